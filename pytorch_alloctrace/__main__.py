@@ -27,14 +27,10 @@ def main(arguments: list[str]) -> int:
 
             command.raise_interrupts()
             return cost(arguments[1:])
-        from .analyze.early import trace_to_replay
-        from .reading.head_start import head_start
+        from .analyze.command_line import main as analyze
 
-        with head_start(trace_to_replay(arguments)):
-            from .analyze.command_line import main as analyze
-
-            command.raise_interrupts()
-            return analyze(arguments)
+        command.raise_interrupts()
+        return analyze(arguments)
     except KeyboardInterrupt:
         command.say_interrupted()
         return command.INTERRUPTED

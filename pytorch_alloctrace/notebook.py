@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import AlloctraceError, SessionError
+from .reading.recorded import RecordedTrace
 from .recording.session import Session, current_session, enable, region
 from .report.diagnosis import Diagnosis
 from .report.range_verdict import RangeVerdict
@@ -68,14 +69,13 @@ def _in_session(session: Session, shell: Any, cell: str) -> RangeVerdict:
     name = f"In[{_number(shell)}]"
     with region(name):
         _run(shell, cell)
-    trace = session.load()
-    marks = trace.marks()
-    begins = marks[(marks["name"] == name) & (marks["kind"] == "region_begin")]["seq"]
-    ends = marks[(marks["name"] == name) & (marks["kind"] == "region_end")]["seq"]
-    since = int(begins.iloc[-1])
-    # The cell may have ended the recording.
-    has_end = len(ends) and ends.iloc[-1] > since
-    return RangeVerdict(name, summarize_range(trace, trace.range(since, int(ends.iloc[-1]) if has_end else "end")))
+    if session.is_recording:
+        session.flush()
+    trace = RecordedTrace(session.path)
+    region_of_cell = trace.positions.regions_named(f"{name}#-1")[0]
+    # Without an end where the cell has ended the recording.
+    until = "end" if region_of_cell.end_seq is None else region_of_cell.end_seq
+    return RangeVerdict(name, summarize_range(trace, trace.range(region_of_cell.begin_seq, until)))
 
 
 def _number(shell: Any) -> int:

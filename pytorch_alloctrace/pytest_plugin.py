@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .trace import Trace
+    from .reading.recorded import RecordedTrace
 
 NAME = "alloctrace"
 MEMORY, LEAKS = f"{NAME}_limit_memory", f"{NAME}_limit_leaks"
@@ -140,14 +140,13 @@ class _Recorded:
     def _judged(self, item: pytest.Item, path: Path, limits: list[_Limit], passed: bool) -> list[str]:
         """What is above a limit. The peaks go into the report, which workers of pytest-xdist send home."""
         from .errors import AlloctraceError
-        from .trace import Trace
+        from .reading.recorded import RecordedTrace
 
         try:
-            trace = Trace(path)
-            for device in trace.known_devices:
-                peak = trace.peak(device=device).bytes if device in trace.devices else 0
-                if peak:
-                    item.user_properties.append((f"{NAME} peak of {device}", str(peak)))
+            trace = RecordedTrace(path)
+            for device in trace.devices:
+                if (peak := trace.replay.peak("allocated", device)) is not None:
+                    item.user_properties.append((f"{NAME} peak of {device}", str(peak.bytes)))
             # One failure is enough.
             return [sentence for limit in limits if passed for sentence in limit.exceeded(trace)]
         except AlloctraceError as error:
@@ -171,19 +170,21 @@ class _Limit:
         self._text = str(given["limit"])
         self._bytes = _size(self._text, marker.name)
 
-    def exceeded(self, trace: Trace) -> list[str]:
+    def exceeded(self, trace: RecordedTrace) -> list[str]:
         return self._leaks_above(trace) if self._leaks else self._peak_above(trace)
 
-    def _peak_above(self, trace: Trace) -> list[str]:
+    def _peak_above(self, trace: RecordedTrace) -> list[str]:
+        from .analysis.usage.composition import composition_at
         from .report.units import size
 
         exceeded = []
         named = _known(trace, self._device)
         for device in trace.devices if self._device is None else [named] if named is not None else []:
-            if (peak := trace.peak(device=device)).bytes <= self._bytes:
+            peak = trace.replay.peak("allocated", device)
+            if peak is None or peak.bytes <= self._bytes:
                 continue
-            rows = trace.composition(peak.seq, device=device)
-            lines = [_line(trace, row["bytes"], row) for row in rows.head(LINES).to_dict("records")]
+            rows = composition_at(trace, peak.seq, device=device)
+            lines = [_line(trace, row["live_bytes"], row) for row in rows.head(LINES).rows()]
             more = f"\n  and {len(rows) - LINES} more lines" if len(rows) > LINES else ""
             exceeded.append(
                 f"The peak of {device} was {size(peak.bytes)} ({peak.bytes:,} B) allocated: the limit is {self._text}. "
@@ -191,21 +192,26 @@ class _Limit:
             )
         return exceeded
 
-    def _leaks_above(self, trace: Trace) -> list[str]:
-        from .reading.sites import sites_of_blocks
+    def _leaks_above(self, trace: RecordedTrace) -> list[str]:
+        from .analysis.usage.composition import live_blocks
+        from .reading.roles import ROLES
+        from .reading.sites import describe_stacks, sites_of_blocks
         from .report.units import size
 
         device = _known(trace, self._device)
         if self._device is not None and device is None:
             return []
-        live = trace.live(device=device)
+        live = live_blocks(trace, trace.end_seq, device)
         # What was there before is not this test's, and a library's workspace nobody's.
-        left = live[live["birth_seq"].notna() & (live["role"] != "library workspace")]
-        total = int(left["nbytes"].sum())
+        left = live.take(~live["older"] & (live["role"] != ROLES.index("library workspace")))
+        total = int(left["requested_bytes"].sum())
         if total <= self._bytes:
             return []
-        sites = sites_of_blocks(trace.stacks, left.rename(columns={"nbytes": "requested_size"}))
-        lines = [_line(trace, row["live_bytes"], row) for row in sites.head(LINES).to_dict("records")]
+        sites = sites_of_blocks(trace.stacks, left).head(LINES)
+        names = describe_stacks(trace.stacks, sites["stack_id"])
+        lines = [
+            _line(trace, size, row) for size, row in zip(sites["live_bytes"].tolist(), names.rows(), strict=True)
+        ]
         on = f" on {device}" if device else ""
         return [
             f"The test left {size(total)} ({total:,} B) behind{on}: the limit is {self._text}. "
@@ -226,7 +232,7 @@ def _size(text: str, marker: str) -> int:
         pytest.fail(f"@pytest.mark.{marker}: {error}", pytrace=False)
 
 
-def _known(trace: Trace, device: str | None) -> str | None:
+def _known(trace: RecordedTrace, device: str | None) -> str | None:
     """The device as the trace names it; None where it has none of that name: nothing was allocated there."""
     from .errors import TraceError
 
@@ -237,13 +243,13 @@ def _known(trace: Trace, device: str | None) -> str | None:
     return found if found is None or found in trace.devices else None
 
 
-def _line(trace: Trace, count: int, row: Any) -> str:
+def _line(trace: RecordedTrace, count: int, row: Any) -> str:
     from .report.site_names import SiteNames, printable
     from .report.units import size
 
     if not row["filename"]:
         return f"  {size(count):>10}  {printable(row['function'])}"
-    names = SiteNames(str(trace.header.get("working_directory", "")))
+    names = SiteNames(trace.working_directory)
     where = f"  {size(count):>10}  {names.file(row['filename'])}:{row['line']} in {row['function']}"
     source = row.get("source")
     return printable(where) + (f"\n{'':14}{printable(source.strip())}" if isinstance(source, str) else "")

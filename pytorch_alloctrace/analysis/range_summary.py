@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from ..errors import PositionError
@@ -51,24 +53,25 @@ class RangeSummary:
 
 def summarize_range(trace: RecordedTrace, within: Range) -> RangeSummary:
     """Summarizes a range. It costs as much as the whole trace."""
-    counts = trace.events(since=within.since, until=within.until, columns=("device",))["device"].value_counts()
+    counts: Counter[str] = Counter()
+    for events in trace.iter_events(within, with_state=False):
+        counts.update(dict(zip(*np.unique(trace.devices_of(events).astype(str), return_counts=True), strict=True)))
     devices = []
     for device in trace.devices:
-        if not counts.get(device, 0):
+        if not counts[device]:
             continue
         try:
             peak = live_memory(trace, "peak", device=device, since=within.since, until=within.until)
         except PositionError:
             continue  # nothing was live
         devices.append(DeviceRange(peak, difference(trace, within.since, within.until, device=device)))
-    steps = trace.steps()["seq"].to_numpy("int64")
     return RangeSummary(
         trace=trace.path,
-        working_directory=str(trace.header.get("working_directory", "")),
+        working_directory=trace.working_directory,
         begin_ns=trace.begin_ns,
         seconds=(trace.time_ns(within.until) - trace.time_ns(within.since)) / 1e9,
-        events=int(counts.sum()),
-        steps=int(within.has(steps).sum()),
+        events=int(counts.total()),
+        steps=int(within.has(trace.positions.step_ends).sum()),
         integrity=trace.integrity,
         leaks=_leaks(trace, within),
         refused=tuple(find_ooms(trace, within=within, last=1)),

@@ -12,13 +12,15 @@ from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
 from ..reading.replay import Peak
 from ..reading.sites import SiteBytes, group_stacks, top_sites
-from .ahead import asks_of
-from .free_memory.conditions import Condition, conditions_by_device
-from .free_memory.oom import OutOfMemory, find_ooms
+from ..reading.table import Table
+from .evidence import DeviceEvidence
+from .free_memory.conditions import Condition, ConditionEvidence, conditions_of
+from .free_memory.oom import OutOfMemory, visit_last_oom
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
-from .leaks.judge import LeakVerdict, find_leaks
+from .leaks.judge import LeakVerdict, judge_leaks
 from .usage.inside import WORTH_OPENING, Inside, look_inside
-from .usage.roles import RoleShares, roles_of
+from .usage.roles import RoleShares, roles_before
+from .walk import Visit, Walk
 
 
 class LeaksAnswer(enum.Enum):
@@ -139,25 +141,19 @@ def summarize(
     of_leaks: bool = False,
     within: Range | None = None,
 ) -> Summary:
-    """Summarizes a trace: all its devices or those named, with the `top` lines of each table. Raises TraceError for a
-    device that the trace does not have.
+    """Summarize a trace: all its devices or those named, with the `top` lines of each table. Raises TraceError for a
+    device that the trace does not have, PositionError for a range without a whole step.
 
     of_leaks: only leaks are looked for. within: only leaks in these events.
 
-    It takes one pass over the trace and some twenty states of the replay per device; memory is in proportion to live
+    It takes one pass over the trace and one walk through the states that are looked at; memory is in proportion to live
     blocks and stacks, not to events.
     """
     asked = [trace.named_device(device) for device in devices]
     wanted = [device for device in trace.devices if not asked or device in asked]
-    asks = asks_of(trace, wanted, with_growth=not of_leaks) if within is None else []
-    with trace.replay.asked_ahead(asks):
-        # First what needs none of these states, then what needs few.
-        ends = {device: _holding(trace, device, None, top) for device in wanted}
-        conditions = conditions_by_device(trace, () if of_leaks else wanted)
-        trace.replay.let_go()
-        found = tuple(
-            _device(trace, device, top, of_leaks, within, ends[device], conditions.get(device, ())) for device in wanted
-        )
+    walk = Walk(trace)
+    parts = [_DeviceParts(walk, trace, device, of_leaks, within) for device in wanted]
+    walk.make()
     return Summary(
         trace=trace.path,
         file_bytes=trace.file_bytes,
@@ -166,46 +162,65 @@ def summarize(
         seconds=_seconds(trace, trace.end_ns),
         steps=trace.positions.step_count,
         integrity=trace.integrity,
-        unmatched_frees=trace.unmatched_frees,
+        unmatched_frees=trace.replay.unmatched_frees,
         last_look_was_cut=trace.ending.get("last_look") == "cut",
-        devices=found,
+        devices=tuple(device.summary(top, of_leaks) for device in parts),
     )
 
 
-def _device(
-    trace: RecordedTrace,
-    device: str,
-    top: int,
-    of_leaks: bool,
-    within: Range | None,
-    end: Holding,
-    conditions: tuple[Condition, ...],
-) -> DeviceSummary:
-    totals = trace.stack_totals(device=device)
-    peak = trace.replay.peak("allocated", device)
-    found = DeviceSummary(
-        device=device,
-        allocations=int(totals["allocations"].sum()),
-        bytes_allocated=int(totals["bytes"].sum()),
-        peak=_holding(trace, device, peak, top),
-        end=end,
-        growth=step_growth(trace, device),
-        leaks=find_leaks(trace, device, within),
-        growing=() if of_leaks else growing_sites(trace, device, top),
-        conditions=conditions,
-        refused=None if of_leaks else next(iter(find_ooms(trace, device=device, last=1)), None),
-        levels=tuple(int(level) for level in trace.timeline(120, device=device)["requested_max"]),
-    )
-    trace.replay.forget(device)
-    return found
+class _DeviceParts:
+    """What the summary of one device is made of."""
+
+    def __init__(self, walk: Walk, trace: RecordedTrace, device: str, of_leaks: bool, within: Range | None) -> None:
+        self._trace = trace
+        self._device = device
+        self._evidence = DeviceEvidence(walk, trace, device, within, with_growth=not of_leaks)
+        self._peak = trace.replay.peak("allocated", device)
+        self._at_end = walk.visit(trace.end_seq, lambda: _Level.before(trace, device, trace.end_seq))
+        self._at_peak: Visit[_Level] | None = None
+        if self._peak is not None:
+            until = self._peak.seq + 1
+            self._at_peak = walk.visit(until, lambda: _Level.before(trace, device, until))
+        self._conditions = None if of_leaks else ConditionEvidence(walk, trace, device)
+        self._refused = None if of_leaks else visit_last_oom(walk, trace, device)
+
+    def summary(self, top: int, of_leaks: bool) -> DeviceSummary:
+        """Return the summary, after the walk."""
+        trace, device = self._trace, self._device
+        end = self._at_end.result
+        at_end = _holding(trace, end, None, top)
+        return DeviceSummary(
+            device=device,
+            allocations=int(end.stacks["allocations"].sum()),
+            bytes_allocated=int(end.stacks["total_bytes"].sum()),
+            peak=at_end if self._at_peak is None else _holding(trace, self._at_peak.result, self._peak, top),
+            end=at_end,
+            growth=step_growth(trace, device),
+            leaks=judge_leaks(self._evidence),
+            growing=() if of_leaks else growing_sites(self._evidence, top),
+            conditions=() if self._conditions is None else conditions_of(self._conditions),
+            refused=None if self._refused is None else self._refused.result,
+            levels=tuple(trace.timeline(120, device)["requested_bytes_max"].tolist()),
+        )
 
 
-def _holding(trace: RecordedTrace, device: str, peak: Peak | None, top: int) -> Holding:
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """What is live at a position: `Replay.stacks`, and by role."""
+
+    stacks: Table
+    roles: RoleShares
+
+    @classmethod
+    def before(cls, trace: RecordedTrace, device: str, until: int) -> _Level:
+        return cls(trace.replay.stacks(until, device), roles_before(trace, device, until))
+
+
+def _holding(trace: RecordedTrace, level: _Level, peak: Peak | None, top: int) -> Holding:
     """At a peak, or at the end of the trace."""
     event, time_ns = (None, trace.end_ns) if peak is None else (peak.seq, peak.time_ns)
-    held = trace.stack_totals("end" if event is None else event, device=device)
-    sites = group_stacks(trace.stacks, held, "line")
-    shown = top_sites(sites, top)
+    sites = group_stacks(trace.stacks, level.stacks, "line")
+    shown = top_sites(trace.stacks, sites, top)
     total = int(sites["live_bytes"].sum())
     return Holding(
         bytes=total,
@@ -215,12 +230,14 @@ def _holding(trace: RecordedTrace, device: str, peak: Peak | None, top: int) -> 
         step=None if event is None else trace.positions.step_at(event),
         sites=shown,
         insides=tuple(
-            look_inside(trace.stacks, held, site.stack_id, total) if site.bytes >= WORTH_OPENING * total else None
+            look_inside(trace.stacks, level.stacks, site.stack_id, total)
+            if site.bytes >= WORTH_OPENING * total
+            else None
             for site in shown
         ),
         more_sites=int((sites["live_bytes"] > 0).sum()) - len(shown),
         more_bytes=total - sum(site.bytes for site in shown),
-        roles=roles_of(trace, device, "end" if event is None else event),
+        roles=level.roles,
     )
 
 

@@ -64,8 +64,7 @@ def origins_of(session: Session) -> dict[int, tuple[str, Any, float]]:
     """Of each block that is live now in a recording, by address: its line, step and age."""
     import pandas as pd
 
-    trace = session.load()
-    live = trace.live()
+    live = session.load().live()
     now = time.time_ns()
     found = {}
     for address, filename, line, step, birth in zip(

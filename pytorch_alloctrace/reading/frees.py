@@ -6,44 +6,44 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from .recorded import RecordedTrace
+from .kinds import KINDS
+from .recorded import FREES, RecordedTrace
+from .table import PENDING_FREE
+
+_REQUESTED, _COMPLETED = (KINDS.index(kind) for kind in FREES)
 
 
-def were_not_requested(trace: RecordedTrace, events: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which of the events are `free_completed` without a `free_requested` before it, and so stand for both. The events
-    have the columns seq, device and address; of each device among them, none of kind alloc, free_requested or
-    free_completed is missing in between."""
-    kinds = events["kind"].astype(str)
-    before = kinds.groupby([events["device"].astype(str), events["address"]]).shift()
-    is_alone = ((kinds == "free_completed") & (before != "free_requested")).to_numpy(bool, copy=True)
-    first_of_block = np.flatnonzero(is_alone & before.isna().to_numpy(bool))
+def were_not_requested(
+    trace: RecordedTrace,
+    seq: NDArray[np.int64],
+    kind: NDArray[Any],
+    device: NDArray[Any],
+    address: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Return which of some events are `free_completed` without a `free_requested` before it, and so stand for both.
+
+    The arguments are columns of events, in order; kind: by number. Of each device among them, no event of kind alloc,
+    free_requested or free_completed is missing in between.
+    """
+    devices, of_device = np.unique(device.astype(str), return_inverse=True)
+    order = np.lexsort([np.arange(len(seq)), address, of_device])
+    is_same = np.zeros(len(seq), np.bool_)
+    is_same[1:] = (address[order][1:] == address[order][:-1]) & (of_device[order][1:] == of_device[order][:-1])
+    before = np.full(len(seq), -1, np.int64)  # the kind of the event before it at the same address
+    before[order[1:]] = np.where(is_same[1:], kind[order][:-1].astype(np.int64), -1)
+    is_alone: NDArray[np.bool_] = (kind == _COMPLETED) & (before != _REQUESTED)
+    first_of_block = np.flatnonzero(is_alone & (before == -1))
     if len(first_of_block):
-        is_free = events["kind"].isin(("free_requested", "free_completed"))
-        first = int(events.loc[is_free, "seq"].iloc[0])
-        devices = events["device"].iloc[first_of_block].astype(str).to_numpy()
-        for device in _with_two(trace) & set(devices):
-            rows = first_of_block[devices == device]
-            blocks = trace.replay.blocks(first, device)
-            pending = blocks.loc[blocks["state"] == "active_pending_free", "address"]
-            is_alone[rows] = ~events["address"].iloc[rows].isin(pending).to_numpy(bool)
+        first = int(seq[(kind == _REQUESTED) | (kind == _COMPLETED)][0])
+        for name in devices_with_two_events(trace) & set(devices[of_device[first_of_block]].tolist()):
+            rows = first_of_block[devices[of_device[first_of_block]] == name]
+            blocks = trace.replay.blocks(first, name)
+            is_alone[rows] = ~np.isin(address[rows], blocks["address"][blocks["state"] == PENDING_FREE])
     return is_alone
 
 
-def in_two_events(trace: RecordedTrace, events: pd.DataFrame) -> pd.DataFrame:
-    """The same with both events of each free of the caching allocator, as torch reports them. What was one event has
-    its number twice."""
-    is_alone = were_not_requested(trace, events) & events["device"].astype(str).isin(_with_two(trace)).to_numpy(bool)
-    requests: Any = events[is_alone].assign(kind="free_requested")
-    if requests.empty:
-        return events
-    both = pd.concat([requests, events.assign(kind=events["kind"].astype(str))], ignore_index=True)
-    in_order: pd.DataFrame = both.sort_values("seq", kind="stable", ignore_index=True)
-    return in_order
-
-
-def _with_two(trace: RecordedTrace) -> set[str]:
-    """The devices of the caching allocator: no other reports when a free is requested, nor segments."""
+def devices_with_two_events(trace: RecordedTrace) -> set[str]:
+    """Return the devices of the caching allocator: no other reports when a free is requested, nor segments."""
     return {name for name, timeline in trace.replay.devices.items() if timeline.reports_segments}

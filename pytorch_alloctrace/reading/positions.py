@@ -21,16 +21,16 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from ..errors import PositionError
-from .dtypes import no_rows
-from .kinds import MARK, REGION_BEGIN, REGION_END, STEP, kind_name
+from .kinds import MARK, REGION_BEGIN, REGION_END, STEP
+from .table import Table
 
 Position = int | str | datetime.datetime
 PEAKS = ("peak", "peak:reserved")
 
 _LARGEST = (1 << 63) - 2
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _NAMES_LISTED = 10
 """Names that an error lists at most."""
 
@@ -65,8 +65,12 @@ def time_of(position: Position, begin_ns: int) -> int | None:
     """Nanoseconds since 1970 of a position that is given as a time; None for the others. A datetime without a time zone
     is local time, as everywhere in Python."""
     if isinstance(position, datetime.datetime):
-        stamp = pd.Timestamp(position)
-        return (stamp if stamp.tzinfo is not None else pd.Timestamp(stamp.to_pydatetime().astimezone())).value
+        # A pandas.Timestamp has nanoseconds, and no `astimezone` without a zone.
+        nanoseconds = int(getattr(position, "nanosecond", 0))
+        exact: Any = getattr(position, "to_pydatetime", None)
+        moment: datetime.datetime = position if exact is None else exact(warn=False)
+        since_1970 = moment.astimezone(datetime.timezone.utc) - _EPOCH
+        return (since_1970 // datetime.timedelta(microseconds=1)) * 1000 + nanoseconds
     seconds = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]*)?)s", position) if isinstance(position, str) else None
     return None if seconds is None else min(begin_ns + round(float(seconds[1]) * 1e9), _LARGEST)
 
@@ -138,14 +142,16 @@ class PositionTable:
             None if live_bytes is None else lambda devices: live_bytes(devices)[steps],
         )
 
-    def step_of(self, seq: npt.NDArray[np.integer[Any]], unknown: npt.NDArray[np.bool_] | None = None) -> Any:
-        """The step that each event belongs to; the event that ends a step is its last. <NA> in a trace without steps,
-        and where `unknown` is True."""
+    def step_of(
+        self, seq: npt.NDArray[np.integer[Any]], unknown: npt.NDArray[np.bool_] | None = None
+    ) -> np.ma.MaskedArray[Any, Any]:
+        """Return the step that each event belongs to; the event that ends a step is its last. Masked in a trace without
+        steps, and where `unknown` is True."""
         if not len(self._ends):
-            return pd.arrays.IntegerArray(np.zeros(len(seq), np.int64), np.ones(len(seq), np.bool_))
+            return np.ma.array(np.zeros(len(seq), np.int64), mask=np.ones(len(seq), np.bool_))
         numbers = np.append(self._numbers, self._numbers[-1] + 1)
         steps = numbers[np.searchsorted(self._ends, seq, side="left")].astype(np.int64)
-        return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
+        return np.ma.array(steps, mask=np.zeros(len(seq), np.bool_) if unknown is None else unknown)
 
     @property
     def highest_step(self) -> int:
@@ -165,12 +171,17 @@ class PositionTable:
     def step_at(self, seq: int) -> int | None:
         """The step that an event belongs to; None in a trace without steps."""
         step = self.step_of(np.array([seq], dtype=np.int64))[0]
-        return None if pd.isna(step) else int(step)
+        return None if step is np.ma.masked else int(step)
 
-    def steps(self, devices: Sequence[int]) -> pd.DataFrame:
-        """See `Trace.steps`. devices: by index."""
+    @property
+    def step_ends(self) -> npt.NDArray[np.int64]:
+        """The event that ends each step."""
+        return self._ends
+
+    def steps(self, devices: Sequence[int]) -> Table:
+        """Return the steps that ended: step, seq, time_ns, live_bytes. devices: by index."""
         none = np.zeros(len(self._ends), np.int64)
-        return pd.DataFrame(
+        return Table(
             {
                 "step": self._numbers,
                 "seq": self._ends,
@@ -179,13 +190,10 @@ class PositionTable:
             }
         )
 
-    def marks(self) -> pd.DataFrame:
-        """See `Trace.marks`."""
-        rows = [
-            {"name": name, "kind": kind_name(kind), "seq": seq, "time_ns": time_ns}
-            for kind, seq, time_ns, name in self._marks
-        ]
-        return pd.DataFrame(rows) if rows else no_rows(("name", "kind", "seq", "time_ns"))
+    @property
+    def marks(self) -> Sequence[tuple[int, int, int, str]]:
+        """The marks and the begins and ends of regions, in order: kind (a number), event, time, name."""
+        return self._marks
 
     def first_event_after(self, position: str) -> int | None:
         """For "step:N", "mark:NAME" and "region:NAME"; None: the end of the trace. Raises PositionError."""

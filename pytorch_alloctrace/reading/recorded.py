@@ -1,4 +1,4 @@
-"""A trace as it was recorded: events, stacks and sites, the state at a position, sums over time."""
+"""A trace as it was recorded: its file, events, stacks and positions, and its replay. Numpy columns, no DataFrames."""
 
 from __future__ import annotations
 
@@ -7,46 +7,31 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from .. import _replay
-from ..errors import FoldedError, PositionError, TraceError
-from .driver import driver_memory
-from .dtypes import TEXT, no_rows
-from .event_table import AUTOGRAD_COLUMNS, EVENT_COLUMNS, EventTables
-from .gathered import Gathered
-from .head_start import begun
-from .held import Held
+from ..errors import FoldedError, PositionError, TraceError, UserPathError
 from .integrity import Integrity
 from .json_text import json_object
-from .kinds import KINDS, STEP, kind_name, named_device
-from .opened import MEASURED, Opened
+from .kinds import KINDS, STEP, device_name, kind_name, named_device
+from .locations import Locations
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
-from .process import device_table, thread_table
 from .replay import Replay
-from .roles import ROLES_SHOWN
 from .sites import Frame, StackIndex, group_stacks
-from .timeline import make_timeline
+from .table import Table, sums
+from .timeline import MEASURED, device_timeline, driver_samples, intervals
+from .user_code import UserCode, packages_to_open
 from .words import counted
-
-STACK_COLUMNS = (*("stack_id", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"),)
-"""The columns of `Trace.stack_totals`."""
 
 KEPT_IN_FOLDS = frozenset({"oom", "config"})
 """Kinds of events that a folded trace keeps."""
-_MOST_KEPT = 1024
-"""How many of them at most: see csrc/core/replay/run_evidence.h."""
-
+FREES = ("free_requested", "free_completed")
 _CHUNK = 50_000
-"""Rows of the parts that the table of all events is made of."""
-_LARGE = 2_000_000
-"""Events, of which a table takes more memory than it takes to read them."""
-_FROM_STATE = ("nbytes", "forward_stack_id")
-"""Columns of events that follow from the events before."""
+"""Events that are read at once."""
 
 Progress = Callable[[float], None]
 
@@ -63,8 +48,48 @@ class PassProgress(Protocol):
     def end_pass(self) -> None: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What an object scan found to be held by one variable of the program."""
+
+    event: int
+    """The number of the next event when the scan was made."""
+    holder: str
+    """In words: "Cache.items, global of train.py"."""
+    path: str
+    """To one of the blocks: "trainer.predictions[...]"."""
+    filename: str
+    """Of the function that has the variable, or of the global one; "" if neither."""
+    line: int
+    """Where that function was; 0 for a global variable."""
+    count: int
+    """How many pieces of memory it holds."""
+    bytes: int
+    """Requested bytes of them."""
+    addresses: npt.NDArray[np.int64]
+    """Of some of them."""
+    is_garbage: bool
+    """True for a reference cycle that waited for the collector: no variable of the program led to it."""
+
+
+def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:
+    """Open a trace file. spool: its path; empty where it is next to the trace. Raises TraceError for what is no trace,
+    with what to do."""
+    try:
+        return _replay.TraceReader(os.fsencode(path), spool, progress)
+    except _replay.FormatError:
+        with open(path, "rb") as file:
+            is_pickle = re.match(rb"\x80[\x02-\x05]", file.read(2)) is not None
+        if is_pickle:
+            raise TraceError(
+                f"{path!r} is a pickle, not a trace: if torch's _dump_snapshot wrote it, `alloctrace convert` makes a "
+                "trace of it"
+            ) from None
+        raise
+
+
 class RecordedTrace:
-    """A trace, opened for reading: everything that needs no analysis. `pytorch_alloctrace.Trace` adds the analyses."""
+    """A trace, opened for reading, as analyses see it. `pytorch_alloctrace.Trace` is what users hold."""
 
     def __init__(
         self,
@@ -75,64 +100,90 @@ class RecordedTrace:
         progress: Progress | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        """The trace file."""
         self._progress = progress
         if spool is not None and not os.path.exists(spool):
             raise TraceError(f"there is no spool {os.fspath(spool)!r}: give the file that lay next to the trace")
-        self._begun = begun(self.path) if spool is None and not user_paths else None
-        """The pass that the command line has begun already."""
         with self._pass("reading"):
-            opened = None if self._begun is None else self._begun.opened(progress)
-            self._opened = opened or Opened(self.path, os.fsencode(spool) if spool else b"", user_paths, progress)
-        self._reader = self._opened.reader
-        self.header: dict[str, Any] = self._opened.header
+            self.reader = open_reader(self.path, os.fsencode(spool) if spool else b"", progress)
+        self.header: dict[str, Any] = json_object(self.reader.header_json)
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
-        self.integrity = Integrity.from_reader(self._reader.integrity)
+        self.integrity = Integrity.from_reader(self.reader.integrity)
         """What the trace has and what is missing from it."""
-        self.ending: dict[str, Any] = json_object(self._reader.end_json)
-        """How the recording ended, its "reason": "disable", "exit", "SIGTERM" or, where `finish` ended the trace,
-        "killed"; "converted" of one that `convert` made. Empty as long as the trace has no end."""
+        self.ending: dict[str, Any] = json_object(self.reader.end_json)
+        """How the recording ended; empty as long as the trace has no end."""
         self.user_paths = tuple(user_paths)
-        """Files, folders and packages whose code counts as the user's own although it is installed."""
+        self._code = self._user_code()
 
     def __repr__(self) -> str:
         return f"<Trace {self.path}: {counted(self.integrity.events, 'event')}, {self.integrity.state}>"
+
+    def _user_code(self) -> UserCode:
+        # A damaged header may hold anything.
+        prefixes, folder = self.header.get("library_prefixes"), self.header.get("working_directory")
+        prefixes = [str(prefix) for prefix in prefixes] if isinstance(prefixes, list) else []
+        code = UserCode(prefixes, self.user_paths, folder if isinstance(folder, str) else "")
+        if self.user_paths:
+            files = self.reader.stack_table()["filename"]
+            names = [self.reader.string(int(file)) for file in np.unique(files)]
+            if unmatched := code.unmatched(names):
+                there = ", ".join(packages_to_open(names)) or "none but torch"
+                raise UserPathError(
+                    f"no file of the trace is in {unmatched[0]!r}: name a file, a folder or a package "
+                    f"(installed packages that the trace has: {there})",
+                    tuple(unmatched),
+                )
+        return code
 
     # The file
 
     @property
     def begin_ns(self) -> int:
         """When the recording began: nanoseconds since 1970-01-01 UTC."""
-        return self._reader.begin_ns
+        return self.reader.begin_ns
 
     @property
     def end_ns(self) -> int:
         """When the last known block of the file was written or, of a killed recording, the last event in its spool
         happened: nanoseconds since 1970-01-01 UTC."""
-        return self._reader.end_ns
+        return self.reader.end_ns
 
     @property
     def end_seq(self) -> int:
         """The number after that of the last event. Not the count of events: a damaged trace lacks numbers."""
-        return self._reader.end_seq
+        return self.reader.end_seq
 
     @property
     def file_bytes(self) -> int:
         """Size of the trace file."""
-        return self._reader.file_bytes
+        return self.reader.file_bytes
+
+    @property
+    def working_directory(self) -> str:
+        """Of the program; "" if damage took it."""
+        return str(self.header.get("working_directory", ""))
 
     @functools.cached_property
     def replay(self) -> Replay:
-        """The replay of the whole trace, made once. Analyses that need no names ask it by event number."""
+        """The replay of the whole trace, made once."""
         with self._pass("replaying"):
-            begun, self._begun = self._begun, None
-            run = None if begun is None else begun.replayed(self._progress)
-            return Replay(self._reader, run or self._opened.replayed(self._progress), self._event_tables.locations)
+            run = _replay.Replay(
+                self.reader, MEASURED, self.stacks.line_numbers, self._progress, self._autograd_nodes_at_begin
+            )
+            return Replay(self.reader, run, self.locations)
+
+    @property
+    def _autograd_nodes_at_begin(self) -> tuple[int, int]:
+        """See `_replay.Replay`."""
+        # A damaged header may hold anything, an older one has none.
+        match self.header.get("autograd_nodes"):
+            case [int(thread), int(nodes)] if min(thread, nodes) >= 0 and max(thread, nodes) < 1 << 63:
+                return thread, nodes
+        return 0, 0
 
     def write_folded(self, out: bytes, until: int, overwrite: bool) -> _replay.FoldedTrace:
         """See `pytorch_alloctrace.fold`. until: the first event that stays."""
         with self._pass("folding"):
-            return _replay.fold_trace(self._reader, until, out, overwrite, self._opened.nodes_at_begin, self._progress)
+            return _replay.fold_trace(self.reader, until, out, overwrite, self._autograd_nodes_at_begin, self._progress)
 
     @contextlib.contextmanager
     def _pass(self, name: str) -> Iterator[None]:
@@ -144,72 +195,45 @@ class RecordedTrace:
             progress.end_pass()
 
     def is_known_at(self, seq: int) -> bool:
-        """Whether what was in memory after an event is known: not at most moments of a folded part."""
+        """Return whether what was in memory after an event is known: not at most moments of a folded part."""
         return seq + 1 >= self.integrity.folded_until or seq + 1 in self.replay.folded_moments
 
     # Events
 
-    def events(
-        self,
-        *,
-        since: Position | None = None,
-        until: Position | None = None,
-        columns: Sequence[str] | None = None,
-        kinds: Sequence[str] | None = None,
-    ) -> pd.DataFrame:
-        """The events after `since`, up to and including `until`, in order, one row each.
+    @functools.cached_property
+    def locations(self) -> Locations:
+        """Device, stream and pool of events."""
+        return Locations(self.reader)
 
-        since, until: positions, as `at` of `live`; default all events. columns: of EVENT_COLUMNS (the default) and
-        AUTOGRAD_COLUMNS. kinds: only events of these kinds.
-
-        A folded trace has the events after its fold; where kinds are given, the refused requests ("oom") and settings
-        ("config") of what is folded too.
-
-        Columns: seq (the number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words; a
-        "free_completed" without a "free_requested" before it is both), device
-        ("cpu", "cuda:0"; "" for positions), address, nbytes (requested; of a free those of its alloc, 0 if unknown; of
-        a step its number), stream, pool, thread (see `threads`), stack_id (for `frames`; 0: none), step (<NA> in a
-        trace without steps). Kind, device, stream and pool are categories: a row takes 49 bytes.
-
-        Raises PositionError for a position that the trace does not have, FoldedError for one in the folded part,
-        ValueError for an unknown column or kind.
-        """
-        wanted = EVENT_COLUMNS if columns is None else tuple(columns)
-        groups = [wanted]
-        if self.integrity.events > _LARGE:
-            # What only the replay's state knows comes first: the state is gone before the rest takes its memory.
-            parts = [tuple(name for name in wanted if (name in _FROM_STATE) == is_first) for is_first in (True, False)]
-            groups = [part for part in parts if part] or groups
-        most = self.integrity.events + (_MOST_KEPT if self.integrity.folded_until else 0)
-        found: dict[str, pd.Series[Any]] = {}
-        for group in groups:
-            gathered = Gathered(most)
-            for part in self.iter_events(_CHUNK, since=since, until=until, columns=group, kinds=kinds):
-                gathered.add(part)
-            table = gathered.table() if gathered.rows else self._event_tables.empty(group, self._step_of)
-            found |= {str(name): table[name] for name in table}
-        return pd.DataFrame({name: found[name] for name in wanted}, copy=False)
+    @functools.cached_property
+    def node_types(self) -> npt.NDArray[Any]:
+        """Types of autograd nodes, in full, by number; "" for none."""
+        return np.array([*self.reader.node_types()] or [""], dtype=object)
 
     def iter_events(
         self,
-        chunk: int = 1_000_000,
-        *,
-        since: Position | None = None,
-        until: Position | None = None,
-        columns: Sequence[str] | None = None,
+        within: Range,
         kinds: Sequence[str] | None = None,
-    ) -> Iterator[pd.DataFrame]:
-        """The same, in tables of at least `chunk` rows (the last may have fewer), for traces larger than memory."""
-        wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
-        for name in wanted:
-            if name not in EVENT_COLUMNS + AUTOGRAD_COLUMNS:
-                raise ValueError(
-                    f"events have no column {name!r}: use any of {', '.join(EVENT_COLUMNS + AUTOGRAD_COLUMNS)}"
-                )
-        unknown = [kind for kind in kinds or () if kind not in KINDS]
-        if unknown:
-            raise ValueError(f"there are no events of kind {unknown[0]!r}: use any of {', '.join(KINDS)}")
-        within = self._range(since, until)
+        *,
+        chunk: int = _CHUNK,
+        with_state: bool = True,
+    ) -> Iterator[Table]:
+        """Yield the events of a range, in order, in tables of at least `chunk` rows (the last may have fewer).
+
+        Args:
+            within: Their numbers.
+            kinds: Only events of these kinds; default all.
+            chunk: Rows of a table.
+            with_state: Whether requested_bytes of frees and forward_stack_id are wanted, which follow from the events
+                before.
+
+        Yields:
+            seq, time_ns, kind (a number), location, address, requested_bytes, thread, stack_id, forward_stack_id,
+            autograd_seq, node_seq, node_thread, node_type (a number).
+
+        Raises:
+            FoldedError: The range begins in the folded part.
+        """
         if within.end <= within.first or (kinds is not None and not kinds):
             return
         folded = self.integrity.folded_until
@@ -218,20 +242,18 @@ class RecordedTrace:
                 f"the events before {folded:,} are folded into sums: give a position from event {folded:,} on, or none"
             )
         numbers = [KINDS.index(kind) for kind in kinds or ()]
-        # The sizes of frees, and what in forward caused backward, follow from the events before: the replay knows them.
-        has_frees = kinds is None or not {"free_requested", "free_completed"}.isdisjoint(kinds)
-        with_state = "forward_stack_id" in wanted or ("nbytes" in wanted and has_frees)
         if folded or (with_state and within.first > 0):
             stream = self.replay.events(within.first, within.end, numbers)  # begins at the nearest checkpoint
         else:
-            stream = self._reader.events(within.first, within.end, numbers, with_state)
-        while (raw := stream.next(max(chunk, 1))) is not None:
-            if len(raw["seq"]):
-                yield self._event_tables.table(raw, wanted, self._step_of)
+            stream = self.reader.events(within.first, within.end, numbers, with_state)
+        while (columns := stream.next(max(chunk, 1))) is not None:
+            if len(columns["seq"]):
+                yield Table(columns)
 
-    @functools.cached_property
-    def _event_tables(self) -> EventTables:
-        return EventTables(self._reader)
+    def devices_of(self, events: Table) -> npt.NDArray[Any]:
+        """Return the device of each event of `iter_events`; "" for positions."""
+        location = events["location"]
+        return self.locations.up_to(int(location.max(initial=0))).devices[location]
 
     @property
     def kind_counts(self) -> dict[str, int]:
@@ -244,126 +266,53 @@ class RecordedTrace:
         backward has no stack and that is known; else 0."""
         return {refusal.seq: refusal.forward_stack for refusal in self.replay.refusals}
 
-    @property
-    def unmatched_frees(self) -> int:
-        """Frees of blocks whose alloc is not in the trace: allocated before the recording, or their alloc was lost."""
-        return self.replay.unmatched_frees
-
-    @property
-    def missed_frees(self) -> int:
-        """Allocs at an address that was live: the free in between was not seen. 0 unless events were lost."""
-        return self.replay.missed_frees
-
     def text(self, identifier: int) -> str:
-        """The text that an event names by number (of a mark, of the allocator's settings); "" if it was lost."""
-        return self._reader.string(int(identifier))
+        """Return the text that an event names by number (of a mark, of the allocator's settings); "" if it was lost."""
+        return self.reader.string(int(identifier))
 
     # Stacks and sites
 
-    @property
+    @functools.cached_property
     def stacks(self) -> StackIndex:
         """The stacks, and the site of each."""
-        return self._opened.stacks
+        options = self.header.get("options")
+        # Of a damaged header it is not known.
+        has_modules = bool(options.get("modules")) if isinstance(options, dict) else len(self.reader.modules()) > 0
+        return StackIndex(self.reader, self._code, has_modules)
 
     def frames(self, stack_id: int) -> list[Frame]:
-        """The frames of a stack, innermost first; none for stack 0, which means that no stack is known.
+        """Return the frames of a stack, innermost first; none for stack 0, which means that no stack is known.
 
         Raises IndexError for a stack that the trace does not have.
         """
         return self.stacks.frames(int(stack_id))
 
-    def sites(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
-        """What each site had allocated up to a position, the most live bytes first. Bytes are requested bytes.
+    def stack_totals(self, at: Position = "end", *, device: str | None = None) -> Table:
+        """Return what each stack had allocated up to a position: see `Trace.stack_totals`. Several devices are summed
+        up."""
+        device = self.named_device(device)
+        until = self.first_event_after(at, device)
+        tables = [self.replay.stacks(until, name) for name in ([device] if device else self.replay.devices)]
+        if len(tables) == 1:
+            return tables[0]
+        if not tables:
+            return self.replay.stacks(until, "")
+        stacks, of_row = np.unique(np.concatenate([table["stack_id"] for table in tables]), return_inverse=True)
+        columns = {"stack_id": stacks}
+        for name in tables[0].columns:
+            values = np.concatenate([table[name] for table in tables])
+            if name == "largest_bytes":
+                columns[name] = np.zeros(len(stacks), np.int64)
+                np.maximum.at(columns[name], of_row, values)
+            elif name != "stack_id":
+                columns[name] = sums(of_row, values, len(stacks))
+        return Table(columns)
 
-        at, device: as in `live`. by: "line", "function", "file" of the site, "stack", or "module": the innermost
-        instance of torch.nn.Module that was being called, `site` being its name ("GPT.h.3.attn"); "module:2": the first
-        two parts of that name. Raises TraceError for "module" where the trace has no modules.
-
-        Columns: site, filename, line, function, source, user (False: the stack has no frame of user code, and its
-        innermost frame stands in), allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes (see
-        `stack_totals`), stack_id (the stack with the most live bytes).
-        """
+    def sites(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> Table:
+        """Return what each site had allocated up to a position, the most live bytes first: SITE_TOTALS."""
         return group_stacks(self.stacks, self.stack_totals(at, device=device), by)
 
-    def stack_totals(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-        """What each stack had allocated up to a position, one row per stack. Bytes are requested bytes.
-
-        at, device: as in `live`; default all devices. Columns: stack_id, allocations, bytes, live_bytes, live_blocks,
-        largest, live_backward_bytes.
-
-        What autograd's threads allocate has no Python stack: where the stack of the forward that caused it is known, it
-        is counted with that one (live_backward_bytes: that part of live_bytes). Blocks older than the recording are
-        live, but not among its allocations.
-        """
-        tables = self.replay.stacks(self.first_event_after(at, device), self.named_device(device))
-        if not tables:
-            return no_rows(STACK_COLUMNS)
-        if len(tables) == 1:
-            return tables[0][[*STACK_COLUMNS]]
-        how = dict.fromkeys(STACK_COLUMNS[1:], "sum") | {"largest": "max"}
-        return pd.concat(tables).groupby("stack_id", as_index=False).agg(how)[[*STACK_COLUMNS]]
-
-    # The state at a position
-
-    def live(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-        """The blocks that were live at a position, oldest first.
-
-        at: "end", "peak" (of `device`, default the one with the highest), "peak:reserved", an event number (after it),
-        "step:N" (the end of step N), "mark:NAME" (the first of that name), "mark:NAME#3" (the third), "region:NAME"
-        (its beginning), "region:NAME:end", "12.5s" (after the recording began) or a datetime. device: "cpu", "cuda:0",
-        ..., or "cuda" if the trace has one CUDA device; default all.
-
-        Columns: address, nbytes (requested), device, stack_id (where `backward` is True: of the forward that caused
-        it), backward, node_type (of the autograd node that allocated it, in full; "": none), thread, birth_seq,
-        birth_ns, step (of birth); role (of `pytorch_alloctrace.reading.roles`: what the block is for in its whole
-        life), role_is_exact (False: inferred, see docs/roles.md); site, filename, line, function (as in `sites`).
-        birth_seq, birth_ns and step are <NA> for a block that was there before the recording.
-
-        Raises PositionError for a position, TraceError for a device that the trace does not have.
-        """
-        blocks = self.replay.live(self.first_event_after(at, device), self.named_device(device))
-        del blocks["allocated"]  # `blocks` has it
-        blocks["node_type"] = self._event_tables.node_types(blocks["node_type"].to_numpy())
-        blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
-        blocks = blocks.assign(**self.stacks.site_columns(blocks["stack_id"].to_numpy()))
-        return _without_births(blocks, ("birth_seq", "birth_ns", "step"))
-
-    def blocks(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-        """The blocks of the allocator at a position, including the free ones, by address.
-
-        at, device: as in `live`. Columns: device, segment (its address; 0 if the allocator reports none), address,
-        nbytes (after rounding), requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch
-        has them. For blocks that are not free also: stack_id, backward, node_type, thread, birth_seq, birth_ns, age_ns,
-        step, role, role_is_exact, site, filename, line, function, as in `live`.
-        """
-        table = blocks_by_stack(self, at, device)
-        table["node_type"] = self._event_tables.node_types(table["node_type"].to_numpy())
-        is_free = (table["state"] == "inactive").to_numpy(bool)
-        return table.assign(**self.stacks.site_columns(table["stack_id"].to_numpy(), unknown=is_free))
-
-    def named_blocks(self) -> pd.DataFrame:
-        """The blocks of which the program said what they are: its optimizers, or `observe`. A row each time, in order.
-
-        Columns: seq (of the event that said so), device, address, nbytes (requested), birth_seq (<NA> if it is older
-        than the recording), stack_id, name (such as "layers.0.weight"; "" if the program did not say), role (parameter,
-        buffer, gradient or optimizer state).
-        """
-        table = self.replay.named_blocks()
-        texts = {number: self._reader.string(int(number)) for number in table["name"].unique()}
-        table["name"] = pd.Series([texts[number] for number in table["name"]], dtype=TEXT)
-        older = pd.Series(table.pop("older").to_numpy(bool))
-        return table.assign(birth_seq=table["birth_seq"].astype("Int64").mask(older))
-
-    def segments(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-        """The segments of torch's CUDA allocator at a position, as `torch.cuda.memory_snapshot()` lists them.
-
-        at, device: as in `live`. Columns: device, address, total_size, allocated_size, active_size, requested_size,
-        stream, segment_type ("small" or "large"), segment_pool_id, is_expandable; sizes in bytes. Allocators that
-        report no segments (the CPU's, cudaMallocAsync, pluggable ones) have none.
-        """
-        return self.replay.segments(self.first_event_after(at, device), self.named_device(device))
-
-    # Over time
+    # Devices
 
     @property
     def devices(self) -> list[str]:
@@ -374,160 +323,97 @@ class RecordedTrace:
     def known_devices(self) -> list[str]:
         """`devices`, then those on which nothing was allocated: the program could use them, a request was refused
         there, or the driver reported."""
-        names = [*self.devices, *self.replay.devices, *self._driver_memory["device"], *self.hardware["device"]]
+        names = [*self.devices, *self.replay.devices, *self._samples["device"], *self.device_bytes]
         return [*dict.fromkeys(names)]
 
     def named_device(self, device: str | None) -> str | None:
-        """A device as `known_devices` has it; None: all. "cuda" stands for the only CUDA device. Raises TraceError for
-        one that the trace does not have, and for "cuda" if there are several."""
+        """Return a device as `known_devices` has it; None: all. "cuda" stands for the only CUDA device. Raises
+        TraceError for one that the trace does not have, and for "cuda" if there are several."""
         return None if device is None else named_device(device, self.known_devices)
 
     def _most_allocated(self, device: str) -> int:
         peak = self.replay.peak("allocated", device)
         return peak.bytes if peak else 0
 
-    def role_timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-        """How much of each device's memory was for what over time: requested bytes at the end of each of `points`
-        intervals of equal length. It takes another pass over the trace.
-
-        Columns: device, time_ns (when the interval begins), and one for each role of
-        `pytorch_alloctrace.reading.roles.ROLES`; <NA> in a folded part. Raises ValueError for less than one point.
-        """
-        borders, ends = self._intervals(points)
-        device = self.named_device(device)
-        with self._pass("replaying"):
-            found = self.replay.role_timelines(int(ends[-1]), self._progress)
-        last = ends[1:] - 1
-        tables = [
-            pd.DataFrame({"device": name, "time_ns": borders[:-1], **{role: columns[role][last] for role in columns}})
-            for name, columns in found.items()
-            if device in (None, name)
-        ]
-        if self.integrity.folded_until:
-            for table in tables:
-                is_folded = table["time_ns"] < self.integrity.folded_until_ns
-                for role in ROLES_SHOWN:
-                    table[role] = table[role].astype("Int64").mask(is_folded)
-        return pd.concat(tables, ignore_index=True) if tables else no_rows(("device", "time_ns", *ROLES_SHOWN))
-
-    def _intervals(self, points: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The borders of `points` intervals, in ns, and as numbers of borders of `MEASURED` ones, or of `points` if
-        that is more."""
-        if points < 1:
-            raise ValueError(f"points={points}: a timeline has at least one")
-        finest = max(points, MEASURED)
-        ends = np.linspace(0, finest, points + 1).round().astype(np.int64)
-        # Not between the times themselves: a double has 256 ns there.
-        times = np.linspace(0, max(self.end_ns - self.begin_ns, 1), finest + 1).astype(np.int64)
-        return self.begin_ns + times[ends], ends
-
-    def timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-        """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
-        The replay has measured 60,000 intervals: where `points` does not divide that, an interval begins and ends with
-        the nearest of them; where `points` is larger, several show what was measured of the same one.
-
-        Columns: device, time_ns (when the interval begins); requested, allocated, active, reserved, releasable,
-        stranded, largest_free (at its end; see docs/reading.md), each with _min and _max (within it, so that no peak is
-        lost); external_fragmentation (0 to 1, at its end), outside (used outside PyTorch, as the driver reports it, at
-        its end), blocks (allocated at its end), seq (the event that reached the most allocated bytes in it). What an
-        allocator does not report is <NA>. `Trace.plot_timeline` draws it.
-        """
-        borders, ends = self._intervals(points)
-        first, until = ends[:-1] * MEASURED // ends[-1], -(-ends[1:] * MEASURED // ends[-1])
-        table = self.replay.timeline(first, until, self.named_device(device))
-        return make_timeline(table, borders, self._driver_memory)
-
-    def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
-        """What the driver reported of each device's memory, and the system of this process's: a row for each change,
-        sampled ten times a second.
-
-        Columns, in bytes: seq, time_ns, device, used (by everyone; for "cpu" the resident memory of this process),
-        total (of the device, of the machine), by_this_process and by_others (in most containers the driver does not
-        report them), reserved (torch's segments then), outside (used - reserved: the CUDA context, libraries, other
-        processes). What is not known is <NA>.
-        """
-        table, device = self._driver_memory, self.named_device(device)
-        return table.copy() if device is None else table[table["device"] == device].reset_index(drop=True)
+    @functools.cached_property
+    def device_bytes(self) -> dict[str, int]:
+        """The memory of the CUDA devices that the program could use, in bytes."""
+        return {device_name(one.device_type, one.device_index): one.bytes for one in self.reader.devices()}
 
     @functools.cached_property
-    def _driver_memory(self) -> pd.DataFrame:
-        return driver_memory(self.replay.samples())
+    def _samples(self) -> Table:
+        return driver_samples(self.replay.samples())
+
+    def driver_samples(self, device: str | None = None) -> Table:
+        """Return what the driver reported: see `Trace.driver_memory`. device: as in `known_devices`; default all."""
+        return self._samples if device is None else self._samples.take(self._samples["device"] == device)
+
+    def timeline(self, points: int, device: str) -> Table:
+        """Return the timeline of one device: see `Trace.timeline`."""
+        borders, ends = intervals(self.begin_ns, self.end_ns, points)
+        return device_timeline(self.replay, self.driver_samples(device), device, borders, ends)
+
+    def role_timelines(self, points: int) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
+        """Return, by device and role, the requested bytes at the end of each of as many measured intervals. It takes
+        another pass over the trace."""
+        with self._pass("replaying"):
+            return self.replay.role_timelines(points, self._progress)
 
     def predicted(self, lanes: Sequence[_replay.LaneOptions], *, device: str) -> _replay.Prediction:
-        """What torch's allocator would have done with a device's requests, in each of these lanes; one pass over the
-        events. See `pytorch_alloctrace.analysis.what_if`."""
-        named = self.named_device(device)
-        assert named is not None
-        memory = self.replay.devices[named]
-        return _replay.predict(self._reader, memory.device_type, memory.device_index, self.torch_release, list(lanes))
+        """Return what torch's allocator would have done with a device's requests, in each of these lanes; one pass over
+        the events. See `pytorch_alloctrace.analysis.what_if`."""
+        memory = self.replay.devices[device]
+        return _replay.predict(self.reader, memory.device_type, memory.device_index, self.torch_release, list(lanes))
 
     @property
     def torch_release(self) -> tuple[int, int]:
         """Of the torch that the program had; where the header does not say, the one whose rules are best known."""
-        found = re.match(r"(\d+)\.(\d+)", str(self.header.get("torch")))
-        return (int(found[1]), int(found[2])) if found else (2, 11)
-
-    @functools.cached_property
-    def hardware(self) -> pd.DataFrame:
-        """The CUDA devices that the program could use: device, name, bytes (of memory), uuid, pci_address."""
-        return device_table(self._reader.devices())
+        release = re.match(r"(\d+)\.(\d+)", str(self.header.get("torch")))
+        return (int(release[1]), int(release[2])) if release else (2, 11)
 
     @functools.cached_property
     def held(self) -> tuple[Held, ...]:
-        """What the looks of the recorder found to be held by what, in the order in which they were taken."""
-        return tuple(Held(*one) for one in self._reader.holders())
-
-    @functools.cached_property
-    def threads(self) -> pd.DataFrame:
-        """The threads that had events: thread (as in events), native_id, name (Python's if it has one), autograd_id."""
-        return thread_table(self._reader.threads())
+        """What the recorder's object scans found to be held by what, in the order in which they were made."""
+        return tuple(Held(*one) for one in self.reader.holders())
 
     # Positions
 
-    def steps(self, *, device: str | None = None) -> pd.DataFrame:
-        """The steps that ended: step, seq and time_ns of the end, live_bytes then (requested, on `device`, default all
-        together)."""
+    def steps(self, device: str | None = None) -> Table:
+        """Return the steps that ended: see `Trace.steps`."""
         device = self.named_device(device)
         wanted = [index for index, name in enumerate(self.replay.devices) if device in (None, name)]
         return self.positions.steps(wanted)
-
-    def marks(self) -> pd.DataFrame:
-        """The marks and regions: name, kind (mark, region_begin, region_end), seq, time_ns."""
-        return self.positions.marks()
 
     @functools.cached_property
     def positions(self) -> PositionTable:
         """The steps, marks and regions, and which step an event belongs to."""
         return PositionTable.of_events(
             [(one.kind, one.seq, one.time_ns, one.value, one.is_said, one.ordinal) for one in self.replay.positions],
-            self._reader.string,
+            self.reader.string,
             self.replay.bytes_at_positions,
         )
 
     @functools.cached_property
-    def _places(self) -> PositionTable:
+    def positions_without_levels(self) -> PositionTable:
         """The same without what was live, which takes a replay to know."""
         if "replay" in vars(self) or self.integrity.folded_until:
             return self.positions
-        names = ("kind", "seq", "time_ns", "nbytes", "address")
+        names = ("kind", "seq", "time_ns", "requested_bytes", "address")
         rows: list[PositionEvent] = []
         counts = [0, 0]  # of steps, inferred and said
-        stream = self._reader.events(0, self.end_seq, [STEP, *range(STEP + 1, STEP + 4)], False)
-        while (raw := stream.next(_CHUNK)) is not None:
-            for kind, seq, time_ns, value, is_said in zip(*(raw[name].tolist() for name in names), strict=True):
+        stream = self.reader.events(0, self.end_seq, [STEP, *range(STEP + 1, STEP + 4)], False)
+        while (columns := stream.next(_CHUNK)) is not None:
+            for kind, seq, time_ns, value, is_said in zip(*(columns[name].tolist() for name in names), strict=True):
                 rows.append((kind, seq, time_ns, value, is_said != 0, counts[is_said != 0]))
                 counts[is_said != 0] += kind == STEP
-        return PositionTable.of_events(rows, self._reader.string)
-
-    def _step_of(self, seq: npt.NDArray[Any]) -> Any:
-        steps = self._places.step_of(seq)
-        # In the largest table that there is: half as wide, if all of the trace's steps have room in it.
-        return steps.astype("Int32") if self._places.highest_step < 1 << 31 else steps
+        return PositionTable.of_events(rows, self.reader.string)
 
     def first_event_after(self, at: Position, device: str | None = None) -> int:
-        """The number of the first event after a position: the state at the position is the one before this event.
+        """Return the number of the first event after a position: the state at the position is the one before this
+        event.
 
-        at, device: as in `live`; -1 is before all events. Raises PositionError or TraceError if the trace lacks it.
+        at, device: as in `Trace.live`; -1 is before all events. Raises PositionError or TraceError if the trace lacks
+        it.
         """
         device = self.named_device(device)
         if isinstance(at, (int, np.integer)):
@@ -552,11 +438,11 @@ class RecordedTrace:
         return self.end_seq if first is None else first
 
     def first_event_after_time(self, time_ns: int) -> int:
-        """The number of the first event after a time (nanoseconds since 1970-01-01 UTC)."""
+        """Return the number of the first event after a time (nanoseconds since 1970-01-01 UTC)."""
         return min(self.replay.sequence_after(time_ns), self.end_seq)
 
     def time_ns(self, at: Position, *, device: str | None = None) -> int:
-        """The time of a position: nanoseconds since 1970-01-01 UTC. at, device: as in `live`."""
+        """Return the time of a position: nanoseconds since 1970-01-01 UTC. at, device: as in `Trace.live`."""
         if at == "end":
             return self.end_ns
         return self.replay.time_before(self.first_event_after(at, device)) or self.begin_ns
@@ -564,37 +450,22 @@ class RecordedTrace:
     def range(
         self, since: Position | None = None, until: Position | None = None, *, device: str | None = None
     ) -> Range:
-        """The event numbers of a range: after `since` (default: from the beginning), up to and including `until`
+        """Return the event numbers of a range: after `since` (default: from the beginning), up to and including `until`
         (default: to the end).
 
-        since, until, device: as `at` and `device` of `live`. Raises PositionError if nothing happened in between.
+        since, until, device: as `at` and `device` of `Trace.live`. Raises PositionError if nothing happened in between.
         """
-        within = self._range(since, until, device)
-        if next(self.iter_events(1, since=within.since, until=within.until, columns=("seq",)), None) is None:
+        within = self.unchecked_range(since, until, device)
+        if next(self.iter_events(within, chunk=1, with_state=False), None) is None:
             begin, end = "the beginning" if since is None else since, "the end" if until is None else until
             raise PositionError(f"nothing happened between {begin} and {end}: the first must come before the second")
         return within
 
     def range_of(self, region: Region) -> Range:
-        """The events of a region, from after its beginning up to and including its end."""
+        """Return the events of a region, from after its beginning up to and including its end."""
         return Range(region.begin_seq + 1, self.end_seq if region.end_seq is None else region.end_seq + 1)
 
-    def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
+    def unchecked_range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
+        """Return the same, though nothing may have happened in between."""
         first = 0 if since is None else self.first_event_after(since, device)
         return Range(first, self.end_seq if until is None else self.first_event_after(until, device))
-
-
-def blocks_by_stack(trace: RecordedTrace, at: Position, device: str | None) -> pd.DataFrame:
-    """`RecordedTrace.blocks` without the names of types and sites: for whoever needs them of a few blocks only. They
-    take as long as all the rest."""
-    table = trace.replay.blocks(trace.first_event_after(at, device), trace.named_device(device))
-    is_free = (table["state"] == "inactive").to_numpy(bool)
-    table["step"] = trace.positions.step_of(table["birth_seq"].to_numpy(), unknown=is_free)
-    return _without_births(table, ("birth_seq", "birth_ns", "age_ns", "step"))
-
-
-def _without_births(blocks: pd.DataFrame, births: Sequence[str]) -> pd.DataFrame:
-    """The blocks with <NA> in these columns where they are older than the recording, and without the column that says
-    so."""
-    is_older = blocks.pop("older").to_numpy(bool)
-    return blocks.assign(**{name: blocks[name].astype("Int64").mask(is_older) for name in births})

@@ -1,12 +1,6 @@
-"""What blocks are for: the names of the roles, and tables of them. csrc/core/replay/roles.h decides."""
+"""What blocks are for: the names of the roles. csrc/core/replay/roles.h decides which block has which."""
 
 from __future__ import annotations
-
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 ROLES = (
     "unknown",
@@ -37,10 +31,3 @@ ROLES_SHOWN = (
     "unknown",
 )
 """In the order in which tables have them."""
-
-ROLE = pd.CategoricalDtype([*ROLES])
-
-
-def roles_by_number(numbers: npt.NDArray[np.integer[Any]]) -> pd.Categorical:
-    """The names of roles."""
-    return pd.Categorical.from_codes(numbers.astype(np.int8), dtype=ROLE)

@@ -7,17 +7,15 @@ of user code, its innermost frame stands in, and `user` is False.
 What no line explains has stacks of its own, without frames, whose numbers follow those of the others: memory that was
 there before the recording, what a library keeps for itself ("cuBLAS workspace"), and what a node of autograd allocated
 whose line of forward is unknown. Each is a site, named by `function`, with no file.
-
-pandas is imported by what makes tables, when it is called: the rest is needed before (see `opened`).
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +23,16 @@ import numpy.typing as npt
 from .. import _replay
 from ..errors import TraceError
 from .modules import MODULE, OUTSIDE, ModuleNames, module_depth
+from .table import Table, maxima, sums, texts
 from .user_code import UserCode, can_be_opened, package_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _Ids: TypeAlias = npt.NDArray[np.uint32]
 BY = ("line", "stack", "function", "file", MODULE)
 NAME_COLUMNS = ("site", "filename", "line", "function", "source", "user")
-SITE_COLUMNS = (
-    *NAME_COLUMNS,
-    *("allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes", "stack_id"),
+SITE_TOTALS = (
+    *("allocations", "total_bytes", "live_bytes", "live_blocks", "largest_bytes", "live_backward_bytes", "stack_id"),
 )
+"""Columns of a table of sites, in requested bytes."""
 BLOCK_SITE_COLUMNS = ("site", "filename", "line", "function")
 """Columns of `Trace.live` and `Trace.blocks`."""
 
@@ -372,43 +368,28 @@ class StackIndex:
         return package_of(self._string(int(self._filename[stack_id])))
 
     @functools.cached_property
-    def _names_by_line(self) -> tuple[_Ids, pd.DataFrame]:
+    def names_by_line(self) -> tuple[_Ids, Table]:
         """The number of each stack's line of code, and NAME_COLUMNS of each line."""
-        import pandas as pd
-
         numbers = self.line_numbers
         _, first = np.unique(numbers, return_index=True)
-        return numbers, pd.DataFrame([self.describe(int(stack), "line") for stack in first], columns=[*NAME_COLUMNS])
+        return numbers, describe_stacks(self, first)
 
-    def site_columns(
-        self, stack_ids: npt.NDArray[np.int64], unknown: npt.NDArray[np.bool_] | None = None
-    ) -> dict[str, Any]:
-        """BLOCK_SITE_COLUMNS for each of these stacks, missing where `unknown` is True. Texts are categorical: a
-        million rows cost a few bytes each."""
-        import pandas as pd
-
-        numbers, names = self._names_by_line
-        rows = numbers[stack_ids]
-        made: dict[str, Any] = {}
-        for column in BLOCK_SITE_COLUMNS:
-            if column == "line":
-                lines = names["line"].to_numpy(np.int64)[rows]
-                made[column] = lines if unknown is None else pd.arrays.IntegerArray(lines, unknown)
-                continue
-            codes, texts = pd.factorize(names[column])
-            codes = codes[rows] if unknown is None else np.where(unknown, -1, codes[rows])
-            made[column] = pd.Categorical.from_codes(codes, categories=texts).remove_unused_categories()
-        return made
-
-    def makers(self, events: pd.DataFrame) -> npt.NDArray[np.int64]:
-        """The stack of each alloc as `Trace.live` has it: its own, else of the forward that caused it, else what stands
-        for one. events: with seq, address, stack_id, forward_stack_id, node_type."""
-        made = events[["stack_id", "forward_stack_id"]].max(axis=1).to_numpy(np.int64)  # only one of the two is known
-        of_node = events["node_type"].map(self._of_nodes).fillna(0).to_numpy(np.int64)
-        made = np.where(made == 0, of_node, made)
-        for event, address, stack in self._reader.library_blocks():
-            made[((events["seq"] == event) & (events["address"] == address)).to_numpy(bool)] = stack
-        return made
+    def allocating_stacks(
+        self,
+        seq: npt.NDArray[np.int64],
+        address: npt.NDArray[np.int64],
+        stack_id: npt.NDArray[np.int64],
+        forward_stack_id: npt.NDArray[np.int64],
+        node_type: npt.NDArray[Any],
+    ) -> npt.NDArray[np.int64]:
+        """Return the stack of each alloc as `Trace.live` has it: its own, else of the forward that caused it, else what
+        stands for one. The arguments are columns of events; node_type: in full."""
+        stacks = np.maximum(stack_id, forward_stack_id).astype(np.int64)  # only one of the two is known
+        of_node = np.array([self._of_nodes.get(name, 0) for name in node_type.tolist()], np.int64)
+        stacks = np.where(stacks == 0, of_node, stacks)
+        for event, at, stack in self._reader.library_blocks():
+            stacks[(seq == event) & (address == np.uint64(at).astype(np.int64))] = stack
+        return stacks
 
 
 def _label(kind: str, name: str) -> str:
@@ -423,8 +404,8 @@ def node_name(node_type: str) -> str:
     return re.sub(r"^.*::", "", node_type)
 
 
-_JOINS = dict.fromkeys(("allocations", "bytes", "live_bytes", "live_blocks", "live_backward_bytes"), "sum") | {
-    "largest": "max"
+_JOINS = dict.fromkeys(("allocations", "total_bytes", "live_bytes", "live_blocks", "live_backward_bytes"), "sum") | {
+    "largest_bytes": "max"
 }
 """How the totals of stacks become those of a site."""
 
@@ -454,114 +435,109 @@ class SiteNumbers:
         return found
 
 
-def bytes_by_stack(blocks: pd.DataFrame) -> dict[int, int]:
-    """The bytes of a table of blocks (columns nbytes, stack_id) by stack id."""
-    stacks, of_row = np.unique(blocks["stack_id"].to_numpy(np.int64), return_inverse=True)
-    totals = np.zeros(len(stacks), dtype=np.int64)
-    np.add.at(totals, of_row, blocks["nbytes"].to_numpy(np.int64))
-    return dict(zip(stacks.tolist(), totals.tolist(), strict=True))
+def bytes_by_stack(stack_ids: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> dict[int, int]:
+    """Return the sum of the sizes of blocks by stack id."""
+    stacks, of_row = np.unique(stack_ids, return_inverse=True)
+    return dict(zip(stacks.tolist(), sums(of_row, sizes, len(stacks)).tolist(), strict=True))
 
 
-def describe_stacks(stacks: StackIndex, stack_ids: pd.Series[Any], by: str = "line") -> pd.DataFrame:
-    """NAME_COLUMNS of each stack, a row for each of `stack_ids`."""
-    import pandas as pd
-
-    from .dtypes import no_rows
-
-    if stack_ids.empty:
-        return no_rows(NAME_COLUMNS)
-    names = {int(stack): stacks.describe(int(stack), by) for stack in stack_ids.unique()}
-    table = pd.DataFrame([names[int(stack)] for stack in stack_ids], index=stack_ids.index)
-    # Otherwise it is text in one table and an object in another, where no line has its source.
-    table["source"] = table["source"].astype(object).where(table["source"].notna(), None)
-    return table
+def describe_stacks(stacks: StackIndex, stack_ids: npt.NDArray[np.integer[Any]], by: str = "line") -> Table:
+    """Return NAME_COLUMNS of each stack, a row for each of `stack_ids`."""
+    distinct, of_row = np.unique(stack_ids, return_inverse=True)
+    names = [stacks.describe(stack, by) for stack in distinct.tolist()]
+    columns: dict[str, npt.NDArray[Any]] = {
+        name: texts(row[name] for row in names)[of_row] for name in ("site", "filename", "function", "source")
+    }
+    columns["line"] = np.array([row["line"] for row in names], np.int64)[of_row]
+    columns["user"] = np.array([row["user"] for row in names], np.bool_)[of_row]
+    return Table({name: columns[name] for name in NAME_COLUMNS})
 
 
 def groups_stacks(by: str) -> bool:
-    """Whether it is one of BY, or "module:3", the first three parts of a module's name."""
+    """Return whether it is one of BY, or "module:3", the first three parts of a module's name."""
     return by in BY or module_depth(by) is not None
 
 
-def group_stacks(
-    index: StackIndex, totals: pd.DataFrame, by: str, more: Mapping[str, str] | None = None
-) -> pd.DataFrame:
-    """Totals by stack (columns as of `Trace.stack_totals`) summed by site: SITE_COLUMNS, ordered by live bytes, then
-    bytes. The `stack_id` of a row is the stack of its group with the most live bytes, then the most bytes.
+def group_stacks(index: StackIndex, totals: Table, by: str, more: Mapping[str, str] | None = None) -> Table:
+    """Sum totals by stack (STACK_COLUMNS of `Replay.stacks`) up by site: SITE_TOTALS, ordered by live bytes, then total
+    bytes. The `stack_id` of a row is the stack of its group with the most live bytes, then the most total bytes;
+    `describe_stacks` names it.
 
     more: further columns of `totals`, which come last, and how they are joined: "sum" or "max". Raises ValueError for
     an unknown `by`.
     """
-    import pandas as pd
-
-    from .dtypes import no_rows
-
     more = dict(more or {})
     if not groups_stacks(by):
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(BY)}")
     if module_depth(by) is not None:
         _ = index.modules  # where there are none, that is said, even of a trace without stacks
-    if totals.empty:
-        return no_rows((*SITE_COLUMNS, *more))
-    numbers = index.groups_of(totals["stack_id"].to_numpy(np.int64), by)
+    joins = {**_JOINS, **more}
+    stack_ids = totals["stack_id"].astype(np.int64)
+    if not len(totals):
+        columns = {name: totals[name] for name in joins}
+        return Table({**columns, "stack_id": stack_ids}).select(*SITE_TOTALS, *more)
+    numbers = index.groups_of(stack_ids, by)
     rows = np.argsort(numbers, kind="stable")
     begins = np.append(0, np.flatnonzero(numbers[rows][1:] != numbers[rows][:-1]) + 1)
-    joins = {**_JOINS, **more}
-    sorted_by_group = {name: totals[name].to_numpy()[rows] for name in joins}
-    columns: dict[str, npt.NDArray[Any]] = {
+    sorted_by_group = {name: totals[name][rows] for name in joins}
+    columns = {
         name: (np.maximum if joins[name] == "max" else np.add).reduceat(values, begins)
         for name, values in sorted_by_group.items()
     }
-    most = rows[_first_of_most(sorted_by_group["live_bytes"], sorted_by_group["bytes"], begins)]
-    stacks = totals["stack_id"].to_numpy(np.int64)[most]
+    most = rows[_first_of_most(sorted_by_group["live_bytes"], sorted_by_group["total_bytes"], begins)]
+    stacks = stack_ids[most]
     columns["stack_id"] = index.same[stacks].astype(np.int64) if by == "stack" else stacks
     # Those that hold the same: by the stack that holds the most, as they come.
     # Of the highest first. (~ and not -: of a damaged trace it may be the lowest number that there is.)
-    of_most = [~totals[name].to_numpy(np.int64)[most] for name in ("bytes", "live_bytes")]
-    in_order = np.lexsort([most, *of_most, ~columns["bytes"], ~columns["live_bytes"]])
-    groups = pd.DataFrame(columns).iloc[in_order].reset_index(drop=True)
-    return pd.concat([describe_stacks(index, groups["stack_id"], by), groups], axis=1)[[*SITE_COLUMNS, *more]]
+    of_most = [~totals[name][most] for name in ("total_bytes", "live_bytes")]
+    in_order = np.lexsort([most, *of_most, ~columns["total_bytes"], ~columns["live_bytes"]])
+    return Table(columns).take(in_order).select(*SITE_TOTALS, *more)
 
 
 def _first_of_most(
     values: npt.NDArray[np.int64], then: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """The row of each group with the highest value, of these with the highest of the other, and of these the first.
-    begins: the first row of each group."""
+    """Return the row of each group with the highest value, of these with the highest of the other, and of these the
+    first. begins: the first row of each group."""
     lengths = np.diff(begins, append=len(values))
     is_most = values == np.repeat(np.maximum.reduceat(values, begins), lengths)
     others = np.where(is_most, then, np.iinfo(np.int64).min)
     is_most &= others == np.repeat(np.maximum.reduceat(others, begins), lengths)
-    found: npt.NDArray[np.int64] = np.minimum.reduceat(np.where(is_most, np.arange(len(values)), len(values)), begins)
-    return found
+    first: npt.NDArray[np.int64] = np.minimum.reduceat(np.where(is_most, np.arange(len(values)), len(values)), begins)
+    return first
 
 
-def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame, by: str = "line") -> pd.DataFrame:
-    """What each site holds of these live blocks alone, in the columns of `Trace.sites` (allocations, bytes and largest
-    count only these blocks, too). blocks: with requested_size, stack_id, backward."""
-    import pandas as pd
-
-    sizes = blocks["requested_size"].to_numpy(np.int64)
-    stack_ids, of_row = np.unique(blocks["stack_id"].to_numpy(np.int64), return_inverse=True)
-    count = np.bincount(of_row, minlength=len(stack_ids))
-    held, backward, largest = np.zeros((3, len(stack_ids)), np.int64)
-    np.add.at(held, of_row, sizes)
-    np.add.at(backward, of_row, np.where(blocks["backward"].to_numpy(bool), sizes, 0))
-    np.maximum.at(largest, of_row, sizes)
-    columns = {"stack_id": stack_ids, "allocations": count, "bytes": held, "live_bytes": held, "live_blocks": count}
-    totals = pd.DataFrame({**columns, "largest": largest, "live_backward_bytes": backward})
+def sites_of_blocks(stacks: StackIndex, blocks: Table, by: str = "line") -> Table:
+    """Return what each site holds of these live blocks alone: SITE_TOTALS (allocations, total_bytes and largest_bytes
+    count only these blocks, too). blocks: with requested_bytes, stack_id, backward."""
+    sizes = blocks["requested_bytes"].astype(np.int64)
+    stack_ids, of_row = np.unique(blocks["stack_id"].astype(np.int64), return_inverse=True)
+    count = len(stack_ids)
+    blocks_of, held = np.bincount(of_row, minlength=count), sums(of_row, sizes, count)
+    totals = Table(
+        {
+            "stack_id": stack_ids,
+            "allocations": blocks_of,
+            "total_bytes": held,
+            "live_bytes": held,
+            "live_blocks": blocks_of,
+            "largest_bytes": maxima(of_row, sizes, count),
+            "live_backward_bytes": sums(of_row, np.where(blocks["backward"], sizes, 0), count),
+        }
+    )
     return group_stacks(stacks, totals, by)
 
 
-def top_sites(sites: pd.DataFrame, top: int) -> tuple[SiteBytes, ...]:
-    """The first rows of a table made by `Trace.sites`, without those that hold nothing."""
-    holding = sites[sites["live_bytes"] > 0].head(top)
-    return tuple(_site_bytes(row) for row in holding.to_dict("records"))
-
-
-def _site_bytes(row: dict[Hashable, Any]) -> SiteBytes:
-    # A column of text has NaN, not None, where there is none.
-    source = row["source"] if isinstance(row["source"], str) else None
-    site = Site(row["filename"], int(row["line"]), row["function"], source, bool(row["user"]))
-    return SiteBytes(
-        site, int(row["live_bytes"]), int(row["live_blocks"]), int(row["stack_id"]), int(row["live_backward_bytes"])
+def top_sites(stacks: StackIndex, sites: Table, top: int) -> tuple[SiteBytes, ...]:
+    """Return the first rows of a table of sites (see `group_stacks`), without those that hold nothing."""
+    holding = sites.take(sites["live_bytes"] > 0).head(top)
+    return tuple(
+        SiteBytes(
+            Site.of_stack(stacks, row["stack_id"]),
+            row["live_bytes"],
+            row["live_blocks"],
+            row["stack_id"],
+            row["live_backward_bytes"],
+        )
+        for row in holding.rows()
     )

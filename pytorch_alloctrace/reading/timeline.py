@@ -1,36 +1,97 @@
-"""The table of `Trace.timeline`: the sums of each device's memory over time, which csrc/core/replay computes."""
+"""Memory over time: the sums of a device's memory in equal intervals, and what the driver reported of it.
+
+csrc/core/replay measures 60,000 intervals in its one pass; every timeline is made of them.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
-from .driver import outside_at
-from .replay import external_fragmentation
+from .kinds import device_name
+from .replay import MEASURES, Replay, external_fragmentation
+from .table import Table, texts
 
-
-def make_timeline(table: pd.DataFrame, borders: Any, driver: pd.DataFrame) -> pd.DataFrame:
-    """See `Trace.timeline`. table: the measures, for each device len(borders) - 1 rows; it is completed in place.
-    borders: of the intervals, in ns; driver: as `Trace.driver_memory` gives it."""
-    repeats = len(table) // (len(borders) - 1)
-    table.insert(1, "time_ns", np.tile(borders[:-1], repeats))
-    cached = table["reserved"] - table["active"]
-    pieces = external_fragmentation(table["largest_free"], cached)
-    table.insert(len(table.columns) - 2, "external_fragmentation", pieces)
-    table.insert(len(table.columns) - 2, "outside", outside_at(driver, table, np.tile(borders[1:], repeats)))
-    return table
+MEASURED = 60_000
+"""Intervals that the one pass measures: those of a timeline are made of them."""
+POINTS = 6000
+"""Intervals of a curve that is shown whole."""
+_SAMPLED = ("used_bytes", "total_bytes", "this_process_bytes", "other_processes_bytes", "reserved_bytes")
 
 
-def intervals_of_range(table: pd.DataFrame, since_ns: int | None, until_ns: int | None) -> pd.DataFrame:
-    """The intervals of a timeline that lie in a range or reach into it; since_ns, until_ns: None is no limit."""
-    begins = table["time_ns"].to_numpy(np.int64)
+def driver_samples(columns: dict[str, npt.NDArray[Any]]) -> Table:
+    """Return a row for each change of what the driver reported: see `Trace.driver_memory`.
+
+    Args:
+        columns: The samples by column, as the replay took them, in bytes; -1 is unknown.
+    """
+    pairs = zip(columns["device_type"].tolist(), columns["device_index"].tolist(), strict=True)
+    devices = texts(device_name(kind, index) for kind, index in pairs)
+    table = {name: np.ma.array(columns[name], mask=columns[name] < 0) for name in _SAMPLED}
+    # For the machine no sum of other processes is known, and all that is resident belongs to this process.
+    is_cpu = devices == "cpu"
+    table["this_process_bytes"][is_cpu] = table["used_bytes"][is_cpu]
+    table["other_processes_bytes"][is_cpu] = np.ma.masked
+    outside = table["used_bytes"] - table["reserved_bytes"]
+    return Table(
+        {"seq": columns["seq"], "time_ns": columns["time_ns"], "device": devices, **table, "outside_bytes": outside}
+    )
+
+
+def intervals(begin_ns: int, end_ns: int, points: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the borders of `points` intervals of equal length, in ns, and as numbers of borders of `MEASURED` ones, or
+    of `points` if that is more. Raises ValueError for less than one point."""
+    if points < 1:
+        raise ValueError(f"points={points}: a timeline has at least one")
+    finest = max(points, MEASURED)
+    ends = np.linspace(0, finest, points + 1).round().astype(np.int64)
+    # Not between the times themselves: a double has 256 ns there.
+    times = np.linspace(0, max(end_ns - begin_ns, 1), finest + 1).astype(np.int64)
+    return begin_ns + times[ends], ends
+
+
+def device_timeline(
+    replay: Replay, samples: Table, device: str, borders: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> Table:
+    """Return the timeline of one device: see `Trace.timeline`.
+
+    Args:
+        replay: The replayed trace.
+        samples: What the driver reported of this device: see `driver_samples`.
+        device: Torch's spelling.
+        borders: Those of the intervals, in ns since 1970, one more than there are intervals.
+        ends: The same as numbers of borders: see `intervals`.
+    """
+    first, until = ends[:-1] * MEASURED // ends[-1], -(-ends[1:] * MEASURED // ends[-1])
+    measured = replay.timeline(first, until, device)
+    cached = measured["reserved_bytes"] - measured["active_bytes"]
+    columns = {"time_ns": borders[:-1][: len(measured)], **measured.columns}
+    blocks, seq = columns.pop("blocks"), columns.pop("seq")
+    columns["external_fragmentation"] = external_fragmentation(measured["largest_free_bytes"], cached)
+    # Not the sample's used bytes without what is reserved now: segments come and go between two samples.
+    last = np.searchsorted(samples["time_ns"], borders[1:][: len(measured)], side="right") - 1
+    outside = samples["outside_bytes"]
+    if len(samples):
+        missing = np.ma.getmaskarray(outside)[np.maximum(last, 0)] | (last < 0)
+        columns["outside_bytes"] = np.ma.array(outside.data[np.maximum(last, 0)], mask=missing)
+    else:
+        columns["outside_bytes"] = np.ma.array(np.zeros(len(last), np.int64), mask=np.ones(len(last), np.bool_))
+    return Table({**columns, "blocks": blocks, "seq": seq})
+
+
+def in_range(table: Any, since_ns: int | None, until_ns: int | None) -> npt.NDArray[np.bool_]:
+    """Return which intervals of a timeline lie in a range or reach into it. since_ns, until_ns: None is no limit."""
+    begins = np.asarray(table["time_ns"], np.int64)
     borders = np.append(np.unique(begins), np.iinfo(np.int64).max)
     ends = borders[np.searchsorted(borders, begins, side="right")]
-    kept = np.ones(len(table), dtype=bool)
+    is_inside = np.ones(len(begins), dtype=bool)
     if since_ns is not None:
-        kept &= ends > since_ns
+        is_inside &= ends > since_ns
     if until_ns is not None:
-        kept &= begins <= until_ns
-    return table[kept].reset_index(drop=True)
+        is_inside &= begins <= until_ns
+    return is_inside
+
+
+__all__ = ["MEASURED", "MEASURES", "POINTS", "device_timeline", "driver_samples", "in_range", "intervals"]

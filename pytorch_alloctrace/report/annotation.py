@@ -68,7 +68,7 @@ def write_annotation(found: Annotation, span: Span, begin_ns: int, screen: Scree
 def _write_line(row: Mapping[str, Any], found: Annotation, is_whole: bool, width: int, screen: Screen) -> None:
     net = units.size if is_whole else units.change
     figures = (
-        units.size(row["bytes"]) if row["bytes"] else "",
+        units.size(row["total_bytes"]) if row["total_bytes"] else "",
         units.size(row["peak_bytes"]) if row["peak_bytes"] else "",
         net(row["net_bytes"]) if row["net_bytes"] else "",
     )
@@ -83,7 +83,7 @@ def _write_line(row: Mapping[str, Any], found: Annotation, is_whole: bool, width
 
 
 def _has_figures(row: Mapping[str, Any]) -> bool:
-    return bool(row["bytes"] or row["peak_bytes"] or row["net_bytes"])
+    return bool(row["total_bytes"] or row["peak_bytes"] or row["net_bytes"])
 
 
 def _shown(table: Mapping[int, Mapping[str, Any]]) -> list[int]:

@@ -13,7 +13,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 from rich.text import Text
 
 from ..analysis.usage.inside import Inside
@@ -21,6 +20,7 @@ from ..analysis.usage.live_memory import LiveMemory
 from ..analysis.usage.need import DeviceNeed
 from ..analysis.usage.roles import RoleBytes
 from ..reading.sites import Frame, groups_stacks
+from ..reading.table import Table
 from . import units
 from .inside import inside_data, write_inside
 from .roles import exactness
@@ -83,7 +83,7 @@ def write_composition(
 
 def write_position(shown: LiveMemory, begin_ns: int, screen: Screen) -> None:
     """What the position is and how much was live there."""
-    blocks = units.counted(int(shown.composition["blocks"].sum()), "block")
+    blocks = units.counted(int(shown.composition["live_blocks"].sum()), "block")
     when = f"at {units.duration((shown.time_ns - begin_ns) / 1e9)}"
     if shown.step is not None:
         when += f" in step {shown.step}"
@@ -114,7 +114,7 @@ def _need_sentence(need: DeviceNeed) -> str:
 
 
 def write_table(
-    table: pd.DataFrame,
+    table: Table,
     by: str,
     screen: Screen,
     names: SiteNames,
@@ -124,13 +124,13 @@ def write_table(
 ) -> None:
     """The rows of a composition; of sites the first `top`, and what is left in one line. insides: by row. differing: by
     stack, the frames by which it differs from those of other rows of its site."""
-    total = int(table["bytes"].sum())
+    total = int(table["live_bytes"].sum())
     if not groups_stacks(by):
         name_width = _ROLE if by == "role" else _NAME
         width = max(min(screen.width - _BARS - (name_width - _NAME), 40), 4)
         for row in rows(table):
             bar = units.bar(row["share"], width, plain=screen.plain)
-            amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
+            amount = f"{units.share(row['live_bytes'], total):>5}  {units.size(row['live_bytes']):>9}"
             name = _role_name(row) if by == "role" else row[by]
             screen.text(Text.assemble(f"{amount}  {name:<{name_width}}  ", (bar, "green")))
         return
@@ -138,12 +138,12 @@ def write_table(
     for number, row in enumerate(rows(table.head(top))):
         site = site_of(row)
         name = names.file(site.filename) if by == "file" and site.filename else names.site(site)
-        notes = [units.counted(int(row["blocks"]), "block")]
-        if row["backward_bytes"]:
-            notes.append(f"including {units.size(row['backward_bytes'])} in its backward")
+        notes = [units.counted(int(row["live_blocks"]), "block")]
+        if row["live_backward_bytes"]:
+            notes.append(f"including {units.size(row['live_backward_bytes'])} in its backward")
         if by == "stack":
             notes.append(f"stack {int(row['stack_id'])}")
-        amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
+        amount = f"{units.share(row['live_bytes'], total):>5}  {units.size(row['live_bytes']):>9}"
         bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
         frames = names.stack(int(row["stack_id"]))
         differs = differing.get(int(row["stack_id"]))
@@ -153,15 +153,15 @@ def write_table(
         if differs is not None and not frames:
             _write_differing(differs, screen, names, _COLUMN + 2 + ENTRY_BAR + 2)
         write_inside(insides.get(number), total, screen, names, _COLUMN)
-    rest = table.iloc[top:]
+    rest = table.take(slice(top, None))
     if len(rest):
-        left = int(rest["bytes"].sum())
+        left = int(rest["live_bytes"].sum())
         amount = f"{units.share(left, total):>5}  {units.size(left):>9}"
         screen.text(f"{amount}  in {units.counted(len(rest), f'more {by_word(by)}')} (--top 0 shows all)", style="dim")
 
 
 def _role_name(row: Mapping[str, Any]) -> str:
-    known = exactness(RoleBytes(row["role"], row["bytes"], row["exact_bytes"], row["blocks"]))
+    known = exactness(RoleBytes(row["role"], row["live_bytes"], row["exact_bytes"], row["live_blocks"]))
     return f"{row['role']:<17}  {known}"
 
 

@@ -1,7 +1,7 @@
 """What changed between two positions or two runs, as text and as plain values.
 
 JSON is a list with an object for each device: device, before and after (what was compared: positions, of which trace),
-bytes_before, bytes_after, change (of all rows together), by, changes (a list of objects: see `Trace.diff` and
+live_bytes_before, live_bytes_after, change_bytes (of all rows together), by, changes (a list of objects: see `Trace.diff` and
 `alloctrace.compare`). CSV is the changes of all devices. Sizes in bytes.
 """
 
@@ -50,12 +50,12 @@ class Changes:
     @property
     def bytes_before(self) -> int:
         """Sum over all rows."""
-        return int(self.table["bytes_before"].sum())
+        return int(self.table["live_bytes_before"].sum())
 
     @property
     def bytes_after(self) -> int:
         """Sum over all rows."""
-        return int(self.table["bytes_after"].sum())
+        return int(self.table["live_bytes_after"].sum())
 
     @property
     def change(self) -> int:
@@ -77,9 +77,9 @@ def changes_data(changes: Changes, top: int) -> dict[str, Any]:
         "device": changes.device,
         "before": changes.before,
         "after": changes.after,
-        "bytes_before": changes.bytes_before,
-        "bytes_after": changes.bytes_after,
-        "change": changes.change,
+        "live_bytes_before": changes.bytes_before,
+        "live_bytes_after": changes.bytes_after,
+        "change_bytes": changes.change,
         "by": changes.by,
         "changes": shown,
     }
@@ -116,27 +116,27 @@ def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) 
     amount = amount_of(changes)
     screen.text(Text.assemble((label, style), f"  {changes.device}: ", (amount, "bold")), hanging=len(label) + 2)
     screen.text(f"from {changes.before} to {changes.after}", len(label) + 2)
-    moved = changes.table[changes.table["change"] != 0]
-    largest = int(moved["change"].abs().max()) if len(moved) else 0
+    moved = changes.table[changes.table["change_bytes"] != 0]
+    largest = int(moved["change_bytes"].abs().max()) if len(moved) else 0
     for row in rows(moved.head(top)):
         _row(row, changes, largest, screen, names)
     rest = moved.iloc[top:]
     if len(rest):
         more = units.counted(len(rest), f"more {by_word(changes.by)}")
-        amount = units.change(int(rest["change"].sum()))
+        amount = units.change(int(rest["change_bytes"].sum()))
         screen.text(f"{amount:>{_COLUMN}}  in {more} (--top 0 shows all)", style="dim")
     same = len(changes.table) - len(moved)
     if same and len(moved):
-        kept = int(changes.table.loc[changes.table["change"] == 0, "bytes_after"].sum())
+        kept = int(changes.table.loc[changes.table["change_bytes"] == 0, "live_bytes_after"].sum())
         screen.text(f"{units.counted(same, by_word(changes.by))} with {units.size(kept)} did not change.", style="dim")
 
 
 def _row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, names: SiteNames) -> None:
-    sizes = f"{units.size(row['bytes_before'])} to {units.size(row['bytes_after'])}"
-    bar = units.bar(abs(row["change"]) / max(largest, 1), ENTRY_BAR, plain=screen.plain)
+    sizes = f"{units.size(row['live_bytes_before'])} to {units.size(row['live_bytes_after'])}"
+    bar = units.bar(abs(row["change_bytes"]) / max(largest, 1), ENTRY_BAR, plain=screen.plain)
     name, source = row_name(row, changes.by, names)
     frames = [names.site(frame) for frame in changes.frames(row)] if changes.frames is not None else []
-    screen.entry(units.change(row["change"]), f"{name} ({sizes})", source, 0, _COLUMN, bar=bar, frames=frames)
+    screen.entry(units.change(row["change_bytes"]), f"{name} ({sizes})", source, 0, _COLUMN, bar=bar, frames=frames)
 
 
 def row_name(row: dict[str, Any], by: str, names: SiteNames) -> tuple[str, str | None]:

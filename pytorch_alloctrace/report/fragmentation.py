@@ -8,18 +8,21 @@ nanoseconds, shares from 0 to 1.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from rich.text import Text
 
 from ..analysis.free_memory.fragmentation import Fragmentation
+from ..reading.table import Table
 from . import units
 from .screen import Screen
 from .segments import write_segment
 from .site_names import SiteNames
 from .tables import records, rows, site_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SUMS = (
     *("device", "at", "reserved", "active", "free", "releasable", "stranded", "largest_free"),
@@ -65,12 +68,12 @@ def write_fragmentation(
 
 def pinned(row: dict[str, Any], names: SiteNames) -> str:
     """What a line keeps from being reused, in a sentence or two. row: of `Fragmentation.pinners_by_line`."""
-    count, amount = int(row["blocks"]), units.size(row["bytes"])
+    count, amount = int(row["blocks"]), units.size(row["allocated_bytes"])
     subject = f"This {amount} block" if count == 1 else f"These {count:,} blocks ({amount})"
     keeps, alone = ("keeps", "It alone holds") if count == 1 else ("keep", "They alone hold")
-    sentence = f"{subject} from {names.site(site_of(row))} {keeps} {units.size(row['stranded'])} from being reused."
-    if row["alone"] < row["stranded"]:
-        sentence += f" {alone} {units.size(row['alone'])} of it; other lines have blocks in the same segments."
+    sentence = f"{subject} from {names.site(site_of(row))} {keeps} {units.size(row['stranded_bytes'])} from being reused."
+    if row["alone_bytes"] < row["stranded_bytes"]:
+        sentence += f" {alone} {units.size(row['alone_bytes'])} of it; other lines have blocks in the same segments."
     return sentence
 
 
@@ -83,18 +86,18 @@ def write_pinners(found: Fragmentation, screen: Screen, names: SiteNames, indent
         if source:
             screen.source(source, indent + 2)
         screen.frames(names.stack(int(row["stack_id"])), indent + 2)
-        born = "" if pd.isna(row["step"]) else f", allocated in step {row['step']}"
+        born = "" if row["step"] is None else f", allocated in step {row['step']}"
         oldest = "" if row["blocks"] == 1 else "the oldest is "
-        is_older = pd.isna(row["oldest_age_ns"])
+        is_older = row["oldest_age_ns"] is None
         old = "from before the recording" if is_older else f"{units.duration(row['oldest_age_ns'] / 1e9)} old"
         age = f"{oldest}{old}{born}"
         where = units.counted(int(row["ranges"]), held)
         screen.text(f"{age}, in {where}", indent + 2, style="dim")
 
 
-def _worth_saying(found: Fragmentation) -> pd.DataFrame:
+def _worth_saying(found: Fragmentation) -> Table:
     lines = found.pinners_by_line
-    return lines[lines["stranded"] >= _WORTH_SAYING * found.reserved]
+    return lines.take(lines["stranded_bytes"] >= _WORTH_SAYING * found.reserved)
 
 
 def _over_time(found: Fragmentation, timeline: pd.DataFrame, screen: Screen) -> None:
@@ -107,7 +110,7 @@ def _over_time(found: Fragmentation, timeline: pd.DataFrame, screen: Screen) -> 
     most = units.share(float(known.max()), 1)
     screen.text(Text.assemble("over the run  ", (chart, "green"), f"  at most {most}"), 2)
     # A value is that at the end of its interval, where the next begins; the last one is that at the end of the trace.
-    stranded = timeline["stranded"].fillna(0).to_numpy(np.int64)[:-1]
+    stranded = timeline["stranded_bytes"].fillna(0).to_numpy(np.int64)[:-1]
     worst = int(stranded.argmax()) if len(stranded) else 0
     if len(stranded) and stranded[worst] > max(_MUCH_WORSE * found.stranded, _WORTH_SAYING * found.reserved):
         times = timeline["time_ns"].to_numpy(np.int64)
@@ -119,37 +122,37 @@ def _over_time(found: Fragmentation, timeline: pd.DataFrame, screen: Screen) -> 
 def _pinners(found: Fragmentation, screen: Screen, names: SiteNames, top: int) -> None:
     worth = _worth_saying(found)
     screen.blank()
-    if worth.empty:
+    if not len(worth):
         screen.text(Text.assemble(("OK", "bold green"), "  No line of code pins mostly free segments."))
         return
     screen.text(Text.assemble((_LABEL, "bold yellow"), "  by live blocks in mostly free segments:"))
     write_pinners(found, screen, names, len(_LABEL) + 2, top)
     if len(worth) > top:
-        rest = units.size(worth["stranded"].iloc[top:].sum())
+        rest = units.size(int(worth["stranded_bytes"][top:].sum()))
         more = units.counted(len(worth) - top, "more line")
         screen.text(f"and {more} with {rest} (--top 0 shows all)", len(_LABEL) + 2, style="dim")
 
 
-def _classes(pieces: pd.DataFrame, screen: Screen) -> None:
-    if pieces.empty:
+def _classes(pieces: Table, screen: Screen) -> None:
+    if not len(pieces):
         return
     screen.blank()
     screen.text(Text.assemble(("FREE PIECES", "bold"), "  by size"))
     width = max(min(screen.width - 48, 40), 4)
-    for row in rows(pieces[pieces["pieces"] > 0]):
-        sizes = f"{units.size(row['from_size']):>8} to {units.size(row['to_size']):>8}"
+    for row in rows(pieces.take(pieces["pieces"] > 0)):
+        sizes = f"{units.size(row['from_bytes']):>8} to {units.size(row['to_bytes']):>8}"
         count = f"{int(row['pieces']):>7,}"
         bar = units.bar(row["share"], width, plain=screen.plain)
-        screen.text(Text.assemble(f"{sizes}  {count}  {units.size(row['bytes']):>9}  ", (bar, "green")), 2)
+        screen.text(Text.assemble(f"{sizes}  {count}  {units.size(row['free_bytes']):>9}  ", (bar, "green")), 2)
 
 
 def _segments(found: Fragmentation, blocks: pd.DataFrame, screen: Screen, top: int) -> None:
-    held = found.segments[found.segments["stranded"] > 0]
-    if held.empty:
+    held = found.segments.take(found.segments["stranded_bytes"] > 0)
+    if not len(held):
         return
     screen.blank()
     screen.text(Text.assemble(("SEGMENTS", "bold"), "  with the most stranded bytes"))
-    for row in rows(held.nlargest(top, "stranded", keep="first")):
+    for row in rows(held.take(np.argsort(-held["stranded_bytes"], kind="stable")).head(top)):
         write_segment(row, blocks[blocks["segment"] == row["address"]], screen)
     if len(held) > top:
         more = units.counted(len(held) - top, "more segment")

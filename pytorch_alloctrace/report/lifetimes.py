@@ -28,7 +28,7 @@ _LARGE = 1 << 20
 """A temporary block from this size on is large: smaller ones come from the small pool."""
 
 
-_OPENED = ("live_bytes", "bytes", "churn_per_step", "retained_per_step")
+_OPENED = ("live_bytes", "total_bytes", "churn_bytes_per_step", "retained_bytes_per_step")
 """Of these, what is inside an installed package is shown below a line that has much of it."""
 
 
@@ -63,19 +63,22 @@ def write_lifetimes(
         measured = f"{'as in' if steps == 1 else 'the average of'} {units.last(steps, 'step')}"
     sections = [_Section("LIVE", f"at {span.until}: what holds the most", "live_bytes", _live)]
     if found.is_of_ranges:
-        table = table.assign(live_shrunk=-table["live_change"])
+        table = table.assign(live_shrunk=-table["live_bytes_change"])
         sections = [
-            _Section("ALLOCATED", f"{span}, including what was freed again", "bytes", _allocated),
-            _Section("GREW", f"{span}: what holds more", "live_change", _changed, units.change),
+            _Section("ALLOCATED", f"{span}, including what was freed again", "total_bytes", _allocated),
+            _Section("GREW", f"{span}: what holds more", "live_bytes_change", _changed, units.change),
             _Section("SHRANK", f"{span}: what holds less", "live_shrunk", _changed, _less),
         ]
     if steps:
         sections += [
-            _Section("CHURN", "per step: allocated and freed within it", "churn_per_step", _churn),
+            _Section("CHURN", "per step: allocated and freed within it", "churn_bytes_per_step", _churn),
             _Section(
-                "KEPT FOR BACKWARD", "per step: allocated in forward, freed in backward", "retained_per_step", _retained
+                "KEPT FOR BACKWARD",
+                "per step: allocated in forward, freed in backward",
+                "retained_bytes_per_step",
+                _retained,
             ),
-            _Section("LARGE TEMPORARIES", "never live at the end of a step", "largest", _temporary),
+            _Section("LARGE TEMPORARIES", "never live at the end of a step", "largest_bytes", _temporary),
         ]
     sections += [
         _Section(
@@ -85,7 +88,8 @@ def write_lifetimes(
     screen.text(f"Per step: {measured}.", style="dim")
     opened: set[str] = set()
     for section in sections:
-        own = table[table["temporary"] & (table["largest"] >= _LARGE)] if section.column == "largest" else table
+        is_largest = section.column == "largest_bytes"
+        own = table[table["temporary"] & (table["largest_bytes"] >= _LARGE)] if is_largest else table
         leading = own[own[section.column].fillna(0) > 0].sort_values(section.column, ascending=False, kind="stable")
         if len(leading):
             is_opened = by == "line" and section.column in _OPENED
@@ -118,7 +122,7 @@ def _write(
             opened.add(inside.package)
     if len(leading) > top:
         left = float(leading[section.column].iloc[top:].sum())
-        rest = "" if section.column == "largest" else f" with {section.size(left)}"
+        rest = "" if section.column == "largest_bytes" else f" with {section.size(left)}"
         screen.text(
             f"and {units.counted(len(leading) - top, f'more {by_word(by)}')}{rest} (--top 0 shows all)", 2, style="dim"
         )
@@ -126,7 +130,7 @@ def _write(
 
 def _allocated(row: dict[str, Any]) -> str:
     allocations = units.counted(int(row["allocations"]), "allocation")
-    return f"{allocations}; it holds {units.change(row['live_change'])}" if row["live_change"] else allocations
+    return f"{allocations}; it holds {units.change(row['live_bytes_change'])}" if row["live_bytes_change"] else allocations
 
 
 def _less(size: float) -> str:
@@ -145,12 +149,12 @@ def _live(row: dict[str, Any]) -> str:
 
 def _churn(row: dict[str, Any]) -> str:
     note = units.averaged(row["allocations_per_step"], "allocation")
-    backward = row["backward_per_step"]
+    backward = row["backward_bytes_per_step"]
     return f"{note}; backward allocates {units.size(backward)} for it" if backward else note
 
 
 def _retained(row: dict[str, Any]) -> str:
-    return f"{units.share(row['retained_per_step'], row['bytes_per_step'])} of what it allocates"
+    return f"{units.share(row['retained_bytes_per_step'], row['bytes_per_step'])} of what it allocates"
 
 
 def _temporary(row: dict[str, Any]) -> str:

@@ -81,20 +81,20 @@ def changes_markdown(found: Sequence[Changes], failures: Sequence[str], names: S
     for changes in found:
         compared = _escaped(f"from {changes.before} to {changes.after}")
         heading = f"**{label_of(changes)[0]}** on {changes.device}, {compared}."
-        moved = changes.table[changes.table["change"] != 0]
+        moved = changes.table[changes.table["change_bytes"] != 0]
         shown = moved.head(min(top, _ROWS))
         table = []
         for row in rows(shown):
             name, source = row_name(row, changes.by, names)
-            sizes = units.size(row["bytes_before"]), units.size(row["bytes_after"])
-            table.append((units.change(row["change"]), *sizes, _quoted(name, source)))
+            sizes = units.size(row["live_bytes_before"]), units.size(row["live_bytes_after"])
+            table.append((units.change(row["change_bytes"]), *sizes, _quoted(name, source)))
         parts.append(heading if table else f"{heading} No {by_word(changes.by)} changed.")
         if table:
             parts.append(_table(("change", "before", "after", by_word(changes.by)), table, numbers=3))
         rest = moved.iloc[len(shown) :]
         if len(rest):
             more = units.counted(len(rest), f"more {by_word(changes.by)}")
-            parts.append(f"{units.change(int(rest['change'].sum()))} in {more}")
+            parts.append(f"{units.change(int(rest['change_bytes'].sum()))} in {more}")
     return _joined(parts)
 
 

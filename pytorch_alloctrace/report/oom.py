@@ -190,13 +190,14 @@ def _fragmented(found: OutOfMemory) -> _Words:
 
 
 def _elsewhere(found: OutOfMemory, names: SiteNames) -> _Words:
-    first = found.elsewhere.pools.sort_values("free_size", ascending=False).iloc[0]
-    pool, stream = tuple(first["segment_pool_id"]), int(first["stream"])
+    pools = found.elsewhere.pools
+    first = int(pools["free_bytes"].argmax())
+    pool, stream = pools["segment_pool_id"][first], int(pools["stream"][first])
     largest = units.size(found.elsewhere.largest_free)
     why = [
         *_refused_by_limit(found),
         f"{units.size(found.elsewhere.free)} was free in other pools or streams, {largest} in the largest piece;"
-        f" {units.size(first['free_size'])} of it belongs to {_location(pool, stream)}.",
+        f" {units.size(int(pools['free_bytes'][first]))} of it belongs to {_location(pool, stream)}.",
         f"The request was for {_location(found.request.pool, found.request.stream)}, which cannot use it.",
     ]
     if pool == tuple(found.request.pool):

@@ -25,15 +25,15 @@ def write_role_totals(table: pd.DataFrame, span: Span, screen: Screen) -> None:
     if table.empty:
         screen.text("Nothing was allocated.")
         return
-    if "live_change" in table:
+    if "live_bytes_change" in table:
         sections = [
-            ("ALLOCATED", f"{span}, including what was freed again", "bytes", _allocated),
-            ("CHANGED", f"{span}: how much more is live", "live_change", _live),
+            ("ALLOCATED", f"{span}, including what was freed again", "total_bytes", _allocated),
+            ("CHANGED", f"{span}: how much more is live", "live_bytes_change", _live),
         ]
     else:
         sections = [
             ("LIVE", f"at {span.until}", "live_bytes", _live),
-            ("ALLOCATED", f"up to {span.until}, including what was freed again", "bytes", _allocated),
+            ("ALLOCATED", f"up to {span.until}, including what was freed again", "total_bytes", _allocated),
         ]
     written = False
     for label, title, column, note in sections:
@@ -50,7 +50,7 @@ def write_role_totals(table: pd.DataFrame, span: Span, screen: Screen) -> None:
 def _write(table: pd.DataFrame, column: str, note: Callable[[dict[str, Any]], str], screen: Screen) -> None:
     most = int(table[column].abs().max())
     for row in rows(table):
-        size = units.change(row[column]) if column == "live_change" else units.size(row[column])
+        size = units.change(row[column]) if column == "live_bytes_change" else units.size(row[column])
         bar = units.bar(abs(row[column]) / most, ENTRY_BAR, plain=screen.plain)
         name = f"  {row['role']:{_ROLE}}{note(row)}"
         screen.text(Text.assemble(f"{size:>{_SIZE}}  ", (f"{bar:{ENTRY_BAR}}", "green"), name))
@@ -58,9 +58,9 @@ def _write(table: pd.DataFrame, column: str, note: Callable[[dict[str, Any]], st
 
 def _live(row: dict[str, Any]) -> str:
     blocks = units.counted(int(row["live_blocks"]), "block")
-    return f"to {units.size(row['live_bytes'])} in {blocks}" if "live_change" in row else blocks
+    return f"to {units.size(row['live_bytes'])} in {blocks}" if "live_bytes_change" in row else blocks
 
 
 def _allocated(row: dict[str, Any]) -> str:
-    known = exactness(RoleBytes(row["role"], row["bytes"], row["exact_bytes"], row["allocations"]))
+    known = exactness(RoleBytes(row["role"], row["total_bytes"], row["exact_bytes"], row["allocations"]))
     return ", ".join(filter(None, [units.counted(int(row["allocations"]), "allocation"), known]))

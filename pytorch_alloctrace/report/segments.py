@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich.text import Text
 
 from ..reading.recorded import RecordedTrace
@@ -14,18 +13,21 @@ from .screen import Screen
 from .site_names import SiteNames
 from .tables import rows
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _MAP = {"active_allocated": "█", "active_pending_free": "▒", "inactive": "·"}
 _PLAIN_MAP = {"active_allocated": "#", "active_pending_free": "%", "inactive": "."}
 
 
 def largest_segments(segments: pd.DataFrame, top: int) -> pd.DataFrame:
     """The largest segments of each device, in the order of the table."""
-    return _largest(segments, "total_size", top)
+    return _largest(segments, "total_bytes", top)
 
 
 def largest_blocks(blocks: pd.DataFrame, top: int) -> pd.DataFrame:
     """The largest blocks of each device that are not free, in the order of the table."""
-    return _largest(blocks[blocks["state"] != "inactive"], "nbytes", top)
+    return _largest(blocks[blocks["state"] != "inactive"], "block_bytes", top)
 
 
 def _largest(table: pd.DataFrame, size: str, top: int) -> pd.DataFrame:
@@ -41,7 +43,7 @@ def write_segments(segments: pd.DataFrame, blocks: pd.DataFrame, screen: Screen,
         )
         return
     for device, of_device in segments.groupby("device", sort=False):
-        total, active = int(of_device["total_size"].sum()), int(of_device["active_size"].sum())
+        total, active = int(of_device["total_bytes"].sum()), int(of_device["active_bytes"].sum())
         count = units.counted(len(of_device), "segment")
         title = f"{units.size(total)} reserved in {count}, {units.size(active)} active"
         screen.text(Text.assemble((str(device), "bold"), f"  {title}"))
@@ -50,7 +52,7 @@ def write_segments(segments: pd.DataFrame, blocks: pd.DataFrame, screen: Screen,
             inside = blocks[(blocks["device"] == device) & (blocks["segment"] == row["address"])]
             write_segment(row, inside, screen)
         if len(of_device) > len(largest):
-            rest = total - int(largest["total_size"].sum())
+            rest = total - int(largest["total_bytes"].sum())
             more = units.counted(len(of_device) - len(largest), "more segment")
             screen.text(f"and {more} with {units.size(rest)} (--top 0 shows all)", 2, style="dim")
 
@@ -64,8 +66,8 @@ def write_segment(row: dict[str, Any], blocks: pd.DataFrame, screen: Screen) -> 
         notes.append(f"stream {row['stream']:#x}")
     if tuple(row["segment_pool_id"]) != (0, 0):
         notes.append(f"pool {tuple(row['segment_pool_id'])}")
-    used = units.share(row["active_size"], row["total_size"])
-    head = f"{row['address']:#x}  {units.size(row['total_size']):>9}  {used:>5} active  "
+    used = units.share(row["active_bytes"], row["total_bytes"])
+    head = f"{row['address']:#x}  {units.size(row['total_bytes']):>9}  {used:>5} active  "
     tail = ", ".join(notes)
     room = screen.width - len(head) - len(tail) - 4
     screen.text(head + _map(blocks, row, min(max(room, 4), 60), screen.plain) + "  " + tail, 2)
@@ -75,8 +77,8 @@ def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool)
     """A character for each equal part of the segment: the state of most of its bytes."""
     signs = _PLAIN_MAP if plain else _MAP
     shares: list[dict[str, float]] = [{} for _ in range(width)]
-    per_cell = max(segment["total_size"], 1) / width
-    for address, size, state in zip(blocks["address"], blocks["nbytes"], blocks["state"], strict=True):
+    per_cell = max(segment["total_bytes"], 1) / width
+    for address, size, state in zip(blocks["address"], blocks["block_bytes"], blocks["state"], strict=True):
         begin = (int(address) - int(segment["address"])) / per_cell
         end = begin + int(size) / per_cell
         for cell in range(int(begin), min(int(end) + 1, width)):
@@ -87,20 +89,22 @@ def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool)
 
 def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, names: SiteNames, top: int) -> None:
     """The largest blocks that are not free, each with the line that allocated it; the fullest device first."""
+    import pandas as pd
+
     live = blocks[blocks["state"] != "inactive"]
     free = blocks[blocks["state"] == "inactive"]
-    held_by = live.groupby("device", observed=True)["nbytes"].sum()
+    held_by = live.groupby("device", observed=True)["block_bytes"].sum()
     for device in sorted(blocks["device"].unique(), key=lambda name: -held_by.get(name, 0)):
         held, idle = live[live["device"] == device], free[free["device"] == device]
-        title = f"{units.size(held['nbytes'].sum())} in {units.counted(len(held), 'block')}"
+        title = f"{units.size(held['block_bytes'].sum())} in {units.counted(len(held), 'block')}"
         if len(idle):
-            title += f", {units.size(idle['nbytes'].sum())} free in {units.counted(len(idle), 'piece')}"
+            title += f", {units.size(idle['block_bytes'].sum())} free in {units.counted(len(idle), 'piece')}"
         screen.text(Text.assemble((str(device), "bold"), f"  {title}"))
-        largest = held.nlargest(top, "nbytes", keep="first")
+        largest = held.nlargest(top, "block_bytes", keep="first")
         for row in rows(largest):
             site = Site.of_stack(trace.stacks, int(row["stack_id"]))
             age = "no age" if pd.isna(row["age_ns"]) else f"{units.duration(row['age_ns'] / 1e9)} old"
-            facts = f"{units.size(row['nbytes']):>9}  {row['address']:#x}  {age:>14}"
+            facts = f"{units.size(row['block_bytes']):>9}  {row['address']:#x}  {age:>14}"
             pending = "  waits for a stream" if row["state"] == "active_pending_free" else ""
             screen.text(f"{facts}  {names.site(site)}{pending}", 2, hanging=13)
             source = names.source(site)
@@ -109,7 +113,7 @@ def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, nam
             screen.frames(names.stack(int(row["stack_id"])), 13)
         if len(held) > len(largest):
             more = units.counted(len(held) - len(largest), "more block")
-            rest = units.size(held["nbytes"].sum() - largest["nbytes"].sum())
+            rest = units.size(held["block_bytes"].sum() - largest["block_bytes"].sum())
             screen.text(f"and {more} with {rest} (--top 0 shows all)", 2, style="dim")
     if blocks.empty:
         screen.text("No blocks at this position.")

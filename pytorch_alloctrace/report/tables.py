@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, cast
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, cast
 
 from ..reading.sites import Site
+from ..reading.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 """First character of a cell that a spreadsheet evaluates; the last four are full-width forms of the first four."""
 
 
-def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows, by column."""
-    return cast(list[dict[str, Any]], table.to_dict("records"))
+def rows(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows, by column."""
+    return table.rows() if isinstance(table, Table) else cast(list[dict[str, Any]], table.to_dict("records"))
 
 
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as JSON has them: null for what is missing."""
-    return cast(list[dict[str, Any]], json.loads(table.to_json(orient="records")))
+def records(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as JSON has them: null for what is missing."""
+    frame = table.to_frame() if isinstance(table, Table) else table
+    return cast(list[dict[str, Any]], json.loads(frame.to_json(orient="records")))
 
 
-def csv_text(table: pd.DataFrame) -> str:
+def csv_text(table: Table | pd.DataFrame) -> str:
     """Return the table as CSV. Text that a spreadsheet would evaluate gets a leading apostrophe; numbers stay as is."""
+    import pandas as pd
+
+    frame = table.to_frame() if isinstance(table, Table) else table
     texts = {
         name: pd.Series([_inert(cell) for cell in column], column.index, dtype=object)
-        for name, column in table.items()
+        for name, column in frame.items()
         if not pd.api.types.is_numeric_dtype(column.dtype)
     }
-    return table.assign(**cast(dict[str, Any], texts)).to_csv(index=False)
+    return frame.assign(**cast(dict[str, Any], texts)).to_csv(index=False)
 
 
 def _inert(cell: Any) -> Any:

@@ -9,6 +9,7 @@ import pandas as pd
 from rich.text import Text
 
 from ..errors import MissingPackageError
+from ..reading.replay import MEASURES
 from . import units
 from .screen import Screen
 
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LAYERS = (
-    ("allocated", "#2b6cb0", "allocated"),
-    ("active", "#90cdf4", "freed, awaited by another stream"),
+    ("allocated_bytes", "#2b6cb0", "allocated"),
+    ("active_bytes", "#90cdf4", "freed, awaited by another stream"),
     ("unreleasable", "#f6ad55", "cached, stranded among live blocks"),
-    ("reserved", "#fde8c8", "cached, releasable by empty_cache()"),
+    ("reserved_bytes", "#fde8c8", "cached, releasable by empty_cache()"),
 )
 """Each reaches from the level of the one before it to its own."""
-_CHARTS = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free", "outside")
+_CHARTS = (*MEASURES, "outside_bytes")
 _NAME = 14
 _ROLE = 18
 _SIZE = 11
@@ -42,7 +43,7 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
                 continue
             levels = [int(level) for level in highest.dropna()]
             chart = units.sparkline(levels, room, plain=screen.plain)
-            line = Text.assemble(f"{name.replace('_', ' '):{_NAME}}", (f"{chart:{room}}", "green"))
+            line = Text.assemble(f"{name.removesuffix('_bytes').replace('_', ' '):{_NAME}}", (f"{chart:{room}}", "green"))
             lowest = rows[f"{name}_min" if f"{name}_min" in rows else name].min()
             sizes = units.size(int(lowest)), units.size(max(levels)), _last(rows[name])
             line.append("".join(f"{size:>{_SIZE}}" for size in sizes))
@@ -115,8 +116,8 @@ def _draw(axes: Axes, table: pd.DataFrame, device: str, begin_ns: int | None = N
 
     begin = int(table["time_ns"].min()) if begin_ns is None else begin_ns
     seconds = (table["time_ns"].to_numpy(np.int64) - begin) / 1e9
-    levels = {name: _floats(table[name]) for name in ("allocated", "active", "reserved", "releasable", "outside")}
-    levels["unreleasable"] = levels["reserved"] - levels["releasable"]
+    levels = {name: _floats(table[name]) for name in (*MEASURES[1:5], "outside_bytes")}
+    levels["unreleasable"] = levels["reserved_bytes"] - levels["releasable_bytes"]
     below = np.zeros(len(table))
     for name, color, label in _LAYERS:
         level = levels[name]
@@ -125,9 +126,9 @@ def _draw(axes: Axes, table: pd.DataFrame, device: str, begin_ns: int | None = N
         axes.fill_between(seconds, below, np.maximum(level, below), step="post", color=color, label=label, linewidth=0)
         below = np.maximum(level, below)
     # The highest of each interval, so that a peak between two drawn points is visible.
-    highest = _floats(table["allocated_max"])
+    highest = _floats(table["allocated_bytes_max"])
     axes.step(seconds, highest, where="post", color="#1a365d", linewidth=0.8, label="allocated, at most")
-    used = levels["reserved"] + levels["outside"]
+    used = levels["reserved_bytes"] + levels["outside_bytes"]
     if not np.isnan(used).all():
         axes.step(
             seconds,

@@ -60,8 +60,8 @@ py::object EventStream::next(std::size_t wanted) {
   add("time_ns", [](const Row& row) { return row.time_ns; });
   result["kind"] = column<std::uint8_t>(rows, [](const Row& row) { return row.event.kind; });
   result["location"] = column<std::uint32_t>(rows, [](const Row& row) { return row.event.location; });
-  result["address"] = column<std::uint64_t>(rows, [](const Row& row) { return row.event.address; });
-  add("nbytes", [](const Row& row) { return row.event.size; });
+  result["address"] = addresses(rows, [](const Row& row) { return row.event.address; });
+  add("requested_bytes", [](const Row& row) { return row.event.size; });
   // Half as wide, in the largest table that there is. No trace that is not damaged has ids above 2^31.
   const auto add_id = [&]<typename Get>(const char* name, Get get) {
     result[name] =

@@ -63,4 +63,11 @@ py::array_t<std::int64_t> integers(const Rows& rows, Get get) {
   return column<std::int64_t>(rows, [&](const auto& row) { return clamped(get(row)); });
 }
 
+// One column of addresses. Signed as all other numbers, so that they may be added and joined in pandas and Parquet; the
+// bits stay as they are.
+template <typename Rows, typename Get>
+py::array_t<std::int64_t> addresses(const Rows& rows, Get get) {
+  return column<std::int64_t>(rows, get);
+}
+
 }  // namespace alloctrace

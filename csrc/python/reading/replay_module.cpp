@@ -276,7 +276,7 @@ PYBIND11_MODULE(_replay, module) {
            [](const TraceReader& trace) {
              py::list result;
              for (const HolderRecord& one : trace.definitions().holders()) {
-               std::vector<std::uint64_t> addresses = one.addresses;
+               std::vector<std::int64_t> addresses(one.addresses.begin(), one.addresses.end());
                result.append(py::make_tuple(one.event, text(one.holder), text(one.path), text(one.filename), one.line,
                                             one.count, one.bytes, to_array(std::move(addresses)), one.is_garbage));
              }

@@ -36,8 +36,9 @@ using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::force
 
 // A row for each range of intervals, from its begin on and before its end.
 py::dict interval_columns(const MemoryTimeline& timeline, const Integers& begins, const Integers& ends) {
-  constexpr const char* kNames[kMeasureCount] = {"requested",  "allocated", "active",       "reserved",
-                                                 "releasable", "stranded",  "largest_free", "blocks"};
+  constexpr const char* kNames[kMeasureCount] = {
+      "requested_bytes",  "allocated_bytes", "active_bytes",       "reserved_bytes",
+      "releasable_bytes", "stranded_bytes",  "largest_free_bytes", "blocks"};
   using Interval = MemoryTimeline::Interval;
   if (begins.size() != ends.size()) throw py::value_error("as many ends as begins");
   std::vector<Interval> rows;
@@ -70,11 +71,11 @@ py::dict sample_columns(const std::vector<MemorySample>& samples) {
   add("time_ns", [](const MemorySample& row) { return row.time_ns; });
   add("device_type", [](const MemorySample& row) { return row.device_type; });
   add("device_index", [](const MemorySample& row) { return row.device_index; });
-  add_bytes("used", &MemorySample::used);
-  add_bytes("total", &MemorySample::total);
-  add_bytes("by_this_process", &MemorySample::by_this_process);
-  add_bytes("by_others", &MemorySample::by_others);
-  add_bytes("reserved", &MemorySample::reserved);
+  add_bytes("used_bytes", &MemorySample::used);
+  add_bytes("total_bytes", &MemorySample::total);
+  add_bytes("this_process_bytes", &MemorySample::by_this_process);
+  add_bytes("other_processes_bytes", &MemorySample::by_others);
+  add_bytes("reserved_bytes", &MemorySample::reserved);
   return result;
 }
 
@@ -84,8 +85,8 @@ py::dict named_columns(const std::vector<NamedBlock>& blocks) {
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(blocks, get); };
   add("seq", [](const NamedBlock& row) { return row.sequence; });
   add("device", [](const NamedBlock& row) { return row.device; });
-  result["address"] = column<std::uint64_t>(blocks, [](const NamedBlock& row) { return row.address; });
-  add("nbytes", [](const NamedBlock& row) { return row.requested; });
+  result["address"] = addresses(blocks, [](const NamedBlock& row) { return row.address; });
+  add("requested_bytes", [](const NamedBlock& row) { return row.requested; });
   add("birth_seq", [](const NamedBlock& row) { return row.birth; });
   add("stack_id", [](const NamedBlock& row) { return row.stack; });
   add("name", [](const NamedBlock& row) { return row.name; });
@@ -125,9 +126,9 @@ std::vector<py::dict> role_allocation_columns(const ReplayRun& run, std::uint64_
     const std::vector<RoleAllocations> rows(of_device.begin(), of_device.end());
     py::dict& columns = result.emplace_back();
     columns["allocations"] = integers(rows, [](const RoleAllocations& row) { return row.allocations; });
-    columns["bytes"] = integers(rows, [](const RoleAllocations& row) { return row.bytes; });
+    columns["total_bytes"] = integers(rows, [](const RoleAllocations& row) { return row.bytes; });
     columns["exact_bytes"] = integers(rows, [](const RoleAllocations& row) { return row.exact_bytes; });
-    columns["largest"] = integers(rows, [](const RoleAllocations& row) { return row.largest; });
+    columns["largest_bytes"] = integers(rows, [](const RoleAllocations& row) { return row.largest; });
   }
   return result;
 }
@@ -141,7 +142,7 @@ py::dict death_columns(const LongLives::DeathList& deaths) {
   result["born"] = column<std::int16_t>(deaths, [](const Deaths& row) { return row.born; });
   result["died"] = column<std::int16_t>(deaths, [](const Deaths& row) { return row.died; });
   add("blocks", [](const Deaths& row) { return row.blocks; });
-  add("allocated", [](const Deaths& row) { return row.bytes; });
+  add("block_bytes", [](const Deaths& row) { return row.bytes; });
   return result;
 }
 

@@ -20,11 +20,11 @@ namespace {
 py::dict segment_columns(const std::vector<SegmentView>& segments) {
   py::dict result;
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(segments, get); };
-  result["address"] = column<std::uint64_t>(segments, [](const SegmentView& row) { return row.address; });
-  add("total_size", [](const SegmentView& row) { return row.total_size; });
-  add("allocated_size", [](const SegmentView& row) { return row.allocated_size; });
-  add("active_size", [](const SegmentView& row) { return row.active_size; });
-  add("requested_size", [](const SegmentView& row) { return row.requested_size; });
+  result["address"] = addresses(segments, [](const SegmentView& row) { return row.address; });
+  add("total_bytes", [](const SegmentView& row) { return row.total_size; });
+  add("allocated_bytes", [](const SegmentView& row) { return row.allocated_size; });
+  add("active_bytes", [](const SegmentView& row) { return row.active_size; });
+  add("requested_bytes", [](const SegmentView& row) { return row.requested_size; });
   add("location", [](const SegmentView& row) { return row.location; });
   result["is_large"] = column<bool>(segments, [](const SegmentView& row) { return row.is_large; });
   result["is_expandable"] = column<bool>(segments, [](const SegmentView& row) { return row.is_expandable; });
@@ -47,19 +47,19 @@ void add_roles(py::dict& columns, const std::vector<Piece>& blocks, const RoleOf
 // What only blocks in use have (stack to age_ns) is 0 for the others.
 py::dict block_columns(const std::vector<SegmentView>& segments, const std::vector<Piece>& blocks, std::int64_t now_ns,
                        const RoleOf& role_of) {
-  std::vector<std::uint64_t> segment_of(blocks.size(), 0);
+  std::vector<std::int64_t> segment_of(blocks.size(), 0);
   for (const SegmentView& segment : segments) {
-    for (std::size_t i = 0; i < segment.block_count; ++i) segment_of[segment.first_block + i] = segment.address;
+    for (std::size_t i = 0; i < segment.block_count; ++i) segment_of[segment.first_block + i] = static_cast<std::int64_t>(segment.address);
   }
   py::dict result;
   result["segment"] = to_array(std::move(segment_of));
-  result["address"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.address; });
+  result["address"] = addresses(blocks, [](const Piece& row) { return row.address; });
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(blocks, get); };
   const auto add_of_used = [&]<typename Get>(const char* name, Get get) {
     add(name, [get](const Piece& row) { return row.state == PieceState::kFree ? 0 : get(row); });
   };
-  add("nbytes", [](const Piece& row) { return row.size; });
-  add("requested_size", [](const Piece& row) { return row.requested; });
+  add("block_bytes", [](const Piece& row) { return row.size; });
+  add("requested_bytes", [](const Piece& row) { return row.requested; });
   result["state"] = column<std::int8_t>(blocks, [](const Piece& row) { return row.state; });
   add_of_used("stack_id", [](const Piece& row) { return row.stack; });
   result["backward"] =
@@ -97,15 +97,15 @@ std::vector<PieceRow> allocated_by_birth(const DeviceMemory& device, const Stack
 py::dict live_columns(const DeviceMemory& device, const Stacks& stacks, const RoleOf& role_of) {
   const std::vector<PieceRow> blocks = allocated_by_birth(device, stacks);
   py::dict result;
-  result["address"] = column<std::uint64_t>(blocks, [](const PieceRow& row) { return row.second->address; });
+  result["address"] = addresses(blocks, [](const PieceRow& row) { return row.second->address; });
   const auto add = [&]<typename Get>(const char* name, Get get) {
     result[name] = integers(blocks, [get](const PieceRow& row) { return get(*row.second); });
   };
   const auto flag = [&]<typename Get>(const char* name, Get get) {
     result[name] = column<bool>(blocks, [get](const PieceRow& row) { return get(*row.second); });
   };
-  add("nbytes", [](const Piece& row) { return row.requested; });
-  add("allocated", [](const Piece& row) { return row.size; });
+  add("requested_bytes", [](const Piece& row) { return row.requested; });
+  add("block_bytes", [](const Piece& row) { return row.size; });
   add("stack_id", [](const Piece& row) { return row.stack; });
   flag("backward", [](const Piece& row) { return row.is_of_backward; });
   add("thread", [](const Piece& row) { return row.thread; });
@@ -127,7 +127,7 @@ py::dict life_columns(const DeviceMemory& device) {
   py::dict result;
   result["birth_seq"] = integers(blocks, [](const PieceRow& row) { return row.first; });
   result["birth_ns"] = integers(blocks, [](const PieceRow& row) { return row.second->birth_ns; });
-  result["allocated"] = integers(blocks, [](const PieceRow& row) { return row.second->size; });
+  result["block_bytes"] = integers(blocks, [](const PieceRow& row) { return row.second->size; });
   result["stack_id"] = integers(blocks, [](const PieceRow& row) { return row.second->stack; });
   result["older"] = column<bool>(blocks, [](const PieceRow& row) { return row.second->is_older; });
   return result;
@@ -147,9 +147,9 @@ py::dict role_columns(const DeviceMemory& device, const RoleOf& role_of) {
     ++sum.blocks;
   });
   py::dict result;
-  result["bytes"] = integers(sums, [](const Sum& row) { return row.bytes; });
+  result["live_bytes"] = integers(sums, [](const Sum& row) { return row.bytes; });
   result["exact_bytes"] = integers(sums, [](const Sum& row) { return row.exact_bytes; });
-  result["blocks"] = integers(sums, [](const Sum& row) { return row.blocks; });
+  result["live_blocks"] = integers(sums, [](const Sum& row) { return row.blocks; });
   return result;
 }
 
@@ -178,12 +178,12 @@ py::dict stack_columns(const DeviceMemory& device) {
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(rows, get); };
   add("stack_id", [](const Row& row) { return row.stack; });
   add("allocations", [](const Row& row) { return row.totals.allocations; });
-  add("bytes", [](const Row& row) { return row.totals.bytes; });
+  add("total_bytes", [](const Row& row) { return row.totals.bytes; });
   add("live_bytes", [](const Row& row) { return row.live_bytes; });
   add("live_blocks", [](const Row& row) { return row.live_blocks; });
-  add("largest", [](const Row& row) { return row.totals.largest; });
+  add("largest_bytes", [](const Row& row) { return row.totals.largest; });
   add("live_backward_bytes", [](const Row& row) { return row.live_backward_bytes; });
-  add("live_allocated", [](const Row& row) { return row.live_allocated; });
+  add("live_block_bytes", [](const Row& row) { return row.live_allocated; });
   return result;
 }
 

@@ -35,7 +35,7 @@ py::dict event_columns(const std::vector<LaneEvent>& events) {
   py::dict result;
   result["seq"] = integers(events, [](const LaneEvent& row) { return row.sequence; });
   result["kind"] = integers(events, [](const LaneEvent& row) { return static_cast<int>(row.event.kind); });
-  result["address"] = column<std::uint64_t>(events, [](const LaneEvent& row) { return row.event.address; });
+  result["address"] = addresses(events, [](const LaneEvent& row) { return row.event.address; });
   result["size"] = integers(events, [](const LaneEvent& row) { return row.event.size; });
   return result;
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..._replay import DEFAULT_LARGE_SEGMENT, LEAST_OWN_SEGMENT, SMALL_REQUEST, SMALL_SEGMENT
 from ...reading.json_text import json_object
+from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 
 MIB = 1 << 20
@@ -41,9 +42,9 @@ class AllocatorSettings:
             return self.large_segment_size
         return -(-requested // SMALL_SEGMENT) * SMALL_SEGMENT
 
-    def mapping_unit(self, segment_type: str) -> int:
-        """The bytes in which an expandable segment is mapped and unmapped."""
-        return self.large_segment_size if segment_type == "large" else SMALL_SEGMENT
+    def mapping_unit(self, *, is_large: bool) -> int:
+        """Return the bytes in which an expandable segment of the large or the small pool is mapped and unmapped."""
+        return self.large_segment_size if is_large else SMALL_SEGMENT
 
 
 class SettingsHistory:
@@ -52,14 +53,13 @@ class SettingsHistory:
     def __init__(self, trace: RecordedTrace) -> None:
         self._known: dict[str, list[tuple[int, AllocatorSettings]]] = {}
         left = trace.kind_counts.get("config", 0)
-        columns = ("seq", "device", "nbytes")
+        whole = Range(0, trace.end_seq)
         # Most are at the beginning: once the last one is found, the rest need not be read.
-        for frame in trace.iter_events(left, columns=columns, kinds=("config",)) if left else ():
-            for seq, device, text in zip(frame["seq"], frame["device"], frame["nbytes"], strict=True):
-                self._known.setdefault(str(device), []).append(
-                    (int(seq), AllocatorSettings.from_json(trace.text(text)))
-                )
-            left -= len(frame)
+        for events in trace.iter_events(whole, ("config",), chunk=left, with_state=False) if left else ():
+            devices, texts = trace.devices_of(events).tolist(), events["requested_bytes"].tolist()
+            for seq, device, text in zip(events["seq"].tolist(), devices, texts, strict=True):
+                self._known.setdefault(device, []).append((seq, AllocatorSettings.from_json(trace.text(text))))
+            left -= len(events)
             if left <= 0:
                 break
 

@@ -21,20 +21,21 @@ shows more: a program that first loads for half an hour is judged by what it doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from ...reading.positions import Position
-from ...reading.recorded import RecordedTrace, blocks_by_stack
+from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers
+from ...reading.table import PENDING_FREE, Table, sums
+from ..walk import Visit, Walk
 from ..work import Work
 from .allocator import SettingsHistory
-from .fragmentation import fragmentation_at
+from .fragmentation import Fragmentation, fragmentation_at
 
 if TYPE_CHECKING:
     from ..what_if.advice import Advice
@@ -75,48 +76,92 @@ class Condition:
 
 
 def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
-    """What is wrong with a device, most bytes first; nothing if its allocator reports no segments."""
-    return conditions_by_device(trace, [device])[device]
+    """Return what is wrong with a device, most bytes first; nothing if its allocator reports no segments."""
+    walk = Walk(trace)
+    evidence = ConditionEvidence(walk, trace, device)
+    walk.make()
+    return conditions_of(evidence)
 
 
-def conditions_by_device(trace: RecordedTrace, devices: Sequence[str]) -> dict[str, tuple[Condition, ...]]:
-    """The same of each of these devices."""
-    found = {device: _at_any_time(trace, device) for device in devices}
-    # Last: a summary has asked ahead for the states at the peaks, which may still be on their way.
-    for device, conditions in found.items():
-        if conditions is not None:
-            conditions[:0] = _rounding(trace, device)
-    return {device: tuple(sorted(some or (), key=lambda one: -one.bytes)) for device, some in found.items()}
+class ConditionEvidence:
+    """What conditions are judged by: the timeline, and the memory where it was at its worst."""
+
+    def __init__(self, walk: Walk, trace: RecordedTrace, device: str) -> None:
+        self.trace = trace
+        self.device = device
+        self.fragmentation: Visit[Fragmentation] | None = None
+        """The last position at which as much is stranded as in half of the run."""
+        self.pending: Visit[Table] | None = None
+        """The blocks that wait for another stream, where that is the most."""
+        self.peak: Visit[Table] | None = None
+        """`Replay.stacks` at the peak of allocated bytes."""
+        self.timeline = trace.timeline(_POINTS, device)
+        self.reports_segments = len(self.timeline) > 0 and not np.ma.getmaskarray(self.timeline["reserved_bytes"]).all()
+        if not self.reports_segments:
+            return
+        # The share of the device's work that was done by the end of each interval.
+        ends = np.append(self.timeline["time_ns"][1:], trace.end_ns)
+        self.done = Work(trace, device).share_until(ends)
+        if (at := self._of_fragmentation()) is not None:
+            self.fragmentation = walk.visit(at + 1, partial(fragmentation_at, trace, at, device=device))
+        waiting = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
+        self.waiting = waiting
+        if _is_notable(int(waiting.max()), int(self.timeline["reserved_bytes_max"].max())):
+            at = self.end_of(int(waiting.argmax()))
+            self.pending = walk.visit(at + 1, partial(_pending_blocks, trace, at + 1, device))
+        peak = trace.replay.peak("allocated", device)
+        if peak is not None:
+            until = peak.seq + 1
+            self.peak = walk.visit(until, lambda: trace.replay.stacks(until, device))
+
+    def _of_fragmentation(self) -> int | None:
+        used = self.values("reserved_bytes_max") > 0
+        lowest = self.values("stranded_bytes_min")
+        work = np.diff(self.done, prepend=0.0)
+        usual = max(_median(lowest[used], weights[used]) for weights in (work, np.ones(len(work)))) if used.any() else 0
+        if usual < LEAST:
+            return None
+        return self.end_of(int(np.flatnonzero(self.values("stranded_bytes") >= usual)[-1]))
+
+    def values(self, name: str) -> npt.NDArray[np.int64]:
+        """Return a column of the timeline; 0 where it is unknown."""
+        column: Any = self.timeline[name]
+        return np.asarray(np.ma.filled(column, 0))
+
+    def end_of(self, interval: int) -> int:
+        """Return the last event up to the end of one of the timeline's intervals."""
+        times = self.timeline["time_ns"]
+        end_ns = self.trace.end_ns if interval + 1 == len(times) else int(times[interval + 1])
+        return self.trace.first_event_after_time(end_ns) - 1
 
 
-def _at_any_time(trace: RecordedTrace, device: str) -> list[Condition] | None:
-    """Those that are not of the peak; None if its allocator reports no segments."""
-    table = trace.timeline(_POINTS, device=device)
-    if not len(table) or table["reserved_max"].isna().all():
-        return None
-    # The share of the device's work that was done by the end of each interval.
-    ends = np.append(table["time_ns"].to_numpy(np.int64)[1:], trace.end_ns)
-    table["done"] = Work(trace, device).share_until(ends)
-    found = [*_fragmentation(trace, device, table), *_cache(trace, device, table)]
-    return [*found, *_pending(trace, device, table), *_churn(trace, device, table), *_outside(trace, device, table)]
+def conditions_of(evidence: ConditionEvidence) -> tuple[Condition, ...]:
+    """Return what is wrong with a device, most bytes first."""
+    if not evidence.reports_segments:
+        return ()
+    conditions = [
+        *_rounding(evidence),
+        *_fragmentation(evidence),
+        *_cache(evidence),
+        *_pending(evidence),
+        *_churn(evidence),
+        *_outside(evidence),
+    ]
+    return tuple(sorted(conditions, key=lambda one: -one.bytes))
 
 
 def _is_notable(amount: int, of: int) -> bool:
     return amount >= LEAST and amount >= SHARE * of
 
 
-def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
-    used = _integers(table["reserved_max"]) > 0
-    lowest = _integers(table["stranded_min"])
-    work = np.diff(table["done"].to_numpy(np.float64), prepend=0.0)
-    usual = max(_median(lowest[used], weights[used]) for weights in (work, np.ones(len(work)))) if used.any() else 0
-    if usual < LEAST:
+def _fragmentation(evidence: ConditionEvidence) -> Iterator[Condition]:
+    if evidence.fragmentation is None:
         return
-    at = _end_of(trace, table, int(np.flatnonzero(_integers(table["stranded"]) >= usual)[-1]))
-    worst = fragmentation_at(trace, at, device=device, is_last=True)
+    trace, device, worst = evidence.trace, evidence.device, evidence.fragmentation.result
+    at = worst.at
     if not _is_notable(worst.stranded, worst.reserved):
         return
-    first = next(iter(worst.pinners_by_line.to_dict("records")), None)
+    first = next(iter(worst.pinners_by_line.head(1).rows()), None)
     if first is None:
         return  # all segments are rather full: moving nothing would help
     from ..what_if.advice import advice_to_reserve_less
@@ -126,102 +171,96 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
         *("fragmentation", device, worst.stranded, worst.reserved, _seconds(trace, trace.time_ns(at))),
         site=Site.of_stack(trace.stacks, stack),
         stack_id=stack,
-        site_bytes=int(first["stranded"]),
-        figures={"blocks": int(first["blocks"]), "block_bytes": int(first["bytes"])},
+        site_bytes=int(first["stranded_bytes"]),
+        figures={"blocks": int(first["blocks"]), "block_bytes": int(first["allocated_bytes"])},
         advice=None
         if SettingsHistory(trace).before(device, trace.end_seq).expandable_segments
         else advice_to_reserve_less(trace, device, ("expandable_segments:True",)),
     )
 
 
-def _cache(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
-    lowest = _integers(table["releasable_min"])
-    done = table["done"].to_numpy(np.float64)
+def _cache(evidence: ConditionEvidence) -> Iterator[Condition]:
+    lowest, done = evidence.values("releasable_bytes_min"), evidence.done
     unused = max(int(half.min()) if len(half) else 0 for half in (lowest[done >= HALF], lowest[len(lowest) // 2 :]))
-    reserved = int(table["reserved"].iloc[-1])
+    reserved = int(evidence.values("reserved_bytes")[-1])
     if not _is_notable(unused, reserved):
         return
     last_needed = int(np.flatnonzero(lowest < unused).max(initial=0))
     was_warmup = bool(done[last_needed] < QUARTER)
-    when = _seconds(trace, int(table["time_ns"].iloc[last_needed]))
-    yield Condition("cache", device, unused, reserved, when, figures={"is_warmup": int(was_warmup)})
+    when = _seconds(evidence.trace, int(evidence.timeline["time_ns"][last_needed]))
+    yield Condition("cache", evidence.device, unused, reserved, when, figures={"is_warmup": int(was_warmup)})
 
 
-def _rounding(trace: RecordedTrace, device: str) -> Iterator[Condition]:
-    peak = trace.replay.peak("allocated", device)
-    if peak is None:
+def _rounding(evidence: ConditionEvidence) -> Iterator[Condition]:
+    if evidence.peak is None:
         return
-    [held] = trace.replay.stacks(peak.seq + 1, device)
-    wasted = (held["live_allocated"] - held["live_bytes"]).clip(lower=0)
-    allocated = int(held["live_allocated"].sum())
+    held = evidence.peak.result
+    wasted = np.maximum(held["live_block_bytes"] - held["live_bytes"], 0)
+    allocated = int(held["live_block_bytes"].sum())
     if _is_notable(int(wasted.sum()), allocated):
-        yield _by_site(trace, "rounding", device, held.assign(nbytes=wasted), peak.seq, allocated)
+        yield _by_site(evidence, "rounding", held["stack_id"], wasted, evidence.peak.until - 1, allocated)
 
 
-def _pending(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
-    waiting = _integers(table["active"]) - _integers(table["allocated"])
-    most = int(waiting.argmax())
-    reserved = int(table["reserved_max"].max())
-    if not _is_notable(int(waiting[most]), reserved):
+def _pending_blocks(trace: RecordedTrace, until: int, device: str) -> Table:
+    blocks = trace.replay.blocks(until, device)
+    return blocks.take(blocks["state"] == PENDING_FREE).select("stack_id", "block_bytes")
+
+
+def _pending(evidence: ConditionEvidence) -> Iterator[Condition]:
+    if evidence.pending is None:
         return
-    at = _end_of(trace, table, most)
-    blocks = blocks_by_stack(trace, at, device)
-    blocks = blocks[blocks["state"] == "active_pending_free"]
+    blocks, reserved = evidence.pending.result, int(evidence.values("reserved_bytes_max").max())
     # In older traces an interval may end between the two events of an ordinary free; and borders are exact to some
     # hundred nanoseconds.
-    if not _is_notable(int(blocks["nbytes"].sum()), reserved):
+    if not _is_notable(int(blocks["block_bytes"].sum()), reserved):
         return
-    figures = {"byte_seconds": float(waiting.mean()) * _seconds(trace, trace.end_ns)}
-    yield _by_site(trace, "pending", device, blocks, at, reserved, figures)
+    figures = {"byte_seconds": float(evidence.waiting.mean()) * _seconds(evidence.trace, evidence.trace.end_ns)}
+    at = evidence.pending.until - 1
+    yield _by_site(evidence, "pending", blocks["stack_id"], blocks["block_bytes"], at, reserved, figures)
 
 
-def _churn(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
-    half = table[table["done"] >= HALF]
-    if half.empty:
+def _churn(evidence: ConditionEvidence) -> Iterator[Condition]:
+    half = evidence.done >= HALF
+    if not half.any():
         return
-    before = np.concatenate([[int(half["reserved"].iloc[0])], _integers(half["reserved"])[:-1]])
-    taken = int((_integers(half["reserved_max"]) - np.minimum(_integers(half["reserved_min"]), before)).sum())
-    reserved = int(half["reserved_max"].max())
+    names = ("reserved_bytes", "reserved_bytes_min", "reserved_bytes_max")
+    level, lowest, highest = (evidence.values(name)[half] for name in names)
+    before = np.concatenate([level[:1], level[:-1]])
+    taken, reserved = int((highest - np.minimum(lowest, before)).sum()), int(highest.max())
     if reserved >= LEAST and taken >= CHURN * reserved:
-        begin = _seconds(trace, int(half["time_ns"].iloc[0]))
-        yield Condition("churn", device, taken, reserved, begin, figures={"times": taken / reserved})
+        begin = _seconds(evidence.trace, int(evidence.timeline["time_ns"][half][0]))
+        yield Condition("churn", evidence.device, taken, reserved, begin, figures={"times": taken / reserved})
 
 
-def _outside(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
-    known = table[table["outside"].notna()]
-    total = trace.hardware.loc[trace.hardware["device"] == device, "bytes"]
-    if known.empty or total.empty:
+def _outside(evidence: ConditionEvidence) -> Iterator[Condition]:
+    total = evidence.trace.device_bytes.get(evidence.device)
+    outside: Any = evidence.timeline["outside_bytes"]
+    if np.ma.getmaskarray(outside).all() or total is None:
         return
-    outside = _integers(known["outside"])
-    most = int(outside.argmax())
-    if outside[most] >= LEAST_OUTSIDE and _is_notable(int(outside[most]), int(total.iloc[0])):
-        when = _seconds(trace, int(known["time_ns"].iloc[most]))
-        yield Condition("outside", device, int(outside[most]), int(total.iloc[0]), when)
-
-
-def _end_of(trace: RecordedTrace, table: pd.DataFrame, interval: int) -> int:
-    """The last event up to the end of one of the timeline's intervals."""
-    end_ns = trace.end_ns if interval + 1 == len(table) else int(table["time_ns"].iloc[interval + 1])
-    return trace.first_event_after_time(end_ns) - 1
+    interval = int(np.ma.filled(outside, np.iinfo(np.int64).min).argmax())
+    most = int(outside[interval])
+    if most >= LEAST_OUTSIDE and _is_notable(most, total):
+        when = _seconds(evidence.trace, int(evidence.timeline["time_ns"][interval]))
+        yield Condition("outside", evidence.device, most, total, when)
 
 
 def _by_site(
-    trace: RecordedTrace,
+    evidence: ConditionEvidence,
     kind: str,
-    device: str,
-    blocks: pd.DataFrame,
-    at: Position,
+    stack_ids: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    at: int,
     of: int,
     figures: dict[str, float] | None = None,
 ) -> Condition:
-    """A condition of blocks whose bytes at stake are in the column nbytes; its line is the one with the most."""
-    numbers = SiteNumbers(trace.stacks).of(blocks["stack_id"])
-    by_line = np.zeros(int(numbers.max()) + 1, dtype=np.int64)
-    np.add.at(by_line, numbers, blocks["nbytes"].to_numpy(np.int64))
+    """Return a condition whose bytes at stake are `sizes`, by stack; its line is the one with the most."""
+    trace = evidence.trace
+    numbers = SiteNumbers(trace.stacks).of(stack_ids)
+    by_line = sums(numbers, sizes, int(numbers.max()) + 1)
     largest = int(by_line.argmax())
-    stack = int(blocks["stack_id"].to_numpy()[numbers == largest][0])
+    stack = int(stack_ids[numbers == largest][0])
     return Condition(
-        *(kind, device, int(blocks["nbytes"].sum()), of, _seconds(trace, trace.time_ns(at))),
+        *(kind, evidence.device, int(sizes.sum()), of, _seconds(trace, trace.time_ns(at))),
         site=Site.of_stack(trace.stacks, stack),
         stack_id=stack,
         site_bytes=int(by_line[largest]),
@@ -234,10 +273,6 @@ def _median(values: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> 
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
     return int(values[order][np.searchsorted(below, below[-1] / 2)])
-
-
-def _integers(column: pd.Series[int]) -> npt.NDArray[np.int64]:
-    return np.asarray(column.astype("Int64").to_numpy(dtype=np.int64, na_value=0), np.int64)
 
 
 def _seconds(trace: RecordedTrace, time_ns: int) -> float:

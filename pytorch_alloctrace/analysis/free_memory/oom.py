@@ -30,14 +30,16 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import pandas as pd
+import numpy as np
 
 from ..._replay import LEAST_SPLIT_SIZE, SMALL_REQUEST
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
+from ...reading.table import ALLOCATED, INACTIVE, Table
+from ..walk import Visit, Walk
 from .allocator import MIB, AllocatorSettings, SettingsHistory
-from .fragmentation import Fragmentation, fragmentation_of
+from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
 from .refused_requests import RefusedRequest, find_refused_requests
 
 if TYPE_CHECKING:
@@ -128,8 +130,9 @@ class OutOfMemory:
     @property
     def largest_free(self) -> int:
         """The largest free block that could have served it: of its pool, its stream and its kind of segments."""
-        fitting = self.here.segments[self.here.segments["segment_type"] == self.segment_type]
-        return int(fitting["largest_free"].max()) if len(fitting) else 0
+        segments = self.here.segments
+        fitting = segments["segment_type"] == self.segment_type
+        return int(segments["largest_free_bytes"][fitting].max(initial=0))
 
     @property
     def outside(self) -> int | None:
@@ -216,7 +219,7 @@ class OutOfMemory:
         lines = self.here.pinners_by_line
         if len(lines):
             # Above what pins the most, so that it gets its own segments.
-            split = max(-(-int(lines["largest"].iloc[0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
+            split = max(-(-int(lines["largest_bytes"][0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
             if self.settings.max_split_size is None or split * MIB < self.settings.max_split_size:
                 candidates.append(f"max_split_size_mb:{split}")
         return tuple(candidates)
@@ -258,23 +261,33 @@ def find_ooms(
     return found[::-1]
 
 
+def visit_last_oom(walk: Walk, trace: RecordedTrace, device: str) -> Visit[OutOfMemory] | None:
+    """Plan to look into the last refused request of a device; None if there is none."""
+    requests = find_refused_requests(trace, device=device, last=1)
+    if not requests:
+        return None
+    [request], history = requests, SettingsHistory(trace)
+    return walk.visit(request.seq, lambda: _out_of_memory(trace, request, history)[0])
+
+
 def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: SettingsHistory) -> tuple[OutOfMemory, int]:
     """And how many blocks there were."""
-    device, at = request.device, request.seq - 1
+    device = request.device
     settings = history.before(device, request.seq)
-    segments = trace.segments(at, device=device).sort_values("address", ignore_index=True)
-    blocks = trace.blocks(at, device=device)
-    live = blocks[blocks["state"] != "inactive"]
-    is_here = (segments["stream"] == request.stream) & segments["segment_pool_id"].map(request.pool.__eq__).astype(bool)
+    segments, blocks = trace.replay.segments(request.seq, device), blocks_with_steps(trace, request.seq, device)
+    live = blocks.take(blocks["state"] != INACTIVE)
+    is_here = (segments["stream"] == request.stream) & np.array(
+        [pool == request.pool for pool in segments["segment_pool_id"].tolist()], np.bool_
+    )
     parts = []
     for wanted in (is_here, ~is_here):
-        chosen = segments[wanted].reset_index(drop=True)
-        inside = blocks[blocks["segment"].isin(chosen["address"]) & (blocks["segment"] != 0)].reset_index(drop=True)
-        parts.append(fragmentation_of(trace, at, device, chosen, inside, settings))
-    makes_segments = history.has(device) or not segments.empty
+        chosen = segments.take(wanted)
+        is_inside = np.isin(blocks["segment"], chosen["address"]) & (blocks["segment"] != 0)
+        parts.append(fragmentation_of(trace, request.seq - 1, device, chosen, blocks.take(is_inside), settings))
+    makes_segments = history.has(device) or len(segments) > 0
     total, by_others = _device_memory(trace, request)
-    allocated = int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
-    sites = top_sites(sites_of_blocks(trace.stacks, live), TOP_SITES)
+    allocated = int(blocks["block_bytes"][blocks["state"] == ALLOCATED].sum())
+    sites = top_sites(trace.stacks, sites_of_blocks(trace.stacks, live), TOP_SITES)
     peak = trace.replay.peak("reserved", device)
     found = OutOfMemory(
         request=request,
@@ -283,7 +296,7 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
         segment_size=settings.segment_size(request.requested) if makes_segments else request.requested,
         segment_type="small" if request.requested <= SMALL_REQUEST else "large",
         settings=settings,
-        reserved=int(segments["total_size"].sum()) if len(segments) else allocated,
+        reserved=int(segments["total_bytes"].sum()) if len(segments) else allocated,
         allocated=allocated,
         total=total,
         by_others=by_others,
@@ -299,43 +312,45 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
     return found, len(blocks)
 
 
-def _set_up(trace: RecordedTrace, request: RefusedRequest, blocks: pd.DataFrame) -> int | None:
-    ends = trace.steps()["seq"]
+def _set_up(trace: RecordedTrace, request: RefusedRequest, blocks: Table) -> int | None:
+    ends = trace.positions.step_ends
     ends = ends[ends < request.seq]
     if len(ends) < SETUP_STEPS + 1:
         return None
-    allocated = blocks[blocks["state"] == "active_allocated"]
     # What has no birth was there before the recording.
-    made = allocated["birth_seq"].fillna(0) <= int(ends.iloc[SETUP_STEPS - 1])
-    return int(allocated.loc[made.to_numpy(bool), "nbytes"].sum())
+    is_old = blocks["older"] | (blocks["birth_seq"] <= ends[SETUP_STEPS - 1])
+    return int(blocks["block_bytes"][is_old & (blocks["state"] == ALLOCATED)].sum())
 
 
-def _pool_sites(trace: RecordedTrace, elsewhere: Fragmentation, live: pd.DataFrame) -> tuple[SiteBytes, ...]:
-    if elsewhere.pools.empty:
+def _pool_sites(trace: RecordedTrace, elsewhere: Fragmentation, live: Table) -> tuple[SiteBytes, ...]:
+    pools, segments = elsewhere.pools, elsewhere.segments
+    if not len(pools):
         return ()
-    fullest = elsewhere.pools.sort_values("free_size", ascending=False).iloc[0]
-    segments = elsewhere.segments
-    of_pool = segments["segment_pool_id"].map(tuple(fullest["segment_pool_id"]).__eq__).astype(bool)
-    inside = segments.loc[of_pool & (segments["stream"] == fullest["stream"]), "address"]
-    return top_sites(sites_of_blocks(trace.stacks, live[live["segment"].isin(inside)]), TOP_SITES)
+    fullest = int(np.argmax(pools["free_bytes"]))
+    pool, stream = pools["segment_pool_id"][fullest], pools["stream"][fullest]
+    of_pool = np.array([one == pool for one in segments["segment_pool_id"].tolist()], np.bool_)
+    inside = segments["address"][of_pool & (segments["stream"] == stream)]
+    sites = sites_of_blocks(trace.stacks, live.take(np.isin(live["segment"], inside)))
+    return top_sites(trace.stacks, sites, TOP_SITES)
 
 
-def _steps_of(trace: RecordedTrace, live: pd.DataFrame, sites: tuple[SiteBytes, ...]) -> int:
+def _steps_of(trace: RecordedTrace, live: Table, sites: tuple[SiteBytes, ...]) -> int:
     if not sites:
         return 0
-    first = trace.stacks.key(sites[0].stack_id, "line")
-    of_site = [stack for stack in live["stack_id"].unique() if trace.stacks.key(int(stack), "line") == first]
-    return int(live.loc[live["stack_id"].isin(of_site), "step"].nunique())
+    lines = trace.stacks.group("line")
+    of_site = lines[live["stack_id"]] == lines[sites[0].stack_id]
+    steps = live["step"][of_site]
+    return len(np.unique(np.ma.compressed(steps)))
 
 
 def _device_memory(trace: RecordedTrace, request: RefusedRequest) -> tuple[int | None, int | None]:
     """Bytes of the device, and of other processes on it: by the last sample before the request that reports them, or,
     as a program may fail before the first, the next one."""
-    hardware = trace.hardware.set_index("device")["bytes"]
-    samples = trace.driver_memory(device=request.device)
-    total = hardware.get(request.device, samples["total"].max() if len(samples) else None)
-    known = samples[samples["by_others"].notna()]
-    before = known[known["seq"] < request.seq]
-    nearest = before.iloc[-1:] if len(before) else known.iloc[:1]
-    by_others = int(nearest["by_others"].iloc[0]) if len(nearest) else None
-    return (None if total is None or pd.isna(total) else int(total)), by_others
+    samples = trace.driver_samples(request.device)
+    totals = np.ma.compressed(samples["total_bytes"])
+    total = trace.device_bytes.get(request.device, int(totals.max()) if len(totals) else None)
+    others = samples["other_processes_bytes"]
+    rows = np.flatnonzero(~np.ma.getmaskarray(others))
+    before = rows[samples["seq"][rows] < request.seq]
+    nearest = before[-1:] if len(before) else rows[:1]
+    return total, int(others[nearest[0]]) if len(nearest) else None

@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from ..._replay import MINIMUM_BLOCK
 from ...reading.kinds import KINDS
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
+from ...reading.table import Table
 
-_COLUMNS = (
-    *("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "pool", "thread", "stack_id"),
-    "node_type",
-)
+_OOM = KINDS.index("oom")
+_UNSIGNED = (1 << 64) - 1
+_CHUNK = 1_000_000
 ENDED, WENT_ON, RETRIED = "ended", "went on", "retried"
 
 
@@ -68,20 +67,19 @@ def find_refused_requests(
     wanted = np.array([seq for seq in numbers[within.has(numbers)] if trace.is_known_at(int(seq) - 1)], dtype=np.int64)
     if not len(wanted):
         return []
-    found: deque[RefusedRequest] = deque(maxlen=last)
+    requests: deque[RefusedRequest] = deque(maxlen=last)
     folded = trace.integrity.folded_until
-    since = None if wanted.min() < folded else int(wanted.min()) - 1
-    for frame in trace.iter_events(since=since, columns=_COLUMNS, kinds=("oom", "alloc")):
-        is_oom = (frame["kind"].cat.codes == KINDS.index("oom")).to_numpy()
-        refused = frame[is_oom]
-        refused = refused[refused["seq"].isin(wanted)]
+    first = 0 if wanted.min() < folded else int(wanted.min())
+    for events in trace.iter_events(Range(first, trace.end_seq), ("oom", "alloc"), chunk=_CHUNK, with_state=False):
+        devices = trace.devices_of(events)
+        is_oom = events["kind"] == _OOM
+        refused = is_oom & np.isin(events["seq"], wanted)
         if device is not None:
-            refused = refused[refused["device"] == device]
-        found.extend(_requests(trace, refused))
-        served = frame.loc[~is_oom, ["seq", "time_ns", "nbytes", "device"]]
-        for name in {request.device for request in found if request.outcome != RETRIED}:
-            _settle(found, name, served[served["device"] == name])
-    return [one if one.seq >= folded else _settled_in_fold(trace, one) for one in found]
+            refused &= devices == device
+        requests.extend(_requests(trace, events.take(refused)))
+        for name in {request.device for request in requests if request.outcome != RETRIED}:
+            _settle(requests, name, events.take(~is_oom & (devices == name)))
+    return [one if one.seq >= folded else _settled_in_fold(trace, one) for one in requests]
 
 
 def _settled_in_fold(trace: RecordedTrace, request: RefusedRequest) -> RefusedRequest:
@@ -92,35 +90,39 @@ def _settled_in_fold(trace: RecordedTrace, request: RefusedRequest) -> RefusedRe
     return replace(request, outcome=WENT_ON if after > before else ENDED, outcome_seq=None, outcome_ns=None)
 
 
-def _requests(trace: RecordedTrace, rows: pd.DataFrame) -> list[RefusedRequest]:
+def _requests(trace: RecordedTrace, events: Table) -> list[RefusedRequest]:
     caused_by = trace.refused_requests
-    return [
-        RefusedRequest(
-            seq=int(row["seq"]),
-            time_ns=int(row["time_ns"]),
-            device=str(row["device"]),
-            requested=int(row["nbytes"]),
-            device_free=int(row["address"]),
-            stream=int(row["stream"]),
-            pool=row["pool"],
-            thread=int(row["thread"]),
-            stack_id=int(row["stack_id"]) or caused_by[int(row["seq"])],
-            node_type=str(row["node_type"]),
-            backward=caused_by[int(row["seq"])] != 0,
+    types = trace.node_types
+    requests = []
+    for row in events.rows():
+        device, stream, pool = trace.locations.row(row["location"])
+        requests.append(
+            RefusedRequest(
+                seq=row["seq"],
+                time_ns=row["time_ns"],
+                device=device,
+                requested=row["requested_bytes"],
+                device_free=row["address"] & _UNSIGNED,
+                stream=stream,
+                pool=pool,
+                thread=row["thread"],
+                stack_id=row["stack_id"] or caused_by[row["seq"]],
+                node_type=str(types[min(row["node_type"], len(types) - 1)]),
+                backward=caused_by[row["seq"]] != 0,
+            )
         )
-        for row in rows.to_dict("records")
-    ]
+    return requests
 
 
-def _settle(found: deque[RefusedRequest], device: str, served: pd.DataFrame) -> None:
+def _settle(requests: deque[RefusedRequest], device: str, served: Table) -> None:
     """Notes the outcome of the refused requests of a device, as far as these allocations show it."""
-    if served.empty:
+    if not len(served):
         return
-    seq: npt.NDArray[np.int64] = served["seq"].to_numpy()
+    seq: npt.NDArray[np.int64] = served["seq"]
     # An out-of-memory event has the size rounded up, an allocation as it was asked for.
-    sizes = -(-served["nbytes"].to_numpy(np.int64) // MINIMUM_BLOCK) * MINIMUM_BLOCK
+    sizes = -(-served["requested_bytes"] // MINIMUM_BLOCK) * MINIMUM_BLOCK
     largest_from = np.maximum.accumulate(sizes[::-1])[::-1]
-    for index, request in enumerate(found):
+    for index, request in enumerate(requests):
         if request.device != device or request.outcome == RETRIED:
             continue
         first = int(np.searchsorted(seq, request.seq))
@@ -132,5 +134,5 @@ def _settle(found: deque[RefusedRequest], device: str, served: pd.DataFrame) -> 
             row, outcome = first, WENT_ON
         else:
             continue
-        time_ns = int(served["time_ns"].iloc[row])
-        found[index] = replace(request, outcome=outcome, outcome_seq=int(seq[row]), outcome_ns=time_ns)
+        time_ns = int(served["time_ns"][row])
+        requests[index] = replace(request, outcome=outcome, outcome_seq=int(seq[row]), outcome_ns=time_ns)

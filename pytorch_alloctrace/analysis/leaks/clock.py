@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -119,18 +118,6 @@ class Clock:
         )
 
 
-_known: WeakKeyDictionary[RecordedTrace, dict[str, tuple[Clock, ...]]] = WeakKeyDictionary()
-
-
-def judged_parts(trace: RecordedTrace, device: str) -> tuple[Clock, ...]:
-    """The parts of the whole run that are judged, the first one first. Found once: the end of a loop may be far before
-    that of the trace."""
-    of_trace = _known.setdefault(trace, {})
-    if device not in of_trace:
-        of_trace[device] = tuple(Clocks(trace, device))
-    return of_trace[device]
-
-
 class Clocks:
     """The parts of the run of one device that are judged, each with its clock."""
 
@@ -138,7 +125,7 @@ class Clocks:
         self._trace = trace
         self._device = device
         self._work = Work(trace, device)
-        self._steps = trace.steps(device=device)["seq"].to_numpy(np.int64)
+        self._steps = trace.positions.step_ends
         self._ordinals = trace.positions.ordinals
 
     def within(self, within: Range) -> Clock:
@@ -200,10 +187,13 @@ class Clocks:
         until, length = end, _FIRST_SEARCHED
         while until > first:
             since = max(until - length, first)
-            found = self._trace.events(since=since, until=until, columns=["seq", "device", "stack_id"], kinds=["alloc"])
-            found = found[(found["device"] == self._device) & inside[found["stack_id"].to_numpy(np.int64)]]
-            if len(found):
-                return int(found["seq"].iloc[-1])
+            last = -1
+            for events in self._trace.iter_events(Range(since + 1, until + 1), ["alloc"], with_state=False):
+                is_wanted = (self._trace.devices_of(events) == self._device) & inside[events["stack_id"]]
+                if is_wanted.any():
+                    last = int(events["seq"][is_wanted][-1])
+            if last >= 0:
+                return last
             until, length = since, 8 * length
         return end
 

@@ -6,14 +6,17 @@ Growth is not a verdict: it may be a leak (see `judge`), a cache that fills up, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import Site
-from .clock import Clock, judged_parts
-from .windows import WARMUP_SHARE
+from ...reading.sites import Site, group_stacks
+from .windows import WARMUP_SHARE, warmup_length
+
+if TYPE_CHECKING:
+    from ..evidence import DeviceEvidence
 
 _SLOPE_POINTS = 300
 """Most points for the slope, evenly chosen: the median of all pairs costs their square."""
@@ -60,12 +63,11 @@ class GrowingSite:
 
 
 def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
-    """None for a trace without steps."""
-    steps = trace.steps(device=device)
-    if steps.empty:
+    """Return how a device's memory grew from step to step; None for a trace without steps."""
+    steps = trace.steps(device)
+    if not len(steps):
         return None
-    levels = steps["live_bytes"].to_numpy(np.int64)
-    times = steps["time_ns"].to_numpy(np.int64)
+    levels, times = steps["live_bytes"], steps["time_ns"]
     warmup = max(1, int(np.ceil(WARMUP_SHARE * len(levels))))
     picked = np.unique(np.linspace(0, len(levels) - 1, min(_SAMPLES, len(levels))).round().astype(int))
     return StepGrowth(
@@ -91,38 +93,29 @@ def median_slope(levels: npt.NDArray[np.int64]) -> float:
     return float(np.median((levels[at[second]] - levels[at[first]]) / (at[second] - at[first])))
 
 
-def warmup_end(trace: RecordedTrace, clock: Clock) -> int:
-    """The event with which the warm-up ends."""
-    # What was live then is not known where the trace is folded further.
-    return max(int(np.interp(_warmup(clock), clock.counts, clock.ends)), trace.integrity.folded_until - 1)
-
-
-def _warmup(clock: Clock) -> float:
-    """Its length, in units of the clock."""
-    # Where there are steps, at the end of one.
-    steps = float(max(np.ceil(WARMUP_SHARE * (clock.length + 1)), 1))
-    return steps - 1 if clock.whole else WARMUP_SHARE * clock.length
-
-
-def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingSite, ...]:
-    """The lines that grew the most since the warm-up, most bytes first; empty if the run is too short to judge."""
-    clock = judged_parts(trace, device)[0]
-    if clock.too_short:
+def growing_sites(evidence: DeviceEvidence, top: int) -> tuple[GrowingSite, ...]:
+    """Return the lines that grew the most since the warm-up, most bytes first; none if the run is too short to
+    judge."""
+    trace, clock = evidence.trace, evidence.clocks[0]
+    if evidence.at_warmup_end is None:
         return ()
-    end = warmup_end(trace, clock)
-    if end >= clock.judged_at:
-        return ()
-    begun = float(np.interp(end, clock.ends, clock.counts)) if trace.integrity.folded_until else _warmup(clock)
-    after = trace.sites(clock.judged_at, device=device)  # first: the replay stands near it
-    before = trace.sites(end, device=device).to_dict("records")
-    held_before = {(row["filename"], row["line"], row["site"]): int(row["live_bytes"]) for row in before}
+    end = evidence.at_warmup_end.until - 1
+    begun = float(np.interp(end, clock.ends, clock.counts)) if trace.integrity.folded_until else warmup_length(clock)
+    before = group_stacks(trace.stacks, evidence.at_warmup_end.result, "line")
+    after = group_stacks(trace.stacks, evidence.parts[0].stacks.result, "line")
+    lines = evidence.numbers
+    held_before = dict(zip(lines.of(before["stack_id"]).tolist(), before["live_bytes"].tolist(), strict=True))
     begin_ns, end_ns = (trace.replay.time_before(event + 1) for event in (end, clock.judged_at))
     length = clock.length - begun if clock.whole else (end_ns - begin_ns) / 1e9
-    found = []
-    for row in after.to_dict("records"):
-        held, holds = held_before.get((row["filename"], row["line"], row["site"]), 0), int(row["live_bytes"])
+    growing = []
+    for line, stack, holds in zip(
+        lines.of(after["stack_id"]).tolist(), after["stack_id"].tolist(), after["live_bytes"].tolist(), strict=True
+    ):
+        held = held_before.get(line, 0)
         if holds > held:
-            stack = int(row["stack_id"])
-            rate = (holds - held) / length if length > 0 else 0.0
-            found.append(GrowingSite(Site.of_stack(trace.stacks, stack), stack, held, holds, rate))
-    return tuple(sorted(found, key=lambda site: -site.bytes)[:top])
+            growing.append((holds - held, held, holds, stack))
+    growing = sorted(growing, key=lambda site: -site[0])[:top]
+    return tuple(
+        GrowingSite(Site.of_stack(trace.stacks, stack), stack, held, holds, grew / length if length > 0 else 0.0)
+        for grew, held, holds, stack in growing
+    )

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from ...errors import FoldedError
-from ...reading.held import Held
-from ...reading.recorded import RecordedTrace
-from ...reading.sites import SiteNumbers
+from ...reading.recorded import Held, RecordedTrace
+from ...reading.table import Table
 from .leak import GROWING, SURVIVORS, Holder, Leak
+
+if TYPE_CHECKING:
+    from ..evidence import DeviceEvidence
 
 MOST = 0.5
 """A holder has at least this share of the blocks."""
@@ -34,66 +37,70 @@ _SOME = 3
 """Blocks of a leak that must be live at a look."""
 
 
-def with_holders(trace: RecordedTrace, device: str, leaks: Sequence[Leak]) -> list[Leak]:
-    """The leaks of a device, each with its holder where one is known."""
+def with_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak]:
+    """Return the leaks of a device, each with its holder where one is known."""
+    trace = evidence.trace
     looks: dict[int, list[Held]] = {}
     for held in trace.held:
         looks.setdefault(held.event, []).append(held)
     if not looks or not leaks:
         return list(leaks)
-    judged_at = {leak.judged_at for leak in leaks}
-    old = {at: set(trace.replay.live(at + 1, device)["birth_seq"].tolist()) for at in judged_at}
-    numbers = SiteNumbers(trace.stacks)
-    found: dict[int, Holder] = {}
+    part_of = {part.clock.judged_at: part for part in evidence.parts}
+    old = {leak.judged_at: part_of[leak.judged_at].lifetimes.result["birth_seq"] for leak in leaks}
+    holders: dict[int, Holder] = {}
     of_garbage: dict[int, Holder] = {}
     for event in sorted(looks, reverse=True)[:_LOOKS]:
         try:
-            live = trace.replay.live(event, device)
+            live = evidence.parts[0].blocks_at(event - 1)
         except FoldedError:
             break  # and what was looked at before is further back
-        site = numbers.of(live["stack_id"].to_numpy())
-        step = _step(trace, device, event)
+        site = evidence.numbers.of(live["stack_id"])
+        step = _step(trace, event)
         for number, leak in enumerate(leaks):
-            if number not in found:
-                blocks = _blocks(live, site, numbers, leak, old[leak.judged_at])
+            if number not in holders:
+                blocks = _blocks(live, site, evidence, leak, old[leak.judged_at])
                 holder = _holder(blocks, [held for held in looks[event] if not held.is_garbage], leak, step)
                 if holder is not None:
-                    found[number] = holder
+                    holders[number] = holder
                 elif number not in of_garbage:
                     holder = _holder(blocks, [held for held in looks[event] if held.is_garbage], leak, step)
                     if holder is not None:
                         of_garbage[number] = holder
-        if len(found) == len(leaks):
+        if len(holders) == len(leaks):
             break
-    found = of_garbage | found
-    return [dataclasses.replace(leak, holder=found.get(number)) for number, leak in enumerate(leaks)]
+    holders = of_garbage | holders
+    return [dataclasses.replace(leak, holder=holders.get(number)) for number, leak in enumerate(leaks)]
 
 
-def _step(trace: RecordedTrace, device: str, event: int) -> int | None:
-    """The step in which an event was, unless that was the last."""
-    ends = trace.steps(device=device)["seq"].to_numpy(np.int64)
-    number = int(np.searchsorted(ends, event))
-    return int(trace.steps(device=device)["step"].iloc[number]) if number + 1 < len(ends) else None
+def _step(trace: RecordedTrace, event: int) -> int | None:
+    """Return the step in which an event was, unless that was the last."""
+    number = int(np.searchsorted(trace.positions.step_ends, event))
+    return trace.positions.step_at(event) if number + 1 < len(trace.positions.step_ends) else None
 
 
 def _blocks(
-    live: pd.DataFrame, site: np.typing.NDArray[np.int64], numbers: SiteNumbers, leak: Leak, old: set[int]
-) -> pd.DataFrame:
-    """The blocks of a leak among those that were live at a look."""
-    sites = numbers.of([one.stack_id for one in leak.sites])
-    blocks = live[np.isin(site, sites)]
-    # Of the others, blocks are replaced by others of the same line.
-    return blocks if leak.kind != SURVIVORS else blocks[blocks["birth_seq"].isin(old)]
+    live: Table,
+    site: npt.NDArray[np.int64],
+    evidence: DeviceEvidence,
+    leak: Leak,
+    old: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Return the addresses of the blocks of a leak among those that were live when the scan was made."""
+    is_of_leak = np.isin(site, evidence.numbers.of([one.stack_id for one in leak.sites]))
+    if leak.kind == SURVIVORS:  # of the others, blocks are replaced by others of the same line
+        is_of_leak &= np.isin(live["birth_seq"], old)
+    return live["address"][is_of_leak]
 
 
-def _holder(blocks: pd.DataFrame, looks: Sequence[Held], leak: Leak, step: int | None) -> Holder | None:
+def _holder(
+    blocks: npt.NDArray[np.int64], looks: Sequence[Held], leak: Leak, step: int | None
+) -> Holder | None:
     if len(blocks) < (1 if leak.kind == GROWING else _SOME):
         return None
-    address = blocks["address"].to_numpy(np.uint64)
     shares = []
     for held in looks:
         if len(held.addresses):
-            hits = int(np.isin(held.addresses, address).sum())
+            hits = int(np.isin(held.addresses, blocks).sum())
             # At most all: a sample is not exact.
             share = min(1.0, hits / len(held.addresses) * held.count / len(blocks))
             if share >= LEAST:

@@ -23,22 +23,20 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import Site, SiteNumbers
-from .clock import Clock, Clocks, judged_parts
+from ...reading.sites import Site
+from ..evidence import DeviceEvidence, PartEvidence, evidence_of
 from .holding import with_holders
 from .kept import LeakMaker
-from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, leaks_as_table, room
+from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, room
 from .lives import Lives
 from .replacements import growing_leaks, undecided_buffers
 from .rising import find_rising
 from .survivors import Fate, Judged, judge_lines
-from .windows import Windows
 
-__all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks", "leak_table"]
+__all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks", "judge_leaks"]
 
 COUNTS = 0.05
 """What grows unexplained counts if it is at least this share of the peak."""
@@ -51,25 +49,27 @@ BEGINNING = 0.25
 
 
 def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -> LeakVerdict:
-    """Judges one device of a trace, over the whole run or a range; the most certain and largest leaks first. Memory is
-    in proportion to live blocks and stacks."""
-    parts = judged_parts(trace, device) if within is None else (Clocks(trace, device).within(within),)
-    first = parts[0]
-    peak = trace.replay.peak("allocated", device)
+    """Judge one device of a trace, over the whole run or a range. Raises PositionError if no whole step lies in the
+    range."""
+    return judge_leaks(evidence_of(trace, device, within))
+
+
+def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
+    """Judge one device; the most certain and largest leaks first. Memory is in proportion to live blocks and stacks."""
+    first = evidence.clocks[0]
+    peak = evidence.trace.replay.peak("allocated", evidence.device)
     held = 0 if peak is None else peak.bytes
     leaks: list[Leak] = []
     unexplained: list[Unexplained] = []
-    for clock in parts:
-        if clock.too_short:
-            continue
-        found, unclear = _judge(trace, device, clock)
-        known = _lines(leaks)
-        leaks += [leak for leak in found if not _lines([leak]) & known]
+    for part in evidence.parts:
+        of_part, unclear = _judge(part)
+        lines = _lines(leaks)
+        leaks += [leak for leak in of_part if not _lines([leak]) & lines]
         unexplained += unclear
     counted = [one for one in unexplained if (one.site.filename, one.site.line) not in _lines(leaks)]
     if sum(one.bytes for one in counted) < max(COUNTS * held, 1):
         counted = [one for one in counted if one.folded]
-    weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in with_holders(trace, device, leaks)]
+    weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in with_holders(evidence, leaks)]
     return LeakVerdict(
         judged=not first.too_short,
         unit=first.unit,
@@ -80,35 +80,31 @@ def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -
     )
 
 
-def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak], list[Unexplained]]:
+def _judge(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
     """The leaks in one part of the run, and what grows there unexplained."""
-    numbers = SiteNumbers(trace.stacks)
-    lives = Lives.of(trace, device, clock, numbers)
+    trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
+    lives = Lives.of(trace, device, part.clock, numbers, part.lifetimes.result, part.stacks.result)
     free = room(trace, device, lives.judged_ns, lives.live_bytes)
-    maker = LeakMaker(trace, lives, free)
+    maker = LeakMaker(trace, lives, free, part.device.born_at_end.result)
     judged = judge_lines(lives)
     leaks = maker.of_survivors([one for one in judged if one.fate is Fate.KEPT])
-    known = _lines(leaks)
-    more = [maker.of_rising(one) for one in find_rising(trace, lives, _functions(trace, lives))]
-    # What was live at any time of a folded part is not known: buffers are looked at after it.
-    folded = trace.integrity.folded_until
-    unfolded = clock.since(folded - 1) if clock.begin < folded else clock
-    windows = Windows.of(trace, unfolded) if len(unfolded.ends) > 1 else None
-    if windows is not None and not unfolded.too_short:
-        more += growing_leaks(trace, device, windows, numbers, free)
+    lines = _lines(leaks)
+    at_border = None if part.at_border.is_folded else part.at_border.result
+    more = [maker.of_rising(one) for one in find_rising(lives, at_border, _functions(trace, lives))]
+    more += growing_leaks(part, free)
     # Too few units are left to tell a buffer from longer inputs.
     buffers: list[Unexplained] = []
-    if unfolded is not clock and (windows is None or windows.units < LEAST_UNFOLDED):
+    if part.unfolded is not part.clock and (part.windows is None or part.windows.units < LEAST_UNFOLDED):
         buffers = [
             Unexplained(Site.of_stack(trace.stacks, stack), stack, held, 1, folded=True)
-            for stack, held in undecided_buffers(trace, device, Windows.of(trace, clock), numbers)
+            for stack, held in undecided_buffers(part)
         ]
     for leak in more:
-        if not _lines([leak]) & known:
+        if not _lines([leak]) & lines:
             leaks.append(leak)
-            known |= _lines([leak])
+            lines |= _lines([leak])
     unclear = [*buffers, *(_unexplained(trace, lives, one) for one in judged if _is_open(lives, one))]
-    return leaks, [one for one in unclear if one.bytes and (one.site.filename, one.site.line) not in known]
+    return leaks, [one for one in unclear if one.bytes and (one.site.filename, one.site.line) not in lines]
 
 
 def _functions(trace: RecordedTrace, lives: Lives) -> dict[int, tuple[object, ...]]:
@@ -139,11 +135,3 @@ def _unexplained(trace: RecordedTrace, lives: Lives, judged: Judged) -> Unexplai
 
 def _lines(leaks: Sequence[Leak]) -> set[tuple[str, int]]:
     return {(site.site.filename, site.site.line) for leak in leaks for site in leak.sites}
-
-
-def leak_table(trace: RecordedTrace, devices: Sequence[str], within: Range | None = None) -> pd.DataFrame:
-    """The leaks on some devices as a table: see `Trace.leaks`."""
-    verdicts = {device: find_leaks(trace, device, within) for device in devices}
-    table = leaks_as_table(trace, [leak for verdict in verdicts.values() for leak in verdict.leaks])
-    table.attrs["decided"] = {device: verdict.decided for device, verdict in verdicts.items()}
-    return table

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ... import _replay
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import Frame, Site, StackIndex
+from ...reading.sites import Frame, Site, StackIndex, bytes_by_stack
 from .leak import RISING, SAME_BIRTHS, SURVIVORS, Leak, LeakingSite, certainty
 from .lives import Lives
 from .paths import CallTree, common_path, line_to_look_at
@@ -56,12 +56,13 @@ class LeakMaker:
     lives: Lives
     free: int | None
     """Bytes that the device could still take."""
+    born_at_end: npt.NDArray[np.int64]
+    """The births of all blocks that are live at the end of the trace, ascending."""
 
     @functools.cached_property
     def _is_at_end(self) -> npt.NDArray[np.bool_]:
         """Which of the survivors are live at the end of the trace."""
-        at_end = self.trace.replay.lives(self.trace.end_seq, self.lives.device)["birth_seq"]
-        born = self.lives.survivors.seq
+        at_end, born = self.born_at_end, self.lives.survivors.seq
         if not len(at_end):
             return np.zeros(len(born), np.bool_)
         found: npt.NDArray[np.bool_] = at_end[np.searchsorted(at_end[:-1], born)] == born  # by birth, as they come
@@ -299,7 +300,4 @@ def _same_births(one: Judged, other: Judged) -> bool:
 
 
 def _bytes_by_stack(index: StackIndex, lives: Lives, rows: npt.NDArray[np.int64]) -> dict[int, int]:
-    stacks, of_row = np.unique(index.same[lives.survivors.stack[rows]], return_inverse=True)
-    totals = np.zeros(len(stacks), np.int64)
-    np.add.at(totals, of_row, lives.survivors.bytes[rows])
-    return dict(zip(stacks.tolist(), totals.tolist(), strict=True))
+    return bytes_by_stack(index.same[lives.survivors.stack[rows]], lives.survivors.bytes[rows])

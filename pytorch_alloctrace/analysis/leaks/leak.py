@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site
@@ -245,83 +244,13 @@ def room(trace: RecordedTrace, device: str, judged_ns: int, live: int) -> int | 
     memory of the machine less what this process had resident; what other processes use is unknown. If the driver
     reported nothing, the device's size less the live bytes.
     """
-    samples = trace.driver_memory(device=device)
-    samples = samples[samples["total"].notna() & samples["used"].notna()]
-    if samples.empty:
-        sizes = trace.hardware.loc[trace.hardware["device"] == device, "bytes"]
-        return None if sizes.empty else max(int(sizes.iloc[0]) - live, 0)
-    before = np.searchsorted(samples["time_ns"].to_numpy(np.int64), judged_ns, side="right")
-    sample = samples.iloc[max(int(before) - 1, 0)]
-    cached = 0 if pd.isna(sample["reserved"]) else max(int(sample["reserved"]) - live, 0)
-    return max(int(sample["total"]) - int(sample["used"]) + cached, 0)
-
-
-def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> pd.DataFrame:
-    """One row per leak, the most certain and largest first: see `Trace.leaks`."""
-    rows = [_row(trace, leak) for leak in sorted(leaks, key=lambda leak: leak.weight, reverse=True)]
-    return pd.DataFrame(rows, columns=list(_TYPES)).astype(_TYPES)
-
-
-_TYPES = {
-    "device": "object",
-    "filename": "object",
-    "line": "int64",
-    "function": "object",
-    "source": "object",
-    "kind": "object",
-    "rate": "float64",
-    "unit": "object",
-    "confidence": "float64",
-    "bytes": "int64",
-    "blocks": "int64",
-    "bytes_at_end": "int64",
-    "minor": "bool",
-    "oldest_age": "float64",
-    "forecast": "Float64",
-    "stack_id": "int64",
-    "sites": "object",
-}
-"""The columns, and what each holds."""
-
-
-def _row(trace: RecordedTrace, leak: Leak) -> dict[str, Any]:
-    return {
-        "device": leak.device,
-        "filename": leak.line.filename,
-        "line": leak.line.line,
-        "function": leak.line.function,
-        "source": leak.line.source,
-        "kind": leak.kind,
-        "rate": leak.rate,
-        "unit": leak.unit,
-        "confidence": leak.confidence,
-        "bytes": leak.bytes,
-        "blocks": leak.blocks,
-        "bytes_at_end": leak.bytes_at_end,
-        "minor": leak.minor,
-        "oldest_age": leak.oldest_age,
-        "forecast": pd.NA if leak.forecast is None else leak.forecast,
-        "stack_id": _stack(trace, leak),
-        "sites": [
-            {
-                "filename": site.site.filename,
-                "line": site.site.line,
-                "function": site.site.function,
-                "source": site.site.source,
-                "rate": site.rate,
-                "bytes": site.bytes,
-                "blocks": site.blocks,
-                "stack_id": site.stack_id,
-            }
-            for site in leak.sites
-        ],
-    }
-
-
-def _stack(trace: RecordedTrace, leak: Leak) -> int:
-    """The first of the stacks of its sites that goes through the line to look at."""
-    here = leak.line.filename, leak.line.line
-    for site in leak.sites:
-        if any((frame.filename, frame.line) == here for frame in trace.frames(site.stack_id)):
-            return site.stack_id
-    return leak.sites[0].stack_id
+    samples = trace.driver_samples(device)
+    is_missing = np.ma.getmaskarray(samples["total_bytes"]) | np.ma.getmaskarray(samples["used_bytes"])
+    samples = samples.take(~is_missing)
+    if not len(samples):
+        size = trace.device_bytes.get(device)
+        return None if size is None else max(size - live, 0)
+    sample = max(int(np.searchsorted(samples["time_ns"], judged_ns, side="right")) - 1, 0)
+    reserved = samples["reserved_bytes"][sample]
+    cached = 0 if reserved is np.ma.masked else max(int(reserved) - live, 0)
+    return max(int(samples["total_bytes"][sample]) - int(samples["used_bytes"][sample]) + cached, 0)

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from ... import _replay
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import SiteNumbers
+from ...reading.table import Table, sums
 from .clock import Clock, Numbers, Times
 
 Small: TypeAlias = npt.NDArray[np.int16] | npt.NDArray[np.int32]
@@ -104,29 +104,29 @@ class Lives:
         return self.clock.unit != "step" and len(self.survivors.seq) > LOADING * max(self.allocated, 1)
 
     @classmethod
-    def of(cls, trace: RecordedTrace, device: str, clock: Clock, numbers: SiteNumbers) -> Lives:
-        replay = trace.replay
-        evidence = replay.long_lives(device)
-        live = replay.lives(clock.judged_at + 1, device)
-        live_bytes = int(live["allocated"].sum())
+    def of(
+        cls, trace: RecordedTrace, device: str, clock: Clock, numbers: SiteNumbers, live: Table, totals: Table
+    ) -> Lives:
+        """Gather the evidence. live, totals: `Replay.lifetimes` and `Replay.stacks` after the judged event."""
+        evidence = trace.replay.long_lives(device)
+        live_bytes = int(live["block_bytes"].sum())
         judged = (live["birth_seq"] >= clock.begin) & ~live["older"]
         births, stacks = live["birth_seq"][judged], live["stack_id"][judged]
         survivors = Survivors(
             birth=clock.time(births),
             seq=births,
             birth_ns=live["birth_ns"][judged],
-            bytes=live["allocated"][judged],
+            bytes=live["block_bytes"][judged],
             stack=stacks,
             site=numbers.of(stacks),
         )
         begins = evidence.begins
         first = int(np.searchsorted(begins, clock.begin, side="left"))
         last = _last_cell(evidence, clock)
-        totals = trace.stack_totals(clock.judged_at, device=device)
-        made = totals["allocations"].to_numpy(np.int64)
         # What was live before the recording began was not allocated in it.
-        freed = pd.Series(made - totals["live_blocks"].to_numpy(np.int64)).clip(lower=0)
-        by_line = freed.groupby(numbers.of(totals["stack_id"])).sum()
+        freed = np.maximum(totals["allocations"] - totals["live_blocks"], 0)
+        lines = numbers.of(totals["stack_id"])
+        by_line = sums(lines, freed, int(lines.max(initial=-1)) + 1)
         return cls(
             device=device,
             clock=clock,
@@ -137,10 +137,10 @@ class Lives:
             first_cell=first,
             cell_length=evidence.cell_length,
             last_border=last_border(evidence, clock),
-            allocated=int(made.sum()) - first * evidence.cell_length,
-            freed=dict(zip(by_line.index.tolist(), by_line.tolist(), strict=True)),
+            allocated=int(totals["allocations"].sum()) - first * evidence.cell_length,
+            freed=dict(enumerate(by_line.tolist())),
             live_bytes=live_bytes,
-            judged_ns=replay.time_before(clock.judged_at + 1),
+            judged_ns=trace.replay.time_before(clock.judged_at + 1),
         )
 
 

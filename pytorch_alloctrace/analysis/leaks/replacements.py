@@ -39,25 +39,26 @@ which as much is allocated each time, looks like such inputs and is not found.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from ...reading.recorded import RecordedTrace
-from ...reading.sites import Site, SiteNumbers, bytes_by_stack
+from ...reading.positions import Range
+from ...reading.recorded import FREES, RecordedTrace
+from ...reading.sites import Site, bytes_by_stack
+from ...reading.table import Table, maxima, sums
+from .largest_blocks import LargestOverRun, largest_of, positions_in, stacks_that_may_grow
 from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births
 from .paths import CallTree, common_path
 from .windows import Windows
 
-_IRREGULAR = (math.sqrt(5) - 1) / 2
-"""The multiples of the golden ratio share no period with anything that a program does."""
-_FEW = 6
-"""Positions that suffice to see that no block grows."""
+if TYPE_CHECKING:
+    from ..evidence import PartEvidence
+
 _EXAMINED = 20
 """Most sites that are examined, those that grow the most: longer inputs may make hundreds grow."""
 _ORIGIN = 0.1
@@ -67,35 +68,14 @@ _BIRTHS = 6
 _FOLLOWED = 200_000
 """Events, those of a step or two, within which the replaced block must be freed."""
 _CHUNK = 5_000
-_FREES = ("free_requested", "free_completed")
 _NOTHING = 0.15
 """A buffer may have begun with at most this share of its last size."""
-_BLOCK_COLUMNS = ("address", "nbytes", "allocated", "stack_id", "birth_seq", "birth_ns")
 _PARTS = 4
 """Most equal parts of a block, one of which may have been appended."""
 _ALONE = 0.25
 """A buffer grows alone if everything else grows by less than this share of its own growth."""
 _ALIKE = 0.5
 """What grows by at least this share of a buffer's relative growth grows with it."""
-
-
-@dataclass(frozen=True)
-class _Looks:
-    """The largest block of each site at each position: positions x sites, 0 if there is none."""
-
-    positions: tuple[int, ...]
-    """Events: each position is the state after one."""
-    units: npt.NDArray[np.int64]
-    """The unit that each position is in; -1: the end of the warm-up."""
-    sizes: npt.NDArray[np.int64]
-    births: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
-    """How many blocks the site has."""
-
-    @property
-    def grown(self) -> npt.NDArray[np.bool_]:
-        """At each position but the first: whether the site has a larger block than before, and not more blocks."""
-        return (np.diff(self.sizes, axis=0) > 0) & (np.diff(self.counts, axis=0) <= 0)
 
 
 @dataclass(frozen=True)
@@ -115,115 +95,48 @@ class _Growing:
     """Into how many windows the run was divided to find it."""
 
 
-def growing_leaks(
-    trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, free: int | None
-) -> list[Leak]:
-    """The leaks of this kind on a device, unordered. free: see `leak.room`."""
-    stacks = _stacks_that_may_grow(trace, device, windows)
+def growing_leaks(part: PartEvidence, free: int | None) -> list[Leak]:
+    """Return the leaks of this kind in a part of the run of a device, unordered. free: see `leak.room`."""
+    windows, numbers = part.windows, part.device.numbers
+    if windows is None or not part.first_looks:
+        return []
+    first = [look.result for look in part.first_looks]
+    few = [look.until - 1 for look in part.first_looks]
+    if not len(LargestOverRun.of(few, np.zeros(len(few), np.int64), first).only_larger):
+        return []
+    positions, units = positions_in(windows)
+    largest = [largest_of(part.blocks_at(position, part.growing_stacks), numbers) for position in positions]
+    looks = LargestOverRun.of(positions, units, largest)
+    candidates = [growing for site in looks.only_larger.tolist() if (growing := _growing(site, looks, windows))]
+    candidates = sorted(candidates, key=lambda growing: -int(growing.growth.sum()))[:_EXAMINED]
+    replacements = {growing.site: _replacements(growing, looks) for growing in candidates}
+    buffers = _buffers(part, windows, replacements)
+    groups = grouped_by_births([growing for growing in candidates if growing.site in buffers], lambda one: one.looks)
+    return [_leak(part, windows, group, free) for group in groups]
+
+
+def undecided_buffers(part: PartEvidence) -> list[tuple[int, int]]:
+    """Return, of a run most of which is folded: lines, by a stack of each and the bytes of their largest block, that got
+    a larger one than ever before all along, and still have it. They may be buffers; that is not to be seen any more."""
+    trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
+    windows = Windows.of(trace, part.clock)
+    stacks = stacks_that_may_grow(trace, device, windows)
     if not stacks:
         return []
-    positions, units = _positions(windows)
-    # In most programs no block grows all the time, which a few positions show.
-    few = slice(None, None, max(len(positions) // _FEW, 1))
-    if not len(_only_larger(_look(trace, device, positions[few], units[few], numbers, stacks))):
-        return []
-    looks = _look(trace, device, positions, units, numbers, stacks)
-    candidates = [found for site in _only_larger(looks).tolist() if (found := _growing(site, looks, windows))]
-    candidates = sorted(candidates, key=lambda found: -int(found.growth.sum()))[:_EXAMINED]
-    replacements = {found.site: _replacements(found, looks) for found in candidates}
-    buffers = _buffers(trace, device, windows, numbers, replacements)
-    kept = [found for found in candidates if found.site in buffers]
-    groups = grouped_by_births(kept, lambda found: found.looks)
-    return [_leak(trace, device, windows, numbers, group, free) for group in groups]
+    blocks = part.blocks_at(windows.judged_at, stacks)
+    totals = part.stacks.result
+    lines = numbers.of(totals["stack_id"])
+    largest = maxima(lines, totals["largest_bytes"], int(lines.max(initial=-1)) + 1)
+    sites = numbers.of(blocks["stack_id"])
+    buffers = []
+    for site in np.unique(sites).tolist():
+        sizes = blocks["requested_bytes"][sites == site]
+        if int(sizes.max()) == (int(largest[site]) if site < len(largest) else 0):
+            buffers.append((int(blocks["stack_id"][sites == site][sizes.argmax()]), int(sizes.max())))
+    return buffers
 
 
-def _stacks_that_may_grow(trace: RecordedTrace, device: str, windows: Windows) -> list[int]:
-    """All stacks of the lines that got a block larger than all before in nearly all windows. A line of which a larger
-    one was seen only in some cannot have grown, and most of the time that saves looking at what was live."""
-    lives = trace.replay.long_lives(device)
-    grown = lives.growths
-    if not len(grown["cell"]) or not windows.units:
-        return []
-    begins = lives.begins.astype(np.int64)
-    ends = np.append(begins[1:] - 1, lives.last_allocation)
-    # A cell may reach over several windows: it counts for all of them.
-    first, last = (np.searchsorted(windows.ends, events[grown["cell"]], side="left") for events in (begins, ends))
-    in_time = (ends[grown["cell"]] > windows.begin) & (begins[grown["cell"]] <= windows.judged_at)
-    lines = grown["line"][in_time]
-    first, last = (np.minimum(units[in_time], windows.units - 1) for units in (first, last))
-    growing: set[int] = set()
-    for count in windows.counts:
-        changes = np.zeros((int(lines.max(initial=-1)) + 1, count + 1), np.int64)
-        np.add.at(changes, (lines, windows.window_of(first, count)), 1)
-        np.add.at(changes, (lines, windows.window_of(last, count) + 1), -1)
-        covered = (np.cumsum(changes[:, :-1], axis=1) > 0).sum(axis=1)
-        growing.update(np.flatnonzero(covered >= LEAST_COVERAGE * count).tolist())
-    if not growing:
-        return []
-    stacks: list[int] = np.flatnonzero(np.isin(trace.stacks.line_numbers, list(growing))).tolist()
-    return stacks
-
-
-def undecided_buffers(
-    trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers
-) -> list[tuple[int, int]]:
-    """Of a run most of which is folded: lines, by a stack of each and the bytes of their largest block, that got a
-    larger one than ever before all along, and still have it. They may be buffers; that is not to be seen any more."""
-    stacks = _stacks_that_may_grow(trace, device, windows)
-    if not stacks:
-        return []
-    blocks = _live_blocks(trace, device, windows.judged_at, numbers, stacks)
-    totals = trace.stack_totals(windows.judged_at, device=device)
-    largest = totals["largest"].astype(np.int64).groupby(numbers.of(totals["stack_id"].to_numpy(np.int64))).max()
-    found = []
-    for site, of_site in blocks.groupby("site"):
-        sizes = of_site["nbytes"].to_numpy(np.int64)
-        if int(sizes.max()) == int(largest.get(site, 0)):
-            found.append((int(of_site["stack_id"].to_numpy(np.int64)[sizes.argmax()]), int(sizes.max())))
-    return found
-
-
-def _look(
-    trace: RecordedTrace,
-    device: str,
-    positions: tuple[int, ...],
-    units: npt.NDArray[np.int64],
-    numbers: SiteNumbers,
-    stacks: Sequence[int],
-) -> _Looks:
-    """The largest blocks of these stacks' lines at these positions."""
-    tables: list[tuple[npt.NDArray[np.int64], ...]] = []
-    for position in positions:
-        blocks = _live_blocks(trace, device, position, numbers, stacks)
-        sites, sizes, births = (blocks[name].to_numpy() for name in ("site", "nbytes", "birth_seq"))
-        order = np.lexsort((births, sizes, sites))
-        of_site, first, counts = np.unique(sites[order], return_index=True, return_counts=True)
-        largest = order[first + counts - 1]
-        tables.append((of_site, sizes[largest], births[largest], counts))
-    shape = len(positions), 1 + max((int(table[0].max()) for table in tables if len(table[0])), default=-1)
-    looks = _Looks(positions, units, *(np.zeros(shape, np.int64) for _ in range(3)))
-    for row, (of_site, *columns) in enumerate(tables):
-        looks.sizes[row, of_site], looks.births[row, of_site], looks.counts[row, of_site] = columns
-    return looks
-
-
-def _positions(windows: Windows) -> tuple[tuple[int, ...], npt.NDArray[np.int64]]:
-    """Where to look, and the unit of each position: the end of the warm-up, and in each window one position and its
-    end."""
-    count = windows.counts[0]
-    lengths = windows.units_in(count)
-    within = np.arange(count) * _IRREGULAR % 1
-    ends = np.cumsum(lengths) - 1
-    units = np.unique(np.concatenate([ends - (within * lengths).astype(np.int64), ends]))
-    return (windows.begin, *windows.ends[units].tolist()), np.append(-1, units)
-
-
-def _only_larger(looks: _Looks) -> npt.NDArray[np.int64]:
-    """The sites whose largest block was replaced by a larger one and never by a smaller one."""
-    return np.flatnonzero((np.diff(looks.sizes, axis=0) >= 0).all(axis=0) & looks.grown.any(axis=0))
-
-
-def _growing(site: int, looks: _Looks, windows: Windows) -> _Growing | None:
+def _growing(site: int, looks: LargestOverRun, windows: Windows) -> _Growing | None:
     """The site, if it grew in nearly all windows, up to the last."""
     grown = np.flatnonzero(looks.grown[:, site]) + 1
     if not len(grown):
@@ -239,7 +152,7 @@ def _growing(site: int, looks: _Looks, windows: Windows) -> _Growing | None:
     return None
 
 
-def _replacements(found: _Growing, looks: _Looks) -> list[_Replacement]:
+def _replacements(found: _Growing, looks: LargestOverRun) -> list[_Replacement]:
     site = found.site
     following = [*found.looks.tolist()[1:], len(looks.positions) - 1]
     return [
@@ -254,22 +167,23 @@ def _replacements(found: _Growing, looks: _Looks) -> list[_Replacement]:
     ]
 
 
-def _leak(
-    trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, group: list[_Growing], free: int | None
-) -> Leak:
+def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int | None) -> Leak:
+    trace, device = part.device.trace, part.device.device
     sites = [candidate.site for candidate in group]
-    before = _live_blocks(trace, device, windows.begin, numbers)
-    blocks = _live_blocks(trace, device, windows.judged_at, numbers)
-    at_end = _live_blocks(trace, device, trace.end_seq - 1, numbers)
-    blocks = blocks[blocks["site"].isin(sites)]
-    total = int(blocks["allocated"].sum())
+    before, blocks = (_sited(part.blocks_at(event), part) for event in (windows.begin, windows.judged_at))
+    blocks = blocks.take(np.isin(blocks["site"], sites))
+    total = int(blocks["block_bytes"].sum())
     length = max(windows.units * windows.length_of_unit, 1e-9)  # the times of a damaged trace may all be the same
-    rate = (total - int(before["allocated"][before["site"].isin(sites)].sum())) / length
+    rate = (total - int(before["block_bytes"][np.isin(before["site"], sites)].sum())) / length
     parts = {
-        site: _leaking_site(trace, blocks[blocks["site"] == site], before[before["site"] == site], length)
+        site: _leaking_site(
+            trace, blocks.take(blocks["site"] == site), before.take(before["site"] == site), length
+        )
         for site in sites
     }
-    path, path_share = common_path(CallTree(trace.stacks, bytes_by_stack(blocks)))
+    path, path_share = common_path(
+        CallTree(trace.stacks, bytes_by_stack(blocks["stack_id"], blocks["requested_bytes"]))
+    )
     line = parts[_origin(group)].site
     if path and (path[0].filename, path[0].line) == (line.filename, line.line):
         path = path[1:]
@@ -282,7 +196,9 @@ def _leak(
         rate=rate,
         bytes=total,
         blocks=len(blocks),
-        bytes_at_end=int(blocks["allocated"][blocks["birth_seq"].isin(at_end["birth_seq"])].sum()),
+        bytes_at_end=int(
+            blocks["block_bytes"][np.isin(blocks["birth_seq"], part.device.born_at_end.result)].sum()
+        ),
         blocks_at_onset=len(blocks),
         age=0.0,
         reached=0,
@@ -292,7 +208,7 @@ def _leak(
         units_with_survivors=hits,
         units_judged=judged,
         confidence=confidence,
-        oldest_age=(windows.units - int(windows.units_of(blocks).min())) * windows.length_of_unit,
+        oldest_age=(windows.units - int(windows.units_of(blocks["birth_seq"]).min())) * windows.length_of_unit,
         seconds_per_unit=windows.seconds_per_unit,
         forecast=None if free is None or rate <= 0 else free / rate * windows.seconds_per_unit,
         sites=tuple(sorted(parts.values(), key=lambda part: -part.bytes)),
@@ -316,11 +232,11 @@ def _origin(group: list[_Growing]) -> int:
     return min((found for found in group if found.growth.sum() >= _ORIGIN * most), key=lambda found: found.birth).site
 
 
-def _leaking_site(trace: RecordedTrace, blocks: pd.DataFrame, before: pd.DataFrame, length: float) -> LeakingSite:
-    by_stack = bytes_by_stack(blocks)
+def _leaking_site(trace: RecordedTrace, blocks: Table, before: Table, length: float) -> LeakingSite:
+    by_stack = bytes_by_stack(blocks["stack_id"], blocks["requested_bytes"])
     stack = max(by_stack, key=by_stack.__getitem__)
-    held = int(blocks["allocated"].sum())
-    rate = (held - int(before["allocated"].sum())) / length
+    held = int(blocks["block_bytes"].sum())
+    rate = (held - int(before["block_bytes"].sum())) / length
     return LeakingSite(Site.of_stack(trace.stacks, stack), stack, rate, held, len(blocks))
 
 
@@ -363,25 +279,19 @@ class _Appended:
     """Bytes of the blocks allocated in between that can be, or can contain, what was appended."""
 
 
-def _buffers(
-    trace: RecordedTrace,
-    device: str,
-    windows: Windows,
-    numbers: SiteNumbers,
-    replacements: Mapping[int, Sequence[_Replacement]],
-) -> set[int]:
+def _buffers(part: PartEvidence, windows: Windows, replacements: Mapping[int, Sequence[_Replacement]]) -> set[int]:
     """The sites, by number, that are buffers. replacements: those of each site, in order."""
     appended: dict[int, list[_Appended]] = {}
     for site, born in replacements.items():
         picked = np.unique(np.linspace(0, len(born) - 1, min(_BIRTHS, len(born))).round().astype(int))
-        found = [_appended(trace, device, born[number], numbers) for number in picked]
+        found = [_appended(part, born[number]) for number in picked]
         if _nearly_all(birth is not None for birth in found):
             appended[site] = [birth for birth in found if birth is not None]
     if not appended:
         return set()
     of_new = {site for site, births in appended.items() if _nearly_all(birth.new > 0 for birth in births)}
     grew = {site: replacements[site][-1].size - replacements[site][0].size for site in appended}
-    totals = _QuarterTotals.of(trace, device, windows, numbers)
+    totals = _QuarterTotals.of(part, windows)
 
     def is_buffer(site: int) -> bool:
         births, born = appended[site], replacements[site]
@@ -395,37 +305,34 @@ def _buffers(
     return {site for site in appended if is_buffer(site)}
 
 
-def _live_blocks(
-    trace: RecordedTrace, device: str, at: int, numbers: SiteNumbers, stacks: Sequence[int] | None = None
-) -> pd.DataFrame:
-    """The blocks that are live at a position: address, nbytes (requested), allocated, stack_id, site (its number),
-    birth_seq, birth_ns. stacks: only what these have made."""
-    blocks = trace.replay.live(at + 1, device, stacks)
-    columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
-    return pd.DataFrame({**columns, "site": numbers.of(columns["stack_id"])})
+def _sited(blocks: Table, part: PartEvidence) -> Table:
+    """The same blocks with the column site, its number."""
+    return blocks.assign(site=part.device.numbers.of(blocks["stack_id"]))
 
 
-def _appended(trace: RecordedTrace, device: str, replacement: _Replacement, numbers: SiteNumbers) -> _Appended | None:
+def _appended(part: PartEvidence, replacement: _Replacement) -> _Appended | None:
     """How a block came to be, if it was copied from the smaller one that it replaced; else None."""
-    there = _live_blocks(trace, device, replacement.birth, numbers)
-    there = there[there["birth_seq"] < replacement.birth]
-    last = _replaced(trace, device, replacement, there[there["site"] == replacement.site])
+    there = _sited(part.blocks_at(replacement.birth), part)
+    there = there.take(there["birth_seq"] < replacement.birth)
+    last = _replaced(part, replacement, there.take(there["site"] == replacement.site))
     if last is None:
         return None
     grew = replacement.size - last.size
-    new = there["nbytes"][there["birth_seq"] > last.birth]
+    new = there["requested_bytes"][there["birth_seq"] > last.birth]
     return _Appended(grew, int(new[(new % grew == 0) & (new <= _PARTS * grew)].sum()))
 
 
-def _replaced(trace: RecordedTrace, device: str, replacement: _Replacement, of_site: pd.DataFrame) -> _Smaller | None:
+def _replaced(part: PartEvidence, replacement: _Replacement, of_site: Table) -> _Smaller | None:
     """The block that a block replaced. of_site: those of its site that were live when it was born."""
     # The largest: what is appended may be allocated at the same line, and freed earlier.
-    last: _Smaller | None = None
-    there = of_site[of_site["nbytes"] <= replacement.size].set_index("address")[["nbytes", "birth_seq"]]
-    sizes, births = (there[name].to_dict() for name in ("nbytes", "birth_seq"))
-    span = {"since": replacement.birth, "until": min(replacement.until, replacement.birth + _FOLLOWED)}
-    for frees in trace.iter_events(_CHUNK, columns=("device", "address"), kinds=_FREES, **span):
-        for address in frees.loc[frees["device"] == device, "address"].tolist():
+    trace, last = part.device.trace, None
+    there = of_site.take(of_site["requested_bytes"] <= replacement.size)
+    addresses = there["address"].tolist()
+    sizes = dict(zip(addresses, there["requested_bytes"].tolist(), strict=True))
+    births = dict(zip(addresses, there["birth_seq"].tolist(), strict=True))
+    span = Range(replacement.birth + 1, min(replacement.until, replacement.birth + _FOLLOWED) + 1)
+    for frees in trace.iter_events(span, FREES, chunk=_CHUNK):
+        for address in frees["address"][trace.devices_of(frees) == part.device.device].tolist():
             size = sizes.pop(address, 0)
             if size == replacement.size:
                 return last
@@ -455,33 +362,32 @@ class _QuarterTotals:
     It compares mean sizes, so that what is only allocated more often, as in an evaluation, does not count as larger.
     """
 
-    before: pd.Series[float]
+    before: npt.NDArray[np.float64]
     """Mean size of a block of each stack that allocated in both quarters."""
-    after: pd.Series[float]
-    blocks: pd.Series[int]
+    after: npt.NDArray[np.float64]
+    blocks: npt.NDArray[np.int64]
     """Allocated in the last quarter."""
     sites: npt.NDArray[np.int64]
     """The site of each stack."""
-    largest: tuple[pd.Series[int], ...]
+    largest: tuple[dict[int, int], ...]
     """The largest block of each site at the beginning and end of the first quarter, and of the last one."""
 
     @classmethod
-    def of(cls, trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers) -> _QuarterTotals:
+    def of(cls, part: PartEvidence, windows: Windows) -> _QuarterTotals:
         quarter = max(windows.units // 4, 1)
         first_quarter = windows.begin, int(windows.ends[quarter - 1])
         last_quarter = int(windows.ends[-1 - quarter]), windows.judged_at
-        first, last = _allocated(trace, device, *first_quarter), _allocated(trace, device, *last_quarter)
-        both = last.join(first.add_suffix("_before"), how="inner")
-        both = both[(both["allocations_before"] > 0) & (both["allocations"] > 0)]
+        stacks, first, last = _allocated_in_both(part, first_quarter, last_quarter)
+        largest = []
+        for position in (*first_quarter, *last_quarter):
+            blocks = largest_of(part.blocks_at(position), part.device.numbers)
+            largest.append(dict(zip(blocks.sites.tolist(), blocks.sizes.tolist(), strict=True)))
         return cls(
-            before=both["bytes_before"] / both["allocations_before"],
-            after=both["bytes"] / both["allocations"],
-            blocks=both["allocations"],
-            sites=numbers.of(both.index.to_series()),
-            largest=tuple(
-                _live_blocks(trace, device, position, numbers).groupby("site")["nbytes"].max()
-                for position in (*first_quarter, *last_quarter)
-            ),
+            before=first["total_bytes"] / first["allocations"],
+            after=last["total_bytes"] / last["allocations"],
+            blocks=last["allocations"],
+            sites=part.device.numbers.of(stacks),
+            largest=tuple(largest),
         )
 
     def everything_grows(self, born: Sequence[_Replacement], by: float, buffers: set[int]) -> bool:
@@ -505,10 +411,28 @@ class _QuarterTotals:
         return everything >= (1 + _ALONE) * larger * times
 
 
-def _allocated(trace: RecordedTrace, device: str, begin: int, end: int) -> pd.DataFrame:
-    """What each stack (the index) allocated between two positions: allocations, bytes."""
+def _allocated_in_both(
+    part: PartEvidence, *quarters: tuple[int, int]
+) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[np.int64]], dict[str, npt.NDArray[np.int64]]]:
+    """Return the stacks that allocated in both of two ranges of events, and what each allocated in the one and in the
+    other: allocations, total_bytes."""
+    totals = [[part.stacks_at(event) for event in quarter] for quarter in quarters]
+    stacks = np.unique(np.concatenate([table["stack_id"] for pair in totals for table in pair]))
+    names = ("allocations", "total_bytes")
     first, last = (
-        trace.stack_totals(at, device=device).set_index("stack_id")[["allocations", "bytes"]].astype(np.int64)
-        for at in (begin, end)
+        {
+            name: _by_stack(stacks, end["stack_id"], end[name]) - _by_stack(stacks, begin["stack_id"], begin[name])
+            for name in names
+        }
+        for begin, end in totals
     )
-    return last.sub(first, fill_value=0)
+    in_both = (first["allocations"] > 0) & (last["allocations"] > 0)
+    chosen = ({name: quarter[name][in_both] for name in names} for quarter in (first, last))
+    return stacks[in_both], next(chosen), next(chosen)
+
+
+def _by_stack(
+    stacks: npt.NDArray[np.int64], stack_ids: npt.NDArray[np.int64], values: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the value of each of some stacks, in order; 0 for one that has none."""
+    return sums(np.searchsorted(stacks, stack_ids), values, len(stacks))

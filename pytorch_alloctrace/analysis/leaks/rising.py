@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FoldedError
-from ...reading.recorded import RecordedTrace
+from ...reading.table import Table
 from .lives import Lives, rows_of
 
 WARMUP = 0.2
@@ -46,8 +45,14 @@ class Rising:
     """The event with which that cell begins."""
 
 
-def find_rising(trace: RecordedTrace, lives: Lives, function_of: Mapping[int, Hashable]) -> list[Rising]:
-    """The lines of one device, unordered. function_of: the function that each line, by number, is in."""
+def find_rising(lives: Lives, live: Table | None, function_of: Mapping[int, Hashable]) -> list[Rising]:
+    """Return the lines of one device, unordered.
+
+    Args:
+        lives: The evidence.
+        live: `Replay.lifetimes` before `lives.last_border`; None if that is folded.
+        function_of: The function that each line, by number, is in.
+    """
     borders = lives.borders[1:]
     begin = int(len(borders) * WARMUP)
     if len(borders) - begin < LEAST_BORDERS or lives.is_loading:
@@ -55,12 +60,9 @@ def find_rising(trace: RecordedTrace, lives: Lives, function_of: Mapping[int, Ha
     middle = lives.first_cell + (begin + len(lives.borders)) // 2
     dying = _die_early(lives, middle)
     candidates = [site for site in sorted(lives.survivors.of_site) if site in dying]
-    if not candidates:
+    if not candidates or live is None:
         return []
-    try:
-        alive = _Alive(trace, lives)
-    except FoldedError:
-        return []
+    alive = _Alive(lives, live)
     lines: dict[Hashable, list[int]] = {}
     for line, function in function_of.items():
         lines.setdefault(function, []).append(line)
@@ -87,9 +89,8 @@ class _Alive:
     are live where the deaths end. (The judged event may lie within a cell, so that it cannot be said which of its
     deaths were before it.)"""
 
-    def __init__(self, trace: RecordedTrace, lives: Lives) -> None:
+    def __init__(self, lives: Lives, live: Table) -> None:
         self._lives = lives
-        live = trace.replay.lives(lives.last_border, lives.device)
         born = live["birth_seq"]
         counted = (born >= lives.clock.begin) & ~live["older"]
         self._born = born[counted]

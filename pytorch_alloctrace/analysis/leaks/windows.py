@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from ...reading.recorded import RecordedTrace
 from .clock import Clock
@@ -77,10 +76,10 @@ class Windows:
         coarser = [count for count in (WINDOWS // 2, WINDOWS // 4) if self.units >= 2 * count]
         return [min(WINDOWS, self.units), *coarser]
 
-    def units_of(self, blocks: pd.DataFrame) -> npt.NDArray[np.int64]:
-        """The unit in which each block was born; negative in the warm-up. blocks: with birth_seq."""
+    def units_of(self, births: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the unit in which each block was born; negative in the warm-up. births: the events."""
         # The event that ends a step belongs to it. By order, since a program may count from 0 in each epoch.
-        ordinal = np.searchsorted(self.births, blocks["birth_seq"].to_numpy(np.int64), side="left")
+        ordinal = np.searchsorted(self.births, births, side="left")
         return np.minimum(ordinal, len(self.births) - 1) - (len(self.births) - self.units)
 
     def window_of(self, units: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
@@ -106,3 +105,16 @@ class Windows:
     def seconds_per_unit(self) -> float:
         """How long a step took after the warm-up; 1 if rates are given per second."""
         return 1.0 if self.unit == "second" or not self.units else self.seconds / self.units
+
+
+def warmup_end(trace: RecordedTrace, clock: Clock) -> int:
+    """Return the event with which the warm-up ends."""
+    # What was live then is not known where the trace is folded further.
+    return max(int(np.interp(warmup_length(clock), clock.counts, clock.ends)), trace.integrity.folded_until - 1)
+
+
+def warmup_length(clock: Clock) -> float:
+    """Return the length of the warm-up, in units of the clock."""
+    # Where there are steps, at the end of one.
+    steps = float(max(np.ceil(WARMUP_SHARE * (clock.length + 1)), 1))
+    return steps - 1 if clock.whole else WARMUP_SHARE * clock.length

@@ -88,7 +88,7 @@ def _card(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str,
         is_killed=not integrity.ended or trace.ending.get("reason") == "killed",
         is_running=is_running,
         steps=trace.positions.step_count,
-        last_step=int(steps["step"].iloc[-1]) if len(steps) else None,
+        last_step=int(steps["step"][-1]) if len(steps) else None,
         devices=tuple(
             _figures(trace, summary, device, kinds[device.device])
             for device in summary.devices
@@ -147,8 +147,8 @@ def _detail(trace: RecordedTrace, devices: Sequence[DeviceSummary], kinds: dict[
 
 
 def _levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
-    table = trace.steps(device=device)
-    steps, live = (table[name].to_numpy(np.int64) for name in ("step", "live_bytes"))
+    table = trace.steps(device)
+    steps, live = table["step"], table["live_bytes"]
     # A program may begin its count anew, with each epoch perhaps: numbers that come again are of no use here.
     if len(np.unique(steps)) < len(steps):
         steps = np.arange(len(steps), dtype=np.int64)

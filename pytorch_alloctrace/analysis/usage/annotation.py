@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...errors import TraceError
+from ...reading import tables
 from ...reading.positions import Position, Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import StackIndex
@@ -22,7 +23,7 @@ from ...reading.source_text import TextFrom, source_text
 from .peak import PeakMemory, peak_memory, peak_of_ranges
 from .ranges import ranges_between
 
-ANNOTATION_COLUMNS = ("line", "source", "allocations", "bytes", "peak_bytes", "net_bytes")
+ANNOTATION_COLUMNS = ("line", "source", "allocations", "total_bytes", "peak_bytes", "net_bytes")
 _LISTED = 8
 """As many files are listed where the asked one is not there."""
 
@@ -49,8 +50,8 @@ def annotate(
     *,
     device: str | None = None,
 ) -> Annotation:
-    """See `Trace.annotate`. pairs: since and until, of several ranges that do not overlap: allocations, bytes and
-    net_bytes are then sums over them."""
+    """See `Trace.annotate`. pairs: since and until, of several ranges that do not overlap: allocations,
+    total_bytes and net_bytes are then sums over them."""
     filename = find_file(trace, file)
     if tuple(pairs) == ((None, None),):
         ranges = [Range(0, trace.end_seq)]
@@ -128,20 +129,20 @@ class _LinesOfStacks:
 
 
 def _figures(trace: RecordedTrace, lines: _LinesOfStacks, peak: PeakMemory, ranges: Sequence[Range]) -> pd.DataFrame:
-    """allocations, bytes, peak_bytes, net_bytes of the lines that have any, by line."""
+    """allocations, total_bytes, peak_bytes, net_bytes of the lines that have any, by line."""
     device = peak.device
 
     def held_at(positions: Iterable[int]) -> pd.DataFrame:
-        tables = [trace.stack_totals(position, device=device) for position in positions]
-        return pd.concat(tables).groupby("stack_id")[["allocations", "bytes", "live_bytes"]].sum()
+        totals = [tables.stack_totals(trace, position, device=device) for position in positions]
+        return pd.concat(totals).groupby("stack_id")[["allocations", "total_bytes", "live_bytes"]].sum()
 
     totals = held_at(within.until for within in ranges)
     if ranges[0].first > 0:
         totals = totals.sub(held_at(within.since for within in ranges), fill_value=0)
-    held = trace.live(peak.seq, device=device).groupby("stack_id")["nbytes"].sum()
-    joined = totals.join(held.rename("peak_bytes"), how="outer").fillna(0).astype(np.int64)
+    at_peak = tables.stack_totals(trace, peak.seq, device=device).set_index("stack_id")["live_bytes"]
+    joined = totals.join(at_peak.rename("peak_bytes"), how="outer").fillna(0).astype(np.int64)
     sums: dict[int, npt.NDArray[np.int64]] = {}
-    columns = joined[["allocations", "bytes", "peak_bytes", "live_bytes"]]
+    columns = joined[["allocations", "total_bytes", "peak_bytes", "live_bytes"]]
     for stack, values in zip(columns.index, columns.to_numpy(np.int64), strict=True):
         for line in lines.of(int(stack)):
             sums[line] = sums.get(line, 0) + values

@@ -8,17 +8,19 @@ from typing import Any
 import pandas as pd
 
 from ...errors import PositionError
-from ...reading.dtypes import TEXT
 from ...reading.kinds import named_device
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, groups_stacks
+from ...reading.tables import TEXT
 from .composition import composition_at
 from .matching import NEAR, SAME, CodeLine, match_files, match_lines
 
 NEW, GONE = "new", "gone"
-CHANGE_COLUMNS = ("bytes_before", "bytes_after", "change", "blocks_before", "blocks_after")
-_HELD = ("bytes", "blocks")
+CHANGE_COLUMNS = (
+    *("live_bytes_before", "live_bytes_after", "change_bytes", "live_blocks_before", "live_blocks_after"),
+)
+_LIVE = ("live_bytes", "live_blocks")
 _Chain = tuple[CodeLine, ...]
 COMPARISON_COLUMNS = (
     *("match", "filename", "line_before", "line_after", "function", "source_before", "source_after", "user"),
@@ -39,16 +41,16 @@ def differences(
 ) -> pd.DataFrame:
     """The same of several ranges together: bytes and blocks are sums over their beginnings, and over their ends."""
     before, after = (
-        pd.concat([composition_at(trace, position, device=device, by=by) for position in side], ignore_index=True)
+        pd.concat([composition_at(trace, position, device=device, by=by).to_frame() for position in side], ignore_index=True)
         for side in zip(*ranges, strict=True)
     )
-    names = [name for name in before.columns if name not in ("share", "largest", "backward_bytes", *_HELD)]
+    names = [name for name in before.columns if name not in ("share", "largest_bytes", "live_backward_bytes", *_LIVE)]
     return _changes(before, after, _key_of(by), names)
 
 
 def steps_between(trace: RecordedTrace, a: Position, b: Position) -> int:
     """How many steps end after one position, up to and including another."""
-    ends = trace.steps()["seq"]
+    ends = trace.positions.step_ends
     return int(((ends >= trace.first_event_after(a)) & (ends < trace.first_event_after(b))).sum())
 
 
@@ -68,7 +70,7 @@ def compare(
     trace_b, "gone": only in trace_a), filename (as trace_b has it), line_before, line_after (<NA> if there is
     none), function, source_before, source_after, user, stack_id_before, stack_id_after (for
     `frames` of each trace: the one with the most bytes); by "role", "age" and "phase": those that name it;
-    bytes_before, bytes_after, change, blocks_before, blocks_after. By "stack" only the frames of user code count, and
+    live_bytes_before, live_bytes_after, change_bytes, live_blocks_before, live_blocks_after. By "stack" only the frames of user code count, and
     stacks that have the same ones are one row. Raises PositionError if one of the traces does not have the position,
     TraceError for a device that neither has.
     """
@@ -114,7 +116,8 @@ def _composition(trace: RecordedTrace, at: Position, by: str, device: str | None
     """Empty if only the other trace has the device."""
     missing = device is not None and not has_position(trace, at, device)
     # Nothing is live before the first event.
-    return composition_at(trace, -1, by=by) if missing else composition_at(trace, at, device=device, by=by)
+    table = composition_at(trace, -1, by=by) if missing else composition_at(trace, at, device=device, by=by)
+    return table.to_frame()
 
 
 def _pairs(
@@ -180,8 +183,8 @@ def _changes(before: pd.DataFrame, after: pd.DataFrame, key: str, names: list[st
     held = {
         f"{name}_{when}": table.groupby(key)[name].sum().reindex(named.index, fill_value=0).astype("int64")
         for when, table in (("before", before), ("after", after))
-        for name in _HELD
+        for name in _LIVE
     }
-    table = named.assign(**held, change=held["bytes_after"] - held["bytes_before"])
-    order = (-table["change"].abs()).argsort(kind="stable")
+    table = named.assign(**held, change_bytes=held["live_bytes_after"] - held["live_bytes_before"])
+    order = (-table["change_bytes"].abs()).argsort(kind="stable")
     return table.iloc[order].reset_index(drop=True)[[*names, *CHANGE_COLUMNS]]

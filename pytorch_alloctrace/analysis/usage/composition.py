@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from ...reading.dtypes import TEXT
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
-from ...reading.roles import ROLES_SHOWN
-from ...reading.sites import BEFORE_RECORDING, BY, groups_stacks, sites_of_blocks
+from ...reading.replay import LIVE_COLUMNS
+from ...reading.roles import ROLES, ROLES_SHOWN
+from ...reading.sites import BEFORE_RECORDING, BY, describe_stacks, groups_stacks, sites_of_blocks
+from ...reading.table import Table, maxima, sums, texts
 from .phases import PHASES, phases_of_blocks
 
 COMPOSITION_BY = (*BY, "role", "age", "phase")
 _SITE = ("site", "filename", "line", "function", "source", "user")
-_HELD = ("bytes", "share", "blocks", "largest", "backward_bytes")
-_AGE = ("age", "from_age", "to_age", "unit")
+_LIVE = ("live_bytes", "share", "live_blocks", "largest_bytes", "live_backward_bytes")
 _LEAST_SECONDS = 1e-3
 """End of the youngest class of age in seconds; each further one is ten times as long."""
 
 
 def composition_at(
     trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line"
-) -> pd.DataFrame:
+) -> Table:
     """See `Trace.composition`."""
     until = trace.first_event_after(at, device)
-    blocks = trace.live(until - 1, device=device)
-    return composition_of(trace, blocks, by, until)
+    return composition_of(trace, live_blocks(trace, until, device), by, until)
 
 
-def composition_of(trace: RecordedTrace, blocks: pd.DataFrame, by: str, until: int) -> pd.DataFrame:
-    """The same from live blocks (`Trace.live`). until: the first event after the position."""
+def live_blocks(trace: RecordedTrace, until: int, device: str | None) -> Table:
+    """Return `Replay.live` before an event, of one device or of all, one after another."""
+    device = trace.named_device(device)
+    tables = [trace.replay.live(until, name) for name in ([device] if device else trace.replay.devices)]
+    if len(tables) == 1:
+        return tables[0]
+    return Table({name: np.concatenate([table[name] for table in tables or [trace.replay.live(until, "")]]) for name in LIVE_COLUMNS})
+
+
+def composition_of(trace: RecordedTrace, blocks: Table, by: str, until: int) -> Table:
+    """Return the same from live blocks (`live_blocks`). until: the first event after the position."""
     if by not in COMPOSITION_BY and not groups_stacks(by):
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(COMPOSITION_BY)}")
     if by == "role":
@@ -41,71 +50,73 @@ def composition_of(trace: RecordedTrace, blocks: pd.DataFrame, by: str, until: i
     if by == "age":
         return _by_age(trace, blocks, until)
     if by == "phase":
-        return _summed(blocks.assign(phase=phases_of_blocks(trace, blocks)), "phase", PHASES)
-    sites = sites_of_blocks(trace.stacks, blocks.rename(columns={"nbytes": "requested_size"}), by)
-    total = int(sites["bytes"].sum())
-    table = sites.rename(columns={"live_blocks": "blocks", "live_backward_bytes": "backward_bytes"})
-    return table.assign(share=_shares(table["bytes"], total))[[*_SITE, *_HELD, "stack_id"]]
+        phases = phases_of_blocks(trace, blocks)
+        return _summed(blocks, "phase", phases, PHASES)
+    sites = sites_of_blocks(trace.stacks, blocks, by)
+    names = describe_stacks(trace.stacks, sites["stack_id"], by)
+    share = _shares(sites["live_bytes"])
+    return Table({**names.columns, **sites.columns, "share": share}).select(*_SITE, *_LIVE, "stack_id")
 
 
-def _by_role(blocks: pd.DataFrame) -> pd.DataFrame:
-    table = _summed(blocks, "role", ROLES_SHOWN)
-    exact = blocks[blocks["role_is_exact"].astype(bool)].groupby("role", observed=True)["nbytes"].sum()
-    exact_bytes = [int(exact.get(role, 0)) for role in table["role"]]
-    table.insert(2, "exact_bytes", pd.Series(exact_bytes, dtype=np.int64, index=table.index))
-    return table
+def _by_role(blocks: Table) -> Table:
+    numbers = np.array([ROLES_SHOWN.index(role) for role in ROLES])[blocks["role"]]
+    table = _summed(blocks, "role", numbers, ROLES_SHOWN)
+    exact = sums(numbers, np.where(blocks["role_is_exact"], blocks["requested_bytes"], 0), len(ROLES_SHOWN))
+    exact_bytes = np.array([exact[ROLES_SHOWN.index(role)] for role in table["role"]], np.int64)
+    return table.assign(exact_bytes=exact_bytes).select("role", "live_bytes", "exact_bytes", *_LIVE[1:])
 
 
-def _shares(sizes: pd.Series[int], total: int) -> npt.NDArray[np.float64]:
-    return sizes.to_numpy(np.float64) / max(total, 1)
+def _shares(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    return sizes.astype(np.float64) / max(int(sizes.sum()), 1)
 
 
-def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataFrame:
-    """One row for each value of a column of the blocks, in this order, without values that no block has."""
-    groups = (
-        blocks.assign(backward_nbytes=blocks["nbytes"].where(blocks["backward"].astype(bool), 0))
-        .groupby(name, observed=True)
-        .agg(
-            bytes=("nbytes", "sum"),
-            blocks=("nbytes", "size"),
-            largest=("nbytes", "max"),
-            backward_bytes=("backward_nbytes", "sum"),
-        )
-    )
-    table = groups.reindex([value for value in order if value in groups.index]).astype(np.int64).reset_index()
-    shares = _shares(table["bytes"], int(table["bytes"].sum()))
-    return table.assign(**{name: table[name].astype(TEXT)}, share=shares)[[name, *_HELD]]
+def _summed(blocks: Table, name: str, numbers: npt.NDArray[np.int64], names: Sequence[str]) -> Table:
+    """Return one row for each of some names, in this order, without those that no block has. numbers: which of the
+    names each block has."""
+    sizes, count = blocks["requested_bytes"], len(names)
+    number = np.bincount(numbers, minlength=count)
+    columns = {
+        name: texts(names),
+        "live_bytes": sums(numbers, sizes, count),
+        "live_blocks": number,
+        "largest_bytes": maxima(numbers, sizes, count),
+        "live_backward_bytes": sums(numbers, np.where(blocks["backward"], sizes, 0), count),
+    }
+    columns["share"] = _shares(columns["live_bytes"])
+    return Table(columns).take(number > 0).select(name, *_LIVE)
 
 
-def _by_age(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.DataFrame:
+def _by_age(trace: RecordedTrace, blocks: Table, until: int) -> Table:
     """Classes of steps, each twice as long as the one before; without steps of seconds, each ten times as long. Blocks
     that were there before the recording have no age."""
-    is_older = blocks["birth_seq"].isna().to_numpy(bool)
-    ends = trace.steps()["seq"].to_numpy(np.int64)
+    ends = trace.positions.step_ends
     if len(ends):
         # By order, not by number: a program may count its steps from 0 in each epoch. The event that ends a step
         # belongs to it.
-        born = np.searchsorted(ends, blocks["birth_seq"].to_numpy(np.int64, na_value=0), side="left")
+        born = np.searchsorted(ends, blocks["birth_seq"], side="left")
         now = int(np.searchsorted(ends, until - 1, side="left"))
         ages, unit = (now - born).astype(np.float64), "step"
         limits = [0.0, 1.0]
         ratio = 2.0
     else:
         now_ns = trace.time_ns("end" if until >= trace.end_seq else until - 1)
-        ages, unit = (now_ns - blocks["birth_ns"].to_numpy(np.int64, na_value=now_ns)) / 1e9, "second"
+        ages, unit = (now_ns - blocks["birth_ns"]) / 1e9, "second"
         limits, ratio = [0.0, _LEAST_SECONDS], 10.0
-    ages[is_older] = 0.0
+    ages[blocks["older"]] = 0.0
     while limits[-1] <= ages.max(initial=0.0):
         limits.append(limits[-1] * ratio)
     label = _steps_label if unit == "step" else _seconds_label
     labels = (*(label(begin, end) for begin, end in itertools.pairwise(limits)), BEFORE_RECORDING)
     # The clocks of threads may differ a little: what seems unborn is young.
-    number = np.where(is_older, len(labels) - 1, np.searchsorted(limits, np.maximum(ages, 0.0), side="right") - 1)
-    table = _summed(blocks.assign(age=np.array(labels, dtype=object)[number]), "age", labels)
-    index = [labels.index(age) for age in table["age"]]
-    from_age, to_age = [*limits[:-1], np.nan], [*limits[1:], np.nan]
-    table = table.assign(from_age=[from_age[i] for i in index], to_age=[to_age[i] for i in index], unit=unit)
-    return table[[*_AGE, *_HELD]]
+    young = np.searchsorted(limits, np.maximum(ages, 0.0), side="right") - 1
+    table = _summed(blocks, "age", np.where(blocks["older"], len(labels) - 1, young), labels)
+    index = [labels.index(age) for age in table["age"].tolist()]
+    bounds: dict[str, npt.NDArray[Any]] = {
+        "from_age": np.array([*limits[:-1], np.nan])[index],
+        "to_age": np.array([*limits[1:], np.nan])[index],
+        "unit": texts([unit] * len(index)),
+    }
+    return table.assign(**bounds).select("age", *bounds, *_LIVE)
 
 
 def _steps_label(begin: float, end: float) -> str:

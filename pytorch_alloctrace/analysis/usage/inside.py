@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from ...reading.sites import Frame, StackIndex
+from ...reading.table import Table, sums
 
 WORTH_OPENING = 0.3
 """Least share of all memory that a line holds, and of the line that a package does."""
@@ -41,32 +41,38 @@ class Inside:
     """The lines that hold the most, most bytes first."""
 
 
-def look_inside(stacks: StackIndex, held: pd.DataFrame, stack_id: int, total: int) -> Inside | None:
-    """Inside the line of a stack; None if it holds little of `total` bytes, or does not call a package that does.
+def look_inside(stacks: StackIndex, held: Table, stack_id: int, total: int) -> Inside | None:
+    """Return what is inside the line of a stack; None if it holds little of `total` bytes, or does not call a package
+    that does.
 
     held: what each stack holds, with stack_id, live_bytes, live_blocks.
     """
-    held = held[held["live_bytes"] > 0]
-    sites = stacks.site[held["stack_id"].to_numpy(np.int64)]
-    held = held[(sites > 0) & (stacks.lines[sites] == stacks.lines[stacks.site[stack_id]])]
+    sites = stacks.site[held["stack_id"]]
+    is_line = (held["live_bytes"] > 0) & (sites > 0) & (stacks.lines[sites] == stacks.lines[stacks.site[stack_id]])
+    held = held.take(is_line).select("stack_id", "live_bytes", "live_blocks")
     size = int(held["live_bytes"].sum())
     if size < WORTH_OPENING * total or not stacks.is_user[stacks.representative(stack_id)]:
         return None
-    held = held.assign(frame=stacks.opened[held["stack_id"].to_numpy(np.int64)])
-    held = held[held["frame"] > 0].sort_values("live_bytes", ascending=False, kind="stable")
-    held = held.assign(package=[stacks.package(int(frame)) for frame in held["frame"]])
-    packages = held.groupby("package")["live_bytes"].sum()
-    if packages.empty or packages.max() < WORTH_OPENING * size:
+    held = held.take(np.argsort(-held["live_bytes"], kind="stable"))
+    frames = stacks.opened[held["stack_id"]]
+    held, frames = held.take(frames > 0), frames[frames > 0]
+    packages, of_row = np.unique(np.array([stacks.package(frame) for frame in frames.tolist()], "U"), return_inverse=True)
+    in_package = sums(of_row, held["live_bytes"], len(packages))
+    if int(in_package.max(initial=0)) < WORTH_OPENING * size or not len(packages):
         return None
-    package = str(packages.idxmax())
-    held = held[held["package"] == package]
-    lines = held.assign(line=stacks.lines[held["frame"].to_numpy(np.int64)]).groupby("line", sort=False)
-    summed = lines.agg(
-        frame=("frame", "first"),
-        bytes=("live_bytes", "sum"),
-        blocks=("live_blocks", "sum"),
-        stack=("stack_id", "first"),
+    most = int(in_package.argmax())
+    held, frames = held.take(of_row == most), frames[of_row == most]
+    _, first, of_row = np.unique(stacks.lines[frames], return_index=True, return_inverse=True)
+    held_by_line = sums(of_row, held["live_bytes"], len(first))
+    blocks_of_line = sums(of_row, held["live_blocks"], len(first))
+    in_order = np.lexsort([first, -held_by_line])[:_LINES].tolist()
+    lines = tuple(
+        PackageLine(
+            stacks.frame(int(frames[first[line]])),
+            int(held_by_line[line]),
+            int(blocks_of_line[line]),
+            int(held["stack_id"][first[line]]),
+        )
+        for line in in_order
     )
-    most = summed.sort_values("bytes", ascending=False, kind="stable").head(_LINES).to_numpy(np.int64).tolist()
-    found = [PackageLine(stacks.frame(frame), size, blocks, stack) for frame, size, blocks, stack in most]
-    return Inside(package, int(packages.max()), tuple(found))
+    return Inside(str(packages[most]), int(in_package[most]), lines)

@@ -13,22 +13,23 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...reading.dtypes import no_rows
+from ...reading import event_tables
 from ...reading.positions import Range
-from ...reading.recorded import RecordedTrace
+from ...reading.recorded import FREES, RecordedTrace
+from ...reading.sites import StackIndex
+from ...reading.tables import no_rows
 
 MOST_EVENTS = 2_000_000
 """Most events that are read, unless a single step has more."""
 MOST_STEPS = 100
 _COLUMNS = (
-    *("seq", "kind", "device", "address", "nbytes"),
+    *("seq", "kind", "device", "address", "requested_bytes"),
     *("stack_id", "forward_stack_id", "node_type"),
 )
 _BLOCK_COLUMNS = (
-    *("device", "nbytes", "stack_id", "born", "freed"),
+    *("device", "requested_bytes", "stack_id", "born", "freed"),
     *("survives", "backward", "freed_in_backward"),
 )
-_FREES = ("free_requested", "free_completed")
 _KEPT = np.iinfo(np.int64).max
 """When it was freed: not within these steps."""
 
@@ -47,7 +48,7 @@ class LastSteps:
     @classmethod
     def before(cls, trace: RecordedTrace, limit: int, first: int = 0) -> LastSteps:
         """The last steps that end before event `limit` and do not begin before event `first`."""
-        ends = trace.steps()["seq"].to_numpy(np.int64)
+        ends = trace.positions.step_ends
         begins = np.append(0, ends + 1)[:-1]
         is_within = trace.positions.whole_steps(Range(first, limit))
         begins, ends = begins[is_within], ends[is_within]
@@ -74,12 +75,14 @@ class LastSteps:
     def blocks(self, trace: RecordedTrace) -> pd.DataFrame:
         """The blocks that were allocated in these steps, one row each.
 
-        Columns: device, nbytes; stack_id: as in `Trace.live`; born,
+        Columns: device, requested_bytes; stack_id: as in `Trace.live`; born,
         freed: events, where `freed` is the largest number if the block is still live after these steps; survives: live
         at the end of its step (without steps, at the end of these events); backward: allocated by a node of autograd;
         freed_in_backward: freed while one was evaluated.
         """
-        events = trace.events(since=self.first - 1, until=self.end - 1, columns=_COLUMNS, kinds=("alloc", *_FREES))
+        events = event_tables.events(
+            trace, since=self.first - 1, until=self.end - 1, columns=_COLUMNS, kinds=("alloc", *FREES)
+        )
         if events.empty:
             flags = dict.fromkeys(("survives", "freed_in_backward"), np.bool_)
             return no_rows(_BLOCK_COLUMNS, **flags)
@@ -101,8 +104,8 @@ class LastSteps:
         return pd.DataFrame(
             {
                 "device": blocks["device"].astype(str).to_numpy(),
-                "nbytes": blocks["nbytes"].to_numpy(np.int64),
-                "stack_id": trace.stacks.makers(blocks),
+                "requested_bytes": blocks["requested_bytes"].to_numpy(np.int64),
+                "stack_id": allocating_stacks(trace.stacks, blocks),
                 "born": born,
                 "freed": blocks["freed"].to_numpy(np.int64),
                 "survives": blocks["freed"].to_numpy(np.int64) > end_of_step,
@@ -110,6 +113,15 @@ class LastSteps:
                 "freed_in_backward": blocks["freed_in_backward"].to_numpy(),
             }
         )
+
+
+def allocating_stacks(stacks: StackIndex, events: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return the stack of each alloc as `Trace.live` has it. events: with seq, address, stack_id, forward_stack_id,
+    node_type."""
+    seq, address, own, forward = (
+        events[name].to_numpy(np.int64) for name in ("seq", "address", "stack_id", "forward_stack_id")
+    )
+    return stacks.allocating_stacks(seq, address, own, forward, events["node_type"].to_numpy(object))
 
 
 def _equals_next(values: pd.Series[int]) -> npt.NDArray[np.bool_]:

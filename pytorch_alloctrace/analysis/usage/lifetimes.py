@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...reading import event_tables, tables
 from ...reading.positions import Position, Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import StackIndex, group_stacks
+from ...reading.table import Table
 from .inside import WORTH_OPENING, Inside, look_inside
-from .last_steps import LastSteps
+from .last_steps import LastSteps, allocating_stacks
 from .ranges import ranges_between
 
 LATENCY_COLUMNS = {"slow_calls": "sum", "slow_ns": "sum", "slowest_ns": "max"}
 """How each is joined if several stacks are one row."""
-_CALL_COLUMNS = ("seq", "kind", "device", "address", "nbytes", "stack_id", "forward_stack_id", "node_type")
-_PER_STEP = ("allocations", "bytes", "churn", "retained", "backward")
+_CALL_COLUMNS = ("seq", "kind", "device", "address", "requested_bytes", "stack_id", "forward_stack_id", "node_type")
+_PER_STEP = ("allocations", "bytes", "churn_bytes", "retained_bytes", "backward_bytes")
 _MEASURED = {f"measured_{name}": "sum" for name in (*_PER_STEP, "survivors")}
 LIFETIME_COLUMNS = (*(f"{name}_per_step" for name in _PER_STEP), "temporary", *LATENCY_COLUMNS)
 
@@ -36,7 +38,7 @@ class Lifetimes:
 
     totals: pd.DataFrame
     """By stack_id: the columns of `Trace.stack_totals`, of LATENCY_COLUMNS if they were asked for, sums over the
-    measured steps (measured_churn, ...), and of ranges live_change."""
+    measured steps (measured_churn_bytes, ...), and of ranges live_bytes_change."""
     steps: int
     """How many were measured; 0 in a trace without steps, and where no whole step lies in the ranges."""
     trace_has_steps: bool
@@ -44,12 +46,14 @@ class Lifetimes:
 
     def table(self, stacks: StackIndex, by: str) -> pd.DataFrame:
         """See `site_lifetimes` and `range_lifetimes`."""
-        sums = {**_MEASURED, **LATENCY_COLUMNS, "live_change": "sum"}
+        sums = {**_MEASURED, **LATENCY_COLUMNS, "live_bytes_change": "sum"}
         known = {name: how for name, how in sums.items() if name in self.totals}
-        table = group_stacks(stacks, self.totals.reset_index(), by, known)
+        totals = self.totals.reset_index()
+        columns = Table({str(name): totals[name].to_numpy(np.int64) for name in totals})
+        table = tables.named_sites(stacks, group_stacks(stacks, columns, by, known), by)
         if self.is_of_ranges:
-            table = table[(table[["allocations", "live_change", "slow_calls"]] != 0).any(axis=1)]
-            table = table.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)
+            table = table[(table[["allocations", "live_bytes_change", "slow_calls"]] != 0).any(axis=1)]
+            table = table.sort_values("total_bytes", ascending=False, kind="stable", ignore_index=True)
         unknown = pd.Series(pd.NA, index=table.index, dtype="Float64")
         allocates = table["measured_allocations"] > 0
         for name in _PER_STEP:
@@ -65,10 +69,14 @@ class Lifetimes:
         per_step = column.endswith("_per_step")
         name = f"measured_{column.removesuffix('_per_step')}" if per_step else column
         count = "live_blocks" if column == "live_bytes" else "measured_allocations" if per_step else "allocations"
-        held = self.totals[[name, count]].reset_index()
-        held.columns = pd.Index(["stack_id", "live_bytes", "live_blocks"])
-        if per_step:
-            held[["live_bytes", "live_blocks"]] //= max(self.steps, 1)
+        steps = max(self.steps, 1) if per_step else 1
+        held = Table(
+            {
+                "stack_id": self.totals.index.to_numpy(np.int64),
+                "live_bytes": self.totals[name].to_numpy(np.int64) // steps,
+                "live_blocks": self.totals[count].to_numpy(np.int64) // steps,
+            }
+        )
         total = int(held["live_bytes"].sum())
         worth = table.index[(table[column].fillna(0) >= WORTH_OPENING * max(total, 1)).to_numpy(bool)]
         found = {int(row): look_inside(stacks, held, int(table["stack_id"][row]), total) for row in worth}
@@ -85,9 +93,9 @@ def site_lifetimes(
 ) -> pd.DataFrame:
     """The columns of `Trace.sites`, in the same order, and averages per measured step (<NA> without steps):
 
-    allocations_per_step; bytes_per_step: requested; churn_per_step: those bytes that are no longer live at the end of
-    their step; retained_per_step: those that forward allocated and backward freed; backward_per_step: those that
-    backward allocated; temporary: the site allocates, but none of it is live at the end of any measured step or now.
+    allocations_per_step; bytes_per_step: requested; churn_bytes_per_step: those that are no longer live at the end of
+    their step; retained_bytes_per_step: those that forward allocated and backward freed; backward_bytes_per_step: those
+    that backward allocated; temporary: the site allocates, but none of it is live at the end of any measured step or now.
 
     Of the whole run up to the position: slow_calls, slow_ns, slowest_ns (see `_slow_calls`). With `since` it is of a
     range: see `range_lifetimes`.
@@ -107,84 +115,84 @@ def whole_lifetimes(
     device = trace.named_device(device)
     whole = Range(0, trace.first_event_after(until, device))
     last = LastSteps.of_ranges(trace, [whole])
-    tables = [
-        trace.stack_totals(whole.until, device=device).astype(np.int64),
+    parts = [
+        tables.stack_totals(trace, whole.until, device=device),
         _measured(last, trace, device),
         *([_slow_calls(trace, device, [whole])] if slow_calls else []),
     ]
-    return Lifetimes(_joined(tables), _steps_of(last), len(trace.steps()) > 0, is_of_ranges=False)
+    return Lifetimes(_joined(parts), _steps_of(last), len(trace.positions.step_ends) > 0, is_of_ranges=False)
 
 
 def range_lifetimes(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> Lifetimes:
-    """Of some ranges together, which are in order and do not overlap: allocations, bytes and slow calls are sums over
-    them, largest and slowest_ns the largest in any; live_bytes and live_blocks are those at the end of the last one.
-    live_change, one more column, is how much more a site holds at the end of a range than at its beginning, summed over
+    """Of some ranges together, which are in order and do not overlap: allocations, total_bytes and slow calls are sums over
+    them, largest_bytes and slowest_ns the largest in any; live_bytes and live_blocks are those at the end of the last one.
+    live_bytes_change, one more column, is how much more a site holds at the end of a range than at its beginning, summed over
     the ranges. The measured steps lie wholly within one of them.
 
-    Rows are ordered by bytes, without sites that neither allocated nor changed. It takes three passes over the ranges
+    Rows are ordered by total_bytes, without sites that neither allocated nor changed. It takes three passes over the ranges
     and two states of the replay for each.
     """
     device = trace.named_device(device)
-    at_ends = [trace.stack_totals(within.until, device=device).astype(np.int64) for within in ranges]
-    at_begins = [trace.stack_totals(within.since, device=device).astype(np.int64) for within in ranges]
+    at_ends = [tables.stack_totals(trace, within.until, device=device) for within in ranges]
+    at_begins = [tables.stack_totals(trace, within.since, device=device) for within in ranges]
     last = LastSteps.of_ranges(trace, ranges)
-    tables = [at_ends[-1], _measured(last, trace, device), _slow_calls(trace, device, ranges)]
-    totals = _joined([*tables, *(table[["stack_id"]] for table in at_ends[:-1])])
+    parts = [at_ends[-1], _measured(last, trace, device), _slow_calls(trace, device, ranges)]
+    totals = _joined([*parts, *(table[["stack_id"]] for table in at_ends[:-1])])
     made = _summed(at_ends, totals.index) - _summed(at_begins, totals.index)
-    totals[["allocations", "bytes"]] = made[["allocations", "bytes"]]
-    totals["live_change"] = made["live_bytes"]
-    totals["largest"] = _largest(trace, device, ranges).reindex(totals.index, fill_value=0)
-    return Lifetimes(totals, _steps_of(last), len(trace.steps()) > 0, is_of_ranges=True)
+    totals[["allocations", "total_bytes"]] = made[["allocations", "total_bytes"]]
+    totals["live_bytes_change"] = made["live_bytes"]
+    totals["largest_bytes"] = _largest(trace, device, ranges).reindex(totals.index, fill_value=0)
+    return Lifetimes(totals, _steps_of(last), len(trace.positions.step_ends) > 0, is_of_ranges=True)
 
 
 def _steps_of(last: Sequence[LastSteps]) -> int:
     return sum(len(steps.step_ends) for steps in last)
 
 
-def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Tables by stack side by side, 0 where one does not have the stack."""
-    stacks = pd.Index(np.unique(np.concatenate([table["stack_id"] for table in tables])), name="stack_id")
-    filled = [table.set_index("stack_id").reindex(stacks, fill_value=0) for table in tables]
+    stacks = pd.Index(np.unique(np.concatenate([table["stack_id"] for table in parts])), name="stack_id")
+    filled = [table.set_index("stack_id").reindex(stacks, fill_value=0) for table in parts]
     return pd.concat(filled, axis=1)
 
 
-def _summed(tables: Sequence[pd.DataFrame], stacks: pd.Index[Any]) -> pd.DataFrame:
+def _summed(parts: Sequence[pd.DataFrame], stacks: pd.Index[Any]) -> pd.DataFrame:
     """The sums of tables by stack, for these stacks."""
-    names = ["allocations", "bytes", "live_bytes"]
-    return pd.concat(tables).groupby("stack_id")[names].sum().reindex(stacks, fill_value=0)
+    names = ["allocations", "total_bytes", "live_bytes"]
+    return pd.concat(parts).groupby("stack_id")[names].sum().reindex(stacks, fill_value=0)
 
 
 def _largest(trace: RecordedTrace, device: str | None, ranges: Sequence[Range]) -> pd.Series[int]:
     """The largest allocation of some ranges, by stack."""
     largest = [pd.Series(dtype=np.int64, index=pd.Index([], dtype=np.int64))]
-    columns = ("device", "nbytes", "stack_id", "forward_stack_id")
+    columns = ("device", "requested_bytes", "stack_id", "forward_stack_id")
     frames = (
         frame
         for within in ranges
-        for frame in trace.iter_events(since=within.since, until=within.until, columns=columns, kinds=("alloc",))
+        for frame in event_tables.iter_events(trace, since=within.since, until=within.until, columns=columns, kinds=("alloc",))
     )
     for frame in frames:
         own = frame if device is None else frame[frame["device"] == device]
         # Only one of the two is known.
-        largest.append(own["nbytes"].groupby(own[["stack_id", "forward_stack_id"]].max(axis=1)).max())
+        largest.append(own["requested_bytes"].groupby(own[["stack_id", "forward_stack_id"]].max(axis=1)).max())
     found: pd.Series[int] = pd.concat(largest).groupby(level=0).max()
     return found
 
 
 def _measured(last: Sequence[LastSteps], trace: RecordedTrace, device: str | None) -> pd.DataFrame:
     """Sums of the blocks of the measured steps, by stack."""
-    tables = [steps.blocks(trace) for steps in last]
+    parts = [steps.blocks(trace) for steps in last]
     # An empty table is left out: it would change the types of the others' columns.
-    blocks = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+    blocks = pd.concat([table for table in parts if len(table)] or parts[:1], ignore_index=True)
     own = blocks if device is None else blocks[blocks["device"] == device]
-    size = own["nbytes"]
+    size = own["requested_bytes"]
     return (
         own.assign(
             measured_allocations=1,
             measured_bytes=size,
-            measured_churn=size.where(~own["survives"], 0),
-            measured_retained=size.where(~own["backward"] & own["freed_in_backward"], 0),
-            measured_backward=size.where(own["backward"], 0),
+            measured_churn_bytes=size.where(~own["survives"], 0),
+            measured_retained_bytes=size.where(~own["backward"] & own["freed_in_backward"], 0),
+            measured_backward_bytes=size.where(own["backward"], 0),
             measured_survivors=own["survives"].astype(np.int64),
         )
         .groupby("stack_id", as_index=False)[list(_MEASURED)]
@@ -207,7 +215,7 @@ def _slow_calls(trace: RecordedTrace, device: str | None, ranges: Sequence[Range
     events = (
         frame
         for within in (ranges if left else ())
-        for frame in trace.iter_events(since=within.since, until=within.until, columns=_CALL_COLUMNS, kinds=kinds)
+        for frame in event_tables.iter_events(trace, since=within.since, until=within.until, columns=_CALL_COLUMNS, kinds=kinds)
     )
     for frame in events:
         calls = frame[(frame["kind"] == "latency").to_numpy()]
@@ -220,8 +228,8 @@ def _slow_calls(trace: RecordedTrace, device: str | None, ranges: Sequence[Range
         own = called["stack_id"].notna().to_numpy() & (
             np.ones(len(called), dtype=bool) if device is None else (called["device"] == device).to_numpy()
         )
-        stacks = trace.stacks.makers(called[own])
-        found.append(pd.DataFrame({"stack_id": stacks, "ns": calls["nbytes"].to_numpy(np.int64)[own]}))
+        stacks = allocating_stacks(trace.stacks, called[own])
+        found.append(pd.DataFrame({"stack_id": stacks, "ns": calls["requested_bytes"].to_numpy(np.int64)[own]}))
         if left <= 0:
             break
     groups = pd.concat(found).groupby("stack_id")["ns"]

@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
+import numpy as np
 
 from ...errors import PositionError
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
+from ...reading.sites import sites_of_blocks
+from ...reading.table import Table
 from .composition import composition_of
 from .inside import WORTH_OPENING, Inside, look_inside
 from .need import DeviceNeed, device_need
@@ -24,7 +26,7 @@ class LiveMemory:
     device: str
     at: Position
     by: str
-    composition: pd.DataFrame
+    composition: Table
     """See `Trace.composition`."""
     seq: int | None
     """The state is the one after this event; None: the end of the trace."""
@@ -67,9 +69,9 @@ def live_memory(
     end = trace.first_event_after(at, device)
     is_end = end == trace.end_seq
     position: Position = "end" if is_end else end - 1
-    blocks = trace.live(position, device=device)
+    blocks = trace.replay.live(end, device)
     composition = composition_of(trace, blocks, by, end)
-    segments = trace.segments(position, device=device)
+    segments = trace.replay.segments(end, device)["total_bytes"]
     return LiveMemory(
         device=device,
         at=at,
@@ -78,20 +80,20 @@ def live_memory(
         seq=None if is_end else end - 1,
         time_ns=trace.time_ns(position),
         step=trace.positions.step_at(max(end - 1, 0)),
-        requested=int(blocks["nbytes"].sum()),
-        reserved=int(segments["total_size"].sum()) if len(segments) else None,
+        requested=int(blocks["requested_bytes"].sum()),
+        reserved=int(segments.sum()) if len(segments) else None,
         insides=_insides(trace, composition, blocks, by),
     )
 
 
-def _insides(trace: RecordedTrace, composition: pd.DataFrame, blocks: pd.DataFrame, by: str) -> dict[int, Inside]:
+def _insides(trace: RecordedTrace, composition: Table, blocks: Table, by: str) -> dict[int, Inside]:
     if by != "line":
         return {}
-    held = blocks.groupby("stack_id", as_index=False).agg(live_bytes=("nbytes", "sum"), live_blocks=("nbytes", "size"))
-    total = int(composition["bytes"].sum())
-    worth = composition.index[composition["share"] >= WORTH_OPENING]
-    found = {int(row): look_inside(trace.stacks, held, int(composition["stack_id"][row]), total) for row in worth}
-    return {row: inside for row, inside in found.items() if inside is not None}
+    held = sites_of_blocks(trace.stacks, blocks, "stack")
+    total = int(composition["live_bytes"].sum())
+    worth = np.flatnonzero(composition["share"] >= WORTH_OPENING).tolist()
+    insides = {row: look_inside(trace.stacks, held, int(composition["stack_id"][row]), total) for row in worth}
+    return {row: inside for row, inside in insides.items() if inside is not None}
 
 
 def highest_of_ranges(
@@ -126,7 +128,7 @@ def _at_peak(
         peak = peak_memory(trace, measure, device=device)
     else:
         peak = peak_between(trace, trace.range(since, until, device=device), measure, device=device)
-    blocks = trace.live(peak.seq, device=peak.device)
+    blocks = trace.replay.live(peak.seq + 1, peak.device)
     composition = composition_of(trace, blocks, by, peak.seq + 1)
     return LiveMemory(
         device=peak.device,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pandas as pd
+import numpy as np
 
 from ...reading.recorded import RecordedTrace
 
@@ -32,14 +32,14 @@ def device_need(trace: RecordedTrace, device: str) -> DeviceNeed | None:
     peak = trace.replay.peak("reserved", device)
     if peak is None:
         return None
-    samples = trace.driver_memory(device=device)
+    samples = trace.driver_samples(device)
     # The recorder repeats each sample that shows a change: the first may have been taken in the middle of a call that
     # takes memory from the driver, before torch's own event of it.
-    is_repeated = samples["used"].eq(samples["used"].shift(-1)).fillna(False).astype(bool)
-    outside = samples.loc[~is_repeated, "outside"].max()
-    sizes = trace.hardware.loc[trace.hardware["device"] == device, "bytes"]
+    used = np.ma.filled(samples["used_bytes"], -1)
+    is_repeated = (used == np.append(used[1:], -1)) & (used >= 0)
+    outside = np.ma.compressed(samples["outside_bytes"][~is_repeated])
     return DeviceNeed(
         reserved=peak.bytes,
-        outside=None if pd.isna(outside) else int(outside),
-        total=None if sizes.empty else int(sizes.iloc[0]),
+        outside=int(outside.max()) if len(outside) else None,
+        total=trace.device_bytes.get(device),
     )

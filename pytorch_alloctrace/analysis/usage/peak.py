@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from ...errors import PositionError
 from ...reading.frees import were_not_requested
-from ...reading.opened import POINTS
+from ...reading.kinds import KINDS
 from ...reading.positions import Range
-from ...reading.recorded import RecordedTrace
+from ...reading.recorded import FREES, RecordedTrace
 from ...reading.replay import Peak
+from ...reading.table import ALLOCATED, Table
+from ...reading.timeline import POINTS
 from .composition import composition_of
 from .tree import Tree, tree_of
 
@@ -46,31 +48,31 @@ class PeakMemory:
     @functools.cached_property
     def requested(self) -> int:
         """Live then, in the sizes that the program requested: the sum of `composition`."""
-        return int(self._live["nbytes"].sum())
+        return int(self._live["requested_bytes"].sum())
 
     @functools.cached_property
     def reserved(self) -> int | None:
         """Held from the driver then; None if the allocator reports no segments."""
-        segments = self._trace.segments(self.seq, device=self.device)
-        return int(segments["total_size"].sum()) if len(segments) else None
+        segments = self._trace.replay.segments(self.seq + 1, self.device)["total_bytes"]
+        return int(segments.sum()) if len(segments) else None
 
     @functools.cached_property
-    def composition(self) -> pd.DataFrame:
+    def composition(self) -> Table:
         """`Trace.composition` by line, then."""
         return composition_of(self._trace, self._live, "line", self.seq + 1)
 
     @functools.cached_property
-    def roles(self) -> pd.DataFrame:
+    def roles(self) -> Table:
         """The same by role."""
         return composition_of(self._trace, self._live, "role", self.seq + 1)
 
     @functools.cached_property
-    def phases(self) -> pd.DataFrame:
+    def phases(self) -> Table:
         """The same by phase."""
         return composition_of(self._trace, self._live, "phase", self.seq + 1)
 
     @functools.cached_property
-    def ages(self) -> pd.DataFrame:
+    def ages(self) -> Table:
         """The same by age."""
         return composition_of(self._trace, self._live, "age", self.seq + 1)
 
@@ -80,8 +82,8 @@ class PeakMemory:
         return tree_of(self._trace, self._live)
 
     @functools.cached_property
-    def _live(self) -> pd.DataFrame:
-        return self._trace.live(self.seq, device=self.device)
+    def _live(self) -> Table:
+        return self._trace.replay.live(self.seq + 1, self.device)
 
 
 def peak_memory(trace: RecordedTrace, measure: str, *, device: str | None = None) -> PeakMemory:
@@ -138,13 +140,13 @@ def peak_of_ranges(
 def _highest_allocated(trace: RecordedTrace, within: Range, device: str) -> Peak:
     """The replay has measured the highest of each of many intervals, and which event reached it. In the intervals at
     the two borders of the range, that may lie outside the range: there the events show which positions to look at."""
-    table = trace.timeline(POINTS, device=device)
-    events, sizes = table["seq"].to_numpy(np.int64), table["allocated_max"].to_numpy(np.int64)
+    table = trace.timeline(POINTS, device)
+    events, sizes = table["seq"], table["allocated_bytes_max"]
     is_inside = within.has(events)
     looked_at = {within.first - 1}
     if is_inside.any():
         looked_at.add(int(events[is_inside][sizes[is_inside].argmax()]))
-    times = np.append(table["time_ns"].to_numpy(np.int64), trace.end_ns)
+    times = np.append(table["time_ns"], trace.end_ns)
     for border in (within.first, within.until):
         interval = int(np.clip(np.searchsorted(times, trace.time_ns(border), side="right") - 1, 0, len(table) - 1))
         if not is_inside[interval]:
@@ -157,39 +159,46 @@ def _rises(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_
     # An event exactly at a border belongs to the interval after it.
     begin, end = trace.first_event_after_time(begin_ns - 1), trace.first_event_after_time(end_ns)
     begin = max(begin, within.first) if begin_ns > trace.begin_ns else within.first
-    kinds = ("alloc", "free_requested", "free_completed")
-    events = trace.events(
-        since=begin - 1,
-        until=min(end, within.end) - 1,
-        columns=("seq", "kind", "device", "address", "nbytes"),
-        kinds=kinds,
-    )
-    events = events[events["device"] == device]
+    within = Range(begin, min(end, within.end))
+    seqs, kinds, addresses, sizes = _events_of(trace, within, ("alloc", *FREES), device)
     # A block is counted until its free is requested.
-    events = events[(events["kind"] != "free_completed") | were_not_requested(trace, events)]
-    is_alloc = (events["kind"] == "alloc").to_numpy(bool)
-    level = np.cumsum(np.where(is_alloc, 1, -1) * events["nbytes"].to_numpy(np.int64))
+    is_completed = kinds == KINDS.index("free_completed")
+    devices = np.full(len(seqs), device, dtype=object)
+    counts = ~is_completed | were_not_requested(trace, seqs, kinds, devices, addresses)
+    is_alloc = kinds[counts] == KINDS.index("alloc")
+    level = np.cumsum(np.where(is_alloc, 1, -1) * sizes[counts])
     tops = np.flatnonzero(is_alloc & ~np.append(is_alloc[1:], False))
     highest = tops[np.argsort(-level[tops], kind="stable")[:_LOOKED_AT]]
-    return [int(seq) for seq in events["seq"].to_numpy(np.int64)[highest]]
+    return [int(seq) for seq in seqs[counts][highest]]
+
+
+def _events_of(
+    trace: RecordedTrace, within: Range, kinds: Sequence[str], device: str
+) -> list[npt.NDArray[np.int64]]:
+    """Return seq, kind, address and requested_bytes of the events of some kinds of a device."""
+    names = ("seq", "kind", "address", "requested_bytes")
+    parts = [
+        events.take(trace.devices_of(events) == device).select(*names) for events in trace.iter_events(within, kinds)
+    ]
+    none = np.zeros(0, np.int64)
+    return [np.concatenate([none, *(part[name].astype(np.int64) for part in parts)]) for name in names]
 
 
 def _highest_reserved(trace: RecordedTrace, within: Range, device: str) -> Peak:
-    columns = ("seq", "kind", "device", "nbytes")
-    events = trace.events(since=within.since, until=within.until, columns=columns, kinds=tuple(_SEGMENTS))
-    events = events[events["device"] == device]
-    level = np.cumsum(
-        events["kind"].astype(str).map(_SEGMENTS).to_numpy(np.int64) * events["nbytes"].to_numpy(np.int64)
-    )
+    seqs, kinds, _, sizes = _events_of(trace, within, tuple(_SEGMENTS), device)
+    signs = np.array([_SEGMENTS.get(kind, 0) for kind in KINDS], np.int64)
+    level = np.cumsum(signs[kinds] * sizes)
     looked_at = {within.first - 1}
     if len(level):
-        looked_at.add(int(events["seq"].iloc[int(level.argmax())]))
-    return _highest(trace, {seq: int(trace.segments(seq, device=device)["total_size"].sum()) for seq in looked_at})
+        looked_at.add(int(seqs[int(level.argmax())]))
+    return _highest(
+        trace, {seq: int(trace.replay.segments(seq + 1, device)["total_bytes"].sum()) for seq in looked_at}
+    )
 
 
 def _allocated(trace: RecordedTrace, seq: int, device: str) -> int:
     blocks = trace.replay.blocks(seq + 1, device)
-    return int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
+    return int(blocks["block_bytes"][blocks["state"] == ALLOCATED].sum())
 
 
 def _highest(trace: RecordedTrace, levels: dict[int, int]) -> Peak:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import re
 
-import pandas as pd
+import numpy as np
+import numpy.typing as npt
 
 from ...reading.recorded import RecordedTrace
+from ...reading.table import Table
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = PHASES = ("forward", "backward", "optimizer", "other")
 _OPTIM = re.compile(r"[/\\]torch[/\\]optim[/\\](\w+)\.py$")
@@ -64,13 +66,14 @@ class StackPhases:
         return phase, calls_closure
 
 
-def phases_of_blocks(trace: RecordedTrace, blocks: pd.DataFrame, known: StackPhases | None = None) -> pd.Series[str]:
-    """The phase in which each live block was allocated. blocks: as `Trace.live` returns them. known: the phases of the
-    stacks, where several tables of blocks are asked for."""
+def phases_of_blocks(
+    trace: RecordedTrace, blocks: Table, known: StackPhases | None = None
+) -> npt.NDArray[np.int64]:
+    """Return the phase in which each live block was allocated, as a number of PHASES. blocks: as `Replay.live` has
+    them. known: the phases of the stacks, where several tables of blocks are asked for."""
     phases = known or StackPhases(trace)
-    by_stack = {int(stack): phases.of_stack(int(stack)) for stack in blocks["stack_id"].unique()}
-    found = blocks["stack_id"].map(by_stack).astype(object)
-    traced_to = set(blocks.loc[blocks["backward"], "stack_id"])
-    found[(found == OTHER) & blocks["stack_id"].isin(traced_to)] = FORWARD
-    found[blocks["node_type"] != ""] = BACKWARD
-    return found
+    stacks, of_row = np.unique(blocks["stack_id"], return_inverse=True)
+    numbers = np.array([PHASES.index(phases.of_stack(stack)) for stack in stacks.tolist()], np.int64)
+    caused_backward = np.isin(stacks, blocks["stack_id"][blocks["backward"]])
+    numbers[(numbers == PHASES.index(OTHER)) & caused_backward] = PHASES.index(FORWARD)
+    return np.where(blocks["node_type"] != 0, PHASES.index(BACKWARD), numbers[of_row])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from ...errors import PositionError
@@ -23,7 +24,8 @@ def region_table(trace: RecordedTrace, *, peaks: bool = False, device: str | Non
             "end_ns": pd.Series([region.end_ns for region in regions], dtype="Int64"),
         }
     )
-    table["step"] = trace.positions.step_of(table["begin_seq"].to_numpy())
+    step = trace.positions.step_of(table["begin_seq"].to_numpy())
+    table["step"] = pd.arrays.IntegerArray(step.data, np.ma.getmaskarray(step))
     if peaks:
         ranges = [trace.range_of(region) for region in regions]
         device = device or next(iter(trace.devices), None)

@@ -12,11 +12,12 @@ import pandas as pd
 
 from ...reading.positions import Position, Range
 from ...reading.recorded import RecordedTrace
-from ...reading.roles import ROLES_SHOWN
+from ...reading.roles import ROLES, ROLES_SHOWN
+from ...reading.tables import no_rows
 from .ranges import ranges_between
 
-ROLE_TOTALS = ("role", "allocations", "bytes", "exact_bytes", "live_bytes", "live_blocks", "largest")
-_SUMS = ("allocations", "bytes", "exact_bytes")
+ROLE_TOTALS = ("role", "allocations", "total_bytes", "exact_bytes", "live_bytes", "live_blocks", "largest_bytes")
+_SUMS = ("allocations", "total_bytes", "exact_bytes")
 
 
 def role_totals(
@@ -38,31 +39,38 @@ def whole_role_totals(trace: RecordedTrace, until: Position = "end", *, device: 
 
 def range_role_totals(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> pd.DataFrame:
     """ROLE_TOTALS of some ranges together, which are in order and do not overlap: allocations are sums over them, what
-    is live is so at the end of the last one. live_change, one more column, is how much more of a role is live at the
+    is live is so at the end of the last one. live_bytes_change, one more column, is how much more of a role is live at the
     end of a range than at its beginning, summed over the ranges."""
     device = trace.named_device(device)
     table = _totals(trace, ranges, device)
     change = pd.Series(0, index=table.index)
     for within in ranges:
         change += _live(trace, within.end, device)["live_bytes"] - _live(trace, within.first, device)["live_bytes"]
-    return _ordered(table.assign(live_change=change))
+    return _ordered(table.assign(live_bytes_change=change))
 
 
 def _totals(trace: RecordedTrace, ranges: Sequence[Range], device: str | None) -> pd.DataFrame:
-    found = [trace.replay.role_allocations(within.first, within.end, device) for within in ranges]
-    made = pd.concat(found).groupby("role")
+    frames = [
+        table.to_frame().assign(role=[*ROLES])
+        for within in ranges
+        for name, table in trace.replay.role_allocations(within.first, within.end).items()
+        if device in (None, name)
+    ]
+    made = pd.concat(frames or [no_rows(("role", *_SUMS, "largest_bytes"))]).groupby("role", observed=False)
     table = _live(trace, ranges[-1].end, device)
     for name in _SUMS:
         table[name] = made[name].sum().reindex(table.index, fill_value=0).astype(np.int64)
-    return table.assign(largest=made["largest"].max().reindex(table.index, fill_value=0).astype(np.int64))
+    largest = made["largest_bytes"].max().reindex(table.index, fill_value=0).astype(np.int64)
+    return table.assign(largest_bytes=largest)
 
 
 def _live(trace: RecordedTrace, until: int, device: str | None) -> pd.DataFrame:
     """live_bytes and live_blocks of each role before an event."""
-    sizes = trace.replay.live(until, device).groupby("role", observed=False)["nbytes"]
-    table = pd.DataFrame({"live_bytes": sizes.sum(), "live_blocks": sizes.size()})
-    table.index = table.index.astype(object)
-    return table.reindex([*ROLES_SHOWN], fill_value=0).astype(np.int64)
+    held = np.zeros((len(ROLES_SHOWN), 2), np.int64)
+    for name in [device] if device else trace.replay.devices:
+        for role, (size, _, blocks) in trace.replay.role_bytes(until, name).items():
+            held[ROLES_SHOWN.index(role)] += size, blocks
+    return pd.DataFrame(held, columns=["live_bytes", "live_blocks"], index=[*ROLES_SHOWN])
 
 
 def _ordered(table: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.roles import UNKNOWN
 
@@ -40,9 +39,8 @@ class RoleShares:
         return any(part.role != UNKNOWN for part in self.roles)
 
 
-def roles_of(trace: RecordedTrace, device: str, at: Position) -> RoleShares:
-    """What is live on a device at a position, by role."""
-    until = trace.first_event_after(at, device)
+def roles_before(trace: RecordedTrace, device: str, until: int) -> RoleShares:
+    """Return what is live on a device before event `until`, by role."""
     held = trace.replay.role_bytes(until, device)
     parts = tuple(RoleBytes(role, size, exact, blocks) for role, (size, exact, blocks) in held.items())
     return RoleShares(parts, are_named(trace, device))

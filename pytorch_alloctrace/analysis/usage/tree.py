@@ -7,18 +7,25 @@ calls itself from one line, over and over, is one call there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import numpy as np
+import numpy.typing as npt
 
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, StackIndex
+from ...reading.table import Table, sums, texts
+from .composition import live_blocks
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TREE_COLUMNS = (
     *("depth", "function", "filename", "line", "source", "user"),
-    *("bytes", "share", "own_bytes", "blocks", "backward_bytes", "stack_id"),
+    *("live_bytes", "share", "own_bytes", "live_blocks", "live_backward_bytes", "stack_id"),
 )
 
 DEEPEST = 200
@@ -72,12 +79,8 @@ class Tree:
         return dataclasses.replace(self, calls=_head(self.calls, top))
 
     @property
-    def table(self) -> pd.DataFrame:
-        """A row a call, each followed by what it called.
-
-        Columns: depth (from 0), function, filename, line, source, user, bytes, share, own_bytes, blocks,
-        backward_bytes, stack_id (see `Call`).
-        """
+    def table(self) -> Table:
+        """A row a call, each followed by what it called: TREE_COLUMNS. depth: from 0; the others: see `Call`."""
         rows = [
             (
                 *(depth, call.site.function, call.site.filename, call.site.line, call.site.source, call.site.user),
@@ -85,7 +88,18 @@ class Tree:
             )
             for depth, call in _walk(self.calls, 0)
         ]
-        return pd.DataFrame(rows, columns=[*TREE_COLUMNS])
+        columns = zip(TREE_COLUMNS, zip(*rows, strict=True) if rows else [()] * len(TREE_COLUMNS), strict=True)
+        return Table({name: _column(name, values) for name, values in columns})
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return `table` as a DataFrame."""
+        return self.table.to_frame()
+
+
+def _column(name: str, values: Sequence[Any]) -> npt.NDArray[Any]:
+    if name in ("function", "filename", "source"):
+        return texts(values)
+    return np.array(values, {"user": np.bool_, "share": np.float64}.get(name, np.int64))
 
 
 def _head(calls: tuple[Call, ...], top: int) -> tuple[Call, ...]:
@@ -100,20 +114,20 @@ def _walk(calls: tuple[Call, ...], depth: int) -> Iterator[tuple[int, Call]]:
 
 def tree_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, all_frames: bool = False) -> Tree:
     """See `Trace.tree`."""
-    return tree_of(trace, trace.live(at, device=device), all_frames=all_frames)
+    return tree_of(trace, live_blocks(trace, trace.first_event_after(at, device), device), all_frames=all_frames)
 
 
-def tree_of(trace: RecordedTrace, blocks: pd.DataFrame, *, all_frames: bool = False) -> Tree:
-    """The same from live blocks (`Trace.live`)."""
-    held = blocks.assign(backward_nbytes=blocks["nbytes"].where(blocks["backward"].astype(bool), 0))
-    sums = held.groupby("stack_id").agg(
-        bytes=("nbytes", "sum"), blocks=("nbytes", "size"), backward=("backward_nbytes", "sum")
-    )
+def tree_of(trace: RecordedTrace, blocks: Table, *, all_frames: bool = False) -> Tree:
+    """Return the same from live blocks (`live_blocks`)."""
+    stacks, of_row = np.unique(blocks["stack_id"], return_inverse=True)
+    sizes, count = blocks["requested_bytes"], len(stacks)
+    held, number = sums(of_row, sizes, count), np.bincount(of_row, minlength=count)
+    backward = sums(of_row, np.where(blocks["backward"], sizes, 0), count)
     made = _Made(trace.stacks, all_frames)
     # The stack that holds the most is the first to reach the calls that are on it.
-    for stack, row in sums.sort_values("bytes", ascending=False, kind="stable").iterrows():
-        made.add(int(str(stack)), int(row["bytes"]), int(row["blocks"]), int(row["backward"]))
-    return Tree(int(sums["bytes"].sum()), int(sums["blocks"].sum()), made.calls())
+    for row in np.argsort(-held, kind="stable").tolist():
+        made.add(int(stacks[row]), int(held[row]), int(number[row]), int(backward[row]))
+    return Tree(int(held.sum()), len(blocks), made.calls())
 
 
 @dataclass

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ..._replay import LaneResult
 from ...reading.recorded import RecordedTrace
@@ -23,6 +23,9 @@ from ..free_memory.refused_requests import ENDED, find_refused_requests
 from .model import Card, Check, Model
 from .prediction import Outcome, card_of, outcome
 from .settings import AS_RECORDED, Setting, parse_setting
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MARGIN = 0.05
 """What a program should have more than it fits on: it moves by some percent with the addresses that the driver gives,
@@ -103,9 +106,10 @@ class Fit:
     fittings: tuple[Fitting, ...] = field(repr=False)
     """One a setting."""
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row a setting; sizes in bytes, exceptions a tuple of them."""
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row a setting; sizes in bytes, exceptions a tuple of them."""
+        import pandas as pd
+
         rows = [
             (
                 *(one.setting.text, one.smallest, one.recommended, one.without_retries),

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..._replay import NO_LIMIT, LaneOptions, LaneResult
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
@@ -17,6 +19,7 @@ LEAST_REPRODUCED = 0.9
 """A model that makes fewer of the recorded segment events says nothing about others."""
 _MOST_BLOCKS = 6_000_000
 """Live blocks of all lanes of a pass: each takes some hundred bytes. What is more is another pass."""
+_TIMELINE_POINTS = 2000
 _FEW = 200_000
 """Requests of a trace that are run under more orders of addresses."""
 UNLIMITED = 1 << 40
@@ -96,15 +99,13 @@ class Model:
     @property
     def total(self) -> int | None:
         """Bytes of the recorded device; None if unknown."""
-        hardware = self.trace.hardware.set_index("device")["bytes"]
-        samples = self.trace.driver_memory(device=self.device)["total"].dropna()
-        found = hardware.get(self.device, samples.max() if len(samples) else None)
-        return None if found is None else int(found)
+        samples = np.ma.compressed(self.trace.driver_samples(self.device)["total_bytes"])
+        return self.trace.device_bytes.get(self.device, int(samples.max()) if len(samples) else None)
 
     @property
     def outside(self) -> int | None:
         """The most bytes that torch did not get of the recorded device; None if no sample of the driver says."""
-        samples = self.trace.driver_memory(device=self.device)["outside"].dropna()
+        samples = np.ma.compressed(self.trace.driver_samples(self.device)["outside_bytes"])
         return max(int(samples.max()), 0) if len(samples) else None
 
     def orders(self) -> list[tuple[str, int]]:
@@ -154,8 +155,7 @@ class Model:
     @functools.cached_property
     def _live_blocks(self) -> int:
         """About the most there were at once."""
-        timeline = self.trace.timeline()
-        return int(timeline.loc[timeline["device"] == self.device, "blocks"].max() or 0)
+        return int(self.trace.timeline(_TIMELINE_POINTS, self.device)["blocks"].max(initial=0))
 
     def _first_pass(self, lanes: Sequence[LaneOptions]) -> list[LaneResult]:
         itself = LaneOptions(order="recorded", total=self.total or UNLIMITED)

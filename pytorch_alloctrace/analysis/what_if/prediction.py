@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ..._replay import LaneRefusal, LaneResult
+from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from .model import USUAL_OUTSIDE, Card, Check, Model
 from .settings import RECORDED, SENSIBLE, Setting, parse_setting
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = (
     *("setting", "fits", "peak_reserved_low", "peak_reserved_high", "on_device", "retries_low", "retries_high"),
@@ -94,9 +97,10 @@ class WhatIf:
     outcomes: tuple[Outcome, ...] = field(repr=False)
     """The first as recorded, then one a setting: as they were asked for or, if none was, the best first."""
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row an outcome. Sizes in bytes; refused_seq and refused_bytes <NA> where nothing is refused."""
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row an outcome. Sizes in bytes; refused_seq and refused_bytes <NA> where nothing is refused."""
+        import pandas as pd
+
         rows = [
             (
                 *(one.setting.text, one.fits, *one.peak_reserved, one.on_device, *one.retries),
@@ -194,9 +198,8 @@ def _range(numbers: Iterable[int]) -> tuple[int, int]:
 
 
 def _refused(trace: RecordedTrace, refusal: LaneRefusal) -> Refused:
-    columns = ("stack_id", "forward_stack_id")
-    row = trace.events(since=refusal.seq - 1, until=refusal.seq, columns=columns).iloc[0]
-    stack = int(row["forward_stack_id"] or row["stack_id"])
+    [events] = trace.iter_events(Range(refusal.seq, refusal.seq + 1))
+    stack = int(events["forward_stack_id"][0] or events["stack_id"][0])
     return Refused(
         refusal.seq,
         refusal.requested,

@@ -7,9 +7,12 @@ import pickle
 from collections import deque
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from ...reading.frees import in_two_events
+from ...reading import event_tables, tables
+from ...reading.frees import devices_with_two_events, were_not_requested
+from ...reading.kinds import KINDS
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ..tables import rows
@@ -22,7 +25,7 @@ _ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
     *("snapshot", "oom"),
 )
-_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "pool", "stack_id")
+_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "requested_bytes", "stream", "pool", "stack_id")
 
 
 def memory_viz(
@@ -74,15 +77,15 @@ def _index(device: str) -> int | None:
 
 
 def _segments(trace: RecordedTrace, at: Position, device: str | None, frames: _Frames) -> list[dict[str, Any]]:
-    blocks = trace.blocks(at, device=device)
+    blocks = tables.blocks(trace, at, device=device)
     by_segment: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in rows(blocks[["device", "segment", "address", "nbytes", "requested_size", "state", "stack_id"]]):
+    for row in rows(blocks[["device", "segment", "address", "block_bytes", "requested_bytes", "state", "stack_id"]]):
         is_free = row["state"] == "inactive"
         by_segment.setdefault((row["device"], int(row["segment"])), []).append(
             {
                 "address": int(row["address"]),
-                "size": int(row["nbytes"]),
-                "requested_size": int(row["requested_size"]),
+                "size": int(row["block_bytes"]),
+                "requested_size": int(row["requested_bytes"]),
                 "state": str(row["state"]),
                 "frames": [] if is_free else frames.of(int(row["stack_id"])),
             }
@@ -91,10 +94,10 @@ def _segments(trace: RecordedTrace, at: Position, device: str | None, frames: _F
         {
             "device": _index(row["device"]),
             "address": int(row["address"]),
-            "total_size": int(row["total_size"]),
-            "allocated_size": int(row["allocated_size"]),
-            "active_size": int(row["active_size"]),
-            "requested_size": int(row["requested_size"]),
+            "total_size": int(row["total_bytes"]),
+            "allocated_size": int(row["allocated_bytes"]),
+            "active_size": int(row["active_bytes"]),
+            "requested_size": int(row["requested_bytes"]),
             "stream": int(row["stream"]),
             "segment_type": row["segment_type"],
             "segment_pool_id": tuple(row["segment_pool_id"]),
@@ -102,7 +105,7 @@ def _segments(trace: RecordedTrace, at: Position, device: str | None, frames: _F
             "frames": [],
             "blocks": by_segment.get((row["device"], int(row["address"])), []),
         }
-        for row in rows(trace.segments(at, device=device))
+        for row in rows(tables.segments(trace, at, device=device))
         if _index(row["device"]) is not None
     ]
 
@@ -129,14 +132,26 @@ def _last_events(
     # So that a trace of any size takes no more memory than the events that are kept.
     kept: deque[pd.DataFrame] = deque()
     count = 0
-    for chunk in trace.iter_events(since=since, until=until, columns=_COLUMNS, kinds=kinds):
+    for chunk in event_tables.iter_events(trace, since=since, until=until, columns=_COLUMNS, kinds=kinds):
         kept.append(chunk if named is None else chunk[chunk["device"] == named])
         count += len(kept[-1])
         while count - len(kept[0]) >= most:
             count -= len(kept.popleft())
     if not kept:
         return pd.DataFrame()
-    return in_two_events(trace, pd.concat(kept, ignore_index=True).tail(most)).tail(most)
+    return _in_two_events(trace, pd.concat(kept, ignore_index=True).tail(most)).tail(most)
+
+
+def _in_two_events(trace: RecordedTrace, events: pd.DataFrame) -> pd.DataFrame:
+    """The same with both events of each free of the caching allocator, as torch reports them. What was one event has
+    its number twice."""
+    events = events.assign(kind=events["kind"].astype(str), device=events["device"].astype(str))
+    kinds = np.array([KINDS.index(kind) for kind in events["kind"]], np.int64)
+    seq, address = events["seq"].to_numpy(np.int64), events["address"].to_numpy(np.int64)
+    is_alone = were_not_requested(trace, seq, kinds, events["device"].to_numpy(object), address)
+    is_alone &= events["device"].isin(devices_with_two_events(trace)).to_numpy(bool)
+    requests = events[is_alone].assign(kind="free_requested")
+    return pd.concat([requests, events], ignore_index=True).sort_values("seq", kind="stable", ignore_index=True)
 
 
 def _event(row: dict[str, Any], frames: _Frames) -> dict[str, Any]:
@@ -145,7 +160,7 @@ def _event(row: dict[str, Any], frames: _Frames) -> dict[str, Any]:
     return {
         "action": str(row["kind"]),
         where: int(row["address"]),
-        "size": int(row["nbytes"]),
+        "size": int(row["requested_bytes"]),
         "stream": int(row["stream"]),
         "time_us": int(row["time_ns"]) // 1000,
         "compile_context": "N/A",

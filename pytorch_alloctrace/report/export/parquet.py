@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pandas as pd
 
 from ...errors import MissingPackageError
-from ...reading.event_table import EVENT_COLUMNS
+from ...reading.event_tables import EVENT_COLUMNS, iter_events
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
+from ...reading.tables import site_columns
 
 _TEXTS = ("kind", "device", "pool", "site", "filename", "function")
-_UNSIGNED = ("address",)
 
 
 def write_parquet(
@@ -28,18 +28,13 @@ def write_parquet(
     named = trace.named_device(device)
     names = (*EVENT_COLUMNS, "site", "filename", "line", "function")
 
-    def kind(name: str) -> Any:
-        if name in _TEXTS:
-            return pyarrow.string()
-        return pyarrow.uint64() if name in _UNSIGNED else pyarrow.int64()
-
-    schema = pyarrow.schema([(name, kind(name)) for name in names])
+    schema = pyarrow.schema([(name, pyarrow.string() if name in _TEXTS else pyarrow.int64()) for name in names])
     with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-        for chunk in trace.iter_events(since=since, until=until):
+        for chunk in iter_events(trace, since=since, until=until):
             events = chunk if named is None else chunk[chunk["device"] == named]
             writer.write_table(pyarrow.Table.from_pandas(_with_sites(trace, events), schema, preserve_index=False))
 
 
 def _with_sites(trace: RecordedTrace, events: pd.DataFrame) -> pd.DataFrame:
     pools = events["pool"].map(lambda pool: f"{pool[0]},{pool[1]}")
-    return events.assign(pool=pools, **trace.stacks.site_columns(events["stack_id"].to_numpy()))
+    return events.assign(pool=pools, **site_columns(trace.stacks, events["stack_id"].to_numpy()))

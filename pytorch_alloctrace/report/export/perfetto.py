@@ -7,13 +7,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ...reading.opened import POINTS
-from ...reading.positions import Position
-from ...reading.recorded import RecordedTrace
-from ...reading.timeline import intervals_of_range
-from ..tables import rows
+import numpy as np
 
-_COUNTERS = ("requested", "allocated", "active", "reserved", "stranded", "releasable")
+from ...reading.kinds import MARK
+from ...reading.positions import Position, Range
+from ...reading.recorded import RecordedTrace
+from ...reading.replay import MEASURES
+from ...reading.timeline import POINTS, in_range
+
+_COUNTERS = (*MEASURES[:4], "stranded_bytes", "releasable_bytes")
 _PROCESS, _STEPS, _REGIONS = 1, 1, 2
 
 
@@ -46,21 +48,23 @@ def _names(trace: RecordedTrace) -> Iterator[dict[str, Any]]:
 def _counters(
     trace: RecordedTrace, since_ns: int | None, until_ns: int | None, device: str | None
 ) -> Iterator[dict[str, Any]]:
-    timeline = intervals_of_range(trace.timeline(POINTS, device=device), since_ns, until_ns)
     width = max(trace.end_ns - trace.begin_ns, 1) / POINTS / 1000
-    for name, table in timeline.groupby("device", sort=False):
+    named = trace.named_device(device)
+    for name in [named] if named else trace.replay.devices:
+        table = trace.timeline(POINTS, name)
+        table = table.take(in_range(table, since_ns, until_ns))
         for measure in _COUNTERS:
-            if table[measure].isna().all():
+            if np.ma.getmaskarray(table[measure]).all():
                 continue
             before, latest = None, 0.0
-            for row in rows(table[["time_ns", measure, f"{measure}_max"]]):
-                at = _microseconds(trace, int(row["time_ns"]))
-                highest, last = int(row[f"{measure}_max"]), int(row[measure])
+            columns = (table[column].tolist() for column in ("time_ns", measure, f"{measure}_max"))
+            for time_ns, last, highest in zip(*columns, strict=True):
+                at = _microseconds(trace, time_ns)
                 for offset, value in ((0.0, highest), (0.999 * width, last)):
                     if value != before:
                         # Borders of intervals are exact to some hundred nanoseconds: no time goes back.
                         latest = max(latest, at + offset)
-                        yield _counter(f"{name} {measure}", latest, value)
+                        yield _counter(f"{name} {measure.removesuffix('_bytes')}", latest, value)
                     before = value
 
 
@@ -70,9 +74,10 @@ def _counter(name: str, at: float, value: int) -> dict[str, Any]:
 
 def _slices(trace: RecordedTrace) -> Iterator[dict[str, Any]]:
     begin = 0.0
-    for row in rows(trace.steps()[["step", "time_ns"]]):
-        end = _microseconds(trace, int(row["time_ns"]))
-        yield _slice(f"step {row['step']}", _STEPS, begin, end)
+    steps = trace.steps()
+    for step, time_ns in zip(steps["step"].tolist(), steps["time_ns"].tolist(), strict=True):
+        end = _microseconds(trace, time_ns)
+        yield _slice(f"step {step}", _STEPS, begin, end)
         begin = end
     for region in trace.positions.regions:
         end_ns = trace.end_ns if region.end_ns is None else region.end_ns
@@ -86,10 +91,10 @@ def _slice(name: str, thread: int, begin: float, end: float) -> dict[str, Any]:
 
 
 def _instants(trace: RecordedTrace) -> Iterator[dict[str, Any]]:
-    marks = trace.marks()
-    found = [(str(row["name"]), int(row["time_ns"])) for row in rows(marks[marks["kind"] == "mark"])]
-    refused = trace.events(kinds=["oom"], columns=["time_ns", "device"])
-    found += [(f"out of memory on {row['device']}", int(row["time_ns"])) for row in rows(refused)]
-    for name, time_ns in found:
+    instants = [(name, time_ns) for kind, _, time_ns, name in trace.positions.marks if kind == MARK]
+    for refused in trace.iter_events(Range(0, trace.end_seq), ["oom"], with_state=False):
+        devices, times = trace.devices_of(refused).tolist(), refused["time_ns"].tolist()
+        instants += [(f"out of memory on {device}", at) for device, at in zip(devices, times, strict=True)]
+    for name, time_ns in instants:
         at = round(_microseconds(trace, time_ns), 3)
         yield {"ph": "i", "s": "p", "name": name, "pid": _PROCESS, "tid": _REGIONS, "ts": at}

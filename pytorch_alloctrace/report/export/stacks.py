@@ -92,16 +92,19 @@ def _sizes(
 ) -> Iterator[tuple[list[Frame], int]]:
     """The stacks, outermost frame first, and the bytes that each holds, or allocated in the range; requested bytes."""
     if since is None and until is None:
-        totals = trace.stack_totals("end" if at is None else at, device=device).set_index("stack_id")["live_bytes"]
+        table = trace.stack_totals("end" if at is None else at, device=device)
+        totals = dict(zip(table["stack_id"].tolist(), table["live_bytes"].tolist(), strict=True))
     else:
         within = trace.range(since, until, device=device)
-        after = trace.stack_totals(within.until, device=device).set_index("stack_id")["bytes"]
-        before = trace.stack_totals(within.since, device=device).set_index("stack_id")["bytes"]
-        totals = after.sub(before, fill_value=0)
-    totals = totals[totals > 0]
-    for stack, size in totals.items():
-        found = whole_or_cut(trace.frames(int(str(stack))), len(totals))
-        yield ([*reversed(found)] or [trace.stacks.frame(int(str(stack)))]), int(size)
+        before, after = (
+            dict(zip(table["stack_id"].tolist(), table["total_bytes"].tolist(), strict=True))
+            for table in (trace.stack_totals(at, device=device) for at in (within.since, within.until))
+        )
+        totals = {stack: size - before.get(stack, 0) for stack, size in after.items()}
+    sizes = {stack: size for stack, size in totals.items() if size > 0}
+    for stack, size in sizes.items():
+        frames = whole_or_cut(trace.frames(stack), len(sizes))
+        yield ([*reversed(frames)] or [trace.stacks.frame(stack)]), size
 
 
 def whole_or_cut(frames: list[Frame], stacks: int) -> list[Frame]:

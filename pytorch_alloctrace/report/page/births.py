@@ -38,7 +38,7 @@ class Births:
         self._trace = trace
         self._numbers = SiteNumbers(trace.stacks)
         self._known: dict[tuple[str, int], _Live] = {}
-        self._steps = trace.steps()["step"].to_numpy(np.int64)
+        self._steps = trace.steps()["step"]
 
     def of(self, leak: Leak) -> dict[str, Any]:
         """The blocks of its lines that were live when it was judged, by birth: bytes in each of a number of bars."""
@@ -63,11 +63,11 @@ class Births:
         found = self._known.get((device, judged_at))
         if found is None:
             blocks = self._trace.replay.live(judged_at + 1, device)
-            blocks = blocks[~blocks["older"].to_numpy(bool)]
+            blocks = blocks.take(~blocks["older"])
             found = self._known[device, judged_at] = _Live(
-                blocks["birth_seq"].to_numpy(np.int64),
-                blocks["birth_ns"].to_numpy(np.int64),
-                blocks["nbytes"].to_numpy(np.int64),
+                blocks["birth_seq"],
+                blocks["birth_ns"],
+                blocks["requested_bytes"],
                 rows_of(self._numbers.of(blocks["stack_id"])),
             )
         return found

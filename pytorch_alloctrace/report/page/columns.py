@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from ..site_names import printable
 
@@ -34,9 +33,9 @@ class Columns:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def add(self, values: npt.ArrayLike | pd.Series[Any], *, differences: bool = True) -> list[int]:
-        """Keeps a column; returns what the JSON says about it: where it begins, how many values it has, and whether
-        they are differences. What is missing becomes MISSING."""
+    def add(self, values: Any, *, differences: bool = True) -> list[int]:
+        """Keep a column of integers; return what the JSON says about it: where it begins, how many values it has, and
+        whether they are differences. What is missing becomes MISSING."""
         numbers = _integers(values)
         written = np.diff(numbers, prepend=np.int64(0)) if differences else numbers
         data = _variable_length(written)
@@ -69,12 +68,8 @@ def unpacked(text: str) -> tuple[Any, bytes]:
     return json.loads(whole[4 : 4 + length]), whole[4 + length :]
 
 
-def _integers(values: npt.ArrayLike | pd.Series[Any]) -> npt.NDArray[np.int64]:
-    if isinstance(values, pd.Series):
-        if values.dtype == np.uint64:  # addresses: the highest bit has no meaning in a difference
-            return values.to_numpy(np.uint64).astype(np.int64)
-        return np.asarray(values.astype("Int64").to_numpy(np.int64, na_value=MISSING))
-    return np.asarray(values).astype(np.int64)
+def _integers(values: Any) -> npt.NDArray[np.int64]:
+    return np.asarray(np.ma.filled(values, MISSING)).astype(np.int64)
 
 
 def _variable_length(numbers: npt.NDArray[np.int64]) -> bytes:

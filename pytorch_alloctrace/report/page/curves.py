@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from ...reading.opened import POINTS
+from ...reading.kinds import KINDS, MARK
+from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import MEASURES
+from ...reading.timeline import POINTS
 from .bounds import Bounds
 from .columns import Columns
+
+_TAKEN = ("segment_alloc", "segment_map")
 
 
 def packed_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, columns: Columns) -> dict[str, Any]:
@@ -20,20 +23,21 @@ def packed_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, 
     higher and lower it was within them, so that no peak is lost."""
     made: dict[str, Any] = {"points": POINTS, "devices": {}}
     for device in devices:
-        rows = trace.timeline(POINTS, device=device)
+        rows = trace.timeline(POINTS, device)
+        outside: Any = rows["outside_bytes"]
         measures = {}
         for name in MEASURES:
-            if rows[name].isna().all():
+            if np.ma.getmaskarray(rows[name]).all():
                 continue
             at_end, least, most = rows[name], rows[f"{name}_min"], rows[f"{name}_max"]
-            measures[name] = {
+            measures[name.removesuffix("_bytes")] = {
                 "last": columns.add(at_end),
                 "above": columns.add(most - at_end, differences=False),
                 "below": columns.add(at_end - least, differences=False),
             }
         made["devices"][device] = {
             "measures": measures,
-            "outside": None if rows["outside"].isna().all() else columns.add(rows["outside"]),
+            "outside": None if np.ma.getmaskarray(outside).all() else columns.add(outside),
             "blocks": columns.add(rows["blocks"]),
             "segment_events": _segment_events(trace, device, bounds, columns),
             "capacity": capacity(trace, device),
@@ -43,28 +47,29 @@ def packed_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, 
 
 def capacity(trace: RecordedTrace, device: str) -> int | None:
     """The bytes of a device; None if unknown."""
-    found = trace.hardware.set_index("device")["bytes"].get(device)
-    if found is None:
-        samples = trace.driver_memory(device=device)
-        found = samples["total"].max() if len(samples) else None
-    return None if found is None or pd.isna(found) else int(found)
+    totals = np.ma.compressed(trace.driver_samples(device)["total_bytes"])
+    return trace.device_bytes.get(device, int(totals.max()) if len(totals) else None)
 
 
 def _segment_events(trace: RecordedTrace, device: str, bounds: Bounds, columns: Columns) -> dict[str, Any]:
     """When segments were taken from the driver and returned; of very many the largest."""
-    kinds = ["segment_alloc", "segment_free", "segment_map", "segment_unmap"]
     counts = trace.kind_counts
-    known = [kind for kind in kinds if counts.get(kind)]
-    found = trace.events(kinds=known, columns=["time_ns", "kind", "device", "nbytes"])
-    found = found[found["device"] == device]
-    left_out = max(len(found) - bounds.segment_events, 0)
+    kinds = [kind for kind in (*_TAKEN, "segment_free", "segment_unmap") if counts.get(kind)]
+    none = np.zeros(0, np.int64)
+    times, signed = [none], [none]
+    for events in trace.iter_events(Range(0, trace.end_seq), kinds, with_state=False):
+        own = events.take(trace.devices_of(events) == device)
+        is_taken = np.isin(own["kind"], [KINDS.index(kind) for kind in _TAKEN])
+        times.append(own["time_ns"])
+        signed.append(np.where(is_taken, 1, -1) * own["requested_bytes"])
+    time, size = np.concatenate(times), np.concatenate(signed)
+    left_out = max(len(time) - bounds.segment_events, 0)
     if left_out:
-        found = found.nlargest(bounds.segment_events, "nbytes").sort_values("time_ns")
-    is_taken = found["kind"].isin(["segment_alloc", "segment_map"]).to_numpy(bool)
-    signed = np.where(is_taken, 1, -1) * found["nbytes"].to_numpy(np.int64)
+        largest = np.sort(np.argsort(-np.abs(size), kind="stable")[: bounds.segment_events])
+        time, size = time[largest], size[largest]
     return {
-        "time": columns.add(found["time_ns"].to_numpy(np.int64) - trace.begin_ns),
-        "bytes": columns.add(signed, differences=False),
+        "time": columns.add(time - trace.begin_ns),
+        "bytes": columns.add(size, differences=False),
         "left_out": left_out,
     }
 
@@ -72,20 +77,16 @@ def _segment_events(trace: RecordedTrace, device: str, bounds: Bounds, columns: 
 def packed_positions(trace: RecordedTrace, bounds: Bounds, columns: Columns) -> dict[str, Any]:
     """The steps, marks and regions. Times since the recording began."""
     steps = trace.steps()
-    marks = trace.marks()
-    marks = marks[marks["kind"] == "mark"]
+    marks = [(name, seq, time_ns) for kind, seq, time_ns, name in trace.positions.marks if kind == MARK]
     regions = list(trace.positions.regions)
     begin = trace.begin_ns
     return {
         "steps": {
             "number": columns.add(steps["step"]),
             "seq": columns.add(steps["seq"]),
-            "time": columns.add(steps["time_ns"].to_numpy(np.int64) - begin),
+            "time": columns.add(steps["time_ns"] - begin),
         },
-        "marks": [
-            [str(name), int(seq), int(time_ns) - begin]
-            for name, seq, time_ns in zip(marks["name"], marks["seq"], marks["time_ns"], strict=True)
-        ][: bounds.marks],
+        "marks": [[name, seq, time_ns - begin] for name, seq, time_ns in marks[: bounds.marks]],
         "regions": [
             [region.name, region.begin_ns - begin, (trace.end_ns if region.end_ns is None else region.end_ns) - begin]
             for region in regions[: bounds.marks]

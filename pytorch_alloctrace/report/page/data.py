@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from ...analysis.summary import Summary, summarize
+from ...reading.kinds import device_name
 from ...reading.recorded import RecordedTrace
 from ..site_names import SiteNames, printable
 from .bounds import MOMENT, bounds_for
@@ -86,7 +87,7 @@ def moment_data(trace: RecordedTrace, seq: int) -> str:
     """What a page that is live asks for: the memory after any event, in full detail."""
     bounds = MOMENT
     columns = Columns()
-    stacks = PageStacks(trace.stacks, SiteNames(str(trace.header.get("working_directory", ""))))
+    stacks = PageStacks(trace.stacks, SiteNames(trace.working_directory))
     devices = []
     for device in trace.devices[: bounds.devices]:
         holdings = holdings_of(trace, device, [seq], bounds)
@@ -112,8 +113,7 @@ def _step(trace: RecordedTrace, seq: int) -> int:
 
 
 def _hardware_name(trace: RecordedTrace, device: str) -> str:
-    found = trace.hardware.set_index("device")["name"].get(device)
-    return str(found) if isinstance(found, str) else ""
+    return next((one.name for one in trace.reader.devices() if device_name(one.device_type, one.device_index) == device), "")
 
 
 def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bool) -> dict[str, Any]:

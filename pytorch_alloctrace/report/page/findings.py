@@ -28,8 +28,17 @@ _OOM_FIGURES = (
     *("seq", "device", "step", "verdict", "requested", "segment_size", "largest_free", "device_free", "device_total"),
     *("reserved", "allocated", "free_here", "free_elsewhere", "outside", "outcome"),
 )
-_SITE_FIGURES = ("allocations", "bytes", "live_bytes", "live_blocks", "largest")
-_STEP_FIGURES = ("allocations_per_step", "bytes_per_step", "retained_per_step")
+_SITE_FIGURES = {
+    "allocations": "allocations",
+    "total_bytes": "bytes",
+    "live_bytes": "live_bytes",
+    "live_blocks": "live_blocks",
+    "largest_bytes": "largest",
+    "allocations_per_step": "allocations_per_step",
+    "bytes_per_step": "bytes_per_step",
+    "retained_bytes_per_step": "retained_per_step",
+}
+"""Columns of `Trace.lifetimes`, and what the page calls them."""
 
 
 def packed_findings(
@@ -111,12 +120,12 @@ def packed_refusals(
 def packed_sites(trace: RecordedTrace, device: str, stacks: PageStacks, bounds: Bounds) -> dict[str, Any]:
     """What each line allocated on a device, the most bytes first."""
     table = whole_lifetimes(trace, device=device, slow_calls=False).table(trace.stacks, "line")
-    table = table[(table["bytes"] > 0) | (table["live_bytes"] > 0)]
+    table = table[(table["total_bytes"] > 0) | (table["live_bytes"] > 0)]
     shown = table.head(bounds.sites)
-    figures = [*_SITE_FIGURES, *_STEP_FIGURES]
+    figures = [*_SITE_FIGURES]
     values = records(shown[figures]) if len(shown) else []
     return {
-        "columns": figures,
+        "columns": [*_SITE_FIGURES.values()],
         "rows": [
             [stacks.site(int(row["stack_id"])), *(_number(value[name]) for name in figures)]
             for row, value in zip(rows(shown), values, strict=True)

@@ -37,15 +37,15 @@ def holdings_of(trace: RecordedTrace, device: str, seqs: Sequence[int], bounds: 
     tables = []
     for moment, seq in enumerate(seqs):
         totals = trace.stack_totals(seq, device=device)
-        held = totals[totals["live_blocks"] > 0]
+        held = totals.take(totals["live_blocks"] > 0)
         tables.append(
             pd.DataFrame(
                 {
                     "moment": moment,
-                    "stack_id": held["stack_id"].to_numpy(np.int64),
-                    "bytes": held["live_bytes"].to_numpy(np.int64),
-                    "blocks": held["live_blocks"].to_numpy(np.int64),
-                    "backward_bytes": held["live_backward_bytes"].to_numpy(np.int64),
+                    "stack_id": held["stack_id"],
+                    "bytes": held["live_bytes"],
+                    "blocks": held["live_blocks"],
+                    "backward_bytes": held["live_backward_bytes"],
                 }
             )
         )

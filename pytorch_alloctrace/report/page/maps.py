@@ -10,27 +10,28 @@ import numpy as np
 import pandas as pd
 
 from ...analysis.free_memory.allocator import SettingsHistory
-from ...analysis.free_memory.fragmentation import Fragmentation, fragmentation_of
+from ...analysis.free_memory.fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
 from ...analysis.free_memory.pinning import pinning_lines
 from ...analysis.usage.composition import composition_of
 from ...analysis.usage.phases import PHASES, StackPhases, phases_of_blocks
 from ...reading.recorded import RecordedTrace
-from ...reading.roles import UNKNOWN
-from ..tables import records, rows
+from ...reading.roles import ROLES, UNKNOWN
+from ...reading.table import ALLOCATED, INACTIVE, PENDING_FREE, Table, sums
+from ..tables import rows
 from .bounds import Bounds
 from .columns import MISSING, Columns
 from .holdings import Holdings, runs
 from .names import PageStacks
 
-_SEGMENT = ["address", "total_size", "stream", "pool", "is_large", "is_expandable"]
-_BLOCK = ["segment", "address", "nbytes", "requested_size", "state", "stack_id", "birth_seq", "birth_time"]
-_STATES = {"active_allocated": 0, "active_pending_free": 1, "inactive": 2}
+_SEGMENT = ["address", "total_bytes", "stream", "pool", "is_large", "is_expandable"]
+_BLOCK = ["segment", "address", "block_bytes", "requested_bytes", "state", "stack_id", "birth_seq", "birth_time"]
+_STATES = {ALLOCATED: 0, PENDING_FREE: 1, INACTIVE: 2}
 PINNER = 4
 """Added to the state of a block that pins its segment."""
 _PINNED_LINES = 6
 _GROUPS = 300
 """Modules, those that hold the most."""
-_POOL_FIGURES = ("segments", "total_size", "active_size", "free_size", "largest_free")
+_POOL_FIGURES = ("segments", "total_bytes", "active_bytes", "free_bytes", "largest_free_bytes")
 TIMES = 1 << 16
 """In how many parts the run is divided for the births of blocks."""
 
@@ -74,22 +75,21 @@ def maps_of(
     segments, blocks = [], []
     for moment in made.moments:
         seq = seqs[moment]
-        held = trace.blocks(seq, device=device)
-        of_device = trace.segments(seq, device=device).sort_values("address", ignore_index=True)
+        held = blocks_with_steps(trace, seq + 1, device)
+        of_device = trace.replay.segments(seq + 1, device)
         found = None
         if len(of_device):
-            inside = held[held["segment"] != 0].reset_index(drop=True)
             settings = history.before(device, seq + 1)
-            found = fragmentation_of(trace, seq, device, of_device, inside, settings)
+            found = fragmentation_of(trace, seq, device, of_device, held.take(held["segment"] != 0), settings)
             made.fragmentation[moment] = _fragmentation(trace, found, stacks)
-        in_use = held[held["state"] == "active_allocated"]
-        in_use = in_use.assign(backward=in_use["backward"].astype(bool))
+        in_use = held.take(held["state"] == ALLOCATED)
         made.groups.setdefault("phase", {})[moment] = _phases(trace, in_use, phases)
-        in_use = in_use.drop(columns="nbytes").rename(columns={"requested_size": "nbytes"})
         for by, name in _groups_known(trace, in_use):
             table = composition_of(trace, in_use, by, seq + 1).head(_GROUPS)
             if set(table[name]) - {UNKNOWN}:
-                made.groups.setdefault(by, {})[moment] = table[[name, "bytes", "blocks"]].to_numpy().tolist()
+                made.groups.setdefault(by, {})[moment] = [
+                    [row[name], row["live_bytes"], row["live_blocks"]] for row in table.rows()
+                ]
         segments.append(_segment_rows(of_device, moment))
         blocks.append(_block_rows(trace, held, found, moment, bounds, made))
     made.segments = pd.concat(segments, ignore_index=True)
@@ -98,32 +98,32 @@ def maps_of(
     return made
 
 
-def _groups_known(trace: RecordedTrace, in_use: pd.DataFrame) -> Iterator[tuple[str, str]]:
+def _groups_known(trace: RecordedTrace, in_use: Table) -> Iterator[tuple[str, str]]:
     """Yield each further `by` of a composition that the trace knows, and the column that names its groups."""
     if trace.stacks.has_modules:
         yield "module", "site"
-    if (in_use["role"] != UNKNOWN).any():
+    if (in_use["role"] != ROLES.index(UNKNOWN)).any():
         yield "role", "role"
 
 
-def _phases(trace: RecordedTrace, live: pd.DataFrame, known: StackPhases) -> list[list[Any]]:
+def _phases(trace: RecordedTrace, live: Table, known: StackPhases) -> list[list[Any]]:
     """The live memory by phase of the step."""
-    sums = live.groupby(phases_of_blocks(trace, live, known))["requested_size"].agg(["sum", "size"])
-    return [[phase, int(sums["sum"][phase]), int(sums["size"][phase])] for phase in PHASES if phase in sums.index]
+    phases = phases_of_blocks(trace, live, known)
+    held, count = sums(phases, live["requested_bytes"], len(PHASES)), np.bincount(phases, minlength=len(PHASES))
+    return [[name, int(held[i]), int(count[i])] for i, name in enumerate(PHASES) if count[i]]
 
 
 def _fragmentation(trace: RecordedTrace, found: Fragmentation, stacks: PageStacks) -> dict[str, Any]:
     figures = ("reserved", "active", "free", "releasable", "stranded", "largest_free")
-    pinned = found.pinned
-    lines = None if pinned is None else pinning_lines(trace.stacks, pinned.found, pinned.blocks).head(_PINNED_LINES)
+    lines = pinning_lines(trace.stacks, found.pinned.found, found.pinned.blocks).head(_PINNED_LINES)
     return {
         **{name: int(getattr(found, name)) for name in figures},
         "external": round(float(found.external_fragmentation), 6),
         "pinners": [
-            [stacks.site(int(row["stack_id"])), int(row["stranded"]), int(row["blocks"]), int(row["bytes"])]
-            for row in ([] if lines is None else rows(lines))
+            [stacks.site(row["stack_id"]), row["stranded_bytes"], row["blocks"], row["allocated_bytes"]]
+            for row in rows(lines)
         ],
-        "pieces": [[row["from_size"], row["pieces"], row["bytes"]] for row in records(found.free_pieces)],
+        "pieces": [[row["from_bytes"], row["pieces"], row["free_bytes"]] for row in rows(found.free_pieces)],
         "pools": [
             [list(row["segment_pool_id"]), row["stream"], row["segment_type"], *(row[name] for name in _POOL_FIGURES)]
             for row in rows(found.pools)
@@ -131,44 +131,45 @@ def _fragmentation(trace: RecordedTrace, found: Fragmentation, stacks: PageStack
     }
 
 
-def _segment_rows(segments: pd.DataFrame, moment: int) -> pd.DataFrame:
+def _segment_rows(segments: Table, moment: int) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "moment": moment,
-            "address": segments["address"].to_numpy(np.uint64).astype(np.int64),
-            "total_size": segments["total_size"].to_numpy(np.int64),
-            "stream": segments["stream"].to_numpy(np.int64),
-            "pool": [f"{pool[0]},{pool[1]}" for pool in segments["segment_pool_id"]],
-            "is_large": (segments["segment_type"] == "large").to_numpy(np.int64),
-            "is_expandable": segments["is_expandable"].to_numpy(np.int64),
+            "address": segments["address"],
+            "total_bytes": segments["total_bytes"],
+            "stream": segments["stream"],
+            "pool": [f"{pool[0]},{pool[1]}" for pool in segments["segment_pool_id"].tolist()],
+            "is_large": segments["is_large"].astype(np.int64),
+            "is_expandable": segments["is_expandable"].astype(np.int64),
         }
     )
 
 
 def _block_rows(
-    trace: RecordedTrace, held: pd.DataFrame, found: Fragmentation | None, moment: int, bounds: Bounds, made: Maps
+    trace: RecordedTrace, held: Table, found: Fragmentation | None, moment: int, bounds: Bounds, made: Maps
 ) -> pd.DataFrame:
-    inside = held[held["segment"] != 0] if found is not None else held[held["state"] == "active_allocated"]
+    inside = held.take(held["segment"] != 0 if found is not None else held["state"] == ALLOCATED)
     if len(inside) > bounds.block_runs:
         made.left_out[moment] = len(inside) - bounds.block_runs
-        inside = inside.nlargest(bounds.block_runs, "nbytes")
-    state = inside["state"].map(_STATES).to_numpy(np.int64)
-    begin_ns, duration = trace.begin_ns, max(trace.end_ns - trace.begin_ns, 1)
-    births = (inside["birth_ns"] - begin_ns).to_numpy(np.float64, na_value=MISSING)
-    if found is not None and found.pinned is not None:
-        pinning = found.pinned.blocks["address"].to_numpy(np.uint64)[found.pinned.found.holds["row"].to_numpy()]
-        state = state + np.where(np.isin(inside["address"].to_numpy(np.uint64), pinning) & (state < 2), PINNER, 0)
+        inside = inside.take(np.argsort(-inside["block_bytes"], kind="stable")[: bounds.block_runs])
+    state = np.array([_STATES[number] for number in range(len(_STATES))], np.int64)[inside["state"]]
+    is_unknown = (inside["state"] == INACTIVE) | inside["older"]
+    births = inside["birth_ns"] - trace.begin_ns
+    times = np.clip(births, 0, None) * float(TIMES) // max(trace.end_ns - trace.begin_ns, 1)
+    if found is not None:
+        pinning = found.pinned.blocks["address"][found.pinned.found.holds["row"]]
+        state = state + np.where(np.isin(inside["address"], pinning) & (state < 2), PINNER, 0)
     return pd.DataFrame(
         {
             "moment": moment,
-            "segment": inside["segment"].to_numpy(np.uint64).astype(np.int64),
-            "address": inside["address"].to_numpy(np.uint64).astype(np.int64),
-            "nbytes": inside["nbytes"].to_numpy(np.int64),
-            "requested_size": inside["requested_size"].to_numpy(np.int64),
+            "segment": inside["segment"],
+            "address": inside["address"],
+            "block_bytes": inside["block_bytes"],
+            "requested_bytes": inside["requested_bytes"],
             "state": state,
-            "stack_id": np.where(state == _STATES["inactive"], MISSING, inside["stack_id"].to_numpy(np.int64)),
-            "birth_seq": inside["birth_seq"].to_numpy(np.int64, na_value=MISSING),
-            "birth_time": np.where(births < 0, MISSING, np.clip(births, 0, None) * TIMES // duration),
+            "stack_id": np.where(state == _STATES[INACTIVE], MISSING, inside["stack_id"]),
+            "birth_seq": np.where(inside["older"], MISSING, inside["birth_seq"]),
+            "birth_time": np.where(is_unknown | (births < 0), MISSING, times),
         }
     )
 
@@ -208,7 +209,7 @@ def packed_maps(made: Maps, holdings: Holdings, stacks: PageStacks, columns: Col
         "pools": pools,
         "segments": {
             "address": columns.add(segments["address"]),
-            "size": columns.add(segments["total_size"], differences=False),
+            "size": columns.add(segments["total_bytes"], differences=False),
             "stream": columns.add(segments["stream"]),
             "pool": columns.add(segments["pool"].map(pools.index).astype(np.int64)),
             "large": columns.add(segments["is_large"], differences=False),
@@ -218,8 +219,8 @@ def packed_maps(made: Maps, holdings: Holdings, stacks: PageStacks, columns: Col
         "blocks": {
             "segment": columns.add(blocks["segment"]),
             "address": columns.add(blocks["address"]),
-            "size": columns.add(blocks["nbytes"], differences=False),
-            "requested": columns.add(blocks["requested_size"] - blocks["nbytes"], differences=False),
+            "size": columns.add(blocks["block_bytes"], differences=False),
+            "requested": columns.add(blocks["requested_bytes"] - blocks["block_bytes"], differences=False),
             "state": columns.add(blocks["state"], differences=False),
             "frame": columns.add(blocks["stack_id"].map(frames).astype(np.int64)),
             "birth": columns.add(blocks["birth_seq"]),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...analysis.summary import Summary
+from ...reading.kinds import REGION_BEGIN, REGION_END
 from ...reading.recorded import RecordedTrace
 
 ALWAYS, NAMED, STEPS, GRID = range(4)
@@ -45,12 +46,12 @@ def choose_moments(trace: RecordedTrace, summary: Summary, devices: Sequence[str
 
     take(ALWAYS, _peaks(trace, devices))
     take(ALWAYS, [(trace.end_seq - 1, "end")])
-    take(ALWAYS, [(int(seq), f"end of step {step}") for step, seq in trace.steps()[["step", "seq"]].tail(1).to_numpy()])
+    steps = trace.steps()
+    ends = [(seq, f"end of step {step}") for seq, step in zip(*(steps[n].tolist() for n in ("seq", "step")), strict=True)]
+    take(ALWAYS, ends[-1:])
     take(ALWAYS, _findings(trace, summary))
     take(ALWAYS, _evenly([(seq - 1, "before a refused request") for seq in trace.refused_requests], bound // 6))
     take(NAMED, _evenly(_marks(trace), bound // 4))
-    steps = trace.steps()
-    ends = [(int(seq), f"end of step {step}") for seq, step in zip(steps["seq"], steps["step"], strict=True)]
     take(STEPS, _evenly(ends, max((bound - len(found)) // 2, 0)))
     take(GRID, _evenly(sorted(set(_highest(trace))), max(bound - len(found), 0)))
     return [found[seq] for seq in sorted(found)]
@@ -74,20 +75,14 @@ def _findings(trace: RecordedTrace, summary: Summary) -> Iterator[tuple[int, str
 
 
 def _marks(trace: RecordedTrace) -> list[tuple[int, str]]:
-    words = {"mark": "", "region_begin": "beginning of ", "region_end": "end of "}
-    marks = trace.marks()
-    return [
-        (int(seq), f"{words.get(str(kind), '')}{name}")
-        for name, kind, seq in zip(marks["name"], marks["kind"], marks["seq"], strict=True)
-    ]
+    words = {REGION_BEGIN: "beginning of ", REGION_END: "end of "}
+    return [(seq, f"{words.get(kind, '')}{name}") for kind, seq, _, name in trace.positions.marks]
 
 
 def _highest(trace: RecordedTrace) -> Iterator[tuple[int, str]]:
-    timeline = trace.timeline(_INTERVALS)
-    for _, rows in timeline.groupby("device", sort=False):
-        highest = rows["allocated_max"].to_numpy(np.int64)
-        seqs = rows["seq"].to_numpy(np.int64)
-        yield from ((int(seq), "") for seq in seqs[highest > 0])
+    for device in trace.replay.devices:
+        timeline = trace.timeline(_INTERVALS, device)
+        yield from ((seq, "") for seq in timeline["seq"][timeline["allocated_bytes_max"] > 0].tolist())
 
 
 def _evenly(items: list[Any], most: int) -> list[Any]:

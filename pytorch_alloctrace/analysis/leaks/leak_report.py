@@ -1,0 +1,113 @@
+"""The leaks of a trace as users get them: whether the judgement is conclusive, the leaks, and both as a table."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...reading.positions import Range
+from ...reading.recorded import RecordedTrace
+from ...reading.sites import Site
+from ...reading.table import Table, texts
+from .judge import find_leaks
+from .leak import Leak, LeakVerdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class LeakReport:
+    """What can be said about the leaks of a trace."""
+
+    verdicts: Mapping[str, LeakVerdict] = field(repr=False)
+    """By device."""
+    _trace: RecordedTrace = field(repr=False)
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether no leak means that there is none: every device could be judged, nothing grows unexplained, and the
+        trace is complete."""
+        return self._trace.integrity.whole and all(verdict.decided for verdict in self.verdicts.values())
+
+    @functools.cached_property
+    def leaks(self) -> tuple[Leak, ...]:
+        """All leaks, likely ones first, then by rate."""
+        leaks = [leak for verdict in self.verdicts.values() for leak in verdict.leaks]
+        return tuple(sorted(leaks, key=lambda leak: leak.weight, reverse=True))
+
+    def __len__(self) -> int:
+        return len(self.leaks)
+
+    def __repr__(self) -> str:
+        return f"<LeakReport: {len(self.leaks)} leaks, {'conclusive' if self.conclusive else 'inconclusive'}>"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per leak, in the order of `leaks`.
+
+        Columns: device; filename, line, function, source of the line to look at; kind ("survivors": blocks that are
+        never freed; "rising": ever more at once, though each is freed; "growing": a buffer replaced by ever larger
+        ones); rate (allocated bytes per unit), unit ("step", "iteration" of a loop that the stacks show, or "second"),
+        confidence (0 to 1); allocated_bytes and blocks (live where it was judged), allocated_bytes_at_end (those still
+        live at the end of the trace); minor (True: it costs next to nothing); oldest_age (in units), forecast (seconds
+        until the device is full; <NA> if its capacity is unknown; for "cpu" the machine's memory), stack_id (one
+        through the line), sites (the lines that allocate the bytes, most first: dicts with filename, line, function,
+        source, rate, allocated_bytes, blocks, stack_id).
+        """
+        return leaks_as_table(self._trace, self.leaks).to_frame()
+
+
+def leak_report(trace: RecordedTrace, device: str | None, within: Range | None) -> LeakReport:
+    """Judge one device or all. within: only the steps in these events. Raises PositionError if there are none."""
+    devices = trace.devices if device is None else [device]
+    return LeakReport({name: find_leaks(trace, name, within) for name in devices}, trace)
+
+
+def leaks_as_table(trace: RecordedTrace, leaks: tuple[Leak, ...]) -> Table:
+    """Return one row per leak: see `LeakReport.to_frame`."""
+    lines = [leak.line for leak in leaks]
+    forecasts = [leak.forecast for leak in leaks]
+    is_unknown = np.array([forecast is None for forecast in forecasts], np.bool_)
+    return Table(
+        {
+            "device": texts(leak.device for leak in leaks),
+            "filename": texts(line.filename for line in lines),
+            "line": np.array([line.line for line in lines], np.int64),
+            "function": texts(line.function for line in lines),
+            "source": texts(line.source for line in lines),
+            "kind": texts(leak.kind for leak in leaks),
+            "rate": np.array([leak.rate for leak in leaks], np.float64),
+            "unit": texts(leak.unit for leak in leaks),
+            "confidence": np.array([leak.confidence for leak in leaks], np.float64),
+            "allocated_bytes": np.array([leak.bytes for leak in leaks], np.int64),
+            "blocks": np.array([leak.blocks for leak in leaks], np.int64),
+            "allocated_bytes_at_end": np.array([leak.bytes_at_end for leak in leaks], np.int64),
+            "minor": np.array([leak.minor for leak in leaks], np.bool_),
+            "oldest_age": np.array([leak.oldest_age for leak in leaks], np.float64),
+            "forecast": np.ma.array([value or 0.0 for value in forecasts], dtype=np.float64, mask=is_unknown),
+            "stack_id": np.array([_stack_of_line(trace, leak) for leak in leaks], np.int64),
+            "sites": texts([_site(site.site) | {
+                "rate": site.rate,
+                "allocated_bytes": site.bytes,
+                "blocks": site.blocks,
+                "stack_id": site.stack_id,
+            } for site in leak.sites] for leak in leaks),
+        }
+    )
+
+
+def _site(site: Site) -> dict[str, Any]:
+    return {"filename": site.filename, "line": site.line, "function": site.function, "source": site.source}
+
+
+def _stack_of_line(trace: RecordedTrace, leak: Leak) -> int:
+    """Return the first of the stacks of its sites that goes through the line to look at."""
+    here = leak.line.filename, leak.line.line
+    for site in leak.sites:
+        if any((frame.filename, frame.line) == here for frame in trace.frames(site.stack_id)):
+            return site.stack_id
+    return leak.sites[0].stack_id

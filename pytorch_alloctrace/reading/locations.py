@@ -1,0 +1,51 @@
+"""Locations: the device, stream and pool that the events of a trace name by one number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _replay
+from .kinds import device_name
+from .table import texts
+
+_NONE = ("", 0, (0, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Device, stream and pool by location id."""
+
+    devices: npt.NDArray[Any]
+    """Torch's spelling; "" for none."""
+    streams: npt.NDArray[np.int64]
+    pools: npt.NDArray[Any]
+    """Pairs of numbers; (0, 0) is no private pool."""
+
+
+class Locations:
+    """The locations of a trace. Location 0 is none."""
+
+    def __init__(self, reader: _replay.TraceReader) -> None:
+        rows = [
+            (device_name(location.device_type, location.device_index), location.stream, location.pool)
+            for location in reader.locations()
+        ]
+        self._rows = [_NONE, *rows[1:]]
+        self._places: Places | None = None
+
+    def up_to(self, highest: int) -> Places:
+        """Return the locations with an entry for each id up to `highest`: damage may have taken the definition of
+        one."""
+        if self._places is None or highest >= len(self._places.streams):
+            rows = [*self._rows, *[_NONE] * max(highest + 1 - len(self._rows), 0)]
+            devices, streams, pools = zip(*rows, strict=True)
+            self._places = Places(texts(devices), np.array(streams, np.uint64).astype(np.int64), texts(pools))
+        return self._places
+
+    def row(self, location: int) -> tuple[str, int, tuple[int, int]]:
+        """Return the device, the stream and the pool of a location."""
+        return self._rows[location] if location < len(self._rows) else _NONE

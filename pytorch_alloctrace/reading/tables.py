@@ -1,0 +1,240 @@
+"""The DataFrames of a trace: what `Trace` returns. Everything that is shared with analyses is in `RecordedTrace`, as
+columns without pandas."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from .event_tables import node_type_names
+from .kinds import device_name, kind_name
+from .positions import Position
+from .recorded import RecordedTrace
+from .replay import BLOCK_COLUMNS, ENDS, LIVE_COLUMNS, MEASURES, NEED_SEGMENTS, SEGMENT_COLUMNS
+from .roles import ROLES, ROLES_SHOWN
+from .sites import BLOCK_SITE_COLUMNS, StackIndex, describe_stacks
+from .table import BLOCK_STATES, Table
+from .timeline import intervals
+
+TEXT = pd.Series([""]).dtype
+"""What pandas makes of text: a dtype of its own since pandas 3, object before."""
+ROLE = pd.CategoricalDtype([*ROLES])
+STACK_TOTALS = (
+    *("stack_id", "allocations", "total_bytes", "live_bytes", "live_blocks", "largest_bytes", "live_backward_bytes"),
+)
+"""The columns of `Trace.stack_totals`."""
+_NOT_INT64: dict[str, Any] = {
+    **dict.fromkeys(("device", "segment_type", "node_type", "name", "kind", "uuid", "pci_address"), TEXT),
+    **dict.fromkeys(("site", "filename", "function"), TEXT),
+    **dict.fromkeys(("backward", "user", "is_expandable", "older", "role_is_exact"), np.bool_),
+    **dict.fromkeys(("source", "segment_pool_id"), object),
+    "state": pd.CategoricalDtype([*BLOCK_STATES]),
+    "role": ROLE,
+    "share": np.float64,
+    "external_fragmentation": "Float64",
+}
+"""By the name of a column, which means the same in all tables."""
+
+
+def no_rows(columns: Iterable[str], **dtypes: Any) -> pd.DataFrame:
+    """Return a table with these columns and without rows. dtypes: of columns that have another one in this table."""
+    return _no_rows(tuple(columns), tuple(dtypes.items())).copy()
+
+
+@functools.cache
+def _no_rows(columns: tuple[str, ...], dtypes: tuple[tuple[str, Any], ...]) -> pd.DataFrame:
+    chosen = {name: dict(dtypes).get(name, _NOT_INT64.get(name, np.int64)) for name in columns}
+    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in chosen.items()})
+
+
+def live(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+    """See `Trace.live`."""
+    blocks = _of_devices(trace, trace.replay.live, at, device, LIVE_COLUMNS, node_type=np.int64, role=np.int8)
+    if trace.named_device(device) is None:
+        blocks = blocks.sort_values("birth_seq", ignore_index=True, kind="stable")
+    del blocks["block_bytes"]  # `blocks` has it
+    table = _described(trace, blocks, np.zeros(len(blocks), np.bool_))
+    return table.assign(**site_columns(trace.stacks, blocks["stack_id"].to_numpy()))
+
+
+def blocks(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+    """See `Trace.blocks`."""
+    table = _of_devices(
+        trace, trace.replay.blocks, at, device, BLOCK_COLUMNS, node_type=np.int64, role=np.int8, state=np.int8
+    )
+    is_free = (table["state"] == 0).to_numpy(bool)
+    table["state"] = pd.Categorical.from_codes(table["state"], dtype=_NOT_INT64["state"])
+    table = _described(trace, table, is_free)
+    return table.assign(**site_columns(trace.stacks, table["stack_id"].to_numpy(), unknown=is_free))
+
+
+def segments(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+    """See `Trace.segments`."""
+    columns = (*SEGMENT_COLUMNS, "is_large", "stream", "segment_pool_id")
+    table = _of_devices(trace, trace.replay.segments, at, device, columns)
+    sizes = np.where(table["is_large"].to_numpy(bool), "large", "small").astype(object)
+    table["segment_type"] = pd.Series(sizes, index=table.index, dtype=TEXT)
+    expandable = table.pop("is_expandable")
+    order = ["device", *SEGMENT_COLUMNS[:-1], "stream", "segment_type", "segment_pool_id"]
+    return table[order].assign(is_expandable=expandable)
+
+
+def named_blocks(trace: RecordedTrace) -> pd.DataFrame:
+    """See `Trace.named_blocks`."""
+    table = trace.replay.named_blocks()
+    texts = {number: trace.text(number) for number in np.unique(table["name"]).tolist()}
+    names = pd.Series([texts[number] for number in table["name"].tolist()], dtype=TEXT)
+    birth = np.ma.array(table["birth_seq"], mask=table.columns.pop("older"))
+    return table.assign(birth_seq=birth).to_frame().assign(name=names)
+
+
+def sites(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
+    """See `Trace.sites`."""
+    return named_sites(trace.stacks, trace.sites(at, device=device, by=by), by)
+
+
+def named_sites(stacks: StackIndex, table: Table, by: str) -> pd.DataFrame:
+    """Return a table by site with NAME_COLUMNS before its own columns. table: with stack_id, as of `group_stacks`."""
+    names = describe_stacks(stacks, table["stack_id"], by)
+    return Table({**names.columns, **table.columns}).to_frame()
+
+
+def stack_totals(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+    """See `Trace.stack_totals`."""
+    return trace.stack_totals(at, device=device).select(*STACK_TOTALS).to_frame()
+
+
+def steps(trace: RecordedTrace, *, device: str | None = None) -> pd.DataFrame:
+    """See `Trace.steps`."""
+    return trace.steps(device).to_frame()
+
+
+def marks(trace: RecordedTrace) -> pd.DataFrame:
+    """See `Trace.marks`."""
+    rows = [(name, kind_name(kind), seq, time_ns) for kind, seq, time_ns, name in trace.positions.marks]
+    columns = ["name", "kind", "seq", "time_ns"]
+    return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
+
+
+def timeline(trace: RecordedTrace, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
+    """See `Trace.timeline`."""
+    intervals(trace.begin_ns, trace.end_ns, points)  # raises ValueError
+    device = trace.named_device(device)
+    names = [name for name in trace.replay.devices if device in (None, name)]
+    frames = []
+    for name in names:
+        frame = trace.timeline(points, name).to_frame()
+        frame.insert(0, "device", pd.Series([name] * len(frame), dtype=TEXT))
+        frames.append(frame)
+    if frames:
+        return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+    measures = [f"{measure}{end}" for measure in MEASURES for end in ENDS]
+    unknown = {f"{measure}{end}": "Int64" for measure in NEED_SEGMENTS for end in ENDS}
+    columns = ("device", "time_ns", *measures, "external_fragmentation", "outside_bytes", "blocks", "seq")
+    return no_rows(columns, **unknown, outside_bytes="Int64")
+
+
+def role_timeline(trace: RecordedTrace, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
+    """See `Trace.role_timeline`."""
+    borders, ends = intervals(trace.begin_ns, trace.end_ns, points)
+    device = trace.named_device(device)
+    last = ends[1:] - 1
+    tables = [
+        pd.DataFrame({"device": name, "time_ns": borders[:-1], **{role: columns[role][last] for role in columns}})
+        for name, columns in trace.role_timelines(int(ends[-1])).items()
+        if device in (None, name)
+    ]
+    if trace.integrity.folded_until:
+        for table in tables:
+            is_folded = table["time_ns"] < trace.integrity.folded_until_ns
+            for role in ROLES_SHOWN:
+                table[role] = table[role].astype("Int64").mask(is_folded)
+    return pd.concat(tables, ignore_index=True) if tables else no_rows(("device", "time_ns", *ROLES_SHOWN))
+
+
+def driver_memory(trace: RecordedTrace, *, device: str | None = None) -> pd.DataFrame:
+    """See `Trace.driver_memory`."""
+    return trace.driver_samples(trace.named_device(device)).to_frame()
+
+
+def hardware(trace: RecordedTrace) -> pd.DataFrame:
+    """See `Trace.hardware`."""
+    columns = ["device", "name", "total_bytes", "uuid", "pci_address"]
+    rows = [
+        (device_name(one.device_type, one.device_index), one.name, one.bytes, one.uuid, one.pci_address)
+        for one in trace.reader.devices()
+    ]
+    return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
+
+
+def threads(trace: RecordedTrace) -> pd.DataFrame:
+    """See `Trace.threads`."""
+    columns = ["thread", "native_id", "name", "autograd_id"]
+    rows = [
+        (number, thread.native_id, thread.python_name or thread.name, thread.autograd_id)
+        for number, thread in enumerate(trace.reader.threads())
+        if number  # there is none of number 0
+    ]
+    return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
+
+
+def site_columns(
+    stacks: StackIndex, stack_ids: npt.NDArray[np.int64], unknown: npt.NDArray[np.bool_] | None = None
+) -> dict[str, Any]:
+    """Return BLOCK_SITE_COLUMNS for each of these stacks, missing where `unknown` is True. Texts are categorical: a
+    million rows cost a few bytes each."""
+    numbers, names = stacks.names_by_line
+    rows = numbers[stack_ids]
+    columns: dict[str, Any] = {}
+    for column in BLOCK_SITE_COLUMNS:
+        if column == "line":
+            lines = names["line"][rows]
+            columns[column] = lines if unknown is None else pd.arrays.IntegerArray(lines, unknown)
+            continue
+        codes, texts = pd.factorize(names[column])
+        codes = codes[rows] if unknown is None else np.where(unknown, -1, codes[rows])
+        categories = pd.Index(texts, dtype=TEXT)
+        columns[column] = pd.Categorical.from_codes(codes, categories=categories).remove_unused_categories()
+    return columns
+
+
+def _of_devices(
+    trace: RecordedTrace,
+    table_of: Callable[[int, str], Table],
+    at: Position,
+    device: str | None,
+    columns: Sequence[str],
+    **dtypes: Any,
+) -> pd.DataFrame:
+    """Return the tables of one device or all, one after another, with the column device."""
+    until, device = trace.first_event_after(at, device), trace.named_device(device)
+    frames = []
+    for name in [device] if device else trace.replay.devices:
+        table = table_of(until, name)
+        if len(table):
+            values = {column: table[column] for column in columns}
+            devices = pd.Series([name], dtype=TEXT).array.repeat(len(table))
+            frames.append(pd.DataFrame({"device": devices, **values}, copy=False))
+    if not frames:
+        return no_rows(("device", *columns), **dtypes)
+    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+
+
+def _described(trace: RecordedTrace, table: pd.DataFrame, is_free: npt.NDArray[np.bool_]) -> pd.DataFrame:
+    """Return the blocks with the names of their roles and types, their steps, and with <NA> in what is unknown of those
+    that are older than the recording."""
+    births = [name for name in ("birth_seq", "birth_ns", "age_ns") if name in table]
+    is_older = table.pop("older").to_numpy(bool)
+    step = trace.positions.step_of(table["birth_seq"].to_numpy(), unknown=is_free)
+    columns: dict[str, Any] = {
+        "role": pd.Categorical.from_codes(table["role"], dtype=ROLE),
+        "node_type": node_type_names(trace, table["node_type"].to_numpy()),
+        "step": pd.arrays.IntegerArray(step.data, np.ma.getmaskarray(step) | is_older),
+    }
+    columns |= {name: pd.arrays.IntegerArray(table[name].to_numpy(), is_older) for name in births}
+    return table.assign(**columns)
