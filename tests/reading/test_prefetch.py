@@ -1,29 +1,20 @@
-"""The pass that begins while the rest is imported: it gives what an ordinary one does, once, and ends when it is not
-needed."""
+"""Answers about states of the replay that are prefetched in one walk."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.summary import summarize
-from pytorch_alloctrace.analyze.early import trace_to_replay
-from pytorch_alloctrace.reading.head_start import begun, head_start
 from pytorch_alloctrace.reading.recorded import RecordedTrace
-from pytorch_alloctrace.report.verdict import verdict_json
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A program that keeps a part of what it makes."""
-    file = tmp_path_factory.mktemp("head_start") / "run.alloctrace"
+    file = tmp_path_factory.mktemp("prefetch") / "run.alloctrace"
     kept = []
     with alloctrace.enable(file, devices=("cpu",)):
         for number in range(300):
@@ -32,47 +23,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
             alloctrace.step()
     assert len(kept) == 300
     return str(file)
-
-
-def test_needs_no_pandas() -> None:
-    program = "import sys, pytorch_alloctrace.reading.head_start; sys.exit('pandas' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_says_the_same(path: str) -> None:
-    ordinary = RecordedTrace(path)
-    with head_start(path):
-        early = RecordedTrace(path)
-        assert begun(path) is None  # it is for one trace
-        assert verdict_json(summarize(early), None) == verdict_json(summarize(ordinary), None)
-        assert early.timeline(100).equals(ordinary.timeline(100))
-
-
-def test_of_another_file_or_other_paths_is_not_taken(path: str, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.alloctrace"
-    copy.write_bytes(Path(path).read_bytes())
-    threads = threading.active_count()
-    with head_start(path):
-        RecordedTrace(copy)
-        RecordedTrace(path, user_paths=[__file__])
-        assert begun(path) is not None
-    assert begun(path) is None and threading.active_count() == threads
-
-
-def test_failure_is_left_to_whoever_opens_it(tmp_path: Path) -> None:
-    file = tmp_path / "not.alloctrace"
-    file.write_bytes(b"not a trace at all" * 100)
-    with head_start(str(file)), pytest.raises(alloctrace.TraceError, match="not"):
-        RecordedTrace(file)
-
-
-def test_which_trace(path: str) -> None:
-    for arguments in ([path], ["leaks", path, "--fail"], [path, "--top", "3"], [path, "peak"], ["--json", path]):
-        assert trace_to_replay(arguments) == path
-    others = [["--help"], [path, path], ["diff", path, path], ["finish", path], [path + ".missing"], []]
-    others += [[path, *options] for options in (["--user-path", "torch"], ["--spool=x"], ["--at", "mark:x"])]
-    for arguments in others:
-        assert trace_to_replay(arguments) is None
 
 
 @pytest.mark.parametrize("small", [0, 1_000_000], ids=["by whoever asks", "meanwhile"])
