@@ -8,29 +8,26 @@ from __future__ import annotations
 import sys
 
 from . import command
+from .errors import AlloctraceError
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a verb; returns the exit status (see `analyze.verb.Exit`). What a recorded program raises goes through."""
-    # Imported on demand: a recorded program must not pay for what only reading a trace needs.
-    if arguments[:1] == ["run"]:
-        from .recording.run import run
+    """Run a command and return its exit status. Errors and interrupts of a recorded program go through."""
+    from .parser import PROGRAM, parse
 
-        return run(arguments[1:])
-    if arguments[:1] == ["build"]:
-        from .recording.loading import build_command
-
-        return build_command(arguments[1:])
+    with command.quiet_pipe():
+        chosen, options = parse(arguments)
+    if arguments[0] == "run":
+        return chosen.execute(options)
     try:
-        if arguments[:1] == ["cost"]:
-            from .cost.command import cost
-
-            command.raise_interrupts()
-            return cost(arguments[1:])
-        from .analyze.command_line import main as analyze
-
         command.raise_interrupts()
-        return analyze(arguments)
+        with command.quiet_pipe():
+            return chosen.execute(options)
+    except AlloctraceError as error:
+        from .report.site_names import printable
+
+        print(f"{PROGRAM}: error: {printable(str(error))}", file=sys.stderr)
+        return command.BAD_INPUT
     except KeyboardInterrupt:
         command.say_interrupted()
         return command.INTERRUPTED

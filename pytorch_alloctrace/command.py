@@ -20,8 +20,8 @@ SCRIPT = "alloctrace"
 MODULES = ("pytorch_alloctrace", "pytorch_alloctrace.analyze")
 INTERRUPTED = 130
 """As a shell reports a program that SIGINT ended."""
-NOT_WRITTEN = 2
-"""As bad input, see `analyze.verb.Exit`: there is no verdict."""
+BAD_INPUT = 2
+"""Also for output that cannot be written: there is no verdict either."""
 BROKEN_PIPE = 141
 """As a shell reports a program that SIGPIPE ended."""
 
@@ -128,7 +128,7 @@ class quiet_pipe:
                 print(f"{SCRIPT}: error: cannot write the output: {error.strerror}", file=sys.stderr, flush=True)
             except OSError:  # nor that
                 _drop_what_follows(sys.stderr)
-            raise SystemExit(NOT_WRITTEN) from None
+            raise SystemExit(BAD_INPUT) from None
         if error is not None and kind is None:
             raise error
 

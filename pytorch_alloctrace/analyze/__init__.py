@@ -1,1 +1,1 @@
-"""The command line: one class a verb, listed in `verbs`. It parses, calls and prints; `analysis` computes."""
+"""Commands that read traces, one class a command, listed in `parser.py`. They parse, call and print."""

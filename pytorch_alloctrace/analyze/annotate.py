@@ -1,4 +1,4 @@
-"""The verb `annotate`."""
+"""The command `annotate`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import os
 
 from ..analysis.usage.annotation import annotate
 from ..report.annotation import write_annotation
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 
-class Annotate(Verb):
-    name = "annotate"
-    summary = "a source file, with what each line allocated"
+class Annotate(TraceCommand):
     description = (
         "Shows a source file of the program: for each line what it and all that it called allocated, how much of that "
         "was held at the peak, and how much at the end. FILE may be the end of its path."
@@ -27,7 +25,7 @@ class Annotate(Verb):
     traces = "TRACE FILE"
     if_cut = "What the lines allocated after the break is not in it, and a higher peak may have come after it."
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_range(
             "what was allocated after this position (default: the beginning of the trace)",
             "what was allocated up to this position (default: end)",

@@ -1,4 +1,4 @@
-"""What the verbs take on the command line: the arguments that several share, and how values are read."""
+"""Arguments that several commands share, and how their values are read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.limit import GrowthLimit
+from ..parser import Parser
 from ..reading.modules import MODULE
 from ..sizes import parse_size
 
@@ -36,24 +37,23 @@ ALL_ROWS = 1 << 62
 """More rows than any table has."""
 
 
-class VerbParser(argparse.ArgumentParser):
-    """The parser of one verb; each `add` adds arguments that mean the same in every verb that has them."""
+class CommandParser(Parser):
+    """Parser of one command. Arguments of an `add` method mean the same in every command that has them."""
 
     def __init__(self, **settings: Any) -> None:
-        # Abbreviations would take --fail for --fail-above where a verb has only that.
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
         self._output = self.add_argument_group("output")
         self._form = self._output.add_mutually_exclusive_group()
         self._form.add_argument("--json", action="store_true", help="print JSON; sizes are in bytes")
         self._reading = self.add_argument_group("reading")
         self.notes = ""
         """What the help says below the options: how positions and ranges are written."""
-        # Every verb can be asked for these, whether it has the option or not.
+        # `TraceCommand` and `Query` read these options of every command.
         self.set_defaults(csv=False, markdown=False, all_frames=False, by=None, device=None, top=None, user_path=[])
         self.set_defaults(since=None, until=None, region=None, depth=None)
 
     def add_common(self, traces: str) -> None:
-        """What every verb has. Comes last. traces: what it reads."""
+        """Add the arguments of all commands, after those of this one. traces: help of the positional argument."""
         self.add_argument("traces", nargs="+", metavar="TRACE", help=traces)
         self._output.add_argument(
             "--width",
@@ -75,13 +75,13 @@ class VerbParser(argparse.ArgumentParser):
         )
 
     def add_markdown(self) -> None:
-        """For a verb whose verdict belongs into a pull request."""
+        """Add --markdown, for a verdict that belongs into a pull request."""
         self._form.add_argument(
             "--markdown", action="store_true", help="print Markdown: a short comment for a pull request"
         )
 
     def add_csv(self) -> None:
-        """For a verb whose result is one table."""
+        """Add --csv, for a result that is one table."""
         self._form.add_argument("--csv", action="store_true", help="print the table as CSV; sizes are in bytes")
 
     def add_top(self, default: int, what: str = "rows of each table") -> None:
@@ -121,7 +121,7 @@ class VerbParser(argparse.ArgumentParser):
             )
 
     def add_code(self) -> None:
-        """For a verb that names lines of code."""
+        """Add --all-frames and --user-path, for a result that names lines of code."""
         self._output.add_argument(
             "--all-frames",
             action="store_true",
@@ -134,7 +134,7 @@ class VerbParser(argparse.ArgumentParser):
         self.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
 
     def add_user_path(self) -> None:
-        """For a verb that tells the user's own code from that of libraries."""
+        """Add --user-path, for a result that tells the user's own code from that of libraries."""
         self._reading.add_argument(
             "--user-path",
             action="append",
@@ -156,7 +156,7 @@ class _Once(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
         if getattr(namespace, self.dest) is not None:
-            raise argparse.ArgumentError(self, "give it once: this verb shows one device, or all")
+            raise argparse.ArgumentError(self, "give it once: this command shows one device, or all")
         setattr(namespace, self.dest, values)
 
 

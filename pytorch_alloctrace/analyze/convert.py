@@ -1,4 +1,4 @@
-"""The verb `convert`."""
+"""The command `convert`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..report import units
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 if TYPE_CHECKING:
     from ..converting.convert import Converted
 
 
-class Convert(Verb):
-    name = "convert"
-    summary = "make a trace of torch's memory snapshot"
+class Convert(TraceCommand):
     description = (
         "Makes a trace of a pickle that torch.cuda.memory._dump_snapshot wrote, with or without a history, so that all "
-        "other verbs read it. The pickle is read as plain data: no code in it can run."
+        "other commands read it. The pickle is read as plain data: no code in it can run."
     )
     examples = (
         ("convert snapshot.pickle", "write snapshot.alloctrace next to it"),
@@ -29,7 +27,7 @@ class Convert(Verb):
     traces = "SNAPSHOT"
     reads_events = False
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_output(" (default: the snapshot's name with the ending .alloctrace)", "TRACE")
 
     def mistake(self, options: argparse.Namespace) -> str | None:

@@ -1,20 +1,18 @@
-"""`diagnose`, the verb of a command that names none."""
+"""`diagnose`, the command of a command line that begins with a trace."""
 
 from __future__ import annotations
 
 from ..analysis.summary import summarize
 from ..report.incomplete import IN_DIAGNOSIS
 from ..report.verdict import verdict_json, write_verdict
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 5
 
 
-class Diagnose(Verb):
-    name = "diagnose"
+class Diagnose(TraceCommand):
     working = "judging"
-    summary = "(or no verb) what is wrong, the peak, the end, the growth"
     description = (
         "Says first what is wrong: requests that ran out of memory, leaks, memory held for nothing. Then what the peak "
         "consisted of by line of your code, what was live at the end, and the growth."
@@ -25,7 +23,7 @@ class Diagnose(Verb):
     )
     if_cut = IN_DIAGNOSIS
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--device",
             action="append",

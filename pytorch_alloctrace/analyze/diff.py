@@ -1,4 +1,4 @@
-"""The verb `diff`: two runs, or two positions of one."""
+"""The command `diff`: two runs, or two positions of one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from ..reading.sites import Frame
 from ..report.difference import Changes, changes_data, grew_sentence, write_changes
 from ..report.markdown import changes_markdown
 from ..report.stacks import frames_of
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 10
 
 
-class Diff(Verb):
-    name = "diff"
+class Diff(TraceCommand):
     working = "comparing"
-    summary = "what changed between two runs, or two positions of one"
     description = (
         "Compares what two runs of a program hold, or what one holds at two positions, the largest change first. Lines "
         "that moved between the runs, or were edited, are matched."
@@ -43,7 +41,7 @@ class Diff(Verb):
     traces = "TRACE [OTHER]"
     if_cut = "What was held after the break is not compared, and a peak may have come after it."
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_at("of two runs: the position of each to compare (default: peak)", None)
         parser.add_range("of one run: the first position", "of one run: the second position (default: end)")
         parser.add_by(COMPOSITION_BY)

@@ -1,4 +1,4 @@
-"""The verb `export`."""
+"""The command `export`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from ..errors import PositionError
 from ..reading.positions import Position
 from ..report import units
 from ..report.export.formats import FORMATS
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 
-class Export(Verb):
-    name = "export"
-    summary = "the trace in a format of another tool"
+class Export(TraceCommand):
     description = (
         "Writes what was in memory, or what happened, for speedscope, flame graphs, Perfetto, memory_viz or pandas."
     )
@@ -25,7 +23,7 @@ class Export(Verb):
         ("export run.alloctrace --to memory-viz -o snapshot.pickle", "for https://pytorch.org/memory_viz"),
     )
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         names = ", ".join(FORMATS)
         parser.add_argument("--to", choices=[*FORMATS], metavar="FORMAT", help=f"one of {names}")
         parser.add_output(" (default: next to the trace)")

@@ -1,26 +1,24 @@
-"""The verb `finish`."""
+"""The command `finish`."""
 
 from __future__ import annotations
 
 from ..report import units
 from ..trace import Finished, finish
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 
-class Finish(Verb):
-    name = "finish"
-    summary = "end the trace of a recording that was killed"
+class Finish(TraceCommand):
     description = (
         "Writes what the spool of a killed recording has into its trace, and removes the spool: one whole file is "
-        "left. The spool stays if the trace is a copy and the spool is not next to it. The other verbs read both and "
-        "need no finish."
+        "left. The spool stays if the trace is a copy and the spool is not next to it. The other commands read both "
+        "and need no finish."
     )
     examples = (("finish run.alloctrace", "one file without a spool, to keep or to move"),)
     traces = "TRACE..."
     reads_events = False
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--force", action="store_true", help="finish although nothing shows whether the recording still runs"
         )

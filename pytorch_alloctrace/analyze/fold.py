@@ -1,4 +1,4 @@
-"""The verb `fold`."""
+"""The command `fold`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from pathlib import Path
 
 from ..reading.folding import Folded, fold
 from ..report import units
-from .arguments import POSITIONS, VerbParser, position
-from .verb import Exit, Query, Verb
+from .arguments import POSITIONS, CommandParser, position
+from .trace_command import Exit, Query, TraceCommand
 
 
-class Fold(Verb):
-    name = "fold"
-    summary = "a smaller trace: its beginning as sums"
+class Fold(TraceCommand):
     description = (
         "Writes a trace in which all that happened up to a position is folded into sums: what each line has allocated, "
         "the peaks and what they consisted of, the leaks. What came after the position is there event by event."
@@ -28,7 +26,7 @@ class Fold(Verb):
     traces = "TRACE"
     reads_events = False
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.notes += POSITIONS
         parser.add_argument(
             "--until", dest="fold_until", type=position, metavar="POSITION", help="fold what happened up to here"

@@ -1,4 +1,4 @@
-"""The verb `fragmentation`."""
+"""The command `fragmentation`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from ..analysis.free_memory.fragmentation import fragmentation_by_device
 from ..analysis.free_memory.pinning import PINNER_COLUMNS
 from ..reading.dtypes import no_rows
 from ..report.fragmentation import fragmentation_data, write_fragmentation
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 5
 
 
-class Fragmentation(Verb):
-    name = "fragmentation"
-    summary = "what is free in which pieces, and which blocks pin it"
+class Fragmentation(TraceCommand):
     description = (
         "Shows how the memory that torch holds but does not use is cut up, and which lines made the live blocks that "
         "keep it from being returned. Allocators that report no segments (the CPU's) have none."
@@ -24,7 +22,7 @@ class Fragmentation(Verb):
     examples = (("fragmentation run.alloctrace --at peak:reserved", "what was free when the most was reserved"),)
     if_cut = '"end" is where the trace breaks off, not the end of the run.'
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_at("the position (default: end)")
         parser.add_device()
         parser.add_csv()

@@ -1,4 +1,4 @@
-"""The verb `leaks`."""
+"""The command `leaks`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ from ..analysis.usage.ranges import ranges_between
 from ..errors import PositionError
 from ..report.leaks import exceeded_sentence
 from ..report.verdict import write_leaks
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 _LISTED = 5
 """Most regions that a sentence names."""
 _STATUSES = {LeaksAnswer.FOUND: Exit.FOUND, LeaksAnswer.NONE: Exit.OK, LeaksAnswer.UNKNOWN: Exit.UNKNOWN}
 
 
-class Leaks(Verb):
-    name = "leaks"
+class Leaks(TraceCommand):
     working = "judging"
-    summary = "what leaks, how fast, and the line to look at"
     description = (
         "Shows the lines whose blocks are allocated again and again and never freed, and the buffers that are replaced "
         "by ever larger ones. The whole run is judged, or a range of its steps, most certain and fastest leaks first."
@@ -45,7 +43,7 @@ class Leaks(Verb):
     )
     if_cut = "Whether anything leaked after the break is unknown."
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_range(
             "judge the steps that lie wholly after this position; what came before is warm-up",
             "judge the steps that lie wholly before this position (default: end)",

@@ -1,4 +1,4 @@
-"""The verb `live`."""
+"""The command `live`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,16 @@ from ..report.live import GROWING, Rates, view_json, write_view
 from ..report.screen import Screen
 from ..report.verdict import write_verdict
 from ..trace import Trace
-from .arguments import VerbParser
-from .standing import say_how_it_stands
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand, write_recording_status
 
 _EVERY = 1.0
 _LEAST = 0.1
 _ROWS = 5
 
 
-class Live(Verb):
-    name = "live"
+class Live(TraceCommand):
     working = "judging"
-    summary = "watch a program while it runs"
     description = (
         "Shows what a running program holds now, over time, and which lines hold ever more, until it ends or Ctrl-C; "
         "then the verdict, if it has ended. PID: of the program. Only its files are read: it is not disturbed. In a "
@@ -49,7 +46,7 @@ class Live(Verb):
     traces = "TRACE|PID"
     reads_events = False
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="one look, and the end")
         parser.add_argument(
             "--every",
@@ -63,7 +60,7 @@ class Live(Verb):
 
     def mistake(self, options: argparse.Namespace) -> str | None:
         if len(options.traces) > 1:
-            return f"{self.name} takes one trace, not {options.traces[1]!r} too"
+            return f"give one trace, not {options.traces[1]!r} too"
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
@@ -121,7 +118,7 @@ class _Followed:
 
     def watch(self) -> bool:
         """Looks again and again; whether the recording has ended, which Ctrl-C does not wait for."""
-        # Not the console of the verb, whose text is printed at the end as a whole.
+        # Not the console of the query, whose text is printed at the end as a whole.
         console = Console()
         try:
             with Refreshed(console=console, screen=True, auto_refresh=False) as shown:
@@ -165,7 +162,7 @@ def _judge(path: str, query: Query) -> None:
     query.screen.blank()
     write_incomplete(trace.integrity, IN_DIAGNOSIS, query.screen)
     write_verdict(summary, query.screen, None)
-    say_how_it_stands(trace)
+    write_recording_status(trace)
 
 
 def _seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""The verb `oom`."""
+"""The command `oom`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from ..analysis.free_memory.refused_requests import find_refused_requests
 from ..reading.positions import Range
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
 from ..report.units import counted
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 _REQUESTS = 3
 _SITES = 20
 """Rows of each table in JSON."""
 
 
-class Oom(Verb):
-    name = "oom"
-    summary = "why memory ran out, and what to do"
+class Oom(TraceCommand):
     description = (
         "Shows the requests that were refused: what was asked for, what was free, and why it was not enough. Says what "
         "would help, and which lines held the most at that time."
@@ -32,7 +30,7 @@ class Oom(Verb):
     )
     if_cut = "Requests refused after the break are not known."
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_range(
             "those after this position (default: the beginning of the trace)",
             "those up to this position (default: end)",

@@ -1,4 +1,4 @@
-"""The verb `peak`."""
+"""The command `peak`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from ..analysis.usage.differing_frames import differing_frames
 from ..analysis.usage.live_memory import LiveMemory, highest_of_ranges
 from ..reading.positions import PEAKS
 from ..report.composition import composition_data, position_data, write_composition, write_position
-from .arguments import VerbParser, byte_count
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser, byte_count
+from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 10
 
 
-class Peak(Verb):
-    name = "peak"
-    summary = "what the memory consisted of when it was at its highest"
+class Peak(TraceCommand):
     description = (
         "Shows what was live when the most was allocated (or reserved, or at another position). Rows are lines of your "
         "code, each with its share; below them the same by role (parameters, activations, ...), by phase of the step "
@@ -36,7 +34,7 @@ class Peak(Verb):
     )
     if_cut = "A higher peak may have come after the break."
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_at("what to show: peak (default), peak:reserved, or any other position", "peak")
         parser.add_range(
             "the peak after this position (default: the beginning of the trace)",
@@ -67,7 +65,7 @@ class Peak(Verb):
         if options.tree and options.by != COMPOSITION_BY[0]:
             return f"--tree shows calls: not --by {options.by}"
         if options.fits is not None and (options.json or options.csv):
-            return "--fits is a line of the text: with --json or --csv use the verb what-if with --memory"
+            return "--fits is a line of the text: with --json or --csv use the command what-if with --memory"
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:

@@ -1,4 +1,4 @@
-"""The verb `ranks`: all ranks of a distributed run. It is also that of a command without a verb that names a folder, or
+"""The command `ranks`: all ranks of a distributed run. It is also that of a command line that begins with a folder or
 several traces."""
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from ..errors import TraceError
 from ..reading.kinds import named_device
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
-from .arguments import VerbParser, positive
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser, positive
+from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 10
 _REASONS = 4
 """The error gives the reasons of this many traces that cannot be read."""
 
 
-class Ranks(Verb):
-    name = "ranks"
-    summary = "(or a folder) which rank of a distributed run differs"
+class Ranks(TraceCommand):
     description = (
         "Reads the traces of all ranks, each in a process of its own, and says which rank differs, in which line and "
-        "since which step. A folder, or several traces, need no verb."
+        "since which step. A folder, or several traces, need no command."
     )
     examples = (
         ("traces/", "the ranks whose traces are in a folder"),
@@ -36,7 +34,7 @@ class Ranks(Verb):
     traces_help = "a folder with the traces of all ranks, several such folders, or the traces"
     reads_events = False
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_device('what the table shows, such as "cpu"; cuda: each rank\'s own (default: what holds most)')
         parser.add_argument(
             "--fail",
@@ -66,7 +64,6 @@ class Ranks(Verb):
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
-        # Here: verbs of one trace need not wait for it.
         from ..ranks import load_ranks
         from ..report.ranks import incomplete_sentences, ranks_data, write_ranks
 

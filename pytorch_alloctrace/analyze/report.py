@@ -1,17 +1,19 @@
-"""The verb `report`."""
+"""The commands `report` and `serve`: the HTML page of a run, written to a file or served to a browser."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from pathlib import Path
 
 from ..report import units
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser, count
+from .trace_command import Exit, Query, TraceCommand
+
+_HIGHEST_PORT = 65535
 
 
-class Report(Verb):
-    name = "report"
-    summary = "one HTML page that shows the whole run, offline"
+class Report(TraceCommand):
     description = (
         "Writes one HTML file that shows the diagnosis, the memory over time, what was in memory at any of many "
         "moments, segments, fragmentation and leaks. It needs no network and can be sent to others."
@@ -22,7 +24,7 @@ class Report(Verb):
     )
     if_cut = "What came after the break is not in the report."
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_output(" (default: next to the trace, with the ending .html)")
         parser.add_argument("--open", action="store_true", help="show the page in the browser, too")
         parser.add_argument(
@@ -41,4 +43,56 @@ class Report(Verb):
             query.print_json({"path": str(written), "bytes": written.stat().st_size})
         else:
             query.screen.text(f"{written}: {units.size(written.stat().st_size)}")
+        return Exit.OK
+
+
+class Serve(TraceCommand):
+    description = (
+        "Shows the page of `report` to a browser on this machine until Ctrl-C; its cursor goes to any event of a trace "
+        "of any size, and the page asks for what was in memory there. Only this machine can reach it, by an address "
+        "that cannot be guessed."
+    )
+    examples = (
+        ("serve run.alloctrace --open", "show it in the browser"),
+        ("serve run.alloctrace --port 8123", "on a port that an ssh tunnel leads to: ssh -L 8123:localhost:8123 HOST"),
+    )
+    if_cut = "What came after the break is not in it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--port", type=count, default=0, metavar="PORT", help="listen on this one (default: any)")
+        parser.add_argument("--open", action="store_true", help="show the page in the browser, too")
+        parser.add_user_path()
+
+    def mistake(self, options: argparse.Namespace) -> str | None:
+        if options.port > _HIGHEST_PORT:
+            return f"a port is a number up to {_HIGHEST_PORT}, not {options.port}"
+        return super().mistake(options)
+
+    def run(self, query: Query) -> Exit:
+        # Here: `report` need not wait for a web server to be imported.
+        import signal
+        import threading
+        import webbrowser
+
+        from ..report.page.server import ReportServer
+
+        server = ReportServer(query.trace, query.options.port)
+        try:
+            server.page  # noqa: B018  (made now: what goes wrong is said here, and the browser need not wait)
+            # At once, and not with what other commands print at their end.
+            print(f"Serving {query.trace.path} until Ctrl-C: {server.address}", file=sys.stderr, flush=True)
+            if query.options.open:
+                # `kill` and a closed terminal end the server as Ctrl-C does: without a handler the file would stay.
+                for number in (signal.SIGTERM, signal.SIGHUP):
+                    if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+                        signal.signal(number, signal.default_int_handler)
+                # Not the address itself: every user of the machine can read the token on the browser's command line.
+                redirect = server.write_redirect().as_uri()
+                # On a thread: `webbrowser.open` waits for some browsers to end, and they wait for the page.
+                threading.Thread(target=webbrowser.open, args=(redirect,), daemon=True).start()
+            server.serve()
+        except KeyboardInterrupt:
+            print("Stopped.", file=sys.stderr)
+        finally:
+            server.let_go()
         return Exit.OK

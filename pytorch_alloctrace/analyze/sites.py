@@ -1,4 +1,4 @@
-"""The verb `sites`."""
+"""The command `sites`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from ..reading.positions import Position
 from ..reading.sites import BY
 from ..report.lifetimes import write_lifetimes
 from ..report.role_totals import write_role_totals
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 5
 
 
-class Sites(Verb):
-    name = "sites"
-    summary = "what each line allocates, and how long it lives"
+class Sites(TraceCommand):
     description = (
         "Shows which lines hold the most, which allocate the most per step, and how much of that outlives its step, is "
         "kept for backward, or waits for the allocator. Per step means on average over the last steps."
@@ -33,7 +31,7 @@ class Sites(Verb):
     )
     if_cut = '"end" is where the trace breaks off, not the end of the run.'
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_at("the run up to this position (default: end)", None)
         parser.add_range(
             "what was allocated after this position",

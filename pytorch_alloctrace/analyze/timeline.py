@@ -1,4 +1,4 @@
-"""The verb `timeline`."""
+"""The command `timeline`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pandas as pd
 from ..reading.positions import Position
 from ..reading.timeline import intervals_of_range
 from ..report.timeline import write_role_timeline, write_timeline
-from .arguments import VerbParser, positive
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser, positive
+from .trace_command import Exit, Query, TraceCommand
 
 _BY = ("sum", "role")
 _POINTS = 2000
@@ -18,9 +18,7 @@ _MOST_POINTS = 100_000
 """A million take minutes and gigabytes."""
 
 
-class Timeline(Verb):
-    name = "timeline"
-    summary = "requested, allocated, active, reserved bytes over time"
+class Timeline(TraceCommand):
     description = (
         "Shows each sum of a device's memory over time, with the highest of each interval, so that no peak is lost "
         "(docs/reading.md says what each means); by role, the requested bytes at the end of each interval."
@@ -31,7 +29,7 @@ class Timeline(Verb):
     )
     if_cut = "The curves stop where the trace breaks off, not where the run ended."
 
-    def add_arguments(self, parser: VerbParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         parser.add_range(
             "from the interval of this position on (default: the beginning of the trace)",
             "up to the interval of this position (default: end)",

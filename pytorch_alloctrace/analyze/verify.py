@@ -1,27 +1,25 @@
-"""The verb `verify`."""
+"""The command `verify`."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from ..report.verification import write_verification
-from .arguments import VerbParser
-from .verb import Exit, Query, Verb
+from .arguments import CommandParser
+from .trace_command import Exit, Query, TraceCommand
 
 
-class Verify(Verb):
-    name = "verify"
+class Verify(TraceCommand):
     working = "comparing"
-    summary = "whether the trace agrees with the allocator's own states"
     description = (
         "Compares the replay with every allocator state in the trace, and names each event that does not fit what came "
         "before. Exit status 1 when something does not agree or was lost."
     )
-    examples = (("verify run.alloctrace", "whether what the other verbs show of this trace can be relied on"),)
+    examples = (("verify run.alloctrace", "whether what the other commands show of this trace can be relied on"),)
     if_cut = "What came after the break cannot be verified."
 
-    def add_arguments(self, parser: VerbParser) -> None:
-        """Only what every verb takes."""
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add nothing to the arguments of all commands."""
 
     def run(self, query: Query) -> Exit:
         found = query.trace.verify()

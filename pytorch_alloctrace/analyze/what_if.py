@@ -1,15 +1,13 @@
-"""The verb `what-if`."""
+"""The commands `what-if` and `fit`: the requests of a trace under other settings, and on other cards."""
 
 from __future__ import annotations
 
-from ..report.what_if import what_if_data, write_what_if
-from .arguments import VerbParser, byte_count
-from .verb import Exit, Query, Verb
+from ..report.what_if import fit_data, what_if_data, write_fit, write_what_if
+from .arguments import CommandParser, byte_count
+from .trace_command import Exit, Query, TraceCommand
 
 
-class WhatIf(Verb):
-    name = "what-if"
-    summary = "the same run under other allocator settings, or on another card"
+class WhatIf(TraceCommand):
     description = (
         "Runs the requests of the trace through a model of torch's CUDA allocator, under other settings and on a card "
         "of any size: what would have been reserved, and which request refused. Without --setting it tries the "
@@ -23,15 +21,15 @@ class WhatIf(Verb):
     if_cut = "What the program requested after the break is not in it."
     working = "running the model"
 
-    def add_arguments(self, parser: VerbParser) -> None:
-        add_settings(parser)
+    def add_arguments(self, parser: CommandParser) -> None:
+        _add_settings(parser)
         parser.add_argument(
             "--memory",
             type=byte_count,
             metavar="SIZE",
             help="of the card, such as 40GiB or 40GB, of 1000 (default: that of the run)",
         )
-        add_outside(parser)
+        _add_outside(parser)
         parser.add_device("whose requests (default: the CUDA device with the most reserved)")
         parser.add_csv()
         parser.add_user_path()
@@ -50,7 +48,37 @@ class WhatIf(Verb):
         return Exit.OK
 
 
-def add_settings(parser: VerbParser) -> None:
+class Fit(TraceCommand):
+    description = (
+        "Looks for the smallest memory on which no request of the run would have been refused, and shows what it comes "
+        "to on common cards. Sizes are tried one by one: a run that fits on one need not fit on all above."
+    )
+    examples = (
+        ("fit run.alloctrace", "the smallest memory, as recorded and with expandable segments"),
+        ("fit run.alloctrace --setting max_split_size_mb:128", "under another setting"),
+    )
+    if_cut = "What the program requested after the break is not in it."
+    working = "running the model"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        _add_settings(parser)
+        _add_outside(parser)
+        parser.add_device("whose requests (default: the CUDA device with the most reserved)")
+        parser.add_csv()
+
+    def run(self, query: Query) -> Exit:
+        options = query.options
+        found = query.trace.fit(options.setting, outside=options.outside, device=options.device)
+        if options.json:
+            query.print_json(fit_data(found))
+        elif options.csv:
+            query.print_csv(found.table)
+        else:
+            write_fit(found, query.screen)
+        return Exit.OK
+
+
+def _add_settings(parser: CommandParser) -> None:
     """Which settings are tried."""
     parser.add_argument(
         "--setting",
@@ -62,7 +90,7 @@ def add_settings(parser: VerbParser) -> None:
     )
 
 
-def add_outside(parser: VerbParser) -> None:
+def _add_outside(parser: CommandParser) -> None:
     """What torch does not get."""
     parser.add_argument(
         "--outside",

@@ -1,17 +1,15 @@
-"""The command line of `alloctrace cost`."""
+"""The command `cost`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from .. import command
-from ..errors import AlloctraceError
+from ..parser import Parser
 from ..recording import loading
 from ..report.screen import Screen
 from ..report.units import duration
@@ -22,40 +20,35 @@ _SECONDS = 120.0
 _BUSY = 0.15
 
 
-def cost(arguments: list[str]) -> int:
-    """Measures and prints. Returns the exit status: 2 if nothing could be measured, with the reason on stderr."""
-    options = parse(arguments)
-    try:
+class Cost:
+    """The command `cost`."""
+
+    def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the options. Raises SystemExit for wrong options, and after the help."""
+        parser = Parser(
+            prog=prog,
+            description="Measures what recording costs on this machine with this torch, next to what else can be used: "
+            "of an allocation and its free, by the depth of the stack, and of a training step. Takes two minutes, in "
+            "which the machine should have nothing else to do.",
+        )
+        parser.add_argument(
+            "--device", choices=sorted(RECORDERS), help="whose allocator to record (default: cuda if there is one)"
+        )
+        parser.add_argument(
+            "--seconds", type=_positive, default=_SECONDS, help="how long to measure (default: %(default).0f)"
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON; times are in nanoseconds")
+        return parser.parse_args(arguments)
+
+    def execute(self, options: argparse.Namespace) -> int:
+        """Measure and print. Raises AlloctraceError if nothing could be measured."""
         loading.load_recorder()  # built, if need be, before anything is timed
-        found = measure(_device(options.device), options.seconds)
-    except AlloctraceError as error:
-        print(f"pytorch_alloctrace: {error}", file=sys.stderr)
-        return 2
-    with command.quiet_pipe():
+        costs = measure(_device(options.device), options.seconds)
         if options.json:
-            print(json.dumps(found.data(), indent=1))
+            print(json.dumps(costs.data(), indent=1))
         else:
-            write_costs(found, Screen(Console()))
-    return 0
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """The options. Exits where they are wrong, or help is asked for."""
-    parser = argparse.ArgumentParser(
-        prog=f"{command.spelled()} cost",
-        description="Measures what recording costs on this machine with this torch, next to what else can be used: of "
-        "an allocation and its free, by the depth of the stack, and of a training step. Takes two minutes, in which "
-        "the machine should have nothing else to do.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--device", choices=sorted(RECORDERS), help="whose allocator to record (default: cuda if there is one)"
-    )
-    parser.add_argument(
-        "--seconds", type=_positive, default=_SECONDS, help="how long to measure (default: %(default).0f)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON; times are in nanoseconds")
-    return parser.parse_args(arguments)
+            write_costs(costs, Screen(Console()))
+        return 0
 
 
 def _positive(text: str) -> float:

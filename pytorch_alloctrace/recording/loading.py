@@ -17,14 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RecorderUnavailableError
 from . import building
+
+if TYPE_CHECKING:
+    import argparse
 
 NAME = "pytorch_alloctrace._record"
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -73,33 +76,35 @@ def _refuse_if_out_of_memory(error: ImportError) -> None:
         ) from None
 
 
-def build_command(arguments: list[str]) -> int:
-    """``python -m pytorch_alloctrace build [--force]``: builds the recorder ahead of its first use, in an image for
-    example, and prints where it is. Returns the exit status: 1 if recording is not possible, with the reason on stderr.
-    """
-    import argparse
+class Build:
+    """The command `build`: builds the recorder ahead of its first use, in an image for example."""
 
-    parser = argparse.ArgumentParser(prog="python -m pytorch_alloctrace build", description=BUILD_HELP)
-    parser.add_argument("--force", action="store_true", help="build again, even if it is there")
-    options = parser.parse_args(arguments)
-    try:
-        if options.force:
-            target = building.target_of(_usable_torch())
-            key = building.recorder_key(target, _sources())
-            for folder in _cache_folders():
-                shutil.rmtree(folder / key, ignore_errors=True)
-        print(load_recorder().__file__)
-    except RecorderUnavailableError as error:
-        print(f"pytorch_alloctrace: {error}", file=sys.stderr)
-        return 1
-    return 0
+    def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the options."""
+        from ..parser import Parser
 
+        parser = Parser(
+            prog=prog,
+            description="Builds the recorder for the torch of this environment, if there is none yet, and prints where "
+            "it is. Recording does this by itself on first use. The environment variable ALLOCTRACE_CACHE names the "
+            "folder; MAX_JOBS and CXX are honoured.",
+        )
+        parser.add_argument("--force", action="store_true", help="build again, even if it is there")
+        return parser.parse_args(arguments)
 
-BUILD_HELP = (
-    "Builds the recorder for the torch of this environment, if there is none yet, and prints where it is. Recording "
-    "does this by itself on first use. The environment variable ALLOCTRACE_CACHE names the folder; MAX_JOBS and CXX "
-    "are honoured."
-)
+    def execute(self, options: argparse.Namespace) -> int:
+        """Print the path of the recorder. Returns 1 if recording is not possible, with the reason on stderr."""
+        try:
+            if options.force:
+                target = building.target_of(_usable_torch())
+                key = building.recorder_key(target, _sources())
+                for folder in _cache_folders():
+                    shutil.rmtree(folder / key, ignore_errors=True)
+            print(load_recorder().__file__)
+        except RecorderUnavailableError as error:
+            print(f"pytorch_alloctrace: {error}", file=sys.stderr)
+            return 1
+        return 0
 
 
 def _usable_torch() -> Any:

@@ -19,6 +19,7 @@ import pkgutil
 import runpy
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -26,6 +27,7 @@ from typing import Any
 
 from .. import command
 from ..errors import AlloctraceError
+from ..parser import Parser
 from . import children, loading, program, session
 
 _launchers: set[str] = set()
@@ -36,98 +38,99 @@ class _NoProgramError(Exception):
     """There is nothing to run; the message says why."""
 
 
-def run(arguments: list[str]) -> int:
-    """Records the program that the arguments name.
+class Run:
+    """The command `run`."""
 
-    Returns 2 if it could not be started (one line on stderr says why), else 0. Whatever the program raises passes
-    through, so the interpreter ends as it would without us: SystemExit, KeyboardInterrupt and its signal, tracebacks.
-    """
-    with command.quiet_pipe():
-        options = _parse(arguments)
-    outer = sys.modules["__main__"]
-    # The script that pip makes is the outermost frame of a traceback.
-    _launchers.add(str(getattr(outer, "__file__", "")))
-    main = _new_main(outer)
-    try:
-        code = _start(options, main)
-    except (_NoProgramError, AlloctraceError) as error:
-        # The messages are written for callers of enable(); here the same thing is an option.
-        print(f"pytorch_alloctrace: {error}".replace("overwrite=True", "--overwrite"), file=sys.stderr)
-        return 2
-    except Exception as error:  # a syntax error in the script, or an error of the packages around a module
-        _hide_our_frames(error)
-        raise
-    try:
-        exec(code, vars(main))
-    except SystemExit:
-        raise
-    except BaseException as error:
-        _hide_our_frames(error)
-        raise
-    return 0
-
-
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=f"{command.spelled()} run",
-        usage="%(prog)s [options] (script.py | -m module) [arguments]",
-        description="Runs a program, unchanged, and records every allocation and free of torch into a trace file.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="PATH",
-        help="the trace file, or a folder for it; {rank}, {pid} and {host} are filled in (default: "
-        "alloctrace-{rank}-{pid}.alloctrace)",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace the trace file if it exists")
-    parser.add_argument(
-        "--follow",
-        action="store_true",
-        help="record child processes too, each to a separate file with -{pid} in its name",
-    )
-    parser.add_argument(
-        "--devices",
-        metavar="NAMES",
-        type=lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
-        default=session.DEVICES,
-        help="the allocators to record: cuda, cpu or cuda,cpu (default)",
-    )
-    parser.add_argument(
-        "--stacks", choices=session.STACKS, default="python", help="stacks to record: python (default) or none"
-    )
-    parser.add_argument(
-        "--no-modules", action="store_true", help="do not tell torch modules apart (--by module then has nothing)"
-    )
-    parser.add_argument("--no-sources", action="store_true", help="do not store source lines in the trace")
-    parser.add_argument("--report-oom", action="store_true", help="print the verdict when memory runs out")
-    parser.add_argument(
-        "--max-bytes",
-        metavar="SIZE",
-        help="what all files together may have, such as 256MiB, or 256MB (of 1000): old events are folded",
-    )
-    parser.add_argument(
-        "--keep", metavar="TIME", help="with --max-bytes: events of the last TIME, such as 10min, are not folded"
-    )
-    parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: next to the trace)")
-    parser.add_argument(
-        "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m does"
-    )
-    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.module is not None:
-        # Everything after -m belongs to the program, options included.
-        name, *rest = options.module or [""]
-        if not name:
-            parser.error("-m needs the name of a module")
-        options.module, options.script, options.arguments = name, None, rest
+    def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the options. `script` or `module`, and `arguments`, are the program's, unchanged."""
+        parser = Parser(
+            prog=prog,
+            usage="%(prog)s [options] (script.py | -m module) [arguments]",
+            description="Runs a program, unchanged, and records every allocation and free of torch into a trace file.",
+        )
+        parser.add_argument(
+            "-o",
+            "--output",
+            metavar="PATH",
+            help="the trace file, or a folder for it; {rank}, {pid} and {host} are filled in (default: "
+            "alloctrace-{rank}-{pid}.alloctrace)",
+        )
+        parser.add_argument("--overwrite", action="store_true", help="replace the trace file if it exists")
+        parser.add_argument(
+            "--follow",
+            action="store_true",
+            help="record child processes too, each to a separate file with -{pid} in its name",
+        )
+        parser.add_argument(
+            "--devices",
+            metavar="NAMES",
+            type=lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
+            default=session.DEVICES,
+            help="the allocators to record: cuda, cpu or cuda,cpu (default)",
+        )
+        parser.add_argument(
+            "--stacks", choices=session.STACKS, default="python", help="stacks to record: python (default) or none"
+        )
+        parser.add_argument(
+            "--no-modules", action="store_true", help="do not tell torch modules apart (--by module then has nothing)"
+        )
+        parser.add_argument("--no-sources", action="store_true", help="do not store source lines in the trace")
+        parser.add_argument("--report-oom", action="store_true", help="print the verdict when memory runs out")
+        parser.add_argument(
+            "--max-bytes",
+            metavar="SIZE",
+            help="what all files together may have, such as 256MiB, or 256MB (of 1000): old events are folded",
+        )
+        parser.add_argument(
+            "--keep", metavar="TIME", help="with --max-bytes: events of the last TIME, such as 10min, are not folded"
+        )
+        parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: next to the trace)")
+        parser.add_argument(
+            "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m does"
+        )
+        parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+        options = parser.parse_args(arguments)
+        if options.module is not None:
+            # Everything after -m belongs to the program, options included.
+            name, *rest = options.module or [""]
+            if not name:
+                parser.error("-m needs the name of a module")
+            options.module, options.script, options.arguments = name, None, rest
+            return options
+        program = options.program[1:] if options.program[:1] == ["--"] else options.program
+        if not program:
+            parser.error("name a script, or a module with -m")
+        options.script, options.arguments = program[0], program[1:]
         return options
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
-    if not program:
-        parser.error("name a script, or a module with -m")
-    options.script, options.arguments = program[0], program[1:]
-    return options
+
+    def execute(self, options: argparse.Namespace) -> int:
+        """Record the program that the options name.
+
+        Returns 2 if it could not be started (one line on stderr says why), else 0. Whatever the program raises passes
+        through, so the interpreter ends as it would without us: SystemExit, KeyboardInterrupt and its signal,
+        tracebacks.
+        """
+        outer = sys.modules["__main__"]
+        # The script that pip makes is the outermost frame of a traceback.
+        _launchers.add(str(getattr(outer, "__file__", "")))
+        main = _new_main(outer)
+        try:
+            code = _start(options, main)
+        except (_NoProgramError, AlloctraceError) as error:
+            # The messages are written for callers of enable(); here the same thing is an option.
+            print(f"pytorch_alloctrace: {error}".replace("overwrite=True", "--overwrite"), file=sys.stderr)
+            return 2
+        except Exception as error:  # a syntax error in the script, or an error of the packages around a module
+            _hide_our_frames(error)
+            raise
+        try:
+            exec(code, vars(main))
+        except SystemExit:
+            raise
+        except BaseException as error:
+            _hide_our_frames(error)
+            raise
+        return 0
 
 
 def _new_main(outer_main: ModuleType) -> ModuleType:

@@ -1,4 +1,4 @@
-"""The help of each verb, which options it refuses, and what it takes to add one; every example of the help is run."""
+"""The help of each command, and which options it refuses; every example of the help is run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import TRACE_COMMANDS
 from made_up_ranks import Rank, write_ranks
 from marked_programs import run_analyze
 from running import ROOT, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analyze import command_line
-from pytorch_alloctrace.analyze.command_line import PROGRAM
-from pytorch_alloctrace.analyze.verb import Exit, Verb
-from pytorch_alloctrace.analyze.verbs import VERBS
+from pytorch_alloctrace import parser
+from pytorch_alloctrace.analyze.trace_command import Exit
+from pytorch_alloctrace.parser import COMMANDS, PROGRAM
 
 PROGRAM_WITH_ALL = """
 import sys, torch, pytorch_alloctrace as alloctrace
@@ -59,9 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-NAMES = [*VERBS]
 ALWAYS = {"json", "spool", "width"}
-"""Options of every verb."""
+"""Options of every command."""
 
 
 def help_of(*arguments: str) -> str:
@@ -81,82 +80,92 @@ def at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
-def test_help_of_a_verb(verb: Verb, at_80_columns: None) -> None:
-    text = help_of(verb.name, "--help")
-    assert text == help_of("run.alloctrace", "--help", verb.name)
+@pytest.mark.parametrize("name", TRACE_COMMANDS)
+def test_help_of_a_command(name: str, at_80_columns: None) -> None:
+    command = TRACE_COMMANDS[name]
+
+    text = help_of(name, "--help")
+
     assert max(map(len, text.splitlines())) <= 80
+    assert text.startswith(f"usage: {PROGRAM} {name} {command.traces} [options]")
     assert options_of(text) >= ALWAYS
-    assert " ".join(verb.description.split()) in " ".join(text.split())
-    assert text.count(f"\n  {PROGRAM} ") == len(verb.examples)
+    assert " ".join(command.description.split()) in " ".join(text.split())
+    assert text.count(f"\n  {PROGRAM} ") == len(command.examples)
     assert ("mark:NAME" in text) == bool({"at", "since", "until"} & options_of(text))
-    assert all(action.help for action in command_line.parser_of(verb)._actions)
+    for option in options_of(text):
+        assert re.search(rf"--{option}( [A-Z]+|,|\n|  )[^-]*[a-z]", text), f"{option} is not explained"
 
 
-def test_an_option_takes_a_value_in_all_verbs_or_in_none() -> None:
-    # While no verb is known, the first that has an option says whether a value follows it.
-    taken: dict[str, set[bool]] = {}
-    for verb in VERBS.values():
-        for option, action in command_line.parser_of(verb)._option_string_actions.items():
-            taken.setdefault(option, set()).add(action.nargs is None)
-    assert [option for option, said in taken.items() if len(said) > 1] == []
-    assert taken["--at"] == {True} and taken["--json"] == {False}
-
-
-@pytest.mark.parametrize("verb", ["diagnose", "sites", "oom"])
-def test_a_command_imports_its_own_verb_alone(verb: str, folder: Path) -> None:
+@pytest.mark.parametrize("name", ["diagnose", "sites", "oom"])
+def test_a_command_imports_its_own_module_alone(name: str, folder: Path) -> None:
     code = (
         "import sys; sys.orig_argv = ['python', '-m', 'pytorch_alloctrace', *sys.argv[1:]]\n"
         "from pytorch_alloctrace.__main__ import main\n"
         "assert main(sys.argv[1:]) == 0\n"
         "print(*(name for name in sys.modules if name.startswith('pytorch_alloctrace.')))"
     )
-    command = [sys.executable, "-c", code, "run.alloctrace", verb, "--json"]
+    command = [sys.executable, "-c", code, name, "run.alloctrace", "--json"]
+
     done = run_python(folder, command, check=True, timeout=600, environment={})
+
     imported = {name.removeprefix("pytorch_alloctrace.") for name in done.stdout.splitlines()[-1].split()}
-    assert {f"analyze.{name.replace('-', '_')}" for name in NAMES} & imported == {f"analyze.{verb}"}
+    assert {target.partition(":")[0] for target, _ in COMMANDS.values()} & imported == {f"analyze.{name}"}
     assert not [name for name in imported if name.startswith(("recording", "analysis.ranks", "report.page"))]
     assert "analysis.what_if" not in imported, "the model of torch's allocator, which none of these runs"
 
 
 def test_general_help_and_version(at_80_columns: None) -> None:
     text = help_of("--help")
-    assert text == help_of("run.alloctrace", "-h")
+    assert text == help_of("-h")
     assert max(map(len, text.splitlines())) <= 80
-    listed = re.findall(r"^  ([a-z-]+)  +\S", text[text.index("verbs (") : text.index("examples:")], re.MULTILINE)
-    assert listed == ["run", "build", "cost", *NAMES]
+    listed = re.findall(r"^  ([a-z-]+)  +\S", text[text.index("commands (") : text.index("examples:")], re.MULTILINE)
+    assert listed == [*COMMANDS] and {"run", "build", "cost"} < {*listed}
     assert help_of("--version") == f"pytorch_alloctrace {alloctrace.__version__}\n"
 
 
-def test_no_verb_is_diagnose_and_words_may_stand_in_any_order(folder: Path) -> None:
+def test_no_command_is_diagnose_or_ranks_and_options_may_stand_anywhere(folder: Path) -> None:
     assert run_analyze(folder, "diagnose", "run.alloctrace") == run_analyze(folder, "run.alloctrace")
-    assert help_of("diagnose", "--help").startswith(f"usage: {PROGRAM} [diagnose] TRACE [options]")
-    expected = run_analyze(folder, "peak", "run.alloctrace", "--at", "peak")
-    assert run_analyze(folder, "--at", "peak", "run.alloctrace", "peak") == expected
+    assert run_analyze(folder, "--top", "1", "run.alloctrace") == run_analyze(folder, "run.alloctrace", "--top", "1")
+    assert run_analyze(folder, "ranks", "traces") == run_analyze(folder, "traces/")
+    traces = sorted(str(path) for path in (folder / "traces").glob("*.alloctrace"))
+    assert len(traces) == 2 and run_analyze(folder, "ranks", *traces) == run_analyze(folder, *traces)
     expected = run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace", "--top", "1")
-    assert run_analyze(folder, "before.alloctrace", "diff", "--top", "1", "after.alloctrace") == expected
+    assert run_analyze(folder, "diff", "before.alloctrace", "--top", "1", "after.alloctrace") == expected
 
 
-@pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
-def test_examples_run(verb: Verb, folder: Path) -> None:
-    for arguments, _ in verb.examples:
+def test_trace_is_read_when_its_name_is_that_of_a_command(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "leaks").write_bytes((folder / "run.alloctrace").read_bytes())
+
+    text = run_analyze(tmp_path, "./leaks")
+
+    assert text == run_analyze(tmp_path, "diagnose", "leaks") and "PEAK" in text
+
+
+@pytest.mark.parametrize("name", TRACE_COMMANDS)
+def test_examples_run(name: str, folder: Path) -> None:
+    for arguments, _ in TRACE_COMMANDS[name].examples:
         words = shlex.split(arguments.split(" > ")[0])
-        if verb.name == "serve":  # does not end by itself: tests/report/test_serve.py
-            assert command_line.parse(words)[0] is verb
+        if name == "serve":  # does not end by itself: tests/report/test_serve.py
+            assert type(parser.parse(words)[0]) is type(TRACE_COMMANDS[name])
             continue
         status = Exit.FOUND if "--fail" in words or "--fail-above" in words else Exit.OK
         assert run_analyze(folder, *words, status=status), arguments
 
 
-def test_an_option_that_a_verb_does_not_take_is_refused() -> None:
-    taken = {verb.name: options_of(help_of(verb.name, "--help")) for verb in VERBS.values()}
-    for option in set().union(*taken.values()):
-        takers = [name for name in NAMES if option in taken[name]]
-        for name in set(NAMES) - set(takers):
-            error = error_of(name, "missing.alloctrace", f"--{option}=1")
-            assert f"error: {name} does not take --{option}: " in error, error
-            *named, _ = re.findall(r"[a-z-]+", error.rpartition(": ")[2].replace("only ", "").replace(" and ", " "))
-            assert named == takers, error
+@pytest.mark.parametrize("name", COMMANDS)
+def test_unknown_option_is_one_line_that_names_the_help(name: str) -> None:
+    error = run_analyze(ROOT, name, "--colour=1", *["a"] * (name in TRACE_COMMANDS), status=Exit.BAD_INPUT)
+
+    assert error == f"{PROGRAM} {name}: error: unrecognized arguments: --colour=1 (see {PROGRAM} {name} --help)\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("run.alloctrace", "leaks", "--fail"), ("--json", "run.alloctrace", "leaks"), ("peak", "a", "leaks")]
+)
+def test_command_after_a_trace_is_refused_with_the_right_order(arguments: tuple[str, ...]) -> None:
+    error = run_analyze(ROOT, *arguments, status=Exit.BAD_INPUT)
+
+    assert error.count("\n") == 1 and f"the command comes first: {PROGRAM} leaks " in error
 
 
 @pytest.mark.parametrize(
@@ -167,8 +176,8 @@ def test_an_option_that_a_verb_does_not_take_is_refused() -> None:
         (("diff", "a", "b", "--since", "peak"), "--at POSITION"),
         (("leaks", "a", "--device", "cpu", "--device", "cuda:0"), "give it once"),
         (("leaks", "a", "--json", "--csv"), "not allowed with"),
-        (("leaks", "a", "b"), "leaks takes one trace, not 'b' too"),
-        (("leaks", "a", "--fai"), "there is no option --fai"),
+        (("leaks", "a", "b"), "leaks: error: give one trace, not 'b' too"),
+        (("leaks", "a", "--fai"), "unrecognized arguments: --fai"),
         (("peak", "a", "--in", "training", "--since", "1"), "--in is a range already"),
         (("peak", "a", "--by", "colour"), "invalid choice: 'colour'"),
         (("sites", "a", "--by", "age"), "invalid choice"),
@@ -188,6 +197,6 @@ def test_what_does_not_go_together(arguments: tuple[str, ...], part: str) -> Non
 
 
 @pytest.mark.parametrize("arguments", [("leeks",), ("leeks", "run.alloctrace")])
-def test_an_unknown_verb_is_one_line(arguments: tuple[str, ...]) -> None:
+def test_an_unknown_command_is_one_line(arguments: tuple[str, ...]) -> None:
     error = run_analyze(ROOT, *arguments, status=Exit.BAD_INPUT)
-    assert error.count("\n") == 1 and "'leeks' is neither a trace nor a verb (diagnose, leaks, " in error
+    assert error.count("\n") == 1 and "'leeks' is neither a trace nor a command (run, build, cost, diagnose, " in error

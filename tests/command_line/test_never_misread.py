@@ -1,4 +1,4 @@
-"""Incomplete traces: each verb first reports what is missing, and gives no all-clear on what it could not judge."""
+"""Incomplete traces: each command first reports what is missing, and gives no all-clear on what it could not judge."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from command_line import run_command
+from command_line import TRACE_COMMANDS, run_command
 from marked_programs import run_analyze
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analyze.verbs import VERBS
 
 # Enough events for several blocks of the file: half of it can be read when it is cut.
 HEALTHY = """
@@ -34,9 +33,11 @@ LEFT_OUT = ("serve", "what-if", "fit")
 """`serve` does not end by itself, and shows what `report` does (tests/report). The others refuse an incomplete trace
 (tests/what_if)."""
 FIRST = {
-    verb.name: NEEDED.get(verb.name, ()) for verb in VERBS.values() if verb.reads_events and verb.name not in LEFT_OUT
+    name: NEEDED.get(name, ())
+    for name, command in TRACE_COMMANDS.items()
+    if command.reads_events and name not in LEFT_OUT
 }
-"""Verbs that answer from events, with the arguments that they need."""
+"""Commands that answer from events, with the arguments that they need."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_verb_says_first_that_a_part_is_missing(folder: Path, name: str) -> None:
+def test_command_says_first_that_a_part_is_missing(folder: Path, name: str) -> None:
     process = run_command(folder, [name, "cut.alloctrace", *FIRST[name]])
     text = " ".join(process.stdout.split())
     assert text.startswith("INCOMPLETE") and ("the break" in text or "breaks off" in text), text
@@ -71,7 +72,7 @@ def test_leaks_that_cannot_be_judged_are_no_all_clear(folder: Path) -> None:
     assert "Too short to judge" in run_analyze(folder, "leaks", "short.alloctrace", "--fail", status=3)
     assert json.loads(run_analyze(folder, "leaks", "short.alloctrace", "--fail", "--json", status=3)) == []
     assert len(run_analyze(folder, "leaks", "whole.alloctrace", "--fail", "--csv").split()) == 1, "the names of columns"
-    # Without --fail the status says whether there is an answer to read, as it does for every verb.
+    # Without --fail the status says whether there is an answer to read, as it does for every command.
     run_analyze(folder, "leaks", "cut.alloctrace")
     findings = json.loads(run_analyze(folder, "cut.alloctrace", "--json"))["findings"]
     assert [finding["kind"] for finding in findings] == ["incomplete", "not_judged"]

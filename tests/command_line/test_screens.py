@@ -1,4 +1,4 @@
-"""Golden screens: the whole text output of each verb, in screens/. This command writes them anew:
+"""Golden screens: the whole text output of each command, in screens/. This command writes them anew:
 
 ALLOCTRACE_WRITE_SCREENS=1 tools/test tests/command_line/test_screens.py
 """
@@ -9,15 +9,18 @@ import os
 from pathlib import Path
 
 import pytest
+from command_line import TRACE_COMMANDS
 from made_up_ranks import Rank, write_ranks
 from marked_programs import run_analyze
-
-from pytorch_alloctrace.analyze.verbs import VERBS
 
 SCREENS = Path(__file__).with_name("screens")
 HEALTHY, TRACE = "ranks/alloctrace-0-1000.alloctrace", "ranks/alloctrace-1-1001.alloctrace"
 WORDS = {
-    **{verb: (verb, TRACE) for verb in VERBS if verb not in ("ranks", "report", "serve", "live", "export", "convert")},
+    **{
+        name: (name, TRACE)
+        for name in TRACE_COMMANDS
+        if name not in ("ranks", "report", "serve", "live", "export", "convert")
+    },
     "annotate": ("annotate", "train.py", TRACE),
     "diagnose-healthy": ("diagnose", HEALTHY),
     "leaks-healthy": ("leaks", HEALTHY),
@@ -32,7 +35,7 @@ WORDS = {
     "sites-by-role": ("sites", TRACE, "--by", "role"),
     "timeline-by-role": ("timeline", TRACE, "--by", "role"),
 }
-"""The verbs that show a trace, or say what they have done to one: not those that make something else of it. Of some,
+"""The commands that show a trace, or say what they have done to one: not those that make something else of it. Of some,
 what certain options show."""
 
 
@@ -43,10 +46,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("verb", WORDS)
-def test_screen_of_verb_is_as_before(folder: Path, verb: str) -> None:
-    shown = run_analyze(folder, *WORDS[verb])
+@pytest.mark.parametrize("name", WORDS)
+def test_screen_of_command_is_as_before(folder: Path, name: str) -> None:
+    shown = run_analyze(folder, *WORDS[name])
     if os.environ.get("ALLOCTRACE_WRITE_SCREENS"):
         SCREENS.mkdir(exist_ok=True)
-        (SCREENS / f"{verb}.txt").write_text(shown)
-    assert shown == (SCREENS / f"{verb}.txt").read_text()
+        (SCREENS / f"{name}.txt").write_text(shown)
+    assert shown == (SCREENS / f"{name}.txt").read_text()

@@ -1,4 +1,4 @@
-"""`alloctrace live`, and every other verb, on the trace of a program that runs."""
+"""`alloctrace live`, and every other command, on the trace of a program that runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from marked_programs import run_analyze
 from running import program_environment, start_python
 from test_never_misread import FIRST
 
-from pytorch_alloctrace.analyze.verb import Exit
+from pytorch_alloctrace.analyze.trace_command import Exit
 
 PROGRAM = """
 import sys, torch

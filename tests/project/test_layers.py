@@ -14,9 +14,13 @@ from running import ROOT
 from pytorch_alloctrace.recording import building
 
 PACKAGE = "pytorch_alloctrace"
-LAYERS = ("errors", "sizes", "command", "reading", "converting", "analysis", "report", "trace", "ranks", "analyze")
+LAYERS = ("errors", "sizes", "command", "parser", "reading", "converting", "analysis", "report", "trace", "ranks")
+LAYERS += ("analyze",)
 """A part may import those before it, in any place: at the top, in a function, or for types alone."""
-BESIDE = {"recording": ("recording", "objects", "errors", "sizes", "command"), "objects": ("objects", "errors")}
+BESIDE = {
+    "recording": ("recording", "objects", "errors", "sizes", "command", "parser"),
+    "objects": ("objects", "errors"),
+}
 """What runs in the program under trace imports nothing of these."""
 COMPILED = {"_replay": ("reading", "converting", "analysis"), "_record": ("recording",), "_build_info": ("recording",)}
 """Which parts may import what is compiled, or written by the build. (Analyses take the sizes of torch's allocator from
@@ -27,7 +31,7 @@ EXCEPTIONS = {
     ("recording.session", "trace"),
     ("recording.session", "report.diagnosis"),
     ("objects.graphs", "recording.loading"),
-    ("analyze.command_line", "__init__"),
+    ("parser", "__init__"),
     ("analysis.ranks.kept", "__init__"),
 }
 """`Session.load` and `diagnose` read what it recorded, and import that only when they are called. `holders()` and

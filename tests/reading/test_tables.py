@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from command_line import TRACE_COMMANDS
 from marked_programs import run_analyze
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analyze.verbs import VERBS
 from pytorch_alloctrace.reading.sites import group_stacks
 
 PROGRAM = """
@@ -199,11 +199,11 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
     with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
         alloctrace.compare(trace, trace, device="cuda:7")
     folder = Path(trace.path).parent
-    for verb in VERBS.values():
-        if verb.name not in ("verify", "finish", "fold", "report", "serve", "live", "convert", "ranks"):
+    for name in TRACE_COMMANDS:
+        if name not in ("verify", "finish", "fold", "report", "serve", "live", "convert", "ranks"):
             words = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
-            arguments = (*words.get(verb.name, ()), "--device", "cuda:7")
-            error = run_analyze(folder, verb.name, "run.alloctrace", *arguments, status=2)
+            arguments = (*words.get(name, ()), "--device", "cuda:7")
+            error = run_analyze(folder, name, "run.alloctrace", *arguments, status=2)
             assert error.count("\n") == 1 and "'cuda:7'" in error
 
 

@@ -12,8 +12,9 @@ from rich.console import Console
 from running import run_python
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace import parser
 from pytorch_alloctrace.cost import ALLOCTRACE, NO_STACKS, PLAIN, PROFILER
-from pytorch_alloctrace.cost.command import parse, write_costs
+from pytorch_alloctrace.cost.command import write_costs
 from pytorch_alloctrace.cost.measuring import DEPTHS, Costs, Rounds, started
 from pytorch_alloctrace.report.screen import Screen
 
@@ -59,7 +60,7 @@ def test_missing_device_and_invalid_time_are_errors(tmp_path: Path) -> None:
     assert (process.returncode, process.stdout) == (2, "")
     assert "measure --device cpu" in process.stderr.splitlines()[-1]
     with pytest.raises(SystemExit, match="2"):
-        parse(["--seconds", "-1"])
+        parser.parse(["cost", "--seconds", "-1"])
 
 
 def rounds(wall: dict[str, float]) -> Rounds:

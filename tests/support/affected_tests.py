@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "pytorch_alloctrace"
-FACADES = {f"{PACKAGE}/{name}.py" for name in ("__init__", "__main__", "trace", "ranks", "analyze/verbs")}
+FACADES = {f"{PACKAGE}/{name}.py" for name in ("__init__", "__main__", "trace", "ranks", "parser")}
 ALL = ("",)
 READING = ("format", "reading", "replay")
 RECORDING = ("recording", "objects")
@@ -64,7 +64,6 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     f"{PACKAGE}/analysis/ranks/": ("ranks",),
     f"{PACKAGE}/analysis/what_if/": ("what_if",),
     f"{PACKAGE}/analyze/": ("command_line",),
-    f"{PACKAGE}/analyze/verbs.py": ("command_line",),
     f"{PACKAGE}/callbacks/": ("recording/test_status_loggers.py", "recording/test_steps.py"),
     f"{PACKAGE}/command.py": ("command_line",),
     f"{PACKAGE}/converting/": ("converting",),
@@ -76,6 +75,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "objects",
         *(f"recording/test_{name}.py" for name in ("looks", "oom_report", "scans_disturbed")),
     ),
+    f"{PACKAGE}/parser.py": ("command_line", "recording/test_run.py", "recording/test_cost.py"),
     f"{PACKAGE}/pytest_plugin.py": ("recording/test_pytest_plugin.py",),
     f"{PACKAGE}/ranks.py": ("ranks",),
     f"{PACKAGE}/reading/": READING,

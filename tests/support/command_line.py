@@ -13,11 +13,13 @@ import subprocess
 from pathlib import Path
 from unittest import mock
 
-from pytorch_alloctrace.analyze.command_line import main
-from pytorch_alloctrace.analyze.verbs import VERBS
+from pytorch_alloctrace.__main__ import main
+from pytorch_alloctrace.parser import COMMANDS, load
 from pytorch_alloctrace.report.page import bounds
 
-[*VERBS.values()]  # imports them now: what is imported after the collection of tests makes walks through objects longer
+# Loaded now: a module that is imported after the collection of tests makes walks through objects longer.
+TRACE_COMMANDS = {name: load(name) for name, (target, _) in COMMANDS.items() if target.startswith("analyze.")}
+"""Commands that read traces, by name."""
 
 
 def run_command(folder: Path, arguments: list[str], encoding: str = "utf-8") -> subprocess.CompletedProcess[str]:

@@ -32,7 +32,7 @@ _FAULT, _TRACEBACK = 98, 99
 _RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What must not reach a terminal: a control character other than the newline and the tab."""
 
-VERBS: dict[str, tuple[str, ...]] = {
+COMMANDS: dict[str, tuple[str, ...]] = {
     "diagnose": ("diagnose",),
     "diagnose-json": ("diagnose", "--json"),
     "diagnose-markdown": ("diagnose", "--markdown"),
@@ -88,9 +88,9 @@ def prepare() -> None:
     import matplotlib.pyplot  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 
+    import pytorch_alloctrace.analyze.trace_command
     import pytorch_alloctrace.report.page.server
     import pytorch_alloctrace.trace  # noqa: F401
-    from pytorch_alloctrace.analyze import command_line  # noqa: F401
 
 
 def show(trace: Path, faces: Sequence[str] | None = None) -> Shown:
@@ -107,18 +107,18 @@ def show(trace: Path, faces: Sequence[str] | None = None) -> Shown:
 def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
     """Return a function for each face that returns its exit status. folder: for the files that faces write."""
 
-    def verb(*arguments: str) -> Callable[[], int]:
+    def command(*arguments: str) -> Callable[[], int]:
         def run() -> int:
-            from pytorch_alloctrace.analyze.command_line import main
+            from pytorch_alloctrace.__main__ import main
 
             return main([*arguments, str(trace)])
 
         return run
 
-    faces = {name: verb(*arguments) for name, arguments in VERBS.items()}
-    faces["diff"] = verb("diff", str(trace))
-    faces["report"] = verb("report", "-o", str(folder / "report.html"))
-    faces |= {f"export-{to}": verb("export", "--to", to, "-o", str(folder / to)) for to in EXPORTS}
+    faces = {name: command(*arguments) for name, arguments in COMMANDS.items()}
+    faces["diff"] = command("diff", str(trace))
+    faces["report"] = command("report", "-o", str(folder / "report.html"))
+    faces |= {f"export-{to}": command("export", "--to", to, "-o", str(folder / to)) for to in EXPORTS}
     faces["serve"] = lambda: _ask(trace, _serve)
     faces["ranks"] = lambda: _compare_with_itself(trace)
     faces["follow"] = lambda: _follow(trace)
@@ -199,7 +199,7 @@ def _serve(opened: Any) -> None:
 
 
 def _finish(trace: Path, folder: Path) -> int:
-    from pytorch_alloctrace.analyze.command_line import main
+    from pytorch_alloctrace.__main__ import main
 
     copy = folder / "finished.alloctrace"
     copy.write_bytes(trace.read_bytes())

@@ -1,0 +1,121 @@
+"""Table of the commands and the parser of the command line. Only the module of the chosen command is imported."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+from . import __version__, command
+
+PROGRAM = command.SCRIPT if command.spelled() == command.SCRIPT else f"python -m {command.MODULES[0]}"
+"""Name of the program in help and errors: as short as it is installed here."""
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("recording.run:Run", "record a program, unchanged, into a trace file"),
+    "build": ("recording.loading:Build", "build the recorder for this torch before its first use"),
+    "cost": ("cost.command:Cost", "measure what recording costs on this machine"),
+    "diagnose": ("analyze.diagnose:Diagnose", "(or no command) what is wrong, the peak, the end, the growth"),
+    "leaks": ("analyze.leaks:Leaks", "what leaks, how fast, and the line to look at"),
+    "peak": ("analyze.peak:Peak", "what the memory consisted of when it was at its highest"),
+    "annotate": ("analyze.annotate:Annotate", "a source file, with what each line allocated"),
+    "diff": ("analyze.diff:Diff", "what changed between two runs, or two positions of one"),
+    "ranks": ("analyze.ranks:Ranks", "(or a folder) which rank of a distributed run differs"),
+    "sites": ("analyze.sites:Sites", "what each line allocates, and how long it lives"),
+    "segments": ("analyze.segments:Segments", "what torch holds of each device, by segment"),
+    "blocks": ("analyze.segments:Blocks", "the largest blocks, and the line that made each"),
+    "timeline": ("analyze.timeline:Timeline", "requested, allocated, active, reserved bytes over time"),
+    "fragmentation": (
+        "analyze.fragmentation:Fragmentation",
+        "what is free in which pieces, and which blocks pin it",
+    ),
+    "oom": ("analyze.oom:Oom", "why memory ran out, and what to do"),
+    "what-if": ("analyze.what_if:WhatIf", "the same run under other allocator settings, or on another card"),
+    "fit": ("analyze.what_if:Fit", "the smallest card that the run fits on"),
+    "report": ("analyze.report:Report", "one HTML page that shows the whole run, offline"),
+    "serve": ("analyze.report:Serve", "the report, with full detail at any event"),
+    "live": ("analyze.live:Live", "watch a program while it runs"),
+    "export": ("analyze.export:Export", "the trace in a format of another tool"),
+    "convert": ("analyze.convert:Convert", "make a trace of torch's memory snapshot"),
+    "verify": ("analyze.verify:Verify", "whether the trace agrees with the allocator's own states"),
+    "finish": ("analyze.finish:Finish", "end the trace of a recording that was killed"),
+    "fold": ("analyze.fold:Fold", "a smaller trace: its beginning as sums"),
+}
+"""Module and class of each command, and its help in one line. In the order of the help."""
+_EXAMPLES = f"""\
+  {PROGRAM} run train.py
+  {PROGRAM} run.alloctrace
+  {PROGRAM} leaks run.alloctrace --fail
+  {PROGRAM} diff before.alloctrace after.alloctrace
+"""
+
+
+class Command(Protocol):
+    """Class of a command in COMMANDS."""
+
+    def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the options. Raises SystemExit for wrong options, and after the help."""
+
+    def execute(self, options: argparse.Namespace) -> int:
+        """Run the command and return the exit status."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser that refuses abbreviations, and reports an error in one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        # An abbreviation would make --fail of a command that has only --fail-above.
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and exit with status 2."""
+        self.exit(command.BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def load(name: str) -> Command:
+    """Return a command, and import its module."""
+    loaded: Command = pkgutil.resolve_name(f"{__package__}.{COMMANDS[name][0]}")()
+    return loaded
+
+
+def parse(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
+    """Return the command and its options. Raises SystemExit for wrong options, and after the help.
+
+    A first word that names no command is a trace, for `diagnose`; a folder or several traces are for `ranks`.
+    """
+    if not arguments or arguments[0] in ("-h", "--help", "--version"):
+        parser = _make_parser()
+        parser.parse_args(arguments[:1])
+        parser.error("name a trace")
+    first = arguments[0]
+    if first in COMMANDS:
+        name, rest = first, arguments[1:]
+    elif first.isidentifier() and not os.path.exists(first):
+        _make_parser().error(f"{first!r} is neither a trace nor a command ({', '.join(COMMANDS)})")
+    else:
+        traces = [*itertools.takewhile(lambda word: not word.startswith("-"), arguments)]
+        has_folder = any(trace.endswith(os.sep) or os.path.isdir(trace) for trace in traces)
+        name, rest = "ranks" if has_folder or len(traces) > 1 else "diagnose", arguments
+    loaded = load(name)
+    return loaded, loaded.parse(f"{PROGRAM} {name}", rest)
+
+
+def _make_parser() -> Parser:
+    """Return the parser of a command line without a command, whose help lists the commands."""
+    parser = Parser(
+        prog=PROGRAM,
+        usage="%(prog)s COMMAND [options]\n       %(prog)s TRACE|FOLDER [options]\n"
+        "       %(prog)s run [options] SCRIPT [arguments]",
+        description="Records the memory of a PyTorch program, and says from the trace what happened:\n"
+        "what leaks, what made the peak, what grows.",
+        epilog=f"examples:\n{_EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"pytorch_alloctrace {__version__}")
+    parser.add_argument_group(
+        "commands (COMMAND --help shows the options of each)",
+        "\n".join(f"{name:15}{summary}" for name, (_, summary) in COMMANDS.items()),
+    )
+    return parser
