@@ -36,8 +36,8 @@ def load_ranks(
     traces: a folder with traces (``*.alloctrace``), or several folders and traces. scheduler: the address of a
     dask.distributed scheduler, or a client of it, whose workers read instead of this machine; they need this package
     and the same folder. jobs: so many processes of this machine (default its cores). user_paths: as in `load`; a trace
-    need not have all of them. keep_summaries: keep what was found next to each trace (``TRACE.summary.parquet``, at
-    most 1 MB), so that the next time is quick; that needs pyarrow. progress: called with a share from 0 to 1.
+    need not have all of them. keep_summaries: keep what was found next to each trace (``TRACE.summary.json``, at most
+    1 MB), so that the next time is quick. progress: called with a share from 0 to 1.
 
     A trace that is damaged, cut off, of another run or cannot be read does not raise: the verdict says so. Raises
     TraceError where there are no traces, MissingPackageError for a scheduler without dask, SchedulerError for one that

@@ -50,7 +50,7 @@ class Ranks(TraceCommand):
             "traces under the same path",
         )
         parser.add_argument(
-            "--no-summaries", action="store_true", help="neither use nor keep TRACE.summary.parquet next to each trace"
+            "--no-summaries", action="store_true", help="neither use nor keep TRACE.summary.json next to each trace"
         )
         parser.add_csv()
         parser.add_top(_ROWS, "ranks")

@@ -32,11 +32,11 @@ EXCEPTIONS = {
     ("recording.session", "report.diagnosis"),
     ("objects.graphs", "recording.loading"),
     ("parser", "__init__"),
-    ("analysis.ranks.kept", "__init__"),
+    ("analysis.ranks.summary_file", "__init__"),
 }
 """`Session.load` and `diagnose` read what it recorded, and import that only when they are called. `holders()` and
 `tensors()` load the recorder module when they are called: it reads autograd graphs. --version needs the version, and so
-does what is kept of a trace."""
+do summary files."""
 
 CORE, SYSTEM, PYTHON, TORCH = "core", "system", "python/recording", "torch"
 INCLUDES = {

@@ -41,7 +41,7 @@ def test_a_cluster_says_what_this_machine_says(traces: Path, scheduler: str) -> 
     data = json.loads(on_cluster)
     assert [(one["kind"], one["ranks"], one["since_step"]) for one in data["findings"]] == [("leak", [44], 5)]
     assert len(data["ranks"]) == COUNT and data["run"]["missing"] == []
-    assert len(list(traces.glob("*.parquet"))) == COUNT, "the workers kept them"
+    assert len(list(traces.glob("*.summary.json"))) == COUNT, "the workers kept them"
     assert run_analyze(traces, "ranks", str(traces), "--json") == on_cluster
 
 
@@ -60,7 +60,7 @@ def test_no_dask_is_needed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in ("dask", "distributed"):
         monkeypatch.setitem(sys.modules, name, None)
     without = alloctrace.load_ranks(paths, keep_summaries=False, jobs=2).table()
-    assert not list(tmp_path.glob("*.parquet"))
+    assert not list(tmp_path.glob("*.summary.json"))
     assert without.equals(with_dask) and without["rank"].iloc[0] == 3
     with pytest.raises(alloctrace.MissingPackageError, match=r"pip install 'dask\[distributed\]'"):
         alloctrace.load_ranks(tmp_path, scheduler="tcp://127.0.0.1:1")

@@ -21,8 +21,8 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.ranks import reduction, workers
 from pytorch_alloctrace.analysis.ranks.departure import find_departure
 from pytorch_alloctrace.analysis.ranks.figures import Levels
-from pytorch_alloctrace.analysis.ranks.kept import kept_at
 from pytorch_alloctrace.analysis.ranks.outliers import Spread
+from pytorch_alloctrace.analysis.ranks.summary_file import summary_path
 
 COUNT = 16
 
@@ -211,12 +211,12 @@ def test_a_process_that_dies_takes_no_other_with_it(tmp_path: Path, monkeypatch:
     dies = f"""
 import os, signal
 from pytorch_alloctrace.analysis.ranks import workers
-read = workers.summary_of
+read = workers.summarize_rank
 def deadly(path, *rest):
     if path == {str(paths[2])!r}:
         os.kill(os.getpid(), signal.SIGKILL)
     return read(path, *rest)
-workers.summary_of = deadly
+workers.summarize_rank = deadly
 workers.serve()
 """
     monkeypatch.setattr(workers, "_PROGRAM", dies)
@@ -258,7 +258,7 @@ def test_ctrl_c_does_not_wait_for_a_trace_that_is_being_read(
 def test_a_pipe_in_the_folder_is_unreadable(tmp_path: Path) -> None:
     """It was opened, and that waited for ever."""
     (trace,) = map(str, write_ranks(tmp_path, 1))
-    for path in (tmp_path / "x.alloctrace", kept_at(trace)):
+    for path in (tmp_path / "x.alloctrace", summary_path(trace)):
         os.mkfifo(path)
     ranks = alloctrace.load_ranks(tmp_path)
     assert ranks.left_out == {str(tmp_path / "x.alloctrace"): "unreadable"} and len(ranks.table()) == 1
@@ -294,7 +294,7 @@ def test_a_rank_that_was_killed_or_still_runs(run_program, tmp_path: Path, monke
     assert states == {0: "killed", 1: "running"}
     text = " ".join(str(ranks).split())
     assert "Rank 0 was killed" in text and "Rank 1 still runs" in text and "INCOMPLETE" not in text
-    kept = [path.name for path in (tmp_path / "traces").glob("*.parquet")]
+    kept = [path.name for path in (tmp_path / "traces").glob("*.summary.json")]
     assert len(kept) == 1 and kept[0].startswith("alloctrace-0-"), "that of a running process would be stale at once"
 
 

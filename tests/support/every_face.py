@@ -136,11 +136,11 @@ def _compare_with_itself(trace: Path) -> int:
     import dataclasses
 
     from pytorch_alloctrace.analysis.ranks.comparing import compare_ranks
-    from pytorch_alloctrace.analysis.ranks.kept import summary_of
+    from pytorch_alloctrace.analysis.ranks.summary_file import summarize_rank
     from pytorch_alloctrace.ranks import Ranks
     from pytorch_alloctrace.report.ranks import ranks_data
 
-    summary = summary_of(str(trace), keep=False)
+    summary = summarize_rank(str(trace), keep=False)
     card = summary.card
     cards = [card, dataclasses.replace(card, path=f"{trace}-2", rank=None if card.rank is None else 7)]
     ranks = Ranks(compare_ranks(cards, lambda requested: dict.fromkeys((of.path for of in requested), summary.detail)))

@@ -67,9 +67,9 @@ def highest(process: subprocess.Popen[bytes]) -> int:
 
 def forget(folder: Path) -> int:
     """Removes the summaries; returns the size of the largest."""
-    kept = list(folder.glob("*.parquet"))
-    largest = max(path.stat().st_size for path in kept)
-    for path in kept:
+    files = list(folder.glob("*.summary.json"))
+    largest = max(path.stat().st_size for path in files)
+    for path in files:
         path.unlink()
     return largest
 

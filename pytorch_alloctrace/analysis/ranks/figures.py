@@ -17,6 +17,8 @@ from ...reading.sites import Site
 
 CUDA = "cuda"
 """Stands for the CUDA device of a rank, whatever its number."""
+MAX_WORLD_SIZE = 999_999
+"""Ranks without a trace are listed: an untrusted file must not cause a list of any length."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,10 @@ class Card:
     leaks_known: bool
     """See `Summary.leaks_are_known`."""
 
+    def __post_init__(self) -> None:
+        if (self.world_size or 0) > MAX_WORLD_SIZE:
+            raise ValueError(f"{self.world_size} ranks")
+
     @classmethod
     def of_unreadable(cls, path: str, why: str) -> Card:
         """Of a file that cannot be read."""
@@ -174,6 +180,10 @@ class Levels:
     steps: npt.NDArray[np.int64]
     live: npt.NDArray[np.int64]
     """Requested bytes."""
+
+    def __post_init__(self) -> None:
+        if len(self.steps) != len(self.live):
+            raise ValueError("each step must have its level")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
 """Reduces many traces to what is compared: a tree of tasks, of which none reads more than one trace.
 
-Each leaf reduces a trace to its summary (see `kept`), of which the card goes on; each node above joins the cards of at
-most `BRANCHES` others. With dask the tree is a graph of dask's: run by threads of this process, each of which has a
-process of its own that reads (see `workers`), or on the cluster whose scheduler is named, whose workers need nothing
-but this package. Without dask, threads of this process do the same.
+Each leaf reduces a trace to its summary (see `summary_file`), of which the card goes on; each node above joins the
+cards of at most `BRANCHES` others. With dask the tree is a graph of dask's: run by threads of this process, each of
+which has a process of its own that reads (see `workers`), or on the cluster whose scheduler is named, whose workers
+need nothing but this package. Without dask, threads of this process do the same.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from ...errors import MissingPackageError, SchedulerError
 from .figures import Card, Detail, RankSummary
-from .kept import PACKAGE, kept_summary, summary_of
-from .workers import Workers, available_cores
+from .summary_file import PACKAGE, load_summary, summarize_rank
+from .workers import Task, Workers, available_cores
 
 BRANCHES = 16
 KEPT_DETAILS = 64
@@ -41,7 +41,7 @@ def leaf(summary: RankSummary, with_detail: bool) -> Part:
 
 def read_leaf(path: str, user_paths: tuple[str, ...], keep: bool, with_detail: bool) -> Part:
     """A leaf in a worker of a cluster."""
-    return leaf(summary_of(path, user_paths, keep), with_detail)
+    return leaf(summarize_rank(path, user_paths, keep), with_detail)
 
 
 def join(parts: Sequence[Part]) -> Part:
@@ -125,9 +125,9 @@ class Reduction:
         workers, finished, lock = self._workers, [0], threading.Lock()
 
         def read(path: str) -> Part:
-            # What is kept is read in a millisecond, a process starts in a second.
-            known = kept_summary(path, self._user_paths) if self._keep else None
-            part = leaf(known or workers.summary((path, self._user_paths, self._keep)), with_detail)
+            # A summary file is read in a millisecond, a process starts in a second.
+            stored = load_summary(path, self._user_paths) if self._keep else None
+            part = leaf(stored or workers.summarize(Task(path, self._user_paths, self._keep)), with_detail)
             with lock:
                 finished[0] += 1
                 if self._progress is not None:

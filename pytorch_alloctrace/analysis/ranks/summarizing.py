@@ -165,9 +165,8 @@ def _rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | No
     size, rank = header.get("world_size"), header.get("rank")
     if not isinstance(size, int):
         size, rank = environment.get("WORLD_SIZE", ""), environment.get("RANK", "")
-    # As many as a list of those that are missing may have.
-    known = [int(text) if text.isdecimal() and len(text) < 7 else None for text in (str(rank), str(size))]
-    return known[0], known[1]
+    numbers = [int(text) if text.isdecimal() and len(text) < 7 else None for text in (str(rank), str(size))]
+    return numbers[0], numbers[1]
 
 
 def _environment(header: dict[str, Any]) -> dict[str, str]:

@@ -1,32 +1,38 @@
 """Processes of this machine that read traces: one reads one trace at a time.
 
-They are plain Python processes that are told over a pipe what to do: not those of multiprocessing, which begin with the
-main module of the program that started them, and fail where that has no `if __name__ == "__main__"`. One that dies,
-because memory ran out perhaps, takes no other with it, and it is known which trace it was reading.
+They are plain Python processes that get tasks and return summaries as lines of JSON over pipes: not those of
+multiprocessing, which begin with the main module of the program that started them, and fail where that has no
+`if __name__ == "__main__"`. One that dies, because memory ran out perhaps, takes no other with it, and it is known
+which trace it was reading.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import queue
-import struct
 import subprocess
 import sys
 import threading
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
 
 from .figures import Card, Detail, RankSummary
-from .kept import summary_of
+from .summary_file import summarize_rank
+from .typed_json import decode, encode
 
-_LENGTH = struct.Struct("<Q")
 _PROGRAM = "from pytorch_alloctrace.analysis.ranks.workers import serve; serve()"
-_Task = tuple[str, tuple[str, ...], bool]
-"""The path, the user paths, and whether summaries are kept."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The arguments of `summarize_rank`."""
+
+    path: str
+    user_paths: tuple[str, ...]
+    keep: bool
 
 
 def available_cores() -> int:
@@ -61,8 +67,8 @@ class Workers:
             with contextlib.suppress(BrokenPipeError), process:  # closes its pipes, and waits
                 pass
 
-    def summary(self, task: _Task) -> RankSummary:
-        """From any thread; waits until a process is idle."""
+    def summarize(self, task: Task) -> RankSummary:
+        """Return the summary of a trace, read by the first process that is idle. May be called on any thread."""
         process = self._idle.get()
         try:
             with self._starting:
@@ -73,15 +79,16 @@ class Workers:
                     self._started.append(process)
             assert process.stdin is not None and process.stdout is not None
             try:
-                _write(process.stdin, task)
-                answer = _read(process.stdout)
+                process.stdin.write(encode(task) + b"\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
             except BrokenPipeError:
-                answer = None
-            if isinstance(answer, RankSummary):
-                return answer
+                answer = b""
+            if answer.endswith(b"\n"):
+                return decode(RankSummary, answer)
             status, process = process.wait(), None
             died = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            return RankSummary(Card.of_unreadable(task[0], f"the process that read it {died}"), Detail((), ()))
+            return RankSummary(Card.of_unreadable(task.path, f"the process that read it {died}"), Detail((), ()))
         finally:
             self._idle.put(process)
 
@@ -101,25 +108,11 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """What a process does: answers until its parent closes the pipe, or is gone."""
+    """Answer tasks until the parent closes the pipe or has ended. The main function of a worker process."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library may print is no answer
     with contextlib.suppress(BrokenPipeError):
-        while (task := _read(sys.stdin.buffer)) is not None:
-            _write(answers, summary_of(*task))
-
-
-def _write(pipe: BinaryIO | Any, value: object) -> None:
-    data = pickle.dumps(value)
-    pipe.write(_LENGTH.pack(len(data)) + data)
-    pipe.flush()
-
-
-def _read(pipe: BinaryIO | Any) -> Any:
-    """None at its end."""
-    size = pipe.read(_LENGTH.size)
-    if len(size) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(size)
-    data = pipe.read(length)
-    return pickle.loads(data) if len(data) == length else None
+        while (line := sys.stdin.buffer.readline()).endswith(b"\n"):
+            task = decode(Task, line)
+            answers.write(encode(summarize_rank(task.path, task.user_paths, task.keep)) + b"\n")
+            answers.flush()

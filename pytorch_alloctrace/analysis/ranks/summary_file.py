@@ -1,0 +1,164 @@
+"""Summary files: JSON of at most 1 MB next to each trace, which saves reading the trace again.
+
+A file is one JSON object: `sha256`, the checksum of the bytes of `content`, and `content`, with `source` (the versions,
+and the trace's id, size, time of change and user paths) and `summary` (see `figures`). A file is used only if its
+checksum is right and its source is that of the trace as it is now. The summary of a trace that is being written is
+neither stored nor used; that of a truncated trace is not stored. The file has the trace's permissions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ... import __version__
+from ...errors import TraceError
+from ...reading.finish import is_being_recorded, open_at_once
+from .figures import Card, Detail, Levels, RankSummary
+from .summarizing import session_of, summarize_trace
+from .typed_json import TypedJsonError, decode, encode
+
+VERSION = 2
+"""Version of the file's content. The version of the package counts too: another may judge otherwise."""
+PACKAGE = __version__
+SUFFIX = ".summary.json"
+MAX_BYTES = 1_000_000
+_BEFORE_CONTENT = len(b'{"sha256":"","content":') + hashlib.sha256().digest_size * 2
+
+
+@dataclass(frozen=True)
+class Source:
+    """The trace and the versions that a summary was made with."""
+
+    version: int
+    package: str
+    session: str
+    trace: tuple[int, int] | None
+    """Size and time of change; None where there is no such file."""
+    spool: tuple[int, int] | None
+    user_paths: tuple[str, ...]
+
+    @classmethod
+    def of_trace(cls, path: str, user_paths: Sequence[str]) -> Source:
+        """Return the source of a summary made of the trace as it is now."""
+        return cls(
+            version=VERSION,
+            package=PACKAGE,
+            session=session_of(path),
+            trace=_stamp(path),
+            spool=_stamp(path + ".spool"),
+            user_paths=tuple(sorted(user_paths)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Content:
+    source: Source
+    summary: RankSummary
+
+
+def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> RankSummary:
+    """Return the summary of a trace. Never raises for what is in the file: the card of an unreadable trace has the
+    reason.
+
+    Args:
+        path: Absolute path of the trace.
+        user_paths: As in `load`.
+        keep: Use the summary file if it is up to date, else write it if its folder can be written.
+    """
+    stored = load_summary(path, user_paths) if keep else None
+    if stored is not None:
+        return stored
+    running, source = is_being_recorded(path), Source.of_trace(path, user_paths)
+    try:
+        summary = summarize_trace(path, source.session, user_paths)
+    except (TraceError, OSError) as error:
+        why = str(error) if os.path.exists(path) else f"there is no {path} on {os.uname().nodename}"
+        return RankSummary(Card.of_unreadable(path, why), Detail((), ()))
+    # A trace that was written to meanwhile has another summary by now. The spool of a truncated one may only be out of
+    # reach, on another machine.
+    if keep and not running and not summary.card.cut and source == Source.of_trace(path, user_paths):
+        _save_summary(path, summary, source)
+    return summary
+
+
+def load_summary(path: str, user_paths: Sequence[str] = ()) -> RankSummary | None:
+    """Return the summary in the summary file of a trace; None without a usable file."""
+    if is_being_recorded(path):
+        return None
+    try:
+        with open_at_once(summary_path(path)) as file:
+            data = file.read(MAX_BYTES) or b""  # None of a pipe without data
+    except OSError:
+        return None
+    text = data[_BEFORE_CONTENT:-1]
+    if data != _with_checksum(text):
+        return None
+    try:
+        content = decode(_Content, text)
+    except TypedJsonError:
+        return None
+    if content.source != Source.of_trace(path, user_paths):
+        return None
+    # The folder may have been moved.
+    return dataclasses.replace(content.summary, card=dataclasses.replace(content.summary.card, path=path))
+
+
+def summary_path(path: str) -> str:
+    """Return the path of the summary file of a trace."""
+    return path + SUFFIX
+
+
+def encode_file(summary: RankSummary, source: Source) -> bytes | None:
+    """Return the bytes of a summary file. If they would be more than MAX_BYTES, lines of peaks are left out, then
+    steps; None if that does not suffice."""
+    levels, lines = summary.detail.levels, summary.detail.lines
+    while True:
+        shortened = dataclasses.replace(summary, detail=Detail(levels, lines))
+        data = _with_checksum(encode(_Content(source, shortened)))
+        if len(data) <= MAX_BYTES:
+            return data
+        if any(held for _, held in lines):
+            lines = tuple((kind, held[: len(held) // 2]) for kind, held in lines)
+        elif any(len(one.steps) > 1 for one in levels):
+            levels = tuple(Levels(one.kind, one.steps[::2], one.live[::2]) for one in levels)
+        else:
+            return None
+
+
+def _save_summary(path: str, summary: RankSummary, source: Source) -> None:
+    """Write the summary file of a trace, at once. Does nothing where that fails: the folder is read-only, or the disk
+    full."""
+    data = encode_file(summary, source)
+    if data is None:
+        return
+    unfinished = f"{summary_path(path)}.{secrets.token_hex(4)}"
+    with contextlib.suppress(OSError):
+        try:
+            # It has lines of source, as the trace has.
+            mode = stat.S_IMODE(os.stat(path).st_mode) & 0o666
+            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(data)
+            os.replace(unfinished, summary_path(path))
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+
+
+def _with_checksum(content: bytes) -> bytes:
+    return b'{"sha256":"%s","content":%s}' % (hashlib.sha256(content).hexdigest().encode(), content)
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    """Return size and time of change of a file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
