@@ -45,13 +45,12 @@ def load_ranks(
     """
     paths = trace_files([traces] if isinstance(traces, (str, os.PathLike)) else traces)
     with Reduction(scheduler, jobs, user_paths, keep_summaries, progress) as reduction:
-        part = reduction.cards(paths)
 
         def details(cards: Sequence[Card]) -> Mapping[str, Detail]:
-            known = {card.path: part.details[card.path] for card in cards if card.path in part.details}
-            return {**known, **reduction.details([card.path for card in cards if card.path not in known])}
+            without = [card.path for card in cards if card.detail is None]
+            return {card.path: card.detail for card in [*cards, *reduction.cards(without)] if card.detail is not None}
 
-        return Ranks(compare_ranks(part.cards, details))
+        return Ranks(compare_ranks(reduction.cards(paths), details))
 
 
 def trace_files(given: Iterable[str | os.PathLike[str]]) -> list[str]:

@@ -36,7 +36,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.slow("cluster")
 def test_a_cluster_says_what_this_machine_says(traces: Path, scheduler: str) -> None:
-    assert COUNT > reduction.KEPT_DETAILS and COUNT > reduction.BRANCHES
+    assert COUNT > reduction.MAX_DETAILS and COUNT > reduction.BRANCHES
     on_cluster = run_analyze(traces, "ranks", str(traces), "--scheduler", scheduler, "--json")
     data = json.loads(on_cluster)
     assert [(one["kind"], one["ranks"], one["since_step"]) for one in data["findings"]] == [("leak", [44], 5)]

@@ -140,10 +140,10 @@ def _compare_with_itself(trace: Path) -> int:
     from pytorch_alloctrace.ranks import Ranks
     from pytorch_alloctrace.report.ranks import ranks_data
 
-    summary = summarize_rank(str(trace), keep=False)
-    card = summary.card
+    card = summarize_rank(str(trace), keep=False)
+    assert card.detail is not None
     cards = [card, dataclasses.replace(card, path=f"{trace}-2", rank=None if card.rank is None else 7)]
-    ranks = Ranks(compare_ranks(cards, lambda requested: dict.fromkeys((of.path for of in requested), summary.detail)))
+    ranks = Ranks(compare_ranks(cards, lambda requested: dict.fromkeys((of.path for of in requested), card.detail)))
     print(ranks.verdict().rstrip())
     print(json.dumps(ranks_data(ranks.comparison, 10), allow_nan=False))
     if card.unreadable:

@@ -1,14 +1,14 @@
 """What is kept of the trace of one rank: plain values that fit into a megabyte, however long the run was.
 
-A summary has two parts. The card is a few kilobytes: whose trace it is, and its figures; ranks are compared by the
-cards of all of them. The detail, what was live at the end of each step and what the peak consisted of, is looked at of
-a few ranks only. All figures are those that the verdict on the single trace shows.
+A card is a few kilobytes: whose trace it is, and its figures; ranks are compared by the cards of all of them. Its
+detail, what was live at the end of each step and what the peak consisted of, is looked at of a few ranks only. All
+figures are those that the verdict on the single trace shows.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,8 @@ class Card:
     """Highest peak first."""
     leaks_known: bool
     """See `Summary.leaks_are_known`."""
+    detail: Detail | None = field(default=None, repr=False, compare=False)
+    """None where it was left out to save memory."""
 
     def __post_init__(self) -> None:
         if (self.world_size or 0) > MAX_WORLD_SIZE:
@@ -145,6 +147,7 @@ class Card:
             last_step=None,
             devices=(),
             leaks_known=False,
+            detail=Detail((), ()),
         )
 
     @property
@@ -199,9 +202,3 @@ class Detail:
 
     def lines_of(self, kind: str) -> tuple[HeldLine, ...]:
         return next((lines for name, lines in self.lines if name == kind), ())
-
-
-@dataclass(frozen=True, eq=False)
-class RankSummary:
-    card: Card
-    detail: Detail

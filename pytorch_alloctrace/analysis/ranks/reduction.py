@@ -1,53 +1,43 @@
-"""Reduces many traces to what is compared: a tree of tasks, of which none reads more than one trace.
+"""Reads many traces and returns their cards, in tasks of which none reads more than one trace.
 
-Each leaf reduces a trace to its summary (see `summary_file`), of which the card goes on; each node above joins the
-cards of at most `BRANCHES` others. With dask the tree is a graph of dask's: run by threads of this process, each of
-which has a process of its own that reads (see `workers`), or on the cluster whose scheduler is named, whose workers
-need nothing but this package. Without dask, threads of this process do the same.
+On this machine, threads share processes that read (see `workers`). On a cluster of Dask, the tasks are a tree. Each
+leaf passes on the card of a trace as JSON, without its detail if there are many traces; each node above joins the cards
+of at most `BRANCHES` others. So the memory of a worker does not grow with the number of traces. Workers need nothing
+but this package.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...errors import MissingPackageError, SchedulerError
-from .figures import Card, Detail, RankSummary
+from .figures import Card
 from .summary_file import PACKAGE, load_summary, summarize_rank
+from .typed_json import decode, encode
 from .workers import Task, Workers, available_cores
 
 BRANCHES = 16
-KEPT_DETAILS = 64
-"""Of so few traces the details are kept in memory; of more they are read from the summaries again, of a few ranks."""
+MAX_DETAILS = 64
+"""Maximum number of traces of which the details are returned: more than comparing reads again of many."""
 _TIMEOUT = "20s"
 
 Progress = Callable[[float], None]
 
 
-class Part:
-    """The cards of some traces, and the details of them, if there are few in all."""
-
-    def __init__(self, cards: Sequence[Card] = (), details: Mapping[str, Detail] | None = None) -> None:
-        self.cards = tuple(cards)
-        self.details = dict(details or {})
+def read_trace(path: str, user_paths: tuple[str, ...], keep: bool, with_detail: bool) -> list[bytes]:
+    """Return the card of a trace as JSON: a leaf of the tree."""
+    card = summarize_rank(path, user_paths, keep)
+    return [encode(card if with_detail else dataclasses.replace(card, detail=None))]
 
 
-def leaf(summary: RankSummary, with_detail: bool) -> Part:
-    return Part([summary.card], {summary.card.path: summary.detail} if with_detail else None)
-
-
-def read_leaf(path: str, user_paths: tuple[str, ...], keep: bool, with_detail: bool) -> Part:
-    """A leaf in a worker of a cluster."""
-    return leaf(summarize_rank(path, user_paths, keep), with_detail)
-
-
-def join(parts: Sequence[Part]) -> Part:
-    """A node of the tree."""
-    details = {path: detail for part in parts for path, detail in part.details.items()}
-    return Part([card for part in parts for card in part.cards], details)
+def join_cards(parts: Sequence[list[bytes]]) -> list[bytes]:
+    """Return the cards of several parts in order: a node of the tree."""
+    return [card for part in parts for card in part]
 
 
 class Reduction:
@@ -71,89 +61,54 @@ class Reduction:
         self._owned = False
         if scheduler is not None:
             self._client, self._owned = _client(scheduler)
-        self._workers = None if self._client is not None else Workers(self._jobs)
+        self._workers = Workers(self._jobs)
 
     def __enter__(self) -> Reduction:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._workers is not None:
-            self._workers.__exit__(None, None, None)
+        self._workers.end()
         if self._owned:
             self._client.close()
 
-    def cards(self, paths: Sequence[str]) -> Part:
-        """Those of all traces, in order."""
-        return self._reduced(paths, len(paths) <= KEPT_DETAILS)
+    def cards(self, paths: Sequence[str]) -> list[Card]:
+        """Return the cards of traces in order, with their details if the traces are at most `MAX_DETAILS`."""
+        with_detail = len(paths) <= MAX_DETAILS
+        return self._read_here(paths, with_detail) if self._client is None else self._read_there(paths, with_detail)
 
-    def details(self, paths: Sequence[str]) -> Mapping[str, Detail]:
-        """Those of a few traces, by path."""
-        return self._reduced(paths, True).details
+    def _read_here(self, paths: Sequence[str], with_detail: bool) -> list[Card]:
+        finished, lock = 0, threading.Lock()
 
-    def _reduced(self, paths: Sequence[str], with_detail: bool) -> Part:
-        try:
-            import dask
-        except ImportError:
-            return self._by_threads(paths, with_detail)
-        read = self._leaf(with_detail, len(paths))
-        # Not `pure`: a trace may have changed since.
-        parts: list[Any] = [dask.delayed(read, pure=False)(path) for path in paths]
-        while len(parts) > 1:
-            parts = [
-                dask.delayed(join, pure=False)(parts[begin : begin + BRANCHES])
-                for begin in range(0, len(parts), BRANCHES)
-            ]
-        if not parts:
-            return Part()
-        if self._client is None:
-            done: Part = dask.compute(parts[0], scheduler="threads", num_workers=self._jobs)[0]
-            return done
-        return self._on_cluster(parts[0])
+        def read(path: str) -> Card:
+            nonlocal finished
+            # A summary file is read in a millisecond, a process starts in a second.
+            card = load_summary(path, self._user_paths) if self._keep else None
+            card = card or self._workers.summarize(Task(path, self._user_paths, self._keep))
+            with lock:
+                finished += 1
+                if self._progress is not None:
+                    self._progress(finished / len(paths))
+            return card if with_detail else dataclasses.replace(card, detail=None)
 
-    def _by_threads(self, paths: Sequence[str], with_detail: bool) -> Part:
-        assert self._workers is not None
         with ThreadPoolExecutor(self._jobs) as threads:
             try:
-                return join(list(threads.map(self._leaf(with_detail, len(paths)), paths)))
+                return list(threads.map(read, paths))
             except BaseException:  # Ctrl-C: the threads, for which this waits, would go on to the last trace
                 self._workers.end()
                 raise
 
-    def _leaf(self, with_detail: bool, total: int) -> Callable[[str], Part]:
-        if self._workers is None:
-            return _ClusterLeaf(self._user_paths, self._keep, with_detail)
-        workers, finished, lock = self._workers, [0], threading.Lock()
+    def _read_there(self, paths: Sequence[str], with_detail: bool) -> list[Card]:
+        import dask
 
-        def read(path: str) -> Part:
-            # A summary file is read in a millisecond, a process starts in a second.
-            stored = load_summary(path, self._user_paths) if self._keep else None
-            part = leaf(stored or workers.summarize(Task(path, self._user_paths, self._keep)), with_detail)
-            with lock:
-                finished[0] += 1
-                if self._progress is not None:
-                    self._progress(finished[0] / total)
-            return part
-
-        return read
-
-    def _on_cluster(self, tree: Any) -> Part:
-        assert self._client is not None
+        # Not `pure`: a trace may have changed since.
+        read, join = dask.delayed(read_trace, pure=False), dask.delayed(join_cards, pure=False)
+        parts = [read(path, self._user_paths, self._keep, with_detail) for path in paths]
+        while len(parts) > 1:
+            parts = [join(parts[begin : begin + BRANCHES]) for begin in range(0, len(parts), BRANCHES)]
         try:
-            done: Part = self._client.compute(tree).result()
+            return [decode(Card, card) for part in parts for card in self._client.compute(part).result()]
         except Exception as error:  # whatever a worker raised, or that it was lost
             raise SchedulerError(f"the cluster could not read the traces: {_line(error)}") from None
-        return done
-
-
-class _ClusterLeaf:
-    """Pickles by its name, so that workers take it from their own package."""
-
-    def __init__(self, user_paths: tuple[str, ...], keep: bool, with_detail: bool) -> None:
-        self._arguments = (user_paths, keep, with_detail)
-        self.__name__ = "read_trace"
-
-    def __call__(self, path: str) -> Part:
-        return read_leaf(path, *self._arguments)
 
 
 def _client(scheduler: Any) -> tuple[Any, bool]:

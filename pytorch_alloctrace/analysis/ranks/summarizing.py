@@ -14,7 +14,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ..free_memory.oom import find_ooms
 from ..summary import DeviceSummary, Summary, summarize
-from .figures import CUDA, Card, Detail, DeviceFigures, HeldLine, Levels, RankLeak, RankSummary
+from .figures import CUDA, Card, Detail, DeviceFigures, HeldLine, Levels, RankLeak
 
 MOST_POINTS = 1000
 """Most steps whose level is kept, for each of at most `_DEVICES` devices."""
@@ -35,13 +35,11 @@ _JOB = (
 )
 
 
-def summarize_trace(path: str, session: str, user_paths: Sequence[str] = ()) -> RankSummary:
+def summarize_trace(path: str, session: str, user_paths: Sequence[str] = ()) -> Card:
     """Raises TraceError for what cannot be read."""
     trace = _opened(path, user_paths)
     summary = summarize(trace, top=_LINES, of_leaks=True)  # conditions are those of one process, and cost the most
-    kinds = _kinds(summary)
-    devices = [device for device in summary.devices if device.device in kinds]
-    return RankSummary(_card(trace, session, summary, kinds), _detail(trace, devices, kinds))
+    return _card(trace, session, summary, _kinds(summary))
 
 
 def _opened(path: str, user_paths: Sequence[str]) -> RecordedTrace:
@@ -66,6 +64,7 @@ def _card(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str,
     rank, world_size = _rank(header, environment)
     steps = trace.steps()
     is_running = is_being_recorded(trace.path)
+    devices = [device for device in summary.devices if device.device in kinds]
     return Card(
         path=trace.path,
         unreadable="",
@@ -89,12 +88,9 @@ def _card(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str,
         is_running=is_running,
         steps=trace.positions.step_count,
         last_step=int(steps["step"][-1]) if len(steps) else None,
-        devices=tuple(
-            _figures(trace, summary, device, kinds[device.device])
-            for device in summary.devices
-            if device.device in kinds
-        ),
+        devices=tuple(_figures(trace, summary, device, kinds[device.device]) for device in devices),
         leaks_known=summary.leaks_are_known,
+        detail=_detail(trace, devices, kinds),
     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ... import __version__
 from ...errors import TraceError
 from ...reading.finish import is_being_recorded, open_at_once
-from .figures import Card, Detail, Levels, RankSummary
+from .figures import Card, Detail, Levels
 from .summarizing import session_of, summarize_trace
 from .typed_json import TypedJsonError, decode, encode
 
@@ -60,10 +60,10 @@ class Source:
 @dataclass(frozen=True, eq=False)
 class _Content:
     source: Source
-    summary: RankSummary
+    summary: Card
 
 
-def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> RankSummary:
+def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> Card:
     """Return the summary of a trace. Never raises for what is in the file: the card of an unreadable trace has the
     reason.
 
@@ -80,15 +80,15 @@ def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True)
         summary = summarize_trace(path, source.session, user_paths)
     except (TraceError, OSError) as error:
         why = str(error) if os.path.exists(path) else f"there is no {path} on {os.uname().nodename}"
-        return RankSummary(Card.of_unreadable(path, why), Detail((), ()))
+        return Card.of_unreadable(path, why)
     # A trace that was written to meanwhile has another summary by now. The spool of a truncated one may only be out of
     # reach, on another machine.
-    if keep and not running and not summary.card.cut and source == Source.of_trace(path, user_paths):
+    if keep and not running and not summary.cut and source == Source.of_trace(path, user_paths):
         _save_summary(path, summary, source)
     return summary
 
 
-def load_summary(path: str, user_paths: Sequence[str] = ()) -> RankSummary | None:
+def load_summary(path: str, user_paths: Sequence[str] = ()) -> Card | None:
     """Return the summary in the summary file of a trace; None without a usable file."""
     if is_being_recorded(path):
         return None
@@ -106,8 +106,7 @@ def load_summary(path: str, user_paths: Sequence[str] = ()) -> RankSummary | Non
         return None
     if content.source != Source.of_trace(path, user_paths):
         return None
-    # The folder may have been moved.
-    return dataclasses.replace(content.summary, card=dataclasses.replace(content.summary.card, path=path))
+    return dataclasses.replace(content.summary, path=path)  # the folder may have been moved
 
 
 def summary_path(path: str) -> str:
@@ -115,9 +114,10 @@ def summary_path(path: str) -> str:
     return path + SUFFIX
 
 
-def encode_file(summary: RankSummary, source: Source) -> bytes | None:
+def encode_file(summary: Card, source: Source) -> bytes | None:
     """Return the bytes of a summary file. If they would be more than MAX_BYTES, lines of peaks are left out, then
     steps; None if that does not suffice."""
+    assert summary.detail is not None
     levels, lines = summary.detail.levels, summary.detail.lines
     while True:
         shortened = dataclasses.replace(summary, detail=Detail(levels, lines))
@@ -132,7 +132,7 @@ def encode_file(summary: RankSummary, source: Source) -> bytes | None:
             return None
 
 
-def _save_summary(path: str, summary: RankSummary, source: Source) -> None:
+def _save_summary(path: str, summary: Card, source: Source) -> None:
     """Write the summary file of a trace, at once. Does nothing where that fails: the folder is read-only, or the disk
     full."""
     data = encode_file(summary, source)
