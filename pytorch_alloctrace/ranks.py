@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from .analysis.ranks.comparing import Comparison, compare_ranks
-from .analysis.ranks.figures import Card, Detail
+from .analysis.ranks.comparison import Comparison, compare_ranks
+from .analysis.ranks.rank_summary import Card, Detail
 from .analysis.ranks.reduction import Progress, Reduction
 from .analysis.ranks.tables import ranks_table
 from .errors import TraceError

@@ -32,9 +32,9 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from ..analysis.ranks.comparing import Comparison, RankFinding
-from ..analysis.ranks.figures import CUDA, Card
+from ..analysis.ranks.comparison import Comparison, RankFinding
 from ..analysis.ranks.outliers import BYTES, TIME, Deviation
+from ..analysis.ranks.rank_summary import CUDA, Card
 from ..analysis.ranks.runs import LeftOut
 from ..analysis.ranks.tables import ranks_table, state_of
 from ..analysis.summary import LeaksAnswer

@@ -15,7 +15,7 @@ from made_up_ranks import MIB, Rank, write_ranks
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.ranks import summary_file
-from pytorch_alloctrace.analysis.ranks.figures import Detail, HeldLine, Levels
+from pytorch_alloctrace.analysis.ranks.rank_summary import Detail, HeldLine, Levels
 from pytorch_alloctrace.analysis.ranks.summary_file import (
     MAX_BYTES,
     Source,

@@ -18,9 +18,8 @@ from marked_programs import run_analyze
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.ranks import reduction, workers
-from pytorch_alloctrace.analysis.ranks.departure import find_departure
-from pytorch_alloctrace.analysis.ranks.figures import Levels
-from pytorch_alloctrace.analysis.ranks.outliers import Spread
+from pytorch_alloctrace.analysis.ranks.outliers import Spread, find_departure
+from pytorch_alloctrace.analysis.ranks.rank_summary import Levels
 from pytorch_alloctrace.analysis.ranks.summary_file import summary_path
 
 COUNT = 16

@@ -135,7 +135,7 @@ def _compare_with_itself(trace: Path) -> int:
     """Compare the trace as two ranks, in this process, which has the limits."""
     import dataclasses
 
-    from pytorch_alloctrace.analysis.ranks.comparing import compare_ranks
+    from pytorch_alloctrace.analysis.ranks.comparison import compare_ranks
     from pytorch_alloctrace.analysis.ranks.summary_file import summarize_rank
     from pytorch_alloctrace.ranks import Ranks
     from pytorch_alloctrace.report.ranks import ranks_data

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...errors import MissingPackageError, SchedulerError
-from .figures import Card
+from .rank_summary import Card
 from .summary_file import PACKAGE, load_summary, summarize_rank
 from .typed_json import decode, encode
 from .workers import Task, Workers, available_cores

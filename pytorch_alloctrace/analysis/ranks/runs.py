@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .figures import Card
+from .rank_summary import Card
 
 MOST_APART = 1800.0
 """Seconds between the beginnings of two ranks of a run: torch's own time limit for all ranks to meet."""

@@ -1,7 +1,7 @@
 """Summary files: JSON of at most 1 MB next to each trace, which saves reading the trace again.
 
 A file is one JSON object: `sha256`, the checksum of the bytes of `content`, and `content`, with `source` (the versions,
-and the trace's id, size, time of change and user paths) and `summary` (see `figures`). A file is used only if its
+and the trace's id, size, time of change and user paths) and `summary` (see `rank_summary`). A file is used only if its
 checksum is right and its source is that of the trace as it is now. The summary of a trace that is being written is
 neither stored nor used; that of a truncated trace is not stored. The file has the trace's permissions.
 """
@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from ... import __version__
 from ...errors import TraceError
 from ...reading.finish import is_being_recorded, open_at_once
-from .figures import Card, Detail, Levels
-from .summarizing import session_of, summarize_trace
+from .rank_summary import Card, Detail, Levels, session_of, summarize_trace
 from .typed_json import TypedJsonError, decode, encode
 
 VERSION = 2

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from .comparing import Comparison
-from .figures import Card
+from .comparison import Comparison
+from .rank_summary import Card
 
 _TYPES = {
     "rank": "Int64",

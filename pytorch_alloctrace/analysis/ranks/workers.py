@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from .figures import Card
+from .rank_summary import Card
 from .summary_file import summarize_rank
 from .typed_json import decode, encode
 

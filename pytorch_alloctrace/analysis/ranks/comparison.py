@@ -1,6 +1,6 @@
 """The verdict on all ranks of a run: which of them differ from the others, in which line, since which step.
 
-What counts as different is decided in `outliers`, since when in `departure`. A leak or a refused request that more than
+What counts as different, and since when, is decided in `outliers`. A leak or a refused request that more than
 half of the ranks have is one of the run, and said once; else the ranks that have it differ by it.
 """
 
@@ -15,9 +15,8 @@ import numpy as np
 
 from ...reading.sites import Site
 from ..summary import LeaksAnswer
-from .departure import Departure, find_departure
-from .figures import CUDA, Card, Detail, DeviceFigures, RankLeak
-from .outliers import BYTES, LEAST_BYTES, MEASURES, TIME, Deviation, Spread
+from .outliers import BYTES, LEAST_BYTES, MEASURES, TIME, Departure, Deviation, Spread, find_departure
+from .rank_summary import CUDA, Card, Detail, DeviceFigures, RankLeak
 from .runs import LeftOut, Run, find_run
 
 COMPARED_KINDS = (CUDA, "cpu", "pinned")
