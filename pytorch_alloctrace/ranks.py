@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from .analysis.ranks.comparison import Comparison, compare_ranks
-from .analysis.ranks.rank_summary import Card, Detail
+from .analysis.ranks.rank_summary import Detail, RankSummary
 from .analysis.ranks.reduction import Progress, Reduction
 from .analysis.ranks.tables import ranks_table
 from .errors import TraceError
@@ -46,11 +46,15 @@ def load_ranks(
     paths = trace_files([traces] if isinstance(traces, (str, os.PathLike)) else traces)
     with Reduction(scheduler, jobs, user_paths, keep_summaries, progress) as reduction:
 
-        def details(cards: Sequence[Card]) -> Mapping[str, Detail]:
-            without = [card.path for card in cards if card.detail is None]
-            return {card.path: card.detail for card in [*cards, *reduction.cards(without)] if card.detail is not None}
+        def details(summaries: Sequence[RankSummary]) -> Mapping[str, Detail]:
+            without = [summary.path for summary in summaries if summary.detail is None]
+            return {
+                summary.path: summary.detail
+                for summary in [*summaries, *reduction.read(without)]
+                if summary.detail is not None
+            }
 
-        return Ranks(compare_ranks(reduction.cards(paths), details))
+        return Ranks(compare_ranks(reduction.read(paths), details))
 
 
 def trace_files(given: Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -94,7 +98,7 @@ class Ranks:
     def left_out(self) -> dict[str, str]:
         """The traces that are not compared, by path: "unreadable", "other run", "child" (of the process of a rank) or
         "no rank"."""
-        return {one.card.path: one.why for one in self.comparison.left_out}
+        return {one.summary.path: one.why for one in self.comparison.left_out}
 
     def table(self, device: str | None = None) -> pd.DataFrame:
         """The ranks, a row each, those that differ most first.
@@ -104,7 +108,7 @@ class Ranks:
         process had none), host, device (its own name: "cuda:3"), peak_bytes and live_bytes (requested bytes: at the
         peak, at the end of the last step), reserved_bytes (the highest), leak_rate (allocated bytes per leak_unit),
         leak_filename, leak_line, seconds_per_step, steps, out_of_memory, state ("complete", "killed", "running",
-        "truncated", "gaps", "corrupt"), distance (how far out of line its furthest figure is: from 1 on it counts, see
+        "truncated", "gaps", "corrupt"), distance (of its furthest figure from the median: an outlier from 1 on, see
         docs/ranks.md), path. What is not known is <NA>. Raises TraceError for a device that no rank has used.
         """
         return ranks_table(self.comparison, None if device is None else named_device(device, self.comparison.kinds))
@@ -122,7 +126,7 @@ class Ranks:
         return self.verdict()
 
     def __repr__(self) -> str:
-        return f"<Ranks: {len(self.comparison.cards)} of {self.world_size or 'an unknown number'}>"
+        return f"<Ranks: {len(self.comparison.summaries)} of {self.world_size or 'an unknown number'}>"
 
     def _repr_html_(self) -> str:
         """In a notebook."""

@@ -14,7 +14,7 @@ findings: a list, the most pressing first
     kind ("oom", "leak", "differs", "device": it also uses the CUDA device of another rank), title, sentences, device
     ("cuda" is each rank's own), ranks, paths, of (so many could have it), site, bytes_per_unit and unit (of a leak),
     since_step (null: not known), since_start, measures (kind, measure, value, usual: the median of the others,
-    distance: how far out of line)
+    distance: from the median of all, an outlier from 1 on)
 notes: a list of sentences
 leaks: "found", "none", "unknown"
 alike: true if nothing differs by more than nobody would look into
@@ -34,7 +34,7 @@ from rich.text import Text
 
 from ..analysis.ranks.comparison import Comparison, RankFinding
 from ..analysis.ranks.outliers import BYTES, TIME, Deviation
-from ..analysis.ranks.rank_summary import CUDA, Card
+from ..analysis.ranks.rank_summary import CUDA, RankSummary
 from ..analysis.ranks.runs import LeftOut
 from ..analysis.ranks.tables import ranks_table, state_of
 from ..analysis.summary import LeaksAnswer
@@ -64,7 +64,7 @@ class RankWords:
     """A finding in words."""
 
     finding: RankFinding
-    """What it words: the ranks, the leak, the figures that are out of line, when it departed."""
+    """What it words: the ranks, the leak, the outliers among its figures, when it departed."""
     title: str
     """One line without a full stop."""
     sentences: tuple[str, ...]
@@ -111,16 +111,16 @@ def ranks_data(comparison: Comparison, top: int, kind: str | None = None) -> dic
         "run": None
         if run is None
         else {
-            "program": run.cards[0].program,
+            "program": run.summaries[0].program,
             "begin_ns": run.begin_ns,
             "world_size": run.world_size,
-            "hosts": sorted({card.host for card in run.cards}),
-            "traces": len(run.cards),
+            "hosts": sorted({summary.host for summary in run.summaries}),
+            "traces": len(run.summaries),
             "compared": len(comparison.compared),
             "missing": run.missing,
         },
         "left_out": [
-            {"path": one.card.path, "why": one.why, "text": _why(one, comparison)} for one in comparison.left_out
+            {"path": one.summary.path, "why": one.why, "text": _why(one, comparison)} for one in comparison.left_out
         ],
         "findings": [_finding_data(words) for words in ranks_findings(comparison)],
         "notes": [*incomplete_sentences(comparison), *notes(comparison)],
@@ -143,12 +143,12 @@ def incomplete_sentences(comparison: Comparison) -> list[str]:
         )
     for one in comparison.left_out:
         if one.why == "unreadable":
-            found.append(f"{_file(one.card)} cannot be read: {printable(one.card.unreadable)}.")
+            found.append(f"{_file(one.summary)} cannot be read: {printable(one.summary.unreadable)}.")
     cut = comparison.incomplete
-    for card in cut[:_LISTED]:
-        gaps = card.has_gaps
+    for summary in cut[:_LISTED]:
+        gaps = summary.has_gaps
         effect = "Its figures are not compared." if gaps else "What came after the break is unknown."
-        found.append(f"{_capital(card.name)} is {card.integrity}. {effect}")
+        found.append(f"{_capital(summary.name)} is {summary.integrity}. {effect}")
     if len(cut) > _LISTED:
         found.append(f"So are {units.counted(len(cut) - _LISTED, 'more rank')}, which the table marks.")
     return found
@@ -163,32 +163,36 @@ def notes(comparison: Comparison) -> list[str]:
     left_out = [one for one in comparison.left_out if one.why != "unreadable"]
     for why in dict.fromkeys(one.why for one in left_out):
         ones = [one for one in left_out if one.why == why]
-        files = [_file(one.card) for one in ones]
+        files = [_file(one.summary) for one in ones]
         shown = ", ".join(files[:_LISTED]) + (f" and {len(files) - _LISTED:,} more" if len(files) > _LISTED else "")
         is_left = "is" if len(ones) == 1 else "are"
         found.append(f"{units.counted(len(ones), 'trace')} {is_left} left out, {_why(ones[0], comparison)}: {shown}.")
-    last = Counter(card.last_step for card in comparison.compared).most_common(1)
+    last = Counter(summary.last_step for summary in comparison.compared).most_common(1)
     usual = last[0][0] if last else None
-    for card in [card for card in run.cards if card.whole and (card.is_killed or card.is_running)][:_LISTED]:
-        how = "still runs" if card.is_running else "was killed"
+    for summary in [
+        summary for summary in run.summaries if summary.whole and (summary.is_killed or summary.is_running)
+    ][:_LISTED]:
+        how = "still runs" if summary.is_running else "was killed"
         steps = ""
-        if card.last_step is not None and usual is not None and card.last_step != usual:
-            steps = f": its last step is {card.last_step:,}, that of most is {usual:,}"
-        found.append(f"{_capital(card.name)} {how}{steps}.")
-    undecided = [card for card in run.cards if any(one.judged and not one.decided for one in card.devices)]
+        if summary.last_step is not None and usual is not None and summary.last_step != usual:
+            steps = f": its last step is {summary.last_step:,}, that of most is {usual:,}"
+        found.append(f"{_capital(summary.name)} {how}{steps}.")
+    undecided = [summary for summary in run.summaries if any(one.judged and not one.decided for one in summary.devices)]
     if undecided:
         site = next(one.unexplained for one in undecided[0].devices if one.unexplained is not None)
         name = _names(undecided[0]).site(site)
         found.append(
-            f"Not decided on {_count(undecided, run.cards)} whether they leak: {name} held on to more, too irregularly "
-            f"or too late to call it a leak ({undecided[0].name})."
+            f"Not decided on {_count(undecided, run.summaries)} whether they leak: {name} held on to more, too "
+            f"irregularly or too late to call it a leak ({undecided[0].name})."
         )
-    unjudged = [card for card in run.cards if any(not one.judged and not one.is_small for one in card.devices)]
+    unjudged = [
+        summary for summary in run.summaries if any(not one.judged and not one.is_small for one in summary.devices)
+    ]
     if unjudged:
-        found.append(f"Too short to judge leaks on {_count(unjudged, run.cards)}.")
-    if comparison.more_out_of_line:
-        more = units.counted(comparison.more_out_of_line, "more rank")
-        found.append(f"{_capital(more)} out of line: see the table, or `table()` in Python.")
+        found.append(f"Too short to judge leaks on {_count(unjudged, run.summaries)}.")
+    if comparison.more_outliers:
+        more = units.counted(comparison.more_outliers, "more outlier")
+        found.append(f"{more}: see the table, or `table()` in Python.")
     return found
 
 
@@ -222,7 +226,7 @@ def _worded(finding: RankFinding) -> RankWords:
         if site is not None:
             sentences.append(f"It was made at {names.site(site)}.")
     elif finding.kind == "device":
-        most = max(own.peak for card in finding.ranks if (own := card.of_kind(finding.device)))
+        most = max(own.peak for summary in finding.ranks if (own := summary.of_kind(finding.device)))
         title = f"{where} also {'uses' if len(finding.ranks) == 1 else 'use'} {finding.device}, another rank's device"
         sentences.append(f"Up to {units.size(most)} there: set the device before the first use of CUDA.")
     else:
@@ -320,7 +324,7 @@ def _all_clear(comparison: Comparison) -> list[tuple[str, str, str]]:
     found = []
     compared = len(comparison.compared)
     all_ranks = "Both ranks" if compared == 2 else f"All {compared:,} ranks"
-    if comparison.run is not None and compared < len(comparison.run.cards):
+    if comparison.run is not None and compared < len(comparison.run.summaries):
         all_ranks += " that could be compared"
     differs = any(not one.is_common for one in comparison.findings)
     if compared > 1 and not differs:
@@ -356,10 +360,10 @@ def _usual(measure: str, median: float, low: float, high: float) -> str:
 
 def _table(comparison: Comparison, screen: Screen, top: int, kind: str | None) -> None:
     kind = kind or comparison.main
-    shown, more = comparison.cards[:top], comparison.cards[top:]
-    hosts = len({card.host for card in comparison.cards}) > 1
+    shown, more = comparison.summaries[:top], comparison.summaries[top:]
+    hosts = len({summary.host for summary in comparison.summaries}) > 1
     rows = [("rank", *(("host",) if hosts else ()), "peak", "reserved", "leak", "step", "")]
-    rows += [_cells(card, kind, hosts, comparison) for card in shown]
+    rows += [_cells(summary, kind, hosts, comparison) for summary in shown]
     widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]) - 1)]
     screen.blank()
     screen.text(Text.assemble(("RANKS", "bold"), f"  {kind}, those that differ most first"), hanging=7)
@@ -371,15 +375,15 @@ def _table(comparison: Comparison, screen: Screen, top: int, kind: str | None) -
         line = Text("  ".join([*cells, row[-1]]).rstrip(), style="" if number else "dim")
         screen.text(line, 2, hanging=2 + widths[0] + 2)
     if more:
-        peaks = [figures.peak for card in more if (figures := card.of_kind(kind)) is not None]
+        peaks = [figures.peak for summary in more if (figures := summary.of_kind(kind)) is not None]
         between = f", peak {units.size(min(peaks))} to {units.size(max(peaks))}" if peaks else ""
         screen.text(f"and {units.counted(len(more), 'more rank')}{between} (--top 0: all)", 2, style="dim")
 
 
-def _cells(card: Card, kind: str, hosts: bool, comparison: Comparison) -> tuple[str, ...]:
-    device = card.of_kind(kind)
-    rank = _file(card) if card.rank is None else str(card.rank)
-    host = (printable(card.host) or "?",) if hosts else ()
+def _cells(summary: RankSummary, kind: str, hosts: bool, comparison: Comparison) -> tuple[str, ...]:
+    device = summary.of_kind(kind)
+    rank = _file(summary) if summary.rank is None else str(summary.rank)
+    host = (printable(summary.host) or "?",) if hosts else ()
     if device is None:
         figures = ("-",) * 4
     else:
@@ -390,11 +394,11 @@ def _cells(card: Card, kind: str, hosts: bool, comparison: Comparison) -> tuple[
             "-" if device.seconds_per_step is None else units.duration(device.seconds_per_step),
         )
     marks = []
-    if any(one.refused is not None for one in card.devices):
+    if any(one.refused is not None for one in summary.devices):
         marks.append("OUT OF MEMORY")
-    if (state := state_of(card)) != "complete":
+    if (state := state_of(summary)) != "complete":
         marks.append(state.upper())
-    if comparison.distances.get(card.path, 0.0) >= 1:
+    if comparison.distances.get(summary.path, 0.0) >= 1:
         marks.append("differs")
     return (rank, *host, *figures, ", ".join(marks))
 
@@ -402,13 +406,13 @@ def _cells(card: Card, kind: str, hosts: bool, comparison: Comparison) -> tuple[
 def _header(comparison: Comparison, screen: Screen) -> None:
     run = comparison.run
     assert run is not None
-    card = run.cards[0]
-    ranks = units.counted(run.world_size or len(run.cards), "rank")
-    hosts = len({one.host for one in run.cards})
+    summary = run.summaries[0]
+    ranks = units.counted(run.world_size or len(run.summaries), "rank")
+    hosts = len({one.host for one in run.summaries})
     where = "" if hosts < 2 else f" on {units.counted(hosts, 'host')}"
-    first = Text(_names(card).file(card.program) or "(unknown program)", style="bold")
+    first = Text(_names(summary).file(summary.program) or "(unknown program)", style="bold")
     first.append(f", {ranks}{where}", style="not bold")
-    fewest, most = (of(one.steps for one in run.cards) for of in (min, max))
+    fewest, most = (of(one.steps for one in run.summaries) for of in (min, max))
     steps = units.counted(most, "step") if most else "no steps"
     first.append(f", {steps}" if fewest == most else f", {fewest:,} to {steps}", style="not bold")
     screen.text(first, hanging=2)
@@ -421,39 +425,39 @@ def _labelled(label: str, style: str, sentence: str, screen: Screen) -> None:
     screen.text(Text.assemble((label, style), f"  {sentence}"), hanging=len(label) + 2)
 
 
-def _names(card: Card) -> SiteNames:
-    return SiteNames(card.working_directory)
+def _names(summary: RankSummary) -> SiteNames:
+    return SiteNames(summary.working_directory)
 
 
-def _file(card: Card) -> str:
-    return printable(os.path.basename(card.path))
+def _file(summary: RankSummary) -> str:
+    return printable(os.path.basename(summary.path))
 
 
 def _why(one: LeftOut, comparison: Comparison) -> str:
     if one.why == "unreadable":
-        return printable(one.card.unreadable)
+        return printable(one.summary.unreadable)
     if one.why == "child":
         return "of a process that a rank started"
     if one.why == "no rank":
         return "of a process without a rank"
     assert comparison.run is not None
-    apart = (one.card.begin_ns - comparison.run.begin_ns) / 1e9
+    apart = (one.summary.begin_ns - comparison.run.begin_ns) / 1e9
     return f"of another run ({units.duration(abs(apart))} {'later' if apart > 0 else 'earlier'})"
 
 
-def _count(some: Sequence[Card], all_cards: Sequence[Card]) -> str:
+def _count(some: Sequence[RankSummary], all_summaries: Sequence[RankSummary]) -> str:
     if len(some) == 1:
         return some[0].name
-    if len(some) == len(all_cards):
+    if len(some) == len(all_summaries):
         return f"all {len(some):,} ranks"
-    return f"{len(some):,} of {len(all_cards):,} ranks ({_names_of(some)})"
+    return f"{len(some):,} of {len(all_summaries):,} ranks ({_names_of(some)})"
 
 
-def _names_of(cards: Sequence[Card]) -> str:
-    if any(card.rank is None for card in cards):
-        files = [_file(card) for card in cards]
+def _names_of(summaries: Sequence[RankSummary]) -> str:
+    if any(summary.rank is None for summary in summaries):
+        files = [_file(summary) for summary in summaries]
         return ", ".join(files[:_LISTED]) + (f" and {len(files) - _LISTED:,} more" if len(files) > _LISTED else "")
-    return _listed(sorted(card.rank for card in cards if card.rank is not None))
+    return _listed(sorted(summary.rank for summary in summaries if summary.rank is not None))
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -490,8 +494,8 @@ def _finding_data(words: RankWords) -> dict[str, Any]:
         "title": words.title,
         "sentences": list(words.sentences),
         "device": finding.device,
-        "ranks": [card.rank for card in finding.ranks],
-        "paths": [card.path for card in finding.ranks],
+        "ranks": [summary.rank for summary in finding.ranks],
+        "paths": [summary.path for summary in finding.ranks],
         "of": finding.of,
         "site": None if words.site is None else dataclasses.asdict(words.site),
         "bytes_per_unit": None if leak is None else round(leak.rate),

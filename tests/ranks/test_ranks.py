@@ -241,7 +241,7 @@ def test_ctrl_c_does_not_wait_for_a_trace_that_is_being_read(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt), reduction.Reduction(None, 1, keep=False) as ranks:
         started = ranks._workers._started
         threading.Thread(target=interrupt, args=[started]).start()
-        ranks.cards(paths)
+        ranks.read(paths)
     ended.set()
     signal.signal(signal.SIGINT, handler)
     assert not waited.is_set() and len(started) == 1
@@ -293,7 +293,7 @@ def test_a_rank_that_was_killed_or_still_runs(run_program, tmp_path: Path, monke
 # When is a rank different, and since when
 
 
-def test_what_is_out_of_line() -> None:
+def test_distance_of_outlier_is_at_least_1() -> None:
     def distance(value: float, *others: float) -> float:
         values = {str(number): one for number, one in enumerate((value, *others))}
         return Spread.of("peak", values).distance(value)

@@ -140,15 +140,17 @@ def _compare_with_itself(trace: Path) -> int:
     from pytorch_alloctrace.ranks import Ranks
     from pytorch_alloctrace.report.ranks import ranks_data
 
-    card = summarize_rank(str(trace), keep=False)
-    assert card.detail is not None
-    cards = [card, dataclasses.replace(card, path=f"{trace}-2", rank=None if card.rank is None else 7)]
-    ranks = Ranks(compare_ranks(cards, lambda requested: dict.fromkeys((of.path for of in requested), card.detail)))
+    summary = summarize_rank(str(trace), keep=False)
+    assert summary.detail is not None
+    summaries = [summary, dataclasses.replace(summary, path=f"{trace}-2", rank=None if summary.rank is None else 7)]
+    ranks = Ranks(
+        compare_ranks(summaries, lambda requested: dict.fromkeys((of.path for of in requested), summary.detail))
+    )
     print(ranks.verdict().rstrip())
     print(json.dumps(ranks_data(ranks.comparison, 10), allow_nan=False))
-    if card.unreadable:
-        print(card.unreadable, file=sys.stderr)
-    return 2 if card.unreadable else 0
+    if summary.unreadable:
+        print(summary.unreadable, file=sys.stderr)
+    return 2 if summary.unreadable else 0
 
 
 def _follow(trace: Path) -> int:

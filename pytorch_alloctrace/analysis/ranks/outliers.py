@@ -1,6 +1,6 @@
 """Ranks that differ from the others: in which figure, and since which step.
 
-A figure of a rank is out of line if it is further from the median of all ranks than `FAR` times the spread, and than a
+A figure of a rank is an outlier if it is further from the median of all ranks than `FAR` times the spread, and than a
 floor. The spread is the median absolute deviation from the median, times 1.4826, which makes it the standard deviation
 where values are distributed normally: unlike that one it does not grow with the outliers themselves. The floor is what
 nobody would look into: `LEAST_SHARE` of the median and `LEAST_BYTES`, of times `LEAST_SHARE_OF_TIME`. Where most ranks
@@ -52,7 +52,7 @@ class Spread:
     low: float
     high: float
     width: float
-    """So far from the median is out of line."""
+    """So far from the median is an outlier."""
     floor: float
 
     @classmethod
@@ -67,7 +67,7 @@ class Spread:
         return cls(measure, median, float(found.min()), float(found.max()), width, floor)
 
     def distance(self, value: float) -> float:
-        """From the median, in widths: out of line from 1 on. Negative below."""
+        """From the median, in widths: an outlier from 1 on. Negative below."""
         return (value - self.median) / self.width if self.width else 0.0
 
     @property
@@ -78,7 +78,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Deviation:
-    """A figure of a rank that is out of line."""
+    """A figure of a rank that is an outlier."""
 
     kind: str
     """Of device."""
@@ -87,7 +87,7 @@ class Deviation:
     usual: float
     """The median of the other ranks."""
     distance: float
-    """From the median of all, in multiples of what is just out of line."""
+    """From the median of all, in multiples of what is just an outlier."""
 
 
 def least(measure: str, median: float) -> float:

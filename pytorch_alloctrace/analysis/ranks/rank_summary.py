@@ -1,7 +1,7 @@
 """The summary of the trace of one rank: plain values that fit into a megabyte, however long the run was.
 
-A card is a few kilobytes: whose trace it is, and its figures; ranks are compared by the cards of all of them. Its
-detail, what was live at the end of each step and what the peak consisted of, is looked at of a few ranks only. All
+Without its detail a summary is a few kilobytes: whose trace it is, and its figures, by which all ranks are compared.
+The detail, what was live at the end of each step and what the peak consisted of, is looked at of a few ranks only. All
 figures are those that the verdict on the single trace shows.
 """
 
@@ -101,7 +101,7 @@ class DeviceFigures:
 
 
 @dataclass(frozen=True)
-class Card:
+class RankSummary:
     """Whose trace it is, how whole it is, and its figures."""
 
     path: str
@@ -145,7 +145,7 @@ class Card:
             raise ValueError(f"{self.world_size} ranks")
 
     @classmethod
-    def of_unreadable(cls, path: str, why: str) -> Card:
+    def of_unreadable(cls, path: str, why: str) -> RankSummary:
         """Of a file that cannot be read."""
         return cls(
             path=path,
@@ -229,11 +229,11 @@ class Detail:
         return next((lines for name, lines in self.lines if name == kind), ())
 
 
-def summarize_trace(path: str, session: str, user_paths: Sequence[str] = ()) -> Card:
+def summarize_trace(path: str, session: str, user_paths: Sequence[str] = ()) -> RankSummary:
     """Raises TraceError for what cannot be read."""
     trace = _opened(path, user_paths)
     summary = summarize(trace, top=_LINES, of_leaks=True)  # conditions are those of one process, and cost the most
-    return _card(trace, session, summary, _kinds(summary))
+    return _rank_summary(trace, session, summary, _kinds(summary))
 
 
 def _opened(path: str, user_paths: Sequence[str]) -> RecordedTrace:
@@ -252,14 +252,14 @@ def _kinds(summary: Summary) -> dict[str, str]:
     return {name: CUDA if name in cuda[:1] else name for name in names}
 
 
-def _card(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str, str]) -> Card:
+def _rank_summary(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str, str]) -> RankSummary:
     header, integrity = trace.header, trace.integrity
     environment = _environment(header)
     rank, world_size = _rank(header, environment)
     steps = trace.steps()
     is_running = is_being_recorded(trace.path)
     devices = [device for device in summary.devices if device.device in kinds]
-    return Card(
+    return RankSummary(
         path=trace.path,
         unreadable="",
         session=session,

@@ -1,7 +1,7 @@
-"""Reads many traces and returns their cards, in tasks of which none reads more than one trace.
+"""Reads many traces and returns their summaries, in tasks of which none reads more than one trace.
 
 On this machine, threads share processes that read (see `workers`). On a cluster of Dask, the tasks are a tree. Each
-leaf passes on the card of a trace as JSON, without its detail if there are many traces; each node above joins the cards
+leaf passes on the summary of a trace as JSON, without its detail if there are many traces; each node above joins those
 of at most `BRANCHES` others. So the memory of a worker does not grow with the number of traces. Workers need nothing
 but this package.
 """
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...errors import MissingPackageError, SchedulerError
-from .rank_summary import Card
+from .rank_summary import RankSummary
 from .summary_file import PACKAGE, load_summary, summarize_rank
 from .typed_json import decode, encode
 from .workers import Task, Workers, available_cores
@@ -30,14 +30,14 @@ Progress = Callable[[float], None]
 
 
 def read_trace(path: str, user_paths: tuple[str, ...], keep: bool, with_detail: bool) -> list[bytes]:
-    """Return the card of a trace as JSON: a leaf of the tree."""
-    card = summarize_rank(path, user_paths, keep)
-    return [encode(card if with_detail else dataclasses.replace(card, detail=None))]
+    """Return the summary of a trace as JSON: a leaf of the tree."""
+    summary = summarize_rank(path, user_paths, keep)
+    return [encode(summary if with_detail else dataclasses.replace(summary, detail=None))]
 
 
-def join_cards(parts: Sequence[list[bytes]]) -> list[bytes]:
-    """Return the cards of several parts in order: a node of the tree."""
-    return [card for part in parts for card in part]
+def join_summaries(parts: Sequence[list[bytes]]) -> list[bytes]:
+    """Return the summaries of several parts in order: a node of the tree."""
+    return [summary for part in parts for summary in part]
 
 
 class Reduction:
@@ -71,24 +71,24 @@ class Reduction:
         if self._owned:
             self._client.close()
 
-    def cards(self, paths: Sequence[str]) -> list[Card]:
-        """Return the cards of traces in order, with their details if the traces are at most `MAX_DETAILS`."""
+    def read(self, paths: Sequence[str]) -> list[RankSummary]:
+        """Return the summaries of traces in order, with their details if the traces are at most `MAX_DETAILS`."""
         with_detail = len(paths) <= MAX_DETAILS
         return self._read_here(paths, with_detail) if self._client is None else self._read_there(paths, with_detail)
 
-    def _read_here(self, paths: Sequence[str], with_detail: bool) -> list[Card]:
+    def _read_here(self, paths: Sequence[str], with_detail: bool) -> list[RankSummary]:
         finished, lock = 0, threading.Lock()
 
-        def read(path: str) -> Card:
+        def read(path: str) -> RankSummary:
             nonlocal finished
             # A summary file is read in a millisecond, a process starts in a second.
-            card = load_summary(path, self._user_paths) if self._keep else None
-            card = card or self._workers.summarize(Task(path, self._user_paths, self._keep))
+            summary = load_summary(path, self._user_paths) if self._keep else None
+            summary = summary or self._workers.summarize(Task(path, self._user_paths, self._keep))
             with lock:
                 finished += 1
                 if self._progress is not None:
                     self._progress(finished / len(paths))
-            return card if with_detail else dataclasses.replace(card, detail=None)
+            return summary if with_detail else dataclasses.replace(summary, detail=None)
 
         with ThreadPoolExecutor(self._jobs) as threads:
             try:
@@ -97,16 +97,16 @@ class Reduction:
                 self._workers.end()
                 raise
 
-    def _read_there(self, paths: Sequence[str], with_detail: bool) -> list[Card]:
+    def _read_there(self, paths: Sequence[str], with_detail: bool) -> list[RankSummary]:
         import dask
 
         # Not `pure`: a trace may have changed since.
-        read, join = dask.delayed(read_trace, pure=False), dask.delayed(join_cards, pure=False)
+        read, join = dask.delayed(read_trace, pure=False), dask.delayed(join_summaries, pure=False)
         parts = [read(path, self._user_paths, self._keep, with_detail) for path in paths]
         while len(parts) > 1:
             parts = [join(parts[begin : begin + BRANCHES]) for begin in range(0, len(parts), BRANCHES)]
         try:
-            return [decode(Card, card) for part in parts for card in self._client.compute(part).result()]
+            return [decode(RankSummary, summary) for part in parts for summary in self._client.compute(part).result()]
         except Exception as error:  # whatever a worker raised, or that it was lost
             raise SchedulerError(f"the cluster could not read the traces: {_line(error)}") from None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .rank_summary import Card
+from .rank_summary import RankSummary
 
 MOST_APART = 1800.0
 """Seconds between the beginnings of two ranks of a run: torch's own time limit for all ranks to meet."""
@@ -27,7 +27,7 @@ _SECOND_NS = 1_000_000_000
 class LeftOut:
     """A trace that is not compared."""
 
-    card: Card
+    summary: RankSummary
     why: str
     """"unreadable", "other run", "child" (of the process of a rank) or "no rank"."""
 
@@ -37,61 +37,64 @@ class Run:
     """Traces that were recorded together, by rank."""
 
     world_size: int | None
-    cards: list[Card]
-    children: list[Card] = field(default_factory=list)
+    summaries: list[RankSummary]
+    children: list[RankSummary] = field(default_factory=list)
 
     @property
     def missing(self) -> list[int]:
         """The ranks that have no trace."""
-        known = {card.rank for card in self.cards}
+        known = {summary.rank for summary in self.summaries}
         return [rank for rank in range(self.world_size or 0) if rank not in known]
 
     @property
     def begin_ns(self) -> int:
-        return min(card.begin_ns for card in self.cards)
+        return min(summary.begin_ns for summary in self.summaries)
 
-    def _takes(self, card: Card) -> bool:
-        latest, end = max(one.begin_ns for one in self.cards), max(one.end_ns for one in self.cards)
-        return card.begin_ns <= min(latest + MOST_APART * _SECOND_NS, end + LATE * _SECOND_NS)
+    def _takes(self, summary: RankSummary) -> bool:
+        latest, end = max(one.begin_ns for one in self.summaries), max(one.end_ns for one in self.summaries)
+        return summary.begin_ns <= min(latest + MOST_APART * _SECOND_NS, end + LATE * _SECOND_NS)
 
-    def add(self, card: Card) -> bool:
+    def add(self, summary: RankSummary) -> bool:
         """False if it is of another run."""
-        if not self._takes(card):
+        if not self._takes(summary):
             return False
-        same = next((one for one in self.cards if one.rank == card.rank), None)
+        same = next((one for one in self.summaries if one.rank == summary.rank), None)
         if same is None:
-            self.cards.append(card)
+            self.summaries.append(summary)
             return True
-        if card.begin_ns > same.end_ns:
+        if summary.begin_ns > same.end_ns:
             return False
-        self.children.append(card)
+        self.children.append(summary)
         return True
 
 
-def find_run(cards: Sequence[Card]) -> tuple[Run | None, list[LeftOut]]:
+def find_run(summaries: Sequence[RankSummary]) -> tuple[Run | None, list[LeftOut]]:
     """The run with the most ranks, of equals the latest, and the traces that are left out; None if no trace can be
     read."""
-    readable = [card for card in cards if not card.unreadable]
-    left_out = [LeftOut(card, "unreadable") for card in cards if card.unreadable]
-    runs = _runs([card for card in readable if card.rank is not None])
-    without = [card for card in readable if card.rank is None]
+    readable = [summary for summary in summaries if not summary.unreadable]
+    left_out = [LeftOut(summary, "unreadable") for summary in summaries if summary.unreadable]
+    runs = _runs([summary for summary in readable if summary.rank is not None])
+    without = [summary for summary in readable if summary.rank is None]
     if not runs:
         return (Run(None, without) if without else None), left_out
-    chosen = max(runs, key=lambda run: (len(run.cards), run.begin_ns))
-    chosen.cards.sort(key=lambda card: card.rank or 0)
-    left_out += [LeftOut(card, "child") for card in chosen.children]
-    left_out += [LeftOut(card, "no rank") for card in without]
+    chosen = max(runs, key=lambda run: (len(run.summaries), run.begin_ns))
+    chosen.summaries.sort(key=lambda summary: summary.rank or 0)
+    left_out += [LeftOut(summary, "child") for summary in chosen.children]
+    left_out += [LeftOut(summary, "no rank") for summary in without]
     left_out += [
-        LeftOut(card, "other run") for run in runs if run is not chosen for card in [*run.cards, *run.children]
+        LeftOut(summary, "other run")
+        for run in runs
+        if run is not chosen
+        for summary in [*run.summaries, *run.children]
     ]
     return chosen, left_out
 
 
-def _runs(cards: Sequence[Card]) -> list[Run]:
+def _runs(summaries: Sequence[RankSummary]) -> list[Run]:
     by_job: dict[tuple[object, ...], list[Run]] = {}
-    for card in sorted(cards, key=lambda card: card.begin_ns):
-        runs = by_job.setdefault((card.world_size, card.job), [])
+    for summary in sorted(summaries, key=lambda summary: summary.begin_ns):
+        runs = by_job.setdefault((summary.world_size, summary.job), [])
         # The latest run is the likeliest.
-        if not any(run.add(card) for run in reversed(runs)):
-            runs.append(Run(card.world_size, [card]))
+        if not any(run.add(summary) for run in reversed(runs)):
+            runs.append(Run(summary.world_size, [summary]))
     return [run for runs in by_job.values() for run in runs]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ... import __version__
 from ...errors import TraceError
 from ...reading.finish import is_being_recorded, open_at_once
-from .rank_summary import Card, Detail, Levels, session_of, summarize_trace
+from .rank_summary import Detail, Levels, RankSummary, session_of, summarize_trace
 from .typed_json import TypedJsonError, decode, encode
 
 VERSION = 2
@@ -59,12 +59,12 @@ class Source:
 @dataclass(frozen=True, eq=False)
 class _Content:
     source: Source
-    summary: Card
+    summary: RankSummary
 
 
-def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> Card:
-    """Return the summary of a trace. Never raises for what is in the file: the card of an unreadable trace has the
-    reason.
+def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> RankSummary:
+    """Return the summary of a trace. Never raises for what is in the file: the summary of an unreadable trace
+    has the reason.
 
     Args:
         path: Absolute path of the trace.
@@ -79,7 +79,7 @@ def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True)
         summary = summarize_trace(path, source.session, user_paths)
     except (TraceError, OSError) as error:
         why = str(error) if os.path.exists(path) else f"there is no {path} on {os.uname().nodename}"
-        return Card.of_unreadable(path, why)
+        return RankSummary.of_unreadable(path, why)
     # A trace that was written to meanwhile has another summary by now. The spool of a truncated one may only be out of
     # reach, on another machine.
     if keep and not running and not summary.cut and source == Source.of_trace(path, user_paths):
@@ -87,7 +87,7 @@ def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True)
     return summary
 
 
-def load_summary(path: str, user_paths: Sequence[str] = ()) -> Card | None:
+def load_summary(path: str, user_paths: Sequence[str] = ()) -> RankSummary | None:
     """Return the summary in the summary file of a trace; None without a usable file."""
     if is_being_recorded(path):
         return None
@@ -113,7 +113,7 @@ def summary_path(path: str) -> str:
     return path + SUFFIX
 
 
-def encode_file(summary: Card, source: Source) -> bytes | None:
+def encode_file(summary: RankSummary, source: Source) -> bytes | None:
     """Return the bytes of a summary file. If they would be more than MAX_BYTES, lines of peaks are left out, then
     steps; None if that does not suffice."""
     assert summary.detail is not None
@@ -131,7 +131,7 @@ def encode_file(summary: Card, source: Source) -> bytes | None:
             return None
 
 
-def _save_summary(path: str, summary: Card, source: Source) -> None:
+def _save_summary(path: str, summary: RankSummary, source: Source) -> None:
     """Write the summary file of a trace, at once. Does nothing where that fails: the folder is read-only, or the disk
     full."""
     data = encode_file(summary, source)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from .comparison import Comparison
-from .rank_summary import Card
+from .rank_summary import RankSummary
 
 _TYPES = {
     "rank": "Int64",
@@ -32,19 +32,19 @@ _TYPES = {
 
 def ranks_table(comparison: Comparison, kind: str | None = None) -> pd.DataFrame:
     """See `Ranks.table`. kind: of device, as in `DeviceFigures.kind`; default the one that holds most."""
-    rows = [_row(comparison, card, kind or comparison.main) for card in comparison.cards]
+    rows = [_row(comparison, summary, kind or comparison.main) for summary in comparison.summaries]
     return pd.DataFrame(rows, columns=list(_TYPES)).astype(_TYPES)
 
 
-def state_of(card: Card) -> str:
+def state_of(summary: RankSummary) -> str:
     """In a word or two; "complete" of a trace that is whole and was ended in good order."""
-    if card.is_running:
+    if summary.is_running:
         return "running"
-    return "killed" if card.whole and card.is_killed else card.state
+    return "killed" if summary.whole and summary.is_killed else summary.state
 
 
-def _row(comparison: Comparison, card: Card, kind: str) -> dict[str, Any]:
-    device = card.of_kind(kind)
+def _row(comparison: Comparison, summary: RankSummary, kind: str) -> dict[str, Any]:
+    device = summary.of_kind(kind)
     leak = device.leaks[0] if device is not None and device.leaks else None
 
     def figure(name: str) -> Any:
@@ -52,8 +52,8 @@ def _row(comparison: Comparison, card: Card, kind: str) -> dict[str, Any]:
         return pd.NA if value is None else value
 
     return {
-        "rank": pd.NA if card.rank is None else card.rank,
-        "host": card.host,
+        "rank": pd.NA if summary.rank is None else summary.rank,
+        "host": summary.host,
         "device": "" if device is None else device.device,
         "peak_bytes": figure("peak"),
         "reserved_bytes": figure("reserved"),
@@ -63,9 +63,9 @@ def _row(comparison: Comparison, card: Card, kind: str) -> dict[str, Any]:
         "leak_filename": "" if leak is None else leak.site.filename,
         "leak_line": pd.NA if leak is None else leak.site.line,
         "seconds_per_step": figure("seconds_per_step"),
-        "steps": card.steps,
-        "out_of_memory": any(one.refused is not None for one in card.devices),
-        "state": state_of(card),
-        "distance": comparison.distances.get(card.path, 0.0),
-        "path": card.path,
+        "steps": summary.steps,
+        "out_of_memory": any(one.refused is not None for one in summary.devices),
+        "state": state_of(summary),
+        "distance": comparison.distances.get(summary.path, 0.0),
+        "path": summary.path,
     }

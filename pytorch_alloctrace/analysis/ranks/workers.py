@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from .rank_summary import Card
+from .rank_summary import RankSummary
 from .summary_file import summarize_rank
 from .typed_json import decode, encode
 
@@ -67,7 +67,7 @@ class Workers:
             with contextlib.suppress(BrokenPipeError), process:  # closes its pipes, and waits
                 pass
 
-    def summarize(self, task: Task) -> Card:
+    def summarize(self, task: Task) -> RankSummary:
         """Return the summary of a trace, read by the first process that is idle. May be called on any thread."""
         process = self._idle.get()
         try:
@@ -85,10 +85,10 @@ class Workers:
             except BrokenPipeError:
                 answer = b""
             if answer.endswith(b"\n"):
-                return decode(Card, answer)
+                return decode(RankSummary, answer)
             status, process = process.wait(), None
             died = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            return Card.of_unreadable(task.path, f"the process that read it {died}")
+            return RankSummary.of_unreadable(task.path, f"the process that read it {died}")
         finally:
             self._idle.put(process)
 
