@@ -37,6 +37,7 @@ from .errors import (
 )
 
 if _TYPE_CHECKING:
+    from .analysis.leaks.leak_report import LeakReport
     from .analysis.usage.comparison import compare
     from .converting.convert import convert
     from .live.changes import Changes, changes
@@ -60,6 +61,7 @@ if _TYPE_CHECKING:
         region,
         step,
     )
+    from .report.timeline import plot_timeline
     from .trace import Trace, finish, load
 
 __version__ = "0.1.0"
@@ -73,6 +75,7 @@ __all__ = [
     "Holders",
     "IncompleteTraceWarning",
     "Integrity",
+    "LeakReport",
     "MissingPackageError",
     "NotPredictableError",
     "PositionError",
@@ -101,6 +104,7 @@ __all__ = [
     "load_ranks",
     "mark",
     "observe",
+    "plot_timeline",
     "pluggable_library",
     "region",
     "status",
@@ -115,6 +119,7 @@ _ON_FIRST_USE = {
     "Frame": ".reading.sites",
     "Holders": ".objects.holders",
     "Integrity": ".reading.integrity",
+    "LeakReport": ".analysis.leaks.leak_report",
     "Ranks": ".ranks",
     "Session": ".recording.session",
     "Trace": ".trace",
@@ -133,6 +138,7 @@ _ON_FIRST_USE = {
     "load_ranks": ".ranks",
     "mark": ".recording.session",
     "observe": ".recording.session",
+    "plot_timeline": ".report.timeline",
     "pluggable_library": ".recording.session",
     "region": ".recording.session",
     "status": ".live.status",

@@ -209,9 +209,7 @@ class _Limit:
             return []
         sites = sites_of_blocks(trace.stacks, left).head(LINES)
         names = describe_stacks(trace.stacks, sites["stack_id"])
-        lines = [
-            _line(trace, size, row) for size, row in zip(sites["live_bytes"].tolist(), names.rows(), strict=True)
-        ]
+        lines = [_line(trace, size, row) for size, row in zip(sites["live_bytes"].tolist(), names.rows(), strict=True)]
         on = f" on {device}" if device else ""
         return [
             f"The test left {size(total)} ({total:,} B) behind{on}: the limit is {self._text}. "

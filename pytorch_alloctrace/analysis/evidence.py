@@ -18,8 +18,8 @@ from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
 from ..reading.sites import SiteNumbers
 from ..reading.table import Table
-from .leaks.largest_blocks import LargestBlocks, first_positions, largest_of, stacks_that_may_grow
 from .leaks.clock import Clock, Clocks
+from .leaks.largest_blocks import LargestBlocks, first_positions, largest_of, stacks_that_may_grow
 from .leaks.lives import last_border
 from .leaks.windows import Windows, warmup_end
 from .walk import Visit, Walk
@@ -60,9 +60,7 @@ class PartEvidence:
 
     def _look_at(self, position: int) -> Callable[[], LargestBlocks]:
         replay, device = self.device.trace.replay, self.device
-        return lambda: largest_of(
-            replay.live(position + 1, device.device, self.growing_stacks), device.numbers
-        )
+        return lambda: largest_of(replay.live(position + 1, device.device, self.growing_stacks), device.numbers)
 
     def blocks_at(self, event: int, stacks: Sequence[int] | None = None) -> Table:
         """Return `Replay.live` after an event that was not known before the walk. stacks: only what these have

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import PositionError
 from ..reading.positions import Position
 from ..report import units
-from ..report.export.formats import FORMATS
+from ..report.export.formats import FORMATS, Selection, export
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand
 
@@ -49,7 +49,8 @@ class Export(TraceCommand):
         since, until = _one_range(query)
         chosen = FORMATS[options.to]
         target = query.target(Path(trace.path).with_suffix(chosen.ending))
-        written = trace.export(target, options.to, at=options.at, since=since, until=until, device=options.device)
+        wanted = Selection(options.at, since, until, options.device)
+        written = export(trace, target, options.to, wanted)
         size = written.stat().st_size
         if options.json:
             query.print_json({"path": str(written), "bytes": size, "format": options.to})

@@ -6,7 +6,7 @@ import pandas as pd
 
 from ..analysis.free_memory.fragmentation import fragmentation_by_device
 from ..analysis.free_memory.pinning import PINNER_COLUMNS
-from ..reading.dtypes import no_rows
+from ..reading import tables
 from ..report.fragmentation import fragmentation_data, write_fragmentation
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand
@@ -36,14 +36,16 @@ class Fragmentation(TraceCommand):
         if options.json:
             query.print_json([fragmentation_data(one, top) for one in found])
         elif options.csv:
-            tables = [one.pinners.head(top).assign(device=one.device) for one in found]
-            query.print_csv(pd.concat(tables, ignore_index=True) if tables else no_rows((*PINNER_COLUMNS, "device")))
+            parts = [one.pinners.head(top).to_frame().assign(device=one.device) for one in found]
+            none = tables.no_rows((*PINNER_COLUMNS, "device"))
+            query.print_csv(pd.concat(parts, ignore_index=True) if parts else none)
         elif not found:
             query.screen.text("Nothing was allocated.")
         else:
             for number, one in enumerate(found):
                 if number:
                     query.screen.blank()
-                blocks, timeline = trace.blocks(one.at, device=one.device), trace.timeline(device=one.device)
+                blocks = tables.blocks(trace, one.at, device=one.device)
+                timeline = tables.timeline(trace, device=one.device)
                 write_fragmentation(one, blocks, timeline, query.screen, query.names, top)
         return Exit.OK

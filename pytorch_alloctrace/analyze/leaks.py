@@ -6,15 +6,14 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from .. import command
 from ..analysis.leaks.judge import Leak
-from ..analysis.leaks.leak import leaks_as_table
+from ..analysis.leaks.leak_report import leaks_as_table
 from ..analysis.leaks.limit import Exceeded, devices_above
 from ..analysis.summary import LeaksAnswer, Summary, summarize
 from ..analysis.usage.ranges import ranges_between
 from ..errors import PositionError
+from ..reading.table import Table, texts
 from ..report.leaks import exceeded_sentence
 from ..report.verdict import write_leaks
 from .arguments import CommandParser
@@ -102,7 +101,11 @@ class _Judged:
 
     @property
     def leaks(self) -> list[Leak]:
-        return [leak for device in self.summary.devices for leak in device.leaks.leaks]
+        return sorted(
+            (leak for device in self.summary.devices for leak in device.leaks.leaks),
+            key=lambda leak: leak.weight,
+            reverse=True,
+        )
 
 
 def _judged(query: Query) -> list[_Judged]:
@@ -164,13 +167,11 @@ def _listed(regions: Sequence[str]) -> str:
     return shown if len(regions) <= _LISTED else f"{shown} and {len(regions) - _LISTED:,} more"
 
 
-def _table(query: Query, judged: Sequence[_Judged]) -> pd.DataFrame:
+def _table(query: Query, judged: Sequence[_Judged]) -> Table:
     """Of several regions, with the name of each."""
-    tables = [leaks_as_table(query.trace, found.leaks) for found in judged]
-    if judged[0].region:
-        tables = [table.assign(region=found.region) for table, found in zip(tables, judged, strict=True)]
-    filled = [table for table in tables if len(table)] or tables[:1]
-    return pd.concat(filled, ignore_index=True)
+    leaks = [(leak, found.region) for found in judged for leak in found.leaks]
+    table = leaks_as_table(query.trace, [leak for leak, _ in leaks])
+    return table.assign(region=texts(region for _, region in leaks)) if judged[0].region else table
 
 
 def _exceeded(query: Query, leaks: Sequence[Leak]) -> list[Exceeded]:
@@ -178,7 +179,10 @@ def _exceeded(query: Query, leaks: Sequence[Leak]) -> list[Exceeded]:
     return [] if limit is None else devices_above(query.trace, leaks, limit)
 
 
-def _flat(leaks: pd.DataFrame) -> pd.DataFrame:
+def _flat(leaks: Table) -> Table:
     """The sites of each leak in one cell: FILE:LINE BYTES, separated by semicolons."""
-    sites = ["; ".join(f"{site['filename']}:{site['line']} {site['bytes']}" for site in row) for row in leaks["sites"]]
-    return leaks.assign(sites=sites)
+    sites = (
+        "; ".join(f"{site['filename']}:{site['line']} {site['allocated_bytes']}" for site in row)
+        for row in leaks["sites"].tolist()
+    )
+    return leaks.assign(sites=texts(sites))

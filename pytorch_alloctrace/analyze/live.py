@@ -17,12 +17,12 @@ from ..analysis.summary import summarize
 from ..errors import TraceError
 from ..reading.finish import is_being_recorded
 from ..reading.following import Following, View
+from ..reading.recorded import RecordedTrace
 from ..reading.running import trace_of_process
 from ..report.incomplete import IN_DIAGNOSIS, write_incomplete
 from ..report.live import GROWING, Rates, view_json, write_view
 from ..report.screen import Screen
 from ..report.verdict import write_verdict
-from ..trace import Trace
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand, write_recording_status
 
@@ -156,7 +156,7 @@ def _runs(path: str) -> bool:
 
 def _judge(path: str, query: Query) -> None:
     """The verdict on a recording that has ended."""
-    trace = Trace(path, spool=query.options.spool, user_paths=query.options.user_path)
+    trace = RecordedTrace(path, spool=query.options.spool, user_paths=query.options.user_path)
     summary = summarize(trace, top=query.rows(_ROWS), devices=[])
     query.screen.text("The recording has ended. The verdict:", style="dim")
     query.screen.blank()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 
-import pandas as pd
-
-from ..analysis.free_memory.oom import ALWAYS_FOUND
+from ..analysis.free_memory.oom import ALWAYS_FOUND, find_ooms
 from ..analysis.free_memory.refused_requests import find_refused_requests
 from ..reading.positions import Range
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
@@ -45,8 +43,8 @@ class Oom(TraceCommand):
         # One more than is shown, to know whether there are more.
         found = [
             one
-            for since, until in query.ranges
-            for one in trace.ooms(device=options.device, since=since, until=until, last=top + 1)
+            for within in _asked(query)
+            for one in find_ooms(trace, device=options.device, within=within, last=top + 1)
         ]
         all_of, found = len(found) <= top, found[-top:]
         if ALWAYS_FOUND <= len(found) < top:
@@ -60,6 +58,8 @@ class Oom(TraceCommand):
         if options.json:
             query.print_json([oom_data(one, names, _SITES) for one in found])
         elif options.csv:
+            import pandas as pd
+
             table = pd.DataFrame([oom_row(one) for one in found], columns=list(COLUMNS))
             # Whole numbers stay whole where some are unknown.
             query.print_csv(table.convert_dtypes())

@@ -83,7 +83,7 @@ class Peak(TraceCommand):
         elif options.csv:
             query.print_csv(found.composition.head(top))
         else:
-            shown = found.composition["stack_id"].head(top) if options.by == "stack" else ()
+            shown = found.composition["stack_id"][:top].tolist() if options.by == "stack" else ()
             differing = differing_frames(trace.stacks, shown)
             write_composition(found, trace.begin_ns, query.screen, query.names, top, differing)
         return Exit.OK

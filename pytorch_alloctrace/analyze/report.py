@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..report import units
+from ..report.page import report as page
 from .arguments import CommandParser, count
 from .trace_command import Exit, Query, TraceCommand
 
@@ -37,7 +38,7 @@ class Report(TraceCommand):
     def run(self, query: Query) -> Exit:
         options = query.options
         target = query.target(Path(query.trace.path).with_suffix(".html"))
-        report = query.trace.report(redact=options.redact)
+        report = page.Report(query.trace, redact=options.redact)
         written = report.open(target) if options.open else report.write(target)
         if options.json:
             query.print_json({"path": str(written), "bytes": written.stat().st_size})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..reading import tables
 from ..report.segments import largest_blocks, largest_segments, write_blocks, write_segments
 from .arguments import ALL_ROWS, CommandParser
 from .trace_command import Exit, Query, TraceCommand
@@ -25,14 +26,14 @@ class Segments(TraceCommand):
 
     def run(self, query: Query) -> Exit:
         at, device = query.options.at, query.options.device
-        segments = query.trace.segments(at, device=device)
+        segments = tables.segments(query.trace, at, device=device)
         top = query.rows(_ROWS)
         if query.options.json:
             query.print_json(largest_segments(segments, top))
         elif query.options.csv:
             query.print_csv(largest_segments(segments, top))
         else:
-            write_segments(segments, query.trace.blocks(at, device=device), query.screen, top)
+            write_segments(segments, tables.blocks(query.trace, at, device=device), query.screen, top)
         return Exit.OK
 
 
@@ -53,7 +54,7 @@ class Blocks(TraceCommand):
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
-        blocks = trace.blocks(options.at, device=options.device)
+        blocks = tables.blocks(trace, options.at, device=options.device)
         top = query.rows(_ROWS)
         shown = blocks if top == ALL_ROWS else largest_blocks(blocks, top)
         if options.json:

@@ -7,7 +7,8 @@ import argparse
 import pandas as pd
 
 from ..reading.positions import Position
-from ..reading.timeline import intervals_of_range
+from ..reading.tables import role_timeline, timeline
+from ..reading.timeline import in_range
 from ..report.timeline import write_role_timeline, write_timeline
 from .arguments import CommandParser, positive
 from .trace_command import Exit, Query, TraceCommand
@@ -48,8 +49,8 @@ class Timeline(TraceCommand):
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
         by_role = options.by == "role"
-        make = trace.role_timeline if by_role else trace.timeline
-        table = make(options.points, device=options.device)
+        make = role_timeline if by_role else timeline
+        table = make(trace, options.points, device=options.device)
         if not query.is_whole:
             device = options.device
 
@@ -59,7 +60,7 @@ class Timeline(TraceCommand):
             parts = []
             for since, until in query.ranges:
                 trace.range(since, until, device=device)  # raises where nothing happened in between
-                parts.append(intervals_of_range(table, time_ns(since), time_ns(until)))
+                parts.append(table[in_range(table, time_ns(since), time_ns(until))].reset_index(drop=True))
             # An interval may be in several short ranges.
             table = pd.concat(parts).drop_duplicates(["device", "time_ns"]).sort_values("time_ns", kind="stable")
             table = table.sort_values("device", kind="stable", ignore_index=True) if len(parts) > 1 else parts[0]

@@ -12,9 +12,8 @@ import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import pandas as pd
 from rich.console import Console
 
 from .. import command
@@ -25,7 +24,8 @@ from ..reading.integrity import Integrity
 from ..reading.kinds import named_device
 from ..reading.modules import MODULE
 from ..reading.positions import Position
-from ..reading.recorded import Progress
+from ..reading.recorded import Progress, RecordedTrace
+from ..reading.table import Table
 from ..report.incomplete import write_incomplete
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
@@ -33,8 +33,10 @@ from ..report.site_names import SiteNames, without_controls
 from ..report.span import Span
 from ..report.stacks import Frames, frames_of, with_frames
 from ..report.tables import csv_text, records
-from ..trace import Trace
 from .arguments import ALL_ROWS, CommandParser
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WRITTEN_AT_ONCE = 1 << 20
 """Characters."""
@@ -58,7 +60,7 @@ class Exit(enum.IntEnum):
 class Query:
     """One call of a command: the traces, the options, and where the output goes."""
 
-    def __init__(self, traces: Sequence[Trace], options: argparse.Namespace, screen: Screen) -> None:
+    def __init__(self, traces: Sequence[RecordedTrace], options: argparse.Namespace, screen: Screen) -> None:
         self.traces = traces
         self.options = options
         self.screen = screen
@@ -67,7 +69,7 @@ class Query:
         """What was printed as JSON, CSV or Markdown."""
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> RecordedTrace:
         """The trace of a command that takes one."""
         return self.traces[0]
 
@@ -80,7 +82,7 @@ class Query:
     def names(self) -> SiteNames:
         """What lines of code are called in the text."""
         # Two runs share the names of the later one.
-        return SiteNames(str(self.traces[-1].header.get("working_directory", "")), self.frames)
+        return SiteNames(self.traces[-1].working_directory, self.frames)
 
     @property
     def by(self) -> str:
@@ -133,14 +135,11 @@ class Query:
 
     def print_json(self, data: Any) -> None:
         """A table, or plain values; with --all-frames whatever has a stack has its frames."""
-        if not isinstance(data, pd.DataFrame):
-            self.data += json.dumps(with_frames(data, self.frames), indent=1) + "\n"
-        elif self.frames is None:
-            self.data += data.to_json(orient="records", indent=1) + "\n"
-        else:
-            self.data += json.dumps(with_frames(records(data), self.frames), indent=1) + "\n"
+        if isinstance(data, Table) or hasattr(data, "to_json"):
+            data = records(data)
+        self.data += json.dumps(with_frames(data, self.frames), indent=1) + "\n"
 
-    def print_csv(self, table: pd.DataFrame) -> None:
+    def print_csv(self, table: Table | pd.DataFrame) -> None:
         """A table."""
         self.data += csv_text(table)
 
@@ -244,7 +243,7 @@ class TraceCommand(ABC):
         return status
 
 
-def write_recording_status(trace: Trace) -> None:
+def write_recording_status(trace: RecordedTrace) -> None:
     """Write to stderr that a recording still runs, or was killed, and the command that helps."""
     integrity = trace.integrity
     if integrity.ended:
@@ -274,7 +273,7 @@ def _example(arguments: str, shows: str) -> str:
     return "  " + " \\\n".join(command) + "\n" + explained
 
 
-def _load(options: argparse.Namespace, progress: Progress) -> list[Trace]:
+def _load(options: argparse.Namespace, progress: Progress) -> list[RecordedTrace]:
     spools = [options.spool, *[None] * (len(options.traces) - 1)]
     traces = [
         _load_one(path, spool, options.user_path, progress, len(spools) > 1)
@@ -282,7 +281,7 @@ def _load(options: argparse.Namespace, progress: Progress) -> list[Trace]:
     ]
     for path in options.user_path:
         if not any(path in trace.user_paths for trace in traces):
-            Trace(options.traces[0], spool=options.spool, user_paths=[path])  # says what there is instead
+            RecordedTrace(options.traces[0], spool=options.spool, user_paths=[path])  # says what there is instead
     known = list(dict.fromkeys(device for trace in traces for device in trace.known_devices))
     if isinstance(options.device, str):
         options.device = named_device(options.device, known)
@@ -298,11 +297,11 @@ def _load(options: argparse.Namespace, progress: Progress) -> list[Trace]:
 
 def _load_one(
     path: str, spool: str | None, user_paths: Sequence[str], progress: Progress, is_one_of_several: bool
-) -> Trace:
+) -> RecordedTrace:
     """A trace; one of several need not have all of the user paths."""
     try:
-        return Trace(path, spool=spool, user_paths=user_paths, progress=progress)
+        return RecordedTrace(path, spool=spool, user_paths=user_paths, progress=progress)
     except UserPathError as error:
         if not is_one_of_several:
             raise
-        return Trace(path, spool=spool, user_paths=[name for name in user_paths if name not in error.paths])
+        return RecordedTrace(path, spool=spool, user_paths=[name for name in user_paths if name not in error.paths])

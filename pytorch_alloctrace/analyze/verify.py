@@ -22,7 +22,7 @@ class Verify(TraceCommand):
         """Add nothing to the arguments of all commands."""
 
     def run(self, query: Query) -> Exit:
-        found = query.trace.verify()
+        found = query.trace.replay.verification(query.trace.integrity)
         if query.options.json:
             query.print_json({"ok": found.ok, **dataclasses.asdict(found)})
         else:

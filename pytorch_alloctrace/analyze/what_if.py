@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..analysis.what_if.fitting import find_fit
+from ..analysis.what_if.prediction import predict
 from ..report.what_if import fit_data, what_if_data, write_fit, write_what_if
 from .arguments import CommandParser, byte_count
 from .trace_command import Exit, Query, TraceCommand
@@ -36,13 +38,13 @@ class WhatIf(TraceCommand):
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        found = query.trace.what_if(
-            options.setting, memory=options.memory, outside=options.outside, device=options.device
+        found = predict(
+            query.trace, options.setting, memory=options.memory, outside=options.outside, device=options.device
         )
         if options.json:
             query.print_json(what_if_data(found))
         elif options.csv:
-            query.print_csv(found.table)
+            query.print_csv(found.to_frame())
         else:
             write_what_if(found, query.screen, query.names)
         return Exit.OK
@@ -68,11 +70,11 @@ class Fit(TraceCommand):
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        found = query.trace.fit(options.setting, outside=options.outside, device=options.device)
+        found = find_fit(query.trace, options.setting, outside=options.outside, device=options.device)
         if options.json:
             query.print_json(fit_data(found))
         elif options.csv:
-            query.print_csv(found.table)
+            query.print_csv(found.to_frame())
         else:
             write_fit(found, query.screen)
         return Exit.OK

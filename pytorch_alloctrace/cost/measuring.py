@@ -200,11 +200,11 @@ def measure(device: str, seconds: float) -> Costs:
 
 
 def _bytes_per_event(workers: Sequence[Worker], folder: Path) -> float:
-    from ..trace import load
+    from ..reading.recorded import RecordedTrace
 
     for worker in workers:
         worker.stop()
-    trace = load(folder / "all.alloctrace")
+    trace = RecordedTrace(folder / "all.alloctrace")
     return float(trace.file_bytes / max(trace.integrity.events, 1))
 
 

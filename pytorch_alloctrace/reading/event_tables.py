@@ -71,7 +71,9 @@ def iter_events(
     wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
     for name in wanted:
         if name not in EVENT_COLUMNS + AUTOGRAD_COLUMNS:
-            raise ValueError(f"events have no column {name!r}: use any of {', '.join(EVENT_COLUMNS + AUTOGRAD_COLUMNS)}")
+            raise ValueError(
+                f"events have no column {name!r}: use any of {', '.join(EVENT_COLUMNS + AUTOGRAD_COLUMNS)}"
+            )
     unknown = [kind for kind in kinds or () if kind not in KINDS]
     if unknown:
         raise ValueError(f"there are no events of kind {unknown[0]!r}: use any of {', '.join(KINDS)}")

@@ -59,9 +59,14 @@ class Integrity:
     """Events whose stack could not be stored, or only its outer frames: there was no room for the new one, or there are
     more stacks than a recording tells apart (see docs/long-runs.md)."""
 
+    end_reason: str = ""
+    """How the recording ended: "disable", "exit", "SIGTERM" or, where `finish` ended the trace, "killed"; "converted"
+    of a trace that `convert` wrote. Empty as long as the trace has no end."""
+
     @classmethod
-    def from_reader(cls, found: _replay.Integrity) -> Integrity:
-        return cls(**{entry.name: getattr(found, entry.name) for entry in fields(cls)})
+    def from_reader(cls, integrity: _replay.Integrity, end_reason: str) -> Integrity:
+        names = [entry.name for entry in fields(cls) if entry.name != "end_reason"]
+        return cls(**{name: getattr(integrity, name) for name in names}, end_reason=end_reason)
 
     @property
     def whole(self) -> bool:

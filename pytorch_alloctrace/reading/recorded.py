@@ -107,10 +107,10 @@ class RecordedTrace:
             self.reader = open_reader(self.path, os.fsencode(spool) if spool else b"", progress)
         self.header: dict[str, Any] = json_object(self.reader.header_json)
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
-        self.integrity = Integrity.from_reader(self.reader.integrity)
-        """What the trace has and what is missing from it."""
         self.ending: dict[str, Any] = json_object(self.reader.end_json)
         """How the recording ended; empty as long as the trace has no end."""
+        self.integrity = Integrity.from_reader(self.reader.integrity, str(self.ending.get("reason", "")))
+        """What the trace has and what is missing from it."""
         self.user_paths = tuple(user_paths)
         self._code = self._user_code()
 

@@ -46,7 +46,7 @@ ENDS = ("", "_min", "_max")
 
 
 def external_fragmentation(largest_free: Any, free: Any) -> npt.NDArray[np.float64]:
-    """Return 1 - largest free block / all free bytes, 0 where nothing is free. Arrays of bytes, masked where unknown."""
+    """Return 1 - largest free block / all free bytes, 0 where nothing is free. Both in bytes, masked where unknown."""
     some = np.maximum(free, 1)
     # Not below 0, even where events contradict each other.
     share: npt.NDArray[np.float64] = np.where(free > 0, np.maximum(1 - largest_free / some, 0), 0.0)
@@ -99,6 +99,8 @@ class Verification:
     """States with missing events."""
     unmatched_frees: int = 0
     """Frees of blocks whose alloc is not in the trace: made before it began, or lost."""
+    missed_frees: int = 0
+    """Allocs at an address that was live: the free in between was not seen. 0 unless events were lost."""
     lost: int = 0
     """Events that are missing: not recorded, or in damaged or absent blocks."""
     integrity: str = "complete"
@@ -323,6 +325,7 @@ class Replay:
             resumed=found.resumed,
             void_states=found.void_states,
             unmatched_frees=self.unmatched_frees,
+            missed_frees=self.missed_frees,
             lost=integrity.lost + integrity.missing_events,
             integrity=integrity.state,
         )

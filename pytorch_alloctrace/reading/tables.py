@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .event_tables import node_type_names
-from .kinds import device_name, kind_name
+from .kinds import device_name
 from .positions import Position
 from .recorded import RecordedTrace
 from .replay import BLOCK_COLUMNS, ENDS, LIVE_COLUMNS, MEASURES, NEED_SEGMENTS, SEGMENT_COLUMNS
@@ -59,7 +59,20 @@ def live(trace: RecordedTrace, at: Position = "end", *, device: str | None = Non
         blocks = blocks.sort_values("birth_seq", ignore_index=True, kind="stable")
     del blocks["block_bytes"]  # `blocks` has it
     table = _described(trace, blocks, np.zeros(len(blocks), np.bool_))
-    return table.assign(**site_columns(trace.stacks, blocks["stack_id"].to_numpy()))
+    table = table.assign(**site_columns(trace.stacks, blocks["stack_id"].to_numpy()))
+    return table.assign(name=_names_of(trace, blocks, trace.first_event_after(at, device)))
+
+
+def _names_of(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.Series[Any]:
+    """Return the last name that the program gave each live block before event `until`; "" for none."""
+    named = trace.replay.named_blocks()
+    named = named.take(named["seq"] < until)
+    keys = zip(named["device"].tolist(), named["address"].tolist(), named["birth_seq"].tolist(), strict=True)
+    names = dict(zip(keys, named["name"].tolist(), strict=True))
+    if not names:
+        return pd.Series("", index=blocks.index, dtype=TEXT)
+    rows = zip(blocks["device"].tolist(), blocks["address"].tolist(), blocks["birth_seq"].tolist(), strict=True)
+    return pd.Series([trace.text(names[row]) if row in names else "" for row in rows], index=blocks.index, dtype=TEXT)
 
 
 def blocks(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
@@ -84,15 +97,6 @@ def segments(trace: RecordedTrace, at: Position = "end", *, device: str | None =
     return table[order].assign(is_expandable=expandable)
 
 
-def named_blocks(trace: RecordedTrace) -> pd.DataFrame:
-    """See `Trace.named_blocks`."""
-    table = trace.replay.named_blocks()
-    texts = {number: trace.text(number) for number in np.unique(table["name"]).tolist()}
-    names = pd.Series([texts[number] for number in table["name"].tolist()], dtype=TEXT)
-    birth = np.ma.array(table["birth_seq"], mask=table.columns.pop("older"))
-    return table.assign(birth_seq=birth).to_frame().assign(name=names)
-
-
 def sites(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
     """See `Trace.sites`."""
     return named_sites(trace.stacks, trace.sites(at, device=device, by=by), by)
@@ -112,13 +116,6 @@ def stack_totals(trace: RecordedTrace, at: Position = "end", *, device: str | No
 def steps(trace: RecordedTrace, *, device: str | None = None) -> pd.DataFrame:
     """See `Trace.steps`."""
     return trace.steps(device).to_frame()
-
-
-def marks(trace: RecordedTrace) -> pd.DataFrame:
-    """See `Trace.marks`."""
-    rows = [(name, kind_name(kind), seq, time_ns) for kind, seq, time_ns, name in trace.positions.marks]
-    columns = ["name", "kind", "seq", "time_ns"]
-    return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
 
 
 def timeline(trace: RecordedTrace, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:

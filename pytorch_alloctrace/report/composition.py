@@ -74,11 +74,10 @@ def write_composition(
     write_position(shown, begin_ns, screen)
     write_table(shown.composition, shown.by, screen, names, top, shown.insides, differing)
     if shown.peak is not None and groups_stacks(shown.by):
-        parts = (("role", shown.peak.roles), ("phase", shown.peak.phases), ("age", shown.peak.ages))
-        for name, table in parts:
+        for name in ("role", "phase", "age"):
             screen.blank()
             screen.text(Text.assemble((f"BY {name.upper()}", "bold")))
-            write_table(table, name, screen, names, top, {}, {})
+            write_table(shown.peak.composition(name), name, screen, names, top, {}, {})
 
 
 def write_position(shown: LiveMemory, begin_ns: int, screen: Screen) -> None:

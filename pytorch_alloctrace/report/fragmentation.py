@@ -71,7 +71,9 @@ def pinned(row: dict[str, Any], names: SiteNames) -> str:
     count, amount = int(row["blocks"]), units.size(row["allocated_bytes"])
     subject = f"This {amount} block" if count == 1 else f"These {count:,} blocks ({amount})"
     keeps, alone = ("keeps", "It alone holds") if count == 1 else ("keep", "They alone hold")
-    sentence = f"{subject} from {names.site(site_of(row))} {keeps} {units.size(row['stranded_bytes'])} from being reused."
+    sentence = (
+        f"{subject} from {names.site(site_of(row))} {keeps} {units.size(row['stranded_bytes'])} from being reused."
+    )
     if row["alone_bytes"] < row["stranded_bytes"]:
         sentence += f" {alone} {units.size(row['alone_bytes'])} of it; other lines have blocks in the same segments."
     return sentence

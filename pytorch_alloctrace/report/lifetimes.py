@@ -130,7 +130,9 @@ def _write(
 
 def _allocated(row: dict[str, Any]) -> str:
     allocations = units.counted(int(row["allocations"]), "allocation")
-    return f"{allocations}; it holds {units.change(row['live_bytes_change'])}" if row["live_bytes_change"] else allocations
+    return (
+        f"{allocations}; it holds {units.change(row['live_bytes_change'])}" if row["live_bytes_change"] else allocations
+    )
 
 
 def _less(size: float) -> str:

@@ -43,7 +43,9 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
                 continue
             levels = [int(level) for level in highest.dropna()]
             chart = units.sparkline(levels, room, plain=screen.plain)
-            line = Text.assemble(f"{name.removesuffix('_bytes').replace('_', ' '):{_NAME}}", (f"{chart:{room}}", "green"))
+            line = Text.assemble(
+                f"{name.removesuffix('_bytes').replace('_', ' '):{_NAME}}", (f"{chart:{room}}", "green")
+            )
             lowest = rows[f"{name}_min" if f"{name}_min" in rows else name].min()
             sizes = units.size(int(lowest)), units.size(max(levels)), _last(rows[name])
             line.append("".join(f"{size:>{_SIZE}}" for size in sizes))

@@ -6,8 +6,8 @@ block strands all the free bytes of its range: it *pins* it. In an expandable se
 can be returned, and only the rest of the units that a block begins or ends in is stranded.
 
 If several live blocks hold one range, each of them alone would suffice. The free bytes are divided equally among them,
-so that the sum over all blocks is what is stranded; `alone_bytes` is what would be returned if only this block (only the
-blocks of this line) were freed.
+so that the sum over all blocks is what is stranded; `alone_bytes` is what would be returned if only this block (only
+the blocks of this line) were freed.
 """
 
 from __future__ import annotations

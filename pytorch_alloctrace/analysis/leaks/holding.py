@@ -92,9 +92,7 @@ def _blocks(
     return live["address"][is_of_leak]
 
 
-def _holder(
-    blocks: npt.NDArray[np.int64], looks: Sequence[Held], leak: Leak, step: int | None
-) -> Holder | None:
+def _holder(blocks: npt.NDArray[np.int64], looks: Sequence[Held], leak: Leak, step: int | None) -> Holder | None:
     if len(blocks) < (1 if leak.kind == GROWING else _SOME):
         return None
     shares = []

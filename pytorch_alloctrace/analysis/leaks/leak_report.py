@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ def leak_report(trace: RecordedTrace, device: str | None, within: Range | None) 
     return LeakReport({name: find_leaks(trace, name, within) for name in devices}, trace)
 
 
-def leaks_as_table(trace: RecordedTrace, leaks: tuple[Leak, ...]) -> Table:
+def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:
     """Return one row per leak: see `LeakReport.to_frame`."""
     lines = [leak.line for leak in leaks]
     forecasts = [leak.forecast for leak in leaks]
@@ -90,12 +90,19 @@ def leaks_as_table(trace: RecordedTrace, leaks: tuple[Leak, ...]) -> Table:
             "oldest_age": np.array([leak.oldest_age for leak in leaks], np.float64),
             "forecast": np.ma.array([value or 0.0 for value in forecasts], dtype=np.float64, mask=is_unknown),
             "stack_id": np.array([_stack_of_line(trace, leak) for leak in leaks], np.int64),
-            "sites": texts([_site(site.site) | {
-                "rate": site.rate,
-                "allocated_bytes": site.bytes,
-                "blocks": site.blocks,
-                "stack_id": site.stack_id,
-            } for site in leak.sites] for leak in leaks),
+            "sites": texts(
+                [
+                    _site(site.site)
+                    | {
+                        "rate": site.rate,
+                        "allocated_bytes": site.bytes,
+                        "blocks": site.blocks,
+                        "stack_id": site.stack_id,
+                    }
+                    for site in leak.sites
+                ]
+                for leak in leaks
+            ),
         }
     )
 

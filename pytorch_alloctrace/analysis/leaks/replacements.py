@@ -116,8 +116,9 @@ def growing_leaks(part: PartEvidence, free: int | None) -> list[Leak]:
 
 
 def undecided_buffers(part: PartEvidence) -> list[tuple[int, int]]:
-    """Return, of a run most of which is folded: lines, by a stack of each and the bytes of their largest block, that got
-    a larger one than ever before all along, and still have it. They may be buffers; that is not to be seen any more."""
+    """Return, of a run most of which is folded: lines, by a stack of each and the bytes of their largest block, that
+    got a larger one than ever before all along, and still have it. They may be buffers; that is not to be seen any
+    more."""
     trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
     windows = Windows.of(trace, part.clock)
     stacks = stacks_that_may_grow(trace, device, windows)
@@ -176,9 +177,7 @@ def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int
     length = max(windows.units * windows.length_of_unit, 1e-9)  # the times of a damaged trace may all be the same
     rate = (total - int(before["block_bytes"][np.isin(before["site"], sites)].sum())) / length
     parts = {
-        site: _leaking_site(
-            trace, blocks.take(blocks["site"] == site), before.take(before["site"] == site), length
-        )
+        site: _leaking_site(trace, blocks.take(blocks["site"] == site), before.take(before["site"] == site), length)
         for site in sites
     }
     path, path_share = common_path(
@@ -196,9 +195,7 @@ def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int
         rate=rate,
         bytes=total,
         blocks=len(blocks),
-        bytes_at_end=int(
-            blocks["block_bytes"][np.isin(blocks["birth_seq"], part.device.born_at_end.result)].sum()
-        ),
+        bytes_at_end=int(blocks["block_bytes"][np.isin(blocks["birth_seq"], part.device.born_at_end.result)].sum()),
         blocks_at_onset=len(blocks),
         age=0.0,
         reached=0,

@@ -41,7 +41,9 @@ def differences(
 ) -> pd.DataFrame:
     """The same of several ranges together: bytes and blocks are sums over their beginnings, and over their ends."""
     before, after = (
-        pd.concat([composition_at(trace, position, device=device, by=by).to_frame() for position in side], ignore_index=True)
+        pd.concat(
+            [composition_at(trace, position, device=device, by=by).to_frame() for position in side], ignore_index=True
+        )
         for side in zip(*ranges, strict=True)
     )
     names = [name for name in before.columns if name not in ("share", "largest_bytes", "live_backward_bytes", *_LIVE)]
@@ -70,9 +72,9 @@ def compare(
     trace_b, "gone": only in trace_a), filename (as trace_b has it), line_before, line_after (<NA> if there is
     none), function, source_before, source_after, user, stack_id_before, stack_id_after (for
     `frames` of each trace: the one with the most bytes); by "role", "age" and "phase": those that name it;
-    live_bytes_before, live_bytes_after, change_bytes, live_blocks_before, live_blocks_after. By "stack" only the frames of user code count, and
-    stacks that have the same ones are one row. Raises PositionError if one of the traces does not have the position,
-    TraceError for a device that neither has.
+    live_bytes_before, live_bytes_after, change_bytes, live_blocks_before, live_blocks_after. By "stack" only the frames
+    of user code count, and stacks that have the same ones are one row. Raises PositionError if one of the traces does
+    not have the position, TraceError for a device that neither has.
     """
     if device is not None:
         device = named_device(device, [*dict.fromkeys([*trace_b.known_devices, *trace_a.known_devices])])

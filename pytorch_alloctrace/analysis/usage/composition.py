@@ -24,9 +24,7 @@ _LEAST_SECONDS = 1e-3
 """End of the youngest class of age in seconds; each further one is ten times as long."""
 
 
-def composition_at(
-    trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line"
-) -> Table:
+def composition_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line") -> Table:
     """See `Trace.composition`."""
     until = trace.first_event_after(at, device)
     return composition_of(trace, live_blocks(trace, until, device), by, until)
@@ -38,7 +36,12 @@ def live_blocks(trace: RecordedTrace, until: int, device: str | None) -> Table:
     tables = [trace.replay.live(until, name) for name in ([device] if device else trace.replay.devices)]
     if len(tables) == 1:
         return tables[0]
-    return Table({name: np.concatenate([table[name] for table in tables or [trace.replay.live(until, "")]]) for name in LIVE_COLUMNS})
+    return Table(
+        {
+            name: np.concatenate([table[name] for table in tables or [trace.replay.live(until, "")]])
+            for name in LIVE_COLUMNS
+        }
+    )
 
 
 def composition_of(trace: RecordedTrace, blocks: Table, by: str, until: int) -> Table:

@@ -56,7 +56,9 @@ def look_inside(stacks: StackIndex, held: Table, stack_id: int, total: int) -> I
     held = held.take(np.argsort(-held["live_bytes"], kind="stable"))
     frames = stacks.opened[held["stack_id"]]
     held, frames = held.take(frames > 0), frames[frames > 0]
-    packages, of_row = np.unique(np.array([stacks.package(frame) for frame in frames.tolist()], "U"), return_inverse=True)
+    packages, of_row = np.unique(
+        np.array([stacks.package(frame) for frame in frames.tolist()], "U"), return_inverse=True
+    )
     in_package = sums(of_row, held["live_bytes"], len(packages))
     if int(in_package.max(initial=0)) < WORTH_OPENING * size or not len(packages):
         return None

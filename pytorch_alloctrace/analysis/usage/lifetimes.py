@@ -95,7 +95,8 @@ def site_lifetimes(
 
     allocations_per_step; bytes_per_step: requested; churn_bytes_per_step: those that are no longer live at the end of
     their step; retained_bytes_per_step: those that forward allocated and backward freed; backward_bytes_per_step: those
-    that backward allocated; temporary: the site allocates, but none of it is live at the end of any measured step or now.
+    that backward allocated; temporary: the site allocates, but none of it is live at the end of any measured step or
+    now.
 
     Of the whole run up to the position: slow_calls, slow_ns, slowest_ns (see `_slow_calls`). With `since` it is of a
     range: see `range_lifetimes`.
@@ -124,13 +125,13 @@ def whole_lifetimes(
 
 
 def range_lifetimes(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> Lifetimes:
-    """Of some ranges together, which are in order and do not overlap: allocations, total_bytes and slow calls are sums over
-    them, largest_bytes and slowest_ns the largest in any; live_bytes and live_blocks are those at the end of the last one.
-    live_bytes_change, one more column, is how much more a site holds at the end of a range than at its beginning, summed over
-    the ranges. The measured steps lie wholly within one of them.
+    """Of some ranges together, which are in order and do not overlap: allocations, total_bytes and slow calls are sums
+    over them, largest_bytes and slowest_ns the largest in any; live_bytes and live_blocks are those at the end of the
+    last one. live_bytes_change, one more column, is how much more a site holds at the end of a range than at its
+    beginning, summed over the ranges. The measured steps lie wholly within one of them.
 
-    Rows are ordered by total_bytes, without sites that neither allocated nor changed. It takes three passes over the ranges
-    and two states of the replay for each.
+    Rows are ordered by total_bytes, without sites that neither allocated nor changed. It takes three passes over the
+    ranges and two states of the replay for each.
     """
     device = trace.named_device(device)
     at_ends = [tables.stack_totals(trace, within.until, device=device) for within in ranges]
@@ -169,7 +170,9 @@ def _largest(trace: RecordedTrace, device: str | None, ranges: Sequence[Range]) 
     frames = (
         frame
         for within in ranges
-        for frame in event_tables.iter_events(trace, since=within.since, until=within.until, columns=columns, kinds=("alloc",))
+        for frame in event_tables.iter_events(
+            trace, since=within.since, until=within.until, columns=columns, kinds=("alloc",)
+        )
     )
     for frame in frames:
         own = frame if device is None else frame[frame["device"] == device]
@@ -215,7 +218,9 @@ def _slow_calls(trace: RecordedTrace, device: str | None, ranges: Sequence[Range
     events = (
         frame
         for within in (ranges if left else ())
-        for frame in event_tables.iter_events(trace, since=within.since, until=within.until, columns=_CALL_COLUMNS, kinds=kinds)
+        for frame in event_tables.iter_events(
+            trace, since=within.since, until=within.until, columns=_CALL_COLUMNS, kinds=kinds
+        )
     )
     for frame in events:
         calls = frame[(frame["kind"] == "latency").to_numpy()]

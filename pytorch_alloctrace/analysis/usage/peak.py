@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,10 @@ from ...reading.replay import Peak
 from ...reading.table import ALLOCATED, Table
 from ...reading.timeline import POINTS
 from .composition import composition_of
-from .tree import Tree, tree_of
+from .tree import tree_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LOOKED_AT = 32
 """Most events of a part of an interval whose state is looked at."""
@@ -47,7 +51,7 @@ class PeakMemory:
 
     @functools.cached_property
     def requested(self) -> int:
-        """Live then, in the sizes that the program requested: the sum of `composition`."""
+        """Live then, in the sizes that the program requested: the sum of `usage`."""
         return int(self._live["requested_bytes"].sum())
 
     @functools.cached_property
@@ -56,30 +60,15 @@ class PeakMemory:
         segments = self._trace.replay.segments(self.seq + 1, self.device)["total_bytes"]
         return int(segments.sum()) if len(segments) else None
 
-    @functools.cached_property
-    def composition(self) -> Table:
-        """`Trace.composition` by line, then."""
-        return composition_of(self._trace, self._live, "line", self.seq + 1)
+    def usage(self, by: str = "line") -> pd.DataFrame:
+        """Return what the memory consisted of then: `Trace.usage` at the peak, on its device."""
+        if by == "call":
+            return tree_of(self._trace, self._live).to_frame()
+        return self.composition(by).to_frame()
 
-    @functools.cached_property
-    def roles(self) -> Table:
-        """The same by role."""
-        return composition_of(self._trace, self._live, "role", self.seq + 1)
-
-    @functools.cached_property
-    def phases(self) -> Table:
-        """The same by phase."""
-        return composition_of(self._trace, self._live, "phase", self.seq + 1)
-
-    @functools.cached_property
-    def ages(self) -> Table:
-        """The same by age."""
-        return composition_of(self._trace, self._live, "age", self.seq + 1)
-
-    @functools.cached_property
-    def tree(self) -> Tree:
-        """`Trace.tree`, then."""
-        return tree_of(self._trace, self._live)
+    def composition(self, by: str) -> Table:
+        """Return the same, by anything but call, as columns."""
+        return composition_of(self._trace, self._live, by, self.seq + 1)
 
     @functools.cached_property
     def _live(self) -> Table:
@@ -172,9 +161,7 @@ def _rises(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_
     return [int(seq) for seq in seqs[counts][highest]]
 
 
-def _events_of(
-    trace: RecordedTrace, within: Range, kinds: Sequence[str], device: str
-) -> list[npt.NDArray[np.int64]]:
+def _events_of(trace: RecordedTrace, within: Range, kinds: Sequence[str], device: str) -> list[npt.NDArray[np.int64]]:
     """Return seq, kind, address and requested_bytes of the events of some kinds of a device."""
     names = ("seq", "kind", "address", "requested_bytes")
     parts = [
@@ -191,9 +178,7 @@ def _highest_reserved(trace: RecordedTrace, within: Range, device: str) -> Peak:
     looked_at = {within.first - 1}
     if len(level):
         looked_at.add(int(seqs[int(level.argmax())]))
-    return _highest(
-        trace, {seq: int(trace.replay.segments(seq + 1, device)["total_bytes"].sum()) for seq in looked_at}
-    )
+    return _highest(trace, {seq: int(trace.replay.segments(seq + 1, device)["total_bytes"].sum()) for seq in looked_at})
 
 
 def _allocated(trace: RecordedTrace, seq: int, device: str) -> int:

@@ -66,9 +66,7 @@ class StackPhases:
         return phase, calls_closure
 
 
-def phases_of_blocks(
-    trace: RecordedTrace, blocks: Table, known: StackPhases | None = None
-) -> npt.NDArray[np.int64]:
+def phases_of_blocks(trace: RecordedTrace, blocks: Table, known: StackPhases | None = None) -> npt.NDArray[np.int64]:
     """Return the phase in which each live block was allocated, as a number of PHASES. blocks: as `Replay.live` has
     them. known: the phases of the stacks, where several tables of blocks are asked for."""
     phases = known or StackPhases(trace)

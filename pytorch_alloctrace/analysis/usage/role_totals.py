@@ -39,8 +39,8 @@ def whole_role_totals(trace: RecordedTrace, until: Position = "end", *, device: 
 
 def range_role_totals(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> pd.DataFrame:
     """ROLE_TOTALS of some ranges together, which are in order and do not overlap: allocations are sums over them, what
-    is live is so at the end of the last one. live_bytes_change, one more column, is how much more of a role is live at the
-    end of a range than at its beginning, summed over the ranges."""
+    is live is so at the end of the last one. live_bytes_change, one more column, is how much more of a role is live at
+    the end of a range than at its beginning, summed over the ranges."""
     device = trace.named_device(device)
     table = _totals(trace, ranges, device)
     change = pd.Series(0, index=table.index)

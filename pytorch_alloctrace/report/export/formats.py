@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
+from ..atomic import write_whole
 from .memory_viz import memory_viz
 from .parquet import write_parquet
 from .perfetto import perfetto
@@ -15,7 +18,7 @@ from .stacks import collapsed, speedscope
 
 
 @dataclass(frozen=True)
-class Export:
+class Selection:
     """What is exported: the state at a moment, or what happened in a stretch."""
 
     at: Position | None = None
@@ -34,7 +37,7 @@ class Format:
     """What opens it."""
     has: str
     """What is in it, in a line."""
-    write: Callable[[RecordedTrace, Export, BinaryIO], object]
+    write: Callable[[RecordedTrace, Selection, BinaryIO], object]
     """Writes it to a file."""
 
 
@@ -71,3 +74,10 @@ FORMATS: dict[str, Format] = {
     ),
 }
 """By name."""
+
+
+def export(trace: RecordedTrace, path: str | os.PathLike[str], to: str, selection: Selection) -> Path:
+    """Write a trace in the format of another tool: see `Trace.export`."""
+    if to not in FORMATS:
+        raise ValueError(f"to={to!r} is not known: use one of {', '.join(FORMATS)}")
+    return write_whole(path, lambda file: FORMATS[to].write(trace, selection, file), trace=trace.path)

@@ -113,7 +113,9 @@ def _step(trace: RecordedTrace, seq: int) -> int:
 
 
 def _hardware_name(trace: RecordedTrace, device: str) -> str:
-    return next((one.name for one in trace.reader.devices() if device_name(one.device_type, one.device_index) == device), "")
+    return next(
+        (one.name for one in trace.reader.devices() if device_name(one.device_type, one.device_index) == device), ""
+    )
 
 
 def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bool) -> dict[str, Any]:

@@ -47,7 +47,9 @@ def choose_moments(trace: RecordedTrace, summary: Summary, devices: Sequence[str
     take(ALWAYS, _peaks(trace, devices))
     take(ALWAYS, [(trace.end_seq - 1, "end")])
     steps = trace.steps()
-    ends = [(seq, f"end of step {step}") for seq, step in zip(*(steps[n].tolist() for n in ("seq", "step")), strict=True)]
+    ends = [
+        (seq, f"end of step {step}") for seq, step in zip(*(steps[n].tolist() for n in ("seq", "step")), strict=True)
+    ]
     take(ALWAYS, ends[-1:])
     take(ALWAYS, _findings(trace, summary))
     take(ALWAYS, _evenly([(seq - 1, "before a refused request") for seq in trace.refused_requests], bound // 6))

@@ -1,22 +1,34 @@
-"""The regions that a program named, as a table."""
+"""The marks and regions that a program set, as a table."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 
 from ...errors import PositionError
-from ...reading.positions import Range
+from ...reading.kinds import MARK
+from ...reading.positions import Range, Region
 from ...reading.recorded import RecordedTrace
 from .peak import peak_between
 
 
-def region_table(trace: RecordedTrace, *, peaks: bool = False, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.regions`."""
-    regions = trace.positions.regions
+def mark_table(trace: RecordedTrace, *, peaks: bool = False, device: str | None = None) -> pd.DataFrame:
+    """See `Trace.marks`."""
+    counts: Counter[str] = Counter()
+    marks = []
+    for kind, seq, time_ns, name in trace.positions.marks:
+        if kind == MARK:
+            counts[name] += 1
+            marks.append(("mark", Region(name, counts[name], seq, time_ns, seq, time_ns)))
+    rows = [*marks, *(("region", region) for region in trace.positions.regions)]
+    rows.sort(key=lambda row: row[1].begin_seq)
+    regions = [region for _, region in rows]
     table = pd.DataFrame(
         {
             "name": pd.Series([region.name for region in regions], dtype=object),
+            "kind": pd.Series([kind for kind, _ in rows], dtype=object),
             "number": pd.Series([region.number for region in regions], dtype="int64"),
             "begin_seq": pd.Series([region.begin_seq for region in regions], dtype="int64"),
             "begin_ns": pd.Series([region.begin_ns for region in regions], dtype="int64"),
@@ -27,14 +39,14 @@ def region_table(trace: RecordedTrace, *, peaks: bool = False, device: str | Non
     step = trace.positions.step_of(table["begin_seq"].to_numpy())
     table["step"] = pd.arrays.IntegerArray(step.data, np.ma.getmaskarray(step))
     if peaks:
-        ranges = [trace.range_of(region) for region in regions]
         device = device or next(iter(trace.devices), None)
+        ranges = [None if kind == "mark" else trace.range_of(region) for kind, region in rows]
         table["peak_bytes"] = pd.Series([_peak(trace, within, device) for within in ranges], dtype="Int64")
     return table
 
 
-def _peak(trace: RecordedTrace, within: Range, device: str | None) -> int | None:
+def _peak(trace: RecordedTrace, within: Range | None, device: str | None) -> int | None:
     try:
-        return peak_between(trace, within, "allocated", device=device).bytes
+        return None if within is None else peak_between(trace, within, "allocated", device=device).bytes
     except PositionError:
         return None
