@@ -154,9 +154,9 @@ class TraceCommand(ABC):
     if_cut: ClassVar[str] = "What came after the break is not in it."
     """Effect of a missing end of the trace on the answer, in a sentence."""
     traces: ClassVar[str] = "TRACE"
-    """The positional arguments in the usage,"""
+    """Positional arguments in the usage."""
     traces_help: ClassVar[str] = "the trace file"
-    """and in the help."""
+    """Help of the positional arguments."""
 
     working: ClassVar[str] = "adding up"
     """What the progress bar shows after the replay."""
@@ -197,12 +197,15 @@ class TraceCommand(ABC):
         parser.add_common(self.traces_help)
         examples = "\n".join(_example(*example) for example in self.examples)
         parser.epilog = f"{parser.notes}\nexamples:\n{examples}".lstrip()
-        options, unknown = parser.parse_known_intermixed_args(arguments)
+        options, unknown = parser.parse_known_args(arguments)
+        # argparse does not join what follows an option to the traces before it. (Intermixed, it loses what follows --.)
+        options.traces += [word for word in unknown if not word.startswith("-")]
         for word in options.traces:
             if word in COMMANDS and not os.path.exists(word):
                 parser.error(f"the command comes first: {PROGRAM} {word} ...")
-        if unknown:
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        unrecognized = [word for word in unknown if word.startswith("-")]
+        if unrecognized:
+            parser.error(f"unrecognized arguments: {' '.join(unrecognized)}")
         self.settle(options)
         mistake = self.mistake(options)
         if mistake is not None:

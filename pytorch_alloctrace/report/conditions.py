@@ -45,8 +45,8 @@ def _fragmentation(condition: Condition, names: SiteNames) -> tuple[str, ...]:
     return (
         f"Mostly because of {_where(condition, names)}: {blocks} {units.size(condition.site_bytes)} from being"
         f" returned ({_when(condition)}).",
-        f"What helps: allocate long-lived memory before large memory{_instead(condition)} The verb fragmentation shows"
-        " all such lines.",
+        f"What helps: allocate long-lived memory before large memory{_instead(condition)} The command fragmentation"
+        " shows all such lines.",
     )
 
 

@@ -1,4 +1,4 @@
-"""That a part of a trace is missing, and what this does to an answer: said before the answer, by every verb."""
+"""Reports of incomplete traces: what is missing, and what this does to an answer. Every command writes them first."""
 
 from __future__ import annotations
 

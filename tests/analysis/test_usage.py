@@ -1,4 +1,4 @@
-"""What memory consisted of, at positions of one run and of two side by side; and the verbs peak, diff and sites.
+"""What memory consisted of, at positions of one run and of two side by side; and the commands peak, diff and sites.
 
 The oracles are the program's own account of its tensors, torch's statistics and the events."""
 

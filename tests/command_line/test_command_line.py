@@ -133,12 +133,16 @@ def test_no_command_is_diagnose_or_ranks_and_options_may_stand_anywhere(folder: 
     assert run_analyze(folder, "diff", "before.alloctrace", "--top", "1", "after.alloctrace") == expected
 
 
-def test_trace_is_read_when_its_name_is_that_of_a_command(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "leaks").write_bytes((folder / "run.alloctrace").read_bytes())
+@pytest.mark.parametrize(("name", "word"), [("leaks", "./leaks"), ("-x", "./-x")])
+def test_trace_is_read_when_its_name_is_a_command_or_an_option(
+    name: str, word: str, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes((folder / "run.alloctrace").read_bytes())
 
-    text = run_analyze(tmp_path, "./leaks")
+    text = run_analyze(tmp_path, word)
 
-    assert text == run_analyze(tmp_path, "diagnose", "leaks") and "PEAK" in text
+    assert text == run_analyze(tmp_path, "diagnose", "--", name) == run_analyze(tmp_path, "--", name)
+    assert "PEAK" in text
 
 
 @pytest.mark.parametrize("name", TRACE_COMMANDS)

@@ -93,7 +93,7 @@ def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
         for row in sorted(snapshot, key=lambda row: row["address"])
     ]
     # Options may stand anywhere.
-    blocks = pd.read_csv(io.StringIO(run_analyze(tmp_path, "--at", "mark:kept", "blocks", "--csv", "run.alloctrace")))
+    blocks = pd.read_csv(io.StringIO(run_analyze(tmp_path, "blocks", "--at", "mark:kept", "--csv", "run.alloctrace")))
     assert sorted(blocks[blocks["state"] == "active_allocated"]["requested_size"]) == [1_000_000, 3_000_000, 15_000_000]
     assert len(blocks) == sum(len(row["blocks"]) for row in snapshot)
     assert "kept = [torch.empty" in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept")

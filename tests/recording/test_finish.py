@@ -60,7 +60,7 @@ def test_finished_trace_has_the_same_events_without_its_spool(run_program, tmp_p
     assert integrity.events == before.integrity.events
     same(before, after)
     content = path.read_bytes()
-    assert "nothing to do" in run_analyze(tmp_path, "t.alloctrace", "finish")
+    assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
     assert path.read_bytes() == content
 
 

@@ -227,7 +227,7 @@ def test_options_reach_the_recorder(tmp_path: Path) -> None:
 REFUSED = {
     "no program": (["run"], "name a script"),
     "no module name": (["run", "-m"], "-m needs"),
-    "unknown option": (["run", "--frames", "x.py"], "usage:"),
+    "unknown option": (["run", "--frames", "x.py"], "unrecognized arguments: --frames (see "),
     "missing script": (["run", "missing.py", "x"], "no such file: missing.py\n"),
     "missing module": (["run", "-m", "missing.sub"], "no module named 'missing'\n"),
     "folder without main": (["run", "empty"], "no __main__.py in empty\n"),

@@ -13,7 +13,7 @@ from .prediction import Outcome, outcome
 from .settings import Setting, parse_setting
 
 MOST_REQUESTS = 20_000_000
-"""Of longer traces nothing is tried: a diagnosis is to take seconds. The verb what-if still does."""
+"""Of longer traces nothing is tried: a diagnosis is to take seconds. The command what-if still does."""
 NOTABLY_LESS = 0.05
 """Of the recorded peak of reserved bytes: what a setting has to save to be advised for that."""
 _ORDERS = (("lowest", 0), ("highest", 0), ("random", 1))
@@ -57,7 +57,7 @@ def advice_for(
     if not settings:
         return Advice()
     if trace.integrity.events > MOST_REQUESTS:
-        return Advice(why_not="The trace is long: the verb what-if tries settings on it.")
+        return Advice(why_not="The trace is long: the command what-if tries settings on it.")
     memory = max(total or 0, capacity)
     card = Card(memory, memory - capacity)
     tried = [parse_setting(text) for text in settings]
@@ -76,7 +76,7 @@ def advice_to_reserve_less(trace: RecordedTrace, device: str, settings: Sequence
     if not settings:
         return Advice()
     if trace.integrity.events > MOST_REQUESTS:
-        return Advice(why_not="The trace is long: the verb what-if tries settings on it.")
+        return Advice(why_not="The trace is long: the command what-if tries settings on it.")
     card = Card(None, 0)
     tried = [parse_setting(text) for text in settings]
     try:

@@ -14,7 +14,7 @@ from ...reading.recorded import RecordedTrace
 from ..what_if import CARDS_ARE_NOMINAL, INHERITED, UNKNOWN, card_in_words, for_torch, outcome_figures
 from .names import PageStacks
 
-_LONG = "The trace is too long to try settings on it each time that a report is made: the verb what-if does."
+_LONG = "The trace is too long to try settings on it each time that a report is made: the command what-if does."
 
 
 def packed_what_if(trace: RecordedTrace, devices: Sequence[str], stacks: PageStacks) -> dict[str, dict[str, Any]]:
@@ -50,7 +50,7 @@ def _choices(choices: Choices, stacks: PageStacks, *, is_whole: bool) -> dict[st
         "outcomes": [_outcome(one, card, stacks) for one, card in zip(found.outcomes, smallest, strict=True)],
         "cards_tried": bool(choices.smallest),
         "left_out": list(choices.left_out),
-        "notes": [CARDS_ARE_NOMINAL, "The verb fit looks for the smallest memory that is enough.", UNKNOWN],
+        "notes": [CARDS_ARE_NOMINAL, "The command fit looks for the smallest memory that is enough.", UNKNOWN],
     }
 
 
