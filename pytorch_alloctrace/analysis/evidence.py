@@ -24,7 +24,7 @@ from .leaks.lives import last_border
 from .leaks.windows import Windows, warmup_end
 from .walk import Visit, Walk
 
-MAX_LATE_QUESTIONS = 400
+MAX_LATE_QUESTIONS = 256
 """Maximum number of states that are asked for after the walk, of one part of the run of a device."""
 
 
@@ -56,7 +56,8 @@ class PartEvidence:
             if self.growing_stacks:
                 for position in first_positions(self.windows):
                     self.first_looks.append(walk.visit(position + 1, self._look_at(position)))
-        self._late = 0
+        self.late_questions = 0
+        """States that were asked for after the walk."""
 
     def _look_at(self, position: int) -> Callable[[], LargestBlocks]:
         replay, device = self.device.trace.replay, self.device
@@ -74,8 +75,8 @@ class PartEvidence:
         return self.device.trace.replay.stacks(event + 1, self.device.device)
 
     def _count(self) -> None:
-        self._late += 1
-        assert self._late <= MAX_LATE_QUESTIONS, "the states that an analysis asks for are bounded"
+        self.late_questions += 1
+        assert self.late_questions <= MAX_LATE_QUESTIONS, "the states that an analysis asks for are bounded"
 
 
 class DeviceEvidence:

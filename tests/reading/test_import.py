@@ -32,6 +32,22 @@ def test_a_program_that_records_loads_nothing_that_reads(run_program) -> None:
     assert found & {*unwanted, "numpy"} == set()
 
 
+def test_commands_that_judge_load_no_pandas(run_program) -> None:
+    program = """
+        import contextlib, io, sys
+        import torch, pytorch_alloctrace as alloctrace
+        with alloctrace.enable("t.alloctrace", devices=("cpu",)):
+            kept = [torch.empty(1000 + number) for number in range(100)]
+        from pytorch_alloctrace.__main__ import main
+        for command in ([], ["leaks"], ["oom"], ["peak"]):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                main([*command, "t.alloctrace"])
+            assert printed.getvalue(), command
+        print("pandas" in sys.modules)
+    """
+    assert run_program(program, fresh=True).stdout == "False\n"
+
+
 def test_every_public_name_is_there_and_listed() -> None:
     for name in alloctrace.__all__:
         assert name in dir(alloctrace) and getattr(alloctrace, name).__name__ == name
