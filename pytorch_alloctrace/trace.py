@@ -438,6 +438,14 @@ class Trace:
 
         return find_ooms(self._recorded, device=device, within=self._asked_range(since, until, device), last=last)
 
+    def settings_that_help(self, oom: OutOfMemory) -> tuple[str, ...]:
+        """Return settings for PYTORCH_ALLOC_CONF under which a refused request (one of `ooms`) would have been served,
+        the best first; each helps alone. Empty if none that was tried would have for certain, or if nothing could be
+        tried. Takes a pass over the trace: a model of torch's allocator is run with each."""
+        from .analysis.advice import Advisor
+
+        return Advisor(self._recorded).on_request(oom).settings
+
     def what_if(
         self,
         settings: Sequence[str] = (),

@@ -12,6 +12,7 @@ from ..errors import PositionError
 from ..reading.integrity import Integrity
 from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
+from .advice import Advisor
 from .free_memory.oom import OutOfMemory, find_ooms
 from .summary import Summary, summarize
 from .usage.comparison import difference
@@ -49,6 +50,8 @@ class RangeSummary:
     """The last request that ran out of memory in it, if there is one."""
     devices: tuple[DeviceRange, ...]
     """Those that allocated or freed in it, the highest peak first."""
+    advisor: Advisor
+    """Which settings would have helped."""
 
 
 def summarize_range(trace: RecordedTrace, within: Range) -> RangeSummary:
@@ -76,6 +79,7 @@ def summarize_range(trace: RecordedTrace, within: Range) -> RangeSummary:
         leaks=_leaks(trace, within),
         refused=tuple(find_ooms(trace, within=within, last=1)),
         devices=tuple(sorted(devices, key=lambda one: -one.peak.requested)),
+        advisor=Advisor(trace),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..reading.integrity import Integrity
@@ -13,6 +13,7 @@ from ..reading.recorded import RecordedTrace
 from ..reading.replay import Peak
 from ..reading.sites import SiteBytes, group_stacks, top_sites
 from ..reading.table import Table
+from .advice import Advisor
 from .evidence import DeviceEvidence
 from .free_memory.conditions import Condition, ConditionEvidence, conditions_of
 from .free_memory.oom import OutOfMemory, visit_last_oom
@@ -113,6 +114,8 @@ class Summary:
     """When the recording ended, the look at what holds tensors could not see all of the program's objects."""
     devices: tuple[DeviceSummary, ...]
     """Highest peak first."""
+    advisor: Advisor = field(repr=False, compare=False)
+    """Which settings would have helped."""
 
     def is_small(self, device: DeviceSummary) -> bool:
         """Whether a device hardly counts: its peak is below a twentieth of the largest device's, and nothing leaks."""
@@ -165,6 +168,7 @@ def summarize(
         unmatched_frees=trace.replay.unmatched_frees,
         last_look_was_cut=trace.ending.get("last_look") == "cut",
         devices=tuple(device.summary(top, of_leaks) for device in parts),
+        advisor=Advisor(trace),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from ..analysis.advice import Advisor
 from ..analysis.free_memory.oom import ALWAYS_FOUND, find_ooms
 from ..analysis.free_memory.refused_requests import find_refused_requests
 from ..reading.positions import Range
@@ -54,9 +55,9 @@ class Oom(TraceCommand):
         # A fold keeps the first and the last of its refused requests, and the number of all.
         known = sum(trace.is_known_at(seq - 1) for seq in trace.refused_requests)
         unknown = trace.kind_counts.get("oom", 0) - known
-        names = query.names
+        names, advisor = query.names, Advisor(trace)
         if options.json:
-            query.print_json([oom_data(one, names, _SITES) for one in found])
+            query.print_json([oom_data(one, names, advisor, _SITES) for one in found])
         elif options.csv:
             import pandas as pd
 
@@ -66,7 +67,7 @@ class Oom(TraceCommand):
         elif not found and not query.is_whole:
             query.screen.text("No request ran out of memory in this range.")
         elif found or not unknown:
-            write_ooms(found, query.screen, names, trace.begin_ns, all_of=all_of)
+            write_ooms(found, advisor, query.screen, names, trace.begin_ns, all_of=all_of)
         if unknown:
             print(
                 f"{counted(unknown, 'request')} of the folded part ran out of memory at moments of which nothing else"

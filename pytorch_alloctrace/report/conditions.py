@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..analysis.advice import Advice, Advisor
 from ..analysis.free_memory.conditions import Condition
 from . import units
 from .finding import Finding
@@ -12,8 +13,12 @@ from .site_names import SiteNames
 _VARIABLE = "PYTORCH_ALLOC_CONF"
 
 
-def condition_finding(condition: Condition, names: SiteNames) -> Finding:
-    """The condition in words."""
+def condition_finding(condition: Condition, names: SiteNames, advisor: Advisor) -> Finding:
+    """Put a condition into words. advisor: is asked only about fragmentation, which takes a pass over the trace."""
+    if condition.kind == "fragmentation":
+        sentences = _fragmentation(condition, names, advisor.on_fragmentation(condition.device))
+    else:
+        sentences = _SENTENCES[condition.kind](condition, names)
     return Finding(
         kind=condition.kind,
         title=_title(condition),
@@ -22,7 +27,7 @@ def condition_finding(condition: Condition, names: SiteNames) -> Finding:
         confidence=None,
         site=condition.site,
         stack_id=condition.stack_id,
-        sentences=_SENTENCES[condition.kind](condition, names),
+        sentences=sentences,
     )
 
 
@@ -39,20 +44,19 @@ def _title(condition: Condition) -> str:
     return f"{condition.device}: {titles[condition.kind]}"
 
 
-def _fragmentation(condition: Condition, names: SiteNames) -> tuple[str, ...]:
+def _fragmentation(condition: Condition, names: SiteNames, advice: Advice | None) -> tuple[str, ...]:
     count, amount = int(condition.figures["blocks"]), units.size(condition.figures["block_bytes"])
     blocks = f"1 block of {amount} keeps" if count == 1 else f"{count:,} blocks ({amount}) keep"
     return (
         f"Mostly because of {_where(condition, names)}: {blocks} {units.size(condition.site_bytes)} from being"
         f" returned ({_when(condition)}).",
-        f"What helps: allocate long-lived memory before large memory{_instead(condition)} The command fragmentation"
+        f"What helps: allocate long-lived memory before large memory{_instead(advice)} The command fragmentation"
         " shows all such lines.",
     )
 
 
-def _instead(condition: Condition) -> str:
+def _instead(advice: Advice | None) -> str:
     """The setting that would have helped, if there is one: how a sentence goes on."""
-    advice = condition.advice
     if advice is None:
         return "."
     if advice.why_not:
@@ -112,7 +116,6 @@ def _outside(condition: Condition, names: SiteNames) -> tuple[str, ...]:
 
 
 _SENTENCES: dict[str, Callable[[Condition, SiteNames], tuple[str, ...]]] = {
-    "fragmentation": _fragmentation,
     "cache": _cache,
     "rounding": _rounding,
     "pending": _pending,

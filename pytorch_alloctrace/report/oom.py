@@ -24,6 +24,7 @@ from typing import Any
 
 from rich.text import Text
 
+from ..analysis.advice import Advisor
 from ..analysis.free_memory import oom as rules
 from ..analysis.free_memory.fragmentation import Fragmentation
 from ..analysis.free_memory.oom import OutOfMemory
@@ -66,7 +67,7 @@ class _Words:
     """Its pinners are named between the two."""
 
 
-def oom_finding(found: OutOfMemory, names: SiteNames, leaks: Sequence[Leak] = ()) -> Finding:
+def oom_finding(found: OutOfMemory, names: SiteNames, advisor: Advisor, leaks: Sequence[Leak] = ()) -> Finding:
     """The refused request in words. leaks: of its device."""
     when = f" in step {found.step}" if found.step is not None else ""
     filling = next((leak for leak in leaks if _fills(leak, found)), None)
@@ -79,7 +80,7 @@ def oom_finding(found: OutOfMemory, names: SiteNames, leaks: Sequence[Leak] = ()
         confidence=None,
         site=found.site,
         stack_id=found.request.stack_id,
-        sentences=sentences(found, names, filling),
+        sentences=sentences(found, names, advisor, filling),
     )
 
 
@@ -88,11 +89,9 @@ def _fills(leak: Leak, found: OutOfMemory) -> bool:
     return found.verdict == rules.FULL and not leak.minor and leak.bytes >= _LEAKED * found.allocated
 
 
-def sentences(found: OutOfMemory, names: SiteNames | None = None, filling: Leak | None = None) -> tuple[str, ...]:
-    """The verdict with its figures, and what to do. names: how files are named; default in full. filling: the leak that
-    the memory was full of."""
-    names = names or SiteNames("")
-    words = _words(found, names)
+def sentences(found: OutOfMemory, names: SiteNames, advisor: Advisor, filling: Leak | None = None) -> tuple[str, ...]:
+    """Return the verdict with its figures, and what to do. filling: the leak that the memory was full of."""
+    words = _words(found, names, advisor)
     if filling is not None:
         share = units.share(filling.bytes, found.allocated)
         leaked = f"{units.size(filling.bytes)} ({share}) has leaked at {names.site(filling.line)}"
@@ -102,18 +101,14 @@ def sentences(found: OutOfMemory, names: SiteNames | None = None, filling: Leak 
     return (_requested(found), *words.why, *pinning, *words.help, *_outcome(found))
 
 
-def _words(found: OutOfMemory, names: SiteNames) -> _Words:
+def _words(found: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Words:
     if found.verdict == rules.FULL:
         return _full(found, names)
     if found.verdict == rules.ELSEWHERE:
         return _elsewhere(found, names)
-    said = {
-        rules.FRAGMENTED: _fragmented,
-        rules.OUTSIDE: _outside,
-        rules.TOO_LARGE: _too_large,
-        rules.LIMIT: _limit,
-    }
-    return said[found.verdict](found)
+    if found.verdict == rules.FRAGMENTED:
+        return _fragmented(found, advisor)
+    return {rules.OUTSIDE: _outside, rules.TOO_LARGE: _too_large, rules.LIMIT: _limit}[found.verdict](found)
 
 
 def _requested(found: OutOfMemory) -> str:
@@ -147,7 +142,7 @@ def _full(found: OutOfMemory, names: SiteNames) -> _Words:
     return _Words(why, [f"What helps: {less}."])
 
 
-def _fragmented(found: OutOfMemory) -> _Words:
+def _fragmented(found: OutOfMemory, advisor: Advisor) -> _Words:
     free, largest = units.size(found.here.free), units.size(found.here.largest_free)
     left = "the limit left" if found.limit else "the device had left"
     why = [
@@ -161,7 +156,7 @@ def _fragmented(found: OutOfMemory) -> _Words:
     order = "allocate long-lived memory before large memory"
     if found.settings.expandable_segments:
         return _Words([*why, "Expandable segments are already on."], [f"What helps: {order}."], found.here)
-    advice = found.advice
+    advice = advisor.on_request(found)
     if advice.why_not:
         worth = f"Worth a try, though it is not known here whether it helps: {_VARIABLE}=expandable_segments:True."
         return _Words(why, [f"What helps: {order}.", worth, advice.why_not], found.here)
@@ -259,12 +254,12 @@ def _outcome(found: OutOfMemory) -> list[str]:
     return [f"The program went on with smaller requests {later}."]
 
 
-def oom_data(found: OutOfMemory, names: SiteNames, top: int) -> dict[str, Any]:
+def oom_data(found: OutOfMemory, names: SiteNames, advisor: Advisor, top: int) -> dict[str, Any]:
     """As plain values."""
     return {
         **oom_row(found),
-        "sentences": list(sentences(found, names)),
-        "settings_that_help": list(found.settings_that_help()) if found.verdict == rules.FRAGMENTED else [],
+        "sentences": list(sentences(found, names, advisor)),
+        "settings_that_help": list(advisor.on_request(found).settings) if found.verdict == rules.FRAGMENTED else [],
         "top_sites": [dataclasses.asdict(site) for site in found.top_sites[:top]],
         "pinners_by_line": records(found.here.pinners_by_line.head(top)),
         "pools_elsewhere": records(found.elsewhere.pools),
@@ -312,7 +307,9 @@ COLUMNS = tuple(_ROW)
 """The columns of `oom_row`."""
 
 
-def write_ooms(found: Sequence[OutOfMemory], screen: Screen, names: SiteNames, begin_ns: int, *, all_of: bool) -> None:
+def write_ooms(
+    found: Sequence[OutOfMemory], advisor: Advisor, screen: Screen, names: SiteNames, begin_ns: int, *, all_of: bool
+) -> None:
     """Refused requests in order. all_of: none was left out before them; begin_ns: when the recording began."""
     if not found:
         screen.text(NONE)
@@ -323,10 +320,10 @@ def write_ooms(found: Sequence[OutOfMemory], screen: Screen, names: SiteNames, b
     for number, one in enumerate(found):
         if number or not all_of:
             screen.blank()
-        _write(one, screen, names, begin_ns)
+        _write(one, advisor, screen, names, begin_ns)
 
 
-def _write(found: OutOfMemory, screen: Screen, names: SiteNames, begin_ns: int) -> None:
+def _write(found: OutOfMemory, advisor: Advisor, screen: Screen, names: SiteNames, begin_ns: int) -> None:
     when = f"at {units.duration((found.request.time_ns - begin_ns) / 1e9)}"
     if found.step is not None:
         when += f" in step {found.step}"
@@ -337,7 +334,7 @@ def _write(found: OutOfMemory, screen: Screen, names: SiteNames, begin_ns: int) 
     if source:
         screen.source(source, 4)
     screen.frames(names.stack(found.request.stack_id), 4)
-    words = _words(found, names)
+    words = _words(found, names, advisor)
     for sentence in (_requested(found), *words.why):
         screen.text(sentence, 2)
     if words.pinned is not None:

@@ -52,7 +52,7 @@ class RangeVerdict:
         screen.text(Text.assemble((self._name, "bold"), f"  {facts}: a part of {trace}"), hanging=2)
         if not summary.devices:
             screen.text("It allocated nothing.")
-        found = [oom_finding(one, names) for one in summary.refused]
+        found = [oom_finding(one, names, summary.advisor) for one in summary.refused]
         if summary.leaks is not None:
             found += [finding for finding in leak_findings(summary.leaks) if finding.kind in _KINDS]
         write_findings(found, screen, names)

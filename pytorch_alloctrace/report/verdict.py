@@ -96,7 +96,7 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         *_incomplete(summary.integrity),
         *_refused(summary, names),
         *(one for one in leaks if one.kind != "minor_leak"),
-        *(condition_finding(one, names) for one in sorted(conditions, key=lambda one: -one.bytes)),
+        *(condition_finding(one, names, summary.advisor) for one in sorted(conditions, key=lambda one: -one.bytes)),
         *(one for one in leaks if one.kind == "minor_leak"),
     )
 
@@ -107,7 +107,10 @@ def _refused(summary: Summary, names: SiteNames) -> list[Finding]:
         return []
     from .oom import oom_finding
 
-    return [oom_finding(one, names, leaked) for one, leaked in sorted(refused, key=lambda pair: -pair[0].requested)]
+    return [
+        oom_finding(one, names, summary.advisor, leaked)
+        for one, leaked in sorted(refused, key=lambda pair: -pair[0].requested)
+    ]
 
 
 def _incomplete(integrity: Integrity) -> tuple[Finding, ...]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +34,7 @@ from ...reading.sites import Site, SiteNumbers
 from ...reading.table import PENDING_FREE, Table, sums
 from ..walk import Visit, Walk
 from ..work import Work
-from .allocator import SettingsHistory
 from .fragmentation import Fragmentation, fragmentation_at
-
-if TYPE_CHECKING:
-    from ..what_if.advice import Advice
 
 SHARE = 0.2
 LEAST = 64 << 20
@@ -71,8 +67,6 @@ class Condition:
     figures: dict[str, float] = field(default_factory=dict)
     """fragmentation: blocks, block_bytes (of the line). cache: is_warmup (0 or 1). pending: byte_seconds (bytes x time,
     summed). churn: times."""
-    advice: Advice | None = field(default=None, repr=False)
-    """fragmentation: whether expandable segments would have reserved less; None where they are on already."""
 
 
 def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
@@ -164,8 +158,6 @@ def _fragmentation(evidence: ConditionEvidence) -> Iterator[Condition]:
     first = next(iter(worst.pinners_by_line.head(1).rows()), None)
     if first is None:
         return  # all segments are rather full: moving nothing would help
-    from ..what_if.advice import advice_to_reserve_less
-
     stack = int(first["stack_id"])
     yield Condition(
         *("fragmentation", device, worst.stranded, worst.reserved, _seconds(trace, trace.time_ns(at))),
@@ -173,9 +165,6 @@ def _fragmentation(evidence: ConditionEvidence) -> Iterator[Condition]:
         stack_id=stack,
         site_bytes=int(first["stranded_bytes"]),
         figures={"blocks": int(first["blocks"]), "block_bytes": int(first["allocated_bytes"])},
-        advice=None
-        if SettingsHistory(trace).before(device, trace.end_seq).expandable_segments
-        else advice_to_reserve_less(trace, device, ("expandable_segments:True",)),
     )
 
 

@@ -26,24 +26,19 @@ Less than a tenth would have served only one more request: what is nearly full f
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..._replay import LEAST_SPLIT_SIZE, SMALL_REQUEST
+from ..._replay import SMALL_REQUEST
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import ALLOCATED, INACTIVE, Table
 from ..walk import Visit, Walk
-from .allocator import MIB, AllocatorSettings, SettingsHistory
+from .allocator import AllocatorSettings, SettingsHistory
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
 from .refused_requests import RefusedRequest, find_refused_requests
-
-if TYPE_CHECKING:
-    from ..what_if.advice import Advice
 
 TOO_LARGE = "one request too large"
 ELSEWHERE = "cache in another pool or stream"
@@ -105,7 +100,6 @@ class OutOfMemory:
     pool_sites: tuple[SiteBytes, ...] = field(repr=False)
     """The lines that hold the pool or stream which, of those that the request could not use, has the most free bytes.
     Requested bytes."""
-    _trace: RecordedTrace = field(repr=False)
 
     @property
     def seq(self) -> int:
@@ -185,44 +179,6 @@ class OutOfMemory:
         if self.total is not None and outside >= NOTABLE * self.total and self.room + outside >= self.segment_size:
             return OUTSIDE
         return FULL
-
-    @functools.cached_property
-    def advice(self) -> Advice:
-        """Which settings for PYTORCH_ALLOC_CONF would have served the request, each alone: those of `_candidates` were
-        tried in a model of torch's allocator. Takes a pass over the trace, the first time that it is asked for."""
-        if self.limit is None:
-            return self._advice(None)
-        # Somewhere between the two. What helps below the lower one helps in any case.
-        certain, possible = (self._advice(limit) for limit in self.limit)
-        if certain.helping or not possible.helping:
-            return certain
-        return replace(possible, is_certain=False)
-
-    def _advice(self, limit: int | None) -> Advice:
-        from ..what_if.advice import advice_for
-
-        capacity = self.reserved + self.device_free if limit is None else max(limit, self.reserved + self.device_free)
-        return advice_for(
-            self._trace, self.device, self.seq, self._candidates(), capacity=capacity, total=self.total, limit=limit
-        )
-
-    def settings_that_help(self) -> tuple[str, ...]:
-        """Settings for PYTORCH_ALLOC_CONF under which the request would have been served, the best first; each helps
-        alone. Empty if none that was tried would have for certain, or if that cannot be told (`advice.why_not`)."""
-        return self.advice.settings
-
-    def _candidates(self) -> tuple[str, ...]:
-        """Settings that keep the pinners of a fragmented pool from cutting up large segments."""
-        if self.settings.expandable_segments:
-            return ()
-        candidates = ["expandable_segments:True"]
-        lines = self.here.pinners_by_line
-        if len(lines):
-            # Above what pins the most, so that it gets its own segments.
-            split = max(-(-int(lines["largest_bytes"][0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
-            if self.settings.max_split_size is None or split * MIB < self.settings.max_split_size:
-                candidates.append(f"max_split_size_mb:{split}")
-        return tuple(candidates)
 
     def _cached_verdict(self) -> str | None:
         """Rules 2 and 3."""
@@ -307,7 +263,6 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
         steps_of_top_site=_steps_of(trace, live, sites),
         set_up=_set_up(trace, request, blocks),
         pool_sites=_pool_sites(trace, parts[1], live),
-        _trace=trace,
     )
     return found, len(blocks)
 

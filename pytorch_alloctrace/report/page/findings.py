@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ...analysis.advice import Advisor
 from ...analysis.free_memory.oom import find_ooms
 from ...analysis.leaks.leak import Leak
 from ...analysis.summary import Summary
@@ -99,10 +100,10 @@ def packed_refusals(
     trace: RecordedTrace, names: SiteNames, stacks: PageStacks, bounds: Bounds
 ) -> tuple[list[dict[str, Any]], int]:
     """The last refused requests, and how many there were before them."""
-    found = find_ooms(trace, last=bounds.refusals)
+    found, advisor = find_ooms(trace, last=bounds.refusals), Advisor(trace)
     made = []
     for one in found:
-        data = oom_data(one, names, 8)
+        data = oom_data(one, names, advisor, 8)
         made.append(
             {
                 **{name: data[name] for name in _OOM_FIGURES},

@@ -1,21 +1,25 @@
-"""Which settings would have served a request that was refused, as far as the model shows it."""
+"""Settings that would have helped, as far as a model of torch's allocator shows: to serve a request that was refused, or
+to reserve less where memory is fragmented."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..._replay import LaneResult
-from ...errors import NotPredictableError
-from ...reading.recorded import RecordedTrace
-from .model import Card, Model
-from .prediction import Outcome, outcome
-from .settings import Setting, parse_setting
+from .._replay import LEAST_SPLIT_SIZE, LaneResult
+from ..errors import NotPredictableError
+from ..reading.recorded import RecordedTrace
+from .free_memory.allocator import MIB, SettingsHistory
+from .free_memory.oom import OutOfMemory
+from .what_if.model import Card, Model
+from .what_if.prediction import Outcome, outcome
+from .what_if.settings import Setting, parse_setting
 
 MOST_REQUESTS = 20_000_000
 """Of longer traces nothing is tried: a diagnosis is to take seconds. The command what-if still does."""
 NOTABLY_LESS = 0.05
 """Of the recorded peak of reserved bytes: what a setting has to save to be advised for that."""
+_EXPANDABLE = "expandable_segments:True"
 _ORDERS = (("lowest", 0), ("highest", 0), ("random", 1))
 
 
@@ -39,7 +43,60 @@ class Advice:
         return tuple(one.setting.text for one in self.helping) if self.is_certain else ()
 
 
-def advice_for(
+class Advisor:
+    """Tries settings on a trace. Each answer takes a pass over the events, once, when it is first asked for."""
+
+    def __init__(self, trace: RecordedTrace) -> None:
+        self._trace = trace
+        self._on_requests: dict[int, Advice] = {}
+        self._on_devices: dict[str, Advice | None] = {}
+
+    def on_request(self, oom: OutOfMemory) -> Advice:
+        """Return which settings for PYTORCH_ALLOC_CONF would have served a refused request, each alone."""
+        advice = self._on_requests.get(oom.seq)
+        if advice is None:
+            advice = self._on_requests[oom.seq] = self._served(oom)
+        return advice
+
+    def on_fragmentation(self, device: str) -> Advice | None:
+        """Return whether expandable segments would have reserved less on a device; None where they are on already."""
+        if device not in self._on_devices:
+            settings = SettingsHistory(self._trace).before(device, self._trace.end_seq)
+            is_tried = not settings.expandable_segments
+            self._on_devices[device] = _to_reserve_less(self._trace, device, (_EXPANDABLE,)) if is_tried else None
+        return self._on_devices[device]
+
+    def _served(self, oom: OutOfMemory) -> Advice:
+        if oom.limit is None:
+            return self._served_below(oom, None)
+        # Somewhere between the two. What helps below the lower one helps in any case.
+        certain, possible = (self._served_below(oom, limit) for limit in oom.limit)
+        if certain.helping or not possible.helping:
+            return certain
+        return replace(possible, is_certain=False)
+
+    def _served_below(self, oom: OutOfMemory, limit: int | None) -> Advice:
+        capacity = oom.reserved + oom.device_free if limit is None else max(limit, oom.reserved + oom.device_free)
+        return _to_serve(
+            self._trace, oom.device, oom.seq, _candidates(oom), capacity=capacity, total=oom.total, limit=limit
+        )
+
+
+def _candidates(oom: OutOfMemory) -> tuple[str, ...]:
+    """Settings that keep the pinners of a fragmented pool from cutting up large segments."""
+    if oom.settings.expandable_segments:
+        return ()
+    candidates = [_EXPANDABLE]
+    lines = oom.here.pinners_by_line
+    if len(lines):
+        # Above what pins the most, so that it gets its own segments.
+        split = max(-(-int(lines["largest_bytes"][0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
+        if oom.settings.max_split_size is None or split * MIB < oom.settings.max_split_size:
+            candidates.append(f"max_split_size_mb:{split}")
+    return tuple(candidates)
+
+
+def _to_serve(
     trace: RecordedTrace,
     device: str,
     seq: int,
@@ -71,7 +128,7 @@ def advice_for(
     return Advice(tuple(helping), tuple(settings))
 
 
-def advice_to_reserve_less(trace: RecordedTrace, device: str, settings: Sequence[str]) -> Advice:
+def _to_reserve_less(trace: RecordedTrace, device: str, settings: Sequence[str]) -> Advice:
     """Under which settings the run, on a device without end, would have reserved notably less at its peak."""
     if not settings:
         return Advice()
