@@ -1,5 +1,5 @@
-"""Settings that would have helped, as far as a model of torch's allocator shows: to serve a request that was refused, or
-to reserve less where memory is fragmented."""
+"""Settings that would have helped, as far as a model of torch's allocator shows: to serve a refused request, or to
+reserve less where memory is fragmented."""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -206,8 +208,20 @@ PYBIND11_MODULE(_replay, module) {
              settings.read(json);
              return settings;
            }),
-           py::arg("json"))
+           py::arg("json") = "")
       .def_readonly("expandable_segments", &AllocatorSettings::expandable_segments)
+      .def_property_readonly("max_split_size",
+                             [](const AllocatorSettings& settings) -> std::optional<std::uint64_t> {
+                               if (settings.max_split_size == UINT64_MAX) return std::nullopt;
+                               return settings.max_split_size;
+                             })
+      .def("segment_size", &AllocatorSettings::segment_size, py::arg("rounded"))
+      .def(
+          "mapping_unit",
+          [](const AllocatorSettings& settings, bool is_large) {
+            return clamped(is_large ? settings.large_segment_size : kSmallSegment);
+          },
+          py::kw_only(), py::arg("is_large"))
       .def_readonly("large_segment_size", &AllocatorSettings::large_segment_size)
       .def("rounded", &AllocatorSettings::rounded, py::arg("bytes"))
       .def("splits", [](const AllocatorSettings& settings, std::uint64_t block, std::uint64_t wanted, bool is_large) {

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ..._replay import AllocatorSettings
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import external_fragmentation
 from ...reading.table import INACTIVE, Table, maxima, sums, texts
-from .allocator import AllocatorSettings, SettingsHistory
+from .allocator import SettingsHistory
 from .pinning import Pinning, pinners, pinners_by_line, pinning
 
 _SEGMENT_COLUMNS = (

@@ -30,13 +30,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..._replay import SMALL_REQUEST
+from ..._replay import SMALL_REQUEST, AllocatorSettings
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import ALLOCATED, INACTIVE, Table
 from ..walk import Visit, Walk
-from .allocator import AllocatorSettings, SettingsHistory
+from .allocator import SettingsHistory
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
 from .refused_requests import RefusedRequest, find_refused_requests
 

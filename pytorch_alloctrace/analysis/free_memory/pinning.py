@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._replay import AllocatorSettings
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import StackIndex, describe_stacks
 from ...reading.table import INACTIVE, Table, maxima, sums
-from .allocator import AllocatorSettings
 
 MOSTLY_FREE = 0.5
 """A live block is a pinner if more than this share of its range is free."""
