@@ -51,7 +51,7 @@ class Annotate(TraceCommand):
         options = query.options
         found = annotate(query.trace, options.file, query.ranges, device=options.device)
         if options.json:
-            query.print_json(found.table)
+            query.print_json("annotate", found.table)
         elif options.csv:
             query.print_csv(found.table)
         else:

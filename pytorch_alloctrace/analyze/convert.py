@@ -45,7 +45,7 @@ class Convert(TraceCommand):
         target = query.target(default) if options.output or default != Path(source) else None
         done = convert(source, target, overwrite=options.overwrite)
         if options.json:
-            query.print_json(_data(done))
+            query.print_json("convert", done)
         else:
             for sentence in _sentences(done):
                 query.screen.text(sentence)
@@ -72,15 +72,3 @@ def _sentences(done: Converted) -> list[str]:
     for what, count in done.skipped.items():
         said.append(f"Left out: {units.counted(count, 'event')} of {what}.")
     return said
-
-
-def _data(done: Converted) -> dict[str, object]:
-    return {
-        "trace": str(done.trace),
-        "events": done.events,
-        "devices": list(done.devices),
-        "mid_run": list(done.mid_run),
-        "frames": done.frames,
-        "faults": done.faults,
-        "skipped": done.skipped,
-    }

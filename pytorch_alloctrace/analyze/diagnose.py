@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..analysis.summary import summarize
 from ..report.incomplete import IN_DIAGNOSIS
-from ..report.verdict import verdict_json, write_verdict
+from ..report.verdict import verdict_data, write_verdict
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand
 
@@ -41,7 +41,7 @@ class Diagnose(TraceCommand):
     def run(self, query: Query) -> Exit:
         summary = summarize(query.trace, top=query.rows(_ROWS), devices=query.options.device)
         if query.options.json:
-            query.print_text(verdict_json(summary, query.frames) + "\n")
+            query.print_json("verdict", verdict_data(summary))
         elif query.options.markdown:
             from ..report.markdown import verdict_markdown
 

@@ -72,7 +72,7 @@ class Diff(TraceCommand):
         grew = [changes for changes in found if limit is not None and _is_above(limit, changes)]
         top = query.rows(_ROWS)
         if options.json:
-            query.print_json([changes_data(changes, top) for changes in found])
+            query.print_json("diff", [changes_data(changes, top) for changes in found])
         elif options.csv:
             tables = [changes.table.head(top).assign(device=changes.device) for changes in found]
             if tables:

@@ -30,7 +30,7 @@ class Finish(TraceCommand):
             finish(path, spool=spool, force=force) for path, spool in zip(query.options.traces, spools, strict=True)
         ]
         if query.options.json:
-            query.print_json([_data(done) for done in finished])
+            query.print_json("finish", finished)
         else:
             for done in finished:
                 query.screen.text(_sentence(done))
@@ -61,14 +61,3 @@ def _spool_that_stays(done: Finished) -> str:
         f"The spool {done.spool} stays, because this is not the file that was recorded ({done.copied_from}, which is "
         f"gone): if you moved it, run `alloctrace finish {done.trace} --spool {done.spool}` to remove the spool."
     )
-
-
-def _data(done: Finished) -> dict[str, object]:
-    return {
-        "trace": str(done.trace),
-        "was_ended": done.was_ended,
-        "spool": None if done.spool is None else str(done.spool),
-        "copied_from": None if done.copied_from is None else str(done.copied_from),
-        "events": done.events,
-        "calls_in_progress": done.calls_in_progress,
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 
 from ..reading.folding import Folded, fold
@@ -47,7 +46,7 @@ class Fold(TraceCommand):
             options.traces[0], query.target(Path(options.output)), until=options.fold_until, overwrite=options.overwrite
         )
         if options.json:
-            query.print_json({**dataclasses.asdict(done), "trace": str(done.trace)})
+            query.print_json("fold", done)
         else:
             query.screen.text(_sentence(done))
         return Exit.OK

@@ -34,7 +34,7 @@ class Fragmentation(TraceCommand):
         found = fragmentation_by_device(trace, options.at, device=options.device)
         top = query.rows(_ROWS)
         if options.json:
-            query.print_json([fragmentation_data(one, top) for one in found])
+            query.print_json("fragmentation", [fragmentation_data(one, top) for one in found])
         elif options.csv:
             parts = [one.pinners.head(top).to_frame().assign(device=one.device) for one in found]
             none = tables.no_rows((*PINNER_COLUMNS, "device"))

@@ -68,7 +68,7 @@ class Leaks(TraceCommand):
         if options.json or options.csv:
             table = _table(query, judged).head(top)
             if options.json:
-                query.print_json(table)
+                query.print_json("leaks", table)
             else:
                 query.print_csv(_flat(table))
         elif options.markdown:

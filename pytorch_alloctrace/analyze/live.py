@@ -77,7 +77,7 @@ class Live(TraceCommand):
         if options.json:
             view, top = followed.look(), query.rows(0)
             header = followed.following.header
-            query.print_json(view_json(view, followed.rates, path, header, running=running, top=top))
+            query.print_json("live", view_json(view, followed.rates, path, header, running=running, top=top))
             return Exit.OK
         if options.once or not sys.stdout.isatty():
             followed.look()

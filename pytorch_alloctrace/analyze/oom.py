@@ -57,7 +57,7 @@ class Oom(TraceCommand):
         unknown = trace.kind_counts.get("oom", 0) - known
         names, advisor = query.names, Advisor(trace)
         if options.json:
-            query.print_json([oom_data(one, names, advisor, _SITES) for one in found])
+            query.print_json("oom", [oom_data(one, names, advisor, _SITES) for one in found])
         elif options.csv:
             import pandas as pd
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from ..analysis.usage.composition import COMPOSITION_BY
 from ..analysis.usage.differing_frames import differing_frames
@@ -79,7 +78,7 @@ class Peak(TraceCommand):
         if options.tree:
             self._tree(query, found)
         elif options.json:
-            query.print_json(composition_data(found, top))
+            query.print_json("peak", composition_data(found, top))
         elif options.csv:
             query.print_csv(found.composition.head(top))
         else:
@@ -97,7 +96,7 @@ class Peak(TraceCommand):
         tree = tree_at(trace, at, device=found.device, all_frames=options.all_frames)
         if options.json:
             data = {**position_data(found), "calls": calls_data(tree.head(query.rows(0)).calls)}
-            query.print_text(json.dumps(data) + "\n")  # without indent, which would be most of it
+            query.print_json("peak-tree", data, indent=None)  # indented, most of it would be blanks
         elif options.csv:
             query.print_csv(tree.head(query.rows(0)).table)
         else:

@@ -85,7 +85,7 @@ class Ranks(TraceCommand):
             raise TraceError("; ".join(reasons[:_REASONS]) + more)
         kind = None if options.device is None else named_device(options.device, found.kinds)
         if options.json:
-            query.print_json(ranks_data(found, top, kind))
+            query.print_json("ranks", ranks_data(found, top, kind))
         elif options.csv:
             query.print_csv(ranks.table(kind).head(top))
         else:

@@ -41,7 +41,7 @@ class Report(TraceCommand):
         report = page.Report(query.trace, redact=options.redact)
         written = report.open(target) if options.open else report.write(target)
         if options.json:
-            query.print_json({"path": str(written), "bytes": written.stat().st_size})
+            query.print_json("report", {"path": str(written), "bytes": written.stat().st_size})
         else:
             query.screen.text(f"{written}: {units.size(written.stat().st_size)}")
         return Exit.OK

@@ -29,7 +29,7 @@ class Segments(TraceCommand):
         segments = tables.segments(query.trace, at, device=device)
         top = query.rows(_ROWS)
         if query.options.json:
-            query.print_json(largest_segments(segments, top))
+            query.print_json("segments", largest_segments(segments, top))
         elif query.options.csv:
             query.print_csv(largest_segments(segments, top))
         else:
@@ -58,7 +58,7 @@ class Blocks(TraceCommand):
         top = query.rows(_ROWS)
         shown = blocks if top == ALL_ROWS else largest_blocks(blocks, top)
         if options.json:
-            query.print_json(shown)
+            query.print_json("blocks", shown)
         elif options.csv:
             query.print_csv(shown)
         else:

@@ -57,7 +57,7 @@ class Sites(TraceCommand):
         if options.json or options.csv:
             table = found.table(trace.stacks, query.by).head(top)
             if options.json:
-                query.print_json(table)
+                query.print_json("sites", table)
             else:
                 query.print_csv(table)
         else:
@@ -72,7 +72,7 @@ class Sites(TraceCommand):
             within = ranges_between(trace, ranges, device=options.device)
             table = range_role_totals(trace, within, device=options.device)
         if options.json:
-            query.print_json(table)
+            query.print_json("sites", table)
         elif options.csv:
             query.print_csv(table)
         else:

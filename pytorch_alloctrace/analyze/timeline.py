@@ -65,7 +65,7 @@ class Timeline(TraceCommand):
             table = pd.concat(parts).drop_duplicates(["device", "time_ns"]).sort_values("time_ns", kind="stable")
             table = table.sort_values("device", kind="stable", ignore_index=True) if len(parts) > 1 else parts[0]
         if options.json:
-            query.print_json(table)
+            query.print_json("timeline", table)
         elif options.csv:
             query.print_csv(table)
         else:

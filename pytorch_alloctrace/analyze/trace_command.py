@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import enum
-import json
 import os
 import shlex
 import sys
@@ -27,12 +26,13 @@ from ..reading.positions import Position
 from ..reading.recorded import Progress, RecordedTrace
 from ..reading.table import Table
 from ..report.incomplete import write_incomplete
+from ..report.json_output import document
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
 from ..report.site_names import SiteNames, without_controls
 from ..report.span import Span
-from ..report.stacks import Frames, frames_of, with_frames
-from ..report.tables import csv_text, records
+from ..report.stacks import Frames, frames_of
+from ..report.tables import csv_text
 from .arguments import ALL_ROWS, CommandParser
 
 if TYPE_CHECKING:
@@ -133,11 +133,10 @@ class Query:
         """Text that is wrapped already, or must not be."""
         self.data += text
 
-    def print_json(self, data: Any) -> None:
-        """A table, or plain values; with --all-frames whatever has a stack has its frames."""
-        if isinstance(data, Table) or hasattr(data, "to_json"):
-            data = records(data)
-        self.data += json.dumps(with_frames(data, self.frames), indent=1) + "\n"
+    def print_json(self, name: str, data: Any, *, indent: int | None = 1) -> None:
+        """Print a table or plain values in the JSON format of a command: see `report.json_output`. With --all-frames
+        whatever has a stack has its frames."""
+        self.data += document(name, data, self.frames, indent=indent)
 
     def print_csv(self, table: Table | pd.DataFrame) -> None:
         """A table."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+from ..report.json_output import plain
 from ..report.verification import write_verification
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand
@@ -24,7 +23,7 @@ class Verify(TraceCommand):
     def run(self, query: Query) -> Exit:
         found = query.trace.replay.verification(query.trace.integrity)
         if query.options.json:
-            query.print_json({"ok": found.ok, **dataclasses.asdict(found)})
+            query.print_json("verify", {"ok": found.ok, **plain(found)})
         else:
             write_verification(found, query.screen)
         return Exit.OK if found.ok else Exit.FOUND

@@ -42,7 +42,7 @@ class WhatIf(TraceCommand):
             query.trace, options.setting, memory=options.memory, outside=options.outside, device=options.device
         )
         if options.json:
-            query.print_json(what_if_data(found))
+            query.print_json("what-if", what_if_data(found))
         elif options.csv:
             query.print_csv(found.to_frame())
         else:
@@ -72,7 +72,7 @@ class Fit(TraceCommand):
         options = query.options
         found = find_fit(query.trace, options.setting, outside=options.outside, device=options.device)
         if options.json:
-            query.print_json(fit_data(found))
+            query.print_json("fit", fit_data(found))
         elif options.csv:
             query.print_csv(found.to_frame())
         else:

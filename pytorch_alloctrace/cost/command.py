@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Sequence
 
@@ -45,7 +44,9 @@ class Cost:
         loading.load_recorder()  # built, if need be, before anything is timed
         costs = measure(_device(options.device), options.seconds)
         if options.json:
-            print(json.dumps(costs.data(), indent=1))
+            from ..report.json_output import document
+
+            print(document("cost", costs.data()), end="")
         else:
             write_costs(costs, Screen(Console()))
         return 0

@@ -96,6 +96,13 @@ _CATEGORIES = {"state": BLOCK_STATES, "role": ROLES}
 """Columns of numbers that stand for names."""
 
 
+def names_of(name: str, column: Column) -> Column:
+    """Return a column with the names that its numbers stand for, if it is one of states or roles."""
+    if name in _CATEGORIES and column.dtype == np.int8:
+        return texts(_CATEGORIES[name])[column]
+    return column
+
+
 def _series(name: str, column: Column) -> Any:
     import pandas as pd
 

@@ -1,10 +1,7 @@
 """The verdict on all ranks of a run in words, and as JSON: one object.
 
-All bytes are integers; rates are rounded to whole bytes; null means unknown. Later versions may add fields, but neither
-change nor remove any: `format_version` stays 1 as long as that holds.
+All bytes are integers; rates are rounded to whole bytes; null means unknown.
 
-format, format_version
-    "pytorch_alloctrace.ranks", 1
 run: null if no trace could be read, else
     program, begin_ns, world_size (null if the processes were told none), hosts, traces, compared (so many could be),
     missing (ranks without a trace)
@@ -46,8 +43,6 @@ from .screen import Screen
 from .site_names import SiteNames, printable
 from .tables import records
 
-FORMAT = "pytorch_alloctrace.ranks"
-FORMAT_VERSION = 1
 _LABELS = {
     "oom": ("OUT OF MEMORY", "bold red"),
     "leak": ("LEAK", "bold red"),
@@ -106,8 +101,6 @@ def ranks_data(comparison: Comparison, top: int, kind: str | None = None) -> dic
     """As plain values; see the module for the fields."""
     run = comparison.run
     return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         "run": None
         if run is None
         else {

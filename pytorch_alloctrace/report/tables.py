@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any, cast
 
 from ..reading.sites import Site
-from ..reading.table import Table
+from ..reading.table import Table, names_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,8 +24,14 @@ def rows(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
 
 def records(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as JSON has them: null for what is missing."""
-    frame = table.to_frame() if isinstance(table, Table) else table
-    return cast(list[dict[str, Any]], json.loads(frame.to_json(orient="records")))
+    if not isinstance(table, Table):
+        return cast(list[dict[str, Any]], json.loads(table.to_json(orient="records")))
+    columns = {name: names_of(name, column).tolist() for name, column in table.columns.items()}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return [
+        {name: None if isinstance(cell, float) and not math.isfinite(cell) else cell for name, cell in row.items()}
+        for row in rows
+    ]
 
 
 def csv_text(table: Table | pd.DataFrame) -> str:

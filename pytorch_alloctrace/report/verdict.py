@@ -2,11 +2,8 @@
 
 As text, and as JSON: one object. All bytes are integers and mean requested bytes, those of leaks and of what is not
 decided allocated bytes (with what the allocator rounds up); rates (`bytes_per_...`) are rounded
-to whole bytes; seconds are numbers; null means unknown. Later versions may add fields, but neither change nor remove
-any: `format_version` stays 1 as long as that holds. Tables of lines have all rows, or as many as --top allows.
+to whole bytes; seconds are numbers; null means unknown. Tables of lines have all rows, or as many as --top allows.
 
-format, format_version
-    "pytorch_alloctrace.verdict", 1
 trace
     path, file_bytes, begin_ns (since 1970-01-01 UTC), seconds, events, steps, unmatched_frees
 program
@@ -46,7 +43,6 @@ frames: with --all-frames, in whatever has a stack_id: all its frames, innermost
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,10 +62,7 @@ from .leaks import explanation, leak_data, leak_findings, write_leak
 from .roles import roles_sentence
 from .screen import Screen
 from .site_names import SiteNames
-from .stacks import Frames, with_frames
-
-FORMAT = "pytorch_alloctrace.verdict"
-FORMAT_VERSION = 1
+from .stacks import Frames
 
 _GROWING_SITES = 5
 _ALIKE = 0.2
@@ -318,16 +311,9 @@ def _notes(summary: Summary, screen: Screen) -> None:
         screen.text(note, style="dim")
 
 
-def verdict_json(summary: Summary, frames: Frames | None = None) -> str:
-    """The summary as indented JSON, ASCII only. frames: given if whole stacks are to be in it."""
-    return json.dumps(with_frames(verdict_data(summary), frames), indent=2, allow_nan=False)
-
-
 def verdict_data(summary: Summary) -> dict[str, Any]:
     """The summary as plain dicts, lists, strings and numbers; see the module for the fields."""
     return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         "trace": {
             "path": summary.trace,
             "file_bytes": summary.file_bytes,
