@@ -280,8 +280,8 @@ class States:
     def roles_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]:
         """By role number what is live: bytes, exact_bytes, blocks."""
     def stacks_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
-    def let_go(self) -> None:
-        """Gives up the state that was asked for last, and its memory."""
+    def release(self) -> None:
+        """Free the state that was asked for last, and its memory."""
 
 class Replay:
     def __init__(

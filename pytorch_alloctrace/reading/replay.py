@@ -237,7 +237,7 @@ class Replay:
 
     def release_state(self) -> None:
         """Free the state that was asked for last: it may take hundreds of megabytes."""
-        self._states.let_go()
+        self._states.release()
 
     def _state(
         self,

@@ -40,6 +40,9 @@ class Table:
     def __repr__(self) -> str:
         return f"<Table of {len(self):,} rows: {', '.join(self.columns)}>"
 
+    def _repr_html_(self) -> str:
+        return str(self.to_frame()._repr_html_())  # type: ignore[operator]
+
     def take(self, rows: Any) -> Table:
         """Return some of the rows. rows: their numbers in the wanted order, a mask, or a slice."""
         return Table({name: column[rows] for name, column in self.columns.items()})

@@ -74,7 +74,7 @@ void DeviceMemory::set_origin(Piece& piece, const Event& event, std::uint64_t se
   piece.is_of_backward = forward_stack != 0;
   piece.node_type = event.node_type;
   piece.stack = forward_stack != 0 ? forward_stack : event.stack;
-  if (piece.stack >= definitions_->stack_before_recording()) piece.stack = 0;  // damage took its definition
+  if (piece.stack >= definitions_->frame_count()) piece.stack = 0;  // damage took its definition
   if (piece.stack == 0) piece.stack = definitions_->stack_of_node(event.node_type);
 }
 

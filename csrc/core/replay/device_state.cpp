@@ -175,7 +175,7 @@ std::optional<DeviceMemory> DeviceMemory::described_by(const std::vector<Event>&
       const std::uint32_t library = definitions_->library_stack(state_sequence, event.address);
       piece.is_older = begins;
       piece.stack = begins ? definitions_->stack_before_recording() : 0;
-      if (event.stack != 0 && event.stack < definitions_->stack_before_recording()) piece.stack = event.stack;
+      if (event.stack != 0 && event.stack < definitions_->frame_count()) piece.stack = event.stack;
       if (library != 0) piece.stack = library;
     }
     const PieceIndex index = made.new_piece(piece);

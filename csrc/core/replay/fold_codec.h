@@ -82,7 +82,7 @@ class FoldReader {
     const std::uint64_t id = value >> 2;
     switch (value & 3) {
       case 0:
-        return id < definitions_->stack_before_recording() ? static_cast<std::uint32_t>(id) : 0;
+        return id < definitions_->frame_count() ? static_cast<std::uint32_t>(id) : 0;
       case 1:
         return definitions_->stack_before_recording();
       case 2:

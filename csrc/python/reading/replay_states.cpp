@@ -225,7 +225,7 @@ class SharedStates {
     const auto number = static_cast<std::size_t>(&device - state.devices().data());
     return [this, number](const Piece& piece) { return states_.run().roles().of(number, piece); };
   }
-  void let_go() {
+  void release() {
     const py::gil_scoped_release unlocked;
     const std::lock_guard<std::mutex> one(mutex_);
     states_.let_go();
@@ -298,7 +298,7 @@ void define_states(py::module_& module) {
                                  [](const Replay&, const Memory& device) { return stack_columns(device); });
           },
           py::arg("until"), py::arg("wanted") = py::none())
-      .def("let_go", &SharedStates::let_go);
+      .def("release", &SharedStates::release);
 }
 
 }  // namespace alloctrace
