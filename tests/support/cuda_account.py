@@ -29,7 +29,7 @@ def segment_calls(events: pd.DataFrame) -> dict[int, list[DriverCall]]:
     calls: dict[int, list[DriverCall]] = {}
     segments = events[events["kind"].isin(list(SEGMENT_KINDS))]
     for kind, device, address, size in zip(
-        *(segments[c] for c in ("kind", "device", "address", "nbytes")), strict=True
+        *(segments[c] for c in ("kind", "device", "address", "requested_bytes")), strict=True
     ):
         calls.setdefault(int(device.removeprefix("cuda:")), []).append((SEGMENT_KINDS[kind], int(address), int(size)))
     return calls
@@ -65,7 +65,7 @@ def states_and_replay(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, i
     begun: set[int] = set()
     reported: dict[Block, int] = {}
     left = number = owner = 0
-    columns = ("seq", "kind", "device", "address", "nbytes", "autograd_seq", "node_seq")
+    columns = ("seq", "kind", "device", "address", "requested_bytes", "autograd_seq", "node_seq")
     for seq, kind, device_name, address, size, requested, state in zip(*(events[c] for c in columns), strict=True):
         # What the driver says is recorded by another thread, at any time.
         if not device_name.startswith("cuda") or kind == "memory":

@@ -60,7 +60,7 @@ def read_history(path: Path) -> tuple[pd.DataFrame, list[Stack]]:
     """Return one row for each event, device by device, and the stacks. A pool that torch does not report is -1, -1."""
     with np.load(path) as saved:
         rows, texts = saved["rows"], json.loads(str(saved["stacks"]))
-    names = ["device", "kind", "address", "nbytes", "stream", "pool_first", "pool_second", "stack_id"]
+    names = ["device", "kind", "address", "requested_bytes", "stream", "pool_first", "pool_second", "stack_id"]
     return pd.DataFrame(rows, columns=names), [tuple((*frame,) for frame in stack) for stack in texts]
 
 
@@ -72,7 +72,7 @@ def tracked_events(trace: alloctrace.Trace, device_count: int, since: Any = None
     chosen = events[is_cuda & events["kind"].isin((*TORCH_KINDS, "raw"))]
     pools = np.array([*chosen["pool"]], dtype=np.int64).reshape(-1, 2)
     table = (
-        chosen[["address", "nbytes", "stream", "stack_id"]]
+        chosen[["address", "requested_bytes", "stream", "stack_id"]]
         .astype(np.int64)
         .assign(
             device=chosen["device"].astype(str).str.removeprefix("cuda:").astype(np.int64),
@@ -103,7 +103,7 @@ class Comparison:
 def compare_sequences(name: str, ours: pd.DataFrame, reported: pd.DataFrame) -> Comparison:
     """Compare kind, address, size, stream, and the pool if torch reports it, event by event on each device."""
     result = Comparison(name)
-    columns = ["kind", "address", "nbytes", "stream"]
+    columns = ["kind", "address", "requested_bytes", "stream"]
     if (reported["pool_first"] >= 0).any():
         columns += ["pool_first", "pool_second"]
     for device in sorted({*ours["device"], *reported["device"]}):

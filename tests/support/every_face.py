@@ -191,10 +191,11 @@ def _ask(trace: Path, ask: Callable[[Any], None]) -> int:
 def _serve(opened: Any) -> None:
     from pytorch_alloctrace.report.page.server import ReportServer
 
-    server = ReportServer(opened)
+    server = ReportServer(opened._recorded)
     server.page  # noqa: B018
     path = server.address.partition("//")[2].partition("/")[2]
-    for seq in {0, opened.end_seq // 2, max(opened.end_seq - 1, 0)}:
+    end = opened._recorded.end_seq
+    for seq in {0, end // 2, max(end - 1, 0)}:
         status, _, _ = server.answer("localhost", f"{path}moment?seq={seq}")
         assert status in (200, 404)
     server.let_go()
@@ -217,19 +218,19 @@ def _call_api(opened: Any) -> None:
         opened.live,
         lambda: opened.live("peak"),
         lambda: opened.live("step:1"),
-        lambda: opened.sites(by="file"),
-        lambda: opened.sites(by="module"),
-        opened.named_blocks,
-        lambda: opened.role_timeline(50),
+        lambda: opened.usage(by="file"),
+        lambda: opened.usage(by="module"),
+        lambda: opened.usage("end", by="call"),
+        lambda: opened.timeline(50, by="role"),
         lambda: opened.timeline(7000),
         opened.driver_memory,
         opened.steps,
         opened.marks,
-        lambda: opened.threads,
-        lambda: opened.held,
-        lambda: opened.hardware,
-        lambda: opened.refused_requests,
-        lambda: opened.first_event_after("0.5s"),
+        opened.threads,
+        opened.hardware,
+        lambda: opened._recorded.held,
+        lambda: opened._recorded.refused_requests,
+        lambda: opened._recorded.first_event_after("0.5s"),
     ):
         # Each says that it cannot, or answers.
         with contextlib.suppress(AlloctraceError):

@@ -11,6 +11,7 @@ import pandas as pd
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.judge import find_leaks
 from pytorch_alloctrace.analysis.leaks.leak import GROWING
+from pytorch_alloctrace.reading import tables
 
 
 def differences(whole: alloctrace.Trace, folded: alloctrace.Trace) -> list[str]:
@@ -19,19 +20,20 @@ def differences(whole: alloctrace.Trace, folded: alloctrace.Trace) -> list[str]:
 
 
 def _compared(whole: alloctrace.Trace, folded: alloctrace.Trace) -> Iterator[tuple[str, bool]]:
-    until = folded.integrity.folded_until
-    yield "totals", same(whole.stack_totals(), folded.stack_totals())
-    yield "kinds", whole.kind_counts == folded.kind_counts
+    until, end = folded.integrity.folded_until, whole._recorded.end_seq
+    yield "kinds", whole._recorded.kind_counts == folded._recorded.kind_counts
     yield "verification", whole.verify() == folded.verify()
     yield "steps", same(whole.steps(), folded.steps())
     yield "marks", same(whole.marks(), folded.marks())
     yield "driver", same(whole.driver_memory(), folded.driver_memory())
-    yield "times", (whole.begin_ns, whole.end_ns, whole.end_seq) == (folded.begin_ns, folded.end_ns, folded.end_seq)
+    yield "times", (whole.begin_ns, whole.end_ns, end) == (folded.begin_ns, folded.end_ns, folded._recorded.end_seq)
     yield "events", same(whole.events(since=until - 1), folded.events(since=until - 1))
     yield "settings", same(whole.events(kinds=["config", "oom"]), folded.events(kinds=["config", "oom"]))
-    for at in {min(seq, whole.end_seq - 1) for seq in (until - 1, until, (until + whole.end_seq) // 2, whole.end_seq)}:
-        for name in ("live", "blocks", "segments", "stack_totals"):
+    for at in {min(seq, end - 1) for seq in (until - 1, until, (until + end) // 2, end)}:
+        for name in ("live", "blocks", "segments"):
             yield f"{name} after event {at}", same(getattr(whole, name)(at), getattr(folded, name)(at))
+        totals = (tables.stack_totals(trace._recorded, at) for trace in (whole, folded))
+        yield f"totals after event {at}", same(*totals)
     for device in whole.devices:
         for measure in ("allocated", "reserved"):
             yield from _peaks(whole, folded, device, measure)
@@ -39,17 +41,17 @@ def _compared(whole: alloctrace.Trace, folded: alloctrace.Trace) -> Iterator[tup
 
 
 def _peaks(whole: alloctrace.Trace, folded: alloctrace.Trace, device: str, measure: str) -> Iterator[tuple[str, bool]]:
-    if whole.replay.peak(measure, device) is None:
+    if whole._recorded.replay.peak(measure, device) is None:
         return
     one, other = whole.peak(measure, device=device), folded.peak(measure, device=device)
     for name in ("bytes", "seq", "time_ns", "step", "requested", "reserved"):
         yield f"{name} of the peak of {measure} on {device}", getattr(one, name) == getattr(other, name)
-    for name in ("composition", "roles", "phases", "ages"):
-        yield f"{name} of the peak of {measure} on {device}", same(getattr(one, name), getattr(other, name))
+    for by in ("line", "role", "phase", "age"):
+        yield f"usage by {by} at the peak of {measure} on {device}", same(one.usage(by), other.usage(by))
 
 
 def _leaks(whole: alloctrace.Trace, folded: alloctrace.Trace, device: str) -> Iterator[tuple[str, bool]]:
-    one, other = find_leaks(whole, device), find_leaks(folded, device)
+    one, other = find_leaks(whole._recorded, device), find_leaks(folded._recorded, device)
     # What a growing buffer was at any time of the folded part is not known: it is judged by what came after.
     exact = [[repr(leak) for leak in verdict.leaks if leak.kind != GROWING] for verdict in (one, other)]
     yield f"leaks on {device}", exact[0] == exact[1]

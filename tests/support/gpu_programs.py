@@ -85,7 +85,7 @@ def run(name: str) -> None:
 def sequence_of(events: pd.DataFrame) -> list[Event]:
     chosen = events[events["kind"].isin(KINDS) & (events["device"].astype(str) == "cuda:0")]
     streams = pd.factorize(chosen["stream"].to_numpy(dtype=np.uint64))[0]
-    rows = zip(chosen["kind"].astype(str), chosen["nbytes"].astype(int), streams, strict=True)
+    rows = zip(chosen["kind"].astype(str), chosen["requested_bytes"].astype(int), streams, strict=True)
     return [(kind, size, int(stream)) for kind, size, stream in rows]
 
 
@@ -100,7 +100,7 @@ def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeo
     if trace.integrity.state != "complete" or trace.integrity.lost:
         raise RuntimeError(f"{name}: the trace is {trace.integrity}")
     return sequence_of(
-        in_two(trace.events(columns=("seq", "kind", "device", "address", "nbytes", "stream", "node_seq")))
+        in_two(trace.events(columns=("seq", "kind", "device", "address", "requested_bytes", "stream", "node_seq")))
     )
 
 

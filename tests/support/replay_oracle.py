@@ -14,10 +14,10 @@ import pandas as pd
 import pytorch_alloctrace as alloctrace
 
 SEGMENT_COLUMNS = (
-    "device", "address", "total_size", "allocated_size", "active_size", "requested_size",
+    "device", "address", "total_bytes", "allocated_bytes", "active_bytes", "requested_bytes",
     "stream", "segment_type", "segment_pool_id", "is_expandable",
 )  # fmt: skip
-BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state")
+BLOCK_COLUMNS = ("device", "segment", "address", "block_bytes", "requested_bytes", "state")
 
 Row = tuple[Any, ...]
 
@@ -58,12 +58,12 @@ def account_of_events(
 
     Uses allocations, frees, segments, and the first allocator state of each device. The positions are in order.
     """
-    ends = [trace.first_event_after(at) for at in positions]
+    ends = [trace._recorded.first_event_after(at) for at in positions]
     live: dict[tuple[str, int], int] = {}
     reserved: dict[str, int] = {}
     begun: set[str] = set()
     owner, takes_state = "", False
-    columns = ("seq", "kind", "device", "address", "nbytes", "autograd_seq", "node_seq")
+    columns = ("seq", "kind", "device", "address", "requested_bytes", "autograd_seq", "node_seq")
     events = trace.events(columns=columns)
     reached = 0
     for seq, kind, device, address, size, requested, state in zip(*(events[name] for name in columns), strict=True):
@@ -115,12 +115,12 @@ def event_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]
 def pool_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> list[str]:
     """Compare fractions of the devices' memory and uses of pools in the events with torch's."""
     kinds = ("pool_use", "pool_release", "memory_fraction")
-    columns = ("seq", "kind", "device", "address", "nbytes", "pool")
+    columns = ("seq", "kind", "device", "address", "requested_bytes", "pool")
     events = trace.events(kinds=kinds, columns=columns)
     rows = [*zip(*(events[name] for name in columns), strict=True)]
     differences = []
     for checkpoint in checkpoints:
-        end = trace.first_event_after(checkpoint.at)
+        end = trace._recorded.first_event_after(checkpoint.at)
         fractions = dict.fromkeys(checkpoint.fractions, 1.0)
         uses: dict[tuple[str, tuple[int, int]], int] = {}
         for seq, kind, device, address, size, pool in rows:
@@ -143,7 +143,7 @@ def frees_memory_in_use(trace: alloctrace.Trace) -> bool:
     """Return whether torch freed a segment with blocks in use: with a late max_split_size, torch 2.11 does."""
     sizes: dict[tuple[str, int], int] = {}
     owner = ""
-    columns = ("kind", "device", "address", "nbytes")
+    columns = ("kind", "device", "address", "requested_bytes")
     events = trace.events(columns=columns)
     for kind, device, address, size in zip(*(events[name] for name in columns), strict=True):
         owner = device if kind == "allocator_state" else owner
@@ -219,7 +219,7 @@ def peak_differences(trace: alloctrace.Trace, peaks: dict[str, dict[str, int]]) 
     for device, measures in peaks.items():
         timeline = trace.timeline(points=100, device=device)
         for measure, peak in measures.items():
-            highest = timeline[f"{measure}_max"].max()
+            highest = timeline[f"{measure}_bytes_max"].max()
             if (0 if pd.isna(highest) else int(highest)) != peak:  # not known where the device was not used
                 differences.append(f"{device}: at most {highest} bytes {measure}, torch says {peak}")
     return differences

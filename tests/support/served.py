@@ -18,7 +18,7 @@ from pytorch_alloctrace.report.page.server import ReportServer
 @contextlib.contextmanager
 def running_server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
     """Serve a report on a thread, which must end when the server is closed."""
-    server = ReportServer(trace)
+    server = ReportServer(trace._recorded)
     thread = threading.Thread(target=server.serve)
     thread.start()
     try:

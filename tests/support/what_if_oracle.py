@@ -40,9 +40,9 @@ def made_by_torch(trace: alloctrace.Trace) -> tuple[list[Made], int | None]:
     of_pool = (0, 0)
     kinds = (*REQUESTS, "free_requested", "free_completed", *SEGMENTS.values(), "state_block")
     events = in_two(
-        trace.events(kinds=kinds, columns=("seq", "kind", "device", "address", "nbytes", "pool", "node_seq"))
+        trace.events(kinds=kinds, columns=("seq", "kind", "device", "address", "requested_bytes", "pool", "node_seq"))
     )
-    for kind, size, pool in zip(events["kind"], events["nbytes"], events["pool"], strict=True):
+    for kind, size, pool in zip(events["kind"], events["requested_bytes"], events["pool"], strict=True):
         if kind == "free_requested":
             is_emptying = False
         elif kind in ("free_completed", "state_block"):
@@ -75,24 +75,24 @@ def made_by_model(trace: alloctrace.Trace, lane: LaneResult) -> tuple[list[Made]
 
 def settings_of(trace: alloctrace.Trace, setting: str) -> str:
     """Return all settings of a run, as torch parsed them; assert that we parse `setting` equally."""
-    text = trace.text(int(trace.events(kinds=("config",))["nbytes"].iloc[0]))
+    text = trace._recorded.text(int(trace.events(kinds=("config",))["requested_bytes"].iloc[0]))
     had = json.loads(text)
-    for name, value in parse_setting(setting).for_release(trace.torch_release).values.items():
+    for name, value in parse_setting(setting).for_release(trace._recorded.torch_release).values.items():
         assert had[name] == value, (setting, name, had[name], value)
     return text
 
 
 def as_recorded(trace: alloctrace.Trace) -> LaneOptions:
-    return LaneOptions(order="recorded", total=int(trace.hardware["bytes"].iloc[0]))
+    return LaneOptions(order="recorded", total=int(trace.hardware()["total_bytes"].iloc[0]))
 
 
 def compare(recorded: Path, again: Path, setting: str) -> Compared:
     """Compare the prediction from one trace with the run `again` under `setting`; both must reproduce themselves."""
     before, after = alloctrace.load(recorded), alloctrace.load(again)
-    total = int(after.hardware["bytes"].iloc[0])
+    total = int(after.hardware()["total_bytes"].iloc[0])
     options = LaneOptions(settings_of(after, setting), capacity=total - OUTSIDE, total=total, keeps_events=True)
-    [itself, predicted] = before.predicted([as_recorded(before), options], device="cuda:0").lanes
-    [also_itself] = after.predicted([as_recorded(after)], device="cuda:0").lanes
+    [itself, predicted] = before._recorded.predicted([as_recorded(before), options], device="cuda:0").lanes
+    [also_itself] = after._recorded.predicted([as_recorded(after)], device="cuda:0").lanes
     found = Compared([])
     for name, lane, trace in (("recorded", itself, before), ("again", also_itself, after)):
         if lane.first_difference is not None or lane.refusal is not None:
