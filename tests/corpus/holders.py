@@ -25,12 +25,12 @@ RESULTS = ("right", "near", "wrong", "silent", "missed")
 
 def said_of(trace: Path, program: Path) -> tuple[bool, list[str]]:
     """Whether the leak is found, and what is said to hold it."""
-    import pytorch_alloctrace as alloctrace
     from pytorch_alloctrace.analysis.summary import summarize
+    from pytorch_alloctrace.reading.recorded import RecordedTrace
     from pytorch_alloctrace.report.verdict import diagnosis
 
     marks = marked_lines(program)
-    leaks = [one.leak for one in diagnosis(summarize(alloctrace.load(trace))) if one.leak is not None]
+    leaks = [one.leak for one in diagnosis(summarize(RecordedTrace(trace))) if one.leak is not None]
     ours = [one for one in leaks if Path(one.line.filename).name == program.name and one.line.line in marks]
     holders = [one.holder for one in ours or leaks[:1] if one.holder is not None]
     return bool(leaks), [text for one in holders for text in (*one.names, one.path)]

@@ -103,11 +103,11 @@ def record(options: argparse.Namespace) -> None:
 
 def verdict_on(trace: Path, program: Path) -> tuple[str, str]:
     """One of LEAKS or HEALTHY, and what was said first."""
-    import pytorch_alloctrace as alloctrace
     from pytorch_alloctrace.analysis.summary import summarize
+    from pytorch_alloctrace.reading.recorded import RecordedTrace
     from pytorch_alloctrace.report.verdict import diagnosis
 
-    findings = diagnosis(summarize(alloctrace.load(trace)))
+    findings = diagnosis(summarize(RecordedTrace(trace)))
     leaks = [one for one in findings if one.kind in ("leak", "growth")]
     notes = [one for one in findings if one.kind == "minor_leak"]
     clear = any(one.kind == "no_leak" for one in findings) and not any(one.kind == "undecided" for one in findings)
