@@ -88,11 +88,14 @@ def test_a_recording_reads_as_it_was_made(
     trace = alloctrace.load(path)
     assert trace.integrity.state == "complete" and trace.integrity.events == len(emitted)
     columns = {"autograd_seq": "sequence", "node_seq": "node_sequence"}
-    columns |= {name: name for name in ("address", "node_thread", "thread")}
-    # Columns of numbers are signed and end at the largest; addresses are not. Ids of threads have 32 bits.
-    largest = {"address": 2**64 - 1, "thread": 2**31 - 1}
-    read = trace.events(columns=["seq", *columns])
+    columns |= {name: name for name in ("node_thread", "thread")}
+    # Columns are signed. Addresses keep their bits, other numbers end at the largest. Ids of threads have 32 bits.
+    largest = {"thread": 2**31 - 1}
+    read = trace.events(columns=["seq", "address", *columns])
     assert read["seq"].tolist() == [*range(len(emitted))]
+    assert [address % 2**64 for address in read["address"].tolist()] == [
+        row[FIELDS.index("address")] for row in emitted
+    ]
     for column, field in columns.items():
         at, limit = FIELDS.index(field), largest.get(field, 2**63 - 1)
         assert read[column].tolist() == [min(row[at], limit) for row in emitted], column
@@ -104,12 +107,12 @@ def test_threads_that_do_not_wait_lose_what_is_reported(tmp_path: Path) -> None:
     with Recorder(path, ring_events=64, wait_ns=0) as recorder:
         taken = recorder.push_from_threads(threads, each)
     trace = alloctrace.load(path)
-    events = trace.events(columns=["kind", "thread", "address", "nbytes"])
+    events = trace.events(columns=["kind", "thread", "address", "requested_bytes"])
     losses = events[events["kind"] == "lost"]
     assert 0 < taken < threads * each, "the ring was large enough: nothing was tried"
     assert len(events) - len(losses) == taken
     lost = threads * each - taken
-    assert losses["nbytes"].sum() == trace.integrity.lost == trace.integrity.lost_by_cause["ring_full"] == lost
+    assert losses["requested_bytes"].sum() == trace.integrity.lost == trace.integrity.lost_by_cause["ring_full"] == lost
     assert trace.integrity.state == "gaps" and trace.integrity.missing_events == 0
     for number in range(1, threads + 1):
         assert (np.diff(events["address"][events["thread"] == number].astype(np.int64)) > 0).all()
@@ -208,7 +211,7 @@ def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path 
     spool = folder / "t.spool"
     trace = alloctrace.load(folder / "full" / "t.alloctrace", spool=spool if spool.exists() else None)
     integrity = trace.integrity
-    events = trace.events(columns=["kind", "address", "nbytes"])
+    events = trace.events(columns=["kind", "address", "requested_bytes"])
     assert events["address"][events["kind"] == "alloc"].tolist() == run["taken"]
     assert integrity.lost == sum(integrity.lost_by_cause.values()) == run["emitted"] - len(run["taken"]) > 1500
     assert integrity.state == "gaps" and integrity.missing_events == 0 and integrity.corrupt_blocks == 0
@@ -218,5 +221,5 @@ def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path 
         return  # the ring had no room to report the loss where it happened; the counters do
     # Where it happened: between what came before and what came after, exactly as many are lost as reported.
     is_lost = events["kind"] == "lost"
-    emitted = events["nbytes"].where(is_lost, 1).cumsum()
+    emitted = events["requested_bytes"].where(is_lost, 1).cumsum()
     assert (events["address"] == emitted)[~is_lost].all() and emitted.iloc[-1] == run["emitted"]

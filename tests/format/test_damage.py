@@ -21,7 +21,10 @@ from pytorch_alloctrace import _replay
 from pytorch_alloctrace.errors import TraceError
 
 Row = tuple[int, ...]
-COLUMNS = ("seq", "time_ns", "kind", "address", "nbytes", "stack_id", "thread", "location", "autograd_seq", "node_type")
+COLUMNS = (
+    *("seq", "time_ns", "kind", "address", "requested_bytes", "stack_id", "thread", "location", "autograd_seq"),
+    "node_type",
+)
 
 
 def some_events(count: int) -> core_probe.Events:
@@ -82,7 +85,7 @@ class Sample:
 def fields(rows: list[Row]) -> list[Row]:
     """Rows without their time, which rests on anchors that damage may take, and sizes of frees, which rest on their
     allocs."""
-    kind, size = COLUMNS.index("kind"), COLUMNS.index("nbytes")
+    kind, size = COLUMNS.index("kind"), COLUMNS.index("requested_bytes")
     return [(row[0], *row[2:size], 0 if row[kind] == 3 else row[size], *row[size + 1 :]) for row in rows]
 
 
@@ -237,8 +240,8 @@ def test_what_is_no_trace(sample: Sample, tmp_path: Path) -> None:
     empty.touch()
     trace = alloctrace.load(empty)
     assert trace.integrity.state == "truncated" and trace.integrity.events == 0 and trace.header == {}
-    tables = (trace.events(), trace.live(), trace.sites(), trace.timeline(5), trace.steps(), trace.marks())
-    assert [len(table) for table in (*tables, trace.threads)] == [0] * 7
+    tables = (trace.events(), trace.live(), trace.usage(), trace.timeline(5), trace.steps(), trace.marks())
+    assert [len(table) for table in (*tables, trace.threads())] == [0] * 7
     assert trace.frames(0) == []
     with pytest.raises(alloctrace.PositionError, match="nothing was allocated"):
         trace.peak()
@@ -266,7 +269,8 @@ def test_every_question_fails_while_the_file_is_shorter_than_it_was(tmp_path: Pa
 
     path.write_bytes(complete[: len(complete) * 2 // 3])
     for trace in (unread, replayed):
-        for ask in (trace.blocks, trace.segments, trace.live, trace.time_ns, trace.stack_totals):
+        internals = trace._recorded
+        for ask in (trace.blocks, trace.segments, trace.live, internals.time_ns, internals.stack_totals):
             with pytest.raises(TraceError, match=r"t\.alloctrace"):
                 ask(at=seq)
         with pytest.raises(TraceError, match=r"t\.alloctrace"):
@@ -275,7 +279,7 @@ def test_every_question_fails_while_the_file_is_shorter_than_it_was(tmp_path: Pa
     path.write_bytes(complete)
     expected = alloctrace.load(path)
     pd.testing.assert_frame_equal(replayed.blocks(at=seq), expected.blocks(at=seq))
-    assert replayed.time_ns(seq) == expected.time_ns(seq)
+    assert replayed._recorded.time_ns(seq) == expected._recorded.time_ns(seq)
 
 
 def test_values_that_make_no_sense(tmp_path: Path) -> None:
@@ -292,9 +296,10 @@ def test_values_that_make_no_sense(tmp_path: Path) -> None:
     write_trace(path, events)
     trace = alloctrace.load(path)
     read = trace.events(columns=[*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS])
-    assert len(read) == len(events) and (read["address"] == most).all() and set(read["stack_id"]) == {0}
+    assert len(read) == len(events) and (read["address"] == -1).all() and set(read["stack_id"]) == {0}
     assert set(read["node_type"]) == {""} and set(read["device"]) == {""}
-    assert sum(trace.kind_counts.values()) == len(events) and trace.kind_counts["kind_255"] == 12
-    for table in (trace.sites(), trace.live(), trace.timeline(10), trace.steps(), trace.marks(), trace.live(at="peak")):
+    counts = trace._recorded.kind_counts
+    assert sum(counts.values()) == len(events) and counts["kind_255"] == 12
+    for table in (trace.usage(), trace.live(), trace.timeline(10), trace.steps(), trace.marks(), trace.live(at="peak")):
         assert len(table) >= 0
     assert all(trace.frames(stack) == [] for stack in set(read["stack_id"]))

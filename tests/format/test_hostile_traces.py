@@ -283,7 +283,7 @@ def test_nested_json_is_damage(tmp_path: Path, deep: str) -> None:
     path.write_bytes(hostile_traces.file_header() + block(kind, payload, 0, 0, anchor, anchor))
     show_to_faces({path: ["diagnose", "diagnose-json", "follow", "ranks", "oom"]})
     trace = alloctrace.load(path)
-    assert (trace.header, trace.ending) == ({}, {})
+    assert (trace.header, trace._recorded.ending) == ({}, {})
 
 
 def test_a_spool_that_a_trace_names_is_not_opened_unless_it_is_a_file(tmp_path: Path) -> None:
