@@ -208,10 +208,12 @@ def _of_devices(
     columns: Sequence[str],
     **dtypes: Any,
 ) -> pd.DataFrame:
-    """Return the tables of one device or all, one after another, with the column device."""
+    """Return the tables of one device or all, by type and index, one after another, with the column device."""
     until, device = trace.first_event_after(at, device), trace.named_device(device)
+    devices = trace.replay.devices
+    in_order = sorted(devices, key=lambda name: (devices[name].device_type, devices[name].device_index))
     frames = []
-    for name in [device] if device else trace.replay.devices:
+    for name in [device] if device else in_order:
         table = table_of(until, name)
         if len(table):
             values = {column: table[column] for column in columns}
