@@ -62,9 +62,9 @@ class Sample:
         self.path = folder / "t.0"
         self.checkpoints = read_expected(folder / "expected")
         trace = alloctrace.load(self.path)
-        self.mark_of = {f"mark:{name}": seq for name, seq in trace.marks().set_index("name")["seq"].items()}
+        self.mark_of = {f"mark:{name}": seq for name, seq in trace.marks().set_index("name")["begin_seq"].items()}
         """Event number of each checkpoint but the last, which is the end."""
-        states = trace.events(columns=["device", "seq", "nbytes"], kinds=["allocator_state"])
+        states = trace.events(columns=["device", "seq", "requested_bytes"], kinds=["allocator_state"])
         self.states = [(device, seq, seq + count) for device, seq, count in states.itertuples(index=False)]
         """Device, first and last event of the allocator's states."""
 
@@ -158,7 +158,7 @@ def test_what_two_losses_leave_goes_with_the_next_state(run_cuda_program, tmp_pa
     trace = sample.load_without(
         [block for block in blocks if any(a < block.first and block.first + block.count <= b for a, b in lost)]
     )
-    kinds = trace.kind_counts
+    kinds = trace._recorded.kind_counts
     assert kinds["alloc"] == 2 and kinds["segment_alloc"] == 1 and "segment_free" not in kinds
     assert trace.verify().after_loss == 1
     for checkpoint in sample.checkpoints[-2:]:
@@ -220,7 +220,7 @@ def states_that_differ(events: pd.DataFrame) -> int:
     reported: set[int] | None = None
     found = left = 0
     for kind, address, size, is_live in zip(
-        events["kind"], events["address"], events["nbytes"], events["node_seq"] == BLOCK_ALLOCATED, strict=True
+        events["kind"], events["address"], events["requested_bytes"], events["node_seq"] == BLOCK_ALLOCATED, strict=True
     ):
         if kind == "alloc":
             live.add(address)
@@ -244,11 +244,11 @@ def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Pa
     run_cuda_program(DROPPING, PYTHONPATH=WITH_SUPPORT)
     trace = alloctrace.load(tmp_path / "t.0")
     assert trace.integrity.lost > 100 and trace.integrity.state == "gaps"
-    events = trace.events(columns=["seq", "kind", "address", "nbytes", "node_seq"])
+    events = trace.events(columns=["seq", "kind", "address", "requested_bytes", "node_seq"])
     lost_at = events["seq"][events["kind"] == "lost"].to_numpy()
     states = events[events["kind"] == "allocator_state"]
-    state_ends = (states["seq"] + states["nbytes"]).to_numpy()
-    marks = trace.marks().set_index("name")["seq"]
+    state_ends = (states["seq"] + states["requested_bytes"]).to_numpy()
+    marks = trace.marks().set_index("name")["begin_seq"]
     known = 0
     for checkpoint in read_expected(tmp_path / "expected"):
         mark = marks.get(checkpoint.at.removeprefix("mark:"))
@@ -303,7 +303,7 @@ def test_states_hold_while_other_threads_write_events(run_cuda_program, tmp_path
     """Allocations of the CPU, samples of the driver's memory: they do not change the allocator, and wait for nobody."""
     run_cuda_program(AMONG_OTHERS)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.lost == 0 and trace.kind_counts["alloc"] > 4000
+    assert trace.integrity.lost == 0 and trace._recorded.kind_counts["alloc"] > 4000
     verified = trace.verify()
     assert verified.ok and verified.states == verified.agreeing == 21, (verified.states, verified.void_states)
 
@@ -336,12 +336,12 @@ def test_allocator_without_segments_has_live_allocations_as_blocks(
     for at, tensors in reported:
         assert trace.segments(at=at).empty
         blocks = trace.blocks(at=at)
-        assert sorted(map(list, zip(blocks["address"], blocks["requested_size"], strict=True))) == sorted(tensors)
+        assert sorted(map(list, zip(blocks["address"], blocks["requested_bytes"], strict=True))) == sorted(tensors)
         assert set(blocks["device"]) == {"cpu" if device == "cpu" else "cuda:0"}
         assert set(blocks["state"]) == {"active_allocated"}
-        assert (blocks["nbytes"] == blocks["requested_size"]).all() and (blocks["segment"] == 0).all()
+        assert (blocks["block_bytes"] == blocks["requested_bytes"]).all() and (blocks["segment"] == 0).all()
     [timeline] = trace.timeline(points=1, device=device).to_dict("records")
-    assert pd.isna(timeline["reserved"]) and pd.isna(timeline["largest_free"])
-    assert timeline["allocated_max"] == timeline["requested_max"] > 0
+    assert pd.isna(timeline["reserved_bytes"]) and pd.isna(timeline["largest_free_bytes"])
+    assert timeline["allocated_bytes_max"] == timeline["requested_bytes_max"] > 0
     verified = trace.verify()
     assert verified.ok and verified.states == 0 and verified.contradictions == 0

@@ -22,10 +22,10 @@ def test_a_block_of_unknown_segment_does_not_stay_for_ever(tmp_path: Path) -> No
     rows += [event("alloc", address=BEGIN, size=4 * MIB, stack=2)]
     rows += [*freed(BEGIN + 4 * MIB, 4 * MIB), *freed(BEGIN, 4 * MIB)]
     trace = make_trace(tmp_path / "t.alloctrace", rows)
-    assert trace.live().empty and trace.missed_frees == 1
+    assert trace.live().empty and trace.verify().missed_frees == 1
     [block] = trace.blocks().to_dict("records")
-    assert (block["address"], block["nbytes"], block["state"]) == (BEGIN, 20 * MIB, "inactive")
-    assert trace.timeline(points=1)["allocated"].tolist() == [0]
+    assert (block["address"], block["block_bytes"], block["state"]) == (BEGIN, 20 * MIB, "inactive")
+    assert trace.timeline(points=1)["allocated_bytes"].tolist() == [0]
 
 
 @pytest.mark.parametrize("segments", [1, 0], ids=["in a segment", "alone"])
@@ -33,8 +33,8 @@ def test_an_allocation_where_a_block_lives_tells_that_its_free_was_missed(tmp_pa
     rows = [event("segment_alloc", address=BEGIN, size=4 * MIB)] * segments
     rows += [event("alloc", address=BEGIN, size=4 * MIB, stack=stack) for stack in (1, 2)]
     trace = make_trace(tmp_path / "t.alloctrace", rows)
-    assert trace.missed_frees == 1 and trace.unmatched_frees == 0
-    assert trace.live()[["stack_id", "nbytes"]].values.tolist() == [[2, 4 * MIB]]
+    assert (trace.verify().missed_frees, trace.verify().unmatched_frees) == (1, 0)
+    assert trace.live()[["stack_id", "requested_bytes"]].values.tolist() == [[2, 4 * MIB]]
 
 
 def test_a_device_that_was_emptied_is_still_there(tmp_path: Path) -> None:
@@ -70,16 +70,17 @@ def test_a_free_that_completes_at_once_is_one_event(tmp_path: Path) -> None:
 
     two, one = made("two", *freed(BEGIN, 0)), made("one", freed(BEGIN, 0)[1])
     for trace in (one, two):
-        assert trace.verify().contradictions == trace.unmatched_frees == trace.missed_frees == 0
+        verified = trace.verify()
+        assert verified.contradictions == verified.unmatched_frees == verified.missed_frees == 0
         assert trace.live().empty and trace.blocks()["state"].tolist() == ["inactive"]
         assert trace.peak().bytes == 8 * MIB and trace.peak().seq == 2
         at = trace.events()["seq"].tolist()
-        levels = [int(trace.live(seq)["nbytes"].sum()) for seq in at]
+        levels = [int(trace.live(seq)["requested_bytes"].sum()) for seq in at]
         for first in at[1:]:
             for last in {first, at[-1]}:
                 if highest := max(levels[first - 1 : last + 1]):
                     assert trace.peak(since=first - 1, until=last).bytes == highest, (first, last)
-    assert one.stack_totals().equals(two.stack_totals())
+    assert one.usage(by="stack").equals(two.usage(by="stack"))
     whole, half = (events_of_pickle(trace) for trace in (two, one))
     assert whole == half and [action for action, _ in half].count("free_requested") == 4
     for first in range(1, 8):  # also between the request of a free that waits and its completion
@@ -88,7 +89,7 @@ def test_a_free_that_completes_at_once_is_one_event(tmp_path: Path) -> None:
 
 
 def events_of_pickle(trace: alloctrace.Trace, since: int | None = None) -> list[tuple[str, int]]:
-    data = pickle.loads(memory_viz(trace, None, since, None, None))
+    data = pickle.loads(memory_viz(trace._recorded, None, since, None, None))
     return [(one["action"], one["addr"]) for one in data["device_traces"][-1]]
 
 
@@ -102,7 +103,7 @@ def events_of_pickle(trace: alloctrace.Trace, since: int | None = None) -> list[
     ],
 )
 def test_a_free_of_an_unknown_block_counts_once(tmp_path: Path, rows: list[Row]) -> None:
-    assert make_trace(tmp_path / "t.alloctrace", rows).unmatched_frees == 1
+    assert make_trace(tmp_path / "t.alloctrace", rows).verify().unmatched_frees == 1
 
 
 def state_of_blocks(*blocks: tuple[int, int]) -> list[Row]:
@@ -117,17 +118,17 @@ def state_of_blocks(*blocks: tuple[int, int]) -> list[Row]:
 def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
     """What died between two positions is found by them."""
     trace = make_trace(tmp_path / "t.alloctrace", [*state_of_blocks((MIB, 1), (MIB, 1)), *freed(BEGIN, MIB)])
-    before, after = trace.replay.live(4), trace.replay.live(trace.end_seq)
-    assert before["birth_seq"].is_unique and len(before) == 2
-    assert set(before["birth_seq"]) - set(after["birth_seq"]) == {before["birth_seq"].min()}
+    [device] = trace.devices
+    before, after = ({*trace._recorded.replay.live(end, device)["birth_seq"]} for end in (4, len(trace.events())))
+    assert len(before) == 2 and before - after == {min(before)}
     assert trace.live()["birth_seq"].isna().all()  # older than the recording
-    assert trace.stack_totals()["allocations"].sum() == 0 and trace.stack_totals()["live_blocks"].sum() == 1
+    assert trace.usage()["allocations"].sum() == 0 and trace.usage()["live_blocks"].sum() == 1
 
 
 def test_a_free_has_the_size_of_its_block_in_a_state(tmp_path: Path) -> None:
     frees = [*freed(BEGIN, 0), event("free_completed", address=BEGIN + MIB)]
     trace = make_trace(tmp_path / "t.alloctrace", [*state_of_blocks((MIB - 7, 1), (MIB - 8, 2)), *frees])
-    sizes = trace.events(kinds=("free_requested", "free_completed"))["nbytes"]
+    sizes = trace.events(kinds=("free_requested", "free_completed"))["requested_bytes"]
     assert sizes.tolist() == [MIB - 7, MIB - 7, MIB - 8]
 
 
@@ -151,9 +152,9 @@ def test_checkpoints_know_what_came_before(tmp_path: Path) -> None:
     with core_probe.Recorder(tmp_path / "t.alloctrace", ring_events=1 << 16, wait_ns=10**10) as recorder:
         assert recorder.push(events) == count
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    events_of_all = trace.events(columns=["seq", "kind", "nbytes", "stack_id", "forward_stack_id"])
+    events_of_all = trace.events(columns=["seq", "kind", "requested_bytes", "stack_id", "forward_stack_id"])
     allocs = events_of_all[events_of_all["kind"] == "alloc"].set_index("seq")
-    frees = events_of_all.loc[events_of_all["kind"] == "free_completed", "nbytes"]
+    frees = events_of_all.loc[events_of_all["kind"] == "free_completed", "requested_bytes"]
     assert frees.tolist()[500:] == made["size"][:-500].tolist()
     for since, until in ((1_699_000, None), (760_000, 770_000), (740_000, 800_000), (1_600_001, 1_600_010)):
         part = trace.events(since=since, until=until, columns=list(events_of_all.columns))

@@ -184,13 +184,13 @@ def test_moments_have_several_names(runner: Runner, tmp_path: Path) -> None:
     marks = trace.marks().set_index("name")
     for checkpoint in checkpoints[:-1]:
         mark = marks.loc[checkpoint.at.removeprefix("mark:")]
-        time_ns = int(mark["time_ns"])
+        time_ns = int(mark["begin_ns"])
         since_begin = f"{(time_ns - trace.begin_ns) / 1e9:.9f}s"
-        for at in (int(mark["seq"]), pd.Timestamp(time_ns, tz="UTC"), since_begin):
+        for at in (int(mark["begin_seq"]), pd.Timestamp(time_ns, tz="UTC"), since_begin):
             assert state_differences(trace, checkpoint, at) == []
     peaks = checkpoints[-1].peaks["cuda:0"]
-    assert trace.segments(at="peak")["allocated_size"].sum() == peaks["allocated"] == trace.peak(device="cuda:0").bytes
-    assert trace.segments(at="peak:reserved")["total_size"].sum() == peaks["reserved"]
+    assert trace.segments(at="peak")["allocated_bytes"].sum() == peaks["allocated"] == trace.peak(device="cuda:0").bytes
+    assert trace.segments(at="peak:reserved")["total_bytes"].sum() == peaks["reserved"]
     assert peaks["reserved"] > checkpoints[-1].segments[0][2] > 0
 
 

@@ -53,50 +53,51 @@ def test_events_have_the_documented_columns(trace: alloctrace.Trace) -> None:
     assert set(events["kind"]) == {"alloc", "free_completed", "step", "mark", "memory"}
     allocs = events[events["kind"].isin(["alloc", "free_completed"])]
     assert set(allocs["device"]) == {"cpu"} and set(allocs["pool"]) == {(0, 0)}
-    assert (allocs["nbytes"] > 0).all(), "a free carries the size of its alloc"
-    assert list(trace.events(columns=["nbytes", "seq"]).columns) == ["nbytes", "seq"]
+    assert (allocs["requested_bytes"] > 0).all(), "a free carries the size of its alloc"
+    assert list(trace.events(columns=["requested_bytes", "seq"]).columns) == ["requested_bytes", "seq"]
     with pytest.raises(ValueError, match="colour"):
         trace.events(columns=["colour"])
     # In chunks they are the same.
-    pd.testing.assert_frame_equal(pd.concat(trace.iter_events(1), ignore_index=True), events)
+    pd.testing.assert_frame_equal(pd.concat(trace.events(chunk=1), ignore_index=True), events)
 
 
-def test_sites_by_line_stack_function_and_file(trace: alloctrace.Trace) -> None:
-    sites = trace.sites().set_index("line")
-    small = sites.loc[line_with("return torch.empty(10, dtype=torch.uint8)", PROGRAM)]
-    assert (small["allocations"], small["bytes"], small["live_bytes"], small["live_blocks"]) == (4, 40, 40, 4)
+def test_usage_by_line_stack_function_and_file(trace: alloctrace.Trace) -> None:
+    usage = trace.usage().set_index("line")
+    small = usage.loc[line_with("return torch.empty(10, dtype=torch.uint8)", PROGRAM)]
+    assert (small["allocations"], small["total_bytes"], small["live_bytes"], small["live_blocks"]) == (4, 40, 40, 4)
     assert small["function"] == "small" and small["source"] == "    return torch.empty(10, dtype=torch.uint8)"
-    large = sites.loc[line_with("return torch.empty(1000, dtype=torch.uint8)", PROGRAM)]
-    assert (large["allocations"], large["bytes"], large["live_bytes"], large["largest"]) == (8, 8000, 0, 1000)
+    large = usage.loc[line_with("return torch.empty(1000, dtype=torch.uint8)", PROGRAM)]
+    columns = ["allocations", "total_bytes", "live_bytes", "largest_bytes"]
+    assert large[columns].tolist() == [8, 8000, 0, 1000]
     # What torch.nn allocates belongs to the user's line that called it.
-    layer = sites.loc[line_with('return torch.nn.Linear(2, 3, bias=False, device="cpu")', PROGRAM)]
+    layer = usage.loc[line_with('return torch.nn.Linear(2, 3, bias=False, device="cpu")', PROGRAM)]
     assert layer["live_bytes"] == 24 and layer["user"]
     frames = trace.frames(layer["stack_id"])
     assert "linear.py" in frames[0].filename + frames[1].filename and frames[-1].function == "<module>"
-    total = trace.sites()["bytes"].sum()
+    total = trace.usage()["total_bytes"].sum()
     for by in ("stack", "function", "file"):
-        assert trace.sites(by=by)["bytes"].sum() == total
-    assert len(trace.sites(by="file")) == 1
-    functions = trace.sites(by="function").set_index("function")
+        assert trace.usage(by=by)["total_bytes"].sum() == total
+    assert len(trace.usage(by="file")) == 1
+    functions = trace.usage(by="function").set_index("function")
     assert functions.loc["large", "allocations"] == 8
     # large() is called from two lines: two stacks, one line.
-    stacks = trace.sites(by="stack")
+    stacks = trace.usage(by="stack")
     assert (stacks["function"] == "large").sum() == 2
     with pytest.raises(ValueError, match="colour"):
-        trace.sites(by="colour")
+        trace.usage(by="colour")
 
 
 def test_live_memory_at_steps_marks_and_peak_is_what_the_program_holds(trace: alloctrace.Trace) -> None:
     assert list(trace.steps()["live_bytes"]) == [10, 20, 30, 40]
     assert list(trace.marks()["name"]) == ["after the layer"]
-    assert sorted(trace.live()["nbytes"]) == [10, 10, 10, 10, 24]
-    assert sorted(trace.live(at="step:1")["nbytes"]) == [10, 10]
+    assert sorted(trace.live()["requested_bytes"]) == [10, 10, 10, 10, 24]
+    assert sorted(trace.live(at="step:1")["requested_bytes"]) == [10, 10]
     assert list(trace.live(at="step:1")["step"]) == [0, 1]
-    assert trace.live(at="peak")["nbytes"].max() == 5000
-    assert trace.peak().bytes == 5064 == trace.live(at="peak")["nbytes"].sum()
-    assert trace.live(at=trace.peak().seq - 1)["nbytes"].sum() == 64
-    assert trace.live(at="mark:after the layer")["nbytes"].sum() == 64
-    assert trace.sites(at="peak")["live_bytes"].sum() == 5064
+    assert trace.live(at="peak")["requested_bytes"].max() == 5000
+    assert trace.peak().bytes == 5064 == trace.live(at="peak")["requested_bytes"].sum()
+    assert trace.live(at=trace.peak().seq - 1)["requested_bytes"].sum() == 64
+    assert trace.live(at="mark:after the layer")["requested_bytes"].sum() == 64
+    assert trace.usage("peak")["live_bytes"].sum() == 5064
 
 
 @pytest.mark.parametrize("points", [1, 7, 1999])
@@ -109,34 +110,34 @@ def test_a_timeline_of_any_number_is_that_of_all_intervals(trace: alloctrace.Tra
             assert [*table[name]] == [*groups[name].min()]
         elif name.endswith("_max"):
             assert [*table[name]] == [*groups[name].max()]
-        elif name not in ("seq", "time_ns", "device", "outside", "external_fragmentation"):
+        elif name not in ("seq", "time_ns", "device", "outside_bytes", "external_fragmentation"):
             assert [*table[name]] == [*groups[name].last()]
-    assert [*table["seq"]] == [group.loc[group["allocated_max"].idxmax(), "seq"] for _, group in groups]
+    assert [*table["seq"]] == [group.loc[group["allocated_bytes_max"].idxmax(), "seq"] for _, group in groups]
     lengths = [*table["time_ns"].diff()[1:], trace.end_ns - table["time_ns"].iloc[-1]]
     assert max(lengths) - min(lengths) <= (trace.end_ns - trace.begin_ns) / 60_000 + 2
 
 
 @pytest.mark.parametrize("points", [60_001, 180_000])
 def test_a_timeline_finer_than_what_is_measured_repeats_it(trace: alloctrace.Trace, points: int) -> None:
-    replay = trace.replay
+    replay = trace._recorded.replay
     measured, table = trace.timeline(60_000), trace.timeline(points)
-    assert trace.replay is replay and len(table) == points
+    assert trace._recorded.replay is replay and len(table) == points
     begins = table["time_ns"]
     assert begins.is_monotonic_increasing
     rows = measured["time_ns"].searchsorted(begins, side="right") - 1
     # An interval that reaches into the next of those that were measured shows both.
     following = (rows + 1).clip(max=len(measured) - 1)
-    for name in ("requested", "blocks", "requested_max", "requested_min"):
+    for name in ("requested_bytes", "blocks", "requested_bytes_max", "requested_bytes_min"):
         here, after = measured[name].to_numpy()[rows], measured[name].to_numpy()[following]
         either = {"_max": here.clip(min=after), "_min": here.clip(max=after)}.get(name[-4:], after)
         found = table[name].to_numpy()
         assert ((found == here) | (found == either)).all()
-    assert table["requested_max"].max() == 5064 and table["requested"].iloc[-1] == 64
+    assert table["requested_bytes_max"].max() == 5064 and table["requested_bytes"].iloc[-1] == 64
 
 
 def test_a_timeline_of_one_point_is_at_the_peak_and_one_of_none_is_refused(trace: alloctrace.Trace) -> None:
     [point] = trace.timeline(1).to_dict("records")
-    assert (point["seq"], point["requested_max"], point["requested"]) == (trace.peak().seq, 5064, 64)
+    assert (point["seq"], point["requested_bytes_max"], point["requested_bytes"]) == (trace.peak().seq, 5064, 64)
     with pytest.raises(ValueError, match="0"):
         trace.timeline(0)
 
@@ -146,7 +147,7 @@ def test_user_paths_turn_a_library_into_user_code(trace: alloctrace.Trace) -> No
 
     folder = str(Path(torch.__file__).parent)
     own = alloctrace.load(trace.path, user_paths=[folder])
-    assert any(filename.startswith(folder) for filename in own.sites()["filename"])
+    assert any(filename.startswith(folder) for filename in own.usage()["filename"])
 
 
 def test_unknown_stack_or_spool_is_refused_and_stack_zero_is_empty(trace: alloctrace.Trace) -> None:
