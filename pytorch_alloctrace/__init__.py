@@ -38,7 +38,6 @@ from .errors import (
 
 if _TYPE_CHECKING:
     from .analysis.leaks.leak_report import LeakReport
-    from .analysis.usage.comparison import compare
     from .converting.convert import convert
     from .live.changes import Changes, changes
     from .live.footprint import Footprint, footprint
@@ -62,7 +61,7 @@ if _TYPE_CHECKING:
         step,
     )
     from .report.timeline import plot_timeline
-    from .trace import Trace, finish, load
+    from .trace import Trace, compare, finish, load
 
 __version__ = "0.1.0"
 
@@ -124,7 +123,7 @@ _ON_FIRST_USE = {
     "Session": ".recording.session",
     "Trace": ".trace",
     "changes": ".live.changes",
-    "compare": ".analysis.usage.comparison",
+    "compare": ".trace",
     "convert": ".converting.convert",
     "diagnose": ".notebook",
     "disable": ".recording.session",

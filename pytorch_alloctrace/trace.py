@@ -54,6 +54,38 @@ def load(
     return trace
 
 
+def compare(
+    trace_a: Trace, trace_b: Trace, *, at: Position = "peak", device: str | None = None, by: str = "line"
+) -> pd.DataFrame:
+    """Return what two runs hold at a position of each, matched by site, the largest change first, in requested bytes.
+
+    A site is the same if file (by its path within the program's working directory, else by the last parts of its path),
+    function and source text are; a line whose text was changed is matched with the nearest line of its function. By
+    "stack" only the frames of user code count, and stacks that have the same frames are one row.
+
+    Args:
+        trace_a: The trace of the run before.
+        trace_b: The trace of the run after.
+        at: A position of both, as in `Trace.live`.
+        device: As in `Trace.live`; default all.
+        by: As in `Trace.usage` at a position, except "call".
+
+    Returns:
+        Columns: match ("same", "near": the nearest line, "new": only in trace_b, "gone": only in trace_a), filename (as
+        trace_b has it), line_before, line_after (<NA> if there is none), function, source_before, source_after, user,
+        stack_id_before, stack_id_after (for `frames` of each trace: the stack with the most bytes); by "role", "age"
+        and "phase" those that name it; live_bytes_before, live_bytes_after, change_bytes, live_blocks_before,
+        live_blocks_after.
+
+    Raises:
+        PositionError: A trace does not have the position.
+        TraceError: Neither trace has the device.
+    """
+    from .analysis.usage import comparison
+
+    return comparison.compare(trace_a._recorded, trace_b._recorded, at=at, device=device, by=by)
+
+
 class Trace:
     """A trace, opened for reading by `load`. What it holds besides DataFrames is in `RecordedTrace`."""
 
@@ -540,4 +572,4 @@ class Trace:
         return self._recorded.replay.verification(self.integrity)
 
 
-__all__ = ["AUTOGRAD_COLUMNS", "EVENT_COLUMNS", "Finished", "Frame", "Integrity", "Trace", "finish", "load"]
+__all__ = ["AUTOGRAD_COLUMNS", "EVENT_COLUMNS", "Finished", "Frame", "Integrity", "Trace", "compare", "finish", "load"]

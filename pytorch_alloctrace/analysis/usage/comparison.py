@@ -64,18 +64,7 @@ def compare(
     device: str | None = None,
     by: str = "line",
 ) -> pd.DataFrame:
-    """What two runs hold at a position of each, matched by site, the largest change first, in requested bytes.
-
-    at, by, device: as in `Trace.composition`. A site is the same if file (by its path within the program's working
-    directory, else by the last parts of its path), function and source text are; a line whose text was changed is
-    matched with the nearest one of its function. Columns: match ("same", "near": the nearest line, "new": only in
-    trace_b, "gone": only in trace_a), filename (as trace_b has it), line_before, line_after (<NA> if there is
-    none), function, source_before, source_after, user, stack_id_before, stack_id_after (for
-    `frames` of each trace: the one with the most bytes); by "role", "age" and "phase": those that name it;
-    live_bytes_before, live_bytes_after, change_bytes, live_blocks_before, live_blocks_after. By "stack" only the frames
-    of user code count, and stacks that have the same ones are one row. Raises PositionError if one of the traces does
-    not have the position, TraceError for a device that neither has.
-    """
+    """See `pytorch_alloctrace.compare`."""
     if device is not None:
         device = named_device(device, [*dict.fromkeys([*trace_b.known_devices, *trace_a.known_devices])])
     if device is not None and not any(has_position(trace, at, device) for trace in (trace_a, trace_b)):
