@@ -210,8 +210,8 @@ def _of_devices(
 ) -> pd.DataFrame:
     """Return the tables of one device or all, by type and index, one after another, with the column device."""
     until, device = trace.first_event_after(at, device), trace.named_device(device)
-    devices = trace.replay.devices
-    in_order = sorted(devices, key=lambda name: (devices[name].device_type, devices[name].device_index))
+    timelines = trace.replay.devices
+    in_order = sorted(timelines, key=lambda name: (timelines[name].device_type, timelines[name].device_index))
     frames = []
     for name in [device] if device else in_order:
         table = table_of(until, name)
