@@ -56,7 +56,7 @@ def _totals(trace: RecordedTrace, ranges: Sequence[Range], device: str | None) -
         for name, table in trace.replay.role_allocations(within.first, within.end).items()
         if device in (None, name)
     ]
-    made = pd.concat(frames or [no_rows(("role", *_SUMS, "largest_bytes"))]).groupby("role", observed=False)
+    made = pd.concat(frames or [no_rows(("role", *_SUMS, "largest_bytes"))]).groupby("role", observed=True)
     table = _live(trace, ranges[-1].end, device)
     for name in _SUMS:
         table[name] = made[name].sum().reindex(table.index, fill_value=0).astype(np.int64)
