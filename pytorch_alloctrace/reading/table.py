@@ -116,6 +116,7 @@ def _series(name: str, column: Column) -> Any:
         return pd.arrays.IntegerArray(column.data, missing)
     if column.dtype == np.int8 and name in _CATEGORIES:
         return pd.Categorical.from_codes(column, dtype=pd.CategoricalDtype([*_CATEGORIES[name]]))
-    if column.dtype == object and name not in _OBJECTS:
-        return pd.Series(column, dtype=pd.Series([""]).dtype)  # text: a type of its own since pandas 3
+    if column.dtype == object:
+        # Text has a type of its own since pandas 3, which infers that type for a column of source lines, too.
+        return pd.Series(column, dtype=object if name in _OBJECTS else pd.Series([""]).dtype)
     return column
