@@ -47,11 +47,11 @@ def test_what_is_exact_is_what_the_whole_trace_says(recorded: Path, tmp_path: Pa
     whole = alloctrace.load(recorded / f"{name}.alloctrace")
     previous = Path(whole.path)
     for share in (0.3, 0.9):  # the second is the first, folded further
-        until = int(whole.end_seq * share)
+        until = int(whole.integrity.events * share)
         done = alloctrace.fold(previous, tmp_path / f"{share}.alloctrace", until=until - 1)
         folded = alloctrace.load(done.trace)
         assert done.until == until == folded.integrity.folded_until and done.events == until
-        assert folded.integrity.state == "complete" and len(folded.events()) == whole.end_seq - until
+        assert folded.integrity.state == "complete" and len(folded.events()) == whole.integrity.events - until
         assert differences(whole, folded) == []
         previous = done.trace
 
@@ -79,10 +79,10 @@ def test_who_follows_a_recording_begins_with_its_fold(tmp_path: Path) -> None:
             (weight @ weight).sum().backward()
             kept.append(torch.empty(1000))
     whole = alloctrace.load(tmp_path / "whole.alloctrace")
-    assert whole.stack_totals()["stack_id"].gt(0).any()
-    alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=whole.end_seq // 2)
+    assert whole.usage()["stack_id"].gt(0).any()
+    alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=whole.integrity.events // 2)
     (seen,) = Following(tmp_path / "f.alloctrace").advance().devices
-    assert seen.counts.requested == whole.live()["nbytes"].sum() > 20 * 4000
+    assert seen.counts.requested == whole.live()["requested_bytes"].sum() > 20 * 4000
     assert seen.counts.peak_allocated == whole.peak().bytes
 
 
@@ -97,7 +97,7 @@ def test_blocks_of_more_kinds_than_are_numbered(tmp_path: Path) -> None:
 
 def test_steps_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
     _, folded = fold_bytes(tmp_path, steps_of_many_devices(70_000))
-    assert len(folded.steps()) < 40_000 and folded.positions.step_count == 70_000
+    assert len(folded.steps()) < 40_000 and folded._recorded.positions.step_count == 70_000
     assert "70,000 steps" in run_analyze(tmp_path, "diagnose", "f.alloctrace", "--device", "cuda:3")
 
 
@@ -105,7 +105,7 @@ def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> 
     previous = tmp_path / "whole.alloctrace"
     previous.write_bytes(refused_requests(12))
     whole = alloctrace.load(previous)
-    requests = sorted(whole.refused_requests)
+    requests = sorted(whole._recorded.refused_requests)
     for name, until in (("once", requests[-5]), ("twice", requests[-1])):  # the second folds the fold
         alloctrace.fold(previous, tmp_path / f"{name}.alloctrace", until=until)
         previous = tmp_path / f"{name}.alloctrace"
@@ -123,7 +123,7 @@ def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> 
 
 def test_refused_requests_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
     _, folded = fold_bytes(tmp_path, refused_requests(600))
-    assert len(folded.refused_requests) == 512
+    assert len(folded._recorded.refused_requests) == 512
     process = run_command(tmp_path, ["oom", "f.alloctrace"])
     assert process.returncode == 0
     assert "598 requests of the folded part ran out of memory" in " ".join(process.stderr.split())
@@ -156,7 +156,7 @@ def test_a_fold_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> N
 
 def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path) -> None:
     whole = alloctrace.load(recorded / "plain_training.alloctrace")
-    until = whole.end_seq // 2
+    until = whole.integrity.events // 2
     folded = alloctrace.load(alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=until - 1).trace)
     step = int(whole.steps()["step"].iloc[2])
     peak = folded.peak().seq
@@ -165,7 +165,7 @@ def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path)
         lambda: folded.live(until // 2 if until // 2 != peak else peak - 1),
         lambda: folded.live(f"step:{step}"),
         lambda: folded.peak(since=f"step:{step}", until=f"step:{step + 1}"),
-        lambda: folded.lifetimes(since=f"step:{step}"),
+        lambda: folded.usage(since=f"step:{step}"),
     ):
         with pytest.raises(alloctrace.FoldedError, match=f"{until - 1:,}|{until - 1}|{until:,}"):
             ask()
@@ -198,19 +198,20 @@ def test_damage_before_a_fold_is_not_forgotten(recorded: Path, tmp_path: Path) -
     (tmp_path / "damaged.alloctrace").write_bytes(data)
     with pytest.warns(alloctrace.IncompleteTraceWarning):
         damaged = alloctrace.load(tmp_path / "damaged.alloctrace")
-    assert damaged.integrity.state == "corrupt" and damaged.end_seq > 100
-    done = alloctrace.fold(damaged.path, tmp_path / "f.alloctrace", until=damaged.end_seq - 10)
+    end = damaged._recorded.end_seq
+    assert damaged.integrity.state == "corrupt" and end > 100
+    done = alloctrace.fold(damaged.path, tmp_path / "f.alloctrace", until=end - 10)
     with pytest.warns(alloctrace.IncompleteTraceWarning):
         folded = alloctrace.load(done.trace)
     assert (folded.integrity.state, folded.integrity.corrupt_bytes) == ("corrupt", damaged.integrity.corrupt_bytes)
     # The fold itself.
-    good = alloctrace.fold(path, tmp_path / "good.alloctrace", until=damaged.end_seq - 10).trace
+    good = alloctrace.fold(path, tmp_path / "good.alloctrace", until=end - 10).trace
     data = bytearray(good.read_bytes())
     data[len(data) // 2] ^= 0xFF
     (tmp_path / "bad.alloctrace").write_bytes(data)
     with pytest.warns(alloctrace.IncompleteTraceWarning):
         bad = alloctrace.load(tmp_path / "bad.alloctrace")
-    assert bad.integrity.state == "corrupt" and bad.integrity.missing_events >= damaged.end_seq - 10
+    assert bad.integrity.state == "corrupt" and bad.integrity.missing_events >= end - 10
 
 
 # Made-up traces
@@ -314,10 +315,10 @@ def test_a_hostile_fold_is_an_error_or_is_read(tmp_path: Path, data: st.DataObje
     changed.write_bytes(content)
     try:
         trace = alloctrace.load(changed)
-        trace.stack_totals()
+        trace.usage()
         trace.live()
         trace.timeline(10)
         trace.leaks()
-        trace.peak().composition  # noqa: B018
+        trace.peak().usage()
     except alloctrace.AlloctraceError:
         pass

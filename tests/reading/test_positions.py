@@ -39,9 +39,9 @@ def rows_of(choices: list[str]) -> list[dict[str, int]]:
 def live_after(events: pd.DataFrame) -> dict[int, int]:
     """What is live after these events, by address."""
     live: dict[int, int] = {}
-    for kind, address, nbytes in zip(events["kind"], events["address"], events["nbytes"], strict=True):
+    for kind, address, size in zip(events["kind"], events["address"], events["requested_bytes"], strict=True):
         if kind == "alloc":
-            live[int(address)] = int(nbytes)
+            live[int(address)] = int(size)
         elif kind == "free_requested":
             live.pop(int(address), None)
     return live
@@ -53,18 +53,18 @@ def test_ranges_divide_the_events(tmp_path: Path, choices: list[str], data: Any)
     rows = rows_of(choices)
     trace = make_trace(tmp_path / "t.alloctrace", rows)
     steps = len(trace.steps())
-    positions = ["end", *range(-1, trace.end_seq), "0.0s"]
+    positions = ["end", *range(-1, len(rows)), "0.0s"]
     positions += [f"step:{number}" for number in range(steps + 1 if steps else 0)]
     positions += [f"mark:{name}" for name in trace.marks()["name"].unique()]
     positions += ["peak", "peak:reserved"] if "alloc" in choices else []
     a, b = data.draw(st.sampled_from(positions), label="a"), data.draw(st.sampled_from(positions), label="b")
-    a, b = sorted((a, b), key=trace.first_event_after)
+    a, b = sorted((a, b), key=trace._recorded.first_event_after)
     everything = trace.events()
     parts = [trace.events(until=a), trace.events(since=a, until=b), trace.events(since=b)]
     assert [seq for part in parts for seq in part["seq"]] == everything["seq"].tolist() == list(range(len(rows)))
     for at, before in ((a, parts[0]), (b, trace.events(until=b))):
-        assert trace.live(at).set_index("address")["nbytes"].to_dict() == live_after(before)
-        assert before["seq"].tolist() == list(range(trace.first_event_after(at)))
+        assert trace.live(at).set_index("address")["requested_bytes"].to_dict() == live_after(before)
+        assert before["seq"].tolist() == list(range(trace._recorded.first_event_after(at)))
 
 
 def test_a_step_ends_with_its_event(tmp_path: Path) -> None:
@@ -76,9 +76,20 @@ def test_a_step_ends_with_its_event(tmp_path: Path) -> None:
     assert list(trace.events(since="step:1", until=f"mark:{name}")["kind"]) == ["mark"]
     assert list(trace.events(since=f"mark:{name}")["kind"]) == ["alloc"]
     assert trace.events(since="step:2").empty and trace.events(since="end").empty
-    assert len(trace.events(until="step:2")) == trace.end_seq == trace.integrity.events
+    assert len(trace.events(until="step:2")) == trace.integrity.events
     long_ago = datetime.datetime(2001, 1, 1)
-    for wrong in ("soon", "step:7", "mark:none", "step:", "5e-05s", trace.end_seq, 10**9, -2, "99.5s", long_ago):
+    for wrong in (
+        "soon",
+        "step:7",
+        "mark:none",
+        "step:",
+        "5e-05s",
+        trace.integrity.events,
+        10**9,
+        -2,
+        "99.5s",
+        long_ago,
+    ):
         with pytest.raises(alloctrace.PositionError):
             trace.events(since=wrong)
         with pytest.raises(alloctrace.PositionError):
@@ -88,7 +99,7 @@ def test_a_step_ends_with_its_event(tmp_path: Path) -> None:
 def test_event_numbers_need_no_replay(tmp_path: Path) -> None:
     trace = make_trace(tmp_path / "t.alloctrace", rows_of(["alloc", "step", "alloc"]))
     assert len(trace.events(since=1, until="end", columns=("seq",))) == 2
-    assert "replay" not in vars(trace)
+    assert "replay" not in vars(trace._recorded)
 
 
 def test_a_condition_in_the_first_instant_of_a_run(tmp_path: Path) -> None:
@@ -119,8 +130,9 @@ def test_last_steps_of_a_damaged_trace_are_measured_up_to_its_end(tmp_path: Path
     trace = alloctrace.load(path)
 
     assert trace.integrity.missing_events == sum(block.count for block in damaged_blocks) > 0
-    assert trace.end_seq == trace.events()["seq"].iloc[-1] + 1 > trace.integrity.events
-    [larger] = trace.lifetimes().query("largest == 4096")["allocations_per_step"]
+    recorded = trace._recorded
+    assert recorded.end_seq == trace.events()["seq"].iloc[-1] + 1 > trace.integrity.events
+    [larger] = trace.usage().query("largest_bytes == 4096")["allocations_per_step"]
     assert larger > 0
-    assert trace.first_event_after("end") == trace.end_seq
-    assert trace.positions.step_at(trace.end_seq - 1) == 39
+    assert recorded.first_event_after("end") == recorded.end_seq
+    assert recorded.positions.step_at(recorded.end_seq - 1) == 39

@@ -20,6 +20,7 @@ from marked_programs import run_analyze
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.replay import Replay
 from pytorch_alloctrace.reading.sites import group_stacks
 
 PROGRAM = """
@@ -54,14 +55,14 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
     with alloctrace.region("refused"):
         refuse()
 """
-SERIES_ONLY = {"name", "nbytes"}
-"""A Series has these and a DataFrame does not: `table.nbytes` is the column. Only of a row that was made a Series is
-`row.nbytes` something else than `row["nbytes"]`."""
+SERIES_ONLY = {"name"}
+"""A Series has this attribute and a DataFrame does not: `table.name` is the column. Only of a row as a Series is
+`row.name` something else than `row["name"]`."""
 EVENT_IDS = {"thread", "stack_id", "forward_stack_id"}
 """Half as wide in the table that has the most rows."""
-UNSIGNED = {"address", "segment", "range"}
 STACKS_BY = ("line", "stack", "function", "file")
-MEMORY_BY = (*STACKS_BY, "role", "age", "phase")
+RANGES_BY = (*STACKS_BY, "role")
+MEMORY_BY = (*RANGES_BY, "age", "phase")
 PUBLIC = {name: getattr(alloctrace.Trace, name) for name in dir(alloctrace.Trace) if not name.startswith("_")}
 Tables = Iterator[tuple[str, pd.DataFrame]]
 
@@ -80,21 +81,19 @@ def full_tables(trace: alloctrace.Trace) -> Tables:
     """Yield all tables, each with the expression that makes it; none may be empty."""
     for at in ("end", "peak"):
         yield from tables_at(trace, at)
-        yield "stack_totals, device", trace.stack_totals(at, device="cuda:0")
     yield from tables_up_to(trace, "end")
-    yield "role_totals since", trace.role_totals(since="step:3", until="step:9")
-    for by in STACKS_BY:
-        yield f"lifetimes since by {by}", trace.lifetimes(by=by, since="step:3", until="step:9")
+    for by in RANGES_BY:
+        yield f"usage since by {by}", trace.usage(by=by, since="step:3", until="step:9")
     for by in MEMORY_BY:
         yield f"diff by {by}", trace.diff("step:3", "step:9", by=by)
     peak = trace.peak()
-    for name in ("composition", "phases", "ages", "roles"):
-        yield f"peak, {name}", getattr(peak, name)
+    for by in (*MEMORY_BY, "call"):
+        yield f"usage at by {by}", peak.usage(by)
     yield from tables_of_fragmentation(trace.fragmentation("mark:half"))
     yield from tables_of_the_run(trace)
     yield "driver_memory", trace.driver_memory()
     yield "annotate", trace.annotate("program.py")
-    yield "leaks, sites", pd.DataFrame(trace.leaks()["sites"].iloc[0])
+    yield "leaks, sites", pd.DataFrame(trace.leaks().to_frame()["sites"].iloc[0])
 
 
 def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Tables:
@@ -111,20 +110,19 @@ def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Tables:
     yield from tables_of_fragmentation(trace.fragmentation(-1))
     # In the first segment is no block when it was made: segments, and nothing that pins them.
     of_segment = trace.fragmentation(int(trace.events(kinds=("segment_alloc",))["seq"].iloc[0]))
-    yield "fragmentation, pinners", of_segment.pinners
-    yield "fragmentation, pinners_by_line", of_segment.pinners_by_line
+    yield "fragmentation, pinners", of_segment.pinners.to_frame()
+    yield "fragmentation, pinners_by_line", of_segment.pinners_by_line.to_frame()
     # Nothing is allocated in the last event of a recording, the allocator's state.
-    yield "lifetimes since by line", trace.lifetimes(since=int(trace.events()["seq"].iloc[-2]), by="line")
+    yield "usage since by line", trace.usage(since=int(trace.events()["seq"].iloc[-2]), by="line")
     yield "driver_memory", trace.driver_memory()[:0]
 
 
 def tables_at(trace: alloctrace.Trace, at: int | str) -> Tables:
-    for name in ("live", "blocks", "segments", "stack_totals"):
+    for name in ("live", "blocks", "segments"):
         yield name, getattr(trace, name)(at)
-    for by in STACKS_BY:
-        yield f"sites by {by}", trace.sites(at, by=by)
+    for by in (*MEMORY_BY, "call"):
+        yield f"usage at by {by}", trace.usage(at, by=by)
     for by in MEMORY_BY:
-        yield f"composition by {by}", trace.composition(at, by=by)
         yield f"compare by {by}", alloctrace.compare(trace, trace, at=at, by=by)
 
 
@@ -132,22 +130,21 @@ def tables_up_to(trace: alloctrace.Trace, until: int | str) -> Tables:
     columns = (*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS)
     yield "events", trace.events(until=until)
     yield "events, all columns", trace.events(columns=columns, until=until)
-    yield "role_totals", trace.role_totals(until=until)
-    for by in STACKS_BY:
-        yield f"lifetimes by {by}", trace.lifetimes(by=by, until=until)
+    for by in RANGES_BY:
+        yield f"usage by {by}", trace.usage(by=by, until=until)
 
 
 def tables_of_the_run(trace: alloctrace.Trace) -> Tables:
-    for name in ("timeline", "role_timeline", "named_blocks", "steps", "marks", "regions", "leaks"):
+    for name in ("timeline", "steps", "marks", "threads", "hardware"):
         yield name, getattr(trace, name)()
-    yield "regions, with peaks", trace.regions(peaks=True)
-    yield "threads", trace.threads
-    yield "hardware", trace.hardware
+    yield "timeline by role", trace.timeline(by="role")
+    yield "marks, with peaks", trace.marks(peaks=True)
+    yield "leaks", trace.leaks().to_frame()
 
 
 def tables_of_fragmentation(fragmentation: Any) -> Tables:
     for name in ("segments", "pools", "free_pieces", "pinners", "pinners_by_line"):
-        yield f"fragmentation, {name}", getattr(fragmentation, name)
+        yield f"fragmentation, {name}", getattr(fragmentation, name).to_frame()
 
 
 def test_empty_table_has_dtypes_of_full_one(trace: alloctrace.Trace, full: list[tuple[str, pd.DataFrame]]) -> None:
@@ -168,10 +165,10 @@ def test_empty_table_has_dtypes_of_full_one(trace: alloctrace.Trace, full: list[
 
 
 def public_tables() -> set[str]:
-    """Return the methods and properties of Trace that return a table."""
-    types = {name: getattr(getattr(member, "func", member), "__annotations__", {}) for name, member in PUBLIC.items()}
-    names = {name for name, annotations in types.items() if annotations.get("return") == "pd.DataFrame"}
-    assert {"events", "live", "hardware", "lifetimes"} <= names
+    """Return the methods of Trace that return a table."""
+    types = {name: getattr(member, "__annotations__", {}) for name, member in PUBLIC.items()}
+    names = {name for name, annotations in types.items() if annotations.get("return", "").startswith("pd.DataFrame")}
+    assert {"events", "live", "hardware", "usage"} <= names
     return names
 
 
@@ -181,16 +178,12 @@ def test_columns_hide_no_attribute_of_a_table(full: list[tuple[str, pd.DataFrame
 
 
 def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace.Trace) -> None:
-    needed = {"first_event_after": ("end",), "time_ns": ("peak",), "diff": ("step:3", "end")}
-    needed |= {"range": ("step:3",), "named_device": (), "annotate": ("program.py",)}
-    needed["predicted"] = ([],)
+    needed: dict[str, tuple[Any, ...]] = {"diff": ("step:3", "end"), "annotate": ("program.py",)}
     needed["export"] = (Path(trace.path).with_suffix(".txt"), "collapsed")
     functions = {name: member for name, member in PUBLIC.items() if inspect.isfunction(member)}
     with_device = [name for name, function in functions.items() if "device" in inspect.signature(function).parameters]
-    assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "lifetimes"} - {*with_device} == {"events"}
+    assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "usage"} - {*with_device} == {"events"}
     for name in with_device:
-        if name == "plot_timeline":  # draws what `timeline` returns
-            continue
         ask = functools.partial(getattr(trace, name), *needed.get(name, ()))
         with pytest.raises(alloctrace.TraceError, match=r"no device 'cuda:7' was recorded, only cuda:0, cpu"):
             ask(device="cuda:7")
@@ -212,10 +205,8 @@ def test_integers_of_tables_are_signed(full: list[tuple[str, pd.DataFrame]]) -> 
     for name, table in full:
         for column, dtype in table.dtypes.items():
             if isinstance(dtype, np.dtype) and dtype.kind in "iu":
-                allowed = (np.int64, np.uint64) if column in UNSIGNED else (np.int64,)
-                if name.startswith("events") and column in EVENT_IDS:
-                    allowed = (np.int32,)
-                assert dtype in allowed, (name, column, dtype)
+                narrow = name.startswith("events") and column in EVENT_IDS
+                assert dtype == (np.int32 if narrow else np.int64), (name, column, dtype)
             elif isinstance(dtype, pd.api.extensions.ExtensionDtype) and dtype.kind in "iu":
                 narrow = name.startswith("events") and column == "step"
                 assert dtype == (pd.Int32Dtype() if narrow else pd.Int64Dtype()), (name, column, dtype)
@@ -228,8 +219,8 @@ def test_a_table_of_many_events_is_made_in_two_passes(
     for options in ({}, {"kinds": ("alloc", "free_completed")}, {"since": "step:1"}, {"since": "end"}):
         expected = trace.events(columns=columns, **options)  # type: ignore[arg-type]
         with monkeypatch.context() as patched:
-            patched.setattr("pytorch_alloctrace.reading.recorded._LARGE", 0)
-            patched.setattr("pytorch_alloctrace.reading.recorded._CHUNK", 10)
+            patched.setattr("pytorch_alloctrace.reading.event_tables._LARGE", 0)
+            patched.setattr("pytorch_alloctrace.reading.event_tables._CHUNK", 10)
             found = trace.events(columns=columns, **options)  # type: ignore[arg-type]
         pd.testing.assert_frame_equal(found, expected)
         with pytest.raises(ValueError, match="no events of kind"):
@@ -248,19 +239,19 @@ def test_steps_keep_their_numbers(tmp_path: Path) -> None:
 
 def test_sums_that_wrap_are_sorted_all_the_same(trace: alloctrace.Trace) -> None:
     """A damaged trace may have such sizes."""
-    totals = trace.stack_totals()
+    stacks, totals = trace._recorded.stacks, trace._recorded.stack_totals()
     for sizes in ([2**63 - 1, -2], [-(2**63), -(2**63)], [-2, -2]):
-        made = totals.assign(live_bytes=np.resize(sizes, len(totals)), bytes=np.resize(sizes[::-1], len(totals)))
-        assert len(group_stacks(trace.stacks, made, "file"))
+        made = totals.assign(live_bytes=np.resize(sizes, len(totals)), total_bytes=np.resize(sizes[::-1], len(totals)))
+        assert len(group_stacks(stacks, made, "file"))
     lowest = np.zeros(len(totals), dtype=np.int64)
     lowest[0] = -(2**63)
-    sums = [*group_stacks(trace.stacks, totals.assign(live_bytes=lowest), "function")["live_bytes"]]
+    sums = [*group_stacks(stacks, totals.assign(live_bytes=lowest), "function")["live_bytes"]]
     assert len(sums) > 1 and sums == sorted(sums, reverse=True) and sums[-1] == -(2**63)
 
 
 def test_what_is_asked_comes_first_and_the_rest_by_name(trace: alloctrace.Trace) -> None:
     for method, arguments in (
-        (trace.sites, ("end", "cuda:0")),
+        (trace.usage, ("end", "cuda:0")),
         (trace.timeline, (100, "cuda:0")),
         (trace.events, ("step:1",)),
         (trace.leaks, ("cuda:0",)),
@@ -268,35 +259,36 @@ def test_what_is_asked_comes_first_and_the_rest_by_name(trace: alloctrace.Trace)
     ):
         with pytest.raises(TypeError, match="positional"):
             method(*arguments)  # type: ignore[operator]
-    assert trace.peak("reserved", device="cuda:0").bytes == trace.segments("peak:reserved")["total_size"].sum()
+    assert trace.peak("reserved", device="cuda:0").bytes == trace.segments("peak:reserved")["total_bytes"].sum()
     assert trace.ooms(since="mark:half")[0].seq == trace.ooms(last=1)[0].seq and not trace.ooms(until="mark:half")
 
 
 def test_the_number_of_a_peak_costs_no_table(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("live", "segments"):
-        monkeypatch.setattr(type(trace), name, Mock(side_effect=RuntimeError("a table")))
+        monkeypatch.setattr(Replay, name, Mock(side_effect=RuntimeError("a table")))
     peak = trace.peak()
     assert peak.bytes > 0 and "cuda:0" in repr(peak)
     with pytest.raises(RuntimeError, match="a table"):
-        _ = peak.composition
+        peak.usage()
 
 
 def test_blocks_have_the_names_of_their_sites(trace: alloctrace.Trace) -> None:
-    for table, nbytes in ((trace.live(), "nbytes"), (trace.blocks(), "requested_size")):
+    usage = trace.usage()
+    for table in (trace.live(), trace.blocks()):
         used = table[table["line"] > 0]
         for name in ("site", "filename", "function", "line"):
-            sums = used.groupby(name, observed=True)[nbytes].sum()
-            sites = trace.sites()
-            expected = sites[(sites["live_bytes"] > 0) & (sites["line"] > 0)].groupby(name)["live_bytes"].sum()
+            sums = used.groupby(name, observed=True)["requested_bytes"].sum()
+            expected = usage[(usage["live_bytes"] > 0) & (usage["line"] > 0)].groupby(name)["live_bytes"].sum()
             assert sums.to_dict() == expected.to_dict(), name
     free = trace.blocks().query("state == 'inactive'")
     assert len(free) and free[["site", "filename", "function", "line"]].isna().all().all()
     assert {str(dtype) for dtype in trace.live()[["site", "filename", "function"]].dtypes} == {"category"}
-    assert trace.live(0).groupby("site", observed=True)["nbytes"].sum().empty
+    assert trace.live(0).groupby("site", observed=True)["requested_bytes"].sum().empty
 
 
 def test_analyses_pay_for_no_names_of_blocks(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(trace.stacks), "site_columns", Mock(side_effect=RuntimeError("names of sites")))
+    names = Mock(side_effect=RuntimeError("names of sites"))
+    monkeypatch.setattr("pytorch_alloctrace.reading.tables.site_columns", names)
     assert len(trace.leaks()) and trace.peak(since="step:3", until="step:9").bytes
     with pytest.raises(RuntimeError, match="names of sites"):
         trace.live()

@@ -13,7 +13,7 @@ from shared_recordings import run_source
 from steady_clock import make_steady
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.reading.timeline import intervals_of_range
+from pytorch_alloctrace.reading.timeline import in_range
 
 SPANS = 20
 # The same time passes between two ticks: span n is interval n of a timeline of SPANS points. What is allocated in a
@@ -64,9 +64,9 @@ def test_timeline_of_a_range_has_all_intervals_it_touches_and_their_extremes(
 ) -> None:
     assert spans(folder, "--since", "mark:in 5", "--until", "mark:in 7") == [5, 6, 7]
     # The interval in which the range begins has its peak.
-    assert shown(folder, "--since", "mark:in 4", "--until", "mark:in 6")["allocated_max"].max() >= 50 << 20
+    assert shown(folder, "--since", "mark:in 4", "--until", "mark:in 6")["allocated_bytes_max"].max() >= 50 << 20
     within_one = shown(folder, "--since", "mark:in 5", "--until", "mark:in 7", points=1)
-    assert within_one["allocated_max"].tolist() == [trace.peak(device="cpu").bytes]
+    assert within_one["allocated_bytes_max"].tolist() == [trace.peak(device="cpu").bytes]
     # The peak is that of the device.
     assert spans(folder, "--since", "peak", device="cpu") == [*range(4, SPANS)]
     assert spans(folder, "--until", "peak", device="cuda:0") == [*range(13)]
@@ -85,8 +85,9 @@ def test_the_first_and_last_interval_hold_the_ends_of_the_range(trace: alloctrac
     times = dict(zip(trace.events()["seq"], trace.events()["time_ns"], strict=True))
     chance = random.Random(points)
     for _ in range(100):
-        since, until = sorted(chance.sample(range(1, trace.end_seq), 2))
-        found = list(intervals_of_range(table, trace.time_ns(since), trace.time_ns(until))["time_ns"])
+        since, until = sorted(chance.sample(range(1, trace.integrity.events), 2))
+        bounds = trace._recorded.time_ns(since), trace._recorded.time_ns(until)
+        found = list(table["time_ns"][in_range(table, *bounds)])
         first, last = begins.index(found[0]), begins.index(found[-1])
         assert found == begins[first : last + 1]
         assert begins[first] <= times[since] < begins[first + 1], (since, until)

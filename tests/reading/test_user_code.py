@@ -103,7 +103,7 @@ def sources(trace: alloctrace.Trace) -> dict[int, tuple[str, int, str]]:
     """File, line and function of each site on the CPU, by its bytes."""
     return {
         row.live_bytes: (Path(row.filename).name, row.line, row.function)
-        for row in trace.sites(device="cpu").itertuples()
+        for row in trace.usage(device="cpu").itertuples()
     }
 
 
@@ -112,7 +112,7 @@ def test_lines_are_named_as_a_user_knows_them(folder: Path) -> None:
     trace = alloctrace.load(folder / "run.alloctrace")
     places = sources(trace)
     assert places[4000] == ("In[7]", 3, "<module>") and places[4008] == ("In[3]", 1, "<module>")
-    assert trace.sites(device="cpu").query("live_bytes == 4000")["source"].item() == "kept = [torch.empty(1000)]"
+    assert trace.usage(device="cpu").query("live_bytes == 4000")["source"].item() == "kept = [torch.empty(1000)]"
     bare = sources(alloctrace.load(folder / "bare.alloctrace"))
     assert [bare[4000][0], bare[4004][0], bare[4008][0]] == ["cell#1", "cell#2", "In[3]"]
     for size, comment in ((4012, "what torch.compile made"), (480_000, "what torch.fx made")):
@@ -230,6 +230,6 @@ def test_the_script_that_starts_a_program_is_no_caller(folder: Path) -> None:
     for name in ("launch", "own"):
         run_with_library(folder, f"bin/{name}", name, fresh=True)
         trace = alloctrace.load(folder / f"{name}.alloctrace")
-        callers[name] = [Path(file).name for file in trace.tree("peak").table["filename"]]
+        callers[name] = [Path(file).name for file in trace.usage("peak", by="call")["filename"]]
         assert len(trace.frames(int(trace.live("peak")["stack_id"].iloc[0]))) == 2
     assert callers == {"launch": ["launched.py"], "own": ["own", "launched.py"]}
