@@ -24,6 +24,7 @@ pytestmark = [
 ]
 EXAMPLES = 400 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 20
 
+TORCH_SEGMENT_COLUMNS = [name.replace("_bytes", "_size") for name in SEGMENT_COLUMNS]
 TORCH_BLOCK_COLUMNS = ("address", "size", "requested_size", "state")
 TOLD_POOLS = ("plain",)
 UNTOLD = ("untraced", "checkpoint_pool", "settings", "begin", "stop", "snapshot", "step")
@@ -76,7 +77,7 @@ def test_random_programs(runner: Runner, tmp_path: Path) -> None:
             segments = pickle.loads(path.read_bytes())["segments"]
             for segment in segments:
                 segment["device"] = f"cuda:{segment['device']}"
-            segment_rows = sorted(tuple(segment[name] for name in SEGMENT_COLUMNS) for segment in segments)
+            segment_rows = sorted(tuple(segment[name] for name in TORCH_SEGMENT_COLUMNS) for segment in segments)
             block_rows = sorted(
                 (segment["device"], segment["address"], *(block[name] for name in TORCH_BLOCK_COLUMNS))
                 for segment in segments

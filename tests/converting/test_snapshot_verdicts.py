@@ -36,9 +36,9 @@ def test_converted_trace_agrees_with_itself_and_tells_the_users_files_apart(pair
     verified = pair.converted.verify()
     assert verified.ok
     assert (verified.states, verified.agreeing) == (1, 1)
-    assert pair.converted.ending == {"reason": "converted"}
-    sites = pair.converted.sites()
-    users = sites[sites["user"] == True]  # noqa: E712  (<NA> has no truth)
+    assert pair.converted.integrity.end_reason == "converted"
+    usage = pair.converted.usage()
+    users = usage[usage["user"]]
     assert set(users["filename"]) == {str(PROGRAM)}
     assert Path(pair.converted.header["program"]) == PROGRAM
 
@@ -50,8 +50,9 @@ def test_first_finding_and_leaks_are_the_same(pair: Pair) -> None:
     our_line, their_line = (one.site and (one.site.filename, one.site.line) for one in (ours, theirs))
     assert their_line == our_line
 
-    columns = ["device", "filename", "line", "function", "kind", "confidence", "bytes", "blocks", "bytes_at_end"]
-    ours, theirs = pair.recorded.leaks(), pair.converted.leaks()
+    columns = ["device", "filename", "line", "function", "kind", "confidence", "blocks"]
+    columns += ["allocated_bytes", "allocated_bytes_at_end"]
+    ours, theirs = (trace.leaks().to_frame() for trace in pair)
     pd.testing.assert_frame_equal(theirs[columns], ours[columns], rtol=1e-6)
     if len(ours) and ours["unit"][0] == "step":
         assert theirs["unit"].tolist() == ["iteration"]  # loops stand for steps
@@ -71,14 +72,14 @@ def test_refused_requests_are_the_same(pair: Pair) -> None:
 def test_the_memory_is_the_same(pair: Pair) -> None:
     for measure in ("allocated", "reserved"):
         assert pair.converted.peak(measure).bytes == pair.recorded.peak(measure).bytes
-    columns = ["address", "total_size", "allocated_size", "active_size", "requested_size", "segment_type"]
+    columns = ["address", "total_bytes", "allocated_bytes", "active_bytes", "requested_bytes", "segment_type"]
     ours, theirs = (trace.segments("peak").sort_values("address", ignore_index=True) for trace in pair)
     pd.testing.assert_frame_equal(theirs[columns], ours[columns])
 
 
 def test_what_the_user_allocated_has_the_same_lines(pair: Pair) -> None:
     """Not what backward allocated, nor workspaces of cuBLAS: torch only says where Python was when they were made."""
-    ours, theirs = (trace.sites("peak", device="cuda:0").set_index(["filename", "line"]) for trace in pair)
+    ours, theirs = (trace.usage("peak", device="cuda:0").set_index(["filename", "line"]) for trace in pair)
     forward_bytes = ours["live_bytes"] - ours["live_backward_bytes"]
     named = [key for key in forward_bytes.index if key[0] == str(PROGRAM) and forward_bytes[key] > 0]
     assert named
