@@ -194,7 +194,15 @@ def compared(old: Answer, new: Answer, question: str, rules: Rules) -> Iterator[
     if old.status != new.status:
         yield "exit status", old.status, new.status
     renamed = {**rules.renamed.get("*", {}), **rules.renamed.get(question, {})}
-    yield from differing("", with_new_names(old.output, "", renamed), new.output)
+    yield from differing("", with_new_names(content(old.output), "", renamed), content(new.output))
+
+
+def content(output: Any) -> Any:
+    """Return an output without its format; of a table the rows alone."""
+    if not isinstance(output, dict):
+        return output
+    fields = {name: value for name, value in output.items() if name not in ("format", "format_version")}
+    return fields["rows"] if set(fields) == {"rows"} else fields
 
 
 def with_new_names(value: Any, field: str, renamed: dict[str, str]) -> Any:
