@@ -17,9 +17,8 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
 from pytorch_alloctrace.analysis.free_memory.refused_requests import RefusedRequest
+from pytorch_alloctrace.analysis.leaks.leak import Leak, LeakingSite
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
-from pytorch_alloctrace.analysis.usage.tree import Call, Tree
-from pytorch_alloctrace.analysis.what_if.advice import Advice
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnCard
 from pytorch_alloctrace.analysis.what_if.model import Card, Check
 from pytorch_alloctrace.analysis.what_if.prediction import Outcome, Refused, WhatIf
@@ -27,9 +26,9 @@ from pytorch_alloctrace.analysis.what_if.settings import Setting
 from pytorch_alloctrace.live.changes import Changes
 from pytorch_alloctrace.live.footprint import Footprint
 from pytorch_alloctrace.objects.holders import Holders
-from pytorch_alloctrace.reading.positions import Range
 from pytorch_alloctrace.reading.replay import Contradiction, Verification
 from pytorch_alloctrace.reading.sites import Site
+from pytorch_alloctrace.reading.table import Table
 from pytorch_alloctrace.report.diagnosis import Diagnosis
 from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.page.report import Report
@@ -68,12 +67,13 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Changes, "`alloctrace.changes()`"),
     (Footprint, "`alloctrace.footprint()`"),
     (PeakMemory, "`trace.peak()`"),
-    (Tree, "`trace.tree()`"),
-    (Call, "`Tree.calls`"),
+    (alloctrace.LeakReport, "`trace.leaks()`"),
+    (Leak, "each of `LeakReport.leaks`"),
+    (LeakingSite, "each of `Leak.sites`"),
     (Fragmentation, "`trace.fragmentation()`"),
+    (Table, "`Fragmentation.segments`"),
     (OutOfMemory, "each of `trace.ooms()`"),
     (RefusedRequest, "`OutOfMemory.request`"),
-    (Advice, "`OutOfMemory.advice`"),
     (WhatIf, "`trace.what_if()`"),
     (Outcome, "each of `WhatIf.outcomes`"),
     (Refused, "`Outcome.refused`"),
@@ -93,7 +93,6 @@ VALUES: tuple[tuple[type, str], ...] = (
     (alloctrace.Integrity, "`trace.integrity`"),
     (alloctrace.Frame, "each of `trace.frames()`"),
     (Site, "a `site` of the values above"),
-    (Range, "`trace.range()`"),
 )
 """Classes whose instances the interface hands out, and where."""
 
