@@ -85,7 +85,7 @@ def test_a_recorded_out_of_memory_would_have_been_served(tmp_path: Path) -> None
     [oom] = died.ooms()
     found = died.what_if(["expandable_segments:True"]).outcomes
     assert not found[0].served and found[1].served == (oom.seq,)
-    assert oom.advice.settings[0] == "expandable_segments:True"
+    assert died.settings_that_help(oom)[0] == "expandable_segments:True"
     again = record("server", tmp_path / "again.alloctrace", "expandable_segments:True", memory="7420MiB")
     assert again.ooms() == []
 
