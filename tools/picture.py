@@ -17,11 +17,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.analysis.usage.annotation import annotate
 from pytorch_alloctrace.analysis.usage.live_memory import live_memory
+from pytorch_alloctrace.analysis.usage.tree import tree_at
 from pytorch_alloctrace.reading.following import Following
+from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report.annotation import write_annotation
 from pytorch_alloctrace.report.composition import write_position
 from pytorch_alloctrace.report.live import Rates, write_view
@@ -107,14 +108,15 @@ def draw_notebook() -> str:
 
 
 def main(path: str) -> None:
-    trace = alloctrace.load(path)
+    trace = RecordedTrace(path)
     names = SiteNames(str(trace.header["working_directory"]))
     draw("verdict", f"alloctrace {path}", lambda screen: write_verdict(summarize(trace, top=4), screen))
 
     def tree(screen: Screen) -> None:
         shown = live_memory(trace, "peak")
         write_position(shown, trace.begin_ns, screen)
-        write_tree(trace.tree(shown.seq or "end", device=shown.device), screen, names, None, all_frames=False)
+        found = tree_at(trace, "peak", device=shown.device)
+        write_tree(found, screen, names, None, all_frames=False)
 
     draw("tree", f"alloctrace peak {path} --tree", tree)
     program = "demo_program.py"

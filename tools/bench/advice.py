@@ -27,9 +27,11 @@ import torch
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import LEAST_SPLIT_SIZE
+from pytorch_alloctrace.analysis.advice import Advice, Advisor
 from pytorch_alloctrace.analysis.free_memory.allocator import MIB
 from pytorch_alloctrace.analysis.free_memory.oom import FRAGMENTED, OutOfMemory
 from pytorch_alloctrace.report.oom import sentences
+from pytorch_alloctrace.report.site_names import SiteNames
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests/support"
@@ -113,10 +115,10 @@ def advised_before(found: OutOfMemory) -> tuple[str, ...]:
     settings = ["expandable_segments:True"]
     pinners, lines = found.here.pinners, found.here.pinners_by_line
     if len(lines):
-        split = max(-(-int(lines["largest"].iloc[0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
-        whole = pinners.loc[pinners["range_size"] > split * MIB, "stranded"].sum()
+        split = max(-(-int(lines["largest_bytes"][0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
+        whole = pinners["stranded_bytes"][pinners["range_bytes"] > split * MIB].sum()
         is_lower = found.settings.max_split_size is None or split * MIB < found.settings.max_split_size
-        if is_lower and 2 * whole >= pinners["stranded"].sum():
+        if is_lower and 2 * whole >= pinners["stranded_bytes"].sum():
             settings.append(f"max_split_size_mb:{split}")
     return tuple(settings)
 
@@ -143,25 +145,27 @@ def row_of(program: Program, folder: Path) -> dict[str, Any]:
     found = trace.ooms()
     first = found[0]
     old = advised_before(first)
-    helping = first.advice.helping if first.verdict == FRAGMENTED else ()
-    now = tuple(one.setting.text for one in helping)
-    helps = [sentence for sentence in sentences(first) if sentence.startswith("What helps")]
+    advisor = Advisor(trace._recorded)
+    advice = advisor.on_request(first) if first.verdict == FRAGMENTED else Advice()
+    now = tuple(one.setting.text for one in advice.helping)
+    names = SiteNames(str(trace.header["working_directory"]))
+    helps = [sentence for sentence in sentences(first, names, advisor) if sentence.startswith("What helps")]
     row: dict[str, Any] = {
         "program": program.name,
         "refused": len(found),
         "verdict": first.verdict,
         "before": list(old),
         "now": list(now),
-        "now_is_certain": first.verdict != FRAGMENTED or first.advice.is_certain,
+        "now_is_certain": advice.is_certain,
         "words": " ".join(helps),
-        "why_not": first.advice.why_not if first.verdict == FRAGMENTED else "",
+        "why_not": advice.why_not,
         "again": {},
     }
     # All that were told apart by the verdict, for the count alone.
     fragmented = [one for one in found if one.verdict == FRAGMENTED]
     row["fragmented"] = len(fragmented)
     row["advised_before"] = sum(bool(advised_before(one)) for one in fragmented)
-    row["advised_now"] = sum(bool(one.settings_that_help()) for one in fragmented)
+    row["advised_now"] = sum(bool(advisor.on_request(one).settings) for one in fragmented)
     original = folder / "original"
     original.mkdir()
     for file in folder.glob("*.alloctrace"):

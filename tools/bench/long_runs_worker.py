@@ -104,12 +104,11 @@ def stacks(path: Path, mode: str, count: int, bound: int) -> None:
 
 def verdict(path: Path) -> None:
     trace = alloctrace.load(path)
-    leaks = trace.leaks()
     integrity = trace.integrity
     print(
         json.dumps({
-            "leaks": leaks[["line", "blocks"]].to_dict("records"),
-            "events_in_all": trace.end_seq,
+            "leaks": [{"line": leak.line.line, "blocks": leak.blocks} for leak in trace.leaks().leaks],
+            "events_in_all": trace._recorded.end_seq,
             "folded_until": integrity.folded_until,
             "lost": integrity.lost,
             "bound_exceeded": integrity.bound_exceeded,

@@ -163,11 +163,12 @@ def bytes_per_event(folder: Path) -> dict[str, Any]:
     added = 100 * (statistics.quantiles(traced)[0] / statistics.quantiles(plain)[0] - 1)
     torch.set_num_threads(threads)
     trace = alloctrace.load(path)
+    file_bytes = path.stat().st_size
     return {
         "events": trace.integrity.events,
         "lost": trace.integrity.lost,
-        "file_bytes": trace.file_bytes,
-        "bytes_per_event": round(trace.file_bytes / trace.integrity.events, 2),
+        "file_bytes": file_bytes,
+        "bytes_per_event": round(file_bytes / trace.integrity.events, 2),
         "events_per_step": round(trace.integrity.events / 130),
         "added_processor_percent": round(added, 1),
     }

@@ -156,8 +156,8 @@ def check(trace: alloctrace.Trace, positions: int = 20) -> dict[str, Any]:
     seen = dict.fromkeys(KINDS, 0)
     chosen = set(random.Random(1).sample(range(trace.integrity.events), positions))
     compared = 0
-    columns = ("seq", "kind", "device", "address", "nbytes", "stream", "autograd_seq", "node_seq")
-    for chunk in trace.iter_events(columns=columns):
+    columns = ("seq", "kind", "device", "address", "requested_bytes", "stream", "autograd_seq", "node_seq")
+    for chunk in trace.events(columns=columns, chunk=1_000_000):
         for seq, kind, name, address, size, stream, sequence, node in chunk.itertuples(index=False, name=None):
             if kind in seen:
                 seen[kind] += 1
@@ -186,8 +186,8 @@ def check(trace: alloctrace.Trace, positions: int = 20) -> dict[str, Any]:
 
 def compare_position(trace: Any, seq: int, devices: dict[str, Device]) -> None:
     table = trace.blocks(at=seq)
-    table.loc[table["state"] == "inactive", "requested_size"] = 0
-    columns = ["segment", "address", "nbytes", "state", "requested_size"]
+    table.loc[table["state"] == "inactive", "requested_bytes"] = 0
+    columns = ["segment", "address", "block_bytes", "state", "requested_bytes"]
     for name, device in devices.items():
         replayed = [tuple(row) for row in table.loc[table["device"] == name, columns].itertuples(index=False)]
         if replayed != device.tiles():

@@ -22,6 +22,7 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import LaneOptions
 from pytorch_alloctrace.analysis.what_if.model import Model
 from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE, parse_setting
+from pytorch_alloctrace.reading.recorded import RecordedTrace
 
 ROOT = Path(__file__).resolve().parents[2]
 LANES = 8
@@ -68,7 +69,7 @@ def speed(events: int) -> dict[str, Any]:
     """Of eight lanes over a made-up trace (see replay.py): the time that passes, and requests per second of a processor
     and lane."""
     path, _ = make_trace(build_generator(), events)
-    trace = alloctrace.load(path)
+    trace = RecordedTrace(path)
     device = Model(trace).device
     wanted = [LaneOptions(parse_setting(text).json, order="lowest") for text in (SENSIBLE * 2)[:LANES]]
     begin, used = time.perf_counter(), time.process_time()
