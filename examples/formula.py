@@ -54,4 +54,4 @@ print(f"\n{'':16}{'paper':>12}{'requested':>12}{'allocated':>12}")
 for role, expected in paper.items():
     blocks = trace.blocks("mark:backward-2" if role == "gradient" else "mark:forward-2", device=DEVICE)
     found = blocks[blocks["role"] == role]
-    print(f"{role:16}{expected:12,}{found['requested_size'].sum():12,}{found['nbytes'].sum():12,}")
+    print(f"{role:16}{expected:12,}{found['requested_bytes'].sum():12,}{found['block_bytes'].sum():12,}")

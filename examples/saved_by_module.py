@@ -69,7 +69,5 @@ use("autocast", partial(torch.autocast, DEVICE, torch.bfloat16))
 
 trace = alloctrace.load(alloctrace.disable())
 for name in trace.marks()["name"]:
-    live = trace.live(f"mark:{name}", device=DEVICE)
-    live = live[live["role"] == "activation"]
-    modules = live.groupby(live["stack_id"].map(trace.stacks.modules.name))["nbytes"].sum()
-    print(name, *[f"{module} {size / MIB:g}" for module, size in modules.items()])
+    modules = trace.usage(f"mark:{name}", by="module", device=DEVICE).set_index("site")["live_bytes"].sort_index()
+    print(name, *[f"{module} {size / MIB:g}" for module, size in modules.items() if module.startswith("Model.")])
