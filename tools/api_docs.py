@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
 from pytorch_alloctrace.analysis.free_memory.refused_requests import RefusedRequest
-from pytorch_alloctrace.analysis.leaks.leak import Leak, LeakingSite
+from pytorch_alloctrace.analysis.leaks.leak import Holder, Leak, LeakingSite
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
+from pytorch_alloctrace.analysis.what_if.advice import Advice
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnCard
 from pytorch_alloctrace.analysis.what_if.model import Card, Check
 from pytorch_alloctrace.analysis.what_if.prediction import Outcome, Refused, WhatIf
@@ -47,11 +49,25 @@ Sizes are integers of bytes and times integers of nanoseconds, both int64. A **p
 `"peak:reserved"`, an event number (the state after it), `"step:12"` (the end of that step), `"mark:NAME"`,
 `"region:NAME"`, `"region:NAME:end"`, `"12.5s"` (after the recording began) or a datetime; `"mark:NAME#3"` is the third
 of that name. A **range** is everything after `since`, up to and including `until`. A **device** is spelled as in torch:
-`"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups sites: `"line"`, `"function"`, `"file"` or `"stack"`.
+`"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups sites: `"line"`, `"function"`, `"file"`, `"stack"` or
+`"module"`.
 """
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "observe", "pluggable_library")
 IN_THE_PROGRAM = ("status", "holders", "tensors", "changes", "footprint")
-READING = ("load", "load_ranks", "finish", "fold", "convert", "compare", "diagnose")
+READING = ("load", "load_ranks", "compare", "plot_timeline", "diagnose")
+FILES = ("finish", "fold", "convert")
+TRACE = {
+    "The file": (
+        *("path", "header", "integrity", "begin_ns", "end_ns", "devices", "hardware", "threads", "events", "frames"),
+    ),
+    "Memory at a position, and what used it": ("live", "blocks", "segments", "usage", "annotate", "peak", "diff"),
+    "Memory over time": ("timeline", "driver_memory", "steps", "marks"),
+    "What is wrong, and what would help": (
+        *("diagnose", "leaks", "ooms", "fragmentation", "what_if", "fit", "verify"),
+    ),
+    "Other formats": ("report", "export"),
+}
+"""The members of a trace, by task."""
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
     "FoldedError",
@@ -70,10 +86,11 @@ VALUES: tuple[tuple[type, str], ...] = (
     (alloctrace.LeakReport, "`trace.leaks()`"),
     (Leak, "each of `LeakReport.leaks`"),
     (LeakingSite, "each of `Leak.sites`"),
+    (Holder, "`Leak.holder`"),
     (Fragmentation, "`trace.fragmentation()`"),
-    (Table, "`Fragmentation.segments`"),
     (OutOfMemory, "each of `trace.ooms()`"),
     (RefusedRequest, "`OutOfMemory.request`"),
+    (Advice, "`OutOfMemory.advice`"),
     (WhatIf, "`trace.what_if()`"),
     (Outcome, "each of `WhatIf.outcomes`"),
     (Refused, "`Outcome.refused`"),
@@ -93,6 +110,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (alloctrace.Integrity, "`trace.integrity`"),
     (alloctrace.Frame, "each of `trace.frames()`"),
     (Site, "a `site` of the values above"),
+    (Table, "`Fragmentation.segments` and its other tables"),
 )
 """Classes whose instances the interface hands out, and where."""
 
@@ -177,9 +195,15 @@ def page() -> str:
     functions(IN_THE_PROGRAM)
     section("Reading")
     functions(READING)
+    section("Files")
+    functions(FILES)
     section("Trace", first_paragraph(alloctrace.Trace.__doc__))
-    for code, text in members(alloctrace.Trace):
-        entry(code, text)
+    entries = {re.match(r"\w+", code)[0]: (code, text) for code, text in members(alloctrace.Trace)}  # type: ignore[index]
+    for task, names in TRACE.items():
+        lines.append(f"\n### {task}\n")
+        for name in names:
+            entry(*entries.pop(name))
+    assert not entries, f"members of a trace without a task: {', '.join(entries)}"
     for kind, origin in VALUES:
         section(kind.__name__, f"{first_paragraph(kind.__doc__)} From {origin}.")
         for code, text in members(kind):
@@ -193,7 +217,7 @@ def page() -> str:
 
 def undocumented() -> set[str]:
     """Return public names of the package that the page leaves out."""
-    shown = {*RECORDING, *IN_THE_PROGRAM, *READING, *ERRORS, "Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
+    shown = {*RECORDING, *IN_THE_PROGRAM, *READING, *FILES, *ERRORS, "Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
     return {*alloctrace.__all__} - shown
 
 
