@@ -56,7 +56,7 @@ with alloctrace.enable("t.alloctrace", devices=("cpu",)):
 with alloctrace.enable("twins.alloctrace", devices=("cpu",)):
     twins = one.model.make(), two.model.make(), two.model.make()
 """
-COLUMNS = ["allocations", "bytes", "peak_bytes", "net_bytes"]
+COLUMNS = ["allocations", "total_bytes", "peak_bytes", "net_bytes"]
 
 
 @pytest.fixture(scope="module")

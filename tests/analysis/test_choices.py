@@ -13,6 +13,7 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.what_if import choices, model
 from pytorch_alloctrace.analysis.what_if.choices import choices_for, modelled_devices
 from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE
+from pytorch_alloctrace.reading.recorded import RecordedTrace
 
 pytestmark = pytest.mark.skipif(has_nvidia_gpu(), reason="the programs are made for a device of 80 GiB")
 PROGRAM = """
@@ -51,10 +52,10 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
 )
 def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int, cards: dict[str, str]) -> None:
     trace = record(tmp_path, limit, last)
-    found = choices_for(trace, "cuda:0")
+    found = choices_for(trace._recorded, "cuda:0")
     assert found.found is not None and found.left_out == ()
-    table = trace.what_if(device="cuda:0").table
-    assert found.found.table.equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
+    table = trace.what_if(device="cuda:0").to_frame()
+    assert found.found.to_frame().equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
     settings = [one.setting.text for one in found.found.outcomes]
     shown = {}
     for setting, smallest, fitting in zip(settings, found.smallest, trace.fit(settings).fittings, strict=True):
@@ -68,27 +69,27 @@ def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int,
 def test_lanes_that_do_not_fit_into_memory_together_run_in_several_passes(
     trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = trace.what_if().table
+    at_once = trace.what_if().to_frame()
     passes = []
-    predicted = type(trace).predicted
+    predicted = RecordedTrace.predicted
 
-    def counted(self: alloctrace.Trace, lanes: Any, *, device: str) -> Any:
+    def counted(self: RecordedTrace, lanes: Any, *, device: str) -> Any:
         passes.append(len(lanes))
         return predicted(self, lanes, device=device)
 
-    monkeypatch.setattr(type(trace), "predicted", counted)
+    monkeypatch.setattr(RecordedTrace, "predicted", counted)
     monkeypatch.setattr(model, "_MOST_BLOCKS", 50)
-    assert trace.what_if().table.equals(at_once)
+    assert trace.what_if().to_frame().equals(at_once)
     assert len(passes) > 3 and max(passes) < 10
 
 
 def test_bounds(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = trace.what_if().check.blocks
-    few = choices_for(trace, "cuda:0", requests * 100)
+    few = choices_for(trace._recorded, "cuda:0", requests * 100)
     assert few.found is not None and 0 < len(few.left_out) < len(SENSIBLE)
     assert len(few.found.outcomes) + len(few.left_out) == 1 + len(SENSIBLE)
-    none = choices_for(trace, "cuda:0", requests)
+    none = choices_for(trace._recorded, "cuda:0", requests)
     assert none.found is None and none.left_out == SENSIBLE
-    assert modelled_devices(trace) == ("cuda:0",)
+    assert modelled_devices(trace._recorded) == ("cuda:0",)
     monkeypatch.setattr(choices, "MOST_EVENTS", trace.integrity.events - 1)
-    assert modelled_devices(trace) == ()
+    assert modelled_devices(trace._recorded) == ()

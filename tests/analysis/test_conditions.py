@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
 import pytest
 from marked_programs import marked_line, run_marked
 from running import has_nvidia_gpu, needs_cuda_build
@@ -12,6 +12,8 @@ from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory.conditions import find_conditions
+from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.reading.table import Table
 
 pytestmark = [
     needs_cuda_build,
@@ -33,7 +35,7 @@ def test_planted_inefficiency_is_found_and_put_in_words(traces: Path, name: str)
     findings = trace.diagnose()
     assert [finding.kind for finding in findings][1:] == ([] if name == "healthy" else [name])
     assert all(finding.title and (finding.sentences or finding.kind == "no_leak") for finding in findings)
-    found = find_conditions(trace, "cuda:0")
+    found = find_conditions(trace._recorded, "cuda:0")
     if name == "healthy":
         assert not found
         return
@@ -49,7 +51,7 @@ def test_planted_inefficiency_is_found_and_put_in_words(traces: Path, name: str)
         assert condition.bytes == 3 * 100 * MIB and condition.figures["is_warmup"] == 1
     elif name == "rounding":
         live = blocks[blocks["state"] == "active_allocated"]
-        assert condition.bytes == int(live["nbytes"].sum()) - int(live["requested_size"].sum())
+        assert condition.bytes == int(live["block_bytes"].sum()) - int(live["requested_bytes"].sum())
     elif name == "pending":
         assert condition.bytes == 150 * MIB
     else:
@@ -59,14 +61,14 @@ def test_planted_inefficiency_is_found_and_put_in_words(traces: Path, name: str)
 def test_an_interval_that_ends_within_a_free_is_no_pending_memory(
     traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = alloctrace.load(traces / "healthy.alloctrace")
+    trace = RecordedTrace(traces / "healthy.alloctrace")
     timeline = trace.timeline
 
-    def within_a_free(points: int, *, device: str | None = None) -> pd.DataFrame:
+    def within_a_free(points: int, device: str) -> Table:
         """As if a free were between its two events when the last interval ends."""
-        table = timeline(points, device=device)
-        allocated = table["allocated"].where(table.index < len(table) - 1, 0)
-        return table.assign(allocated=allocated, active=table["reserved"])
+        table = timeline(points, device)
+        allocated = np.where(np.arange(len(table)) < len(table) - 1, table["allocated_bytes"], 0)
+        return table.assign(allocated_bytes=allocated, active_bytes=table["reserved_bytes"])
 
     monkeypatch.setattr(trace, "timeline", within_a_free)
     assert "pending" not in {condition.kind for condition in find_conditions(trace, "cuda:0")}

@@ -19,6 +19,7 @@ from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
+from pytorch_alloctrace.reading.table import ALLOCATED, PENDING_FREE
 
 pytestmark = [
     needs_cuda_build,
@@ -55,22 +56,22 @@ def found_in(folder: Path, case: str) -> Fragmentation:
 def test_planted_pinner_comes_first_and_what_it_strands_comes_back_when_it_goes(folder: Path, case: str) -> None:
     found, reported = found_in(folder, case), from_torch(folder, case)
     line = marked_line(PROGRAM, case, "PIN")
-    first, planted = found.pinners.iloc[0], found.pinners_by_line.iloc[0]
+    first, planted = found.pinners.rows()[0], found.pinners_by_line.rows()[0]
     for row in (first, planted):
         assert (Path(row["filename"]).name, row["line"], row["user"]) == (PROGRAM, line, True)
         assert "PIN" in row["source"]
     assert first["backward"] == (case == "gradient")
-    assert first["state"] == ("active_pending_free" if case == "awaited_by_a_stream" else "active_allocated")
+    assert first["state"] == (PENDING_FREE if case == "awaited_by_a_stream" else ALLOCATED)
     if case == "private_pool":
-        assert reported["given_back"] == 0 and planted["alone"] == 3 * 770 * MIB
+        assert reported["given_back"] == 0 and planted["alone_bytes"] == 3 * 770 * MIB
         return
     if case == "awaited_by_a_stream":
         # empty_cache() waits for the stream, so the block is returned together with what it stranded.
-        assert found.releasable == 0 and planted["alone"] + planted["bytes"] == reported["given_back"]
+        assert found.releasable == 0 and planted["alone_bytes"] + planted["allocated_bytes"] == reported["given_back"]
         return
     assert found.releasable == reported["given_back"]
-    assert planted["alone"] + planted["bytes"] == reported["given_back_without_planted"]
-    assert found.pinners_by_line["stranded"].sum() == found.stranded
+    assert planted["alone_bytes"] + planted["allocated_bytes"] == reported["given_back_without_planted"]
+    assert found.pinners_by_line["stranded_bytes"].sum() == found.stranded
 
 
 @pytest.mark.parametrize("case", PLANTED + RANDOM)
@@ -78,26 +79,26 @@ def test_tables_are_those_of_torch_and_sums_those_of_the_timeline(folder: Path, 
     found, reported = found_in(folder, case), from_torch(folder, case)
     segments = {segment["address"]: segment for segment in reported["segments"]}
     assert list(found.segments["address"]) == sorted(segments)
-    for row in found.segments.to_dict("records"):
+    for row in found.segments.rows():
         segment = segments[row["address"]]
         free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
-        assert (row["free_size"], row["largest_free"]) == (sum(free), max(free, default=0))
+        assert (row["free_bytes"], row["largest_free_bytes"]) == (sum(free), max(free, default=0))
         assert row["live_blocks"] == len(segment["blocks"]) - len(free)
-        assert row["total_size"] == segment["total_size"] and row["stream"] == segment["stream"]
+        assert row["total_bytes"] == segment["total_size"] and row["stream"] == segment["stream"]
         assert list(row["segment_pool_id"]) == segment["segment_pool_id"]
     pieces = sorted(b["size"] for s in reported["segments"] for b in s["blocks"] if b["state"] == "inactive")
     assert list(found.sizes) == pieces and found.free == sum(pieces) == found.releasable + found.stranded
     for size in (1, 512, 3 * MIB, *pieces[::7], found.largest_free + 1):
         too_small = sum(piece for piece in pieces if piece < size)
         assert found.index(size) == pytest.approx(too_small / sum(pieces))
-    assert found.free_pieces["bytes"].sum() == found.free and found.free_pieces["pieces"].sum() == len(pieces)
-    for row in found.free_pieces.to_dict("records"):
-        within = [piece for piece in pieces if row["from_size"] <= piece < row["to_size"]]
-        assert (row["pieces"], row["bytes"]) == (len(within), sum(within))
-    assert found.pools["free_size"].sum() == found.free and found.pools["largest_free"].max() == found.largest_free
+    assert found.free_pieces["free_bytes"].sum() == found.free and found.free_pieces["pieces"].sum() == len(pieces)
+    for row in found.free_pieces.rows():
+        within = [piece for piece in pieces if row["from_bytes"] <= piece < row["to_bytes"]]
+        assert (row["pieces"], row["free_bytes"]) == (len(within), sum(within))
+    assert found.pools["free_bytes"].sum() == found.free and found.pools["largest_free_bytes"].max() == found.largest_free
     end = alloctrace.load(folder / f"{case}.alloctrace").timeline().iloc[-1]
     for name in ("reserved", "active", "releasable", "stranded", "largest_free"):
-        assert getattr(found, name) == end[name], name
+        assert getattr(found, name) == end[f"{name}_bytes"], name
     assert found.external_fragmentation == pytest.approx(end["external_fragmentation"])
 
 
@@ -106,27 +107,27 @@ def test_random_sizes(folder: Path, case: str) -> None:
     found, reported = found_in(folder, case), from_torch(folder, case)
     assert found.releasable == reported["given_back"]
     pinners = found.pinners
-    assert len(pinners) > 10 and (pinners["range_free"] > 0.5 * pinners["range_size"]).all()
-    assert (pinners["range_blocks"] > 1).any() and (pinners["alone"] <= pinners["stranded"]).all()
-    assert pinners["stranded"].sum() == found.pinners_by_line["stranded"].sum() <= found.stranded
+    assert len(pinners) > 10 and (pinners["range_free_bytes"] > 0.5 * pinners["range_bytes"]).all()
+    assert (pinners["range_blocks"] > 1).any() and (pinners["alone_bytes"] <= pinners["stranded_bytes"]).all()
+    assert pinners["stranded_bytes"].sum() == found.pinners_by_line["stranded_bytes"].sum() <= found.stranded
     # Here one line allocates everything: what it pins it pins alone, although single blocks share segments.
-    [line] = found.pinners_by_line.to_dict("records")
-    assert line["alone"] == line["stranded"] and line["blocks"] == len(pinners)
-    assert line["bytes"] == pinners["nbytes"].sum() and line["largest"] == pinners["nbytes"].max()
+    [line] = found.pinners_by_line.rows()
+    assert line["alone_bytes"] == line["stranded_bytes"] and line["blocks"] == len(pinners)
+    assert line["allocated_bytes"] == pinners["block_bytes"].sum() and line["largest_bytes"] == pinners["block_bytes"].max()
     # For each block: what torch's snapshot has around it in its segment.
     if case == "random_sizes":
-        segments = found.segments.set_index("address")
-        shared = segments.loc[pinners["segment"], ["free_size", "live_blocks"]].to_numpy(np.int64)
-        assert (abs(pinners["stranded"] - shared[:, 0] / shared[:, 1]) < 1).all()
+        segments = found.segments.to_frame().set_index("address")
+        shared = segments.loc[pinners["segment"], ["free_bytes", "live_blocks"]].to_numpy(np.int64)
+        assert (abs(pinners["stranded_bytes"] - shared[:, 0] / shared[:, 1]) < 1).all()
 
 
 def test_of_a_position(folder: Path) -> None:
     trace = alloctrace.load(folder / "one_among_many.alloctrace")
     before, after = trace.fragmentation("step:0"), trace.fragmentation("step:1")
     line = marked_line(PROGRAM, "one_among_many", "PIN")
-    assert line not in list(before.pinners["line"]) and after.pinners["line"].iloc[0] == line
+    assert line not in before.pinners["line"] and after.pinners["line"][0] == line
     assert before.releasable == 1200 * MIB and after.releasable == 0
-    assert after.pinners.iloc[0]["stranded"] == 1187 * MIB and after.pinners.iloc[0]["step"] == 1
+    assert after.pinners["stranded_bytes"][0] == 1187 * MIB and after.pinners["step"][0] == 1
     assert trace.fragmentation("peak").free < before.free
     assert trace.fragmentation(0).free == 0
     assert after.device == "cuda:0" and trace.fragmentation("end", device="cuda:0").stranded == after.stranded
@@ -143,7 +144,7 @@ def test_verb_fragmentation_names_the_pinner_and_a_worse_position(folder: Path) 
     assert f"{hint[1]} stranded" in run_analyze(folder, *words, "--at", hint[2], "--width", "200")
 
     [data] = json.loads(run_analyze(folder, *words, "--json"))
-    assert data["pinners"][0]["stranded"] == 1187 * MIB and data["free"] == data["releasable"] + data["stranded"]
+    assert data["pinners"][0]["stranded_bytes"] == 1187 * MIB and data["free"] == data["releasable"] + data["stranded"]
     rows = list(csv.DictReader(io.StringIO(run_analyze(folder, "fragmentation", "gradient.alloctrace", "--csv"))))
     few = run_analyze(folder, "fragmentation", "random_sizes.alloctrace", "--csv", "--top", "3")
     assert len(few.splitlines()) == 4
@@ -162,10 +163,10 @@ def test_fragmentation_is_empty_without_segments_and_without_allocations(run_pro
     )
     found = found_in(tmp_path, "run")
     assert (found.device, found.reserved, found.free, found.index(1)) == ("cpu", 0, 0, 0.0)
-    assert all(table.empty for table in (found.pinners, found.pinners_by_line, found.segments, found.free_pieces))
+    assert all(len(table) == 0 for table in (found.pinners, found.pinners_by_line, found.segments, found.free_pieces))
     for name, text, devices in (("run", "reports no segments", 1), ("empty", "Nothing was allocated", 0)):
         words = ("fragmentation", f"{name}.alloctrace")
         assert text in run_analyze(tmp_path, *words)
         assert [data["pinners"] for data in json.loads(run_analyze(tmp_path, *words, "--json"))] == [[]] * devices
         table = pd.read_csv(io.StringIO(run_analyze(tmp_path, *words, "--csv")))
-        assert table.empty and {"site", "stranded", "device"} <= {*table.columns}
+        assert table.empty and {"site", "stranded_bytes", "device"} <= {*table.columns}

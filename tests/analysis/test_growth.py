@@ -18,16 +18,18 @@ from marked_programs import run_analyze
 from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.evidence import evidence_of
 from pytorch_alloctrace.analysis.leaks.growth import growing_sites, median_slope, step_growth
 from pytorch_alloctrace.analysis.leaks.judge import Leak, LeakVerdict, find_leaks
 from pytorch_alloctrace.analysis.leaks.leak import CERTAIN
 from pytorch_alloctrace.analysis.summary import summarize
+from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report.leaks import leak_findings
 
 SIZE = 10_000
 """Bytes of one planted block."""
 
-Record = Callable[..., alloctrace.Trace]
+Record = Callable[..., RecordedTrace]
 
 
 def block(size: int = SIZE) -> torch.Tensor:
@@ -38,26 +40,26 @@ def block(size: int = SIZE) -> torch.Tensor:
 def record(tmp_path: Path) -> Record:
     """Runs a program under recording; what it returns stays live until the recording has ended."""
 
-    def run(program: Callable[..., Any], *arguments: Any, **options: Any) -> alloctrace.Trace:
+    def run(program: Callable[..., Any], *arguments: Any, **options: Any) -> RecordedTrace:
         with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), **options) as session:
             kept = program(*arguments)
         del kept
         if program is without_steps:
             make_steady(session.path)
-        trace = session.load()
+        trace = RecordedTrace(session.path)
         assert trace.integrity.state == "complete"
         return trace
 
     return run
 
 
-def judge(trace: alloctrace.Trace) -> LeakVerdict:
+def judge(trace: RecordedTrace) -> LeakVerdict:
     verdict = find_leaks(trace, "cpu")
     assert verdict.judged
     return verdict
 
 
-def only_leak(trace: alloctrace.Trace) -> Leak:
+def only_leak(trace: RecordedTrace) -> Leak:
     leaks = judge(trace).leaks
     assert len(leaks) == 1, leaks
     return leaks[0]
@@ -101,15 +103,15 @@ def test_a_block_kept_every_step_is_a_leak_with_line_rate_and_growth(record: Rec
     assert (growth.steps, growth.warmup, growth.first, growth.last) == (60, 12, SIZE, 60 * SIZE)
     assert (growth.lowest, growth.highest, growth.median) == (SIZE, 60 * SIZE, int(30.5 * SIZE))
     assert growth.slope == SIZE
-    (grown,) = growing_sites(trace, "cpu", top=5)
+    (grown,) = growing_sites(evidence_of(trace, "cpu"), top=5)
     assert (grown.before, grown.after, grown.bytes, grown.rate) == (12 * SIZE, 60 * SIZE, 48 * SIZE, SIZE)
 
 
 @pytest.mark.parametrize("steps", [3, 60])
 def test_leaks_of_healthy_program_is_all_clear_only_when_long_enough(record: Record, steps: int) -> None:
     trace = record(every_step, steps, lambda number: block())
-    found = trace.leaks()
-    assert found.empty and found.attrs == {"decided": {"cpu": steps == 60}}
+    report = alloctrace.load(trace.path).leaks()
+    assert report.to_frame().empty and report.conclusive == (steps == 60)
     kind = "no_leak" if steps == 60 else "not_judged"
     assert [finding.kind for finding in leak_findings(summarize(trace))] == [kind]
 
@@ -210,7 +212,7 @@ def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: R
         append_every_step(60)
 
     trace = record(program)
-    assert trace.live().empty
+    assert alloctrace.load(trace.path).live().empty
     leak = only_leak(trace)
     assert (leak.rate, leak.bytes_at_end) == (SIZE, 0)
     assert "freed after the last step" in " ".join(leak_findings(summarize(trace))[0].sentences)
@@ -270,12 +272,13 @@ def test_a_negligible_leak_is_minor_comes_last_and_does_not_fail(record: Record,
     kept = []
     trace = record(every_step, 50, lambda number: kept.append(block(1)))
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["no_leak", "minor_leak"]
-    assert trace.leaks()[["minor", "rate"]].to_numpy().tolist() == [[True, 1]]
+    whole = alloctrace.load(trace.path)
+    assert whole.leaks().to_frame()[["minor", "rate"]].to_numpy().tolist() == [[True, 1]]
     text = run_analyze(tmp_path, "program.alloctrace")
     assert "LEAK" not in text and "GROWTH" in text.partition("NOTE")[0]
     run_analyze(tmp_path, "leaks", "program.alloctrace", "--fail")
     # Not one that fills the device within a day, or within a million steps; or that took a hundredth of it.
-    leak, day, peak = only_leak(trace), 86400.0, trace.peak().bytes
+    leak, day, peak = only_leak(trace), 86400.0, whole.peak().bytes
     for seconds, seconds_per_step, is_minor in (
         (2 * day, day / 10**6, True),
         (2 * day, day / 400_000, False),
@@ -404,7 +407,7 @@ def event_loop(rounds: int) -> None:
     asyncio.run(serve())
 
 
-def rounds_in(trace: alloctrace.Trace, function: str) -> list[int]:
+def rounds_in(trace: RecordedTrace, function: str) -> list[int]:
     """How often the user's function of this name began again, the most first."""
     stacks = trace.stacks
     found = [
