@@ -35,7 +35,7 @@ def recorded(request: pytest.FixtureRequest) -> tuple[str, Path]:
 def test_a_leak_is_found_with_its_line_first(recorded: tuple[str, Path], name: str) -> None:
     device, folder = recorded
     trace = alloctrace.load(folder / f"{name}.alloctrace")
-    found = trace.leaks()
+    found = trace.leaks().to_frame()
     assert len(found), "no leak found"
     first = found.iloc[0]
     assert (first["filename"], first["line"]) in leak_corpus.leaking_lines(LEAKING[name], device), found.to_string()
@@ -46,5 +46,5 @@ def test_a_leak_is_found_with_its_line_first(recorded: tuple[str, Path], name: s
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_only_grows_is_no_leak(recorded: tuple[str, Path], name: str) -> None:
     _, folder = recorded
-    found = alloctrace.load(folder / f"{name}.alloctrace").leaks()
+    found = alloctrace.load(folder / f"{name}.alloctrace").leaks().to_frame()
     assert found.empty, found.to_string()

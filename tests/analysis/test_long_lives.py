@@ -52,10 +52,11 @@ def alive_by_events(trace: alloctrace.Trace, borders: Sequence[int]) -> dict[int
 
 
 def alive_by_evidence(trace: alloctrace.Trace, stack: int) -> list[int]:
-    lives = trace.replay.long_lives("cpu")
+    replay = trace._recorded.replay
+    lives = replay.long_lives("cpu")
     deaths, begins = lives.deaths, lives.begins
-    live = trace.replay.live(lives.last_allocation + 1, "cpu")
-    births = live["birth_seq"].to_numpy(np.int64)[live["stack_id"].to_numpy(np.int64) == stack]
+    live = replay.live(lives.last_allocation + 1, "cpu")
+    births = live["birth_seq"][live["stack_id"] == stack]
     of_stack = deaths["stack_id"] == stack
     return [
         int((births < begins[cell]).sum())
@@ -77,7 +78,7 @@ def test_the_number_alive_at_each_border(tmp_path: Path, operations: list[tuple[
     if "cpu" not in trace.devices:
         assert not any(blocks for blocks, _, _ in operations)
         return
-    lives = trace.replay.long_lives("cpu")
+    lives = trace._recorded.replay.long_lives("cpu")
     allocations = trace.events(kinds=("alloc",))["seq"].to_numpy(np.int64)
     assert lives.allocations == len(allocations)
     assert lives.last_allocation == (allocations[-1] if len(allocations) else 0)
@@ -98,7 +99,7 @@ def test_cells_of_runs_of_any_length(tmp_path: Path, allocations: int) -> None:
     with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",)) as session:
         held = run([(allocations, 0, 0)])
     del held
-    lives = session.load().replay.long_lives("cpu")
+    lives = session.load()._recorded.replay.long_lives("cpu")
     assert lives.allocations == allocations
     length = 1
     while allocations > 256 * length:
@@ -112,8 +113,8 @@ def growths_by_events(trace: alloctrace.Trace, begins: Sequence[int]) -> set[tup
     largest: dict[int, int] = {}
     found = set()
     allocs = trace.events(kinds=("alloc",))
-    for seq, size, stack in allocs[["seq", "nbytes", "stack_id"]].itertuples(index=False):
-        line = int(trace.stacks.line_numbers[stack])
+    for seq, size, stack in allocs[["seq", "requested_bytes", "stack_id"]].itertuples(index=False):
+        line = int(trace._recorded.stacks.line_numbers[stack])
         if line in largest and size > largest[line]:
             found.add((line, int(np.searchsorted(begins, seq, side="right")) - 1))
         largest[line] = max(size, largest.get(line, 0))
@@ -130,7 +131,7 @@ def test_the_cells_in_which_a_line_grew(tmp_path: Path, sizes: list[tuple[bool, 
             else:
                 torch.empty(size, dtype=torch.uint8)
     trace = session.load()
-    lives = trace.replay.long_lives("cpu")
+    lives = trace._recorded.replay.long_lives("cpu")
     growths = lives.growths
     noted = [*zip(growths["line"].tolist(), growths["cell"].tolist(), strict=True)]
     assert len(noted) == len({*noted})

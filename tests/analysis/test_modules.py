@@ -67,18 +67,18 @@ def without(folder: Path) -> Trace:
 
 def test_each_module_holds_what_it_made(trace: Trace) -> None:
     block = 16 * 64 * 4
-    held = trace.composition(by="module").set_index("site")["bytes"].to_dict()
+    held = trace.usage("end", by="module").set_index("site")["live_bytes"].to_dict()
     # The exponentials, and what modules without a name gave, of all layers.
     assert held["Model"] == held["Model.(Softmax)"] == 3 * 60 * block
     assert "Model.layers.0" not in held
-    made = trace.sites(by="module").set_index("site")
+    made = trace.usage(by="module").set_index("site")
     for name in ("Model.layers.0", "Model.layers.1", "Model.layers.2"):
-        assert made.loc[name, ["allocations", "bytes", "live_bytes"]].tolist() == [60, 60 * block, 0]
+        assert made.loc[name, ["allocations", "total_bytes", "live_bytes"]].tolist() == [60, 60 * block, 0]
 
 
 def test_a_model_that_only_other_threads_call_gets_its_name(trace: Trace) -> None:
     """Its first events may have come before anybody could look; these are known by their class."""
-    made = trace.sites(by="module").set_index("site")["allocations"]
+    made = trace.usage(by="module").set_index("site")["allocations"]
     found = {name: int(count) for name, count in made.items() if name.startswith(("Sequential", "(Sequential)"))}
     assert sum(found.values()) == 3 * 200 * 2
     assert set(found) <= {"Sequential.0", "Sequential.1", "(Sequential).(ReLU)", "(Sequential).(Linear)"}
@@ -87,10 +87,10 @@ def test_a_model_that_only_other_threads_call_gets_its_name(trace: Trace) -> Non
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_depth_sums_up_what_is_inside(trace: Trace, depth: int) -> None:
-    whole = trace.sites(by="module")
-    short = trace.sites(by=f"module:{depth}")
+    whole = trace.usage(by="module")
+    short = trace.usage(by=f"module:{depth}")
     names = whole["site"].map(lambda name: name if name.startswith("(out") else ".".join(name.split(".")[:depth]))
-    expected = whole.groupby(names)[["allocations", "bytes", "live_bytes", "live_blocks"]].sum()
+    expected = whole.groupby(names)[["allocations", "total_bytes", "live_bytes", "live_blocks"]].sum()
     assert (short.set_index("site")[list(expected.columns)].sort_index() == expected.sort_index()).all(axis=None)
     if depth == 2:
         assert {"Model.layers", "Model", "Model.(Softmax)"} <= set(short["site"])
@@ -99,26 +99,26 @@ def test_depth_sums_up_what_is_inside(trace: Trace, depth: int) -> None:
 def test_all_else_is_as_without_modules(trace: Trace, without: Trace) -> None:
     """Lines, stacks, the tree of calls and loops do not tell instances apart."""
     for by in ("line", "stack"):
-        tables = [one.sites(by=by).drop(columns="stack_id") for one in (trace, without)]
+        tables = [one.usage(by=by).drop(columns="stack_id") for one in (trace, without)]
         own = [table[table["filename"].str.endswith("program.py")] for table in tables]
         own = [table.sort_values([*table.columns[:6]], ignore_index=True) for table in own]
         pd.testing.assert_frame_equal(own[0], own[1], check_like=True)
-    trees = [one.tree("mark:half").head(1000).table.drop(columns="stack_id") for one in (trace, without)]
+    trees = [one.usage("mark:half", by="call").drop(columns="stack_id") for one in (trace, without)]
     pd.testing.assert_frame_equal(trees[0], trees[1])
     loops = [
-        [(loop.depth, loop.rounds, one.frames(loop.function)[0]) for loop in one.replay.loops]
+        [(loop.depth, loop.rounds, one.frames(loop.function)[0]) for loop in one._recorded.replay.loops]
         for one in (trace, without)
     ]
     assert loops[0] == loops[1] and loops[0]
     columns = ["filename", "line", "kind", "confidence"]
-    assert trace.leaks()[columns].equals(without.leaks()[columns])
+    assert trace.leaks().to_frame()[columns].equals(without.leaks().to_frame()[columns])
 
 
 def test_a_trace_without_modules_says_so(folder: Path, without: Trace) -> None:
     no_stacks = alloctrace.load(folder / "no_stacks.alloctrace")
     for one in (without, no_stacks):
         with pytest.raises(TraceError, match="the trace has no modules: record the program again"):
-            one.composition(by="module")
+            one.usage("end", by="module")
     assert "the trace has no modules" in run_analyze(folder, "peak", "none.alloctrace", "--by", "module", status=2)
 
 
@@ -134,4 +134,4 @@ def test_command_shows_modules_to_a_depth(folder: Path) -> None:
 @pytest.mark.parametrize("by", ["module:0", "module:x", "module:", "modules"])
 def test_an_unknown_depth_is_refused(trace: Trace, by: str) -> None:
     with pytest.raises(ValueError, match="is not known"):
-        trace.sites(by=by)
+        trace.usage(by=by)

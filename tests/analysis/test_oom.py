@@ -20,9 +20,7 @@ from shared_recordings import record_once
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory import oom
 from pytorch_alloctrace.analysis.free_memory.oom import ELSEWHERE, FRAGMENTED, FULL, LIMIT, OUTSIDE, TOO_LARGE
-from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.report.oom import sentences
-from pytorch_alloctrace.report.verdict import diagnosis
 
 pytestmark = [
     needs_cuda_build,
@@ -108,7 +106,7 @@ def test_verdict_line_advice_and_figures(folder: Path, case: Case) -> None:
         assert found.top_sites[0].site.line == marked_line(PROGRAM, case.name, "TOP")
     if case.pin:
         pinners = (found.here if case.verdict == FRAGMENTED else found.elsewhere).pinners_by_line
-        assert pinners["line"].iloc[0] == marked_line(PROGRAM, case.pin, "PIN")
+        assert pinners["line"][0] == marked_line(PROGRAM, case.pin, "PIN")
     assert found.request.outcome == case.outcome
     said = " ".join(sentences(found))
     assert case.advice in said, said
@@ -192,11 +190,11 @@ def test_leak_that_fills_the_device_is_told_from_activations_by_its_steps(folder
     assert leak.steps_of_top_site == leak.top_sites[0].blocks == leak.step > 5
     assert activations.steps_of_top_site == activations.step == 1
     # The diagnosis names the leak that fills the device.
-    first = diagnosis(summarize(alloctrace.load(folder / "full_by_a_leak.alloctrace")))[0]
+    first = alloctrace.load(folder / "full_by_a_leak.alloctrace").diagnose()[0]
     assert first.kind == "oom" and first.site is not None
     assert first.title.endswith(f":{first.site.line} in full_by_a_leak leaks"), first.title
     assert "what helps is to let go of it" in " ".join(first.sentences)
-    other = diagnosis(summarize(alloctrace.load(folder / "full_by_activations.alloctrace")))[0]
+    other = alloctrace.load(folder / "full_by_activations.alloctrace").diagnose()[0]
     assert other.kind == "oom" and other.title.endswith(": full") and "leak" not in " ".join(other.sentences)
 
 

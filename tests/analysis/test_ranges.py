@@ -60,9 +60,9 @@ def trace(folder: Path) -> alloctrace.Trace:
 
 def bytes_after(trace: alloctrace.Trace, seq: int, device: str, measure: str) -> int:
     if measure == "reserved":
-        return int(trace.segments(seq, device=device)["total_size"].sum())
+        return int(trace.segments(seq, device=device)["total_bytes"].sum())
     blocks = trace.blocks(seq, device=device)
-    return int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
+    return int(blocks.loc[blocks["state"] == "active_allocated", "block_bytes"].sum())
 
 
 @pytest.mark.parametrize(("device", "measure"), [("cuda:0", "allocated"), ("cpu", "allocated"), ("cuda:0", "reserved")])
@@ -75,16 +75,16 @@ def test_peak_is_the_highest_of_all_positions_in_the_range(trace: alloctrace.Tra
         levels = {seq: bytes_after(trace, seq, device, measure) for seq in range(first - 1, last + 1)}
         if not any(levels.values()):
             continue
-        found = peak_between(trace, Range(first, last + 1), measure, device=device)
+        found = peak_between(trace._recorded, Range(first, last + 1), measure, device=device)
         assert found.bytes == max(levels.values()), (first, last)
         assert first - 1 <= found.seq <= last and levels[found.seq] == found.bytes
         live = trace.live(found.seq, device=device)
-        assert found.composition["bytes"].sum() == found.requested == live["nbytes"].sum()
+        assert found.usage()["live_bytes"].sum() == found.requested == live["requested_bytes"].sum()
     # Where memory only falls, the peak is what the range begins with.
     kind = "segment_free" if measure == "reserved" else "free_completed"
     frees = trace.events(kinds=[kind], columns=["seq", "device"])
     seq = int(frees.loc[frees["device"] == device, "seq"].iloc[-1])
-    peak = peak_between(trace, Range(seq, seq + 1), measure, device=device)
+    peak = peak_between(trace._recorded, Range(seq, seq + 1), measure, device=device)
     after, before = (bytes_after(trace, at, device, measure) for at in (seq, seq - 1))
     assert after < before == peak.bytes
     whole, expected = trace.peak(measure, device=device, since=0), trace.peak(measure, device=device)
@@ -94,19 +94,20 @@ def test_peak_is_the_highest_of_all_positions_in_the_range(trace: alloctrace.Tra
 def test_sites_of_a_range_are_those_of_its_events(trace: alloctrace.Trace) -> None:
     events = trace.events(since="step:3", until="step:7", kinds=("alloc",))
     made = events[events["device"] == "cuda:0"]
-    table = trace.lifetimes(device="cuda:0", since="step:3", until="step:7")
+    table = trace.usage(device="cuda:0", since="step:3", until="step:7")
     row = table.iloc[0]
-    assert (row["function"], row["allocations"], row["bytes"]) == ("step", 32, made["nbytes"].sum()) and len(made) == 32
-    live = [int(trace.live(at, device="cuda:0")["nbytes"].sum()) for at in ("step:3", "step:7")]
-    assert row["live_change"] == live[1] - live[0] and row["live_bytes"] == live[1]
+    assert (row["function"], row["allocations"], row["total_bytes"]) == ("step", 32, made["requested_bytes"].sum())
+    assert len(made) == 32
+    live = [int(trace.live(at, device="cuda:0")["requested_bytes"].sum()) for at in ("step:3", "step:7")]
+    assert row["live_bytes_change"] == live[1] - live[0] and row["live_bytes"] == live[1]
     assert row["allocations_per_step"] == 8
     # A larger block was allocated before some ranges than in them.
     largest = {}
     for number in range(11):
         made = trace.events(since=f"step:{number}", until=f"step:{number + 1}", kinds=("alloc",))
-        in_range = trace.lifetimes(device="cuda:0", since=f"step:{number}", until=f"step:{number + 1}").iloc[0]
-        assert in_range["largest"] == made.loc[made["device"] == "cuda:0", "nbytes"].max()
-        largest[number] = int(in_range["largest"])
+        in_range = trace.usage(device="cuda:0", since=f"step:{number}", until=f"step:{number + 1}").iloc[0]
+        assert in_range["largest_bytes"] == made.loc[made["device"] == "cuda:0", "requested_bytes"].max()
+        largest[number] = int(in_range["largest_bytes"])
     assert any(largest[later] < largest[number] for number in largest for later in largest if later > number)
 
 
@@ -148,19 +149,20 @@ def test_leaks_of_a_range(tmp_path: Path) -> None:
     """A leak that is over is not one of the whole run, but it is one of the steps in which it happened."""
     run_source(tmp_path, LEAKS_FOR_A_WHILE)
     trace = alloctrace.load(tmp_path / "for_a_while.alloctrace")
-    assert trace.leaks().empty
-    [leak] = trace.leaks(since="step:19", until="step:44").to_dict("records")
+    assert len(trace.leaks()) == 0
+    [leak] = trace.leaks(since="step:19", until="step:44").to_frame().to_dict("records")
     assert leak["source"].endswith("# LEAK")
     assert leak["unit"] == "step" and leak["rate"] == 40_000 and leak["confidence"] > 0.8
     words = ("leaks", "for_a_while.alloctrace", "--since", "step:19", "--until", "step:44")
     run_analyze(tmp_path, *words, "--fail", status=1)
     # Step 20 begins right after step 19 has ended; from its second event on it does not lie wholly in the range.
-    begin = trace.first_event_after("step:19") - 1
+    recorded = trace._recorded
+    begin = recorded.first_event_after("step:19") - 1
     for since, steps in ((begin, 25), (begin + 1, 24)):
-        within = trace.range(since, "step:44")
-        assert Clocks(trace, "cpu").within(within).length == steps - 1
-        assert len(LastSteps.before(trace, within.end, within.first).step_ends) == steps
-    assert trace.leaks(since="step:44").empty and trace.leaks(until="step:19").empty
+        within = recorded.range(since, "step:44")
+        assert Clocks(recorded, "cpu").within(within).length == steps - 1
+        assert len(LastSteps.before(recorded, within.end, within.first).step_ends) == steps
+    assert len(trace.leaks(since="step:44")) == len(trace.leaks(until="step:19")) == 0
     shown = run_analyze(tmp_path, "leaks", "no_steps.alloctrace", "--since", "0.0s", status=2)
     assert "and the trace has none" in shown.splitlines()[-1]
     shown = run_analyze(tmp_path, "leaks", "for_a_while.alloctrace", "--since", "step:99", status=2)

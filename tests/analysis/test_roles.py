@@ -20,6 +20,7 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.live_memory import live_memory
 from pytorch_alloctrace.analysis.usage.roles import roles_of
 from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.roles import ROLES
 
 # The ordinary tests see the CPU's roles in an example: test_examples.py.
@@ -36,8 +37,8 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, folder
 
 
-def held(trace: alloctrace.Trace, at: str, device: str, column: str = "bytes") -> dict[str, int]:
-    table = trace.composition(at, device=device, by="role")
+def held(trace: alloctrace.Trace, at: str, device: str, column: str = "live_bytes") -> dict[str, int]:
+    table = trace.usage(at, device=device, by="role")
     return dict(zip(table["role"], table[column].tolist(), strict=True))
 
 
@@ -72,12 +73,12 @@ def test_roles_by_address_are_exact_and_named(recorded: tuple[str, Path]) -> Non
     # Gradients are looked up at the 1st, 2nd and 4th step; those of the others are like them.
     trace = alloctrace.load(folder / "plain.alloctrace")
     for number in range(1, 6):
-        found, exact = (held(trace, f"mark:stepped#{number}", device, name) for name in ("bytes", "exact_bytes"))
+        found, exact = (held(trace, f"mark:stepped#{number}", device, name) for name in ("live_bytes", "exact_bytes"))
         assert exact["gradient"] == (found["gradient"] if number in (1, 2, 4) else 0)
-    named = alloctrace.load(folder / "inference.alloctrace").named_blocks()
-    named = named[named["device"].str.startswith(device)].drop_duplicates("name").set_index("name")
+    live = alloctrace.load(folder / "inference.alloctrace").live("mark:inferred#3", device=device)
+    named = live[live["name"] != ""].set_index("name")
     assert {"first.weight", "first.bias", "norm.weight", "last.weight"} <= {*named.index}
-    assert named.loc["first.weight", "nbytes"] == 16 * 3 * 9 * 4
+    assert named.loc["first.weight", "requested_bytes"] == 16 * 3 * 9 * 4
     assert named.loc["norm.running_mean", "role"] == "buffer"
     assert named.loc["last.bias", "role"] == "parameter"
 
@@ -86,16 +87,16 @@ def test_roles_over_time(recorded: tuple[str, Path]) -> None:
     device, folder = recorded
     trace = alloctrace.load(folder / "plain.alloctrace")
     for points in (1, 37, 2000):
-        table = trace.role_timeline(points, device=device)
+        table = trace.timeline(points, by="role", device=device)
         assert [*table.columns[:2]] == ["device", "time_ns"] and {*table.columns[2:]} == {*ROLES}
         requested = trace.timeline(points, device=device)
-        assert (table[[*ROLES]].sum(axis=1) == requested["requested"]).all()
+        assert (table[[*ROLES]].sum(axis=1) == requested["requested_bytes"]).all()
         assert (table["time_ns"] == requested["time_ns"]).all()
     at_end = {role: size for role, size in held(trace, "end", device).items() if size}
     last = table.iloc[-1][[*ROLES]]
     assert {role: int(size) for role, size in last.items() if size} == at_end
     with pytest.raises(ValueError, match="points=0"):
-        trace.role_timeline(0)
+        trace.timeline(0, by="role")
 
 
 def test_allocations_by_role(recorded: tuple[str, Path]) -> None:
@@ -111,18 +112,18 @@ def test_allocations_by_role(recorded: tuple[str, Path]) -> None:
         for seq in allocs["seq"].tolist():
             [block] = trace.live(seq, device=device).query("birth_seq == @seq").to_dict("records")
             sums = made.setdefault(str(block["role"]), [0, 0, 0, 0])
-            exact = block["nbytes"] if block["role_is_exact"] else 0
-            sums[:] = sums[0] + 1, sums[1] + block["nbytes"], sums[2] + exact, max(sums[3], block["nbytes"])
+            size = block["requested_bytes"]
+            sums[:] = sums[0] + 1, sums[1] + size, sums[2] + size * block["role_is_exact"], max(sums[3], size)
         assert len(made) > (0 if program == "inference" else 4)
-        columns = ["allocations", "bytes", "exact_bytes", "largest"]
-        table = trace.role_totals(since=since, until=until, device=device).set_index("role")
+        columns = ["allocations", "total_bytes", "exact_bytes", "largest_bytes"]
+        table = trace.usage(since=since, until=until, by="role", device=device).set_index("role")
         assert table.loc[table["allocations"] > 0, columns].T.to_dict("list") == made
         before, after = held(trace, since, device), held(trace, until, device)
         assert {role: size for role, size in table["live_bytes"].items() if size} == after
         change = {role: after.get(role, 0) - before.get(role, 0) for role in table.index}
-        assert table["live_change"].to_dict() == change
-        whole, of_sites = trace.role_totals(until=until, device=device), trace.sites(until, device=device)
-        for name in ("allocations", "bytes", "live_bytes", "live_blocks"):
+        assert table["live_bytes_change"].to_dict() == change
+        whole, of_sites = (trace.usage(until=until, by=by, device=device) for by in ("role", "line"))
+        for name in ("allocations", "total_bytes", "live_bytes", "live_blocks"):
             assert whole[name].sum() == of_sites[name].sum()
 
 
@@ -131,9 +132,9 @@ def test_the_commands_by_role(recorded: tuple[str, Path]) -> None:
     trace = alloctrace.load(folder / "plain.alloctrace")
     run = ("plain.alloctrace", "--by", "role", "--device", device)
     found = pd.DataFrame(json.loads(run_analyze(folder, "sites", *run, "--since", "mark:stepped", "--json")))
-    pd.testing.assert_frame_equal(found, trace.role_totals(since="mark:stepped", device=device), check_dtype=False)
+    pd.testing.assert_frame_equal(found, trace.usage(since="mark:stepped", by="role", device=device), check_dtype=False)
     table = pd.read_csv(io.StringIO(run_analyze(folder, "timeline", *run, "--points", "20", "--csv")))
-    pd.testing.assert_frame_equal(table, trace.role_timeline(20, device=device), check_dtype=False)
+    pd.testing.assert_frame_equal(table, trace.timeline(20, by="role", device=device), check_dtype=False)
 
 
 NODES_BEFORE = """
@@ -158,7 +159,7 @@ def test_what_autograd_made_before_the_recording_is_no_forward(tmp_path: Path) -
     for broken in (None, "x", [1], [1, -2], [1.5, 2], [1, 1 << 70], {"a": 1}):
         trace = alloctrace.load(tmp_path / "t.alloctrace")
         trace.header["autograd_nodes"] = broken
-        assert sum(held(trace, "mark:forward", "cpu").values()) == trace.live("mark:forward")["nbytes"].sum()
+        assert sum(held(trace, "mark:forward", "cpu").values()) == trace.live("mark:forward")["requested_bytes"].sum()
 
 
 def test_live_and_blocks_have_the_same_roles(recorded: tuple[str, Path]) -> None:
@@ -170,8 +171,8 @@ def test_live_and_blocks_have_the_same_roles(recorded: tuple[str, Path]) -> None
         by_address = used.set_index("address")["role"].astype(str).to_dict()
         assert live.set_index("address")["role"].astype(str).to_dict() == by_address
         assert (blocks.loc[blocks["state"] == "inactive", "role"] == "unknown").all()
-        shares = roles_of(trace, trace.named_device(device) or "", at)
-        assert shares.are_named and sum(part.bytes for part in shares.roles) == live["nbytes"].sum()
+        shares = roles_of(trace._recorded, trace._recorded.named_device(device) or "", at)
+        assert shares.are_named and sum(part.bytes for part in shares.roles) == live["requested_bytes"].sum()
 
 
 def test_the_events_are_as_the_format_says(recorded: tuple[str, Path]) -> None:
@@ -179,12 +180,12 @@ def test_the_events_are_as_the_format_says(recorded: tuple[str, Path]) -> None:
     for program in ("plain", "inference"):
         file = TraceFile(folder / f"{program}.alloctrace")
         events = {number: one for number, one in file.events() if one.kind == KINDS.index("role")}
-        named = alloctrace.load(folder / f"{program}.alloctrace").named_blocks()
+        named = RecordedTrace(folder / f"{program}.alloctrace").replay.named_blocks()
         assert len(named) > 10 and {*named["seq"]} <= {*events}
-        for row in named.to_dict("records"):
+        for row in named.rows():
             event = events[row["seq"]]
-            assert (event.address, ROLES[event.node_sequence]) == (row["address"], row["role"])
-            assert file.names.strings.get(event.size, b"").decode() == row["name"]
+            assert (event.address, ROLES[event.node_sequence]) == (row["address"], ROLES[row["role"]])
+            assert event.size == row["name"]
 
 
 OUT_OF_MEMORY = """\
@@ -214,7 +215,7 @@ def test_what_a_refused_request_cut_off_are_activations(tmp_path: Path, sizes: t
     assert run_python(tmp_path, command, True, 600, {}).stdout == "refused\n"
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     [oom] = trace.events(kinds=("oom",))["seq"]
-    made = [row for row in trace.live(int(oom), device="cuda").to_dict("records") if row["nbytes"] == 2**28]
+    made = [row for row in trace.live(int(oom), device="cuda").to_dict("records") if row["requested_bytes"] == 2**28]
     roles = [row["role"] for row in sorted(made, key=lambda row: row["birth_seq"])]
     assert len(roles) > 5 and {*roles[1:]} == {"activation"}
     assert "activation" not in roles[:1]  # the input
@@ -232,7 +233,7 @@ for stacks in ("python", "none"):
     for stacks in ("python", "none"):
         trace = alloctrace.load(tmp_path / f"{stacks}.alloctrace")
         assert held(trace, "end", "cpu") == {"unknown": 20_000}
-        assert not roles_of(trace, "cpu", "end").are_named and trace.named_blocks().empty
+        assert not roles_of(trace._recorded, "cpu", "end").are_named and (trace.live()["name"] == "").all()
 
 
 def test_damaged_traces_have_roles_too(recorded: tuple[str, Path], tmp_path: Path) -> None:
@@ -248,8 +249,10 @@ def test_damaged_traces_have_roles_too(recorded: tuple[str, Path], tmp_path: Pat
             trace = alloctrace.load(path)
         for name in trace.devices:
             live = trace.live("end", device=name)
-            assert sum(held(trace, "end", name).values()) == live["nbytes"].sum()
+            requested = live["requested_bytes"].sum()
+            assert sum(held(trace, "end", name).values()) == requested
             # The count of events is not the number of the last one.
-            at_end = live_memory(trace, "end", device=name)
-            assert (at_end.step, at_end.requested) == (trace.positions.step_at(trace.end_seq - 1), live["nbytes"].sum())
-            trace.role_timeline(10, device=name)
+            recorded = trace._recorded
+            at_end = live_memory(recorded, "end", device=name)
+            assert (at_end.step, at_end.requested) == (recorded.positions.step_at(recorded.end_seq - 1), requested)
+            trace.timeline(10, by="role", device=name)

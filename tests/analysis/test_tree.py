@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from marked_programs import line_with, run_analyze
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.differing_frames import differing_frames
-from pytorch_alloctrace.analysis.usage.tree import DEEPEST, Call, Tree
+from pytorch_alloctrace.analysis.usage.tree import DEEPEST, Call, Tree, tree_at
 
 KIB = 1024
 PROGRAM = """
@@ -67,7 +68,7 @@ def below(call: Call, text: str) -> Call:
 
 
 def test_each_call_has_what_it_called(trace: alloctrace.Trace) -> None:
-    tree = trace.tree("mark:kept")
+    tree = tree_at(trace._recorded, "mark:kept")
     held = 3 * KIB + 12 * KIB + 401 * 16 + KIB * KIB + 64 * KIB + 30
     assert (tree.bytes, tree.blocks) == (held, 3 + 3 + 401 + 1 + 1 + 3)
     [outermost] = tree.calls
@@ -81,12 +82,12 @@ def test_each_call_has_what_it_called(trace: alloctrace.Trace) -> None:
     both = below(two, "return first")
     assert (both.bytes, both.own_bytes, both.share) == (10 * KIB, 5 * KIB, pytest.approx(10 * KIB / held))
     assert [call.site.function for call in both.calls] == ["leaf"] and both.calls[0].bytes == 5 * KIB
-    assert trace.tree("mark:before") == Tree(0, 0, ())
-    assert trace.peak().tree == trace.tree("peak")
+    assert tree_at(trace._recorded, "mark:before") == Tree(0, 0, ())
+    pd.testing.assert_frame_equal(trace.peak().usage(by="call"), trace.usage("peak", by="call"))
 
 
 def test_recursion_is_shown_once(trace: alloctrace.Trace) -> None:
-    [main] = trace.tree("mark:kept").calls
+    [main] = tree_at(trace._recorded, "mark:kept").calls
     descend = below(main, "descend(400")
     assert (descend.bytes, descend.own_bytes) == (401 * 16, 0)
     [again] = descend.calls
@@ -117,7 +118,7 @@ def test_a_chain_of_calls_is_one_line(folder: Path) -> None:
 
 
 def test_data_has_every_call(trace: alloctrace.Trace, folder: Path) -> None:
-    tree = trace.tree("mark:kept")
+    tree = tree_at(trace._recorded, "mark:kept")
     found = json.loads(run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--json"))
     assert found["requested"] == tree.bytes
     calls = [(call, found) for call, found in zip(tree.calls, found["calls"], strict=True)]
@@ -125,7 +126,7 @@ def test_data_has_every_call(trace: alloctrace.Trace, folder: Path) -> None:
         assert (data["line"], data["function"], data["bytes"]) == (call.site.line, call.site.function, call.bytes)
         assert data["stack_id"] == call.stack_id and trace.frames(call.stack_id)
         calls += zip(call.calls, data["calls"], strict=True)
-    assert len(calls) == len(tree.table)
+    assert len(calls) == len(tree.table) == len(trace.usage("mark:kept", by="call"))
     rows = run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--csv").splitlines()
     assert len(rows) == len(tree.table) + 1 and rows[0].startswith("depth,function,filename,line")
     widest = json.loads(run_analyze(folder, "peak", "t.alloctrace", "--tree", "--json", "--top", "1"))
@@ -144,8 +145,8 @@ def test_stacks_of_one_line_differ_in_what_is_shown(run_program, tmp_path: Path)
             alloctrace.mark("kept")
     """)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    stacks = trace.composition("mark:kept", by="stack")
-    differing = differing_frames(trace.stacks, stacks["stack_id"])
+    stacks = trace.usage("mark:kept", by="stack")
+    differing = differing_frames(trace._recorded.stacks, stacks["stack_id"])
     of_make = stacks.loc[stacks["function"] == "make", "stack_id"]
     assert [[frame.function for frame in differing[stack]] for stack in of_make] == [["first"], ["second"]]
     text = run_analyze(tmp_path, "peak", "t.alloctrace", "--by", "stack", "--at", "mark:kept")
