@@ -18,7 +18,7 @@ from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.live_memory import live_memory
-from pytorch_alloctrace.analysis.usage.roles import roles_of
+from pytorch_alloctrace.analysis.usage.roles import roles_before
 from pytorch_alloctrace.reading.kinds import KINDS
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.roles import ROLES
@@ -171,7 +171,8 @@ def test_live_and_blocks_have_the_same_roles(recorded: tuple[str, Path]) -> None
         by_address = used.set_index("address")["role"].astype(str).to_dict()
         assert live.set_index("address")["role"].astype(str).to_dict() == by_address
         assert (blocks.loc[blocks["state"] == "inactive", "role"] == "unknown").all()
-        shares = roles_of(trace._recorded, trace._recorded.named_device(device) or "", at)
+        recorded = trace._recorded
+        shares = roles_before(recorded, recorded.named_device(device) or "", recorded.first_event_after(at, device))
         assert shares.are_named and sum(part.bytes for part in shares.roles) == live["requested_bytes"].sum()
 
 
@@ -233,7 +234,8 @@ for stacks in ("python", "none"):
     for stacks in ("python", "none"):
         trace = alloctrace.load(tmp_path / f"{stacks}.alloctrace")
         assert held(trace, "end", "cpu") == {"unknown": 20_000}
-        assert not roles_of(trace._recorded, "cpu", "end").are_named and (trace.live()["name"] == "").all()
+        assert not roles_before(trace._recorded, "cpu", trace._recorded.end_seq).are_named
+        assert (trace.live()["name"] == "").all()
 
 
 def test_damaged_traces_have_roles_too(recorded: tuple[str, Path], tmp_path: Path) -> None:

@@ -24,8 +24,10 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
 from pytorch_alloctrace.analysis.usage.last_steps import LastSteps
 from pytorch_alloctrace.analysis.usage.matching import NEAR, SAME, CodeLine, match_files, match_lines
-from pytorch_alloctrace.analysis.usage.tree import Call, Tree
+from pytorch_alloctrace.analysis.usage.tree import Call, Tree, tree_at
 from pytorch_alloctrace.analyze.arguments import byte_count
+from pytorch_alloctrace.reading import tables
+from pytorch_alloctrace.reading.sites import Site
 
 MIB = 2**20
 DEVICES = {"cuda": "cuda:0", "cpu": "cpu"}
@@ -59,8 +61,9 @@ def base(traces: Traces) -> Base:
 def test_shifted_lines_are_the_same(traces: Traces, by: str) -> None:
     for device in DEVICES:
         table = alloctrace.compare(traces["base", device], traces["shifted", device], by=by)
-        assert (table["change"] == 0).all()
-        assert table["bytes_after"].sum() == traces["shifted", device].live("peak")["nbytes"].sum() > 0
+        assert (table["change_bytes"] == 0).all()
+        live = traces["shifted", device].live("peak")
+        assert table["live_bytes_after"].sum() == live["requested_bytes"].sum() > 0
         if by == "line":
             assert set(table["match"]) == {SAME}
             own = table[table["user"]]
@@ -77,17 +80,17 @@ def test_sums_of_a_comparison_are_those_of_live_blocks(traces: Traces, by: str) 
     before, after = traces["base", "cuda"], traces["changed", "cuda"]
     for at in ("end", "peak"):
         table = alloctrace.compare(before, after, at=at, by=by)
-        assert table["bytes_before"].sum() == before.live(at)["nbytes"].sum()
-        assert table["bytes_after"].sum() == after.live(at)["nbytes"].sum()
-        assert table["blocks_after"].sum() == len(after.live(at))
-    assert table["change"].sum() == (11 - 5 + 7 - 2) * MIB
+        assert table["live_bytes_before"].sum() == before.live(at)["requested_bytes"].sum()
+        assert table["live_bytes_after"].sum() == after.live(at)["requested_bytes"].sum()
+        assert table["live_blocks_after"].sum() == len(after.live(at))
+    assert table["change_bytes"].sum() == (11 - 5 + 7 - 2) * MIB
 
 
 def test_what_changed_is_named(traces: Traces) -> None:
     for device in DEVICES:
         table = alloctrace.compare(traces["base", device], traces["changed", device])
-        moved = table[table["change"] != 0].fillna({"line_before": 0, "line_after": 0})
-        rows = moved[["match", "line_before", "line_after", "change"]].itertuples(index=False, name=None)
+        moved = table[table["change_bytes"] != 0].fillna({"line_before": 0, "line_after": 0})
+        rows = moved[["match", "line_before", "line_after", "change_bytes"]].itertuples(index=False, name=None)
         assert [*rows] == [
             ("new", 0, line_of("changed", "NEW"), 7 * MIB),
             ("near", line_of("base", "EDITED"), line_of("changed", "EDITED"), 6 * MIB),
@@ -100,8 +103,8 @@ def test_what_changed_is_named(traces: Traces) -> None:
 def test_devices_that_only_one_run_has(traces: Traces) -> None:
     cuda, cpu = traces["base", "cuda"], traces["base", "cpu"]
     table = alloctrace.compare(cuda, cpu, device="cpu")
-    assert set(table["match"]) == {"new"} and table["bytes_before"].sum() == 0
-    assert table["bytes_after"].sum() == cpu.live("peak")["nbytes"].sum()
+    assert set(table["match"]) == {"new"} and table["live_bytes_before"].sum() == 0
+    assert table["live_bytes_after"].sum() == cpu.live("peak")["requested_bytes"].sum()
 
 
 def of_line(table: pd.DataFrame, line: int) -> Any:
@@ -113,23 +116,24 @@ def of_line(table: pd.DataFrame, line: int) -> Any:
 def test_composition_sums_to_what_is_live_and_diff_to_its_change(base: Base, by: str) -> None:
     for trace in base.values():
         for at in POSITIONS:
-            live, table = trace.live(at), trace.composition(at, by=by)
-            assert table["bytes"].sum() == live["nbytes"].sum(), at
-            assert table["blocks"].sum() == len(live)
-            assert table["backward_bytes"].sum() == live.loc[live["backward"].astype(bool), "nbytes"].sum()
+            live, table = trace.live(at), trace.usage(at, by=by)
+            sizes = live["requested_bytes"]
+            assert table["live_bytes"].sum() == sizes.sum(), at
+            assert table["live_blocks"].sum() == len(live)
+            assert table["live_backward_bytes"].sum() == sizes[live["backward"].astype(bool)].sum()
             if len(live):
-                assert table["largest"].max() == live["nbytes"].max()
+                assert table["largest_bytes"].max() == sizes.max()
                 assert table["share"].sum() == pytest.approx(1)
         for a, b in ((0, "mark:stepped"), ("end", 30)):
-            live_a, live_b = trace.live(a), trace.live(b)
+            live_a, live_b = trace.live(a)["requested_bytes"], trace.live(b)["requested_bytes"]
             table = trace.diff(a, b, by=by)
-            assert table["change"].sum() == int(live_b["nbytes"].sum()) - int(live_a["nbytes"].sum()), (a, b)
-            assert table["bytes_before"].sum() == live_a["nbytes"].sum()
-            assert table["blocks_after"].sum() == len(live_b)
-            assert table["change"].abs().is_monotonic_decreasing
+            assert table["change_bytes"].sum() == live_b.sum() - live_a.sum(), (a, b)
+            assert table["live_bytes_before"].sum() == live_a.sum()
+            assert table["live_blocks_after"].sum() == len(live_b)
+            assert table["change_bytes"].abs().is_monotonic_decreasing
             back = trace.diff(b, a, by=by)
-            assert sorted(back["change"]) == sorted(-table["change"])
-        assert (trace.diff("peak", "peak", by=by)["change"] == 0).all()
+            assert sorted(back["change_bytes"]) == sorted(-table["change_bytes"])
+        assert (trace.diff("peak", "peak", by=by)["change_bytes"] == 0).all()
 
 
 def calls_with_callers(tree: Tree) -> list[tuple[Call, ...]]:
@@ -144,16 +148,17 @@ def calls_with_callers(tree: Tree) -> list[tuple[Call, ...]]:
 def test_the_tree_agrees_with_the_frames_of_each_block(base: Base, all_frames: bool) -> None:
     for trace in base.values():
         for at in ("peak", "mark:stepped", "end"):
-            tree, live = trace.tree(at, all_frames=all_frames), trace.live(at)
-            assert (tree.bytes, tree.blocks) == (live["nbytes"].sum(), len(live))
+            tree, live = tree_at(trace._recorded, at, all_frames=all_frames), trace.live(at)
+            assert (tree.bytes, tree.blocks) == (live["requested_bytes"].sum(), len(live))
+            stacks = trace._recorded.stacks
             expected: dict[tuple[tuple[str, int], ...], int] = defaultdict(int)
-            for stack, size in live.groupby("stack_id")["nbytes"].sum().items():
+            for stack, size in live.groupby("stack_id")["requested_bytes"].sum().items():
                 path: list[tuple[str, int]] = []
                 while stack:
-                    frame = trace.stacks.frame(stack)
-                    if trace.stacks.is_user[stack] or (all_frames and frame.filename):
+                    frame = stacks.frame(stack)
+                    if stacks.is_user[stack] or (all_frames and frame.filename):
                         path.insert(0, (frame.filename, frame.line))
-                    stack = int(trace.stacks.parent[stack])
+                    stack = int(stacks.parent[stack])
                 for length in range(1, len(path) + 1):
                     expected[tuple(path[:length])] += size
             found = {
@@ -167,16 +172,16 @@ def test_the_tree_agrees_with_the_frames_of_each_block(base: Base, all_frames: b
 
 
 def test_backward_is_under_the_line_of_forward(base: Base) -> None:
-    tree, line = base["cuda"].tree("mark:stepped"), line_of("base", "FORWARD")
+    tree, line = tree_at(base["cuda"]._recorded, "mark:stepped"), line_of("base", "FORWARD")
     [forward] = [path[-1] for path in calls_with_callers(tree) if path[-1].site.line == line]
-    of_lines = base["cuda"].composition("mark:stepped")
-    assert forward.backward_bytes >= of_line(of_lines, line)["backward_bytes"] > 0
+    of_lines = base["cuda"].usage("mark:stepped")
+    assert forward.backward_bytes >= of_line(of_lines, line)["live_backward_bytes"] > 0
 
 
 def test_composition_by_phase_is_what_the_program_knows(folder: Path, base: Base) -> None:
     for name, trace in base.items():
         known = json.loads((folder / f"base/{name}.json").read_text())
-        found = trace.composition("mark:stepped", by="phase").set_index("phase")["bytes"]
+        found = trace.usage("mark:stepped", by="phase").set_index("phase")["live_bytes"]
         # The file was written in the last step, the mark set in the first: all steps hold the same.
         assert found["backward"] == known["backward"]
         assert found["optimizer"] == known["optimizer"]
@@ -188,24 +193,24 @@ def test_composition_by_age(folder: Path, base: Base) -> None:
     for trace in base.values():
         live = trace.live("step:5")
         expected: dict[str, int] = defaultdict(int)
-        for size, born in zip(live["nbytes"], live["step"], strict=True):
+        for size, born in zip(live["requested_bytes"], live["step"], strict=True):
             if pd.isna(born):
                 expected["before the recording"] += int(size)
                 continue
             age = 5 - int(born)
             label = {0: "this step", 1: "1 step"}.get(age, "2 to 3 steps" if age < 4 else "4 to 7 steps")
             expected[label] += int(size)
-        table = trace.composition("step:5", by="age")
-        assert dict(zip(table["age"], table["bytes"], strict=True)) == expected
+        table = trace.usage("step:5", by="age")
+        assert dict(zip(table["age"], table["live_bytes"], strict=True)) == expected
         assert len(expected) >= 2
         known = table[table["age"] != "before the recording"]
         assert (known["from_age"] < known["to_age"]).all()
     trace = alloctrace.load(folder / "no_steps/cpu.alloctrace")
     # After the last allocation, not at the end: how long it takes to end a recording depends on the machine.
-    table = trace.composition(int(trace.events(kinds=("alloc",))["seq"].iloc[-1]), by="age")
+    table = trace.usage(int(trace.events(kinds=("alloc",))["seq"].iloc[-1]), by="age")
     assert [*table["unit"].unique()] == ["second"]
     # Youngest first; the older one was allocated before the program slept for 50 ms.
-    assert [*table["bytes"]] == [20_000, 4_000]
+    assert [*table["live_bytes"]] == [20_000, 4_000]
     assert table["to_age"].iloc[-1] >= 0.05
 
 
@@ -218,10 +223,10 @@ def test_peak_is_what_torch_says(folder: Path, base: Base) -> None:
     for name, trace in base.items():
         peak = trace.peak()
         assert peak.device == DEVICES[name]
-        assert peak.requested == peak.composition["bytes"].sum() == trace.live(peak.seq)["nbytes"].sum()
-        assert peak.requested > trace.live(peak.seq - 1)["nbytes"].sum()
-        assert of_line(peak.composition, line_of("base", "LARGE"))["bytes"] == 20 * MIB
-        assert peak.phases["bytes"].sum() == peak.ages["bytes"].sum() == peak.requested
+        assert peak.requested == trace.live(peak.seq)["requested_bytes"].sum()
+        assert peak.requested > trace.live(peak.seq - 1)["requested_bytes"].sum()
+        assert of_line(peak.usage(), line_of("base", "LARGE"))["live_bytes"] == 20 * MIB
+        assert {peak.usage(by)["live_bytes"].sum() for by in COMPOSITION_BY} == {peak.requested}
         assert peak.step == 2  # before it the optimizer has no state yet
     assert base["cpu"].peak().reserved is None
 
@@ -233,38 +238,41 @@ def test_unknown_measures_and_groupings_are_refused(base: Base) -> None:
     with pytest.raises(ValueError, match="measure"):
         trace.peak("active")
     with pytest.raises(ValueError, match="use one of"):
-        trace.composition(by="moon")
-    with pytest.raises(ValueError, match="use one of"):
-        trace.lifetimes(by="phase")
+        trace.usage("end", by="moon")
+    with pytest.raises(ValueError, match="of what is live at a position"):
+        trace.usage(by="phase")
+    with pytest.raises(ValueError, match="give either"):
+        trace.usage("end", since="step:3")
 
 
 def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
     """The measured steps by line, from the events: bytes, churn, and what backward freed of what forward allocated."""
-    window = LastSteps.before(trace, trace.end_seq)
-    columns = ["seq", "kind", "address", "nbytes", "stack_id", "node_type"]
+    recorded = trace._recorded
+    window = LastSteps.before(recorded, recorded.end_seq)
+    columns = ["seq", "kind", "address", "requested_bytes", "stack_id", "node_type"]
     ends = [int(end) for end in window.step_ends]
     held: dict[int, tuple[int, int, int, bool]] = {}
-    sums: dict[str, dict[int, int]] = {name: defaultdict(int) for name in ("bytes", "churn", "retained")}
+    sums: dict[str, dict[int, int]] = {name: defaultdict(int) for name in ("bytes", "churn_bytes", "retained_bytes")}
     for event in trace.events(since=window.first - 1, until=window.end - 1, columns=columns).to_dict("records"):
         address = event["address"]
         if event["kind"] == "alloc":
-            line = int(trace.stacks.describe(int(event["stack_id"]), "line")["line"])
-            held[address] = (line, int(event["nbytes"]), int(event["seq"]), event["node_type"] == "")
-            sums["bytes"][line] += int(event["nbytes"])
+            line = int(Site.of_stack(recorded.stacks, int(event["stack_id"])).line)
+            held[address] = (line, int(event["requested_bytes"]), int(event["seq"]), event["node_type"] == "")
+            sums["bytes"][line] += int(event["requested_bytes"])
         elif event["kind"] in ("free_requested", "free_completed") and address in held:
             line, size, born, in_forward = held.pop(address)
             ends_between = [end for end in ends if born <= end < event["seq"]]
-            sums["churn"][line] += 0 if ends_between else size
-            sums["retained"][line] += size if in_forward and event["node_type"] else 0
+            sums["churn_bytes"][line] += 0 if ends_between else size
+            sums["retained_bytes"][line] += size if in_forward and event["node_type"] else 0
     return sums
 
 
 def test_lifetimes_are_those_of_the_events(base: Base) -> None:
     """On the CPU, where backward has its own stacks, line by line; on CUDA in sum."""
     for name, trace in base.items():
-        steps = len(LastSteps.before(trace, trace.end_seq).step_ends)
+        steps = len(LastSteps.before(trace._recorded, trace._recorded.end_seq).step_ends)
         assert steps == 6
-        table, expected = trace.lifetimes(), in_plain_python(trace)
+        table, expected = trace.usage(), in_plain_python(trace)
         for measure, by_line in expected.items():
             found = (table.set_index("line")[f"{measure}_per_step"] * steps).astype(float)
             assert found.sum() == pytest.approx(sum(by_line.values()))
@@ -273,28 +281,29 @@ def test_lifetimes_are_those_of_the_events(base: Base) -> None:
                 assert {line: round(value) for line, value in found.items() if value} == {
                     line: value for line, value in by_line.items() if value
                 }
-        pd.testing.assert_frame_equal(table[trace.sites().columns], trace.sites(), check_dtype=False)
+        sites = tables.sites(trace._recorded)
+        pd.testing.assert_frame_equal(table[sites.columns], sites, check_dtype=False)
 
 
 def test_lifetimes_tell_temporaries_and_activations(folder: Path, base: Base) -> None:
-    without_steps = alloctrace.load(folder / "no_steps/cpu.alloctrace").lifetimes()
-    assert without_steps["churn_per_step"].isna().all() and not without_steps["temporary"].any()
+    without_steps = alloctrace.load(folder / "no_steps/cpu.alloctrace").usage()
+    assert without_steps["churn_bytes_per_step"].isna().all() and not without_steps["temporary"].any()
     large, forward = line_of("base", "LARGE"), line_of("base", "FORWARD")
     for name, trace in base.items():
-        table = trace.lifetimes(device=DEVICES[name])
+        table = trace.usage(device=DEVICES[name])
         row = of_line(table, large)
-        assert row["temporary"] and row["churn_per_step"] == row["bytes_per_step"] == 20 * MIB
+        assert row["temporary"] and row["churn_bytes_per_step"] == row["bytes_per_step"] == 20 * MIB
         assert row["allocations_per_step"] == 1
         kept = of_line(table, line_of("base", "EDITED"))
-        assert not kept["temporary"] and kept["churn_per_step"] == 0
+        assert not kept["temporary"] and kept["churn_bytes_per_step"] == 0
         # What the module allocates last is saved for the product's backward, and nothing else holds it.
         last = table[table["source"].str.contains("self.last(self.seen)", regex=False).fillna(False)].iloc[0]
-        assert last["retained_per_step"] == 64 * 256 * 4
-    product = of_line(base["cuda"].lifetimes(), forward)
+        assert last["retained_bytes_per_step"] == 64 * 256 * 4
+    product = of_line(base["cuda"].usage(), forward)
     # The gradients of both its factors in backward, and its result in forward.
-    assert product["backward_per_step"] == (256 * 256 + 64 * 256) * 4
-    assert product["bytes_per_step"] == product["backward_per_step"] + 64 * 256 * 4
-    halfway = base["cuda"].lifetimes(until="step:3")
+    assert product["backward_bytes_per_step"] == (256 * 256 + 64 * 256) * 4
+    assert product["bytes_per_step"] == product["backward_bytes_per_step"] + 64 * 256 * 4
+    halfway = base["cuda"].usage(until="step:3")
     assert of_line(halfway, large)["allocations"] == 3
 
 
@@ -302,20 +311,20 @@ def test_slow_calls_are_those_in_the_events(base: Base) -> None:
     trace = base["cuda"]
     reported = trace.events(kinds=("latency",))
     for by in ("line", "function", "stack"):
-        table = trace.lifetimes(by=by)
+        table = trace.usage(by=by)
         assert table["slow_calls"].sum() == len(reported) > 0
-        assert table["slow_ns"].sum() == reported["nbytes"].sum()
-        assert table["slowest_ns"].max() == reported["nbytes"].max()
+        assert table["slow_ns"].sum() == reported["requested_bytes"].sum()
+        assert table["slowest_ns"].max() == reported["requested_bytes"].max()
     events = trace.events(columns=["seq", "stack_id", "forward_stack_id"]).set_index("seq")
     live = trace.live()
     for_libraries = live.loc[live["site"].str.endswith(" workspace"), "birth_seq"].dropna()
     called = events[~events.index.isin(for_libraries)].reindex(reported["address"]).max(axis=1).to_numpy()
-    sums = reported.groupby(called)["nbytes"].sum().astype(np.int64).to_dict()
-    by_stack = trace.lifetimes(by="stack").set_index("stack_id")["slow_ns"]
+    sums = reported.groupby(called)["requested_bytes"].sum().astype(np.int64).to_dict()
+    by_stack = trace.usage(by="stack").set_index("stack_id")["slow_ns"]
     # What autograd's threads asked for has the line of forward, or no line.
     shown = {stack: value for stack, value in by_stack.items() if value and trace.frames(stack)}
     assert shown == {stack: value for stack, value in sums.items() if stack > 0}
-    assert base["cpu"].lifetimes()["slow_calls"].sum() == 0
+    assert base["cpu"].usage()["slow_calls"].sum() == 0
 
 
 texts = st.sampled_from(["x = f(x)", "y = g(x)", "x = x + 1", "z = x @ y", "kept.append(z)", "w = h(z)"])
@@ -399,10 +408,10 @@ def test_files_are_matched_by_what_their_paths_share() -> None:
 def test_verb_diff_of_two_runs_and_of_two_positions(folder: Path, traces: Traces) -> None:
     two = ("diff", "base/cuda.alloctrace", "changed/cuda.alloctrace")
     [found] = json.loads(run_analyze(folder, *two, "--json"))
-    assert found["change"] == 11 * MIB == found["bytes_after"] - found["bytes_before"]
+    assert found["change_bytes"] == 11 * MIB == found["live_bytes_after"] - found["live_bytes_before"]
     assert [row["match"] for row in found["changes"][:3]] == ["new", "near", "gone"]
     table = pd.read_csv(io.StringIO(run_analyze(folder, *two, "--csv", "--by", "function")))
-    assert table["change"].sum() == 11 * MIB and set(table["device"]) == {"cuda:0"}
+    assert table["change_bytes"].sum() == 11 * MIB and set(table["device"]) == {"cuda:0"}
     edited = f"train.py:{line_of('changed', 'EDITED')} in keep, was line {line_of('base', 'EDITED')}"
     assert edited in " ".join(run_analyze(folder, *two, "--top", "2").split())
     run_analyze(folder, *two, "--fail-above", "11MiB")
@@ -414,23 +423,23 @@ def test_verb_diff_of_two_runs_and_of_two_positions(folder: Path, traces: Traces
     assert other.startswith("LESS  cuda:0")
     [found] = json.loads(run_analyze(folder, *two[:2], "--since", "mark:kept", "--until", "peak", "--json"))
     expected = traces["base", "cuda"].diff("mark:kept", "peak")
-    assert [row["change"] for row in found["changes"]] == [*expected["change"]]
+    assert [row["change_bytes"] for row in found["changes"]] == [*expected["change_bytes"]]
 
 
 def test_verb_peak(folder: Path, traces: Traces) -> None:
     peak = traces["base", "cuda"].peak()
     found = json.loads(run_analyze(folder, "peak", "base/cuda.alloctrace", "--json"))
     assert (found["bytes"], found["seq"], found["reserved"]) == (peak.bytes, peak.seq, peak.reserved)
-    assert sum(row["bytes"] for row in found["composition"]) == peak.requested
+    assert sum(row["live_bytes"] for row in found["composition"]) == peak.requested
     table = pd.read_csv(io.StringIO(run_analyze(folder, "peak", "base/cpu.alloctrace", "--at", "step:3", "--csv")))
-    assert table["bytes"].sum() == traces["base", "cpu"].live("step:3")["nbytes"].sum()
+    assert table["live_bytes"].sum() == traces["base", "cpu"].live("step:3")["requested_bytes"].sum()
     assert run_analyze(folder, "peak", "base/cpu.alloctrace", "--at", "step:3").startswith("LIVE  cpu: 20.0 MiB")
 
 
 def test_verb_sites(folder: Path, traces: Traces) -> None:
     table = pd.read_csv(io.StringIO(run_analyze(folder, "sites", "base/cuda.alloctrace", "--csv")))
-    expected = traces["base", "cuda"].lifetimes()
-    assert [*table["churn_per_step"]] == pytest.approx([*expected["churn_per_step"].astype(float)])
+    expected = traces["base", "cuda"].usage()
+    assert [*table["churn_bytes_per_step"]] == pytest.approx([*expected["churn_bytes_per_step"].astype(float)])
     rows = json.loads(run_analyze(folder, "sites", "base/cpu.alloctrace", "--json", "--at", "step:2", "--top", "3"))
     assert len(rows) == 3 and rows[0]["live_bytes"] == 5 * MIB
     text = run_analyze(folder, "sites", "base/cuda.alloctrace")

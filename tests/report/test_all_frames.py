@@ -94,6 +94,6 @@ def test_all_frames_of_a_comparison_are_those_of_the_trace_that_has_the_line(fol
     assert "keep train <module>" in " ".join(frame["function"] for frame in grown["frames"])
     words = ("diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")
     [gone] = json.loads(run_analyze(folder, *words))
-    assert gone["change"] < 0 and all(row["frames"] or not row["filename"] for row in gone["changes"])
+    assert gone["change_bytes"] < 0 and all(row["frames"] or not row["filename"] for row in gone["changes"])
     positions = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
     assert "in Module._wrapped_call_impl" in " ".join(run_analyze(folder, *positions).split())

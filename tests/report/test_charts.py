@@ -16,9 +16,7 @@ from shared_recordings import record_once, record_report
 from steady_clock import make_steady
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.leaks.judge import find_leaks
 from pytorch_alloctrace.analysis.leaks.leak import GROWING, SURVIVORS
-from pytorch_alloctrace.report.timeline import plot_timeline
 from pytorch_alloctrace.report.units import size
 
 matplotlib.use("agg")
@@ -39,14 +37,14 @@ with alloctrace.enable("run.alloctrace", devices=("cpu",)):
 
 
 def held(trace: alloctrace.Trace, line: int, at: str) -> int:
-    sites = trace.sites(device="cpu", at=at)
+    sites = trace.usage(at, device="cpu")
     return int(sites.loc[sites["line"] == line, "live_bytes"].sum())
 
 
 def test_levels_are_what_the_lines_held(run_program: Any, tmp_path: Path) -> None:
     run_program(LEAKING, "steps", "30")
     trace = alloctrace.load(tmp_path / "run.alloctrace")
-    leaks = {leak.kind: leak for leak in find_leaks(trace, "cpu").leaks}
+    leaks = {leak.kind: leak for leak in trace.leaks().leaks}
     survivors, growing = leaks[SURVIVORS], leaks[GROWING]
     assert survivors.live == tuple(held(trace, survivors.line.line, f"step:{step}") for step in range(30))
     levels = [held(trace, growing.line.line, f"step:{step}") for step in range(30)]
@@ -67,36 +65,37 @@ def test_levels_and_chart_without_steps_and_reserved_memory(run_program: Any, tm
     run_program(LEAKING, "time", "90")
     assert make_steady(tmp_path / "run.alloctrace") == 90
     trace = alloctrace.load(tmp_path / "run.alloctrace")
-    [leak] = [leak for leak in find_leaks(trace, "cpu").leaks if leak.kind == SURVIVORS]
+    [leak] = [leak for leak in trace.leaks().leaks if leak.kind == SURVIVORS]
     assert leak.unit == "iteration" and len(leak.live) == 90 and list(leak.live) == sorted(leak.live)
     assert leak.live[-1] == held(trace, leak.line.line, "end") == 720_000
     # Allocated evenly over the run: half of it is there in the middle.
     assert leak.live[40] < 360_000 < leak.live[50]
-    [chart] = trace.plot_timeline(50).axes
+    [chart] = alloctrace.plot_timeline(trace.timeline(50)).axes
     assert chart.get_title(loc="left") == "cpu"
 
 
 def test_charts_are_those_of_the_timeline_of_each_device(tmp_path: Path) -> None:
     trace = alloctrace.load(record_once("report", record_report) / "run.alloctrace")
-    timeline, figure = trace.timeline(200), trace.plot_timeline(200)
+    timeline = trace.timeline(200)
+    figure = alloctrace.plot_timeline(timeline)
     figure.savefig(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 5_000
     assert [chart.get_title(loc="left") for chart in figure.axes] == list(timeline["device"].unique())
     for chart in figure.axes:
         table = timeline[timeline["device"] == chart.get_title(loc="left")]
         highest = next(line for line in chart.lines if line.get_label() == "allocated, at most")
-        assert highest.get_ydata().tolist() == table["allocated_max"].tolist()
-        assert chart.get_ylim()[1] > table["allocated_max"].max()
-        assert chart.texts[0].get_text().startswith(size(int(table["allocated_max"].max())))
+        assert highest.get_ydata().tolist() == table["allocated_bytes_max"].tolist()
+        assert chart.get_ylim()[1] > table["allocated_bytes_max"].max()
+        assert chart.texts[0].get_text().startswith(size(int(table["allocated_bytes_max"].max())))
     figure = Figure()
-    assert trace.plot_timeline(50, device="cuda:0", axes=figure.add_subplot()) is figure
+    assert alloctrace.plot_timeline(trace.timeline(50, device="cuda:0"), figure.add_subplot()) is figure
     with pytest.raises(ValueError, match="pass device="):
-        trace.plot_timeline(50, axes=figure.add_subplot())
+        alloctrace.plot_timeline(trace.timeline(50), figure.add_subplot())
     with pytest.raises(ValueError, match="nothing was allocated"):
-        plot_timeline(trace.timeline(50)[:0])
+        alloctrace.plot_timeline(trace.timeline(50)[:0])
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(alloctrace.MissingPackageError, match="pip install matplotlib"):
-        plot_timeline(pd.DataFrame({"device": ["cpu"]}))
+        alloctrace.plot_timeline(pd.DataFrame({"device": ["cpu"]}))

@@ -40,7 +40,7 @@ def test_speedscope_has_what_is_live(trace: alloctrace.Trace, tmp_path: Path) ->
         # The peak is that of one device.
         live = trace.live("peak", device=device)
         assert profile["type"] == "sampled" and profile["unit"] == "bytes" and profile["startValue"] == 0
-        assert sum(profile["weights"]) == profile["endValue"] == live["nbytes"].sum()
+        assert sum(profile["weights"]) == profile["endValue"] == live["requested_bytes"].sum()
         assert len(profile["samples"]) == len(profile["weights"])
         for sample in profile["samples"]:
             stack = [frames[index] for index in sample]
@@ -56,30 +56,33 @@ def test_collapsed_has_a_stack_a_line_with_what_it_holds_or_allocated_in_a_range
         parsed = re.fullmatch(r"(cuda:\d);(.*) (\d+)", line)
         found[parsed[1]] = found.get(parsed[1], 0) + int(parsed[3])
     # The end of a step frees what the frame of its function held.
-    assert found == {"cuda:0": trace.live("step:10", device="cuda:0")["nbytes"].sum()}
+    assert found == {"cuda:0": trace.live("step:10", device="cuda:0")["requested_bytes"].sum()}
     assert any("train (" in line and "main (" in line.split("train (")[0] for line in text.splitlines())
 
     text = exported(trace, "collapsed", tmp_path, since="step:4", until="step:14", device="cuda:0")
     events = trace.events(since="step:4", until="step:14", kinds=["alloc"])
-    allocated = events.loc[events["device"] == "cuda:0", "nbytes"].sum()
+    allocated = events.loc[events["device"] == "cuda:0", "requested_bytes"].sum()
     assert sum(int(line.rpartition(" ")[2]) for line in text.splitlines()) == allocated > 0
 
 
 def test_torch_reads_its_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None:
     from torch.cuda import _memory_viz
 
-    refused = next(iter(trace.refused_requests)) - 1
+    refused = next(iter(trace._recorded.refused_requests)) - 1
     data = exported(trace, "memory-viz", tmp_path, at=refused)
     segments = trace.segments(refused)
     assert len(data["segments"]) == len(segments) > 10
     for made, row in zip(data["segments"], segments.to_dict("records"), strict=True):
         assert f"cuda:{made['device']}" == row["device"]
-        for name in segments.columns.drop("device"):
+        assert (made["total_size"], made["allocated_size"], made["active_size"], made["requested_size"]) == (
+            *(row["total_bytes"], row["allocated_bytes"], row["active_bytes"], row["requested_bytes"]),
+        )
+        for name in ("address", "stream", "segment_type", "segment_pool_id", "is_expandable"):
             assert made[name] == row[name]
         assert sum(block["size"] for block in made["blocks"]) == made["total_size"]
     names = ("address", "size", "requested_size", "state")
     blocks = [tuple(block[name] for name in names) for segment in data["segments"] for block in segment["blocks"]]
-    columns = ["address", "nbytes", "requested_size", "state"]
+    columns = ["address", "block_bytes", "requested_bytes", "state"]
     assert sorted(blocks) == sorted(trace.blocks(refused)[columns].itertuples(index=False, name=None))
     assert "total_reserved" in _memory_viz.segsum(data)
     for draw in (_memory_viz.segment_plot, _memory_viz.trace_plot):
@@ -90,12 +93,13 @@ def test_torch_reads_its_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None
 def test_the_events_of_the_pickle_are_those_of_the_range(trace: alloctrace.Trace, tmp_path: Path) -> None:
     data = exported(trace, "memory-viz", tmp_path, since="step:4", until="step:14")
     kinds = ["alloc", "free_requested", "free_completed"]
-    columns = ("seq", "kind", "device", "address", "nbytes", "node_seq")
+    columns = ("seq", "kind", "device", "address", "requested_bytes", "node_seq")
     events = in_two(trace.events(since="step:4", until="step:14", kinds=kinds, columns=columns))
     for index, made in enumerate(data["device_traces"]):
         rows = events[events["device"] == f"cuda:{index}"]
         own = [one for one in made if one["action"] in kinds]
-        assert [one["action"] for one in own] == [*rows["kind"]] and [one["size"] for one in own] == [*rows["nbytes"]]
+        assert [one["action"] for one in own] == [*rows["kind"]]
+        assert [one["size"] for one in own] == [*rows["requested_bytes"]]
         assert all(one["frames"] for one in own if one["action"] == "alloc")
     whole = exported(trace, "memory-viz", tmp_path)
     (refused,) = [one for one in whole["device_traces"][0] if one["action"] == "oom"]
@@ -114,7 +118,7 @@ def test_perfetto_has_the_peaks_steps_and_marks_and_keeps_the_rules_of_its_json(
             counter = [one for one in events if one["name"] == f"{device} {measure}" and one["ph"] == "C"]
             values = [one["args"]["bytes"] for one in counter]
             assert max(values) == trace.peak(measure, device=device).bytes
-            assert values[-1] == trace.timeline(6000, device=device)[measure].iloc[-1]
+            assert values[-1] == trace.timeline(6000, device=device)[f"{measure}_bytes"].iloc[-1]
     assert sum(one["ph"] == "X" and one["name"].startswith("step ") for one in events) == len(trace.steps())
     assert {"validation", "out of memory on cuda:0"} <= {one["name"] for one in events}
     assert data["displayTimeUnit"] in ("ms", "ns")
@@ -137,7 +141,7 @@ def test_perfetto_has_the_peaks_steps_and_marks_and_keeps_the_rules_of_its_json(
     assert latest["cuda:0 allocated"] <= (trace.end_ns - trace.begin_ns) / 1000
 
     events = exported(trace, "perfetto", tmp_path, since="step:4", until="step:14")["traceEvents"]
-    begin, end = ((trace.time_ns(at) - trace.begin_ns) / 1000 for at in ("step:4", "step:14"))
+    begin, end = ((trace._recorded.time_ns(at) - trace.begin_ns) / 1000 for at in ("step:4", "step:14"))
     assert {one["name"] for one in events if one["ph"] == "X"} >= {"step 5", "step 14"}
     assert all(one["ts"] + one.get("dur", 0) >= begin and one["ts"] <= end for one in events if one["ph"] != "M")
 
@@ -148,10 +152,10 @@ def test_pandas_reads_the_events(trace: alloctrace.Trace, tmp_path: Path) -> Non
     events = trace.events(since="step:4", until="step:14")
     events = events[events["device"] == "cuda:0"]
     assert len(found) == len(events) > 50
-    for name in ("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "thread", "stack_id", "step"):
+    for name in ("seq", "time_ns", "kind", "device", "address", "requested_bytes", "stream", "thread", "stack_id", "step"):
         assert [*found[name]] == [*events[name]], name
     assert set(found["pool"]) == {"0,0"}
-    kept = found[(found["kind"] == "alloc") & (found["nbytes"] == 1 << 20)]
+    kept = found[(found["kind"] == "alloc") & (found["requested_bytes"] == 1 << 20)]
     assert set(kept["function"]) == {"train"} and kept["filename"].str.endswith("report_program.py").all()
 
 

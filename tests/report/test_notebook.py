@@ -106,8 +106,9 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
     assert "MORE cpu: +3.00 MiB" in text_of(ended["html"][0]), "the cell ends the recording"
     assert "PEAK cpu: 2.00 MiB" in text_of(own["html"][0])
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    names = trace.marks()["name"].tolist()
-    assert trace.integrity.whole and names[:6] == ["In[3]"] * 2 + ["In[5]"] * 2 + ["In[6]"] * 2
+    regions = trace.marks()
+    assert trace.integrity.whole and regions["name"].tolist()[:3] == ["In[3]", "In[5]", "In[6]"]
+    assert set(regions["kind"]) == {"region"}
 
 
 def test_the_magic_of_a_cell_is_no_caller(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -126,9 +127,9 @@ for _ in range(20):
     assert "LEAK In[3]:3" in text and "Called from: In[3]:6 grow()" in text and "run_cell_magic" not in text
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert "run_cell_magic" not in str(trace.diagnose())
-    callers = trace.tree("end", device="cpu").table
+    callers = trace.usage("end", by="call", device="cpu")
     assert not callers["source"].fillna("").str.contains("run_cell_magic").any()
-    assert callers[callers["function"] == "grow"]["bytes"].sum() == 2 * 20 * (5 << 20)
+    assert callers[callers["function"] == "grow"]["live_bytes"].sum() == 2 * 20 * (5 << 20)
     # It is there in whole stacks.
     magic = [frame for stack in trace.live()["stack_id"].unique() for frame in trace.frames(stack)]
     assert any("run_cell_magic" in (frame.source or "") for frame in magic)

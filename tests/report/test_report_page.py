@@ -88,8 +88,8 @@ def test_the_groups_at_a_moment_are_those_of_the_composition(
     for device in page.data["devices"]:
         seqs = page.column(page.data["moments"]["seq"])
         for moment, shown in device["maps"]["groups"][by].items():
-            table = trace.composition(seqs[int(moment)], device=device["device"], by=by)
-            expected = table[[column, "bytes", "blocks"]].to_numpy().tolist()
+            table = trace.usage(seqs[int(moment)], device=device["device"], by=by)
+            expected = table[[column, "live_bytes", "live_blocks"]].to_numpy().tolist()
             assert sorted(map(tuple, shown)) == sorted(map(tuple, expected))
             compared += len(shown)
     assert compared > 5
@@ -111,7 +111,7 @@ def test_the_curves_are_those_of_the_timeline(trace: alloctrace.Trace, page: Pag
     for device, said in curves["devices"].items():
         rows = timeline[timeline["device"] == device]
         for measure in MEASURES:
-            references = said["measures"][measure]
+            references = said["measures"][measure.removesuffix("_bytes")]
             last, above, below = (np.array(page.column(references[name])) for name in ("last", "above", "below"))
             assert (last == rows[measure]).all()
             assert (last + above == rows[f"{measure}_max"]).all()
@@ -138,9 +138,10 @@ def test_the_moments_are_those_that_someone_would_ask_for(trace: alloctrace.Trac
     seqs = page.column(page.data["moments"]["seq"])
     assert seqs == sorted(set(seqs))
     wanted = [trace.peak(one, device=device).seq for device in trace.devices for one in ("allocated", "reserved")]
-    wanted += [trace.end_seq - 1, *(seq - 1 for seq in trace.refused_requests), *trace.marks()["seq"]]
+    refused, marks = trace._recorded.refused_requests, trace.marks()
+    wanted += [trace._recorded.end_seq - 1, *(seq - 1 for seq in refused), *marks["begin_seq"], *marks["end_seq"]]
     assert set(wanted) <= set(seqs)
-    assert len(trace.refused_requests) == 1
+    assert len(refused) == 1
 
 
 def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Page) -> None:
@@ -155,20 +156,21 @@ def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Pa
                 if held["first"][run] <= moment <= held["first"][run] + held["length"][run]:
                     label = texts[page.data["stacks"]["sites"][sites[frame]][0]]
                     found[label] = found.get(label, 0) + held["bytes"][run]
-            assert found == labels(trace, trace.composition(seq, device=device["device"]), "bytes")
+            assert found == labels(trace, trace.usage(seq, device=device["device"]), "live_bytes")
 
 
 def test_stacks_that_do_not_fit_are_put_together_by_line(trace: alloctrace.Trace) -> None:
-    seqs = [trace.end_seq // 2, trace.peak(device="cuda:0").seq]
+    recorded = trace._recorded
+    seqs = [recorded.end_seq // 2, trace.peak(device="cuda:0").seq]
     few = Bounds(moments=2, maps=2, block_rows=10, block_runs=10, holding_runs=1000, stacks=2, sites=3)
-    holdings = holdings_of(trace, "cuda:0", seqs, few)
+    holdings = holdings_of(recorded, "cuda:0", seqs, few)
     assert set(holdings.shown_under.values()) & {-1}
     assert len({shown for shown in holdings.shown_under.values() if shown >= 0}) == 3
     for moment, seq in enumerate(seqs):
         of_moment = holdings.table[holdings.table["moment"] == moment]
-        assert of_moment["bytes"].sum() == trace.live(seq, device="cuda:0")["nbytes"].sum()
+        assert of_moment["bytes"].sum() == trace.live(seq, device="cuda:0")["requested_bytes"].sum()
     columns = Columns()
-    packed_holdings(holdings, PageStacks(trace.stacks, SiteNames("")), columns)
+    packed_holdings(holdings, PageStacks(recorded.stacks, SiteNames("")), columns)
 
 
 def test_runs_join_only_what_is_the_same_at_moments_in_a_row() -> None:

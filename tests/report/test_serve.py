@@ -163,15 +163,16 @@ def test_it_listens_to_this_machine_alone(server: ReportServer) -> None:
 
 
 def test_a_moment_has_what_the_trace_says(server: ReportServer, trace: alloctrace.Trace) -> None:
-    for seq in (0, 7, trace.end_seq // 2, trace.end_seq - 1):
+    end = trace._recorded.end_seq
+    for seq in (0, 7, end // 2, end - 1):
         status, content, _ = ask(server, f"{base(server)}moment?seq={seq}")
         assert status == 200
         manifest, _ = unpacked(content.decode())
         assert (manifest["version"], manifest["seq"]) == (VERSION, seq)
-        assert manifest["time"] == max(trace.time_ns(seq) - trace.begin_ns, 0)
+        assert manifest["time"] == max(trace._recorded.time_ns(seq) - trace.begin_ns, 0)
         (device,) = manifest["devices"]
         held = sum(nbytes for _, nbytes, _ in device["maps"]["groups"]["phase"].get("0", []))
-        assert held == trace.live(seq)["nbytes"].sum()
+        assert held == trace.live(seq)["requested_bytes"].sum()
 
 
 def test_a_time_is_the_last_event_up_to_it(server: ReportServer, trace: alloctrace.Trace) -> None:
@@ -179,16 +180,16 @@ def test_a_time_is_the_last_event_up_to_it(server: ReportServer, trace: alloctra
     for row in (0, 5, 50, len(times) - 1):
         at = int(times["time_ns"][row])
         last = int(times[times["time_ns"] <= at]["seq"].max())
-        for ns, wanted in ((at - trace.begin_ns, last), (10**17, trace.end_seq - 1)):
+        for ns, wanted in ((at - trace.begin_ns, last), (10**17, trace._recorded.end_seq - 1)):
             _, content, _ = ask(server, f"{base(server)}moment?ns={max(ns, 0)}")
             assert unpacked(content.decode())[0]["seq"] == wanted
 
 
 def test_addresses_cannot_be_guessed(trace: alloctrace.Trace) -> None:
-    one, other = ReportServer(trace), ReportServer(trace)
+    one, other = ReportServer(trace._recorded), ReportServer(trace._recorded)
     assert len(base(one)) > 30 and base(one) != base(other)
     with pytest.raises(alloctrace.ReportError, match=f"port {one.port} cannot be used"):
-        ReportServer(trace, one.port)
+        ReportServer(trace._recorded, one.port)
     one.let_go()
     other.let_go()
 
@@ -358,4 +359,4 @@ def test_time_beyond_64_bits_is_the_last_event(
 
     event = server._asked_event({"ns": ["5"]})
 
-    assert event == trace.end_seq - 1
+    assert event == trace._recorded.end_seq - 1
