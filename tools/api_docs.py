@@ -217,8 +217,8 @@ def page() -> str:
 
 def undocumented() -> set[str]:
     """Return public names of the package that the page leaves out."""
-    shown = {*RECORDING, *IN_THE_PROGRAM, *READING, *FILES, *ERRORS, "Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
-    return {*alloctrace.__all__} - shown
+    classes = {"Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
+    return {*alloctrace.__all__} - {*RECORDING, *IN_THE_PROGRAM, *READING, *FILES, *ERRORS} - classes
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ def test_tables_are_those_of_torch_and_sums_those_of_the_timeline(folder: Path, 
     for row in found.free_pieces.rows():
         within = [piece for piece in pieces if row["from_bytes"] <= piece < row["to_bytes"]]
         assert (row["pieces"], row["free_bytes"]) == (len(within), sum(within))
-    assert found.pools["free_bytes"].sum() == found.free and found.pools["largest_free_bytes"].max() == found.largest_free
+    pools = found.pools
+    assert pools["free_bytes"].sum() == found.free and pools["largest_free_bytes"].max() == found.largest_free
     end = alloctrace.load(folder / f"{case}.alloctrace").timeline().iloc[-1]
     for name in ("reserved", "active", "releasable", "stranded", "largest_free"):
         assert getattr(found, name) == end[f"{name}_bytes"], name
@@ -113,7 +114,8 @@ def test_random_sizes(folder: Path, case: str) -> None:
     # Here one line allocates everything: what it pins it pins alone, although single blocks share segments.
     [line] = found.pinners_by_line.rows()
     assert line["alone_bytes"] == line["stranded_bytes"] and line["blocks"] == len(pinners)
-    assert line["allocated_bytes"] == pinners["block_bytes"].sum() and line["largest_bytes"] == pinners["block_bytes"].max()
+    sizes = pinners["block_bytes"]
+    assert line["allocated_bytes"] == sizes.sum() and line["largest_bytes"] == sizes.max()
     # For each block: what torch's snapshot has around it in its segment.
     if case == "random_sizes":
         segments = found.segments.to_frame().set_index("address")

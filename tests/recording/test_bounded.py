@@ -33,16 +33,16 @@ def test_the_files_stay_within_the_bound_and_the_leak_is_named(tmp_path: Path) -
     assert witness["largest"] <= BOUND << 20 and not trace.integrity.bound_exceeded
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.alloctrace", "witness.json"]
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
-    assert trace.integrity.folded_events + trace.integrity.events == trace.end_seq
-    allocations = trace.sites(by="function").set_index("function")["allocations"]
+    assert trace.integrity.folded_events + trace.integrity.events == trace._recorded.end_seq
+    allocations = trace.usage(by="function").set_index("function")["allocations"]
     assert allocations["one_of"] == 1000 * witness["steps"] and allocations["kept"] == witness["kept"]
     assert len(trace.steps()) == witness["steps"]
-    leaks = trace.leaks()
+    leaks = trace.leaks().to_frame()
     # Those of the last steps may still die.
     assert leaks["function"].tolist() == ["kept"] and 0.9 < leaks["blocks"].iloc[0] / witness["kept"] <= 1
     assert trace.verify().ok
     # status() had begun before the first fold.
-    live = int(trace.live()["nbytes"].sum())
+    live = int(trace.live()["requested_bytes"].sum())
     assert witness["followed"] == {"cpu/requested_bytes": live, "steps": witness["steps"]}
 
 
@@ -65,17 +65,17 @@ def test_nothing_committed_is_lost_when_a_bounded_recording_is_killed(tmp_path: 
         note = f"kill {number}: {count} counted, {integrity}"
         assert integrity.state == "complete" and integrity.lost == 0 and integrity.missing_events == 0, note
         assert integrity.spool_read and not integrity.ended and size <= BOUND << 20, note
-        made = trace.sites(by="function").set_index("function")["allocations"].get("one_of", 0)
+        made = trace.usage(by="function").set_index("function")["allocations"].get("one_of", 0)
         assert count <= made <= count + 1, f"{note}; {made} in the trace"
-        assert integrity.folded_events + integrity.events + integrity.uncommitted >= trace.end_seq, note
+        assert integrity.folded_events + integrity.events + integrity.uncommitted >= trace._recorded.end_seq, note
         folded += integrity.folded_until > 0
         in_folding += was_folding
         # finish() changes no count and leaves no other file.
         alloctrace.finish(path)
         assert sorted(left.name for left in tmp_path.glob(f"kill-{number}.*")) == [path.name]
         finished = alloctrace.load(path)
-        assert finished.integrity.ended and finished.end_seq == trace.end_seq
-        assert finished.sites(by="function").set_index("function")["allocations"].get("one_of", 0) == made
+        assert finished.integrity.ended and finished._recorded.end_seq == trace._recorded.end_seq
+        assert finished.usage(by="function").set_index("function")["allocations"].get("one_of", 0) == made
         path.unlink()
     assert folded and in_folding
 
@@ -90,7 +90,7 @@ def test_live_blocks_are_recorded_when_they_exceed_max_bytes(tmp_path: Path) -> 
     assert trace.integrity.folded_until and trace.integrity.bound_exceeded, trace.integrity
     assert trace.integrity.whole and trace.integrity.max_bytes == 10 << 20 and trace.integrity.lost == 0
     live = trace.live(at="end")
-    assert len(live) >= witness["live"] and (live["nbytes"] == 256).sum() == witness["live"] * 15 // 16
+    assert len(live) >= witness["live"] and (live["requested_bytes"] == 256).sum() == witness["live"] * 15 // 16
     assert trace.verify().ok and "larger than max_bytes=10,485,760" in str(trace.integrity)
     assert "Its files are larger than max_bytes=10,485,760" in output_of(tmp_path, "leaks")
 
@@ -103,7 +103,7 @@ def test_new_stacks_are_recorded_by_their_outer_frames_at_the_limit(tmp_path: Pa
     # Each stack has a frame of its own, and the bound has room for so many; the fourth part of them is counted twice.
     frames = (BOUND << 20) // 1024
     assert integrity.unknown_stacks > 0 and count + witness["made"] - frames < integrity.unknown_stacks
-    sites = trace.sites(by="function").set_index("function")["allocations"]
+    sites = trace.usage(by="function").set_index("function")["allocations"]
     # None goes: those that are not told apart count for the caller that is known.
     assert sites.sum() == witness["tree"] + witness["made"] and sites["way"] + sites["stacks"] > witness["tree"]
     assert 0 < sites.filter(like="made_").sum() < witness["made"]
@@ -119,6 +119,6 @@ def test_events_of_the_last_minutes_are_kept_if_they_fit(tmp_path: Path, keep: s
     assert integrity.keep_ns == (1_000_000_000 if fits else 3_600_000_000_000) and integrity.keeps_less is not fits
     kept_ns = trace.end_ns - integrity.folded_until_ns
     assert (kept_ns >= integrity.keep_ns) == fits, kept_ns
-    allocations = trace.sites(by="function").set_index("function")["allocations"]
+    allocations = trace.usage(by="function").set_index("function")["allocations"]
     assert 0 < len(trace.events(kinds=["alloc"])) < allocations["one_of"] == witness["allocations"]
     assert ("no room for the single events of the last" in output_of(tmp_path, "peak")) is not fits

@@ -37,7 +37,7 @@ def test_each_recorder_is_measured_in_its_own_process() -> None:
     assert {name: len(rows) for name, rows in measured.of.items()} == {PLAIN: 3, ALLOCTRACE: 3}
     assert all(row["wall"] > 0 for rows in measured.of.values() for row in rows)
     # Recorded were the pairs, and the step.
-    assert trace.kind_counts["alloc"] > 2000 and trace.integrity.state == "complete"
+    assert trace._recorded.kind_counts["alloc"] > 2000 and trace.integrity.state == "complete"
     assert not folder.exists()
 
 

@@ -139,7 +139,7 @@ class Judgement:
 def judge(trace: alloctrace.Trace, noted: dict[tuple[int, int], tuple[int, str]], script: str) -> Judgement:
     """Compare each allocation of backward with what autograd reported: `noted`, by thread and number of the node."""
     result = Judgement()
-    made_by = trace.threads.set_index("autograd_id")["thread"]
+    made_by = trace.threads().set_index("autograd_id")["thread"]
     for row in join(trace.events(columns=COLUMNS), made_by).itertuples():
         node = row.node_type.rsplit("::", 1)[-1]
         if node == "AccumulateGrad":  # of a parameter: no line of forward makes it
@@ -164,8 +164,8 @@ def judge(trace: alloctrace.Trace, noted: dict[tuple[int, int], tuple[int, str]]
 def test_every_allocation_of_backward_finds_its_line(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(PROGRAM, timeout=200)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.state == "complete" and trace.missed_frees == 0
-    by_native = dict(zip(trace.threads["native_id"], trace.threads["thread"], strict=True))
+    assert trace.integrity.state == "complete" and trace.verify().missed_frees == 0
+    by_native = trace.threads().set_index("native_id")["thread"].to_dict()
     noted = {
         (by_native[native], number): (line, name)
         for native, number, line, name in json.loads((tmp_path / "noted.json").read_text())
@@ -189,9 +189,10 @@ def check_account(folder: Path) -> None:
     lines = (folder / "program.py").read_text().splitlines()
     trace = alloctrace.load(folder / "account.alloctrace")
     live = trace.live(device="cuda:0")
-    (gradient,) = live[live["backward"] & (live["nbytes"] == 64 * 64 * 4)].itertuples()  # not cuBLAS's workspace
+    # Not cuBLAS's workspace.
+    (gradient,) = live[live["backward"] & (live["requested_bytes"] == 64 * 64 * 4)].itertuples()
     assert lines[trace.frames(gradient.stack_id)[0].line - 1].endswith("# the product")
-    sites = trace.sites(device="cuda:0")
+    sites = trace.usage(device="cuda:0")
     product, noise = (sites[[lines[line - 1].endswith(mark) for line in sites["line"]]] for mark in ("product", "node"))
     assert product["live_backward_bytes"].sum() >= 64 * 64 * 4
     assert noise["allocations"].sum() == 1, "the slice's backward is not of the line after it"

@@ -38,7 +38,8 @@ def attempt(request, make):
         # Here the program may write its last words and end: the event must be in the file by now.
         session.flush()
         ooms = alloctrace.load("t.alloctrace").events(kinds=["oom"])
-        in_trace.append([len(ooms), int(ooms["nbytes"].iloc[-1]) == request, int(ooms["stack_id"].iloc[-1]) > 0])
+        last = ooms.iloc[-1]
+        in_trace.append([len(ooms), last["requested_bytes"] == request, last["stack_id"] > 0])
 
 def plain(request): return torch.empty(request, dtype=torch.uint8, device="cuda")
 class Fails(torch.autograd.Function):
@@ -78,7 +79,7 @@ def test_out_of_memory_error_is_unchanged_and_in_the_trace_when_it_is_raised(run
     # One event each, with the request; known by its Python stack, that of backward too (a Python function ran there).
     assert in_trace == [[count, True, True] for count in range(1, 6)]
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.kind_counts["oom"] == 5 and trace.integrity.state == "complete"
+    assert trace._recorded.kind_counts["oom"] == 5 and trace.integrity.state == "complete"
     assert_events_add_up(trace)
 
 
@@ -174,18 +175,19 @@ def test_registered_allocator_is_recorded_if_it_comes_before_enable(run_cuda_pro
     after = run_cuda_program(program, "after").stdout
     assert "with another one (pluggable)" in after and "refused: True" in after
     trace = alloctrace.load(tmp_path / "after.alloctrace")
-    assert trace.integrity.ended and trace.ending["cuda_allocator_replaced_by"] and "cuda:0" not in trace.devices
+    assert trace.integrity.ended and "cuda:0" not in trace.devices
+    assert trace._recorded.ending["cuda_allocator_replaced_by"]
     assert not list(tmp_path.glob("*.spool"))
     before = run_cuda_program(program, "before").stdout
     assert before == "refused: True\n"
     trace = alloctrace.load(tmp_path / "before.alloctrace")
-    assert how_it_ended(trace.ending) == {"reason": "disable"}
+    assert how_it_ended(trace._recorded.ending) == {"reason": "disable"}
     assert trace.integrity.state == "complete"
-    assert trace.kind_counts["alloc"] == 10 and trace.kind_counts["free_completed"] == 4
+    assert trace._recorded.kind_counts["alloc"] == 10 and trace._recorded.kind_counts["free_completed"] == 4
     assert len(trace.live(device="cuda:0")) == 6
     for name in ("after", "before"):  # enabled when it is in place, it is recorded
         again = alloctrace.load(tmp_path / f"{name}-again.alloctrace")
-        assert again.kind_counts["alloc"] == 1 and again.integrity.state == "complete"
+        assert again._recorded.kind_counts["alloc"] == 1 and again.integrity.state == "complete"
 
 
 def test_trace_is_complete_when_a_program_ends_by_an_error(run_cuda_program, tmp_path: Path) -> None:
@@ -222,11 +224,12 @@ def test_trace_is_complete_when_a_program_ends_by_an_error(run_cuda_program, tmp
     assert process.returncode == 1 and process.stdout == "late 2222\nlate 3333\n", process.stderr
     assert "ValueError: of a thread" in process.stderr and "ZeroDivisionError" in process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
-    assert (trace.live(device="cuda:0")["nbytes"] == 4000).sum() >= 50
+    assert trace.integrity.state == "complete" and trace.integrity.ended and trace.verify().missed_frees == 0
+    assert (trace.live(device="cuda:0")["requested_bytes"] == 4000).sum() >= 50
     allocations = trace.events(kinds=["alloc"]).query("device == 'cpu'")
     sizes = (2222, 3333, 4444, 5555, 6666)
-    recorded, live = ([size for size in table["nbytes"] if size in sizes] for table in (allocations, trace.live()))
+    tables = allocations, trace.live()
+    recorded, live = ([size for size in table["requested_bytes"] if size in sizes] for table in tables)
     assert (recorded, live) == ([4444, 6666, 2222], [4444])
     assert_events_add_up(trace)
 

@@ -79,7 +79,7 @@ def test_program_gets_the_same_answers_when_traced(tmp_path: Path, name: str) ->
     assert len(traces) == 1 + 2 * ("late" in modes)
     for trace in traces:
         assert trace.integrity.state == "complete" and trace.integrity.lost == 0
-        assert trace.missed_frees == 0 and trace.kind_counts["alloc"] > 100
+        assert trace.verify().missed_frees == 0 and trace._recorded.kind_counts["alloc"] > 100
 
 
 def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) -> None:
@@ -136,4 +136,4 @@ def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) ->
     assert not any(device.startswith("cuda") for device in first.devices)
     assert {"cuda:0", "cpu"} <= set(second.devices) and "cuda:0" in child.devices
     for trace in (first, second, child):
-        assert trace.integrity.state == "complete" and trace.missed_frees == 0
+        assert trace.integrity.state == "complete" and trace.verify().missed_frees == 0

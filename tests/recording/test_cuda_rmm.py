@@ -45,10 +45,10 @@ def test_events_equal_the_counts_of_rmm(run_cuda_program, tmp_path: Path) -> Non
     run_cuda_program(PROGRAM)
     counted = json.loads((tmp_path / "counts.json").read_text())
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.state == "complete" and trace.integrity.lost == 0 and trace.missed_frees == 0
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0 and trace.verify().missed_frees == 0
     events = trace.events()
     allocs = events[(events["kind"] == "alloc") & (events["device"] == "cuda:0")]
     assert len(allocs) == counted["total_count"] > 20
-    assert allocs["nbytes"].sum() == counted["total_bytes"]
+    assert allocs["requested_bytes"].sum() == counted["total_bytes"]
     live = trace.live(device="cuda:0")
-    assert (len(live), live["nbytes"].sum()) == (counted["current_count"], counted["current_bytes"])
+    assert (len(live), live["requested_bytes"].sum()) == (counted["current_count"], counted["current_bytes"])

@@ -164,7 +164,7 @@ def test_events_and_states_are_complete_while_threads_allocate(run_cuda_program,
         assert comparison.kinds["alloc"] >= 8 * step
         snapshots += comparison.kinds["snapshot"] // devices
 
-        columns = ["seq", "kind", "device", "address", "nbytes", "autograd_seq", "node_seq"]
+        columns = ["seq", "kind", "device", "address", "requested_bytes", "autograd_seq", "node_seq"]
         *states, (_, live, _) = states_and_replay(trace.events(columns=columns))
         assert len(states) == devices * 10  # at the start, eight asked for, at the end
         for number, replayed, state in states:
@@ -197,4 +197,4 @@ def test_pool_of_our_plain_functions_is_recorded_once(run_cuda_program, tmp_path
     recorded = read_recorded(tmp_path, "pool", device_count=1)
     comparison = compare_sequences("pool", recorded.ours, recorded.reported)
     assert not comparison.differences, "\n".join(comparison.differences)
-    assert comparison.kinds["segment_alloc"] > 0 and recorded.trace.missed_frees == 0
+    assert comparison.kinds["segment_alloc"] > 0 and recorded.trace.verify().missed_frees == 0

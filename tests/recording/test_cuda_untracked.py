@@ -67,11 +67,12 @@ def test_events_equal_the_drivers_log_without_the_caching_allocator(
     run_cuda_program(PROGRAM, *arguments, devices=2, PYTHONPATH=WITH_SUPPORT, SIMCUDA_LOG=str(log), **environment)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
-    assert trace.unmatched_frees == 0 and trace.missed_frees == 0
+    verification = trace.verify()
+    assert verification.unmatched_frees == verification.missed_frees == 0
     events = trace.events(kinds=("alloc", "free_completed"))
     events = events[events["device"].str.startswith("cuda")]
     columns = (events["kind"], events["device"].str.removeprefix("cuda:").astype(int), events["address"])
-    recorded = [*zip(*columns, events["nbytes"], strict=True)]
+    recorded = [*zip(*columns, events["requested_bytes"], strict=True)]
     ours, theirs = by_address(recorded), by_address(driver_calls(log))
     different = [address for address in {*ours, *theirs} if ours.get(address) != theirs.get(address)]
     assert len(recorded) > 1000 and not different, [(ours.get(one), theirs.get(one)) for one in different[:3]]
@@ -96,5 +97,6 @@ def test_blocks_are_recorded_once_when_caching_is_switched_between_recordings(ru
     )
     traces = [alloctrace.load(tmp_path / f"{number}.alloctrace") for number in range(5)]
     for kind in ("alloc", "free_completed"):
-        assert [list(trace.events(kinds=(kind,))["nbytes"]) for trace in traces] == [[1000, 2000]] * 5, kind
-    assert not any(trace.unmatched_frees or trace.missed_frees for trace in traces)
+        assert [list(trace.events(kinds=(kind,))["requested_bytes"]) for trace in traces] == [[1000, 2000]] * 5, kind
+    verifications = [trace.verify() for trace in traces]
+    assert not any(one.unmatched_frees or one.missed_frees for one in verifications)

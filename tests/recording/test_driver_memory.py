@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from marked_programs import run_analyze
@@ -14,6 +15,7 @@ from running import gpu_count, has_nvidia_gpu
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.live_memory import live_memory
 from pytorch_alloctrace.analysis.usage.need import DeviceNeed, device_need
+from pytorch_alloctrace.reading.table import Table
 
 MIB, GIB = 2**20, 2**30
 
@@ -23,7 +25,7 @@ extra = os.environ["SIMCUDA_NVML_EXTRA"]
 session = alloctrace.enable("t.alloctrace", devices=("cuda",))
 def wait_for(used):
     # Until a second sample shows it: the first may be of the middle of a call. The test's timeout ends a vain wait.
-    while list(session.load().driver_memory(device="cuda:0")["used"]).count(used << 20) < 2:
+    while list(session.load().driver_memory(device="cuda:0")["used_bytes"]).count(used << 20) < 2:
         time.sleep(0.1)
 blocks = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda")]
 wait_for(100 + 600 + 1024)
@@ -52,37 +54,37 @@ def test_memory_outside_of_pytorch_is_sampled(run_cuda_program, tmp_path: Path) 
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     table = trace.driver_memory(device="cuda:0")
-    assert (table["total"] == 80 * GIB).all() and list(trace.hardware["bytes"]) == [80 * GIB]
-    marks = trace.marks().set_index("name")["seq"]
+    assert (table["total_bytes"] == 80 * GIB).all() and list(trace.hardware()["total_bytes"]) == [80 * GIB]
+    marks = trace.marks().set_index("name")["begin_seq"]
 
     def last_before(seq: int) -> pd.Series[Any]:
         return table[table["seq"] < seq].iloc[-1]
 
     alone, grown, end = (last_before(seq) for seq in (*marks, 1 << 63))
-    assert alone["outside"] == 600 * MIB + GIB, "the context, and the other process"
-    assert grown["outside"] == end["outside"] == 900 * MIB + GIB, "whatever torch reserves in between"
-    assert [row["reserved"] // MIB for row in (alone, grown, end)] == [100, 100, 150]
-    assert {row["by_this_process"] - row["reserved"] for row in (alone, grown, end)} == {600 * MIB}
-    assert alone["by_others"] == GIB
+    assert alone["outside_bytes"] == 600 * MIB + GIB, "the context, and the other process"
+    assert grown["outside_bytes"] == end["outside_bytes"] == 900 * MIB + GIB, "whatever torch reserves in between"
+    assert [row["reserved_bytes"] // MIB for row in (alone, grown, end)] == [100, 100, 150]
+    assert {row["this_process_bytes"] - row["reserved_bytes"] for row in (alone, grown, end)} == {600 * MIB}
+    assert alone["other_processes_bytes"] == GIB
     # What another device must have: both at their highest, whenever that was.
-    need = live_memory(trace, "peak", device="cuda:0").need
+    need = live_memory(trace._recorded, "peak", device="cuda:0").need
     assert need == DeviceNeed(150 * MIB, 900 * MIB + GIB, 80 * GIB) and need.bytes == 1050 * MIB + GIB
-    assert live_memory(trace, "peak", device="cuda:0", since="mark:torch grows").need is None
+    assert live_memory(trace._recorded, "peak", device="cuda:0", since="mark:torch grows").need is None
     text = " ".join(run_analyze(tmp_path, "peak", "t.alloctrace").split())
     assert "2.03 GiB of the device's 80.0 GiB: torch reserved at most 150 MiB, and 1.88 GiB" in text
     resident = trace.driver_memory(device="cpu")
-    assert len(resident) > 1 and (resident["used"] > 100 * MIB).all() and resident["outside"].isna().all()
-    assert resident["used"].max() <= int(process.stdout) + 16 * MIB  # the kernel counts in batches
-    assert list(trace.events().query("device == 'pinned'")["nbytes"])[:1] == [4000]
+    assert len(resident) > 1 and (resident["used_bytes"] > 100 * MIB).all() and resident["outside_bytes"].isna().all()
+    assert resident["used_bytes"].max() <= int(process.stdout) + 16 * MIB  # the kernel counts in batches
+    assert list(trace.events().query("device == 'pinned'")["requested_bytes"])[:1] == [4000]
 
 
 def test_sample_taken_during_a_driver_call_is_ignored() -> None:
     """Check a sample after the driver gave memory and before torch had an event of it."""
-    samples = pd.DataFrame({"used": [100, 150, 150, 170], "outside": [0, 50, 0, 20]}, dtype="Int64")
+    samples = Table({"used_bytes": np.array([100, 150, 150, 170]), "outside_bytes": np.array([0, 50, 0, 20])})
     trace: Any = SimpleNamespace(
         replay=SimpleNamespace(peak=lambda *_: SimpleNamespace(bytes=150)),
-        driver_memory=lambda device: samples,
-        hardware=pd.DataFrame({"device": [], "bytes": []}),
+        driver_samples=lambda device: samples,
+        device_bytes={},
     )
     assert device_need(trace, "cuda:0") == DeviceNeed(150, 20, None)
 
@@ -101,14 +103,14 @@ def wait_for_sample(condition):
     while True:
         table = session.load().driver_memory(device="cuda:0")
         if len(table) > 1 and condition(table.iloc[-2:]).all():
-            return int(table["used"].iloc[-1])
+            return int(table["used_bytes"].iloc[-1])
         time.sleep(0.1)
 held = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
-alone = wait_for_sample(lambda samples: samples["reserved"] == 100 << 20)
+alone = wait_for_sample(lambda samples: samples["reserved_bytes"] == 100 << 20)
 alloctrace.mark("alone")
 other = subprocess.Popen([sys.executable, "other.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 assert other.stdout.readline() == "ready\\n"
-wait_for_sample(lambda samples: samples["used"] >= alone + (1 << 30))
+wait_for_sample(lambda samples: samples["used_bytes"] >= alone + (1 << 30))
 alloctrace.mark("with another")
 other.communicate("\\n")
 alloctrace.disable()
@@ -122,10 +124,10 @@ def test_memory_of_another_process_is_sampled_on_a_real_gpu(run_cuda_program, tm
     run_cuda_program(WITH_ANOTHER)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     table = trace.driver_memory(device="cuda:0")
-    marks = trace.marks().set_index("name")["seq"]
+    marks = trace.marks().set_index("name")["begin_seq"]
     alone, together = (table[table["seq"] < seq].iloc[-1] for seq in marks)
-    assert {row["reserved"] // MIB for row in (alone, together)} == {100}
-    assert GIB <= together["outside"] - alone["outside"] < 3 * GIB, "its tensor, and its context"
+    assert {row["reserved_bytes"] // MIB for row in (alone, together)} == {100}
+    assert GIB <= together["outside_bytes"] - alone["outside_bytes"] < 3 * GIB, "its tensor, and its context"
 
 
 def sampled_devices(trace: alloctrace.Trace) -> set[str]:
@@ -151,7 +153,7 @@ def test_only_devices_in_use_are_sampled(run_cuda_program, tmp_path: Path) -> No
     sampled = {name: sampled_devices(alloctrace.load(tmp_path / f"{name}.alloctrace")) for name in ("before", "within")}
     assert sampled == {"before": {"cpu", "cuda:1"}, "within": {"cpu", "cuda:1"}}
     both = alloctrace.load(tmp_path / "both.alloctrace")
-    assert sampled_devices(both) == {"cpu", "cuda:0", "cuda:1"} and len(both.hardware) == 2
+    assert sampled_devices(both) == {"cpu", "cuda:0", "cuda:1"} and len(both.hardware()) == 2
 
 
 HANGING = """

@@ -91,7 +91,7 @@ except alloctrace.SessionError as error:
         LD_PRELOAD=str(core_probe.preloaded("thread_limit.c")),
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert list(trace.live()["nbytes"]) == [777] and trace.integrity.state == "complete"
+    assert list(trace.live()["requested_bytes"]) == [777] and trace.integrity.state == "complete"
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> tuple[type[BaseException], str]:
@@ -128,7 +128,7 @@ def test_enable_that_fails_leaves_an_existing_trace_and_nothing_else(
     assert path.read_bytes() == good and os.listdir(tmp_path) == [path.name]
     with alloctrace.enable(path, overwrite=True) as session:
         torch.empty(20)
-    assert session.load().kind_counts["alloc"] == 1 and path.read_bytes() != good
+    assert session.load()._recorded.kind_counts["alloc"] == 1 and path.read_bytes() != good
 
 
 def test_session_goes_on_when_the_package_is_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,4 +141,4 @@ def test_session_goes_on_when_the_package_is_imported_again(tmp_path: Path, monk
             with pytest.raises(alloctrace.SessionError, match="an earlier import"):
                 alloctrace.enable(tmp_path / "second.alloctrace")
         torch.empty(10)
-    assert session.load().kind_counts["alloc"] == 1 and os.listdir(tmp_path) == ["first.alloctrace"]
+    assert session.load()._recorded.kind_counts["alloc"] == 1 and os.listdir(tmp_path) == ["first.alloctrace"]

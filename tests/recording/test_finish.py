@@ -49,12 +49,12 @@ def test_finished_trace_has_the_same_events_without_its_spool(run_program, tmp_p
     kill(run_program, 20_000, flush=True)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     before = alloctrace.load(path)
-    assert before.integrity.spool_read and before.ending == {}
+    assert before.integrity.spool_read and before._recorded.ending == {}
     before.events()
     out = run_analyze(tmp_path, "finish", "t.alloctrace")
     assert f"{before.integrity.recovered:,} events" in out and "removed" in out and not spool.exists()
     after = alloctrace.load(path)
-    assert after.ending == {"reason": "killed", "uncommitted": 0}
+    assert after._recorded.ending == {"reason": "killed", "uncommitted": 0}
     integrity = after.integrity
     assert integrity.state == "complete" and integrity.ended and integrity.recovered == 0
     assert integrity.events == before.integrity.events
@@ -108,7 +108,7 @@ def test_an_interrupted_finish_is_completed_by_the_next(run_program, tmp_path: P
         alloctrace.finish(path)
         assert not spool.exists()
         after = alloctrace.load(path)
-        assert after.integrity.state == "complete" and after.ending["reason"] == "killed"
+        assert after.integrity.state == "complete" and after.integrity.end_reason == "killed"
         assert after.events().equals(expected)
 
 
@@ -200,7 +200,7 @@ def test_finish_is_refused_while_the_recording_runs(tmp_path: Path) -> None:
         with pytest.raises(alloctrace.TraceError, match="is in use, by the recording"):
             alloctrace.finish(tmp_path / "copy.alloctrace")
         assert (tmp_path / "t.alloctrace.spool").exists()
-    assert how_it_ended(alloctrace.load(tmp_path / "t.alloctrace").ending) == {"reason": "disable"}
+    assert how_it_ended(alloctrace.load(tmp_path / "t.alloctrace")._recorded.ending) == {"reason": "disable"}
     assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
 
 

@@ -86,11 +86,12 @@ def assert_kills_lose_nothing(run: Callable[..., Any], tmp_path: Path, kills: in
         # Each counted call has made and freed one block, and is there with its stack and names.
         found = allocs["thread"].value_counts().tolist()
         found = sorted(found + [0] * (2 - len(found)))
-        note = f"kill {number}: {witnesses} counted, {found} in the trace of {list(trace.threads['name'])}; {integrity}"
+        names = [*trace.threads()["name"]]
+        note = f"kill {number}: {witnesses} counted, {found} in the trace of {names}; {integrity}"
         assert len(found) == 2, note
         for counted, in_trace in zip(sorted(witnesses), found, strict=True):
             assert counted <= in_trace <= counted + 1, note
-        assert len(frees) >= sum(witnesses) and trace.missed_frees == 0
+        assert len(frees) >= sum(witnesses) and trace.verify().missed_frees == 0
         for stack in set(allocs["stack_id"]):
             frames = [(frame.function, os.path.basename(frame.filename), frame.line) for frame in trace.frames(stack)]
             assert frames[:2] == [

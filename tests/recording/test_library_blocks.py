@@ -64,8 +64,8 @@ def record(run_cuda_program, tmp_path: Path) -> Callable[[str], alloctrace.Trace
 
 def held(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict[str, tuple[int, int]]:
     """Return the live bytes and blocks on the device, by function or by the name that stands for a line."""
-    table = trace.composition(at, device="cuda:0").groupby("function")[["bytes", "blocks"]].sum()
-    return {str(name): (int(row["bytes"]), int(row["blocks"])) for name, row in table.iterrows()}
+    table = trace.usage(at, device="cuda:0").groupby("function")[["live_bytes", "live_blocks"]].sum()
+    return {str(name): (int(row["live_bytes"]), int(row["live_blocks"])) for name, row in table.iterrows()}
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
     assert rows["tensor"] == (2 * size, 2)
     assert rows["grown"] == (2 * size, 2)
     assert rows["multiply"][0] < 2 * 64 * 64 * 4 + 512
-    (row,) = trace.sites(device="cuda:0").query("site == @WORKSPACE").to_dict("records")
+    (row,) = trace.usage(device="cuda:0").query("site == @WORKSPACE").to_dict("records")
     assert (row["filename"], row["line"], row["user"], row["allocations"]) == ("", 0, False, 2)
     assert row["live_backward_bytes"] == 0
     assert trace.frames(row["stack_id"]) == []
     blocks = trace.live(device="cuda:0")
     assert blocks[blocks["site"] == WORKSPACE]["birth_seq"].notna().all()
-    assert set(trace.composition(device="cuda:0", by="phase")["phase"]) >= {"other"}
+    assert set(trace.usage("end", device="cuda:0", by="phase")["phase"]) >= {"other"}
 
 
 def test_growing_workspaces_are_a_finding_with_a_name_in_all_output(record, tmp_path: Path) -> None:

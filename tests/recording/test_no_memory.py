@@ -46,9 +46,9 @@ for number in range(1, 13):
         start_thread("a name that is too long to be kept inside of a string")
         time.sleep(0.02)
 library.starve(0, 0)
-before = len(session.load().threads)
+before = len(session.load().threads())
 start_thread("the last of the threads, with a long name too")
-while len(session.load().threads) == before:
+while len(session.load().threads()) == before:
     time.sleep(0.01)
 alloctrace.disable()
 ended.set()
@@ -61,4 +61,4 @@ def test_recording_goes_on_when_its_threads_get_no_memory(run_cuda_program, tmp_
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     assert trace.driver_memory(device="cuda:0")["reserved"].max() >= 10 << 20
-    assert list(trace.threads["name"])[-1] == "the last of the threads, with a long name too"
+    assert list(trace.threads()["name"])[-1] == "the last of the threads, with a long name too"

@@ -18,7 +18,7 @@ import pytorch_alloctrace as alloctrace
 
 def sizes(trace: alloctrace.Trace, kind: str = "alloc") -> list[int]:
     """Return the bytes of the allocations, in order."""
-    return [int(size) for size in trace.events(kinds=[kind])["nbytes"]]
+    return [int(size) for size in trace.events(kinds=[kind])["requested_bytes"]]
 
 
 NATIVE = """
@@ -165,8 +165,9 @@ def test_forks_while_another_thread_ends_sessions(run_program) -> None:  # type:
 def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) -> None:
     run_program(FORKS, timeout=600)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.ended and trace.missed_frees == trace.unmatched_frees == 0
-    assert trace.marks().empty and trace.steps().empty and trace.live()["nbytes"].tolist() == [999] * 100
+    verification = trace.verify()
+    assert trace.integrity.ended and verification.missed_frees == verification.unmatched_frees == 0
+    assert trace.marks().empty and trace.steps().empty and trace.live()["requested_bytes"].tolist() == [999] * 100
     assert set(sizes(trace)) <= {*range(999, 1006)} and trace.verify().ok == (trace.integrity.lost == 0)
     for number in range(0, 40, 10):
         assert sizes(alloctrace.load(tmp_path / f"child-{number}.alloctrace")) == [55555]
@@ -193,7 +194,8 @@ def test_events_are_complete_of_short_threads_and_their_destructors(run_program,
     assert once.events(kinds=["alloc"])["thread"].nunique() == 1000 and once.integrity.state == "complete"
     # Those of one library are made together, with the first use of any of them.
     assert sizes(destructors).count(4321) >= 60 and sizes(destructors).count(64) == 40 and destructors.live().empty
-    assert destructors.missed_frees == destructors.unmatched_frees == 0 and destructors.integrity.state == "complete"
+    verification = destructors.verify()
+    assert verification.missed_frees == verification.unmatched_frees == 0 and verification.integrity == "complete"
     assert (destructors.events(kinds=["alloc"])["stack_id"] == 0).all(), "threads without Python"
 
 
@@ -228,10 +230,10 @@ def test_missing_stacks_of_subinterpreters_are_reported_once(run_program, native
     assert process.stderr.count("no stacks of what subinterpreters allocated") == 1, process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     events = trace.events(kinds=["alloc"])
-    inside = events[events["nbytes"] == 3333]
+    inside = events[events["requested_bytes"] == 3333]
     assert len(inside) == 5 and (inside["stack_id"] == 0).all()
     assert trace.integrity.unknown_stacks >= 5 and "without a whole stack" in str(trace.integrity)
-    assert (events[events["nbytes"] == 1111]["stack_id"] > 0).all()
+    assert (events[events["requested_bytes"] == 1111]["stack_id"] > 0).all()
 
 
 def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
     for number in range(4):
         trace = alloctrace.load(tmp_path / f"{number}.alloctrace")
         assert trace.integrity.ended and trace.integrity.corrupt_blocks == 0 and trace.integrity.missing_events == 0
-        assert trace.missed_frees == 0 and set(sizes(trace)) <= {*range(100, 108)}
+        assert trace.verify().missed_frees == 0 and set(sizes(trace)) <= {*range(100, 108)}
 
 
 def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tmp_path: Path) -> None:
@@ -309,7 +311,7 @@ def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tm
     made, many, deep = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("made", "many", "deep"))
     events = made.events(kinds=["alloc"])
     assert len(events) == 2999  # nothing is allocated for the first
-    for size, stack in zip(events["nbytes"].tolist()[::37], events["stack_id"].tolist()[::37], strict=True):
+    for size, stack in zip(events["requested_bytes"].tolist()[::37], events["stack_id"].tolist()[::37], strict=True):
         assert made.frames(stack)[0].function == f"made_{size}"
     # Events without a stack are counted, none is lost.
     events = many.events(kinds=["alloc"])
@@ -351,7 +353,7 @@ def test_odd_file_names_are_read_unchanged_and_printed_without_control_character
         """
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    live = trace.live().sort_values("nbytes")
+    live = trace.live().sort_values("requested_bytes")
     frames = [trace.frames(int(stack))[0] for stack in live["stack_id"][::3]]
     assert {frame.function for frame in frames} == {"make"}
     expected = ["".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in name) for name in names]
@@ -409,7 +411,8 @@ def test_events_are_complete_when_hooks_are_reentered(run_program, native: None,
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     found = sizes(trace)
     assert [found.count(size) for size in (6000, 60, 70, 71)] == [3000] * 4 and found.count(80) > 0
-    assert trace.live().empty and trace.missed_frees == trace.unmatched_frees == 0
+    verification = trace.verify()
+    assert trace.live().empty and verification.missed_frees == verification.unmatched_frees == 0
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
 
 
@@ -443,4 +446,4 @@ def test_former_allocator_is_restored_unless_another_replaced_ours(run_program, 
     )
     for name in ("one", "two", "three", "four"):
         trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
-        assert trace.kind_counts["alloc"] == 1, name
+        assert trace._recorded.kind_counts["alloc"] == 1, name

@@ -42,17 +42,18 @@ def test_every_event_of_four_threads(run_program, tmp_path: Path, each: int) -> 
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     # Samples of memory come ten times a second.
-    assert {**trace.kind_counts, "memory": 0} == {"alloc": 4 * each, "free_completed": 4 * each, "memory": 0}
-    assert trace.unmatched_frees == 0 and trace.missed_frees == 0
+    assert {**trace._recorded.kind_counts, "memory": 0} == {"alloc": 4 * each, "free_completed": 4 * each, "memory": 0}
+    verification = trace.verify()
+    assert verification.unmatched_frees == verification.missed_frees == 0
     assert len(trace.live()) == 0
     read = 0
     per_thread: Counter[int] = Counter()
-    for events in trace.iter_events(500_000, columns=["seq", "kind", "thread"]):
+    for events in trace.events(chunk=500_000, columns=["seq", "kind", "thread"]):
         assert (np.diff(events["seq"].to_numpy()) == 1).all() and events["seq"].iloc[0] == read
         read += len(events)
         per_thread.update(events["thread"][events["kind"] == "alloc"])
-    assert read - trace.kind_counts["memory"] == 8 * each
-    names = trace.threads.set_index("thread")["name"]
+    assert read - trace._recorded.kind_counts["memory"] == 8 * each
+    names = trace.threads().set_index("thread")["name"]
     assert {names[thread]: count for thread, count in per_thread.items()} == {f"worker-{n}": each for n in range(4)}
 
 
@@ -93,7 +94,7 @@ def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
     events = events[events["kind"].isin(["alloc", "free_completed"])]
     ours = [
         (address, size if kind == "alloc" else -size)
-        for kind, address, size in zip(events["kind"], events["address"], events["nbytes"], strict=True)
+        for kind, address, size in zip(events["kind"], events["address"], events["requested_bytes"], strict=True)
     ]
     assert len(ours) > 1000
     # The profiler sees a little more around the marks (its own context is wider): ours is one run inside its sequence.
@@ -119,4 +120,4 @@ def test_source_lines_are_optional_and_include_cells(run_program, tmp_path: Path
     of_quiet, of_cell = (trace.frames(trace.events(kinds=["alloc"])["stack_id"].iloc[0])[0] for trace in (quiet, cell))
     assert (of_quiet.function, of_quiet.source) == ("plain", None)
     assert (of_cell.filename, of_cell.source) == ("<cell 1>", "    return torch.empty(20)  # in a cell")
-    assert cell.sites()["user"].iloc[0]
+    assert cell.usage()["user"].iloc[0]

@@ -18,7 +18,7 @@ import pytorch_alloctrace as alloctrace
 def allocations(trace: alloctrace.Trace, nbytes: int) -> int:
     """Return the number of allocations of one size."""
     events = trace.events(kinds=["alloc"])
-    return int((events["nbytes"] == nbytes).sum())
+    return int((events["requested_bytes"] == nbytes).sum())
 
 
 NO_ADDRESSES = """
@@ -217,7 +217,7 @@ def test_program_outlives_a_truncated_spool(run_program, tmp_path: Path) -> None
         lost = trace.integrity.lost
         assert 0 <= lost - 2 * count < 100, how  # a few events of other kinds
         assert trace.integrity.lost_by_cause["write_failed"] == lost
-        assert trace.events(kinds=["lost"])["nbytes"].sum() == lost
+        assert trace.events(kinds=["lost"])["requested_bytes"].sum() == lost
         assert allocations(trace, 1111) == 500 and allocations(trace, 2222) == 0
     assert alloctrace.load(tmp_path / "other.alloctrace").integrity.state == "complete"
 

@@ -44,7 +44,7 @@ def test_a_recording_of_many_threads_under_sanitizers(
         "ring_probe.cpp", path, tmp_path / "spool", source, ring, wait_ns, threads, each, options=options
     )
     trace = alloctrace.load(path)
-    events = trace.events(columns=["kind", "thread", "address", "nbytes"])
+    events = trace.events(columns=["kind", "thread", "address", "requested_bytes"])
     events = events[events["kind"] != "lost"]
     assert len(events) == taken and trace.integrity.missing_events == trace.integrity.corrupt_blocks == 0
     assert trace.integrity.lost == threads * each + late - taken
@@ -53,7 +53,7 @@ def test_a_recording_of_many_threads_under_sanitizers(
         mine = events[events["thread"] == thread]
         address = mine["address"].to_numpy().astype(np.int64)
         is_second = np.diff(address, prepend=-1) == 0  # also of a thread that lost all its events
-        assert (np.diff(address) >= 0).all() and (mine["nbytes"].to_numpy() == address * thread).all()
+        assert (np.diff(address) >= 0).all() and (mine["requested_bytes"].to_numpy() == address * thread).all()
         # Each free is one event, or two if the writer had taken the first: no completion is missing, and none is twice.
         kinds = mine["kind"].astype(str).to_numpy()
         assert set(kinds[is_second]) <= {"free_completed"} and set(kinds[address % 2 == 1]) <= {"alloc"}

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.reading.roles import ROLES
 
 
 @pytest.fixture
@@ -26,8 +28,9 @@ def named_roles(session: alloctrace.Session) -> list[tuple[str, str]]:
     """Name and role of each block, in order."""
     if session.is_recording:
         alloctrace.disable()
-    named = session.load().named_blocks()
-    return [*zip(named["name"], named["role"].astype(str), strict=True)]
+    trace = RecordedTrace(session.path)
+    named = trace.replay.named_blocks()
+    return [(trace.text(name), ROLES[role]) for name, role in zip(named["name"], named["role"], strict=True)]
 
 
 def trained(parameter: torch.Tensor, **options: Any) -> torch.optim.Optimizer:
@@ -152,9 +155,9 @@ def test_views_share_their_block(session: alloctrace.Session) -> None:
         part.grad = torch.ones_like(part)
     torch.optim.SGD(parts, lr=0.1).step()
     alloctrace.disable()
-    named = session.load().named_blocks()
-    parameters = named[named["role"] == "parameter"]
-    assert [*parameters["nbytes"]] == [400] and [*parameters["address"]] == [flat.data_ptr()]
+    named = RecordedTrace(session.path).replay.named_blocks()
+    parameters = named.take(named["role"] == ROLES.index("parameter"))
+    assert [*parameters["requested_bytes"]] == [400] and [*parameters["address"]] == [flat.data_ptr()]
 
 
 def test_an_optimizer_that_raises_steps_on(session: alloctrace.Session) -> None:
@@ -163,8 +166,7 @@ def test_an_optimizer_that_raises_steps_on(session: alloctrace.Session) -> None:
     for _ in range(3):
         optimizer.step()
     alloctrace.disable()
-    trace = session.load()
-    assert len(trace.steps()) == 3 and trace.named_blocks().empty
+    assert len(session.load().steps()) == 3 and named_roles(session) == []
 
 
 def test_observe_takes_models() -> None:

@@ -218,7 +218,7 @@ def test_options_reach_the_recorder(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("stray-*"))
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert functions_that_allocated(trace) == set()
-    assert list(trace.live("end")["nbytes"]).count(4 * 12345) == 7, "what is alive at the exit is alive in the trace"
+    assert list(trace.live("end")["requested_bytes"]).count(4 * 12345) == 7, "blocks alive at the exit"
     assert trace.header["options"]["modules"] is False and trace.header["options"]["max_bytes"] == 64 << 20
     assert trace.header["options"]["keep_ns"] == 600 * 10**9
     assert os.listdir(tmp_path / "spools") == [], "the spool is removed when the trace is complete"

@@ -158,11 +158,11 @@ def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program, tmp
 
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert trace.integrity.state == "complete"
-    named = {trace.stacks.modules.name(stack) for stack in trace.events()["stack_id"].unique() if stack}
+    named = {trace._recorded.stacks.modules.name(stack) for stack in trace.events()["stack_id"].unique() if stack}
     assert "Linear" in named, "modules called under a tracer have no name"
 
 
 def test_scan_passes_on_exceptions_of_the_program_but_not_its_own(run_program, tmp_path: Path) -> None:
     run_program(INTERRUPTED)
 
-    assert how_it_ended(alloctrace.load(tmp_path / "run.alloctrace").ending) == {"reason": "disable"}
+    assert how_it_ended(alloctrace.load(tmp_path / "run.alloctrace")._recorded.ending) == {"reason": "disable"}

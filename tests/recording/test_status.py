@@ -34,8 +34,8 @@ def test_numbers_equal_those_of_the_trace_at_any_moment(tmp_path: Path) -> None:
                 found = alloctrace.status(fresh=True)
                 trace = session.load()
                 sums = trace.timeline(1, device="cpu").iloc[-1]
-                assert found["cpu/requested_bytes"] == sums["requested"] == trace.live()["nbytes"].sum()
-                assert found["cpu/allocated_bytes"] == sums["allocated"]
+                assert found["cpu/requested_bytes"] == sums["requested_bytes"] == trace.live()["requested_bytes"].sum()
+                assert found["cpu/allocated_bytes"] == sums["allocated_bytes"]
                 assert found["cpu/peak_allocated_bytes"] == trace.peak().bytes
                 assert found["steps"] == len(trace.steps()) and found["step"] == number
                 assert found["events_read"] <= found["events"] and found["read_age_seconds"] >= 0
@@ -245,9 +245,9 @@ def test_a_trace_is_followed_from_another_process(tmp_path: Path) -> None:
             assert [memory.counts.requested for memory in view.devices] == [wanted]
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     view = following.advance()
-    assert view.seen.events == trace.end_seq and not view.seen.ended
+    assert view.seen.events == trace._recorded.end_seq and not view.seen.ended
     assert view.seen.steps == 4 and view.seen.missing_events == view.seen.damaged == 0
-    sites, top = trace.sites(), view.sites[0]
+    sites, top = trace.usage(), view.sites[0]
     assert (top.bytes, top.blocks) == (sites["live_bytes"][0], sites["live_blocks"][0])
     assert top.name == f"<string>:{sites['line'][0]}"
 
@@ -289,4 +289,4 @@ def test_following_skips_damage(tmp_path: Path) -> None:
     view = Following(path).advance()
     assert view.seen.damaged >= 1
     with pytest.warns(alloctrace.IncompleteTraceWarning):
-        assert view.seen.events == alloctrace.load(path).end_seq
+        assert view.seen.events == alloctrace.load(path)._recorded.end_seq

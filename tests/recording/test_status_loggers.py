@@ -126,7 +126,7 @@ def test_lightning(run_program, tmp_path: Path) -> None:
     assert all(recording == 1 and events > 0 for recording, events in logged.values())
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert list(trace.steps()["step"]) == list(range(40)), "each batch is a step"
-    assert trace.ending["reason"] == "disable"
+    assert trace.integrity.end_reason == "disable"
     assert alloctrace.load(tmp_path / "failed.alloctrace").integrity.ended, "a training that fails ends its recording"
 
 

@@ -35,7 +35,7 @@ def ended(path: Path) -> alloctrace.Trace:
     """Load a trace that must have ended by SIGTERM, without a spool."""
     trace = alloctrace.load(path)
     assert trace.integrity.ended and trace.integrity.state == "complete" and not trace.integrity.spool_read
-    assert trace.ending == {"reason": "SIGTERM"}
+    assert trace._recorded.ending == {"reason": "SIGTERM"}
     assert not path.with_name(path.name + ".spool").exists()
     return trace
 
@@ -63,7 +63,7 @@ def test_program_dies_by_the_signal_and_its_trace_is_complete(
     assert (status, out, error) == (-signal.SIGTERM, "", "")
     trace = ended(tmp_path / "t.alloctrace")
     live = trace.live()
-    mine = live[live["nbytes"] == 777 * 4]
+    mine = live[live["requested_bytes"] == 777 * 4]
     assert len(mine) == 1000 and set(mine["line"]) == {9}
     assert trace.frames(int(mine["stack_id"].iloc[0]))[0].source == "held = [torch.empty(777) for _ in range(1000)]"
 
@@ -78,7 +78,7 @@ def test_wait_for_the_device_ends_by_the_signal(tmp_path: Path) -> None:
             torch.empty(12345, device="cuda")
         """
     assert terminated(tmp_path, source, cuda=True) == (-signal.SIGTERM, "", "")
-    assert (ended(tmp_path / "t.alloctrace").live(device="cuda:0")["nbytes"] == 4 << 20).sum() == 1
+    assert (ended(tmp_path / "t.alloctrace").live(device="cuda:0")["requested_bytes"] == 4 << 20).sum() == 1
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_program_that_handles_the_signal_is_not_disturbed(
         """
     assert terminated(tmp_path, source) == expected
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert how_it_ended(trace.ending) == {"reason": "exit"} and trace.integrity.state == "complete"
+    assert how_it_ended(trace._recorded.ending) == {"reason": "exit"} and trace.integrity.state == "complete"
 
 
 def test_handler_is_invisible_to_python_and_our_threads_block_signals(run_program) -> None:
@@ -180,7 +180,7 @@ def test_children_die_at_once_and_leave_their_parents_trace_alone(run_program, t
     done = run_program(BEGIN + textwrap.dedent(source))
     assert done.stdout.startswith("took True"), done.stdout + done.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert how_it_ended(trace.ending) == {"reason": "disable"} and len(trace.live()) == 200
+    assert how_it_ended(trace._recorded.ending) == {"reason": "disable"} and len(trace.live()) == 200
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -236,6 +236,6 @@ def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None
     done = run_python(tmp_path, [sys.executable, *words], False, 600, {}, fresh=True)
     assert "worker -15" in done.stdout, done.stdout + done.stderr
     traces = [alloctrace.load(path) for path in tmp_path.glob("run-*.alloctrace")]
-    mine = [trace for trace in traces if 4321 * 4 in set(trace.live()["nbytes"])]
-    assert [trace.ending for trace in mine] == [{"reason": "SIGTERM"}]
-    assert how_it_ended(alloctrace.load(tmp_path / "run.alloctrace").ending) == {"reason": "exit"}
+    mine = [trace for trace in traces if 4321 * 4 in set(trace.live()["requested_bytes"])]
+    assert [trace._recorded.ending for trace in mine] == [{"reason": "SIGTERM"}]
+    assert how_it_ended(alloctrace.load(tmp_path / "run.alloctrace")._recorded.ending) == {"reason": "exit"}

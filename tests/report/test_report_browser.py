@@ -100,13 +100,13 @@ def test_a_hostile_trace_runs_nothing(opened: Opened) -> None:
 
 def compare_with_api(opened: Opened, trace: alloctrace.Trace, seq: int, device: str) -> None:
     """Compares what the page shows of a device with the Python API at an event."""
-    assert opened.bytes("#live-bytes") == trace.live(seq, device=device)["nbytes"].sum()
-    composition = trace.composition(seq, device=device)
+    assert opened.bytes("#live-bytes") == trace.live(seq, device=device)["requested_bytes"].sum()
+    composition = trace.usage(seq, device=device)
     if len(composition):
-        assert opened.rows("memory", 1) == labels(trace, composition, "bytes")
-        assert opened.rows("memory", 3) == labels(trace, composition, "blocks")
+        assert opened.rows("memory", 1) == labels(trace, composition, "live_bytes")
+        assert opened.rows("memory", 3) == labels(trace, composition, "live_blocks")
     segments = trace.segments(seq, device=device)
-    assert opened.bytes("#reserved-bytes") == segments["total_size"].sum()
+    assert opened.bytes("#reserved-bytes") == segments["total_bytes"].sum()
     if not len(segments):
         assert "Nothing is reserved" in opened.page.inner_text("#fragmentation")
         return
@@ -128,16 +128,16 @@ def test_the_table_by_function_file_and_phase(opened: Opened, trace: alloctrace.
     seq = opened.event()
     for by in ("function", "file", "phase"):
         opened.page.click(f"#memory [data-by='{by}']")
-        composition = trace.composition(seq, device="cuda:0", by=by)
-        assert sorted(opened.rows("memory", 1).values()) == sorted(composition["bytes"])
+        composition = trace.usage(seq, device="cuda:0", by=by)
+        assert sorted(opened.rows("memory", 1).values()) == sorted(composition["live_bytes"])
 
 
 def test_the_flame_graph_begins_with_the_largest_call(opened: Opened, trace: alloctrace.Trace) -> None:
     opened.page.locator(".flame").scroll_into_view_if_needed()
     opened.page.hover(".flame", position={"x": 12, "y": 8})
     said = opened.page.inner_text(".tooltip")
-    first = trace.tree(opened.event(), device="cuda:0").calls[0]
-    assert f"{first.bytes:,} bytes" in said and f":{first.site.line} in {first.site.function}" in said
+    first = trace.usage(opened.event(), by="call", device="cuda:0").iloc[0]
+    assert f"{first['live_bytes']:,} bytes" in said and f":{first['line']} in {first['function']}" in said
 
 
 def test_the_cursor_moves_all_views(opened: Opened) -> None:
@@ -182,16 +182,16 @@ def test_a_click_on_the_timeline_sets_the_cursor_and_dragging_zooms(opened: Open
 def test_search(opened: Opened, trace: alloctrace.Trace) -> None:
     opened.page.keyboard.press("/")
     opened.page.keyboard.type("small.append")
-    composition = trace.composition(opened.event(), device="cuda:0")
+    composition = trace.usage(opened.event(), device="cuda:0")
     expected = composition[composition["source"].str.contains("small.append", regex=False, na=False)]
-    assert opened.rows("memory", 1) == labels(trace, expected, "bytes")
+    assert opened.rows("memory", 1) == labels(trace, expected, "live_bytes")
     assert "1 match" in opened.page.inner_text("#memory")
     opened.page.fill("#search", "no such thing")
     assert "Nothing that is live here matches" in opened.page.inner_text("#memory")
 
 
 def test_sites_can_be_sorted_and_filtered(opened: Opened, trace: alloctrace.Trace) -> None:
-    expected = labels(trace, trace.sites(device="cuda:0"), "bytes")
+    expected = labels(trace, trace.usage(device="cuda:0"), "total_bytes")
     assert opened.rows("sites", 1) == expected
     assert [*opened.rows("sites", 1).values()] == sorted(expected.values(), reverse=True)
     opened.page.click("#sites th:nth-child(2) button")
@@ -208,9 +208,9 @@ def test_two_moments_are_compared(opened: Opened, trace: alloctrace.Trace) -> No
     for moment in (opened.moments() // 2, opened.moments() - 3):
         second = opened.go(moment)
         change = trace.diff(first, second, device="cuda:0")
-        assert opened.bytes("#changed-bytes") == change["change"].sum()
+        assert opened.bytes("#changed-bytes") == change["change_bytes"].sum()
         shown = opened.rows("memory", 1)
-        expected = labels(trace, change, "change")
+        expected = labels(trace, change, "change_bytes")
         assert {name: value for name, value in shown.items() if value} == {k: v for k, v in expected.items() if v}
     opened.page.keyboard.press("b")
     assert opened.page.query_selector("#changed-bytes") is None
@@ -392,7 +392,7 @@ def served(browser: Any, server: ReportServer) -> Iterator[Served]:
 def events_between(trace: alloctrace.Trace, served: Served) -> list[int]:
     """Events at which the page has no moment of its own."""
     prepared = {served.go(moment) for moment in range(0, served.moments(), 7)}
-    every = random.Random(151).sample(range(trace.end_seq), SERVED_STOPS * 3)
+    every = random.Random(151).sample(range(trace._recorded.end_seq), SERVED_STOPS * 3)
     return [seq for seq in every if seq not in prepared][:SERVED_STOPS]
 
 
@@ -425,7 +425,7 @@ def test_a_click_goes_to_its_own_time(served: Served, trace: alloctrace.Trace) -
         served.wait()
         seq = served.event()
         seen.add(seq)
-        assert served.bytes("#live-bytes") == trace.live(seq, device="cuda:0")["nbytes"].sum()
+        assert served.bytes("#live-bytes") == trace.live(seq, device="cuda:0")["requested_bytes"].sum()
     assert len(seen) >= 2
 
 
