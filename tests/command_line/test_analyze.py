@@ -24,6 +24,7 @@ from pytorch_alloctrace.__main__ import main
 from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.analyze import trace_command
 from pytorch_alloctrace.parser import PROGRAM as COMMAND
+from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report import progress, units
 from pytorch_alloctrace.report.screen import Screen
 from pytorch_alloctrace.report.verdict import verdict_data, write_verdict
@@ -253,7 +254,7 @@ def test_traces_that_lack_something_read_well(tmp_path: Path) -> None:
 
 
 def test_several_devices_have_a_section_each_those_with_larger_leaks_first(folder: Path) -> None:
-    summary = summarize(alloctrace.load(folder / "run.alloctrace"))
+    summary = summarize(RecordedTrace(folder / "run.alloctrace"))
     (cpu,) = summary.devices
     leaks = tuple(dataclasses.replace(leak, device="cuda:0", rate=leak.rate * 2) for leak in cpu.leaks.leaks)
     cuda = dataclasses.replace(cpu, device="cuda:0", leaks=dataclasses.replace(cpu.leaks, leaks=leaks))

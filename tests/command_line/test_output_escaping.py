@@ -22,6 +22,7 @@ from marked_programs import run_analyze
 from worded_traces import Worded
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report.page.columns import unpacked
 from pytorch_alloctrace.report.page.data import moment_data, page_data
 from pytorch_alloctrace.report.tables import csv_text
@@ -188,7 +189,7 @@ def test_html_of_a_notebook_has_no_tag_and_no_invisible_character_of_a_trace(fol
 
 def test_page_has_no_invisible_character_of_a_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytorch_alloctrace.report.page.what_if.MOST_WORK", 5_000)
-    trace = alloctrace.load(folder / "run.alloctrace")
+    trace = RecordedTrace(folder / "run.alloctrace")
 
     title, data = page_data(trace)
 
@@ -206,7 +207,7 @@ def texts_in(data: object) -> list[str]:
 
 def test_json_and_tables_have_the_texts_of_the_trace(folder: Path) -> None:
     rows = json.loads(run_analyze(folder, "sites", "run.alloctrace", "--json"))
-    table = alloctrace.load(folder / "run.alloctrace").sites()
+    table = alloctrace.load(folder / "run.alloctrace").usage()
 
     assert rows[0]["function"] == table["function"].iloc[0] == PAYLOAD
     assert rows[0]["filename"].startswith(PAYLOAD) and table["filename"].iloc[0].startswith(PAYLOAD)

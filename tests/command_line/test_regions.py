@@ -63,11 +63,12 @@ def trace(folder: Path) -> alloctrace.Trace:
 
 
 def test_the_table_of_regions(trace: alloctrace.Trace) -> None:
-    table = trace.regions(peaks=True)
+    marks = trace.marks(peaks=True)
+    assert marks["begin_seq"].is_monotonic_increasing
+    table = marks[marks["kind"] == "region"]
     events = trace.events().set_index("seq")
     counts = {"training": 12, "validation": 6, "ends: all:end": 1, "cut": 1}
     assert table["name"].value_counts().to_dict() == counts
-    assert list(table["begin_seq"]) == sorted(table["begin_seq"])
     validation = table[table["name"] == "validation"]
     assert list(validation["number"]) == [1, 2, 3, 4, 5, 6] and list(validation["step"]) == [3, 3, 7, 7, 11, 11]
     for row in table.to_dict("records"):
@@ -75,23 +76,24 @@ def test_the_table_of_regions(trace: alloctrace.Trace) -> None:
         assert events["time_ns"][row["begin_seq"]] == row["begin_ns"]
         is_cut = row["name"] == "cut"
         assert pd.isna(row["end_seq"]) == pd.isna(row["end_ns"]) == is_cut
-        end = trace.end_seq - 1 if is_cut else int(row["end_seq"])
+        end = trace._recorded.end_seq - 1 if is_cut else int(row["end_seq"])
         if not is_cut:
             assert events["kind"][end] == "region_end" and events["time_ns"][end] == row["end_ns"]
         inside = events.loc[row["begin_seq"] + 1 : end]
         sign = inside["kind"].astype(str).map({"alloc": 1, "free_completed": -1}).fillna(0)
-        highest = max((sign * inside["nbytes"]).cumsum().max(), 0)
-        assert row["peak_bytes"] == trace.live(row["begin_seq"])["nbytes"].sum() + highest
+        highest = max((sign * inside["requested_bytes"]).cumsum().max(), 0)
+        assert row["peak_bytes"] == trace.live(row["begin_seq"])["requested_bytes"].sum() + highest
     # The inner of two regions of one name ends first.
     outer, inner = validation.iloc[0], validation.iloc[1]
     assert outer["begin_seq"] < inner["begin_seq"] < inner["end_seq"] < outer["end_seq"]
-    assert trace.regions().equals(table.drop(columns="peak_bytes"))
+    of_marks = marks[marks["kind"] == "mark"]
+    assert (of_marks["begin_seq"] == of_marks["end_seq"]).all() and of_marks["peak_bytes"].isna().all()
+    assert trace.marks().equals(marks.drop(columns="peak_bytes"))
 
 
 def test_positions(trace: alloctrace.Trace) -> None:
-    regions = dict(iter(trace.regions().groupby("name")))
-    marks = trace.marks()
-    evals = marks[marks["name"] == "eval"]["seq"].tolist()
+    regions = dict(iter(trace.marks().groupby("name")))
+    evals = regions["eval"]["begin_seq"].tolist()
     begins, ends = regions["training"]["begin_seq"].tolist(), regions["training"]["end_seq"].tolist()
     odd = regions["ends: all:end"].iloc[0]
     expected = {
@@ -102,18 +104,18 @@ def test_positions(trace: alloctrace.Trace) -> None:
         "region:training#-1:end": ends[-1],
         "region:ends: all:end": odd["begin_seq"],
         "region:ends: all:end:end": odd["end_seq"],
-        "region:cut:end": trace.end_seq - 1,
+        "region:cut:end": trace._recorded.end_seq - 1,
         "mark:eval": evals[0],
         "mark:eval#1": evals[0],
         "mark:eval#3": evals[2],
         "mark:eval#-1": evals[-1],
-        "mark:odd#2": marks[marks["name"] == "odd#2"]["seq"].iloc[0],
+        "mark:odd#2": regions["odd#2"]["begin_seq"].iloc[0],
         "mark:training": begins[0],
     }
     for position, seq in expected.items():
-        assert trace.first_event_after(position) == seq + 1, position
+        assert trace._recorded.first_event_after(position) == seq + 1, position
     since, until = "region:training#2", "region:training#2:end"
-    assert trace.events(since=since, until=until)["nbytes"].max() == 101 * KIB
+    assert trace.events(since=since, until=until)["requested_bytes"].max() == 101 * KIB
     assert trace.peak(since=since, until=until).requested == (1000 + 10 + 101) * KIB
 
 
@@ -138,16 +140,16 @@ def shown(folder: Path, *arguments: str) -> Any:
 
 
 def test_verbs_in_regions(folder: Path, trace: alloctrace.Trace) -> None:
-    peaks = trace.regions(peaks=True).query("name == 'validation'")["peak_bytes"]
+    peaks = trace.marks(peaks=True).query("name == 'validation'")["peak_bytes"]
     assert shown(folder, "peak", "--in", "validation")["bytes"] == peaks.max()
     assert shown(folder, "peak", "--in", "validation#1")["bytes"] == peaks.iloc[0]
-    assert shown(folder, "diff", "--in", "validation#1")[0]["change"] == 4 * KIB
+    assert shown(folder, "diff", "--in", "validation#1")[0]["change_bytes"] == 4 * KIB
     # Of six regions of this name, three are within the other three: they count once.
-    assert shown(folder, "diff", "--in", "validation")[0]["change"] == 3 * 4 * KIB
-    assert shown(folder, "diff", "--in", "training")[0]["change"] == 12 * 10 * KIB
-    assert shown(folder, *DIFF)[0]["change"] == (11 * 10 + 3 * 3 + 7) * KIB
+    assert shown(folder, "diff", "--in", "validation")[0]["change_bytes"] == 3 * 4 * KIB
+    assert shown(folder, "diff", "--in", "training")[0]["change_bytes"] == 12 * 10 * KIB
+    assert shown(folder, *DIFF)[0]["change_bytes"] == (11 * 10 + 3 * 3 + 7) * KIB
     assert "in all 12 regions 'training'" in run_analyze(folder, "sites", "run.alloctrace", "--in", "training")
-    assert sum(row["bytes"] for row in shown(folder, "sites", "--in", "training#4")) == (103 + 10) * KIB
+    assert sum(row["total_bytes"] for row in shown(folder, "sites", "--in", "training#4")) == (103 + 10) * KIB
     table, whole = (shown(folder, "timeline", *words, "--points", "50") for words in (("--in", "training"), ()))
     assert 0 < len(table) <= len(whole) and all(row in whole for row in table)
 
@@ -162,13 +164,14 @@ def test_verbs_in_regions(folder: Path, trace: alloctrace.Trace) -> None:
 )
 def test_sums_of_all_regions_of_a_name(folder: Path, name: str, allocated: int, change: int, largest: int) -> None:
     (sites,) = shown(folder, "sites", "--in", name)
-    assert (sites["bytes"], sites["live_change"], sites["largest"]) == (allocated * KIB, change * KIB, largest * KIB)
+    sums = [sites[column] for column in ("total_bytes", "live_bytes_change", "largest_bytes")]
+    assert sums == [allocated * KIB, change * KIB, largest * KIB]
     last = f"region:{name}:end" if "#" in name else f"region:{name}#{12 if name == 'training' else 5}:end"
     (held,) = shown(folder, "sites", "--at", last)
     assert [sites[key] for key in ("live_bytes", "live_blocks")] == [held[key] for key in ("live_bytes", "live_blocks")]
     lines = shown(folder, "annotate", "program.py", "--in", name)
     line = next(row for row in lines if "return torch.empty" in (row["source"] or ""))
-    assert (line["bytes"], line["net_bytes"]) == (allocated * KIB, change * KIB)
+    assert (line["total_bytes"], line["net_bytes"]) == (allocated * KIB, change * KIB)
     assert line["peak_bytes"] == shown(folder, "peak", "--in", name)["requested"]
 
 

@@ -26,23 +26,24 @@ with alloctrace.enable("cuda.alloctrace", devices=(device,)):
 """
 MIB = 2**20
 COLUMNS = (
-    *("device", "filename", "line", "function", "source", "kind", "rate", "unit", "confidence", "bytes", "blocks"),
-    *("bytes_at_end", "minor", "oldest_age", "forecast", "stack_id", "sites"),
+    *("device", "filename", "line", "function", "source", "kind", "rate", "unit", "confidence"),
+    *("allocated_bytes", "blocks", "allocated_bytes_at_end", "minor", "oldest_age", "forecast", "stack_id", "sites"),
 )
 
 
 def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(LEAKING, memory="2GiB")
     trace = alloctrace.load(tmp_path / "cuda.alloctrace")
-    leaks = trace.leaks()
+    leaks = trace.leaks().to_frame()
     assert tuple(leaks.columns) == COLUMNS
     assert list(leaks["kind"]) == ["survivors", "growing"]
     assert [source.partition("  # ")[2] for source in leaks["source"]] == ["kept", "grows"]
     # Allocated bytes: torch hands out multiples of 512.
     assert leaks["rate"][0] == 200_192 and leaks["rate"][1] == pytest.approx(4_000, abs=11)
     assert set(leaks["unit"]) == {"step"}
-    assert (leaks["blocks"][0], leaks["bytes"][0], leaks["bytes_at_end"][0]) == (55, 55 * 200_192, 55 * 200_192)
-    assert (leaks["blocks"][1], leaks["bytes"][1], leaks["oldest_age"][1]) == (1, 240_128, 1)
+    sizes = leaks["allocated_bytes"]
+    assert (leaks["blocks"][0], sizes[0], leaks["allocated_bytes_at_end"][0]) == (55, 55 * 200_192, 55 * 200_192)
+    assert (leaks["blocks"][1], sizes[1], leaks["oldest_age"][1]) == (1, 240_128, 1)
     for row in leaks.to_dict("records"):
         assert row["line"] in [frame.line for frame in trace.frames(row["stack_id"])]
         assert [site["line"] for site in row["sites"]] == [row["line"]] and 0.8 < row["confidence"] <= 1
@@ -60,7 +61,9 @@ def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None
     assert "cuda:0 is full in about" in " ".join(text.split()) and "and 1 more leak" in text
 
     rows = json.loads(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))
-    assert [row["line"] for row in rows] == list(leaks["line"]) and rows[0]["sites"][0]["bytes"] == 55 * 200_192
+    assert [row["line"] for row in rows] == list(leaks["line"]) and rows[0]["sites"][0][
+        "allocated_bytes"
+    ] == 55 * 200_192
     table = pd.read_csv(io.StringIO(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--csv", "--fail", status=1)))
     assert table["rate"][0] == 200_192 and table["sites"][0].endswith(f"program.py:7 {55 * 200_192}")
 
@@ -88,22 +91,24 @@ def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(HOLDING)
     snapshot = json.loads((tmp_path / "kept.json").read_text())
     segments = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "mark:kept", "--json"))
-    assert [(row["address"], row["total_size"], row["requested_size"]) for row in segments] == [
+    assert [(row["address"], row["total_bytes"], row["requested_bytes"]) for row in segments] == [
         (row["address"], row["total_size"], row["requested_size"])
         for row in sorted(snapshot, key=lambda row: row["address"])
     ]
     # Options may stand anywhere.
     blocks = pd.read_csv(io.StringIO(run_analyze(tmp_path, "blocks", "--at", "mark:kept", "--csv", "run.alloctrace")))
-    assert sorted(blocks[blocks["state"] == "active_allocated"]["requested_size"]) == [1_000_000, 3_000_000, 15_000_000]
+    used = blocks[blocks["state"] == "active_allocated"]
+    assert sorted(used["requested_bytes"]) == [1_000_000, 3_000_000, 15_000_000]
     assert len(blocks) == sum(len(row["blocks"]) for row in snapshot)
     assert "kept = [torch.empty" in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept")
     at_first = json.loads(run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0", "--json"))
-    assert 15_000_000 not in [row["requested_size"] for row in at_first]
+    assert 15_000_000 not in [row["requested_bytes"] for row in at_first]
     at_peak = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak", "--json"))
-    assert max(row["total_size"] for row in at_peak) == 40 * MIB
+    assert max(row["total_bytes"] for row in at_peak) == 40 * MIB
 
     # --top means the same in every format: the largest ones of each device, here of one.
-    for verb, size, all_of in (("segments", "total_size", segments), ("blocks", "nbytes", blocks.to_dict("records"))):
+    of_blocks = blocks.to_dict("records")
+    for verb, size, all_of in (("segments", "total_bytes", segments), ("blocks", "block_bytes", of_blocks)):
         words = (verb, "run.alloctrace", "--at", "mark:kept")
         shown = [
             json.loads(run_analyze(tmp_path, *words, "--json", "--top", "2")),
@@ -116,8 +121,8 @@ def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
         assert run_analyze(tmp_path, *words, "--json", "--top", "0") == run_analyze(tmp_path, *words, "--json")
 
     timeline = pd.DataFrame(json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--points", "50", "--json")))
-    assert timeline["reserved_max"].max() == sum(row["total_size"] for row in snapshot) + 40 * MIB
-    assert timeline["allocated"].iloc[-1] < timeline["allocated_max"].max()
+    assert timeline["reserved_bytes_max"].max() == sum(row["total_size"] for row in snapshot) + 40 * MIB
+    assert timeline["allocated_bytes"].iloc[-1] < timeline["allocated_bytes_max"].max()
     later = json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--since", "mark:kept", "--json"))
     assert 0 < len(later) < 2000
 

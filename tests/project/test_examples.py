@@ -80,7 +80,7 @@ def mib(by_torch: dict[str, dict[str, int]], figure: str) -> list[float]:
 
 
 def sequence_of(trace: Trace, mark: str) -> int:
-    return int(trace.marks().set_index("name").loc[mark, "seq"])
+    return int(trace.marks().set_index("name").loc[mark, "begin_seq"])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -90,7 +90,7 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     assert trace.integrity.state == "complete" and trace.verify().ok
     aside = 0
     if name == "function_scope":  # which leaves it out of its figures
-        sites = trace.sites(at=f"mark:{next(iter(by_torch))}", device=GPU)
+        sites = trace.usage(f"mark:{next(iter(by_torch))}", device=GPU)
         lines = sites["source"].fillna(sites["site"])  # what no line made has a name instead of one
         aside = int(sites.loc[lines.str.contains(WORKSPACE, na=False), "live_bytes"].sum())
         assert aside > 0
@@ -98,19 +98,18 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     assert trace.peak(device=GPU).bytes == highest + aside
     for mark, figures in by_torch.items():
         blocks = trace.blocks(f"mark:{mark}", device=GPU)
-        allocated = blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum()
+        allocated = blocks.loc[blocks["state"] == "active_allocated", "block_bytes"].sum()
         assert allocated == figures["allocated"] + aside, mark
-        assert trace.segments(f"mark:{mark}", device=GPU)["total_size"].sum() == figures["reserved"], mark
+        assert trace.segments(f"mark:{mark}", device=GPU)["total_bytes"].sum() == figures["reserved"], mark
         # torch's peak is the peak so far.
         assert (trace.peak(device=GPU).seq < sequence_of(trace, mark)) == (figures["peak"] == highest), mark
         if name == "empty_cache":
             samples = trace.driver_memory(device=GPU)
             driver = samples[samples["seq"] < sequence_of(trace, mark)].iloc[-1]
-            assert driver["used"] == figures["driver"] and driver["reserved"] == figures["reserved"], mark
+            assert driver["used_bytes"] == figures["driver"] and driver["reserved_bytes"] == figures["reserved"], mark
     for figure, expected in FIGURES.get(name, {}).items():
         assert mib(by_torch, figure) == expected, figure
-    leaks = trace.leaks()
-    assert leaks.empty, leaks.to_string()
+    assert trace.leaks().leaks == ()
 
 
 def test_views_are_tensors_of_one_block(folder: Path) -> None:
@@ -138,7 +137,7 @@ def check_formula(folder: Path, device: str) -> None:
     assert {role: paper for role, (paper, _, _) in sizes.items()} == expected
     assert {role: requested for role, (_, requested, _) in sizes.items()} == expected
     trace = alloctrace.load(folder / "formula.alloctrace")
-    by_role = trace.composition("mark:forward-2", device=device, by="role").set_index("role")["bytes"].to_dict()
+    by_role = trace.usage("mark:forward-2", device=device, by="role").set_index("role")["live_bytes"].to_dict()
     assert {role: size for role, size in by_role.items() if role in expected} == {
         role: size for role, size in expected.items() if role != "gradient"
     }

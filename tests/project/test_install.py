@@ -34,7 +34,7 @@ RECORD = """
 import sys, torch, pytorch_alloctrace as alloctrace
 with alloctrace.enable(sys.argv[1]) as session:
     kept = torch.ones(54321)
-assert 4 * 54321 in list(session.load().live("end")["nbytes"])
+assert 4 * 54321 in list(session.load().live("end")["requested_bytes"])
 assert not torch.cuda.is_initialized()
 from pytorch_alloctrace.recording.loading import load_recorder
 print(torch.__version__, load_recorder().__file__)

@@ -100,7 +100,7 @@ def test_a_recorder_in_the_cache_is_used(run: RunProgram, tmp_path: Path) -> Non
 cached = put_into(next(loading._cache_folders()))
 with alloctrace.enable("a.alloctrace") as session:
     kept = torch.ones(54321)
-assert 4 * 54321 in list(session.load().live("end")["nbytes"])
+assert 4 * 54321 in list(session.load().live("end")["requested_bytes"])
 assert loading.load_recorder().__file__ == str(cached), loading.load_recorder()
 for name in [name for name in sys.modules if name.startswith("pytorch_alloctrace")]:
     del sys.modules[name]  # as a test-runner or a notebook does that imports a package again

@@ -39,7 +39,7 @@ def attempt(request, make):
         session.flush()
         ooms = alloctrace.load("t.alloctrace").events(kinds=["oom"])
         last = ooms.iloc[-1]
-        in_trace.append([len(ooms), last["requested_bytes"] == request, last["stack_id"] > 0])
+        in_trace.append([len(ooms), int(last["requested_bytes"]) == request, int(last["stack_id"]) > 0])
 
 def plain(request): return torch.empty(request, dtype=torch.uint8, device="cuda")
 class Fails(torch.autograd.Function):

@@ -60,5 +60,5 @@ def test_recording_goes_on_when_its_threads_get_no_memory(run_cuda_program, tmp_
     run_cuda_program(PROGRAM, LD_PRELOAD=str(core_probe.preloaded("no_memory.cpp")))
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
-    assert trace.driver_memory(device="cuda:0")["reserved"].max() >= 10 << 20
+    assert trace.driver_memory(device="cuda:0")["reserved_bytes"].max() >= 10 << 20
     assert list(trace.threads()["name"])[-1] == "the last of the threads, with a long name too"
