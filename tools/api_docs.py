@@ -20,7 +20,6 @@ from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
 from pytorch_alloctrace.analysis.free_memory.refused_requests import RefusedRequest
 from pytorch_alloctrace.analysis.leaks.leak import Holder, Leak, LeakingSite
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
-from pytorch_alloctrace.analysis.what_if.advice import Advice
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnCard
 from pytorch_alloctrace.analysis.what_if.model import Card, Check
 from pytorch_alloctrace.analysis.what_if.prediction import Outcome, Refused, WhatIf
@@ -63,7 +62,7 @@ TRACE = {
     "Memory at a position, and what used it": ("live", "blocks", "segments", "usage", "annotate", "peak", "diff"),
     "Memory over time": ("timeline", "driver_memory", "steps", "marks"),
     "What is wrong, and what would help": (
-        *("diagnose", "leaks", "ooms", "fragmentation", "what_if", "fit", "verify"),
+        *("diagnose", "leaks", "ooms", "settings_that_help", "fragmentation", "what_if", "fit", "verify"),
     ),
     "Other formats": ("report", "export"),
 }
@@ -90,7 +89,6 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Fragmentation, "`trace.fragmentation()`"),
     (OutOfMemory, "each of `trace.ooms()`"),
     (RefusedRequest, "`OutOfMemory.request`"),
-    (Advice, "`OutOfMemory.advice`"),
     (WhatIf, "`trace.what_if()`"),
     (Outcome, "each of `WhatIf.outcomes`"),
     (Refused, "`Outcome.refused`"),

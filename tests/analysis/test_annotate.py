@@ -107,7 +107,7 @@ def test_text_shows_the_lines_around_and_data_all_lines(folder: Path) -> None:
     assert max(map(len, narrow.splitlines())) == 60
 
     table = alloctrace.load(folder / "t.alloctrace").annotate("model.py")
-    rows = json.loads(run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--json"))
+    rows = json.loads(run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--json"))["rows"]
     assert [row["line"] for row in rows] == table["line"].tolist()
     read = pd.read_csv(io.StringIO(run_analyze(folder, "annotate", "model.py", "t.alloctrace", "--csv")))
     pd.testing.assert_frame_equal(read[["line", *COLUMNS]], table[["line", *COLUMNS]])

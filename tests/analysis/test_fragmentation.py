@@ -145,7 +145,7 @@ def test_verb_fragmentation_names_the_pinner_and_a_worse_position(folder: Path) 
     hint = re.search(r"stranded at [\d.]+ \w+: ([\d.]+ GiB) \(--at ([\d.]+s)", early)
     assert f"{hint[1]} stranded" in run_analyze(folder, *words, "--at", hint[2], "--width", "200")
 
-    [data] = json.loads(run_analyze(folder, *words, "--json"))
+    [data] = json.loads(run_analyze(folder, *words, "--json"))["rows"]
     assert data["pinners"][0]["stranded_bytes"] == 1187 * MIB and data["free"] == data["releasable"] + data["stranded"]
     rows = list(csv.DictReader(io.StringIO(run_analyze(folder, "fragmentation", "gradient.alloctrace", "--csv"))))
     few = run_analyze(folder, "fragmentation", "random_sizes.alloctrace", "--csv", "--top", "3")
@@ -169,6 +169,8 @@ def test_fragmentation_is_empty_without_segments_and_without_allocations(run_pro
     for name, text, devices in (("run", "reports no segments", 1), ("empty", "Nothing was allocated", 0)):
         words = ("fragmentation", f"{name}.alloctrace")
         assert text in run_analyze(tmp_path, *words)
-        assert [data["pinners"] for data in json.loads(run_analyze(tmp_path, *words, "--json"))] == [[]] * devices
+        assert [data["pinners"] for data in json.loads(run_analyze(tmp_path, *words, "--json"))["rows"]] == [
+            []
+        ] * devices
         table = pd.read_csv(io.StringIO(run_analyze(tmp_path, *words, "--csv")))
         assert table.empty and {"site", "stranded_bytes", "device"} <= {*table.columns}

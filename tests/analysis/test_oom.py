@@ -18,9 +18,11 @@ from running import ROOT, has_nvidia_gpu, needs_cuda_build
 from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.advice import Advisor
 from pytorch_alloctrace.analysis.free_memory import oom
 from pytorch_alloctrace.analysis.free_memory.oom import ELSEWHERE, FRAGMENTED, FULL, LIMIT, OUTSIDE, TOO_LARGE
 from pytorch_alloctrace.report.oom import sentences
+from pytorch_alloctrace.report.site_names import SiteNames
 
 pytestmark = [
     needs_cuda_build,
@@ -88,15 +90,21 @@ def folder() -> Path:
     return record_once("oom", record)
 
 
-def the_one(folder: Path, case: str) -> oom.OutOfMemory:
-    found = alloctrace.load(folder / f"{case}.alloctrace").ooms()
-    assert len(found) == 1
-    return found[0]
+def loaded(folder: Path, case: str) -> tuple[alloctrace.Trace, oom.OutOfMemory]:
+    """Return the trace of a case, and its only refused request."""
+    trace = alloctrace.load(folder / f"{case}.alloctrace")
+    [refused] = trace.ooms()
+    return trace, refused
+
+
+def explained(trace: alloctrace.Trace, refused: oom.OutOfMemory) -> str:
+    """Return the sentences on a refused request."""
+    return " ".join(sentences(refused, SiteNames(""), Advisor(trace._recorded)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_verdict_line_advice_and_figures(folder: Path, case: Case) -> None:
-    found = the_one(folder, case.name)
+    trace, found = loaded(folder, case.name)
     assert found.verdict == case.verdict, found
     assert found.device == case.device
     asking_line = marked_line(PROGRAM, case.asks or case.name, "OOM")
@@ -108,7 +116,7 @@ def test_verdict_line_advice_and_figures(folder: Path, case: Case) -> None:
         pinners = (found.here if case.verdict == FRAGMENTED else found.elsewhere).pinners_by_line
         assert pinners["line"][0] == marked_line(PROGRAM, case.pin, "PIN")
     assert found.request.outcome == case.outcome
-    said = " ".join(sentences(found))
+    said = explained(trace, found)
     assert case.advice in said, said
     assert ("set_per_process_memory_fraction" in said) == ("memory_fraction" in case.name), said
     [reported] = json.loads((folder / f"{case.name}.json").read_text())
@@ -163,13 +171,14 @@ def test_program_gets_all_it_asks_for_under_each_setting_that_is_advised(folder:
     """Programs changed as advised otherwise: tools/bench/advice."""
     again = []
     for case in CUT_UP:
-        found = the_one(folder, case)
-        again += [f"{case}={one.setting.text}" for one in found.advice.helping]
+        trace, found = loaded(folder, case)
+        advice = Advisor(trace._recorded).on_request(found)
+        again += [f"{case}={one.setting.text}" for one in advice.helping]
         # No event tells of the limit that one has: what helps is only certain where it allows what is reserved.
-        assert found.advice.is_certain == (found.limit is None)
+        assert advice.is_certain == (found.limit is None)
         if found.limit is not None:
-            assert found.settings_that_help() == ()
-            assert "would have been served if the limit allows 3.0" in " ".join(sentences(found))
+            assert trace.settings_that_help(found) == ()
+            assert "would have been served if the limit allows 3.0" in explained(trace, found)
     assert len(again) == 2 * len(CUT_UP)
     (tmp_path / "extra").write_text("0")
     extra = str(tmp_path / "extra")
@@ -181,20 +190,22 @@ def test_program_gets_all_it_asks_for_under_each_setting_that_is_advised(folder:
 def test_requests_of_a_device_and_all_devices_at_one_position(folder: Path) -> None:
     trace = alloctrace.load(folder / "one_of_two_devices.alloctrace")
     assert trace.ooms(device="cuda:0") == [] and len(trace.ooms(device="cuda:2", last=1)) == 1
-    shown = json.loads(run_analyze(folder, "fragmentation", "one_of_two_devices.alloctrace", "--at", "peak", "--json"))
+    shown = json.loads(run_analyze(folder, "fragmentation", "one_of_two_devices.alloctrace", "--at", "peak", "--json"))[
+        "rows"
+    ]
     assert {data["device"] for data in shown} == {"cuda:0", "cuda:2"} and len({data["at"] for data in shown}) == 1
 
 
 def test_leak_that_fills_the_device_is_told_from_activations_by_its_steps(folder: Path) -> None:
-    leak, activations = the_one(folder, "full_by_a_leak"), the_one(folder, "full_by_activations")
+    (leaking, leak), (active, activations) = (loaded(folder, f"full_by_{what}") for what in ("a_leak", "activations"))
     assert leak.steps_of_top_site == leak.top_sites[0].blocks == leak.step > 5
     assert activations.steps_of_top_site == activations.step == 1
     # The diagnosis names the leak that fills the device.
-    first = alloctrace.load(folder / "full_by_a_leak.alloctrace").diagnose()[0]
+    first = leaking.diagnose()[0]
     assert first.kind == "oom" and first.site is not None
     assert first.title.endswith(f":{first.site.line} in full_by_a_leak leaks"), first.title
     assert "what helps is to let go of it" in " ".join(first.sentences)
-    other = alloctrace.load(folder / "full_by_activations.alloctrace").diagnose()[0]
+    other = active.diagnose()[0]
     assert other.kind == "oom" and other.title.endswith(": full") and "leak" not in " ".join(other.sentences)
 
 
@@ -204,7 +215,7 @@ def test_verb_oom_shows_the_verdict_in_every_form(folder: Path) -> None:
     assert plain.isascii() and "%%%" in plain
     assert max(len(line) for line in plain.splitlines() if PROGRAM not in line) <= 50
 
-    [data] = json.loads(run_analyze(folder, "oom", "fragmented.alloctrace", "--json"))
+    [data] = json.loads(run_analyze(folder, "oom", "fragmented.alloctrace", "--json"))["rows"]
     assert data["verdict"] == FRAGMENTED and data["requested"] == 3 * GIB and data["sentences"]
     assert data["settings_that_help"] == ADVISED
     assert data["pinners_by_line"][0]["line"] == marked_line(PROGRAM, "cut_up", "PIN")
@@ -212,7 +223,7 @@ def test_verb_oom_shows_the_verdict_in_every_form(folder: Path) -> None:
     assert [(row["verdict"], row["backward"], int(row["requested"])) for row in rows] == [(FULL, "True", GIB)]
 
     # Without any (as text: screens/oom-healthy.txt):
-    assert json.loads(run_analyze(folder, "oom", "no_case.alloctrace", "--json")) == []
+    assert json.loads(run_analyze(folder, "oom", "no_case.alloctrace", "--json"))["rows"] == []
     assert run_analyze(folder, "oom", "no_case.alloctrace", "--csv").startswith("seq,time_ns,device")
 
 

@@ -119,9 +119,11 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     peak = json.loads(run_analyze(folder, "peak", *words, "--json"))
     expected = trace.peak(device="cuda:0", since="step:3", until="step:7")
     assert (peak["bytes"], peak["seq"], peak["since"]) == (expected.bytes, expected.seq, "step:3")
-    later = json.loads(run_analyze(folder, "oom", "run.alloctrace", "--since", "step:3", "--json"))
+    later = json.loads(run_analyze(folder, "oom", "run.alloctrace", "--since", "step:3", "--json"))["rows"]
     assert [row["step"] for row in later] == [6, 9]
-    earlier = json.loads(run_analyze(folder, "oom", "run.alloctrace", "--until", "step:8", "--top", "2", "--json"))
+    earlier = json.loads(run_analyze(folder, "oom", "run.alloctrace", "--until", "step:8", "--top", "2", "--json"))[
+        "rows"
+    ]
     assert [row["step"] for row in earlier] == [3, 6]
     assert "in this range" in run_analyze(folder, "oom", "run.alloctrace", "--since", "step:6", "--until", "step:8")
 

@@ -131,7 +131,7 @@ def test_the_commands_by_role(recorded: tuple[str, Path]) -> None:
     device, folder = recorded
     trace = alloctrace.load(folder / "plain.alloctrace")
     run = ("plain.alloctrace", "--by", "role", "--device", device)
-    found = pd.DataFrame(json.loads(run_analyze(folder, "sites", *run, "--since", "mark:stepped", "--json")))
+    found = pd.DataFrame(json.loads(run_analyze(folder, "sites", *run, "--since", "mark:stepped", "--json"))["rows"])
     pd.testing.assert_frame_equal(found, trace.usage(since="mark:stepped", by="role", device=device), check_dtype=False)
     table = pd.read_csv(io.StringIO(run_analyze(folder, "timeline", *run, "--points", "20", "--csv")))
     pd.testing.assert_frame_equal(table, trace.timeline(20, by="role", device=device), check_dtype=False)

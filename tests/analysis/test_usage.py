@@ -407,7 +407,7 @@ def test_files_are_matched_by_what_their_paths_share() -> None:
 
 def test_verb_diff_of_two_runs_and_of_two_positions(folder: Path, traces: Traces) -> None:
     two = ("diff", "base/cuda.alloctrace", "changed/cuda.alloctrace")
-    [found] = json.loads(run_analyze(folder, *two, "--json"))
+    [found] = json.loads(run_analyze(folder, *two, "--json"))["rows"]
     assert found["change_bytes"] == 11 * MIB == found["live_bytes_after"] - found["live_bytes_before"]
     assert [row["match"] for row in found["changes"][:3]] == ["new", "near", "gone"]
     table = pd.read_csv(io.StringIO(run_analyze(folder, *two, "--csv", "--by", "function")))
@@ -421,7 +421,7 @@ def test_verb_diff_of_two_runs_and_of_two_positions(folder: Path, traces: Traces
     # CUDA in one, the CPU in the other: each device is compared by itself.
     other = run_analyze(folder, "diff", "base/cuda.alloctrace", "base/cpu.alloctrace", "--device", "cuda:0")
     assert other.startswith("LESS  cuda:0")
-    [found] = json.loads(run_analyze(folder, *two[:2], "--since", "mark:kept", "--until", "peak", "--json"))
+    [found] = json.loads(run_analyze(folder, *two[:2], "--since", "mark:kept", "--until", "peak", "--json"))["rows"]
     expected = traces["base", "cuda"].diff("mark:kept", "peak")
     assert [row["change_bytes"] for row in found["changes"]] == [*expected["change_bytes"]]
 
@@ -440,7 +440,9 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
     table = pd.read_csv(io.StringIO(run_analyze(folder, "sites", "base/cuda.alloctrace", "--csv")))
     expected = traces["base", "cuda"].usage()
     assert [*table["churn_bytes_per_step"]] == pytest.approx([*expected["churn_bytes_per_step"].astype(float)])
-    rows = json.loads(run_analyze(folder, "sites", "base/cpu.alloctrace", "--json", "--at", "step:2", "--top", "3"))
+    rows = json.loads(run_analyze(folder, "sites", "base/cpu.alloctrace", "--json", "--at", "step:2", "--top", "3"))[
+        "rows"
+    ]
     assert len(rows) == 3 and rows[0]["live_bytes"] == 5 * MIB
     text = run_analyze(folder, "sites", "base/cuda.alloctrace")
     assert "KEPT FOR BACKWARD" in text and "SLOW CALLS" in text

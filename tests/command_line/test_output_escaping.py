@@ -206,7 +206,7 @@ def texts_in(data: object) -> list[str]:
 
 
 def test_json_and_tables_have_the_texts_of_the_trace(folder: Path) -> None:
-    rows = json.loads(run_analyze(folder, "sites", "run.alloctrace", "--json"))
+    rows = json.loads(run_analyze(folder, "sites", "run.alloctrace", "--json"))["rows"]
     table = alloctrace.load(folder / "run.alloctrace").usage()
 
     assert rows[0]["function"] == table["function"].iloc[0] == PAYLOAD

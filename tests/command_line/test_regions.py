@@ -136,7 +136,8 @@ def test_a_wrong_name_lists_those_that_exist(trace: alloctrace.Trace, position: 
 
 
 def shown(folder: Path, *arguments: str) -> Any:
-    return json.loads(run_analyze(folder, *arguments, "run.alloctrace", "--json"))
+    data = json.loads(run_analyze(folder, *arguments, "run.alloctrace", "--json"))
+    return data.get("rows", data)
 
 
 def test_verbs_in_regions(folder: Path, trace: alloctrace.Trace) -> None:
@@ -198,9 +199,9 @@ def test_leaks_in_regions_are_judged_one_by_one(tmp_path: Path) -> None:
     assert "\nIN epoch#2\n" in f"\n{text}" and "IN epoch#1" not in text and "program.py:10" in text
     assert "No leak in 2 of 4 regions 'epoch': epoch#1, epoch#3.\n" in text
     assert "Too short to judge: 1 of 4 regions 'epoch': epoch#4.\n" in text
-    (row,) = json.loads(run_analyze(tmp_path, *words, "--json", status=1))
+    (row,) = json.loads(run_analyze(tmp_path, *words, "--json", status=1))["rows"]
     assert (row["line"], row["region"]) == (10, "epoch#2")
-    (alone,) = json.loads(run_analyze(tmp_path, "leaks", "run.alloctrace", "--in", "epoch#2", "--json"))
+    (alone,) = json.loads(run_analyze(tmp_path, "leaks", "run.alloctrace", "--in", "epoch#2", "--json"))["rows"]
     assert {**alone, "region": "epoch#2"} == row
     assert "**In epoch#2**" in run_analyze(tmp_path, *words, "--markdown", status=1)
     # 200,000 bytes per step, in one of them.

@@ -60,7 +60,7 @@ def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None
     text = run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--top", "1", "--fail", status=1)
     assert "cuda:0 is full in about" in " ".join(text.split()) and "and 1 more leak" in text
 
-    rows = json.loads(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))
+    rows = json.loads(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))["rows"]
     assert [row["line"] for row in rows] == list(leaks["line"]) and rows[0]["sites"][0][
         "allocated_bytes"
     ] == 55 * 200_192
@@ -90,7 +90,7 @@ alloctrace.disable()
 def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(HOLDING)
     snapshot = json.loads((tmp_path / "kept.json").read_text())
-    segments = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "mark:kept", "--json"))
+    segments = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "mark:kept", "--json"))["rows"]
     assert [(row["address"], row["total_bytes"], row["requested_bytes"]) for row in segments] == [
         (row["address"], row["total_size"], row["requested_size"])
         for row in sorted(snapshot, key=lambda row: row["address"])
@@ -101,9 +101,9 @@ def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     assert sorted(used["requested_bytes"]) == [1_000_000, 3_000_000, 15_000_000]
     assert len(blocks) == sum(len(row["blocks"]) for row in snapshot)
     assert "kept = [torch.empty" in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept")
-    at_first = json.loads(run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0", "--json"))
+    at_first = json.loads(run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0", "--json"))["rows"]
     assert 15_000_000 not in [row["requested_bytes"] for row in at_first]
-    at_peak = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak", "--json"))
+    at_peak = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak", "--json"))["rows"]
     assert max(row["total_bytes"] for row in at_peak) == 40 * MIB
 
     # --top means the same in every format: the largest ones of each device, here of one.
@@ -111,7 +111,7 @@ def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     for verb, size, all_of in (("segments", "total_bytes", segments), ("blocks", "block_bytes", of_blocks)):
         words = (verb, "run.alloctrace", "--at", "mark:kept")
         shown = [
-            json.loads(run_analyze(tmp_path, *words, "--json", "--top", "2")),
+            json.loads(run_analyze(tmp_path, *words, "--json", "--top", "2"))["rows"],
             pd.read_csv(io.StringIO(run_analyze(tmp_path, *words, "--csv", "--top", "2"))).to_dict("records"),
         ]
         used = [row for row in all_of if row.get("state") != "inactive"]
@@ -120,10 +120,12 @@ def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
             assert [row["address"] for row in rows] == [row["address"] for row in expected], verb
         assert run_analyze(tmp_path, *words, "--json", "--top", "0") == run_analyze(tmp_path, *words, "--json")
 
-    timeline = pd.DataFrame(json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--points", "50", "--json")))
+    timeline = pd.DataFrame(
+        json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--points", "50", "--json"))["rows"]
+    )
     assert timeline["reserved_bytes_max"].max() == sum(row["total_size"] for row in snapshot) + 40 * MIB
     assert timeline["allocated_bytes"].iloc[-1] < timeline["allocated_bytes_max"].max()
-    later = json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--since", "mark:kept", "--json"))
+    later = json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--since", "mark:kept", "--json"))["rows"]
     assert 0 < len(later) < 2000
 
     verified = json.loads(run_analyze(tmp_path, "verify", "run.alloctrace", "--json"))

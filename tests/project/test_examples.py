@@ -194,9 +194,10 @@ def test_tensors_made_and_freed_between_two_lines_are_printed(folder: Path) -> N
 
 
 def test_fragmented_example_runs_with_the_advised_setting(folder: Path, tmp_path: Path) -> None:
-    [oom] = load(folder, "fragmented").ooms()
+    trace = load(folder, "fragmented")
+    [oom] = trace.ooms()
     assert "OutOfMemoryError" in (folder / "fragmented.txt").read_text() and oom.verdict == FRAGMENTED
-    [advised, *_] = oom.settings_that_help()
+    [advised, *_] = trace.settings_that_help(oom)
     assert advised == "expandable_segments:True"
     run_marked("example_programs.py", tmp_path, "fragmented", memory="8GiB", PYTORCH_ALLOC_CONF=advised)
     assert load(tmp_path, "fragmented").ooms() == []

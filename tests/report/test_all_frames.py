@@ -89,11 +89,13 @@ def test_all_frames_shows_whole_stacks_innermost_first_as_text_and_json(
 
 
 def test_all_frames_of_a_comparison_are_those_of_the_trace_that_has_the_line(folder: Path) -> None:
-    [found] = json.loads(run_analyze(folder, "diff", "run.alloctrace", "after.alloctrace", "--json", "--all-frames"))
+    [found] = json.loads(run_analyze(folder, "diff", "run.alloctrace", "after.alloctrace", "--json", "--all-frames"))[
+        "rows"
+    ]
     grown = found["changes"][0]
     assert "keep train <module>" in " ".join(frame["function"] for frame in grown["frames"])
     words = ("diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")
-    [gone] = json.loads(run_analyze(folder, *words))
+    [gone] = json.loads(run_analyze(folder, *words))["rows"]
     assert gone["change_bytes"] < 0 and all(row["frames"] or not row["filename"] for row in gone["changes"])
     positions = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
     assert "in Module._wrapped_call_impl" in " ".join(run_analyze(folder, *positions).split())
