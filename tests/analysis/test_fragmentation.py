@@ -169,8 +169,7 @@ def test_fragmentation_is_empty_without_segments_and_without_allocations(run_pro
     for name, text, devices in (("run", "reports no segments", 1), ("empty", "Nothing was allocated", 0)):
         words = ("fragmentation", f"{name}.alloctrace")
         assert text in run_analyze(tmp_path, *words)
-        assert [data["pinners"] for data in json.loads(run_analyze(tmp_path, *words, "--json"))["rows"]] == [
-            []
-        ] * devices
+        rows = json.loads(run_analyze(tmp_path, *words, "--json"))["rows"]
+        assert [row["pinners"] for row in rows] == [[]] * devices
         table = pd.read_csv(io.StringIO(run_analyze(tmp_path, *words, "--csv")))
         assert table.empty and {"site", "stranded_bytes", "device"} <= {*table.columns}

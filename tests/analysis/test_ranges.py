@@ -121,9 +121,8 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     assert (peak["bytes"], peak["seq"], peak["since"]) == (expected.bytes, expected.seq, "step:3")
     later = json.loads(run_analyze(folder, "oom", "run.alloctrace", "--since", "step:3", "--json"))["rows"]
     assert [row["step"] for row in later] == [6, 9]
-    earlier = json.loads(run_analyze(folder, "oom", "run.alloctrace", "--until", "step:8", "--top", "2", "--json"))[
-        "rows"
-    ]
+    text = run_analyze(folder, "oom", "run.alloctrace", "--until", "step:8", "--top", "2", "--json")
+    earlier = json.loads(text)["rows"]
     assert [row["step"] for row in earlier] == [3, 6]
     assert "in this range" in run_analyze(folder, "oom", "run.alloctrace", "--since", "step:6", "--until", "step:8")
 

@@ -440,9 +440,8 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
     table = pd.read_csv(io.StringIO(run_analyze(folder, "sites", "base/cuda.alloctrace", "--csv")))
     expected = traces["base", "cuda"].usage()
     assert [*table["churn_bytes_per_step"]] == pytest.approx([*expected["churn_bytes_per_step"].astype(float)])
-    rows = json.loads(run_analyze(folder, "sites", "base/cpu.alloctrace", "--json", "--at", "step:2", "--top", "3"))[
-        "rows"
-    ]
+    text = run_analyze(folder, "sites", "base/cpu.alloctrace", "--json", "--at", "step:2", "--top", "3")
+    rows = json.loads(text)["rows"]
     assert len(rows) == 3 and rows[0]["live_bytes"] == 5 * MIB
     text = run_analyze(folder, "sites", "base/cuda.alloctrace")
     assert "KEPT FOR BACKWARD" in text and "SLOW CALLS" in text

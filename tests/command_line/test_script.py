@@ -166,7 +166,7 @@ sys.meta_path.insert(0, Interrupt())
     ("moment", "words"),
     [
         ("typing", ["peak", "t.alloctrace"]),
-        ("pytorch_alloctrace.trace", ["peak", "t.alloctrace"]),
+        ("pytorch_alloctrace.reading.recorded", ["peak", "t.alloctrace"]),
         ("torch.nn", ["run", "--output", "interrupted.alloctrace", "program.py"]),
     ],
 )

@@ -89,9 +89,8 @@ def test_all_frames_shows_whole_stacks_innermost_first_as_text_and_json(
 
 
 def test_all_frames_of_a_comparison_are_those_of_the_trace_that_has_the_line(folder: Path) -> None:
-    [found] = json.loads(run_analyze(folder, "diff", "run.alloctrace", "after.alloctrace", "--json", "--all-frames"))[
-        "rows"
-    ]
+    text = run_analyze(folder, "diff", "run.alloctrace", "after.alloctrace", "--json", "--all-frames")
+    [found] = json.loads(text)["rows"]
     grown = found["changes"][0]
     assert "keep train <module>" in " ".join(frame["function"] for frame in grown["frames"])
     words = ("diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")

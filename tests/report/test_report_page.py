@@ -266,7 +266,10 @@ def test_the_verb_writes_next_to_the_trace_or_where_it_is_told_or_refuses_in_one
     assert re.fullmatch(r"small\.html: [\d.]+ KiB\n", run_analyze(tmp_path, "report", "small.alloctrace"))
     assert Page((tmp_path / "small.html").read_text()).data["redacted"] is False
     out = run_analyze(tmp_path, "report", "small.alloctrace", "-o", "other.html", "--redact", "--json")
-    assert json.loads(out) == {"path": "other.html", "bytes": (tmp_path / "other.html").stat().st_size}
+    assert json.loads(out) == {
+        **{"format": "pytorch_alloctrace.report", "format_version": 1},
+        **{"path": "other.html", "bytes": (tmp_path / "other.html").stat().st_size},
+    }
     assert Page((tmp_path / "other.html").read_text()).data["redacted"] is True
     for target in ("no/such/folder.html", "small.alloctrace", "."):
         assert run_analyze(tmp_path, "report", "small.alloctrace", "-o", target, status=2).count("\n") == 1, target
