@@ -404,9 +404,9 @@ class Trace:
         filename: as in the trace, or the end of it ("train.py"). device: default the one with the highest peak. since,
         until: positions, as `at` of `live`; default the whole run.
 
-        Columns: line, source, allocations and bytes (all that were made), peak_bytes (live at the peak of the device,
-        in the range if there is one), net_bytes (live at the end; in a range by how much that changed). If the file is
-        here and unchanged, it has all its lines, otherwise only those that the trace knows.
+        Columns: line, source, allocations and total_bytes (all that was allocated), peak_bytes (live at the peak of the
+        device, in the range if there is one), net_bytes (live at the end; in a range by how much that changed). If the
+        file is here and unchanged, it has all its lines, otherwise only those that the trace knows.
 
         Raises TraceError for a file that the trace does not have, PositionError if nothing was allocated.
         """
@@ -417,8 +417,8 @@ class Trace:
     def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """How the live memory changed from position `a` to position `b`, the largest change first. In requested bytes.
 
-        device, by: as in `composition`. Columns: those that name the site, role, age or phase; bytes_before,
-        bytes_after, change, blocks_before, blocks_after.
+        device, by: as in `usage`, but not "call". Columns: those that name the site, role, age or phase;
+        live_bytes_before, live_bytes_after, change_bytes, live_blocks_before, live_blocks_after.
         """
         from .analysis.usage.comparison import difference
 

@@ -32,8 +32,8 @@ class Finished:
 def finish(
     path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None = None, force: bool = False
 ) -> Finished:
-    """End the trace of a recording that was killed: write what its spool has into it, state in `Trace.ending` that the
-    program was killed, and remove the spool.
+    """End the trace of a recording that was killed: write what its spool has into it, state as its end (`Integrity.end_reason`)
+    that the program was killed, and remove the spool.
 
     The trace can be read at any time while this runs, and the spool is removed last: what is interrupted can be
     repeated. A spool that is not next to the trace, and is found where the trace's header says, is removed only if the

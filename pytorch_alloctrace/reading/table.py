@@ -27,6 +27,7 @@ class Table:
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self.columns = dict(columns)
+        """Arrays by name, in order."""
 
     def __getitem__(self, name: str) -> Column:
         return self.columns[name]

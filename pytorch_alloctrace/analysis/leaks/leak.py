@@ -42,12 +42,15 @@ class LeakingSite:
     """One line's part in a leak; bytes and blocks as in `Leak`."""
 
     site: Site
+    """The line."""
     stack_id: int
     """The one that keeps the most bytes of its stacks."""
     rate: float
     """Bytes per step, or per second."""
     bytes: int
+    """As in `Leak`, of this line."""
     blocks: int
+    """As in `Leak`, of this line."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Leak:
     kind: str
     """"survivors", "rising" or "growing": which of the three."""
     device: str
+    """Torch's spelling."""
     unit: str
     """"step"; "iteration" of a loop of the program, or "second", in a trace without steps."""
     judged_at: int
@@ -90,6 +94,7 @@ class Leak:
     """Live at the judged event. Survivors: of blocks born from the onset on that have reached
     `age`. Else all that its sites hold."""
     blocks: int
+    """How many blocks these bytes are."""
     bytes_at_end: int
     """How many of these bytes are still live at the end of the trace."""
     blocks_at_onset: int
@@ -113,6 +118,7 @@ class Leak:
     oldest_age: float
     """The age of the oldest of these blocks, in steps, iterations or seconds."""
     seconds_per_unit: float
+    """How long a step or iteration takes on average; 1 if the unit is a second."""
     forecast: float | None
     """Seconds until the device is full at this rate; None if its capacity is unknown."""
     sites: tuple[LeakingSite, ...]
