@@ -53,7 +53,7 @@ class Export(TraceCommand):
         written = export(trace, target, options.to, wanted)
         size = written.stat().st_size
         if options.json:
-            query.print_json("export", {"path": str(written), "bytes": size, "format": options.to})
+            query.print_json("export", {"path": str(written), "bytes": size, "to": options.to})
         else:
             query.screen.text(f"{written}: {units.size(size)}, for {chosen.reader}")
         return Exit.OK

@@ -117,9 +117,10 @@ def view_json(
     """The same as plain values. Bytes; rates are of `unit`, or of a second where they say so. top: how many sites, in
     the order of `View.sites`."""
     seen = view.seen
+    process = header.get("process")
     return {
         "trace": path,
-        "process": header.get("process"),
+        "process": process if isinstance(process, int) else None,
         "running": running,
         "begin_ns": seen.begin_ns,
         "end_ns": seen.end_ns,

@@ -46,7 +46,8 @@ def differences(
         )
         for side in zip(*ranges, strict=True)
     )
-    names = [name for name in before.columns if name not in ("share", "largest_bytes", "live_backward_bytes", *_LIVE)]
+    sums = ("share", "largest_bytes", "live_backward_bytes", "exact_bytes", *_LIVE)
+    names = [name for name in before.columns if name not in sums]
     return _changes(before, after, _key_of(by), names)
 
 
