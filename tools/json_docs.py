@@ -32,7 +32,7 @@ that has a `stack_id` also has `frames`. Warnings go to stderr, for instance tha
 
 ## Examples
 
-Lines that leak, almost certainly and notably:
+Lines that probably leak, without minor leaks:
 
     alloctrace leaks run.alloctrace --json > leaks.json
 
@@ -43,7 +43,7 @@ Lines that leak, almost certainly and notably:
     leaks = json.load(open("leaks.json"))
     assert (leaks["format"], leaks["format_version"]) == ("pytorch_alloctrace.leaks", 1)
     for leak in leaks["rows"]:
-        if leak["confidence"] >= 0.9 and not leak["minor"]:
+        if leak["confidence"] >= 0.7 and not leak["minor"]:
             print(f"{leak['filename']}:{leak['line']}: {leak['rate']:,.0f} bytes per {leak['unit']}")
 
 Validation of an output, with the package [jsonschema](https://python-jsonschema.readthedocs.io):

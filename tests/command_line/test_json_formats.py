@@ -1,0 +1,228 @@
+"""The --json output of every command, validated with docs/json-schema.json; and docs/json.md, which is made of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from command_line import TRACE_COMMANDS, run_command
+from made_up_ranks import Rank
+from made_up_snapshots import MIB, Maker, snapshot, training
+from running import ROOT, needs_cuda_build
+from shared_recordings import record_once, record_report, run_source
+
+from pytorch_alloctrace.cost import ALLOCTRACE, PLAIN
+from pytorch_alloctrace.cost.measuring import Costs, Rounds
+
+pytestmark = needs_cuda_build
+SCHEMA = json.loads((ROOT / "docs/json-schema.json").read_text())
+FORMATS = {reference["$ref"].rpartition("/")[2] for reference in SCHEMA["oneOf"]}
+PROGRAM = """
+import os, sys
+from pathlib import Path
+import torch
+import pytorch_alloctrace as alloctrace
+
+if not os.fork():
+    alloctrace.enable("killed.alloctrace", devices="cpu")
+    held = [torch.empty(100 + number) for number in range(300)]
+    os.kill(os.getpid(), 9)
+os.wait()
+
+package = Path("site-packages/library").absolute()
+package.mkdir(parents=True)
+(package / "__init__.py").write_text("import torch\\ndef large():\\n    return torch.empty(1_000_000)\\n")
+sys.path.insert(0, str(package.parent))
+import library
+
+kept = []
+with alloctrace.enable("cpu.alloctrace", devices="cpu"):
+    model = torch.nn.Linear(100, 100)
+    weights = library.large()
+    for epoch in range(2):
+        with alloctrace.region("epoch"):
+            for step in range(40):
+                kept.append(torch.empty(5000))
+                model(torch.ones(10, 100)).sum().backward()
+                alloctrace.step()
+"""
+OF_A_TRACE = (
+    "diagnose",
+    "leaks",
+    *("peak", "peak --tree", *(f"peak --by {by}" for by in ("stack", "file", "role", "age", "phase"))),
+    *("sites", "sites --since 40", "sites --by role", "sites --by role --since 40"),
+    *("segments", "blocks", "timeline --points 20", "timeline --points 20 --by role"),
+    *(f"diff --since 40 --by {by}" for by in ("line", "role", "age", "phase")),
+    *("fragmentation --at peak", "oom", "live", "verify"),
+)
+"""Commands that are run on report.alloctrace (two CUDA devices) and cpu.alloctrace."""
+ALL_FRAMES = ("diagnose", "leaks", "peak", "peak --tree", "sites", "blocks", "diff --since 40", "fragmentation", "oom")
+"""Commands that are also run with --all-frames."""
+CASES = (
+    *(f"{command} {trace}.alloctrace" for command in OF_A_TRACE for trace in ("report", "cpu")),
+    *(f"{command} {trace}.alloctrace --all-frames" for command in ALL_FRAMES for trace in ("report", "cpu")),
+    "annotate report.alloctrace report_program.py",
+    "peak cpu.alloctrace --by module",
+    "peak report.alloctrace --since step:10",
+    "peak report.alloctrace --at end",
+    "leaks cpu.alloctrace --in epoch",
+    *(f"diff cpu.alloctrace killed.alloctrace --by {by}" for by in ("line", "stack", "role", "age", "phase")),
+    "diff cpu.alloctrace killed.alloctrace --all-frames",
+    "what-if report.alloctrace --setting expandable_segments:True --memory 400MiB",
+    "fit report.alloctrace",
+    "report cpu.alloctrace",
+    "export cpu.alloctrace --to collapsed",
+    "ranks ranks --no-summaries --jobs 1",
+    *(f"{command} {trace}.alloctrace" for command in ("diagnose", "live", "verify") for trace in ("cut", "killed")),
+    "fold report.alloctrace --until step:20 -o folded.alloctrace",
+    *(f"{command} folded.alloctrace" for command in ("diagnose", "sites", "oom", "timeline --points 20 --by role")),
+    *("convert begun.pickle", "blocks begun.alloctrace", "fragmentation begun.alloctrace --all-frames"),
+    *("convert paused.pickle", "verify paused.alloctrace"),
+    "finish killed.alloctrace",
+    "cost --device cpu",
+)
+"""Command lines, in order: some read what earlier ones wrote."""
+
+
+def write_inputs(folder: Path) -> None:
+    """Write the traces and snapshots that CASES name."""
+    run_source(folder, PROGRAM)
+    report = record_once("report", record_report) / "run.alloctrace"
+    shutil.copy(report, folder / "report.alloctrace")
+    whole = report.read_bytes()
+    (folder / "cut.alloctrace").write_bytes(whole[: len(whole) * 2 // 3])
+    begun, paused = Maker("2.11"), training("2.11")
+    begun.allocate(MIB, 11)  # pins the segment, and is older than the part of the history that is left
+    for _ in range(9):
+        begun.free(begun.allocate(MIB, 12))
+    begun.oom(64 * MIB)
+    del paused.history[5]
+    del paused.history[-5:-3]
+    (folder / "begun.pickle").write_bytes(pickle.dumps(snapshot("2.11", begun, last=10), protocol=4))
+    (folder / "paused.pickle").write_bytes(pickle.dumps(snapshot("2.11", paused), protocol=4))
+    (folder / "ranks").mkdir()
+    wrong: dict[int, dict[str, int]] = {1: {"leaks_from": 5}, 2: {"larger_from": 15}, 3: {"oom_at": 39}}
+    for rank in (0, *range(1, 9), 10):
+        Rank(rank, 11, **wrong.get(rank, {})).write(folder / "ranks")
+    (folder / "ranks/other.alloctrace").write_text("of something else")
+
+
+def made_up_costs() -> Costs:
+    figures = {"wall": 1.0, "own_cpu": 1.0, "other_cpu": 0.0, "process_cpu": 1.0}
+    rounds = Rounds({PLAIN: [figures], ALLOCTRACE: [figures]})
+    machine = {"processor": "x86_64", "cores": 2, "python": "3.11.7", "device": "cpu", "torch": "2.11.0"}
+    return Costs("cpu", machine, rounds, {20: rounds}, rounds, 6.5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("json")
+
+
+@pytest.fixture(scope="module")
+def documents(folder: Path) -> dict[str, Any]:
+    """Return the parsed output of each of CASES."""
+    write_inputs(folder)
+    parsed = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pytorch_alloctrace.cost.command.loading.load_recorder", lambda: None)
+        patched.setattr("pytorch_alloctrace.cost.command.measure", lambda device, seconds: made_up_costs())
+        for case in CASES:
+            done = run_command(folder, [*case.split(), "--json"])
+            assert done.returncode == (1 if case.startswith("verify") and '"ok": false' in done.stdout else 0), (
+                f"{case}: {done.stderr}"
+            )
+            assert done.stdout.isascii(), case
+            parsed[case] = json.loads(
+                done.stdout, parse_constant=lambda word, case=case: pytest.fail(f"{case}: {word}")
+            )
+    return parsed
+
+
+def format_of(document: dict[str, Any]) -> str:
+    return document["format"].removeprefix("pytorch_alloctrace.")
+
+
+def values_in(value: Any) -> Iterator[Any]:
+    yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from values_in(inner)
+
+
+def objects_of(schema: Any) -> list[dict[str, Any]]:
+    """Return every schema of an object with fixed fields."""
+    return [each for each in values_in(schema) if isinstance(each, dict) and isinstance(each.get("properties"), dict)]
+
+
+def test_schema_is_valid_and_describes_every_field() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    for each in objects_of(SCHEMA):
+        assert each["additionalProperties"] is False and set(each["required"]) <= set(each["properties"]), each
+        for name, field in each["properties"].items():
+            assert field.get("description", "").endswith("."), f"{name}: {field}"
+
+
+def test_every_output_validates_with_its_format(documents: dict[str, Any]) -> None:
+    validators = {
+        name: jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]}) for name in FORMATS
+    }
+
+    errors = [
+        f"{case}: {error.json_path}: {jsonschema.exceptions.best_match([error]).message}"
+        for case, document in documents.items()
+        for error in validators[format_of(document)].iter_errors(document)
+    ]
+
+    assert not errors, "\n".join(errors)
+
+
+def test_every_command_has_a_format_and_every_format_has_rows(documents: dict[str, Any]) -> None:
+    # serve has no answer: it runs until Ctrl-C.
+    assert {case.split()[0] for case in documents} == {*TRACE_COMMANDS, "cost"} - {"serve"}
+    assert {format_of(document) for document in documents.values()} == FORMATS
+    with_rows = {format_of(document) for document in documents.values() if document.get("rows")}
+    assert with_rows == {name for name in FORMATS if "rows" in SCHEMA["$defs"][name]["properties"]}
+
+
+def test_every_field_of_the_schema_occurs_in_an_output(documents: dict[str, Any]) -> None:
+    shapes = {frozenset(each) for each in values_in([*documents.values()]) if isinstance(each, dict)}
+
+    missing = []
+    for each in objects_of(SCHEMA["$defs"]):
+        required, allowed = set(each["required"]), set(each["properties"])
+        occurring = set().union(*(shape for shape in shapes if required <= shape <= allowed))
+        missing += [(sorted(required)[:4], sorted(allowed - occurring))] if allowed - occurring else []
+
+    assert missing == []
+
+
+def test_page_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("json_docs", ROOT / "tools/json_docs.py")
+    json_docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(json_docs)
+
+    assert json_docs.PAGE.read_text() == json_docs.page(), "out of date: run tools/json_docs"
+
+
+def test_examples_of_the_page_run(
+    documents: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    examples = re.findall(r"(?m)^    import json\n(?:(?:    .*)?\n)+", (ROOT / "docs/json.md").read_text())
+    shutil.copy(ROOT / "docs/json-schema.json", tmp_path)
+    (tmp_path / "leaks.json").write_text(json.dumps(documents["leaks cpu.alloctrace"]))
+    monkeypatch.chdir(tmp_path)
+
+    for example in examples:
+        exec(textwrap.dedent(example), {})
+
+    assert len(examples) == 2
+    assert "program.py:26: 20,000 bytes per step" in capsys.readouterr().out
