@@ -16,19 +16,19 @@ SCHEMA = DOCS / "json-schema.json"
 INTRODUCTION = """\
 # JSON output
 
-`--json` prints the answer of a command as one JSON object, ASCII only. [json-schema.json](json-schema.json) is its
-[JSON Schema](https://json-schema.org) (2020-12), and this page lists the fields; `tools/json_docs` writes the page from
-the schema, and a test validates the output of every command.
+`--json` prints the answer of a command as one JSON object, ASCII only. [json-schema.json](json-schema.json) is its JSON
+Schema (2020-12). This page lists the fields: `tools/json_docs` writes it from the schema, and a test validates the
+output of every command.
 
 Every object begins with `format`, such as `"pytorch_alloctrace.leaks"`, and `format_version`, which is 1 for all
-formats. As long as the version stays the same, later versions of this package may add fields and objects to lists, but
-neither rename, remove nor change the meaning of any. So a program should check both fields and ignore fields that it
-does not know. The schema allows no further fields: validate with the schema of the same version of this package.
+formats. As long as the version stays the same, later versions of this package may add fields, but do not rename or
+remove any, and do not change their meaning. A program should check both fields and ignore unknown ones. The schema
+allows no further fields: validate with the schema of the same version of this package.
 
-Tables have their rows in `rows`. Sizes are integers of bytes. Times are integers of nanoseconds in fields whose name
-ends in `_ns`, and seconds elsewhere. Shares are numbers from 0 to 1. A field is null if its value is unknown or does
-not apply; NaN and infinity do not occur. Tables have all rows unless `--top` is given. With `--all-frames` every object
-that has a `stack_id` also has `frames`. Warnings go to stderr, for instance that a trace is incomplete.
+Tables have their rows in `rows`, all of them unless `--top` is given or the field says otherwise. Sizes are integers of
+bytes. Fields whose name ends in `_ns` are nanoseconds, and shares are numbers from 0 to 1. A field is null if its value
+is unknown or does not apply; NaN and infinity do not occur. With `--all-frames` every object that has a `stack_id` also
+has `frames`. Warnings go to stderr, for instance that a trace is incomplete.
 
 ## Examples
 
@@ -46,7 +46,7 @@ Lines that probably leak, without minor leaks:
         if leak["confidence"] >= 0.7 and not leak["minor"]:
             print(f"{leak['filename']}:{leak['line']}: {leak['rate']:,.0f} bytes per {leak['unit']}")
 
-Validation of an output, with the package [jsonschema](https://python-jsonschema.readthedocs.io):
+Validation of an output, with the package `jsonschema`:
 
     import json
 

@@ -1,10 +1,6 @@
 """What the live memory consists of, at the peak or at another position, as text and as plain values.
 
-JSON is an object: device, at, since and until (the range whose peak it is; null: the whole run), measure and bytes (of
-the peak; else null), seq (the state is that after this event), time_ns (since 1970-01-01 UTC), step, requested,
-reserved (null if unknown), need (of the whole run, null in a range: reserved, outside, total; see
-`analysis.usage.need`), by, composition (a list of objects, see `Trace.composition`; by line also inside: see
-`inside_data`). CSV is the composition. Sizes in bytes, shares from 0 to 1.
+docs/json.md has the fields of the JSON; the CSV is its `composition`.
 """
 
 from __future__ import annotations

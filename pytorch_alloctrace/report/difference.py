@@ -1,8 +1,6 @@
 """What changed between two positions or two runs, as text and as plain values.
 
-JSON is a list with an object for each device: device, before and after (what was compared: positions, of which trace),
-live_bytes_before, live_bytes_after, change_bytes (of all rows together), by, changes (a list of objects: see
-`Trace.diff` and `alloctrace.compare`). CSV is the changes of all devices. Sizes in bytes.
+docs/json.md has the fields of the JSON; the CSV has the `changes` of all devices.
 """
 
 from __future__ import annotations

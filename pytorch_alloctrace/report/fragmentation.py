@@ -1,9 +1,6 @@
 """Fragmentation, as text and as plain values: how the free memory is cut up, and which lines of code pin it.
 
-JSON is a list with an object for each device: the sums and tables of `analysis.Fragmentation` under their names, each
-table a list of objects; `at` is the event after which it was so. CSV is the pinners of all devices. With --top,
-`pinners` and `pinners_by_line` have at most that many rows, in CSV for each device. Sizes in bytes, ages in
-nanoseconds, shares from 0 to 1.
+docs/json.md has the fields of the JSON; the CSV has the pinners of all devices, as many of each as --top allows.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def write_inside(
 
 
 def inside_data(inside: Inside | None) -> dict[str, Any] | None:
-    """package, bytes, lines (function, filename, line, source, bytes, blocks, stack_id); None without a package."""
+    """Return the package and its lines as plain values; None without a package."""
     if inside is None:
         return None
     lines = [

@@ -1,4 +1,4 @@
-"""Leaks in words: the findings on them, how they are laid out, and their JSON form (fields: see `verdict`)."""
+"""Leaks in words: the findings on them, how they are laid out, and their JSON form."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What each site allocates, as text.
-
-JSON is a list with an object for each site, CSV a table: see `analysis.usage.lifetimes`. Sizes in bytes, times in
-nanoseconds; per step: the average over the last steps.
-"""
+"""What each site allocates, as text."""
 
 from __future__ import annotations
 

@@ -1,19 +1,6 @@
 """Refused requests in words: what was requested, what was free, why that was not enough, and what to do about it.
 
-JSON is a list with an object for each refused request, in order, and CSV has a row for each. Sizes in bytes; null means
-unknown; later versions may add fields.
-
-seq, time_ns (since 1970-01-01 UTC), device, step
-verdict (one of `analysis.free_memory.oom.VERDICTS`)
-filename, line, function, source, stack_id, backward (true: the line of forward whose backward made the request),
-    node_type
-requested, segment_size (needed from the driver), largest_free (that could have served it), stream, pool
-device_free, device_total, reserved, allocated
-free_here, releasable_here, stranded_here (of the request's own pool and stream), free_elsewhere, largest_free_elsewhere
-outside (used outside PyTorch), by_others (by other processes)
-outcome ("ended", "went on", "retried"), outcome_seq (event of the allocation that shows it)
-only in JSON: sentences, settings_that_help, top_sites (site, bytes, blocks, stack_id, backward_bytes; requested bytes),
-    pinners_by_line (of its own pool: see `analysis.free_memory.pinning`), pools_elsewhere (see `Fragmentation.pools`)
+docs/json.md has the fields of the JSON; the CSV has those that are no lists or sentences.
 """
 
 from __future__ import annotations

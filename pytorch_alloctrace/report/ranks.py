@@ -1,21 +1,6 @@
-"""The verdict on all ranks of a run in words, and as JSON: one object.
+"""The verdict on all ranks of a run in words, and as JSON.
 
-All bytes are integers; rates are rounded to whole bytes; null means unknown.
-
-run: null if no trace could be read, else
-    program, begin_ns, world_size (null if the processes were told none), hosts, traces, compared (so many could be),
-    missing (ranks without a trace)
-left_out: a list
-    path, why ("unreadable", "other run", "child", "no rank"), text
-findings: a list, the most pressing first
-    kind ("oom", "leak", "differs", "device": it also uses the CUDA device of another rank), title, sentences, device
-    ("cuda" is each rank's own), ranks, paths, of (so many could have it), site, bytes_per_unit and unit (of a leak),
-    since_step (null: not known), since_start, measures (kind, measure, value, usual: the median of the others,
-    distance: from the median of all, an outlier from 1 on)
-notes: a list of sentences
-leaks: "found", "none", "unknown"
-alike: true if nothing differs by more than nobody would look into
-ranks: the rows of `Ranks.table`, those that differ most first
+docs/json.md has the fields of the JSON.
 """
 
 from __future__ import annotations
@@ -98,7 +83,7 @@ def write_ranks(comparison: Comparison, screen: Screen, top: int, kind: str | No
 
 
 def ranks_data(comparison: Comparison, top: int, kind: str | None = None) -> dict[str, Any]:
-    """As plain values; see the module for the fields."""
+    """Return the comparison as plain values, with at most `top` ranks."""
     run = comparison.run
     return {
         "run": None

@@ -1,5 +1,4 @@
-"""How much was allocated for what, as text. JSON is a list with an object for each role, CSV a table: see
-`analysis.usage.role_totals`."""
+"""How much was allocated for what, as text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The live memory by call, top-down, as text and as plain values.
 
-JSON is that of the composition (see `composition`), with `calls` in place of by and composition: a list of objects,
-each with function, filename, line, source, user, bytes (including what it called), share (0 to 1), own_bytes, blocks,
-backward_bytes, stack_id (see `Call`) and calls. CSV has the same, a row a call, and its depth.
+docs/json.md has the fields of the JSON; the CSV has a row a call, with its depth.
 """
 
 from __future__ import annotations

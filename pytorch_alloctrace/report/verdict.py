@@ -1,43 +1,6 @@
 """The verdict: every finding, the most pressing first, then the peak, the end and the growth of each device.
 
-As text, and as JSON: one object. All bytes are integers and mean requested bytes, those of leaks and of what is not
-decided allocated bytes (with what the allocator rounds up); rates (`bytes_per_...`) are rounded
-to whole bytes; seconds are numbers; null means unknown. Tables of lines have all rows, or as many as --top allows.
-
-trace
-    path, file_bytes, begin_ns (since 1970-01-01 UTC), seconds, events, steps, unmatched_frees
-program
-    path, arguments, working_directory, torch, cuda, python, host, process, rank, recorded_devices, stacks
-integrity
-    state ("complete", "truncated", "gaps", "corrupt"), text, and the counts of `Integrity`
-findings: a list, the most pressing first
-    kind ("incomplete", "oom", "leak", "growth": ever more at once though each block dies, "minor_leak", "no_leak",
-    "undecided": something grows and may be a leak, "not_judged", "fragmentation", "cache", "rounding", "pending",
-    "churn", "outside": see `analysis.free_memory.conditions`), title, device, bytes, confidence (0 to 1), site,
-    stack_id, sentences
-    a leak, minor or not, and a growth also have: leak_kind ("survivors"; "rising": a growth; or "growing": one buffer,
-    replaced by ever larger ones), unit ("step", "iteration" of a loop of the program, "second"), bytes_per_unit,
-    blocks, bytes_at_end, age (of survivors: from this age on, in units, blocks do not die), reached (how many blocks
-    reached it), died (how many of these died later; of a rising one: blocks that lived long and died), never_died (of
-    survivors: true if no block of the line was ever freed), onset (when it began: steps or iterations since the first,
-    else thousandths of the allocations), blocks_at_onset (of a rising one: blocks alive then), units_with_survivors
-    (units in which survivors were born; of a growing one: windows in which it grew), units_judged (of so many),
-    oldest_age (in units), forecast_seconds (until the device is full), live_bytes_over_run (of its sites: the blocks
-    that survive; of a rising one all that is alive; of a growing one after each unit in which it grew), path (frames,
-    innermost first: see `Leak`), path_share (0 to 1), sites (site, stack_id, bytes_per_unit, bytes, blocks)
-devices: a list, the highest peak first
-    device, allocations, bytes_allocated
-    peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack_id; inside: null,
-        or what the line calls in an installed package: see `inside_data`), more_sites, more_bytes, roles (role, bytes,
-        exact_bytes, blocks), roles_are_named (the program said of some blocks what they are: see docs/roles.md)
-    growth: null without steps, else steps, warmup, first_bytes, median_bytes, last_bytes, lowest_bytes, highest_bytes,
-    bytes_per_step, seconds_per_step, samples
-    growing: site, stack_id, before_bytes, after_bytes, bytes_per_unit
-    leaks_judged, live_bytes_over_time (the highest of each of a number of equal intervals)
-a site: filename, line, function, source, user (false: library code, since no user code called it); where no line is
-    known, filename is empty and function says what is known instead ("cuBLAS workspace", "before the recording")
-a frame: function, filename, line, source
-frames: with --all-frames, in whatever has a stack_id: all its frames, innermost first
+docs/json.md has the fields of the JSON.
 """
 
 from __future__ import annotations
@@ -312,7 +275,7 @@ def _notes(summary: Summary, screen: Screen) -> None:
 
 
 def verdict_data(summary: Summary) -> dict[str, Any]:
-    """The summary as plain dicts, lists, strings and numbers; see the module for the fields."""
+    """Return the summary as plain values."""
     return {
         "trace": {
             "path": summary.trace,

@@ -65,11 +65,12 @@ OF_A_TRACE = (
     *("fragmentation --at peak", "oom", "live", "verify"),
 )
 """Commands that are run on report.alloctrace (two CUDA devices) and cpu.alloctrace."""
-ALL_FRAMES = ("diagnose", "leaks", "peak", "peak --tree", "sites", "blocks", "diff --since 40", "fragmentation", "oom")
-"""Commands that are also run with --all-frames."""
+ALL_FRAMES = ("diagnose", "leaks", "peak", "peak --tree", "sites", "blocks", "diff --since 40")
+"""Commands that are also run on cpu.alloctrace with --all-frames."""
 CASES = (
     *(f"{command} {trace}.alloctrace" for command in OF_A_TRACE for trace in ("report", "cpu")),
-    *(f"{command} {trace}.alloctrace --all-frames" for command in ALL_FRAMES for trace in ("report", "cpu")),
+    *(f"{command} cpu.alloctrace --all-frames" for command in ALL_FRAMES),
+    *(f"{command} report.alloctrace --all-frames" for command in ("diagnose", "oom")),
     "annotate report.alloctrace report_program.py",
     "peak cpu.alloctrace --by module",
     "peak report.alloctrace --since step:10",

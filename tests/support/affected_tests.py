@@ -27,8 +27,8 @@ ALL = ("",)
 READING = ("format", "reading", "replay")
 RECORDING = ("recording", "objects")
 TOOLS_WITHOUT_TESTS = (
-    *("api_docs", "bench", "check_releases", "demo", "fuzz", "gpu_check", "lint", "mutants", "picture"),
-    *("release_tests", "sanitize", "test", "web"),
+    *("api_docs", "bench", "check_releases", "demo", "fuzz", "gpu_check", "json_docs", "lint", "mutants"),
+    *("picture", "release_tests", "sanitize", "test", "web"),
 )
 """Beyond those that name them."""
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
