@@ -46,9 +46,9 @@ if _TYPE_CHECKING:
     from .notebook import diagnose
     from .objects.holders import Holders, holders
     from .ranks import Ranks, load_ranks
-    from .reading.folding import fold
     from .reading.integrity import Integrity
     from .reading.sites import Frame
+    from .reading.trace_files import fold
     from .recording.session import (
         Session,
         disable,
@@ -129,7 +129,7 @@ _ON_FIRST_USE = {
     "disable": ".recording.session",
     "enable": ".recording.session",
     "finish": ".trace",
-    "fold": ".reading.folding",
+    "fold": ".reading.trace_files",
     "footprint": ".live.footprint",
     "holders": ".objects.holders",
     "is_enabled": ".recording.session",

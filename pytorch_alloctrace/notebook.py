@@ -19,8 +19,7 @@ from typing import Any
 from .errors import AlloctraceError, SessionError
 from .reading.recorded import RecordedTrace
 from .recording.session import Session, current_session, enable, region
-from .report.diagnosis import Diagnosis
-from .report.range_verdict import RangeVerdict
+from .report.diagnosis import Diagnosis, RangeVerdict
 
 
 def diagnose() -> Diagnosis:

@@ -194,7 +194,7 @@ class _Limit:
 
     def _leaks_above(self, trace: RecordedTrace) -> list[str]:
         from .analysis.usage.composition import live_blocks
-        from .reading.roles import ROLES
+        from .reading.names import ROLES
         from .reading.sites import describe_stacks, sites_of_blocks
         from .report.units import size
 

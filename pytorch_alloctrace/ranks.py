@@ -14,10 +14,9 @@ from .analysis.ranks.rank_summary import Detail, RankSummary
 from .analysis.ranks.reduction import Progress, Reduction
 from .analysis.ranks.tables import ranks_table
 from .errors import TraceError
-from .reading.kinds import named_device
-from .report.capture import html_of, text_of
+from .reading.names import named_device
 from .report.ranks import RankWords, ranks_findings, write_ranks
-from .report.screen import Screen
+from .report.screen import Screen, html_of, text_of
 
 _ROWS = 10
 

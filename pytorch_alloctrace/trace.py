@@ -13,12 +13,12 @@ import pandas as pd
 from .errors import IncompleteTraceWarning
 from .reading import event_tables, tables
 from .reading.event_tables import AUTOGRAD_COLUMNS, EVENT_COLUMNS
-from .reading.finish import Finished, finish
 from .reading.integrity import Integrity
 from .reading.positions import Position, Range
 from .reading.recorded import Progress, RecordedTrace
 from .reading.replay import Verification
 from .reading.sites import Frame
+from .reading.trace_files import Finished, finish
 
 if TYPE_CHECKING:
     from .analysis.free_memory.fragmentation import Fragmentation

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.free_memory.failed_requests import RefusedRequest
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
-from pytorch_alloctrace.analysis.free_memory.refused_requests import RefusedRequest
 from pytorch_alloctrace.analysis.leaks.leak import Holder, Leak, LeakingSite
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnCard

@@ -28,8 +28,8 @@ from pytorch_alloctrace.report.composition import write_position
 from pytorch_alloctrace.report.live import Rates, write_view
 from pytorch_alloctrace.report.screen import Screen
 from pytorch_alloctrace.report.site_names import SiteNames
-from pytorch_alloctrace.report.span import Span
 from pytorch_alloctrace.report.tree import write_tree
+from pytorch_alloctrace.report.units import Span
 from pytorch_alloctrace.report.verdict import write_verdict
 
 DOCS = Path("docs")

@@ -20,7 +20,7 @@ from ..reading.sites import SiteNumbers
 from ..reading.table import Table
 from .leaks.clock import Clock, Clocks
 from .leaks.largest_blocks import LargestBlocks, first_positions, largest_of, stacks_that_may_grow
-from .leaks.lives import last_border
+from .leaks.lifetimes import last_border
 from .leaks.windows import Windows, warmup_end
 from .walk import Visit, Walk
 

@@ -19,7 +19,7 @@ from .free_memory.conditions import Condition, ConditionEvidence, conditions_of
 from .free_memory.oom import OutOfMemory, visit_last_oom
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
-from .usage.inside import WORTH_OPENING, Inside, look_inside
+from .usage.package_lines import WORTH_OPENING, Inside, look_inside
 from .usage.roles import RoleShares, roles_before
 from .walk import Visit, Walk
 

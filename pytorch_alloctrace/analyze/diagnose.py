@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analysis.summary import summarize
-from ..report.incomplete import IN_DIAGNOSIS
+from ..report.integrity import IN_DIAGNOSIS
 from ..report.verdict import verdict_data, write_verdict
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand

@@ -17,7 +17,7 @@ from ..reading.positions import PEAKS
 from ..reading.sites import Frame
 from ..report.difference import Changes, changes_data, grew_sentence, write_changes
 from ..report.markdown import changes_markdown
-from ..report.stacks import frames_of
+from ..report.site_names import frames_of
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand
 

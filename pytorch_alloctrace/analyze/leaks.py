@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .. import command
 from ..analysis.leaks.judge import Leak
 from ..analysis.leaks.leak_report import leaks_as_table
-from ..analysis.leaks.limit import Exceeded, devices_above
+from ..analysis.limit import Exceeded, devices_above
 from ..analysis.summary import LeaksAnswer, Summary, summarize
 from ..analysis.usage.ranges import ranges_between
 from ..errors import PositionError

@@ -15,11 +15,10 @@ from rich.text import Text
 
 from ..analysis.summary import summarize
 from ..errors import TraceError
-from ..reading.finish import is_being_recorded
-from ..reading.following import Following, View
+from ..reading.following import Following, View, trace_of_process
 from ..reading.recorded import RecordedTrace
-from ..reading.running import trace_of_process
-from ..report.incomplete import IN_DIAGNOSIS, write_incomplete
+from ..reading.trace_files import is_being_recorded
+from ..report.integrity import IN_DIAGNOSIS, write_incomplete
 from ..report.live import GROWING, Rates, view_json, write_view
 from ..report.screen import Screen
 from ..report.verdict import write_verdict

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from ..analysis.advice import Advisor
+from ..analysis.free_memory.failed_requests import find_refused_requests
 from ..analysis.free_memory.oom import ALWAYS_FOUND, find_ooms
-from ..analysis.free_memory.refused_requests import find_refused_requests
 from ..reading.positions import Range
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
 from ..report.units import counted

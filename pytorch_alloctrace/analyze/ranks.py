@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..analysis.summary import LeaksAnswer
 from ..errors import TraceError
-from ..reading.kinds import named_device
+from ..reading.names import named_device
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
 from .arguments import CommandParser, positive

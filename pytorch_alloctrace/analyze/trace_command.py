@@ -18,21 +18,20 @@ from rich.console import Console
 from .. import command
 from ..errors import ReportError, UserPathError
 from ..parser import COMMANDS, PROGRAM
-from ..reading.finish import is_being_recorded
 from ..reading.integrity import Integrity
-from ..reading.kinds import named_device
 from ..reading.modules import MODULE
+from ..reading.names import named_device
 from ..reading.positions import Position
 from ..reading.recorded import Progress, RecordedTrace
 from ..reading.table import Table
-from ..report.incomplete import write_incomplete
+from ..reading.trace_files import is_being_recorded
+from ..report.integrity import write_incomplete
 from ..report.json_output import document
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
-from ..report.site_names import SiteNames, without_controls
-from ..report.span import Span
-from ..report.stacks import Frames, frames_of
+from ..report.site_names import Frames, SiteNames, frames_of, without_controls
 from ..report.tables import csv_text
+from ..report.units import Span
 from .arguments import ALL_ROWS, CommandParser
 
 if TYPE_CHECKING:

@@ -14,12 +14,11 @@ import numpy as np
 
 from .. import _replay
 from ..errors import TraceError
-from ..reading.kinds import KINDS, REGION_BEGIN, REGION_END, STEP, device_name
-from .program import describe
+from ..reading.names import KINDS, REGION_BEGIN, REGION_END, STEP, device_name
 from .rewind import Rewind, Run
-from .settings import settings_json
 from .snapshot import Annotation, Entry, Pool, Snapshot, read_snapshot, snapshot_of
 from .stacks import Stacks
+from .trace_header import describe, settings_json
 
 _ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..objects.storages import Storage, disable_torch_function, storage_of
+from ..objects.inventory import Storage, disable_torch_function, storage_of
 from ..report import units
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from .kinds import KINDS, kind_name
+from .names import KINDS, kind_name
 from .positions import Position
 from .recorded import FREES, RecordedTrace
 from .table import Table

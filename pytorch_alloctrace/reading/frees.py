@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .kinds import KINDS
+from .names import KINDS
 from .recorded import FREES, RecordedTrace
 from .table import PENDING_FREE
 

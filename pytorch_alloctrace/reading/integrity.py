@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from .. import _replay
-from .words import counted
+from .names import counted
 
 
 @dataclass(frozen=True)

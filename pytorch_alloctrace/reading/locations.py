@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _replay
-from .kinds import device_name
+from .names import device_name
 from .table import texts
 
 _NONE = ("", 0, (0, 0))

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import PositionError
-from .kinds import MARK, REGION_BEGIN, REGION_END, STEP
+from .names import MARK, REGION_BEGIN, REGION_END, STEP
 from .table import Table
 
 Position = int | str | datetime.datetime

@@ -17,15 +17,14 @@ from .. import _replay
 from ..errors import FoldedError, PositionError, TraceError, UserPathError
 from .integrity import Integrity
 from .json_text import json_object
-from .kinds import KINDS, STEP, device_name, kind_name, named_device
 from .locations import Locations
+from .names import KINDS, STEP, counted, device_name, kind_name, named_device
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .replay import Replay
 from .sites import Frame, StackIndex, group_stacks
+from .source_code import UserCode, packages_to_open
 from .table import Table, sums
 from .timeline import MEASURED, device_timeline, driver_samples, intervals
-from .user_code import UserCode, packages_to_open
-from .words import counted
 
 KEPT_IN_FOLDS = frozenset({"oom", "config"})
 """Kinds of events that a folded trace keeps."""

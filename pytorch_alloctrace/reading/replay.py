@@ -15,9 +15,8 @@ import numpy.typing as npt
 from .. import _replay
 from ..errors import FoldedError
 from .integrity import Integrity
-from .kinds import device_name
 from .locations import Locations
-from .roles import ROLES, ROLES_SHOWN
+from .names import ROLES, ROLES_SHOWN, device_name
 from .table import Table
 
 _ALLOCATION = ("stack_id", "backward", "node_type", "thread", "birth_seq", "birth_ns")

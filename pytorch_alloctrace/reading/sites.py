@@ -23,8 +23,8 @@ import numpy.typing as npt
 from .. import _replay
 from ..errors import TraceError
 from .modules import MODULE, OUTSIDE, ModuleNames, module_depth
+from .source_code import UserCode, can_be_opened, package_of
 from .table import Table, maxima, sums, texts
-from .user_code import UserCode, can_be_opened, package_of
 
 _Ids: TypeAlias = npt.NDArray[np.uint32]
 BY = ("line", "stack", "function", "file", MODULE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .roles import ROLES
+from .names import ROLES
 
 if TYPE_CHECKING:
     import pandas as pd

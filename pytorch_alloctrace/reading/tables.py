@@ -12,11 +12,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from .event_tables import node_type_names
-from .kinds import device_name
+from .names import ROLES, ROLES_SHOWN, device_name
 from .positions import Position
 from .recorded import RecordedTrace
 from .replay import BLOCK_COLUMNS, ENDS, LIVE_COLUMNS, MEASURES, NEED_SEGMENTS, SEGMENT_COLUMNS
-from .roles import ROLES, ROLES_SHOWN
 from .sites import BLOCK_SITE_COLUMNS, StackIndex, describe_stacks
 from .table import BLOCK_STATES, Table
 from .timeline import intervals

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .kinds import device_name
+from .names import device_name
 from .replay import MEASURES, Replay, external_fragmentation
 from .table import Table, texts
 

@@ -17,8 +17,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from .optimizers import listen_to_steps
 from .own_errors import is_from_signal_handler
+from .steps import listen_to_steps
 
 PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3, 4
 """Numbers of the trace format: `Role` in csrc/core/format/event.h."""

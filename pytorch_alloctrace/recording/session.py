@@ -20,8 +20,8 @@ from ..errors import RecorderUnavailableError, SessionError
 from ..sizes import parse_size
 from . import program
 from .loading import load_recorder
-from .looks import Looks
 from .modules import start_naming
+from .object_scans import Looks
 from .oom_report import OomReport
 from .own_errors import is_from_signal_handler
 from .roles import RoleNotes, remember

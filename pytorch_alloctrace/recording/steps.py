@@ -10,8 +10,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .optimizers import listen_to_steps
-
 TAKE_OVER_AFTER = 16
 """An optimizer that has stepped this often since the leader last did becomes the leader: the program has moved on to
 another phase. A GAN's critic takes fewer steps than this for one of its generator."""
@@ -46,3 +44,16 @@ class OptimizerSteps:
         self._leader = weakref.ref(optimizer)
         self._steps_of_others.clear()
         self._end_step()
+
+
+def listen_to_steps(after_step: Callable[[object], None]) -> Any:
+    """Calls a function with every torch optimizer that has stepped, including those that exist already. What it returns
+    has `remove`, which ends that."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    def call(optimizer: object, args: object, kwargs: object) -> None:
+        after_step(optimizer)
+
+    # torch.compile must neither trace this function nor break the graph of a compiled step because of it.
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return register_optimizer_step_post_hook(call)

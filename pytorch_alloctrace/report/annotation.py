@@ -9,12 +9,12 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.usage.annotation import Annotation
-from ..reading.source_text import TextFrom
+from ..reading.source_code import TextFrom
 from . import units
 from .screen import Screen
 from .site_names import SiteNames, printable
-from .span import Span
 from .tables import rows, text_of
+from .units import Span
 
 _AROUND = 2
 """As many lines without figures are shown before and after one that has some."""

@@ -11,14 +11,13 @@ from typing import Any
 
 from rich.text import Text
 
-from ..analysis.usage.inside import Inside
-from ..analysis.usage.live_memory import LiveMemory
-from ..analysis.usage.need import DeviceNeed
+from ..analysis.usage.live_memory import DeviceNeed, LiveMemory
+from ..analysis.usage.package_lines import Inside
 from ..analysis.usage.roles import RoleBytes
 from ..reading.sites import Frame, groups_stacks
 from ..reading.table import Table
 from . import units
-from .inside import inside_data, write_inside
+from .package_lines import inside_data, write_inside
 from .roles import exactness
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames

@@ -1,15 +1,24 @@
-"""The findings on a trace, which show the whole verdict where they are printed or shown in a notebook."""
+"""The verdict as users hold it: of a whole trace, and of a part of a run such as a notebook cell."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from rich.text import Text
+
+from ..analysis.range_summary import DeviceRange, RangeSummary
 from ..analysis.summary import Summary
-from .capture import html_of, text_of
+from . import units
+from .composition import write_position, write_table
+from .difference import Changes, write_changes
 from .finding import Finding
-from .incomplete import IN_DIAGNOSIS, write_incomplete
-from .screen import Screen
-from .verdict import diagnosis, write_verdict
+from .integrity import IN_DIAGNOSIS, write_incomplete
+from .leaks import leak_findings
+from .oom import oom_finding
+from .screen import Screen, html_of, text_of
+from .site_names import SiteNames
+from .verdict import diagnosis, write_findings, write_verdict
 
 
 class Diagnosis(tuple[Finding, ...]):
@@ -38,3 +47,53 @@ class Diagnosis(tuple[Finding, ...]):
     def _write(self, screen: Screen) -> None:
         write_incomplete(self._summary.integrity, IN_DIAGNOSIS, screen)
         write_verdict(self._summary, screen)
+
+
+_ROWS = 5
+_KINDS = ("leak", "growth", "undecided", "no_leak")
+"""Findings on leaks that are worth a line: most cells are too short to judge."""
+
+
+class RangeVerdict:
+    """The verdict on a range. `str` is its text; a notebook shows it."""
+
+    def __init__(self, name: str, summary: RangeSummary) -> None:
+        """name: what the range is called: "In[3]"."""
+        self._name = name
+        self._summary = summary
+
+    def __str__(self) -> str:
+        return text_of(self._write)
+
+    def _repr_html_(self) -> str:
+        return html_of(self._write)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """In IPython on a terminal."""
+        printer.text(str(self).rstrip())
+
+    def _write(self, screen: Screen) -> None:
+        summary = self._summary
+        names = SiteNames(summary.working_directory)
+        write_incomplete(summary.integrity, IN_DIAGNOSIS, screen)
+        steps = f", {units.counted(summary.steps, 'step')}" if summary.steps else ""
+        facts = f"{units.duration(summary.seconds)}{steps}, {units.counted(summary.events, 'event')}"
+        trace = names.file(summary.trace)
+        screen.text(Text.assemble((self._name, "bold"), f"  {facts}: a part of {trace}"), hanging=2)
+        if not summary.devices:
+            screen.text("It allocated nothing.")
+        found = [oom_finding(one, names, summary.advisor) for one in summary.refused]
+        if summary.leaks is not None:
+            found += [finding for finding in leak_findings(summary.leaks) if finding.kind in _KINDS]
+        write_findings(found, screen, names)
+        for device in summary.devices:
+            self._device(device, screen, names)
+
+    def _device(self, device: DeviceRange, screen: Screen, names: SiteNames) -> None:
+        screen.blank()
+        peak = dataclasses.replace(device.peak, since=None, until=None)  # the heading has said what the range is
+        write_position(peak, self._summary.begin_ns, screen)
+        write_table(peak.composition, "line", screen, names, _ROWS, peak.insides, {})
+        screen.blank()
+        begin, end = f"the beginning of {self._name}", "its end"
+        write_changes(Changes(peak.device, begin, end, "line", device.changes), screen, names, _ROWS)

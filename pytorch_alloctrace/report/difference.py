@@ -18,8 +18,7 @@ from ..analysis.usage.matching import NEAR
 from ..reading.sites import Frame, groups_stacks
 from . import units
 from .screen import ENTRY_BAR, Screen
-from .site_names import SiteNames
-from .stacks import frames_data
+from .site_names import SiteNames, frames_data
 from .tables import by_word, records, rows, site_of, text_of
 
 _COLUMN = 10

@@ -8,9 +8,8 @@ from rich.text import Text
 
 from ..analysis.leaks.leak import Leak
 from ..reading.sites import Site
-from .capture import html_of
-from .incomplete import LABEL
-from .screen import Screen
+from .integrity import LABEL
+from .screen import Screen, html_of
 from .site_names import SiteNames
 
 _STYLES = {

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..reading.table import Table
-from .stacks import Frames, with_frames
+from .site_names import Frames, with_frames
 from .tables import records
 
 FORMAT_VERSION = 1

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from ..analysis.leaks.clock import LEAST_ALLOCATIONS, LEAST_STEPS
 from ..analysis.leaks.leak import CERTAIN, GROWING, LIKELY, RISING, Holder, Leak, LeakVerdict
-from ..analysis.leaks.limit import Exceeded
-from ..analysis.limit import GrowthLimit
+from ..analysis.limit import Exceeded, GrowthLimit
 from ..analysis.summary import DeviceSummary, Summary
 from . import units
 from .finding import Finding

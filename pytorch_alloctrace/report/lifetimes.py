@@ -9,15 +9,15 @@ from typing import Any
 import pandas as pd
 from rich.text import Text
 
-from ..analysis.usage.inside import Inside
 from ..analysis.usage.lifetimes import Lifetimes
+from ..analysis.usage.package_lines import Inside
 from ..reading.sites import StackIndex
 from . import units
-from .inside import write_inside
+from .package_lines import write_inside
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
-from .span import Span
 from .tables import by_word, rows, site_of
+from .units import Span
 
 _COLUMN = 9
 _LARGE = 1 << 20

@@ -11,7 +11,7 @@ from ..reading.sites import Frame, Site
 from . import units
 from .difference import Changes, amount_of, label_of, row_name
 from .finding import LABELS, Finding
-from .incomplete import LABEL, effects, of_whole
+from .integrity import LABEL, effects, of_whole
 from .leaks import confidence_word, leak_findings
 from .site_names import SiteNames, printable
 from .tables import by_word, rows

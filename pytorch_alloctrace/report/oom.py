@@ -13,9 +13,9 @@ from rich.text import Text
 
 from ..analysis.advice import Advisor
 from ..analysis.free_memory import oom as rules
+from ..analysis.free_memory.failed_requests import ENDED, RETRIED
 from ..analysis.free_memory.fragmentation import Fragmentation
 from ..analysis.free_memory.oom import OutOfMemory
-from ..analysis.free_memory.refused_requests import ENDED, RETRIED
 from ..analysis.leaks.leak import Leak
 from . import units
 from .finding import Finding

@@ -22,7 +22,7 @@ from ..analysis.ranks.tables import ranks_table, state_of
 from ..analysis.summary import LeaksAnswer
 from ..reading.sites import Site
 from . import units
-from .incomplete import LABEL
+from .integrity import LABEL
 from .leaks import confidence_word
 from .screen import Screen
 from .site_names import SiteNames, printable

@@ -1,17 +1,52 @@
-"""How sites and frames are shown: short but never cut off, each on one line, whatever the trace holds."""
+"""Names of sites, frames and whole stacks: short but never cut off, each on one line, whatever the trace holds.
+
+Whole stacks are shown if --all-frames asks for them: every frame, including those of libraries, innermost first. In
+JSON, whatever has a `stack_id` then also has `frames`: a list of function, filename, line, source.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from ..reading.recorded import RecordedTrace
 from ..reading.sites import NO_STACK, Frame, Site, SiteBytes
 from . import units
-from .stacks import Frames
 
 if TYPE_CHECKING:
     from ..analysis.summary import Program
+
+
+Frames = Callable[[int], Sequence[Frame]]
+"""The frames of a stack, by its number."""
+
+
+def frames_of(trace: RecordedTrace) -> Frames:
+    """Those of a trace; none for a stack that a damaged trace lacks."""
+    return lambda stack: trace.frames(stack) if 0 <= stack < len(trace.stacks) else []
+
+
+def with_frames(data: Any, frames: Frames | None) -> Any:
+    """Plain values, where each object that has a stack gets its frames; unchanged without `frames`."""
+    if frames is None:
+        return data
+    if isinstance(data, list | tuple):
+        return [with_frames(item, frames) for item in data]
+    if not isinstance(data, dict):
+        return data
+    made = {name: with_frames(value, frames) for name, value in data.items()}
+    if isinstance(data.get("stack_id"), int):
+        made["frames"] = frames_data(frames(data["stack_id"]))
+    return made
+
+
+def frames_data(frames: Sequence[Frame]) -> list[dict[str, Any]]:
+    """Frames as plain values."""
+    return [dataclasses.asdict(frame) for frame in frames]
+
 
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
 """As Jupyter starts the kernel of a notebook, and others do it after its pattern."""

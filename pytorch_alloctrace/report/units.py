@@ -1,10 +1,11 @@
-"""How numbers are shown: sizes, rates, durations, counts, shares and small charts."""
+"""Sizes, durations, counts and ranges in words, and small charts of text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..reading.words import counted as counted
+from ..reading.names import counted as counted
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -108,3 +109,25 @@ def sparkline(values: Sequence[int], width: int, *, plain: bool = False, least: 
 def bar(part: float, width: int, *, plain: bool = False) -> str:
     """A share, 0 to 1, as a bar of at most `width` characters; anything above nothing has at least one."""
     return ("#" if plain else "█") * max(round(min(part, 1.0) * width), 1 if part > 0 else 0)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range, or several."""
+
+    since: str | None = None
+    """None: from the beginning."""
+    until: str = "end"
+    regions: str = ""
+    """If it is several regions of one name: "all 12 regions 'validation'"."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole run."""
+        return self.since is None and self.until == "end"
+
+    def __str__(self) -> str:
+        """As a title goes on: "from step:10 to step:20", "in all 12 regions 'validation'"."""
+        if self.regions:
+            return f"in {self.regions}"
+        return f"from {self.since or 'the beginning'} to {'the end' if self.until == 'end' else self.until}"

@@ -19,13 +19,12 @@ from ..reading.sites import Site
 from . import units
 from .conditions import condition_finding
 from .finding import Finding, write_finding
-from .incomplete import IN_DIAGNOSIS, effects
-from .inside import inside_data, write_inside
+from .integrity import IN_DIAGNOSIS, effects
 from .leaks import explanation, leak_data, leak_findings, write_leak
+from .package_lines import inside_data, write_inside
 from .roles import roles_sentence
 from .screen import Screen
-from .site_names import SiteNames
-from .stacks import Frames
+from .site_names import Frames, SiteNames
 
 _GROWING_SITES = 5
 _ALIKE = 0.2

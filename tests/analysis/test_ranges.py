@@ -12,7 +12,7 @@ from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.clock import Clocks
-from pytorch_alloctrace.analysis.usage.last_steps import LastSteps
+from pytorch_alloctrace.analysis.usage.lifetimes import LastSteps
 from pytorch_alloctrace.analysis.usage.peak import peak_between
 from pytorch_alloctrace.reading.positions import Range
 

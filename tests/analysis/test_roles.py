@@ -19,9 +19,8 @@ from shared_recordings import run_source
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.live_memory import live_memory
 from pytorch_alloctrace.analysis.usage.roles import roles_before
-from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.reading.names import KINDS, ROLES
 from pytorch_alloctrace.reading.recorded import RecordedTrace
-from pytorch_alloctrace.reading.roles import ROLES
 
 # The ordinary tests see the CPU's roles in an example: test_examples.py.
 DEVICES = ["cuda", pytest.param("cpu", marks=pytest.mark.slow("recording"))] if torch_has_cuda() else ["cpu"]

@@ -22,7 +22,7 @@ from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
-from pytorch_alloctrace.analysis.usage.last_steps import LastSteps
+from pytorch_alloctrace.analysis.usage.lifetimes import LastSteps
 from pytorch_alloctrace.analysis.usage.matching import NEAR, SAME, CodeLine, match_files, match_lines
 from pytorch_alloctrace.analysis.usage.tree import Call, Tree, tree_at
 from pytorch_alloctrace.analyze.arguments import byte_count

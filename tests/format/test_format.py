@@ -23,7 +23,7 @@ from running import ROOT, how_it_ended
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.following import Following
-from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.reading.names import KINDS
 
 DOCUMENT = (ROOT / "docs" / "trace-format.md").read_text()
 DEVICES = {0: "cpu", 1: "cuda"}

@@ -10,7 +10,7 @@ import torch
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.live.footprint import _allocated
-from pytorch_alloctrace.objects.storages import Storage
+from pytorch_alloctrace.objects.inventory import Storage
 
 
 class Trainer:

@@ -26,7 +26,7 @@ from running import ROOT, run_python, with_cuda
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import _replay
 from pytorch_alloctrace.reading.following import Following
-from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.reading.names import KINDS
 
 FOLD = 6
 """Type of the block that has the fold."""

@@ -13,7 +13,7 @@ from marked_programs import line_with, run_analyze
 from running import program_environment, run_python
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.reading.user_code import UserCode, package_of
+from pytorch_alloctrace.reading.source_code import UserCode, package_of
 from pytorch_alloctrace.report import units
 
 PROGRAM = """

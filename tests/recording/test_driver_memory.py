@@ -13,8 +13,7 @@ from marked_programs import run_analyze
 from running import gpu_count, has_nvidia_gpu
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.usage.live_memory import live_memory
-from pytorch_alloctrace.analysis.usage.need import DeviceNeed, device_need
+from pytorch_alloctrace.analysis.usage.live_memory import DeviceNeed, device_need, live_memory
 from pytorch_alloctrace.reading.table import Table
 
 MIB, GIB = 2**20, 2**30

@@ -191,7 +191,7 @@ def test_scan_does_not_move_the_next_collection(run_program) -> None:
         """
 import gc, torch
 from pytorch_alloctrace.objects.look import look
-from pytorch_alloctrace.recording.collector import Collector
+from pytorch_alloctrace.recording.object_scans import Collector
 held = [torch.zeros(10) for _ in range(5000)]
 collector = Collector()
 for _ in range(3):
@@ -216,7 +216,7 @@ def test_first_scan_keeps_no_object_alive(run_program) -> None:
         """
 import gc, weakref, torch
 from pytorch_alloctrace.objects.look import look
-from pytorch_alloctrace.recording.collector import Collector
+from pytorch_alloctrace.recording.object_scans import Collector
 collector = Collector()
 gc.collect()
 gc.disable()

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.names import ROLES
 from pytorch_alloctrace.reading.recorded import RecordedTrace
-from pytorch_alloctrace.reading.roles import ROLES
 
 
 @pytest.fixture

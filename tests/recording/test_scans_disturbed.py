@@ -93,7 +93,7 @@ def alarm_in_storage():
         @property
         def device(self):
             alarm(on_alarm)
-    from pytorch_alloctrace.objects.storages import storage_of
+    from pytorch_alloctrace.objects.inventory import storage_of
     storage_of(Storage(8))
 def raise_asynchronously():
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Stop))

@@ -11,7 +11,7 @@ import pytest
 from made_up_events import BEGIN, CUDA, MIB, Row, event, freed, make_trace
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.reading.names import KINDS
 from pytorch_alloctrace.report.export.memory_viz import memory_viz
 
 

@@ -11,9 +11,10 @@ import pytest
 from worded_traces import Worded
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.report.page import bounds, what_if
+from pytorch_alloctrace.report.page import moments as bounds
+from pytorch_alloctrace.report.page import what_if
 from pytorch_alloctrace.report.page.columns import unpacked
-from pytorch_alloctrace.report.page.redaction import RedactedNames, Redaction
+from pytorch_alloctrace.report.page.names import RedactedNames, Redaction
 
 FOLDER = "/home/SECRET_USER/SECRET_ABOVE"
 FILES = {

@@ -17,7 +17,8 @@ from served import running_server
 from shared_recordings import record_once, record_report, run_source
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.report.page import document, what_if
+from pytorch_alloctrace.report.page import report as document
+from pytorch_alloctrace.report.page import what_if
 from pytorch_alloctrace.report.page.server import ReportServer
 
 pytestmark = pytest.mark.slow("browser")

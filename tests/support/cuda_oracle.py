@@ -16,7 +16,7 @@ import pandas as pd
 from frees import in_two
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.reading.names import KINDS
 from pytorch_alloctrace.trace import EVENT_COLUMNS
 
 TORCH_KINDS = KINDS[1:10]

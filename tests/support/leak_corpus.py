@@ -17,7 +17,7 @@ from typing import Any
 from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import looks
+from pytorch_alloctrace.recording import object_scans as looks
 
 STEPS = 60
 """Used by most cases."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from core_probe import Events, Recorder, make_events
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.reading.names import KINDS
 
 MIB = 2**20
 BEGIN = 0x7F0000000000

@@ -28,7 +28,7 @@ import torch
 from cuda_programs import exhaust, give_back_everything, set_allocator_settings, simulated_device, threads
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import looks
+from pytorch_alloctrace.recording import object_scans as looks
 
 Operation = list[Any]
 

@@ -14,7 +14,7 @@ from cuda_programs import PROGRAMS as SHARED
 from cuda_programs import block
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import looks
+from pytorch_alloctrace.recording import object_scans as looks
 
 MIB = 2**20
 

@@ -23,7 +23,7 @@ import torch
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.objects.look import look
-from pytorch_alloctrace.recording.looks import AT_END, LONGEST
+from pytorch_alloctrace.recording.object_scans import AT_END, LONGEST
 
 ROUNDS = 3
 PATIENCE = 300.0

@@ -98,7 +98,7 @@ def work(name: str, what: str, library: Path, launch: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if name == ALLOCTRACE:
             import pytorch_alloctrace as alloctrace
-            from pytorch_alloctrace.recording import looks
+            from pytorch_alloctrace.recording import object_scans as looks
 
             # What they may take of any run (0.2 s) would be most of what is measured here, of less than a second.
             looks.FREE = looks.SHARE = 0.0

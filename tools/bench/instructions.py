@@ -51,7 +51,7 @@ def work(what: str, switch: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if what != PLAIN:
             import pytorch_alloctrace as alloctrace
-            from pytorch_alloctrace.recording import looks
+            from pytorch_alloctrace.recording import object_scans as looks
 
             looks.FREE = looks.SHARE = 0.0
             stacks = "none" if what == NO_STACKS else "python"

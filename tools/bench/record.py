@@ -5,8 +5,8 @@ round to round, so a machine that slows down slows down for all of them; the tim
 that of the plain round next to it.
 
 Each round of ours is a recording of its own, of 50 ms. The looks at what holds tensors, which may take
-0.2 seconds of any recording (recording/looks.py), would be most of what is measured: they are off here, and have their
-own measurements (tools/bench/holders).
+0.2 seconds of any recording (recording/object_scans.py), would be most of what is measured: they are off here, and
+have their own measurements (tools/bench/holders).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import looks
+from pytorch_alloctrace.recording import object_scans as looks
 
 DEPTH = 20
 Make = Callable[[], AbstractContextManager[Any]]

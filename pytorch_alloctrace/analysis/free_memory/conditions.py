@@ -32,8 +32,8 @@ import numpy.typing as npt
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers
 from ...reading.table import PENDING_FREE, Table, sums
+from ..allocation_share import Work
 from ..walk import Visit, Walk
-from ..work import Work
 from .fragmentation import Fragmentation, fragmentation_at
 
 SHARE = 0.2

@@ -37,8 +37,8 @@ from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import ALLOCATED, INACTIVE, Table
 from ..walk import Visit, Walk
 from .allocator import SettingsHistory
+from .failed_requests import RefusedRequest, find_refused_requests
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
-from .refused_requests import RefusedRequest, find_refused_requests
 
 TOO_LARGE = "one request too large"
 ELSEWHERE = "cache in another pool or stream"

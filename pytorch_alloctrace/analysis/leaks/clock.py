@@ -22,7 +22,7 @@ from ...errors import PositionError
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame
-from ..work import Work
+from ..allocation_share import Work
 
 LEAST_STEPS = 7
 """Fewer steps prove nothing: three births in a row, after the first step, are not yet a habit."""

@@ -28,12 +28,12 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ..evidence import DeviceEvidence, PartEvidence, evidence_of
-from .holding import with_holders
-from .kept import LeakMaker
+from .backlog import find_rising
+from .growing_buffers import growing_leaks, undecided_buffers
 from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, room
-from .lives import Lives
-from .replacements import growing_leaks, undecided_buffers
-from .rising import find_rising
+from .lifetimes import Lives
+from .referrers import with_holders
+from .survivor_leaks import LeakMaker
 from .survivors import Fate, Judged, judge_lines
 
 __all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks", "judge_leaks"]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from .lives import Lives
+from .lifetimes import Lives
 
 AGES = (1, 2, 3, 4, 6, 8)
 """The ages at which blocks may stop dying, in 24ths of the run."""

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UserPathError
-from ...reading.finish import is_being_recorded, open_at_once
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
+from ...reading.trace_files import is_being_recorded, open_at_once
 from ..free_memory.oom import find_ooms
 from ..summary import DeviceSummary, Summary, summarize
 

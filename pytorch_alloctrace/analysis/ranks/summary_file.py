@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ... import __version__
 from ...errors import TraceError
-from ...reading.finish import is_being_recorded, open_at_once
+from ...reading.trace_files import is_being_recorded, open_at_once
 from .rank_summary import Detail, Levels, RankSummary, session_of, summarize_trace
 from .typed_json import TypedJsonError, decode, encode
 

@@ -19,7 +19,7 @@ from ...reading import tables
 from ...reading.positions import Position, Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import StackIndex
-from ...reading.source_text import TextFrom, source_text
+from ...reading.source_code import TextFrom, source_text
 from .peak import PeakMemory, peak_memory, peak_of_ranges
 from .ranges import ranges_between
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ...errors import PositionError
-from ...reading.kinds import named_device
+from ...reading.names import named_device
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, groups_stacks

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ...errors import PositionError
-from ...reading.kinds import MARK
+from ...reading.names import MARK
 from ...reading.positions import Range, Region
 from ...reading.recorded import RecordedTrace
 from .peak import peak_between

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...errors import PositionError
 from ...reading.frees import were_not_requested
-from ...reading.kinds import KINDS
+from ...reading.names import KINDS
 from ...reading.positions import Range
 from ...reading.recorded import FREES, RecordedTrace
 from ...reading.replay import Peak

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..._replay import LaneResult
 from ...reading.recorded import RecordedTrace
-from ..free_memory.refused_requests import ENDED, find_refused_requests
+from ..free_memory.failed_requests import ENDED, find_refused_requests
 from .model import Card, Check, Model
 from .prediction import Outcome, card_of, outcome
 from .settings import AS_RECORDED, Setting, parse_setting

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ...reading import event_tables, tables
 from ...reading.frees import devices_with_two_events, were_not_requested
-from ...reading.kinds import KINDS
+from ...reading.names import KINDS
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ..tables import rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...reading.kinds import MARK
+from ...reading.names import MARK
 from ...reading.positions import Position, Range
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import MEASURES

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ...reading.kinds import KINDS, MARK
+from ...reading.names import KINDS, MARK
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import MEASURES
 from ...reading.timeline import POINTS
-from .bounds import Bounds
 from .columns import Columns
+from .moments import Bounds
 
 _TAKEN = ("segment_alloc", "segment_map")
 

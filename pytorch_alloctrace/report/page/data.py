@@ -6,18 +6,15 @@ import os
 from typing import Any
 
 from ...analysis.summary import Summary, summarize
-from ...reading.kinds import device_name
+from ...reading.names import device_name
 from ...reading.recorded import RecordedTrace
 from ..site_names import SiteNames, printable
-from .bounds import MOMENT, bounds_for
 from .columns import Columns
 from .curves import capacity, packed_curves, packed_positions
 from .findings import packed_findings, packed_refusals, packed_sites
-from .holdings import holdings_of, packed_holdings
-from .maps import maps_of, packed_maps
-from .moments import by_importance, choose_moments
-from .names import PageStacks
-from .redaction import RedactedNames, Redaction
+from .maps import holdings_of, maps_of, packed_holdings, packed_maps
+from .moments import MOMENT, bounds_for, by_importance, choose_moments
+from .names import PageStacks, RedactedNames, Redaction
 from .what_if import packed_what_if
 
 VERSION = 4

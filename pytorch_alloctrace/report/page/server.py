@@ -28,7 +28,7 @@ from urllib.parse import parse_qs, urlsplit
 from ...errors import PositionError, ReportError
 from ...reading.recorded import RecordedTrace
 from .data import moment_data, page_data
-from .document import document
+from .report import document
 
 _ADDRESS = "127.0.0.1"
 _NAMES = (_ADDRESS, "localhost")

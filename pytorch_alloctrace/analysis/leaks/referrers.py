@@ -25,6 +25,7 @@ from .leak import GROWING, SURVIVORS, Holder, Leak
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence
 
+
 MOST = 0.5
 """A holder has at least this share of the blocks."""
 SEVERAL = 3

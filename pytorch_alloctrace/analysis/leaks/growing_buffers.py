@@ -51,13 +51,21 @@ from ...reading.positions import Range
 from ...reading.recorded import FREES, RecordedTrace
 from ...reading.sites import Site, bytes_by_stack
 from ...reading.table import Table, maxima, sums
+from .call_paths import CallTree, common_path
 from .largest_blocks import LargestOverRun, largest_of, positions_in, stacks_that_may_grow
-from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births
-from .paths import CallTree, common_path
+from .leak import (
+    GROWING,
+    LEAST_COVERAGE,
+    Leak,
+    LeakingSite,
+    certainty,
+    grouped_by_births,
+)
 from .windows import Windows
 
 if TYPE_CHECKING:
     from ..evidence import PartEvidence
+
 
 _EXAMINED = 20
 """Most sites that are examined, those that grow the most: longer inputs may make hundreds grow."""

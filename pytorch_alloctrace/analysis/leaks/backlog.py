@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...reading.table import Table
-from .lives import Lives, rows_of
+from .lifetimes import Lives, rows_of
 
 WARMUP = 0.2
 SIXTHS = 6

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from ... import _replay
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, StackIndex, bytes_by_stack
+from .backlog import Rising
+from .call_paths import CallTree, common_path, line_to_look_at
 from .leak import RISING, SAME_BIRTHS, SURVIVORS, Leak, LeakingSite, certainty
-from .lives import Lives
-from .paths import CallTree, common_path, line_to_look_at
-from .rising import Rising
+from .lifetimes import Lives
 from .survivors import Judged
 
 MOST = 0.8

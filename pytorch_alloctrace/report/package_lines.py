@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ..analysis.usage.inside import Inside
+from ..analysis.usage.package_lines import Inside
 from . import units
 from .screen import Screen
 from .site_names import SiteNames

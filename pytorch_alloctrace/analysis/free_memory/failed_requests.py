@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._replay import MINIMUM_BLOCK
-from ...reading.kinds import KINDS
+from ...reading.names import KINDS
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.table import Table

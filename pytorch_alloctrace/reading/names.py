@@ -1,4 +1,4 @@
-"""Names of what the trace holds as numbers."""
+"""Names of what a trace holds as numbers: event kinds, devices, roles; and counted nouns."""
 
 from __future__ import annotations
 
@@ -71,3 +71,39 @@ def named_device(name: str, known: Sequence[str]) -> str:
 def kind_name(number: int) -> str:
     """A kind's name; "kind_NN" for one that a newer recorder wrote."""
     return KINDS[number] if number < len(KINDS) else f"kind_{number}"
+
+
+ROLES = (
+    "unknown",
+    "parameter",
+    "buffer",
+    "gradient",
+    "optimizer state",
+    "input",
+    "activation",
+    "temporary",
+    "library workspace",
+    "other",
+)
+"""By number; same order as csrc/core/format/event.h."""
+
+UNKNOWN = ROLES[0]
+
+ROLES_SHOWN = (
+    "parameter",
+    "buffer",
+    "optimizer state",
+    "gradient",
+    "activation",
+    "input",
+    "temporary",
+    "library workspace",
+    "other",
+    "unknown",
+)
+"""In the order in which tables have them."""
+
+
+def counted(count: int, noun: str) -> str:
+    """A count and its noun, in the plural unless it is one: "1 step", "5,662 events"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

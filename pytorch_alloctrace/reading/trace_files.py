@@ -1,4 +1,4 @@
-"""Ending the trace of a recording that was killed."""
+"""Rewriting trace files: ending the trace of a killed recording, and folding the beginning of a trace into sums."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .. import _replay
+from .positions import Position
+from .recorded import Progress, RecordedTrace
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Finished:
 def finish(
     path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None = None, force: bool = False
 ) -> Finished:
-    """End the trace of a recording that was killed: write what its spool has into it, state as its end (`Integrity.end_reason`)
-    that the program was killed, and remove the spool.
+    """End the trace of a recording that was killed: write what its spool has into it, state that the program was killed
+    as its end (`Integrity.end_reason`), and remove the spool.
 
     The trace can be read at any time while this runs, and the spool is removed last: what is interrupted can be
     repeated. A spool that is not next to the trace, and is found where the trace's header says, is removed only if the
@@ -65,3 +67,43 @@ def is_being_recorded(path: str | os.PathLike[str]) -> bool:
 def open_at_once(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file for reading; opening a named pipe would wait for somebody to write into it. Raises OSError."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What `fold` did."""
+
+    trace: Path
+    """The smaller trace."""
+    until: int
+    """The first event that it has as such."""
+    events: int
+    """How many came before it, and are folded."""
+    bytes_before: int
+    """Size of the trace that was folded."""
+    bytes_after: int
+
+
+def fold(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    until: Position,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Folded:
+    """Writes a smaller trace: what happened up to and including a position is folded into sums.
+
+    Exact in the folded trace are what each stack has allocated, the peaks of allocated and reserved memory and what
+    they consisted of, the leaks made of blocks that stay, and everything after the position. Curves over time are there
+    at a lower resolution. Single events before the position, and the memory at a moment before it, are not: asking for
+    them raises FoldedError. See docs/long-runs.md.
+
+    until: as `at` of `Trace.live`. A trace may be folded again, further.
+
+    Raises TraceError if the trace still is recorded, cannot be read or is folded up to there already, or if `out`
+    cannot be written; PositionError for a position that the trace does not have.
+    """
+    trace = RecordedTrace(path, progress=progress)
+    done = trace.write_folded(os.fsencode(out), trace.first_event_after(until), overwrite)
+    return Folded(Path(out), done.until, done.events, done.bytes_before, done.bytes_after)
