@@ -192,7 +192,7 @@ class OutOfMemory:
             is_elsewhere = elsewhere > here
         else:
             is_elsewhere = elsewhere_would_do
-        if (elsewhere if is_elsewhere else here) < NOTABLE * self.reserved:
+        if (elsewhere if is_elsewhere else here) < max(NOTABLE * self.reserved, 1):
             return None
         return ELSEWHERE if is_elsewhere else FRAGMENTED
 
