@@ -103,7 +103,7 @@ def _totals(trace: RecordedTrace, ranges: Sequence[Range], device: str | None) -
     table = _live(trace, ranges[-1].end, device)
     for name in _SUMS:
         table[name] = made[name].sum().reindex(table.index, fill_value=0).astype(np.int64)
-    largest = made["largest_bytes"].max().reindex(table.index, fill_value=0).astype(np.int64)
+    largest = made["largest_bytes"].max().fillna(0).reindex(table.index, fill_value=0).astype(np.int64)
     return table.assign(largest_bytes=largest)
 
 
