@@ -89,6 +89,7 @@ CASES = (
     *("convert begun.pickle", "blocks begun.alloctrace", "fragmentation begun.alloctrace --all-frames"),
     *("convert paused.pickle", "verify paused.alloctrace"),
     "finish killed.alloctrace",
+    *("oom oom127.alloctrace", "sites --by role hang-812.alloctrace"),  # hostile: nothing is cached, nothing allocated
     "cost --device cpu",
 )
 """Command lines, in order: some read what earlier ones wrote."""
@@ -99,6 +100,8 @@ def write_inputs(folder: Path) -> None:
     run_source(folder, PROGRAM)
     report = record_once("report", record_report) / "run.alloctrace"
     shutil.copy(report, folder / "report.alloctrace")
+    for name in ("oom127", "hang-812"):
+        shutil.copy(ROOT / f"tests/corpus/hostile/{name}.alloctrace", folder)
     whole = report.read_bytes()
     (folder / "cut.alloctrace").write_bytes(whole[: len(whole) * 2 // 3])
     begun, paused = Maker("2.11"), training("2.11")
