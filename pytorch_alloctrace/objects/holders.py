@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import access
 from .chains import Chain, chain_of
-from .libraries import PACKAGE
 from .frames import can_read, can_read_other_threads
 from .graphs import load_reader
 from .inventory import storage_of
+from .libraries import PACKAGE
 from .roots import WAITING, FrameRoot, ModuleRoot, unreached
 from .walk import Walk, Walker, pairs
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from . import access
 from .chains import Chain, chain_of
-from .libraries import PACKAGE, library_prefixes
 from .frames import OPTIMIZED, can_read_other_threads, variables
+from .libraries import PACKAGE, library_prefixes
 from .walk import Walk
 
 WAITING = ("weakref", "threading", "logging", "queue", "concurrent.futures.thread", "asyncio.tasks", "asyncio.events")
