@@ -32,13 +32,12 @@ from shared_recordings import record_once, record_report
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import ReportError
 from pytorch_alloctrace.reading.replay import MEASURES
-from pytorch_alloctrace.report.page import moments as bounds
-from pytorch_alloctrace.report.page import report as document
-from pytorch_alloctrace.report.page import what_if
+from pytorch_alloctrace.report.page import bounds, document, what_if
+from pytorch_alloctrace.report.page.bounds import Bounds
 from pytorch_alloctrace.report.page.columns import Columns, unpacked
-from pytorch_alloctrace.report.page.maps import holdings_of, packed_holdings, runs
-from pytorch_alloctrace.report.page.moments import Bounds
-from pytorch_alloctrace.report.page.names import PageStacks, Redaction
+from pytorch_alloctrace.report.page.holdings import holdings_of, packed_holdings, runs
+from pytorch_alloctrace.report.page.names import PageStacks
+from pytorch_alloctrace.report.page.redaction import Redaction
 from pytorch_alloctrace.report.page.report import Report
 from pytorch_alloctrace.report.page.sources import checksum
 from pytorch_alloctrace.report.site_names import SiteNames
@@ -267,12 +266,8 @@ def test_the_verb_writes_next_to_the_trace_or_where_it_is_told_or_refuses_in_one
     assert re.fullmatch(r"small\.html: [\d.]+ KiB\n", run_analyze(tmp_path, "report", "small.alloctrace"))
     assert Page((tmp_path / "small.html").read_text()).data["redacted"] is False
     out = run_analyze(tmp_path, "report", "small.alloctrace", "-o", "other.html", "--redact", "--json")
-    assert json.loads(out) == {
-        "format": "pytorch_alloctrace.report",
-        "format_version": 1,
-        "path": "other.html",
-        "bytes": (tmp_path / "other.html").stat().st_size,
-    }
+    written = {"path": "other.html", "bytes": (tmp_path / "other.html").stat().st_size}
+    assert json.loads(out) == {"format": "pytorch_alloctrace.report", "format_version": 1, **written}
     assert Page((tmp_path / "other.html").read_text()).data["redacted"] is True
     for target in ("no/such/folder.html", "small.alloctrace", "."):
         assert run_analyze(tmp_path, "report", "small.alloctrace", "-o", target, status=2).count("\n") == 1, target
