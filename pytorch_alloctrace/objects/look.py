@@ -12,7 +12,7 @@ from . import access
 from .chains import Chain, chain_of
 from .frames import can_read
 from .inventory import Storage, disable_torch_function, storage_of, tensor_type
-from .roots import GARBAGE, unreached
+from .unreached import GARBAGE, unreached
 from .walk import Walk, Walker
 
 GROUPS = 16

@@ -11,8 +11,8 @@ from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.what_if import model
-from pytorch_alloctrace.analysis.what_if import prediction as choices
-from pytorch_alloctrace.analysis.what_if.prediction import choices_for, modelled_devices
+from pytorch_alloctrace.analysis.what_if import choices
+from pytorch_alloctrace.analysis.what_if.choices import choices_for, modelled_devices
 from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...analysis.what_if.model import Card
-from ...analysis.what_if.prediction import MOST_WORK, Choices, Outcome, Refused, WhatIf, choices_for, modelled_devices
+from ...analysis.what_if.choices import MOST_WORK, Choices, choices_for, modelled_devices
+from ...analysis.what_if.prediction import Outcome, Refused, WhatIf
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
 from ..what_if import CARDS_ARE_NOMINAL, INHERITED, UNKNOWN, card_in_words, for_torch, outcome_figures
