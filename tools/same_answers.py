@@ -53,7 +53,7 @@ QUESTIONS = {
 }
 """The words before the trace, as NEW understands them. `diff` compares the trace with itself."""
 CLOSE = 1e-9
-"""Relative: sums of floating-point numbers may be made in another order."""
+"""Relative, for sums in another order, and absolute, for the ten decimals that older versions wrote."""
 
 
 class Answer(NamedTuple):
@@ -194,15 +194,9 @@ def compared(old: Answer, new: Answer, question: str, rules: Rules) -> Iterator[
     if old.status != new.status:
         yield "exit status", old.status, new.status
     renamed = {**rules.renamed.get("*", {}), **rules.renamed.get(question, {})}
-    yield from differing("", with_new_names(content(old.output), "", renamed), content(new.output))
-
-
-def content(output: Any) -> Any:
-    """Return an output without its format; of a table the rows alone."""
-    if not isinstance(output, dict):
-        return output
-    fields = {name: value for name, value in output.items() if name not in ("format", "format_version")}
-    return fields["rows"] if set(fields) == {"rows"} else fields
+    # Rows of older versions are a list, those of newer ones the field `rows` of an object.
+    output = {"rows": old.output} if isinstance(old.output, list) and isinstance(new.output, dict) else old.output
+    yield from differing("", with_new_names(output, "", renamed), new.output)
 
 
 def with_new_names(value: Any, field: str, renamed: dict[str, str]) -> Any:
@@ -228,7 +222,11 @@ def differing(field: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for before, after in zip(old, new, strict=True):
             yield from differing(f"{field}[]", before, after)
-    elif isinstance(old, float) and isinstance(new, (int, float)) and math.isclose(old, new, rel_tol=CLOSE):
+    elif (
+        isinstance(old, float)
+        and isinstance(new, (int, float))
+        and math.isclose(old, new, rel_tol=CLOSE, abs_tol=CLOSE)
+    ):
         return
     elif old != new or type(old) is not type(new):
         yield field, old, new

@@ -14,8 +14,8 @@ from .frames import can_read, can_read_other_threads
 from .graphs import load_reader
 from .inventory import storage_of
 from .libraries import PACKAGE
-from .roots import FrameRoot, ModuleRoot
-from .unreached import WAITING, unreached
+from .roots import WAITING, FrameRoot, ModuleRoot
+from .unreached import unreached
 from .walk import Walk, Walker, pairs
 
 if TYPE_CHECKING:

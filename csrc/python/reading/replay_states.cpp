@@ -49,7 +49,8 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
                        const RoleOf& role_of) {
   std::vector<std::int64_t> segment_of(blocks.size(), 0);
   for (const SegmentView& segment : segments) {
-    for (std::size_t i = 0; i < segment.block_count; ++i) segment_of[segment.first_block + i] = static_cast<std::int64_t>(segment.address);
+    for (std::size_t i = 0; i < segment.block_count; ++i)
+      segment_of[segment.first_block + i] = static_cast<std::int64_t>(segment.address);
   }
   py::dict result;
   result["segment"] = to_array(std::move(segment_of));
