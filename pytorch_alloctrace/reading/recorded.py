@@ -287,8 +287,7 @@ class RecordedTrace:
         return self.stacks.frames(int(stack_id))
 
     def stack_totals(self, at: Position = "end", *, device: str | None = None) -> Table:
-        """Return what each stack had allocated up to a position: see `Trace.stack_totals`. Several devices are summed
-        up."""
+        """Return what each stack had allocated up to a position. Several devices are summed up."""
         device = self.named_device(device)
         until = self.first_event_after(at, device)
         tables = [self.replay.stacks(until, name) for name in ([device] if device else self.replay.devices)]

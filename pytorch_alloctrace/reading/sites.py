@@ -1,8 +1,8 @@
 """From stacks to sites: where the user's own code allocated.
 
 A site is the innermost frame of the user's own code: not torch, not an installed package, not the standard library,
-not generated code (see `user_code`). Stacks that differ only inside libraries are one site. Where a stack has no frame
-of user code, its innermost frame stands in, and `user` is False.
+not generated code (see `source_code`). Stacks that differ only inside libraries are one site. Where a stack has no
+frame of user code, its innermost frame stands in, and `user` is False.
 
 What no line explains has stacks of its own, without frames, whose numbers follow those of the others: memory that was
 there before the recording, what a library keeps for itself ("cuBLAS workspace"), and what a node of autograd allocated

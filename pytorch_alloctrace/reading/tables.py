@@ -26,7 +26,7 @@ ROLE = pd.CategoricalDtype([*ROLES])
 STACK_TOTALS = (
     *("stack_id", "allocations", "total_bytes", "live_bytes", "live_blocks", "largest_bytes", "live_backward_bytes"),
 )
-"""The columns of `Trace.stack_totals`."""
+"""The columns of `stack_totals`."""
 _NOT_INT64: dict[str, Any] = {
     **dict.fromkeys(("device", "segment_type", "node_type", "name", "kind", "uuid", "pci_address"), TEXT),
     **dict.fromkeys(("site", "filename", "function"), TEXT),
@@ -96,11 +96,6 @@ def segments(trace: RecordedTrace, at: Position = "end", *, device: str | None =
     return table[order].assign(is_expandable=expandable)
 
 
-def sites(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
-    """See `Trace.sites`."""
-    return named_sites(trace.stacks, trace.sites(at, device=device, by=by), by)
-
-
 def named_sites(stacks: StackIndex, table: Table, by: str) -> pd.DataFrame:
     """Return a table by site with NAME_COLUMNS before its own columns. table: with stack_id, as of `group_stacks`."""
     names = describe_stacks(stacks, table["stack_id"], by)
@@ -108,7 +103,7 @@ def named_sites(stacks: StackIndex, table: Table, by: str) -> pd.DataFrame:
 
 
 def stack_totals(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.stack_totals`."""
+    """Return what each stack had allocated up to a position, as `RecordedTrace.stack_totals`."""
     return trace.stack_totals(at, device=device).select(*STACK_TOTALS).to_frame()
 
 
@@ -136,7 +131,7 @@ def timeline(trace: RecordedTrace, points: int = 2000, *, device: str | None = N
 
 
 def role_timeline(trace: RecordedTrace, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.role_timeline`."""
+    """Return live bytes by role at each point: see `Trace.timeline` with `by="role"`."""
     borders, ends = intervals(trace.begin_ns, trace.end_ns, points)
     device = trace.named_device(device)
     last = ends[1:] - 1

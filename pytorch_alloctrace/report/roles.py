@@ -1,5 +1,5 @@
-"""Roles as text: how a role is known, and how much was allocated for what. JSON is a list with an object for each role,
-CSV a table: see `analysis.usage.roles`.
+"""Roles as text: how a role is known, and how much was allocated for what. JSON has an object for each role,
+CSV is a table: see `analysis.usage.roles`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The timeline, as text and drawn with matplotlib (see `Trace.plot_timeline`)."""
+"""The timeline, as text and drawn with matplotlib (see `plot_timeline`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SIZE = 11
 
 
 def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
-    """A chart of each sum, with its lowest, its highest and what it is at the end."""
+    """A chart of each sum, with its lowest, highest and last value."""
     if timeline.empty:
         screen.text("Nothing was allocated.")
     for device, rows in timeline.groupby("device", sort=False):
@@ -57,7 +57,7 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
 
 
 def write_role_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
-    """A chart of each role (see `Trace.role_timeline`), with its lowest, its highest and what it is at the end."""
+    """A chart of each role (see `reading.tables.role_timeline`), with its lowest, highest and last value."""
     if timeline.empty:
         screen.text("Nothing was allocated.")
     for device, rows in timeline.groupby("device", sort=False):

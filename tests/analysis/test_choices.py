@@ -10,8 +10,7 @@ from running import has_nvidia_gpu
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.what_if import model
-from pytorch_alloctrace.analysis.what_if import choices
+from pytorch_alloctrace.analysis.what_if import choices, model
 from pytorch_alloctrace.analysis.what_if.choices import choices_for, modelled_devices
 from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE
 from pytorch_alloctrace.reading.recorded import RecordedTrace

@@ -281,7 +281,7 @@ def test_lifetimes_are_those_of_the_events(base: Base) -> None:
                 assert {line: round(value) for line, value in found.items() if value} == {
                     line: value for line, value in by_line.items() if value
                 }
-        sites = tables.sites(trace._recorded)
+        sites = tables.named_sites(trace._recorded.stacks, trace._recorded.sites(), "line")
         pd.testing.assert_frame_equal(table[sites.columns], sites, check_dtype=False)
 
 

@@ -50,7 +50,7 @@ def find_rising(lives: Lives, live: Table | None, function_of: Mapping[int, Hash
 
     Args:
         lives: The evidence.
-        live: `Replay.lifetimes` before `lives.last_border`; None if that is folded.
+        live: `Replay.lifetimes` before `lifetimes.last_border`; None if that is folded.
         function_of: The function that each line, by number, is in.
     """
     borders = lives.borders[1:]

@@ -7,10 +7,10 @@ the last of that work: not to the end of the trace, where the program frees what
 survivors (see `survivors`)
     From some age on the blocks of a line do not die any more, and they come again and again.
 
-rising (see `rising`)
+rising (see `backlog`)
     Each block of a line dies, but ever more are alive at once.
 
-growing (see `replacements`)
+growing (see `growing_buffers`)
     A line has a block that is replaced again and again by a larger one, and still grows at the end.
 
 If there is none of these, and a line still holds more and more, this is neither a leak nor an all-clear: it is not

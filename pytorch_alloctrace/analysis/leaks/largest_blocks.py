@@ -1,4 +1,4 @@
-"""The largest block of each line over a run: where growing buffers show (see `replacements`)."""
+"""The largest block of each line over a run: where growing buffers show (see `growing_buffers`)."""
 
 from __future__ import annotations
 

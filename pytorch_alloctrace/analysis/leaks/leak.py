@@ -55,7 +55,7 @@ class LeakingSite:
 
 @dataclass(frozen=True)
 class Holder:
-    """What held the blocks of a leak when the recorder last looked: see `holding`."""
+    """What held the blocks of a leak when the recorder last looked: see `referrers`."""
 
     names: tuple[str, ...]
     """In words: "Trainer.predictions (list of 46) in trainer, local of main() at train.py:31". More than one where no
@@ -114,7 +114,7 @@ class Leak:
     units_judged: int
     """of so many since the onset."""
     confidence: float
-    """From 0 to 1; see `kept` and `replacements`."""
+    """From 0 to 1; see `survivor_leaks` and `growing_buffers`."""
     oldest_age: float
     """The age of the oldest of these blocks, in steps, iterations or seconds."""
     seconds_per_unit: float
@@ -124,8 +124,8 @@ class Leak:
     sites: tuple[LeakingSite, ...]
     """The one that keeps the most bytes first; those without a line of code last, if the others hold a good part."""
     line: Site
-    """The line to look at: the site that allocates most of it; if none does, see `paths.line_to_look_at`. Growing: see
-    `replacements`.
+    """The line to look at: the site that allocates most of it; if none does, see `call_paths.line_to_look_at`. Growing:
+    see `growing_buffers`.
 
     A loss kept with its graph keeps tensors that many lines of the model allocate. None of these lines is wrong; the
     call that they share is where the reference is kept, or one step away from it.

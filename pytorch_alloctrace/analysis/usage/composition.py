@@ -94,7 +94,7 @@ _LEAST_SECONDS = 1e-3
 
 
 def composition_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line") -> Table:
-    """See `Trace.composition`."""
+    """Return what is live at a position: see `Trace.usage`."""
     until = trace.first_event_after(at, device)
     return composition_of(trace, live_blocks(trace, until, device), by, until)
 

@@ -149,7 +149,7 @@ class Lifetimes:
     """What each stack allocates, and how long it lives; `table` sums it up by site."""
 
     totals: pd.DataFrame
-    """By stack_id: the columns of `Trace.stack_totals`, of LATENCY_COLUMNS if they were asked for, sums over the
+    """By stack_id: the columns of `stack_totals`, of LATENCY_COLUMNS if they were asked for, sums over the
     measured steps (measured_churn_bytes, ...), and of ranges live_bytes_change."""
     steps: int
     """How many were measured; 0 in a trace without steps, and where no whole step lies in the ranges."""
@@ -203,7 +203,7 @@ def site_lifetimes(
     since: Position | None = None,
     until: Position = "end",
 ) -> pd.DataFrame:
-    """The columns of `Trace.sites`, in the same order, and averages per measured step (<NA> without steps):
+    """The columns of `RecordedTrace.sites` and of names, and averages per measured step (<NA> without steps):
 
     allocations_per_step; bytes_per_step: requested; churn_bytes_per_step: those that are no longer live at the end of
     their step; retained_bytes_per_step: those that forward allocated and backward freed; backward_bytes_per_step: those

@@ -62,7 +62,7 @@ class LiveMemory:
     at: Position
     by: str
     composition: Table
-    """See `Trace.composition`."""
+    """See `composition.composition_of`."""
     seq: int | None
     """The state is the one after this event; None: the end of the trace."""
     time_ns: int

@@ -66,7 +66,7 @@ _SUMS = ("allocations", "total_bytes", "exact_bytes")
 def role_totals(
     trace: RecordedTrace, *, device: str | None = None, since: Position | None = None, until: Position = "end"
 ) -> pd.DataFrame:
-    """See `Trace.role_totals`."""
+    """Return what was allocated for each role in a range: see `Trace.usage` with `by="role"`."""
     if since is None:
         return whole_role_totals(trace, until, device=device)
     return range_role_totals(trace, ranges_between(trace, [(since, until)], device=device), device=device)

@@ -1,6 +1,6 @@
 """What the live memory consists of, top-down: each call with what it and everything that it called allocated.
 
-What backward allocated is under the line of the forward that caused it, as in `Trace.composition`. A function that
+What backward allocated is under the line of the forward that caused it, as in `composition.py`. A function that
 calls itself from one line, over and over, is one call there.
 """
 
@@ -113,7 +113,7 @@ def _walk(calls: tuple[Call, ...], depth: int) -> Iterator[tuple[int, Call]]:
 
 
 def tree_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, all_frames: bool = False) -> Tree:
-    """See `Trace.tree`."""
+    """Return the calls that lead to what is live at a position, from the outermost down."""
     return tree_of(trace, live_blocks(trace, trace.first_event_after(at, device), device), all_frames=all_frames)
 
 

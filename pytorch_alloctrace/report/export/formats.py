@@ -1,4 +1,4 @@
-"""The events as a Parquet file, for pandas, DuckDB, Polars, Spark: a row an event, in order, with its line of code."""
+"""The formats that `export` writes. The events as Parquet, for pandas, DuckDB, Polars and Spark, are written here."""
 
 from __future__ import annotations
 

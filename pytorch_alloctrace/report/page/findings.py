@@ -104,7 +104,7 @@ _SITE_FIGURES = {
     "bytes_per_step": "bytes_per_step",
     "retained_bytes_per_step": "retained_per_step",
 }
-"""Columns of `Trace.lifetimes`, and what the page calls them."""
+"""Columns of `lifetimes`, and what the page calls them."""
 
 
 def packed_findings(

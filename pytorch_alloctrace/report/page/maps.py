@@ -1,4 +1,6 @@
-"""What each stack holds at each moment, as runs: a row says that a stack holds so much from one moment to another."""
+"""The memory at each moment of the page: segments and blocks, and what each stack holds, as runs: a row says that a
+stack holds so much from one moment to another.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...analysis.what_if.model import Card
 from ...analysis.what_if.choices import MOST_WORK, Choices, choices_for, modelled_devices
+from ...analysis.what_if.model import Card
 from ...analysis.what_if.prediction import Outcome, Refused, WhatIf
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace

@@ -106,7 +106,7 @@ function births(leak: Leak, finding: Finding, colors: Colors): Element {
 export function refusals(model: Model, colors: Colors, go: Go): HTMLElement {
   const { refusals: found, earlier_refusals: earlier } = model.manifest;
   return h("div", {},
-    earlier ? h("p", { class: "hint" }, `${counted(earlier, "earlier refused request")} left out; the verb oom shows them.`) : null,
+    earlier ? h("p", { class: "hint" }, `${counted(earlier, "earlier refused request")} left out; the command oom shows them.`) : null,
     ...folded([...found].reverse(), (refusal) => refusalCard(model, refusal, colors, go), "refused request"));
 }
 

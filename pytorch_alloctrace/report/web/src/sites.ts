@@ -38,7 +38,7 @@ export function sites(model: Model, store: Store, colors: Colors): HTMLElement {
       choose: (row) => store.set({ site: store.state.site === row[0] ? null : row[0] }),
       empty: wanted ? `No line matches “${filter.value}”.` : "Nothing was allocated here.",
     });
-    note.textContent = data.sites.left_out ? `${number(data.sites.left_out)} lines that allocated least are left out; the verb sites shows them.` : "";
+    note.textContent = data.sites.left_out ? `${number(data.sites.left_out)} lines that allocated least are left out; the command sites shows them.` : "";
     note.hidden = !data.sites.left_out;
   };
   store.follow(["device", "site"], draw);

@@ -1,4 +1,4 @@
-// What is live, by call: from the outermost call down, as Trace.tree has it.
+// What is live, by call: from the outermost call down, as analysis/usage/tree.py has it.
 
 import type { Holding, Model } from "./model";
 

@@ -29,7 +29,7 @@ function outcomes(model: Model, found: WhatIf): Child[] {
     ["Retries", "Times that torch gives back all that it caches and waits for the device"],
     ["Smallest card", "Of the common ones: from this one on, the run fits on all"],
   ];
-  const left = found.left_out.length ? [h("p", { class: "hint" }, `Not tried, since the trace is long: ${found.left_out.join(", ")}. The verb what-if does.`)] : [];
+  const left = found.left_out.length ? [h("p", { class: "hint" }, `Not tried, since the trace is long: ${found.left_out.join(", ")}. The command what-if does.`)] : [];
   return [
     h("p", { class: "about" }, [found.check, ...found.conditions].join(" ")),
     h("div", { class: "table-box" }, h("table", { class: "what-if" },
