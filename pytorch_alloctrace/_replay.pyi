@@ -10,7 +10,7 @@ from .errors import TraceError
 
 _Device = tuple[int, int]  # type, index
 Columns = dict[str, npt.NDArray[Any]]
-"""A table, by column. Numbers are int64, addresses uint64."""
+"""A table, by column. Numbers are int64; an address above 2**63 is negative, with the same bits."""
 
 MINIMUM_BLOCK: int
 """Sizes of blocks are rounded up to a multiple of it. This and what follows: rules of torch's allocator, in bytes."""
@@ -18,9 +18,6 @@ SMALL_REQUEST: int
 """Requests up to here come from the small pool."""
 SMALL_SEGMENT: int
 """Size of all its segments; unit of those that are made for one request."""
-LEAST_OWN_SEGMENT: int
-"""From here on a request gets a segment of its own size."""
-DEFAULT_LARGE_SEGMENT: int
 LEAST_SPLIT_SIZE: int
 """torch takes no max_split_size_mb that is not above this."""
 
@@ -215,7 +212,6 @@ class DeviceTimeline:
     allocated_peak: Peak
     reserved_peak: Peak
     most_requested: int
-    most_blocks: int
 
 class LongLives:
     """Which blocks of a device lived long: see csrc/core/replay/long_lives.h."""

@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("analyze.trace_files:Export", "the trace in a format of another tool"),
     "convert": ("analyze.trace_files:Convert", "make a trace of torch's memory snapshot"),
     "verify": ("analyze.trace_files:Verify", "whether the trace agrees with the allocator's own states"),
-    "finish": ("analyze.trace_files:Finish", "end the trace of a recording that was killed"),
+    "finish": ("analyze.trace_files:Finish", "recover the trace of a killed program"),
     "fold": ("analyze.trace_files:Fold", "a smaller trace: its beginning as sums"),
 }
 """Module and class of each command, and its help in one line. In the order of the help."""

@@ -25,7 +25,7 @@ _ORDERS = (("lowest", 0), ("highest", 0), ("random", 1))
 
 @dataclass(frozen=True)
 class Advice:
-    """What was tried, and what came of it."""
+    """Settings that a model of torch's allocator was run with, and those that would have helped."""
 
     helping: tuple[Outcome, ...] = ()
     """Settings under which the request would have been served, and all before it; in the order of `tried`."""
@@ -39,8 +39,11 @@ class Advice:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Those that help in any case."""
+        """Texts of the settings that help whatever the limit of the process is."""
         return tuple(one.setting.text for one in self.helping) if self.is_certain else ()
+
+
+_TOO_LONG = Advice(why_not="The trace is long: the command what-if tries settings on it.")
 
 
 class Advisor:
@@ -63,7 +66,7 @@ class Advisor:
         if device not in self._on_devices:
             settings = SettingsHistory(self._trace).before(device, self._trace.end_seq)
             is_tried = not settings.expandable_segments
-            self._on_devices[device] = _to_reserve_less(self._trace, device, (_EXPANDABLE,)) if is_tried else None
+            self._on_devices[device] = _to_reserve_less(self._trace, device, _EXPANDABLE) if is_tried else None
         return self._on_devices[device]
 
     def _served(self, oom: OutOfMemory) -> Advice:
@@ -106,7 +109,7 @@ def _to_serve(
     total: int | None,
     limit: int | None,
 ) -> Advice:
-    """What would have served the refused request of event `seq`. In bytes.
+    """Return the settings that would have served the refused request of event `seq`. Sizes are in bytes.
 
     capacity: what torch could have of the device; total: the whole device, None if unknown; limit: what the process may
     reserve, None: no limit.
@@ -114,7 +117,7 @@ def _to_serve(
     if not settings:
         return Advice()
     if trace.integrity.events > MOST_REQUESTS:
-        return Advice(why_not="The trace is long: the command what-if tries settings on it.")
+        return _TOO_LONG
     memory = max(total or 0, capacity)
     card = Card(memory, memory - capacity)
     tried = [parse_setting(text) for text in settings]
@@ -128,23 +131,21 @@ def _to_serve(
     return Advice(tuple(helping), tuple(settings))
 
 
-def _to_reserve_less(trace: RecordedTrace, device: str, settings: Sequence[str]) -> Advice:
-    """Under which settings the run, on a device without end, would have reserved notably less at its peak."""
-    if not settings:
-        return Advice()
+def _to_reserve_less(trace: RecordedTrace, device: str, setting: str) -> Advice:
+    """Return the settings under which the run would have reserved notably less at its peak, with unlimited memory."""
     if trace.integrity.events > MOST_REQUESTS:
-        return Advice(why_not="The trace is long: the command what-if tries settings on it.")
+        return _TOO_LONG
     card = Card(None, 0)
-    tried = [parse_setting(text) for text in settings]
+    tried = [parse_setting(setting)]
     try:
         model = Model(trace, device)
-        lanes = model.run([model.lane(setting, card, order) for setting in tried for order in _ORDERS])
+        lanes = model.run([model.lane(tried[0], card, order) for order in _ORDERS])
     except NotPredictableError as error:
         return Advice(why_not=str(error))
     recorded = trace.replay.peak("reserved", device)
     most = (recorded.bytes if recorded is not None else 0) * (1 - NOTABLY_LESS)
     found = _outcomes(model, tried, card, lanes)
-    return Advice(tuple(one for one in found if one.peak_reserved[1] <= most), tuple(settings))
+    return Advice(tuple(one for one in found if one.peak_reserved[1] <= most), (setting,))
 
 
 def _outcomes(model: Model, tried: Sequence[Setting], card: Card, lanes: Sequence[LaneResult]) -> list[Outcome]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from ..reading.recorded import RecordedTrace
 
 
-class Work:
+class AllocationShare:
     """The allocations of one device, of a trace that has the device. Exact at some 256 events, between them taken as
     even (see csrc/core/replay/long_lives.h)."""
 
@@ -17,26 +17,26 @@ class Work:
         lives = trace.replay.long_lives(device)
         begins = lives.begins.astype(np.float64)
         self.total = lives.allocations
-        """All of them."""
+        """Allocations in the whole trace."""
         self.last = lives.last_allocation
-        """The event of the last."""
+        """Event number of the last allocation."""
         self.events = np.append(begins, lives.last_allocation)
-        """Events, rising, and"""
+        """Event numbers at which `counts` is exact, ascending."""
         self.counts = np.append(np.arange(len(begins), dtype=np.float64) * lives.cell_length, lives.allocations)
-        """how many allocations there were up to each."""
+        """Allocations up to each of `events`."""
         self._trace_begin = trace.begin_ns
         self._times = np.append(lives.begins_ns, lives.last_ns) - trace.begin_ns
 
     def allocations(self, events: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """How many there were up to each event."""
+        """Return the number of allocations up to each event."""
         counts: npt.NDArray[np.float64] = np.interp(np.asarray(events, np.float64), self.events, self.counts)
         return counts
 
     def share(self, events: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The same, as a share of all."""
+        """Return the share of all allocations up to each event."""
         return self.allocations(events) / max(self.total, 1)
 
     def share_until(self, times_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """The share of all that there was up to each time (ns since 1970)."""
+        """Return the share of all allocations up to each time, in nanoseconds since 1970."""
         counts: npt.NDArray[np.float64] = np.interp(times_ns - self._trace_begin, self._times, self.counts)
         return counts / max(self.total, 1)

@@ -35,24 +35,24 @@ class Live(TraceCommand):
     description = (
         "Shows what a running program holds now, over time, and which lines hold ever more, until it ends or Ctrl-C; "
         "then the verdict, if it has ended. PID: of the program. Only its files are read: it is not disturbed. In a "
-        "pipe, one look."
+        "pipe it prints once."
     )
     examples = (
         ("live run.alloctrace", "watch it; if it has ended, its verdict"),
-        ("live run.alloctrace --once", "one look"),
+        ("live run.alloctrace --once", "print once, and exit"),
     )
     if_cut = IN_DIAGNOSIS
     traces = "TRACE|PID"
     reads_events = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help="one look, and the end")
+        parser.add_argument("--once", action="store_true", help="print once, and exit")
         parser.add_argument(
             "--every",
             type=_seconds,
             default=_EVERY,
             metavar="SECONDS",
-            help=f"look so often (default: {_EVERY:g})",
+            help=f"seconds between two readings (default: {_EVERY:g})",
         )
         parser.add_top(GROWING, "lines that grow")
         parser.add_user_path()
@@ -170,5 +170,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not _LEAST <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time between looks: use seconds, {_LEAST:g} at least")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds: use {_LEAST:g} or more")
     return value

@@ -231,7 +231,7 @@ class TraceCommand(ABC):
         if options.markdown:
             from ..report.markdown import incomplete_markdown
 
-            query.data = "".join(incomplete_markdown(*sentences) for sentences in incomplete) + query.data
+            query.data = "".join(incomplete_markdown(*entry) for entry in incomplete) + query.data
         for trace in traces:
             write_recording_status(trace)
         text = without_controls(query.data) or captured.get()
@@ -269,9 +269,9 @@ def _write_incomplete(incomplete: Sequence[tuple[Integrity, str, str]], screen: 
 
 
 def _example(arguments: str, shows: str) -> str:
-    command = textwrap.wrap(f"{PROGRAM} {arguments}", _LINE - 4, break_on_hyphens=False, subsequent_indent="        ")
+    wrapped = textwrap.wrap(f"{PROGRAM} {arguments}", _LINE - 4, break_on_hyphens=False, subsequent_indent="        ")
     explained = textwrap.indent(textwrap.fill(shows, _LINE - 6), "      ")
-    return "  " + " \\\n".join(command) + "\n" + explained
+    return "  " + " \\\n".join(wrapped) + "\n" + explained
 
 
 def _load(options: argparse.Namespace, progress: Progress) -> list[RecordedTrace]:

@@ -191,8 +191,8 @@ def _sentences(done: Converted) -> list[str]:
         said.append("The snapshot has no history: the trace has its segments and blocks, and nothing happens in it.")
     if done.mid_run:
         said.append(
-            f"On {', '.join(done.mid_run)} the history begins in mid-run, for torch keeps the last entries alone: what "
-            "was there before is known, but not when it was allocated."
+            f"On {', '.join(done.mid_run)} the history begins after the start of the run, since torch keeps only the "
+            "last entries: which blocks there were before is known, but not when they were allocated."
         )
     if not done.frames:
         said.append("It has no stacks: torch records them with _record_memory_history(stacks='python') or 'all'.")

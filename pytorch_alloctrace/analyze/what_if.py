@@ -98,6 +98,6 @@ def _add_outside(parser: CommandParser) -> None:
         "--outside",
         type=byte_count,
         metavar="SIZE",
-        help="what torch does not get of the card: CUDA's context, libraries, other processes (default: the most that "
-        "the driver reported, else 700MiB)",
+        help="memory of the card that torch cannot have: CUDA's context, libraries, other processes (default: the most "
+        "that the driver reported, else 700MiB)",
     )

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 COLUMNS = ("name", "shape", "dtype", "device", "bytes", "tensors", "requires_grad", "role")
-OF_RECORDING = ("line", "step", "age")
 
 
 def tensors(*, lines: bool = True, seconds: float = SECONDS) -> pd.DataFrame:

@@ -67,7 +67,7 @@ def iter_events(
     columns: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> Iterator[pd.DataFrame]:
-    """See `Trace.iter_events`."""
+    """Return the events in tables of about `chunk` rows: see `Trace.events`."""
     wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
     for name in wanted:
         if name not in EVENT_COLUMNS + AUTOGRAD_COLUMNS:
@@ -82,8 +82,8 @@ def iter_events(
     with_state = "forward_stack_id" in wanted or ("requested_bytes" in wanted and has_frees)
     names = _EventNames(trace)
     within = trace.unchecked_range(since, until)
-    for table in trace.iter_events(within, kinds, chunk=chunk, with_state=with_state):
-        yield names.table(table, wanted)
+    tables = trace.iter_events(within, kinds, chunk=chunk, with_state=with_state)
+    return (names.table(table, wanted) for table in tables)
 
 
 def node_type_names(trace: RecordedTrace, numbers: npt.NDArray[np.integer[Any]]) -> Any:

@@ -15,13 +15,11 @@ from typing import Any
 from .. import _replay
 from ..errors import TraceError
 from .json_text import json_object
-from .names import device_name
+from .names import BEFORE_RECORDING, NO_STACK, device_name
 from .source_code import UserCode
 
 LEAST_POINTS = 5
 """With fewer, nothing is said to grow."""
-NO_STACK = "(no Python stack)"
-BEFORE_RECORDING = "before the recording"
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,9 @@ ROLES_SHOWN = (
     "unknown",
 )
 """In the order in which tables have them."""
+BEFORE_RECORDING = "before the recording"
+"""What stands for the stack of blocks that were there when the recording began."""
+NO_STACK = "(no Python stack)"
 
 
 def counted(count: int, noun: str) -> str:

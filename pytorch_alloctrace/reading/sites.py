@@ -23,6 +23,7 @@ import numpy.typing as npt
 from .. import _replay
 from ..errors import TraceError
 from .modules import MODULE, OUTSIDE, ModuleNames, module_depth
+from .names import BEFORE_RECORDING, NO_STACK
 from .source_code import UserCode, can_be_opened, package_of
 from .table import Table, maxima, sums, texts
 
@@ -99,9 +100,6 @@ class SiteBytes:
     """The part of `bytes` that backward allocated for this line."""
 
 
-BEFORE_RECORDING = "before the recording"
-"""What stands for the stack of blocks that were there when the recording began."""
-NO_STACK = "(no Python stack)"
 _CELL_MAGIC = "get_ipython().run_cell_magic("
 _LAUNCHER = re.compile(r".*[/\\](?:bin|Scripts)[/\\][^/\\]+$")
 

@@ -66,10 +66,10 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True)]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table as a DataFrame. Columns with missing values have pandas' nullable types."""
+        """Return a copy as a DataFrame. Columns with missing values have pandas' nullable types."""
         import pandas as pd
 
-        return pd.DataFrame({name: _series(name, column) for name, column in self.columns.items()}, copy=False)
+        return pd.DataFrame({name: _series(name, column) for name, column in self.columns.items()}, copy=True)
 
 
 def sums(groups: npt.NDArray[np.int64], values: Column, count: int) -> npt.NDArray[np.int64]:

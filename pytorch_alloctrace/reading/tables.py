@@ -15,7 +15,7 @@ from .event_tables import node_type_names
 from .names import ROLES, ROLES_SHOWN, device_name
 from .positions import Position
 from .recorded import RecordedTrace
-from .replay import BLOCK_COLUMNS, ENDS, LIVE_COLUMNS, MEASURES, NEED_SEGMENTS, SEGMENT_COLUMNS
+from .replay import BLOCK_COLUMNS, ENDS, LIVE_COLUMNS, MEASURES, NEED_SEGMENTS, SEGMENT_COLUMNS, STACK_COLUMNS
 from .sites import BLOCK_SITE_COLUMNS, StackIndex, describe_stacks
 from .table import BLOCK_STATES, Table
 from .timeline import intervals
@@ -23,9 +23,7 @@ from .timeline import intervals
 TEXT = pd.Series([""]).dtype
 """What pandas makes of text: a dtype of its own since pandas 3, object before."""
 ROLE = pd.CategoricalDtype([*ROLES])
-STACK_TOTALS = (
-    *("stack_id", "allocations", "total_bytes", "live_bytes", "live_blocks", "largest_bytes", "live_backward_bytes"),
-)
+STACK_TOTALS = STACK_COLUMNS[:-1]
 """The columns of `stack_totals`."""
 _NOT_INT64: dict[str, Any] = {
     **dict.fromkeys(("device", "segment_type", "node_type", "name", "kind", "uuid", "pci_address"), TEXT),

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .names import device_name
-from .replay import MEASURES, Replay, external_fragmentation
+from .replay import Replay, external_fragmentation
 from .table import Table, texts
 
 MEASURED = 60_000
@@ -92,6 +92,3 @@ def in_range(table: Any, since_ns: int | None, until_ns: int | None) -> npt.NDAr
     if until_ns is not None:
         is_inside &= begins <= until_ns
     return is_inside
-
-
-__all__ = ["MEASURED", "MEASURES", "POINTS", "device_timeline", "driver_samples", "in_range", "intervals"]

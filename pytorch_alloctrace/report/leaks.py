@@ -167,7 +167,7 @@ def _rising_sentences(leak: Leak, when: str) -> list[str]:
     return [
         "Blocks of this line are freed in time, but ever more are alive at once: "
         f"{units.number(leak.blocks_at_onset)} early on, {now}.",
-        f"{_certain(leak)}: more are made than let go of, all through the run.",
+        f"{_certain(leak)}: more are allocated than freed, all through the run.",
     ]
 
 
@@ -206,7 +206,7 @@ def _counted_in(verdict: LeakVerdict, names: SiteNames) -> str:
         return f"{units.counted(verdict.units, 'step')} judged"
     if verdict.loop is not None:
         where = f"{verdict.loop.function} ({names.file(verdict.loop.filename)})"
-        return f"{units.counted(verdict.units, 'iteration')} of {where} judged, for want of steps"
+        return f"{units.counted(verdict.units, 'iteration')} of {where} judged, since the trace has no steps"
     return "no steps in the trace, and no loop to be seen: judged by allocations"
 
 
@@ -297,13 +297,13 @@ def _sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> None:
 def explanation(leak: Leak) -> str:
     """What to look for at the line."""
     if leak.kind == RISING:
-        return "What this line makes waits longer and longer for whoever lets go of it: make less, or bound the queue."
+        return "Blocks of this line are made faster than they are freed: slow down what makes them, or cap the queue."
     if leak.kind == GROWING:
-        return "This line makes the larger buffer from the last one and something new: clear it at times, or bound it."
+        return "This line makes the larger buffer from the last one: clear it periodically, or cap its size."
     keepers = "a list, an attribute, a closure, an autograd graph"
     allocates = "allocates the blocks" if leak.line == leak.sites[0].site else "calls what allocates the blocks"
     if leak.holder is not None:
-        return f"This line {allocates}: clear what holds them at times, or bound it."
+        return f"This line {allocates}: clear the holder periodically, or cap its size."
     return f"This line {allocates}; a reference keeps them: {keepers}."
 
 

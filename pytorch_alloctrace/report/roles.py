@@ -1,6 +1,4 @@
-"""Roles as text: how a role is known, and how much was allocated for what. JSON has an object for each role,
-CSV is a table: see `analysis.usage.roles`.
-"""
+"""Roles as text: whether a role was recorded or inferred, and how much was allocated for each."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ _LEAST_SHARE = 0.01
 def roles_sentence(shares: RoleShares, total: int) -> str:
     """All roles that have a share worth a mention: "parameters 2.13 MiB, activations 768 KiB (inferred)"."""
     if not shares.are_known:
-        return "What it is for is unknown: nothing in the trace says so."
+        return "Role unknown (not recorded)."
     shown = [part for part in shares.roles if part.bytes >= _LEAST_SHARE * total]
     rest = sum(part.bytes for part in shares.roles) - sum(part.bytes for part in shown)
     parts = [_part(part) for part in shown] + ([f"more {units.size(rest)}"] if rest else [])

@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..reading.names import NO_STACK
 from ..reading.recorded import RecordedTrace
-from ..reading.sites import NO_STACK, Frame, Site, SiteBytes
+from ..reading.sites import Frame, Site, SiteBytes
 from . import units
 
 if TYPE_CHECKING:

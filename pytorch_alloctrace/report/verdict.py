@@ -158,7 +158,7 @@ def write_findings(found: Sequence[Finding], screen: Screen, names: SiteNames) -
 
 
 def _minor_leaks(found: Sequence[Finding], screen: Screen) -> None:
-    """In grey, a line or two each: they must not look like what matters."""
+    """Write minor leaks dimmed, a line or two each."""
     if found:
         screen.blank()
     for finding in found:

@@ -47,7 +47,9 @@ def _write_head(device: str, check: Check, screen: Screen) -> None:
 def card_in_words(card: Card, *, is_known: bool) -> str:
     """ "a device of 80.0 GiB, 500 MiB of it outside torch"; is_known: whether what is outside is."""
     outside = f"{units.size(card.outside)} of it outside torch{'' if is_known else ' (assumed)'}"
-    return "a device without end" if card.memory is None else f"a device of {units.size(card.memory)}, {outside}"
+    return (
+        "a device of unlimited memory" if card.memory is None else f"a device of {units.size(card.memory)}, {outside}"
+    )
 
 
 def _write_outcome(one: Outcome, screen: Screen, names: SiteNames) -> None:

@@ -105,7 +105,7 @@ def test_what_is_no_recording_is_one_line(tmp_path: Path) -> None:
                 assert why in error and error.count("\n") == 1
         finally:
             sleeper.kill()
-    for options, why in ((["--every", "0"], "no time between looks"), (["other"], "give one trace")):
+    for options, why in ((["--every", "0"], "is not a number of seconds"), (["other"], "give one trace")):
         assert why in run_analyze(tmp_path, "live", "text", *options, status=Exit.BAD_INPUT)
 
 

@@ -199,8 +199,6 @@ PYBIND11_MODULE(_replay, module) {
   module.attr("MINIMUM_BLOCK") = kMinimumBlock;
   module.attr("SMALL_REQUEST") = kSmallRequest;
   module.attr("SMALL_SEGMENT") = kSmallSegment;
-  module.attr("LEAST_OWN_SEGMENT") = kLeastOwnSegment;
-  module.attr("DEFAULT_LARGE_SEGMENT") = kDefaultLargeSegment;
   module.attr("LEAST_SPLIT_SIZE") = kLeastSplitSize;
   py::class_<AllocatorSettings>(module, "AllocatorSettings")
       .def(py::init([](const std::string& json) {

@@ -21,14 +21,14 @@ struct DeviceTimeline {
   std::int32_t device_type, device_index;
   bool reports_segments, is_used;
   MemoryTimeline::Peak allocated_peak, reserved_peak;
-  std::uint64_t most_requested, most_blocks;
+  std::uint64_t most_requested;
 };
 
 DeviceTimeline device_timeline(const DeviceMemory& memory, const MemoryTimeline& timeline) {
   return {memory.device_type(),      memory.device_index(),
           memory.reports_segments(), !memory.is_untouched() || memory.history().unmatched_frees > 0,
           timeline.allocated_peak(), timeline.reserved_peak(),
-          timeline.most(kRequested), timeline.most(kBlocks)};
+          timeline.most(kRequested)};
 }
 
 using Lines = py::array_t<std::uint32_t, py::array::c_style | py::array::forcecast>;
@@ -219,8 +219,7 @@ void define_results(py::module_& module) {
       .def_readonly("is_used", &DeviceTimeline::is_used)
       .def_readonly("allocated_peak", &DeviceTimeline::allocated_peak)
       .def_readonly("reserved_peak", &DeviceTimeline::reserved_peak)
-      .def_readonly("most_requested", &DeviceTimeline::most_requested)
-      .def_readonly("most_blocks", &DeviceTimeline::most_blocks);
+      .def_readonly("most_requested", &DeviceTimeline::most_requested);
   py::class_<ReplayFindings::Item>(module, "Disagreement")
       .def_readonly("seq", &ReplayFindings::Item::sequence)
       .def_readonly("device", &ReplayFindings::Item::device)

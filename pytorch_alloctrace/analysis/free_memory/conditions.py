@@ -32,7 +32,7 @@ import numpy.typing as npt
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers
 from ...reading.table import PENDING_FREE, Table, sums
-from ..allocation_share import Work
+from ..allocation_share import AllocationShare
 from ..walk import Visit, Walk
 from .fragmentation import Fragmentation, fragmentation_at
 
@@ -95,7 +95,7 @@ class ConditionEvidence:
             return
         # The share of the device's work that was done by the end of each interval.
         ends = np.append(self.timeline["time_ns"][1:], trace.end_ns)
-        self.done = Work(trace, device).share_until(ends)
+        self.done = AllocationShare(trace, device).share_until(ends)
         if (at := self._of_fragmentation()) is not None:
             self.fragmentation = walk.visit(at + 1, partial(fragmentation_at, trace, at, device=device))
         waiting = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
@@ -149,7 +149,7 @@ def _is_notable(amount: int, of: int) -> bool:
 
 
 def _fragmentation(evidence: ConditionEvidence) -> Iterator[Condition]:
-    if evidence.fragmentation is None:
+    if evidence.fragmentation is None or evidence.fragmentation.is_folded:
         return
     trace, device, worst = evidence.trace, evidence.device, evidence.fragmentation.result
     at = worst.at
@@ -196,7 +196,7 @@ def _pending_blocks(trace: RecordedTrace, until: int, device: str) -> Table:
 
 
 def _pending(evidence: ConditionEvidence) -> Iterator[Condition]:
-    if evidence.pending is None:
+    if evidence.pending is None or evidence.pending.is_folded:
         return
     blocks, reserved = evidence.pending.result, int(evidence.values("reserved_bytes_max").max())
     # In older traces an interval may end between the two events of an ordinary free; and borders are exact to some

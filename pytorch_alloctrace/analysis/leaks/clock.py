@@ -22,7 +22,7 @@ from ...errors import PositionError
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame
-from ..allocation_share import Work
+from ..allocation_share import AllocationShare
 
 LEAST_STEPS = 7
 """Fewer steps prove nothing: three births in a row, after the first step, are not yet a habit."""
@@ -58,9 +58,9 @@ class Clock:
     that goes round a loop, or the last of all. Not the end of the trace: a function that returns frees its locals, so
     that a leak into a local list would be gone at the end of every program that has a main()."""
     ends: Times
-    """Event numbers, rising, and"""
+    """Event numbers, ascending."""
     counts: Times
-    """the time that it was with each: units since the beginning."""
+    """Time at each of `ends`, in units since the beginning."""
     whole: bool
     """Whether a birth counts to its unit as a whole: in steps and iterations."""
     first: int = 0
@@ -124,7 +124,7 @@ class Clocks:
     def __init__(self, trace: RecordedTrace, device: str) -> None:
         self._trace = trace
         self._device = device
-        self._work = Work(trace, device)
+        self._work = AllocationShare(trace, device)
         self._steps = trace.positions.step_ends
         self._ordinals = trace.positions.ordinals
 

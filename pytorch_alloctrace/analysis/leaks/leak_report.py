@@ -63,7 +63,7 @@ class LeakReport:
 
 def leak_report(trace: RecordedTrace, device: str | None, within: Range | None) -> LeakReport:
     """Judge one device or all. within: only the steps in these events. Raises PositionError if there are none."""
-    devices = trace.devices if device is None else [device]
+    devices = [name for name in trace.devices if device in (None, name)]
     return LeakReport({name: find_leaks(trace, name, within) for name in devices}, trace)
 
 

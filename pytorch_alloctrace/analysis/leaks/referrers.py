@@ -1,10 +1,10 @@
-"""What holds the blocks of a leak: its blocks, joined by their addresses with what the recorder's looks found.
+"""What refers to the blocks of a leak: its blocks, joined by address with what the recorder's object scans found.
 
-A look says what an object of the program held at one moment: so many pieces of memory, some of them at addresses that
-it names. Of the blocks of a leak that were live at that moment, an object holds as many as the share of its addresses
-at which they are, times its count. It is named if these are most of them; if it takes several to hold most, they are;
-else nothing is said. The last look at which most of the blocks are held by something counts: at the end of a run
-main() may have returned, and nothing holds them any more. For the same reason garbage counts only where no look has
+A scan records what an object of the program held at one moment: so many pieces of memory, some of them at addresses
+that it names. Of the blocks of a leak that were live at that moment, an object holds as many as the share of its
+addresses at which they are, times its count. It is named if these are most of them; if it takes several to hold most,
+they are; else nothing is said. The last scan at which most of the blocks are held by something counts: at the end of a
+run main() may have returned, and nothing holds them any more. For the same reason garbage counts only where no scan has
 found anything else: an object in a cycle that main() has just left was in a variable all the time before.
 """
 
@@ -33,9 +33,9 @@ SEVERAL = 3
 LEAST = 0.15
 """The least share of each of them."""
 _LOOKS = 6
-"""So many looks are asked, the last first."""
+"""Most object scans that are examined, the last one first."""
 _SOME = 3
-"""Blocks of a leak that must be live at a look."""
+"""Blocks of a leak that must be live at a scan."""
 
 
 def with_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak]:

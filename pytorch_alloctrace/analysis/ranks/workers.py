@@ -41,7 +41,7 @@ def available_cores() -> int:
 
 
 class Workers:
-    """So many processes, each started when it is first needed. A context manager that ends them."""
+    """Worker processes, each started when it is first needed. A context manager that ends them."""
 
     def __init__(self, count: int) -> None:
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...reading.names import ROLES, ROLES_SHOWN
+from ...reading.names import BEFORE_RECORDING, ROLES, ROLES_SHOWN
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import LIVE_COLUMNS
-from ...reading.sites import BEFORE_RECORDING, BY, describe_stacks, groups_stacks, sites_of_blocks
+from ...reading.sites import BY, describe_stacks, groups_stacks, sites_of_blocks
 from ...reading.table import Table, maxima, sums, texts
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = PHASES = ("forward", "backward", "optimizer", "other")

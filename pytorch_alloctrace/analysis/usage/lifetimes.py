@@ -203,7 +203,7 @@ def site_lifetimes(
     since: Position | None = None,
     until: Position = "end",
 ) -> pd.DataFrame:
-    """The columns of `RecordedTrace.sites` and of names, and averages per measured step (<NA> without steps):
+    """Return SITE_TOTALS and NAME_COLUMNS, and averages per measured step (<NA> without steps):
 
     allocations_per_step; bytes_per_step: requested; churn_bytes_per_step: those that are no longer live at the end of
     their step; retained_bytes_per_step: those that forward allocated and backward freed; backward_bytes_per_step: those

@@ -23,7 +23,7 @@ _TIMELINE_POINTS = 2000
 _FEW = 200_000
 """Requests of a trace that are run under more orders of addresses."""
 UNLIMITED = 1 << 40
-"""Bytes of a device without end, by which ranges of addresses are made."""
+"""Memory of a device that is assumed unlimited, in bytes: ranges of addresses are drawn from it."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Card:
     """A device to run on. In bytes."""
 
     memory: int | None
-    """All of it; None: without end."""
+    """Total memory; None: unlimited."""
     outside: int
-    """What torch does not get of it."""
+    """Memory that is not available to torch."""
 
     @property
     def capacity(self) -> int | None:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ...reading.names import NO_STACK
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import NO_STACK, Frame
+from ...reading.sites import Frame
 from ..site_names import printable
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
