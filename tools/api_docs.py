@@ -52,8 +52,8 @@ of that name. A **range** is everything after `since`, up to and including `unti
 `"module"`.
 """
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "observe", "pluggable_library")
-IN_THE_PROGRAM = ("status", "holders", "tensors", "changes", "footprint")
-READING = ("load", "load_ranks", "compare", "plot_timeline", "diagnose")
+IN_THE_PROGRAM = ("status", "holders", "tensors", "changes", "footprint", "diagnose")
+READING = ("load", "load_ranks", "compare", "plot_timeline")
 FILES = ("finish", "fold", "convert")
 TRACE = {
     "The file": (
@@ -111,6 +111,169 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Table, "`Fragmentation.segments` and its other tables"),
 )
 """Classes whose instances the interface hands out, and where."""
+
+
+EXAMPLES = {
+    "Recording": """
+        import torch
+
+        import pytorch_alloctrace as alloctrace
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = torch.nn.Linear(1024, 1024, device=device)
+        losses = []
+
+        def train(steps):
+            for _ in range(steps):
+                loss = model(torch.randn(512, 1024, device=device)).square().mean()
+                losses.append(loss)  # a leak: keeps the tensors of its graph
+                alloctrace.step()
+
+        alloctrace.enable("run.alloctrace")
+        alloctrace.observe(model)  # the trace gets the names of its parameters
+        train(20)
+        alloctrace.mark("trained")
+        with alloctrace.region("validation"):
+            model(torch.randn(512, 1024, device=device))
+        print(alloctrace.is_enabled())  # True
+        print(alloctrace.disable())  # run.alloctrace, with its folder
+        if torch.backends.cuda.is_built():
+            print(alloctrace.pluggable_library())  # the file for torch.cuda.memory.CUDAPluggableAllocator
+        """,
+    "Session": """
+        session: alloctrace.Session = alloctrace.enable("short.alloctrace")
+        print(session.path, session.devices)
+        losses.clear()
+        train(10)
+        session.flush()  # everything up to here is in the file now
+        session.snapshot()  # and the blocks of the CUDA allocator; False if nothing uses CUDA
+        print(session.load().peak().bytes)  # the peak so far; the recording goes on
+        print(session.diagnose())  # the verdict so far, as text
+        session.stop()
+        print(session.is_recording)  # False
+        """,
+    "In the program": """
+        with alloctrace.enable("watched.alloctrace"):
+            with alloctrace.changes() as step_changes:
+                train(1)
+            print(step_changes)  # the tensors that the step left behind, with names and lines
+            print(alloctrace.status())  # numbers for a logger: events, bytes, leaks
+            print(alloctrace.diagnose())  # the verdict so far, as text
+        train(1)
+        since: alloctrace.Changes = alloctrace.changes()
+        print(since.bytes)  # growth since the previous call: 4194308
+        held: alloctrace.Holders = alloctrace.holders(losses[0])
+        print(held)  # losses[0], and that losses is a global variable of train.py
+        print(alloctrace.tensors().head())  # the five largest tensors
+        sizes: alloctrace.Footprint = alloctrace.footprint(model)
+        print(sizes.parameters)  # 4198400
+        """,
+    "Reading": """
+        trace: alloctrace.Trace = alloctrace.load("run.alloctrace")
+        shorter = alloctrace.load("short.alloctrace")
+        print(alloctrace.compare(shorter, trace, at="end"))  # the line that holds more after 20 steps than after 10
+        alloctrace.plot_timeline(trace.timeline()).savefig("memory.png")
+        ranks: alloctrace.Ranks = alloctrace.load_ranks(["run.alloctrace", "short.alloctrace"])  # or a folder
+        print(ranks.verdict())  # which rank differs, and where
+        """,
+    "Files": """
+        folded = alloctrace.fold("run.alloctrace", "small.alloctrace", until="step:10")
+        print(folded.events)  # the number of events that are only in sums now
+        finished = alloctrace.finish("run.alloctrace")  # for recordings that were killed
+        print(finished.was_ended)  # True: this recording was not killed
+        converted = alloctrace.convert("snapshot.pickle")  # from torch.cuda.memory._dump_snapshot
+        print(converted.trace)  # snapshot.alloctrace
+        """,
+    "The file": """
+        print(trace.path, trace.header["program"], trace.header["torch"])
+        print((trace.end_ns - trace.begin_ns) / 1e9)  # seconds
+        integrity: alloctrace.Integrity = trace.integrity
+        print(integrity.whole)  # True: nothing is missing
+        print(trace.devices)  # ["cpu"], or with a GPU ["cuda:0", "cpu"]
+        print(trace.hardware())  # a row for each GPU
+        print(trace.threads())  # a row for each thread that allocated or freed
+        allocations = trace.events(kinds=["alloc"], until="step:0")
+        innermost: alloctrace.Frame = trace.frames(allocations["stack_id"].iloc[-1])[0]
+        print(innermost.function, innermost.line, innermost.source)
+        """,
+    "Memory at a position, and what used it": """
+        print(trace.live("step:12"))  # a row for each live block
+        print(trace.blocks("peak"))  # and the free blocks of the CUDA allocator
+        print(trace.segments("peak"))  # none on the CPU
+        peak = trace.peak()
+        print(peak.bytes, peak.step)
+        print(trace.usage("peak", by="role"))  # parameters, activations, ...
+        print(trace.diff("step:0", "step:12").head())  # the lines that hold more after step 12
+        print(trace.annotate("train.py"))  # a row for each line of the file
+        """,
+    "Memory over time": """
+        trace.timeline(by="role").to_csv("timeline.csv")
+        print(trace.driver_memory())  # the memory of the whole device, by the driver
+        print(trace.steps()["live_bytes"])  # grows by what each step leaves behind
+        print(trace.marks(peaks=True))  # "trained", and "validation" with its peak
+        """,
+    "What is wrong, and what would help": """
+        print(trace.diagnose())  # the verdict, as text
+        print(trace.leaks().to_frame())  # the line that fills losses
+        print(trace.fragmentation("peak").external_fragmentation)  # 0.0 to 1.0
+        print(trace.verify().ok)  # True: the trace agrees with itself
+        for oom in trace.ooms():  # failed allocations
+            print(oom, trace.settings_that_help(oom))
+        try:
+            print(trace.what_if(["expandable_segments:True"]).to_frame())  # the same run under another setting
+            print(trace.fit().to_frame())  # the smallest GPU memory that the run fits on
+        except alloctrace.NotPredictableError as error:
+            print(error)  # the run used no GPU
+        """,
+    "Other formats": """
+        trace.report().write("report.html")
+        trace.export("run.speedscope.json", to="speedscope", at="peak")  # for https://speedscope.app
+        """,
+    "LeakReport": """
+        report: alloctrace.LeakReport = trace.leaks()
+        print(report.conclusive)  # True: the trace was long enough, and complete
+        for leak in report.leaks:
+            print(leak.line.line, leak.rate, leak.unit, leak.holder)  # bytes per step, and that losses holds them
+        print(report.verdicts[trace.devices[0]])  # of one device
+        report.to_frame().to_csv("leaks.csv")
+        """,
+    "Errors": """
+        import os
+        import warnings
+
+        warnings.simplefilter("error", alloctrace.IncompleteTraceWarning)  # stop at a damaged trace
+        try:
+            alloctrace.enable("run.alloctrace")
+        except (alloctrace.SessionError, alloctrace.RecorderUnavailableError) as error:
+            print(error)  # the file exists already; the program goes on
+        try:
+            alloctrace.load("small.alloctrace").live("step:2")
+        except alloctrace.FoldedError as error:
+            print(error)  # only sums are left of step 2
+        except alloctrace.PositionError as error:
+            print(error)  # the run ended before step 2
+        try:
+            alloctrace.load("run.alloctrace", user_paths=["elsewhere"])
+        except (alloctrace.TraceError, alloctrace.UserPathError) as error:
+            print(error)  # no file of the trace is in elsewhere
+        try:
+            trace.what_if(["expandable_segments:perhaps"])
+        except (alloctrace.SettingError, alloctrace.NotPredictableError) as error:
+            print(error)  # neither True nor False
+        try:
+            trace.report().write("train.py/report.html")
+        except alloctrace.ReportError as error:
+            print(error)  # train.py is no folder
+        try:
+            alloctrace.load_ranks(["run.alloctrace", "short.alloctrace"], scheduler=os.environ.get("DASK_SCHEDULER"))
+        except (alloctrace.MissingPackageError, alloctrace.SchedulerError) as error:
+            print(error)  # dask is not installed, or the scheduler does not answer
+        except alloctrace.AlloctraceError as error:
+            print(error)  # any other
+        """,
+}
+"""Examples by section title. Together they are one program, in the order of the page; each uses every name that its
+section lists."""
 
 
 def first_paragraph(text: str | None) -> str:
@@ -173,8 +336,10 @@ def members(kind: type) -> Iterator[tuple[str, str]]:
 def page() -> str:
     lines = [INTRODUCTION]
 
-    def section(title: str, text: str = "") -> None:
-        lines.append(f"\n## {title}\n" + (f"\n{text}\n" if text else ""))
+    def section(title: str, text: str = "", level: str = "##") -> None:
+        lines.append(f"\n{level} {title}\n" + (f"\n{text}\n" if text else ""))
+        if title in EXAMPLES:
+            lines.append(f"```python\n{textwrap.dedent(EXAMPLES[title]).strip()}\n```\n")
 
     def entry(code: str, text: str) -> None:
         lines.append(f"- `{code}`\n" + (textwrap.indent(textwrap.fill(text, 118), "  ") + "\n" if text else ""))
@@ -198,7 +363,7 @@ def page() -> str:
     section("Trace", first_paragraph(alloctrace.Trace.__doc__))
     entries = {re.match(r"\w+", code)[0]: (code, text) for code, text in members(alloctrace.Trace)}  # type: ignore[index]
     for task, names in TRACE.items():
-        lines.append(f"\n### {task}\n")
+        section(task, level="###")
         for name in names:
             entry(*entries.pop(name))
     assert not entries, f"members of a trace without a task: {', '.join(entries)}"
