@@ -34,7 +34,7 @@ class Diagnose(TraceCommand):
         parser.add_markdown()
         parser.add_top(_ROWS)
         parser.add_code()
-        parser.notes = "Sizes are those that the program requested. docs/json.md has the fields of --json.\n"
+        parser.notes = "Sizes are those that the program requested. docs/json.md has the fields of\n--json.\n"
 
     def run(self, query: Query) -> Exit:
         summary = summarize(query.trace, top=query.rows(_ROWS), devices=query.options.device)

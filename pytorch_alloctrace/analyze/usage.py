@@ -8,7 +8,7 @@ import os
 from ..analysis.usage.annotation import annotate
 from ..analysis.usage.lifetimes import Lifetimes, range_lifetimes, whole_lifetimes
 from ..analysis.usage.ranges import ranges_between
-from ..analysis.usage.roles import range_role_totals, whole_role_totals
+from ..analysis.usage.role_totals import range_role_totals, whole_role_totals
 from ..reading.positions import Position
 from ..reading.sites import BY
 from ..report.annotation import write_annotation

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich.text import Text
 
 from ..analysis.usage.roles import RoleBytes, RoleShares
@@ -14,6 +13,9 @@ from . import units
 from .screen import ENTRY_BAR, Screen
 from .tables import rows
 from .units import Span
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MANY = {
     "parameter": "parameters",

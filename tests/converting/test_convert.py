@@ -227,6 +227,7 @@ def test_the_command(write: Write, tmp_path: Path) -> None:
     data = json.loads(run_analyze(tmp_path, "convert", "snapshot.pickle", "--json"))
     device = ["cuda:0"]
     rest = {"devices": device, "mid_run": device, "frames": True, "faults": 0, "skipped": {}}
+    assert data.pop("format") == "pytorch_alloctrace.convert" and data.pop("format_version") == 1
     assert data == {"trace": "snapshot.alloctrace", "events": 20, **rest}
     for arguments, says in (
         (["convert", "nothing.pickle"], "No such file"),

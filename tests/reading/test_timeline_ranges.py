@@ -50,7 +50,7 @@ def trace(folder: Path) -> alloctrace.Trace:
 def shown(folder: Path, *arguments: str, points: int = SPANS, device: str = "cpu") -> pd.DataFrame:
     """The intervals that the command line gives for a range."""
     words = ("timeline", "run.alloctrace", "--points", str(points), "--device", device, *arguments, "--json")
-    return pd.DataFrame(json.loads(run_analyze(folder, *words)))
+    return pd.DataFrame(json.loads(run_analyze(folder, *words))["rows"])
 
 
 def spans(folder: Path, *arguments: str, device: str = "cpu") -> list[int]:

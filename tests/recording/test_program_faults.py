@@ -242,7 +242,7 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
     process = run_program(
         """
         import sys, threading, torch, pytorch_alloctrace as alloctrace
-        from pytorch_alloctrace.recording import looks
+        from pytorch_alloctrace.recording import object_scans
         stop = threading.Event()
         def work(number):
             held = []
@@ -256,7 +256,7 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
         rounds, sizes = int(sys.argv[1]), []
         for number in range(rounds):
             # A look is Python, which gets one turn in nine here: with one in each the test would take minutes.
-            looks.AT_END = 0.0 if number % 8 else 0.5
+            object_scans.AT_END = 0.0 if number % 8 else 0.5
             alloctrace.enable(f"{number % 4}.alloctrace", overwrite=True)
             alloctrace.disable()
             if number in (rounds // 3, rounds - 1): sizes.append(resident())

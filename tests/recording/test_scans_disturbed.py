@@ -15,9 +15,10 @@ faulthandler.dump_traceback_later(300, exit=True)
 import gc, signal, sys, threading, time, torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.objects import look as scanning
-from pytorch_alloctrace.recording import looks
-looks.FIRST, looks.LATER, looks.FREE, looks.POLL, looks.POLL_SHARE = 1, 0.0, 1e9, 0.001, 0.0
-looks.LONGEST = 0.004
+from pytorch_alloctrace.recording import object_scans
+object_scans.FIRST, object_scans.LATER, object_scans.FREE = 1, 0.0, 1e9
+object_scans.POLL, object_scans.POLL_SHARE = 0.001, 0.0
+object_scans.LONGEST = 0.004
 
 session = alloctrace.enable("run.alloctrace", devices=("cpu",))
 """

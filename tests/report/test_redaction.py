@@ -11,8 +11,7 @@ import pytest
 from worded_traces import Worded
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.report.page import moments as bounds
-from pytorch_alloctrace.report.page import what_if
+from pytorch_alloctrace.report.page import moments, what_if
 from pytorch_alloctrace.report.page.columns import unpacked
 from pytorch_alloctrace.report.page.names import RedactedNames, Redaction
 
@@ -51,7 +50,7 @@ def redacted_page(trace: Path) -> str:
 @pytest.fixture(autouse=True)
 def _small_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 5_000)  # a few settings, not all
-    monkeypatch.setattr(bounds, "_SMALL", dataclasses.replace(bounds._SMALL, maps=2))
+    monkeypatch.setattr(moments, "_SMALL", dataclasses.replace(moments._SMALL, maps=2))
 
 
 @pytest.mark.parametrize(

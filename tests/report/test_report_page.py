@@ -32,13 +32,12 @@ from shared_recordings import record_once, record_report
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import ReportError
 from pytorch_alloctrace.reading.replay import MEASURES
-from pytorch_alloctrace.report.page import bounds, document, what_if
-from pytorch_alloctrace.report.page.bounds import Bounds
+from pytorch_alloctrace.report.page import moments, what_if
 from pytorch_alloctrace.report.page.columns import Columns, unpacked
-from pytorch_alloctrace.report.page.holdings import holdings_of, packed_holdings, runs
-from pytorch_alloctrace.report.page.names import PageStacks
-from pytorch_alloctrace.report.page.redaction import Redaction
-from pytorch_alloctrace.report.page.report import Report
+from pytorch_alloctrace.report.page.maps import holdings_of, packed_holdings, runs
+from pytorch_alloctrace.report.page.moments import Bounds
+from pytorch_alloctrace.report.page.names import PageStacks, Redaction
+from pytorch_alloctrace.report.page.report import Report, asset, document
 from pytorch_alloctrace.report.page.sources import checksum
 from pytorch_alloctrace.report.site_names import SiteNames
 
@@ -54,7 +53,7 @@ def trace() -> alloctrace.Trace:
 @pytest.fixture(scope="module")
 def report(trace: alloctrace.Trace) -> Report:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "_SMALL", dataclasses.replace(bounds._SMALL, maps=8))
+        patch.setattr(moments, "_SMALL", dataclasses.replace(moments._SMALL, maps=8))
         made = trace.report()
         assert made.html  # is made here
     return made
@@ -122,7 +121,7 @@ def test_of_very_many_devices_those_with_the_most_memory_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 10)
-    monkeypatch.setattr(bounds, "_SMALL", dataclasses.replace(bounds._SMALL, maps=2, devices=3))
+    monkeypatch.setattr(moments, "_SMALL", dataclasses.replace(moments._SMALL, maps=2, devices=3))
     path = tmp_path / "many.alloctrace"
     path.write_bytes(steps_of_many_devices(10, devices=12))
     trace = alloctrace.load(path)
@@ -197,7 +196,7 @@ def test_nothing_of_a_trace_is_html_or_may_run(page: Page) -> None:
     assert "somebody" not in page.text and "window.broken" not in page.text
     assert any("</script><script>" in text for text in page.data["texts"])
     assert any("<b>bold</b>" in mark[0] for mark in page.data["positions"]["marks"])
-    made = document.document("</title><script>alert(1)</script>", "")
+    made = document("</title><script>alert(1)</script>", "")
     assert "<script>alert(1)" not in made
     assert html.escape("</title><script>alert(1)</script>") in made
     # Only the page's own script and style may run.
@@ -212,7 +211,7 @@ def test_nothing_of_a_trace_is_html_or_may_run(page: Page) -> None:
 
 def test_a_redacted_page_tells_less(trace: alloctrace.Trace, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 20_000)  # a few settings, not all
-    monkeypatch.setattr(bounds, "_SMALL", dataclasses.replace(bounds._SMALL, maps=3))
+    monkeypatch.setattr(moments, "_SMALL", dataclasses.replace(moments._SMALL, maps=3))
     redacted = Page(trace.report(redact=True).html)
     said = json.dumps(redacted.data) + redacted.text.split("<style>")[0]
     assert redacted.data["redacted"]
@@ -282,9 +281,9 @@ def test_in_a_notebook_it_is_a_frame_of_its_own(report: Report) -> None:
 
 def test_the_assets_are_those_of_the_sources() -> None:
     for name in ("report.js", "report.css"):
-        said = re.search(r"sources sha256:(\w+)", document.asset(name))
+        said = re.search(r"sources sha256:(\w+)", asset(name))
         assert said is not None and said[1] == checksum(WEB), f"{name} is not made of what is in {WEB}: run tools/web"
-    assert "MIT License" in document.asset("report.js") and "MIT License" in document.asset("THIRD_PARTY.txt")
+    assert "MIT License" in asset("report.js") and "MIT License" in asset("THIRD_PARTY.txt")
 
 
 def test_the_assets_are_installed_and_their_sources_are_not(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import groups_stacks
 from .composition import COMPOSITION_BY, composition_at
 from .lifetimes import site_lifetimes
-from .roles import role_totals
+from .role_totals import role_totals
 from .tree import tree_at
 
 USAGE_BY = (*COMPOSITION_BY, "call")

@@ -22,9 +22,9 @@ from pytorch_alloctrace.report.leaks import leak_data
 TRAINER = """
 import os, signal, sys, time, torch
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import looks
+from pytorch_alloctrace.recording import object_scans
 
-looks.AT_END = looks.FREE = looks.LONGEST = 60.0
+object_scans.AT_END = object_scans.FREE = object_scans.LONGEST = 60.0
 
 class Trainer:
     def __init__(self):
@@ -100,11 +100,12 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "sees_all"),
-    [("", True), ("looks.AT_END = 0.0", False), ("looks.Looks._write = len", False)],
+    [("", True), ("object_scans.AT_END = 0.0", False), ("object_scans.Looks._write = len", False)],
     ids=["time", "no time", "error"],
 )
 def test_verdict_reports_an_incomplete_final_scan(run_program, tmp_path: Path, setting: str, sees_all: bool) -> None:
-    program = TRAINER.replace("class Trainer:", f"looks.FREE = looks.SHARE = 0.0\n{setting}\nclass Trainer:", 1)
+    set_up = f"object_scans.FREE = object_scans.SHARE = 0.0\n{setting}\nclass Trainer:"
+    program = TRAINER.replace("class Trainer:", set_up, 1)
     run_program(program, "disabled")
     trace = load(tmp_path)
     assert trace._recorded.ending == {"reason": "disable"} | ({} if sees_all else {"last_look": "cut"})
@@ -175,7 +176,8 @@ def test_holders_are_encoded_as_the_format_describes(trained: Trained) -> None:
 def test_scan_adds_no_events(run_program, trained: Trained, tmp_path: Path) -> None:
     """Compare a program's allocations and frees with scans and without."""
     without = (
-        "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import looks\nlooks.FIRST = 1e18"
+        "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import object_scans\n"
+        "object_scans.FIRST = 1e18"
     )
     run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", without, 1), "returned")
     traces = [RecordedTrace(folder / "run.alloctrace") for folder in (trained("returned"), tmp_path)]
