@@ -24,12 +24,14 @@ from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnCard
 from pytorch_alloctrace.analysis.what_if.model import Card, Check
 from pytorch_alloctrace.analysis.what_if.prediction import Outcome, Refused, WhatIf
 from pytorch_alloctrace.analysis.what_if.settings import Setting
+from pytorch_alloctrace.converting.convert import Converted
 from pytorch_alloctrace.live.changes import Changes
 from pytorch_alloctrace.live.footprint import Footprint
 from pytorch_alloctrace.objects.holders import Holders
 from pytorch_alloctrace.reading.replay import Contradiction, Verification
 from pytorch_alloctrace.reading.sites import Site
 from pytorch_alloctrace.reading.table import Table
+from pytorch_alloctrace.reading.trace_files import Finished, Folded
 from pytorch_alloctrace.report.diagnosis import Diagnosis
 from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.page.report import Report
@@ -48,8 +50,8 @@ Sizes are integers of bytes and times integers of nanoseconds, both int64. A **p
 `"peak:reserved"`, an event number (the state after it), `"step:12"` (the end of that step), `"mark:NAME"`,
 `"region:NAME"`, `"region:NAME:end"`, `"12.5s"` (after the recording began) or a datetime; `"mark:NAME#3"` is the third
 of that name. A **range** is everything after `since`, up to and including `until`. A **device** is spelled as in torch:
-`"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups sites: `"line"`, `"function"`, `"file"`, `"stack"` or
-`"module"`.
+`"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups rows: `"line"`, `"function"`, `"file"`, `"stack"`,
+`"module"`, `"module:2"` or `"role"`; at a position also `"phase"`, `"age"` and, in `usage`, `"call"`.
 """
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "observe", "pluggable_library")
 IN_THE_PROGRAM = ("status", "holders", "tensors", "changes", "footprint", "diagnose")
@@ -104,7 +106,10 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Finding, "each of `trace.diagnose()`"),
     (Report, "`trace.report()`"),
     (Verification, "`trace.verify()`"),
-    (Contradiction, "in `Verification`"),
+    (Contradiction, "each of `Verification.differences` and `Verification.contradiction_list`"),
+    (Finished, "`alloctrace.finish()`"),
+    (Folded, "`alloctrace.fold()`"),
+    (Converted, "`alloctrace.convert()`"),
     (alloctrace.Integrity, "`trace.integrity`"),
     (alloctrace.Frame, "each of `trace.frames()`"),
     (Site, "a `site` of the values above"),
@@ -290,7 +295,9 @@ def signature(function: Callable[..., Any], name: str) -> str:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not has_star:
             shown.append("*")
             has_star = True
-        text = f"{parameter.name}: {parameter.annotation}"
+        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        has_star = has_star or stars == "*"
+        text = f"{stars}{parameter.name}: {parameter.annotation}"
         if parameter.default is not inspect.Parameter.empty:
             default = parameter.default
             text += f" = {default!r}".replace("'", '"')

@@ -25,10 +25,11 @@ formats. As long as the version stays the same, later versions of this package m
 remove any, and do not change their meaning. A program should check both fields and ignore unknown ones. The schema
 allows no further fields: validate with the schema of the same version of this package.
 
-Tables have their rows in `rows`, all of them unless `--top` is given or the field says otherwise. Sizes are integers of
-bytes. Fields whose name ends in `_ns` are nanoseconds, and shares are numbers from 0 to 1. A field is null if its value
-is unknown or does not apply; NaN and infinity do not occur. With `--all-frames` every object that has a `stack_id` also
-has `frames`. Warnings go to stderr, for instance that a trace is incomplete.
+A format that is one table has its rows in `rows`, others name each table; all rows are there unless `--top` is given or
+the field says otherwise. Sizes are integers of bytes. Fields whose name ends in `_ns` are nanoseconds, and shares are
+numbers from 0 to 1. A field is null if its value is unknown or does not apply; NaN and infinity do not occur. With
+`--all-frames` every object that has a `stack_id` also has `frames`. Warnings go to stderr, for instance that a trace is
+incomplete.
 
 ## Examples
 

@@ -72,3 +72,14 @@ def test_an_interval_that_ends_within_a_free_is_no_pending_memory(
 
     monkeypatch.setattr(trace, "timeline", within_a_free)
     assert "pending" not in {condition.kind for condition in find_conditions(trace, "cuda:0")}
+
+
+@pytest.mark.parametrize("name", ["pending", "fragmentation"])
+@pytest.mark.parametrize("share", [0.5, 0.98])
+def test_condition_whose_worst_position_is_folded_does_not_end_the_diagnosis(
+    traces: Path, name: str, share: float, tmp_path: Path
+) -> None:
+    whole = alloctrace.load(traces / f"{name}.alloctrace")
+    alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=int(whole.integrity.events * share))
+    folded = alloctrace.load(tmp_path / "f.alloctrace")
+    assert "folded" in str(folded.diagnose()).partition("\n")[0].lower()

@@ -292,3 +292,23 @@ def test_analyses_pay_for_no_names_of_blocks(trace: alloctrace.Trace, monkeypatc
     assert len(trace.leaks()) and trace.peak(since="step:3", until="step:9").bytes
     with pytest.raises(RuntimeError, match="names of sites"):
         trace.live()
+
+
+def test_writing_into_a_table_leaves_the_trace_as_it_is(trace: alloctrace.Trace) -> None:
+    for ask in (trace.steps, trace.driver_memory):
+        table = ask()
+        before = table.copy()
+        table.loc[:, table.columns[-1]] = 7
+        pd.testing.assert_frame_equal(ask(), before)
+
+
+def test_mistakes_raise_before_the_first_part_of_events(trace: alloctrace.Trace) -> None:
+    with pytest.raises(ValueError, match="events have no column"):
+        trace.events(chunk=10, columns=["nothing"])
+    with pytest.raises(ValueError, match="no events of kind"):
+        trace.events(chunk=10, kinds=["nothing"])
+
+
+def test_a_device_without_events_has_no_leaks(trace: alloctrace.Trace) -> None:
+    for name in trace._recorded.known_devices:
+        assert {leak.device for leak in trace.leaks(device=name).leaks} <= {name}

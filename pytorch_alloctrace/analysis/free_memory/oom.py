@@ -167,7 +167,7 @@ class OutOfMemory:
 
     @property
     def verdict(self) -> str:
-        """One of VERDICTS, by the rules of this module."""
+        """Why the request failed, such as "fragmented" or "full": one of those that docs/out-of-memory.md explains."""
         if self.most_possible is not None and self.segment_size > self.most_possible:
             return TOO_LARGE
         cached = self._cached_verdict()

@@ -85,7 +85,7 @@ class Fitting:
 
     @property
     def recommended(self) -> int:
-        """With `MARGIN`."""
+        """The smallest size plus 5 %, for other orders of the driver's addresses."""
         return int(self.smallest * (1 + MARGIN))
 
 

@@ -24,7 +24,7 @@ class Setting:
     """One setting, or several that belong together."""
 
     text: str
-    """As PYTORCH_ALLOC_CONF has it; `AS_RECORDED` for what the run had."""
+    """As PYTORCH_ALLOC_CONF has it; "as recorded" for the settings of the run."""
     values: dict[str, Any] = field(default_factory=dict, compare=False)
     """What it changes, as an event `config` has it."""
     fraction: float | None = None
@@ -32,7 +32,7 @@ class Setting:
 
     @property
     def json(self) -> str:
-        """For the model."""
+        """The setting as JSON, such as {"max_split_size": 134217728}; empty for "as recorded"."""
         return json.dumps(self.values) if self.values else ""
 
     def for_release(self, release: tuple[int, int]) -> Setting:
