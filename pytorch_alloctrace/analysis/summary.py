@@ -80,7 +80,7 @@ class DeviceSummary:
 
     device: str
     allocations: int
-    bytes_allocated: int
+    total_bytes: int
     """Everything that was ever requested."""
     peak: Holding
     end: Holding
@@ -196,7 +196,7 @@ class _DeviceParts:
         return DeviceSummary(
             device=device,
             allocations=int(end.stacks["allocations"].sum()),
-            bytes_allocated=int(end.stacks["total_bytes"].sum()),
+            total_bytes=int(end.stacks["total_bytes"].sum()),
             peak=at_end if self._at_peak is None else _holding(trace, self._at_peak.result, self._peak, top),
             end=at_end,
             growth=step_growth(trace, device),

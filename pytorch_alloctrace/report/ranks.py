@@ -386,7 +386,7 @@ def _header(comparison: Comparison, screen: Screen) -> None:
     assert run is not None
     summary = run.summaries[0]
     ranks = units.counted(run.world_size or len(run.summaries), "rank")
-    hosts = len({one.host for one in run.summaries})
+    hosts = len({one.host for one in run.summaries if one.host})
     where = "" if hosts < 2 else f" on {units.counted(hosts, 'host')}"
     first = Text(_names(summary).file(summary.program) or "(unknown program)", style="bold")
     first.append(f", {ranks}{where}", style="not bold")

@@ -29,11 +29,15 @@ _LEAST_SOURCE = 20
 
 def calls_data(calls: Sequence[Call]) -> list[dict[str, Any]]:
     """As plain values."""
-    names = ("bytes", "share", "own_bytes", "blocks", "backward_bytes", "stack_id")
     return [
         {
             **dataclasses.asdict(call.site),
-            **{name: getattr(call, name) for name in names},
+            "live_bytes": call.bytes,
+            "share": call.share,
+            "own_bytes": call.own_bytes,
+            "live_blocks": call.blocks,
+            "live_backward_bytes": call.backward_bytes,
+            "stack_id": call.stack_id,
             "calls": calls_data(call.calls),
         }
         for call in calls

@@ -311,7 +311,7 @@ def _device_data(device: DeviceSummary) -> dict[str, Any]:
     return {
         "device": device.device,
         "allocations": device.allocations,
-        "bytes_allocated": device.bytes_allocated,
+        "total_bytes": device.total_bytes,
         "peak": _holding_data(device.peak),
         "end": _holding_data(device.end),
         "growth": _growth_data(device.growth) if device.growth is not None else None,

@@ -123,7 +123,7 @@ def test_data_has_every_call(trace: alloctrace.Trace, folder: Path) -> None:
     assert found["requested"] == tree.bytes
     calls = [(call, found) for call, found in zip(tree.calls, found["calls"], strict=True)]
     for call, data in calls:
-        assert (data["line"], data["function"], data["bytes"]) == (call.site.line, call.site.function, call.bytes)
+        assert (data["line"], data["function"], data["live_bytes"]) == (call.site.line, call.site.function, call.bytes)
         assert data["stack_id"] == call.stack_id and trace.frames(call.stack_id)
         calls += zip(call.calls, data["calls"], strict=True)
     assert len(calls) == len(tree.table) == len(trace.usage("mark:kept", by="call"))
