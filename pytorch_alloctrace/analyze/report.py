@@ -67,6 +67,8 @@ class Serve(TraceCommand):
     def mistake(self, options: argparse.Namespace) -> str | None:
         if options.port > _HIGHEST_PORT:
             return f"a port is a number up to {_HIGHEST_PORT}, not {options.port}"
+        if options.json:
+            return "serve runs until Ctrl-C and has nothing to print as JSON: leave out --json"
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:

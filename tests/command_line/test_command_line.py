@@ -193,6 +193,7 @@ def test_command_after_a_trace_is_refused_with_the_right_order(arguments: tuple[
         (("peak", "a", "--all-frames", "--by", "age"), "not --by age"),
         (("peak", "a", "--all-frames", "--csv"), "use --json"),
         (("serve", "a", "--port", "70000"), "up to 65535"),
+        (("serve", "a", "--json"), "leave out --json"),
         (("serve", "a", "--port", "x"), "--port"),
         (("leaks",), "required: TRACE"),
         ((), "name a trace"),
