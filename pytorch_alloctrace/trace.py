@@ -517,7 +517,7 @@ class Trace:
         return None if since is None and until is None else self._recorded.range(since, until, device=device)
 
     def diagnose(self) -> Diagnosis:
-        """What is wrong with the memory, the most pressing first, in sentences: what `alloctrace TRACE` begins with.
+        """What is wrong with the memory, the most pressing first, in sentences, as the command `diagnose` does.
 
         Each finding has kind, title, sentences, device, bytes (at stake), site (the line to look at) and stack_id. A
         healthy run has one, of kind "no_leak". `str` of the result is the whole verdict, which a notebook shows.

@@ -82,6 +82,7 @@ class Folded:
     bytes_before: int
     """Size of the trace that was folded."""
     bytes_after: int
+    """Size of the trace that was written."""
 
 
 def fold(
