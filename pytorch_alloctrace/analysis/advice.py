@@ -16,9 +16,9 @@ from .what_if.prediction import Outcome, outcome
 from .what_if.settings import Setting, parse_setting
 
 MOST_REQUESTS = 20_000_000
-"""Of longer traces nothing is tried: a diagnosis is to take seconds. The command what-if still does."""
+"""Most events of a trace on which settings are tried: a diagnosis should take seconds. what-if has no such limit."""
 NOTABLY_LESS = 0.05
-"""Of the recorded peak of reserved bytes: what a setting has to save to be advised for that."""
+"""Least part of the recorded peak of reserved bytes that a setting must save to be advised."""
 _EXPANDABLE = "expandable_segments:True"
 _ORDERS = (("lowest", 0), ("highest", 0), ("random", 1))
 
@@ -34,8 +34,7 @@ class Advice:
     why_not: str = ""
     """Why nothing was tried, in a sentence; empty if something was."""
     is_certain: bool = True
-    """Whether they help in any case. If not, they do only where the limit of the process, of which no event tells,
-    allows what they reserve at most."""
+    """False: they help only if the limit of the process, which no event records, allows the most that they reserve."""
 
     @property
     def settings(self) -> tuple[str, ...]:

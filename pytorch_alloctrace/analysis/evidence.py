@@ -29,7 +29,7 @@ MAX_LATE_QUESTIONS = 256
 
 
 class PartEvidence:
-    """What is known of one judged part of the run of a device."""
+    """Evidence on one judged part of the run of a device."""
 
     def __init__(self, walk: Walk, device: DeviceEvidence, clock: Clock) -> None:
         trace, name = device.trace, device.device
@@ -80,7 +80,7 @@ class PartEvidence:
 
 
 class DeviceEvidence:
-    """What is known of one device of a trace.
+    """Evidence on one device of a trace.
 
     Args:
         walk: Where its positions are visited; everything but `blocks_at` is known after `Walk.make`.

@@ -78,7 +78,7 @@ def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
 
 
 class ConditionEvidence:
-    """What conditions are judged by: the timeline, and the memory where it was at its worst."""
+    """Evidence for conditions: the timeline, and the memory where it was at its worst."""
 
     def __init__(self, walk: Walk, trace: RecordedTrace, device: str) -> None:
         self.trace = trace

@@ -32,7 +32,7 @@ class DeviceNeed:
 
     @property
     def bytes(self) -> int | None:
-        """Of the device all together. Both need not have been at their highest at once: at most so much."""
+        """Upper bound of the bytes needed of the device: the two maxima may not coincide. None if unknown."""
         return None if self.outside is None else self.reserved + self.outside
 
 
