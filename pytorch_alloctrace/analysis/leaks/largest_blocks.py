@@ -31,7 +31,7 @@ class LargestBlocks:
     """Requested bytes."""
     births: _Numbers
     counts: _Numbers
-    """How many blocks the site has."""
+    """Number of blocks that the site has."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LargestOverRun:
     sizes: _Numbers
     births: _Numbers
     counts: _Numbers
-    """How many blocks the site has."""
+    """Number of blocks that the site has."""
 
     @classmethod
     def of(cls, positions: Sequence[int], units: _Numbers, largest: Sequence[LargestBlocks]) -> LargestOverRun:

@@ -55,7 +55,7 @@ class LeakingSite:
 
 @dataclass(frozen=True)
 class Holder:
-    """What held the blocks of a leak when the recorder last looked: see `referrers`."""
+    """The object that held the blocks of a leak at the last scan: see `referrers`."""
 
     names: tuple[str, ...]
     """In words: "Trainer.predictions (list of 46) in trainer, local of main() at train.py:31". More than one where no
@@ -94,7 +94,7 @@ class Leak:
     """Live at the judged event. Survivors: of blocks born from the onset on that have reached
     `age`. Else all that its sites hold."""
     blocks: int
-    """How many blocks these bytes are."""
+    """Number of blocks that have these bytes."""
     bytes_at_end: int
     """How many of these bytes are still live at the end of the trace."""
     blocks_at_onset: int
@@ -118,7 +118,7 @@ class Leak:
     oldest_age: float
     """The age of the oldest of these blocks, in steps, iterations or seconds."""
     seconds_per_unit: float
-    """How long a step or iteration takes on average; 1 if the unit is a second."""
+    """Average seconds of a step or iteration; 1 if the unit is a second."""
     forecast: float | None
     """Seconds until the device is full at this rate; None if its capacity is unknown."""
     sites: tuple[LeakingSite, ...]

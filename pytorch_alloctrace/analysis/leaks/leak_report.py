@@ -30,9 +30,10 @@ class LeakReport:
 
     @property
     def conclusive(self) -> bool:
-        """Whether no leak means that there is none: every device could be judged, nothing grows unexplained, and the
-        trace is complete."""
-        return self._trace.integrity.whole and all(verdict.decided for verdict in self.verdicts.values())
+        """Whether no leak means that there is none: there are events, every device could be judged, nothing grows
+        unexplained, and the trace is complete."""
+        decided = [verdict.decided for verdict in self.verdicts.values()]
+        return self._trace.integrity.whole and bool(decided) and all(decided)
 
     @functools.cached_property
     def leaks(self) -> tuple[Leak, ...]:
