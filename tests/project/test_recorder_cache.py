@@ -267,7 +267,10 @@ import pty
 terminal, stderr = pty.openpty()
 sys.stderr = open(stderr, "w")
 refusal()
-print(os.read(terminal, 10_000))
+shown = b""
+while not shown.endswith(b"failed\\r\\n"):
+    shown += os.read(terminal, 10_000)
+print(shown)
 """,
         CXX=script(tmp_path / "compiler", "exit 1"),
         MAX_JOBS="2",
