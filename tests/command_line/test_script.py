@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, program_environment, run_python, start_python
+from running import ROOT, program_environment, restore_signals, run_python, start_python
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -61,8 +61,7 @@ def run(
         stderr=stderr,
         text=True,
         timeout=600,
-        # What a shell runs in the background begins with the signal ignored, and so may these tests.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=restore_signals,
     )
 
 

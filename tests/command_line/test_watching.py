@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 from marked_programs import run_analyze
-from running import program_environment, start_python
+from running import program_environment, restore_signals, start_python
 from test_never_misread import FIRST
 
 from pytorch_alloctrace.analyze.trace_command import Exit
@@ -78,7 +78,7 @@ def test_a_look(folder: Path) -> None:
     data = json.loads(run_analyze(folder, "live", "run.alloctrace", "--json"))
     assert (data["process"], data["steps"], data["unit"], data["events_lost"]) == (int(pid), 60, "step", 0)
     (device,) = data["devices"]
-    assert device["device"] == "cpu" and device["requested"] == 60 * 50_000 and device["rate"] == 50_000
+    assert device["device"] == "cpu" and device["requested_bytes"] == 60 * 50_000 and device["bytes_per_unit"] == 50_000
     assert [site["site"] for site in data["sites"] if site["grows"]] == ["train.py:7"]
 
 
@@ -125,10 +125,14 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 100, 0, 0))
         environment = program_environment(TERM="xterm-256color", **environment)
         self.process = subprocess.Popen(
-            [*COMMAND, *words], cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave,
-            # As a shell starts it in the foreground: what starts the tests may ignore Ctrl-C.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
+            [*COMMAND, *words],
+            cwd=folder,
+            env=environment,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            preexec_fn=restore_signals,
+        )
         os.close(slave)
         self.output = b""
 

@@ -382,7 +382,8 @@ def test_keeps_nothing_alive_and_leaves_locals_alone() -> None:
 @pytest.mark.libraries
 def test_a_variable_of_a_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "kept", [torch.ones(3)], raising=False)
-    assert str(alloctrace.holders(json.kept[0])) == "kept[0]: kept (list of 1), global of module json"
+    held = alloctrace.holders(json.kept[0], seconds=600)
+    assert str(held) == "kept[0]: kept (list of 1), global of module json"
 
 
 @pytest.mark.parametrize("cache_first", [True, False])

@@ -133,6 +133,12 @@ def with_cuda(command: list[str], memory: str = "80GiB", devices: int = 1) -> li
     return [str(ROOT / "tools/simcuda/run"), "--memory", memory, "--devices", str(devices), *command]
 
 
+def restore_signals() -> None:
+    """Undo in a child process what it inherits: a shell's background job ignores SIGINT, one of nohup SIGHUP."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def start_python(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Start `python WORDS` in a folder with pipes, and kill the process at the end if it still runs."""
@@ -144,8 +150,7 @@ def start_python(folder: Path, *words: str, **environment: str) -> Iterator[subp
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell ignores SIGINT in its background jobs, and they hand that down.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=restore_signals,
     ) as process:
         try:
             yield process
