@@ -16,8 +16,8 @@ from rich.text import Text
 from ..analysis.summary import summarize
 from ..errors import TraceError
 from ..reading.following import Following, View, trace_of_process
+from ..reading.integrity import is_being_recorded
 from ..reading.recorded import RecordedTrace
-from ..reading.trace_files import is_being_recorded
 from ..report.integrity import IN_DIAGNOSIS, write_incomplete
 from ..report.live import GROWING, Rates, view_json, write_view
 from ..report.screen import Screen

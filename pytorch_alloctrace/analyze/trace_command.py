@@ -24,7 +24,6 @@ from ..reading.names import named_device
 from ..reading.positions import Position
 from ..reading.recorded import Progress, RecordedTrace
 from ..reading.table import Table
-from ..reading.trace_files import is_being_recorded
 from ..report.integrity import write_incomplete
 from ..report.json_output import document
 from ..report.progress import SlowProgress
@@ -249,7 +248,7 @@ def write_recording_status(trace: RecordedTrace) -> None:
     integrity = trace.integrity
     if integrity.ended:
         return
-    if is_being_recorded(trace.path):
+    if integrity.is_running:
         print(
             f"The program still runs: this is what it had recorded. To watch it: {command.spelled()} live "
             f"{shlex.quote(trace.path)}",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from dataclasses import dataclass, field, fields
+from typing import BinaryIO
 
 from .. import _replay
 from .names import counted
@@ -58,15 +61,17 @@ class Integrity:
     unknown_stacks: int = 0
     """Events whose stack could not be stored, or only its outer frames: there was no room for the new one, or there are
     more stacks than a recording tells apart (see docs/long-runs.md)."""
-
+    is_running: bool = False
+    """Whether a process was writing the trace when it was opened: False, too, if its file system has no locks."""
     end_reason: str = ""
     """How the recording ended: "disable", "exit", "SIGTERM" or, where `finish` ended the trace, "killed"; "converted"
     of a trace that `convert` wrote. Empty as long as the trace has no end."""
 
     @classmethod
-    def from_reader(cls, integrity: _replay.Integrity, end_reason: str) -> Integrity:
-        names = [entry.name for entry in fields(cls) if entry.name != "end_reason"]
-        return cls(**{name: getattr(integrity, name) for name in names}, end_reason=end_reason)
+    def from_reader(cls, integrity: _replay.Integrity, path: str, end_reason: str) -> Integrity:
+        names = [entry.name for entry in fields(cls) if entry.name not in ("is_running", "end_reason")]
+        is_running = not integrity.ended and is_being_recorded(path)
+        return cls(**{name: getattr(integrity, name) for name in names}, is_running=is_running, end_reason=end_reason)
 
     @property
     def whole(self) -> bool:
@@ -106,9 +111,10 @@ class Integrity:
         if not self.ended:
             if self.spool_read:
                 recovered = counted(self.recovered, "event")
-                notes.append(f"the program was killed or still runs; {recovered} read from its spool")
+                state = "still being recorded" if self.is_running else "the program was killed or still runs"
+                notes.append(f"{state}; {recovered} read from its spool")
             else:
-                notes.append("ends before the recording did")
+                notes.append("still being recorded" if self.is_running else "ends before the recording did")
         if self.uncommitted:
             were = "was" if self.uncommitted == 1 else "were"
             notes.append(f"{counted(self.uncommitted, 'call')} {were} in progress at the end")
@@ -117,3 +123,20 @@ class Integrity:
         if self.whole and self.folded_until:
             notes.insert(0, "nothing lost")
         return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"
+
+
+def is_being_recorded(path: str | os.PathLike[str]) -> bool:
+    """Whether a process is writing this trace: a recorder holds a lock on it."""
+    try:
+        with open_at_once(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def open_at_once(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading; opening a named pipe would wait for somebody to write into it. Raises OSError."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))

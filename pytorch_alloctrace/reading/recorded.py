@@ -22,7 +22,7 @@ from .names import KINDS, STEP, counted, device_name, kind_name, named_device
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .replay import Replay
 from .sites import Frame, StackIndex, group_stacks
-from .source_code import UserCode, packages_to_open
+from .source_code import UserCode, packages_to_open, working_directory_of
 from .table import Table, sums
 from .timeline import MEASURED, device_timeline, driver_samples, intervals
 
@@ -108,7 +108,7 @@ class RecordedTrace:
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
         self.ending: dict[str, Any] = json_object(self.reader.end_json)
         """How the recording ended; empty as long as the trace has no end."""
-        self.integrity = Integrity.from_reader(self.reader.integrity, str(self.ending.get("reason", "")))
+        self.integrity = Integrity.from_reader(self.reader.integrity, self.path, str(self.ending.get("reason", "")))
         """What the trace has and what is missing from it."""
         self.user_paths = tuple(user_paths)
         self._code = self._user_code()
@@ -117,10 +117,7 @@ class RecordedTrace:
         return f"<Trace {self.path}: {counted(self.integrity.events, 'event')}, {self.integrity.state}>"
 
     def _user_code(self) -> UserCode:
-        # A damaged header may hold anything.
-        prefixes, folder = self.header.get("library_prefixes"), self.header.get("working_directory")
-        prefixes = [str(prefix) for prefix in prefixes] if isinstance(prefixes, list) else []
-        code = UserCode(prefixes, self.user_paths, folder if isinstance(folder, str) else "")
+        code = UserCode.of_header(self.header, self.user_paths)
         if self.user_paths:
             files = self.reader.stack_table()["filename"]
             names = [self.reader.string(int(file)) for file in np.unique(files)]
@@ -159,7 +156,7 @@ class RecordedTrace:
     @property
     def working_directory(self) -> str:
         """Of the program; "" if damage took it."""
-        return str(self.header.get("working_directory", ""))
+        return working_directory_of(self.header)
 
     @functools.cached_property
     def replay(self) -> Replay:

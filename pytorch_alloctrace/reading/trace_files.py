@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from .. import _replay
 from .positions import Position
@@ -50,23 +48,6 @@ def finish(
     read = Path(os.fsdecode(done.spool)) if done.spool else None
     recorded = Path(os.fsdecode(done.recorded_path)) if done.recorded_path else None
     return Finished(Path(path), done.was_ended, read, recorded, done.events, done.uncommitted)
-
-
-def is_being_recorded(path: str | os.PathLike[str]) -> bool:
-    """Whether a process is writing this trace: a recorder holds a lock on it."""
-    try:
-        with open_at_once(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def open_at_once(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading; opening a named pipe would wait for somebody to write into it. Raises OSError."""
-    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import core_probe
@@ -191,8 +193,21 @@ def test_finish_judges_by_the_process_where_there_are_no_locks(
         assert "is finished" in finish("--force").stdout
 
 
+def test_finish_waits_for_a_reader_that_asks_whether_the_recording_runs(run_program, tmp_path: Path) -> None:
+    kill(run_program)
+    with open(tmp_path / "t.alloctrace", "rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        release = threading.Timer(0.05, fcntl.flock, (reader, fcntl.LOCK_UN))
+        release.start()
+
+        assert not alloctrace.finish(tmp_path / "t.alloctrace").was_ended
+        release.join()
+
+
 def test_finish_is_refused_while_the_recording_runs(tmp_path: Path) -> None:
     with alloctrace.enable(tmp_path / "t.alloctrace"):
+        integrity = alloctrace.load(tmp_path / "t.alloctrace").integrity
+        assert integrity.is_running and "still being recorded; " in str(integrity)
         content = (tmp_path / "t.alloctrace").read_bytes()
         assert "still being recorded" in run_analyze(tmp_path, "finish", "t.alloctrace", status=2)
         assert content in (tmp_path / "t.alloctrace").read_bytes()

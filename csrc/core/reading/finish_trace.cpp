@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "../base/unnamed_file.h"
 #include "../format/block_file.h"
 #include "../format/event_codec.h"
 
@@ -29,7 +30,7 @@ class KilledTrace : public BlockFile {
   explicit KilledTrace(const std::string& path) : BlockFile({}), path_(path) {
     file_ = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (file_ < 0) fail(path, std::strerror(errno));
-    is_locked_ = flock(file_, LOCK_EX | LOCK_NB) == 0;
+    is_locked_ = lock_again(file_, LOCK_EX);
     if (!is_locked_ && errno == EWOULDBLOCK) fail(path, kStillRecorded);
   }
   // False where the file system has no locks.

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 from ... import __version__
 from ...errors import TraceError
-from ...reading.trace_files import is_being_recorded, open_at_once
+from ...reading.integrity import is_being_recorded, open_at_once
 from .rank_summary import Detail, Levels, RankSummary, session_of, summarize_trace
 from .typed_json import TypedJsonError, decode, encode
 
-VERSION = 2
+VERSION = 3
 """Version of the file's content. The version of the package counts too: another may judge otherwise."""
 PACKAGE = __version__
 SUFFIX = ".summary.json"
