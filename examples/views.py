@@ -14,8 +14,8 @@ import pytorch_alloctrace as alloctrace
 
 
 def show() -> None:
-    largest = alloctrace.tensors().query("bytes >= @MIB")
-    print(largest[["name", "shape", "bytes", "tensors", "line"]].to_string(index=False))
+    largest = alloctrace.tensors().query("requested_bytes >= @MIB")
+    print(largest[["name", "shape", "requested_bytes", "tensors", "line"]].to_string(index=False))
 
 
 alloctrace.enable(trace_path(__file__), overwrite=True)

@@ -32,9 +32,11 @@ class AllocatorSettings:
 
     def __init__(self, json: str = "") -> None: ...
     @property
-    def expandable_segments(self) -> bool: ...
+    def expandable_segments(self) -> bool:
+        """Whether segments grow by mapping memory."""
     @property
-    def large_segment_size(self) -> int: ...
+    def large_segment_size(self) -> int:
+        """Bytes of a segment of the large pool, for requests that do not need more."""
     @property
     def max_split_size(self) -> int | None:
         """None: free blocks of any size are split."""
@@ -43,8 +45,10 @@ class AllocatorSettings:
         error message reports (c10/cuda/CUDACachingAllocator.cpp: get_allocation_size)."""
     def mapping_unit(self, *, is_large: bool) -> int:
         """Return the bytes in which an expandable segment of the large or the small pool is mapped and unmapped."""
-    def rounded(self, bytes: int) -> int: ...
-    def splits(self, block: int, wanted: int, is_large: bool) -> bool: ...
+    def rounded(self, bytes: int) -> int:
+        """Return the bytes that torch rounds a request up to."""
+    def splits(self, block: int, wanted: int, is_large: bool) -> bool:
+        """Return whether torch splits a free block of `block` bytes to serve a request of `wanted` bytes."""
 
 def load_plain_pickle(data: bytes) -> Any: ...
 

@@ -80,24 +80,23 @@ class Ranks:
     """The ranks of a run, compared: see `load_ranks`. `str` of it is the verdict; a notebook shows it."""
 
     def __init__(self, comparison: Comparison) -> None:
-        self.comparison = comparison
-        """What was found, as plain values."""
+        self._comparison = comparison
 
     @property
     def world_size(self) -> int | None:
         """How many ranks the run has; None if its processes were told none."""
-        return self.comparison.run.world_size if self.comparison.run else None
+        return self._comparison.run.world_size if self._comparison.run else None
 
     @property
     def missing(self) -> list[int]:
         """The ranks that have no trace."""
-        return self.comparison.run.missing if self.comparison.run else []
+        return self._comparison.run.missing if self._comparison.run else []
 
     @property
     def left_out(self) -> dict[str, str]:
-        """The traces that are not compared, by path: "unreadable", "other run", "child" (of the process of a rank) or
-        "no rank"."""
-        return {one.summary.path: one.why for one in self.comparison.left_out}
+        """The traces that are not compared, by path: "unreadable", "copy" (of another of them), "other run", "child"
+        (of the process of a rank) or "no rank"."""
+        return {one.summary.path: one.why for one in self._comparison.left_out}
 
     def table(self, device: str | None = None) -> pd.DataFrame:
         """The ranks, a row each, those that differ most first.
@@ -105,17 +104,16 @@ class Ranks:
         device: "cuda" (each rank's own), "cpu", "pinned", or another CUDA device that ranks use besides their own, such
         as "cuda:0"; default the one that holds most. Columns: rank (<NA> if the
         process had none), host, device (its own name: "cuda:3"), peak_bytes and live_bytes (requested bytes: at the
-        peak, at the end of the last step), reserved_bytes (the highest), leak_rate (allocated bytes per leak_unit),
+        peak, at the end of the last step), reserved_bytes (the highest), leak_bytes_per_unit (allocated),
         leak_filename, leak_line, seconds_per_step, steps, out_of_memory, state ("complete", "killed", "running",
         "truncated", "gaps", "corrupt"), distance (of its furthest figure from the median: an outlier from 1 on, see
         docs/ranks.md), path. What is not known is <NA>. Raises TraceError for a device that no rank has used.
         """
-        return ranks_table(self.comparison, None if device is None else named_device(device, self.comparison.kinds))
+        return ranks_table(self._comparison, None if device is None else named_device(device, self._comparison.kinds))
 
     def findings(self) -> tuple[RankWords, ...]:
-        """What is wrong with ranks or different about them, the most pressing first: each has a title, sentences, site
-        and `finding`, with the ranks."""
-        return ranks_findings(self.comparison)
+        """Return what is wrong with ranks or different about them, the most pressing first."""
+        return ranks_findings(self._comparison)
 
     def verdict(self) -> str:
         """Which rank differs, in which line, since which step; then the ranks that differ most."""
@@ -125,11 +123,11 @@ class Ranks:
         return self.verdict()
 
     def __repr__(self) -> str:
-        return f"<Ranks: {len(self.comparison.summaries)} of {self.world_size or 'an unknown number'}>"
+        return f"<Ranks: {len(self._comparison.summaries)} of {self.world_size or 'an unknown number'}>"
 
     def _repr_html_(self) -> str:
         """In a notebook."""
         return html_of(self._write)
 
     def _write(self, screen: Screen) -> None:
-        write_ranks(self.comparison, screen, _ROWS)
+        write_ranks(self._comparison, screen, _ROWS)

@@ -98,11 +98,11 @@ class Trace:
         progress: Progress | None = None,
     ) -> None:
         self._recorded = RecordedTrace(path, spool=spool, user_paths=user_paths, progress=progress)
-        self.path = self._recorded.path
+        self.path: str = self._recorded.path
         """The trace file."""
         self.header: dict[str, Any] = self._recorded.header
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
-        self.integrity = self._recorded.integrity
+        self.integrity: Integrity = self._recorded.integrity
         """What the trace has and what is missing from it."""
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ tests/project/test_api_docs.py fails where the page is out of date; then run too
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import inspect
 import re
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace._replay import AllocatorSettings
 from pytorch_alloctrace.analysis.free_memory.failed_requests import RefusedRequest
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
-from pytorch_alloctrace.analysis.leaks.leak import Holder, Leak, LeakingSite
+from pytorch_alloctrace.analysis.leaks.leak import Holder, Leak, LeakingSite, LeakVerdict, Unexplained
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnCard
 from pytorch_alloctrace.analysis.what_if.model import Card, Check
@@ -27,9 +29,10 @@ from pytorch_alloctrace.analysis.what_if.settings import Setting
 from pytorch_alloctrace.converting.convert import Converted
 from pytorch_alloctrace.live.changes import Changes
 from pytorch_alloctrace.live.footprint import Footprint
+from pytorch_alloctrace.objects.chains import Chain
 from pytorch_alloctrace.objects.holders import Holders
 from pytorch_alloctrace.reading.replay import Contradiction, Verification
-from pytorch_alloctrace.reading.sites import Site
+from pytorch_alloctrace.reading.sites import Site, SiteBytes
 from pytorch_alloctrace.reading.table import Table
 from pytorch_alloctrace.reading.trace_files import Finished, Folded
 from pytorch_alloctrace.report.diagnosis import Diagnosis
@@ -37,7 +40,9 @@ from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.page.report import Report
 from pytorch_alloctrace.report.ranks import RankWords
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/api.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, STUB = ROOT / "docs/api.md", ROOT / "pytorch_alloctrace/_replay.pyi"
+NATIVE = AllocatorSettings.__module__
 INTRODUCTION = """\
 # Every public name
 
@@ -81,16 +86,21 @@ ERRORS = (
 )
 VALUES: tuple[tuple[type, str], ...] = (
     (Holders, "`alloctrace.holders()`"),
+    (Chain, "each of `Holders.chains`"),
     (Changes, "`alloctrace.changes()`"),
     (Footprint, "`alloctrace.footprint()`"),
     (PeakMemory, "`trace.peak()`"),
     (alloctrace.LeakReport, "`trace.leaks()`"),
-    (Leak, "each of `LeakReport.leaks`"),
+    (LeakVerdict, "each of `LeakReport.verdicts`"),
+    (Unexplained, "each of `LeakVerdict.unexplained`"),
+    (Leak, "each of `LeakReport.leaks` and `LeakVerdict.leaks`"),
     (LeakingSite, "each of `Leak.sites`"),
     (Holder, "`Leak.holder`"),
     (Fragmentation, "`trace.fragmentation()`"),
     (OutOfMemory, "each of `trace.ooms()`"),
     (RefusedRequest, "`OutOfMemory.request`"),
+    (SiteBytes, "each of `OutOfMemory.top_sites`"),
+    (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),
     (WhatIf, "`trace.what_if()`"),
     (Outcome, "each of `WhatIf.outcomes`"),
     (Refused, "`Outcome.refused`"),
@@ -99,7 +109,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Check, "`WhatIf.check`, `Fit.check`"),
     (Fit, "`trace.fit()`"),
     (Fitting, "each of `Fit.fittings`"),
-    (OnCard, "each of `Fitting.cards`"),
+    (OnCard, "each of `Fitting.gpus`"),
     (alloctrace.Ranks, "`alloctrace.load_ranks()`"),
     (RankWords, "each of `Ranks.findings()`"),
     (Diagnosis, "`trace.diagnose()` and `alloctrace.diagnose()`"),
@@ -117,6 +127,12 @@ VALUES: tuple[tuple[type, str], ...] = (
 )
 """Classes whose instances the interface hands out, and where."""
 
+ELSEWHERE = {
+    *dir(builtins),
+    *("Any", "Axes", "Callable", "Column", "DataFrame", "Figure", "Iterable", "Iterator", "Literal", "Mapping"),
+    *("Module", "NDArray", "Optimizer", "Path", "PathLike", "Position", "Progress", "Sequence", "Tensor"),
+}
+"""Names in signatures that are Python's, of other packages, or aliases of these."""
 
 EXAMPLES = {
     "Recording": """
@@ -166,12 +182,12 @@ EXAMPLES = {
             print(alloctrace.diagnose())  # the verdict so far, as text
         train(1)
         since: alloctrace.Changes = alloctrace.changes()
-        print(since.bytes)  # growth since the previous call: 4194308
+        print(since.change_bytes)  # growth since the previous call: 4194308
         held: alloctrace.Holders = alloctrace.holders(losses[0])
         print(held)  # losses[0], and that losses is a global variable of train.py
         print(alloctrace.tensors().head())  # the five largest tensors
         sizes: alloctrace.Footprint = alloctrace.footprint(model)
-        print(sizes.parameters)  # 4198400
+        print(sizes.parameter_bytes)  # 4198400
         """,
     "Reading": """
         trace: alloctrace.Trace = alloctrace.load("run.alloctrace")
@@ -238,7 +254,7 @@ EXAMPLES = {
         report: alloctrace.LeakReport = trace.leaks()
         print(report.conclusive)  # True: the trace was long enough, and complete
         for leak in report.leaks:
-            print(leak.line.line, leak.rate, leak.unit, leak.holder)  # bytes per step, and that losses holds them
+            print(leak.line.line, leak.bytes_per_unit, leak.unit, leak.holder)  # and that losses holds them
         print(report.verdicts[trace.devices[0]])  # of one device
         report.to_frame().to_csv("leaks.csv")
         """,
@@ -324,8 +340,37 @@ def attributes(kind: type) -> Iterator[tuple[str, str, str]]:
             yield name, annotation, first_paragraph(text)
 
 
+def native_class(kind: type) -> ast.ClassDef:
+    """Return the stub of a class of the native module."""
+    tree = ast.parse(STUB.read_text())
+    [found] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__]
+    return found
+
+
+def docstring(kind: type) -> str:
+    """Return the first paragraph of a class's docstring."""
+    is_native = kind.__module__ == NATIVE
+    return first_paragraph(ast.get_docstring(native_class(kind)) if is_native else kind.__doc__)
+
+
+def native_members(kind: type) -> Iterator[tuple[str, str]]:
+    """Return the members of a class of the native module, by its stub."""
+    for node in native_class(kind).body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            arguments = ast.unparse(node.args).removeprefix("self").removeprefix(", ")
+            shown = node.name if node.decorator_list else f"{node.name}({arguments})"
+            arrow = ": " if node.decorator_list else " -> "
+            yield (
+                f"{shown}{arrow}{ast.unparse(node.returns or ast.Constant(None))}",
+                first_paragraph(ast.get_docstring(node)),
+            )
+
+
 def members(kind: type) -> Iterator[tuple[str, str]]:
     """Return an instance's members as Markdown; those of our base classes come last."""
+    if kind.__module__ == NATIVE:
+        yield from native_members(kind)
+        return
     for base in [base for base in kind.__mro__ if base.__module__.startswith("pytorch_alloctrace")]:
         for name, annotation, text in attributes(base):
             yield f"{name}: {annotation}".rstrip(": "), text
@@ -375,7 +420,7 @@ def page() -> str:
             entry(*entries.pop(name))
     assert not entries, f"members of a trace without a task: {', '.join(entries)}"
     for kind, origin in VALUES:
-        section(kind.__name__, f"{first_paragraph(kind.__doc__)} From {origin}.")
+        section(kind.__name__, f"{docstring(kind)} From {origin}.")
         for code, text in members(kind):
             entry(code, text)
     section("Errors")
@@ -386,9 +431,11 @@ def page() -> str:
 
 
 def undocumented() -> set[str]:
-    """Return public names of the package that the page leaves out."""
+    """Return public names of the package, and classes in its signatures, that the page leaves out."""
     classes = {"Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
-    return {*alloctrace.__all__} - {*RECORDING, *IN_THE_PROGRAM, *READING, *FILES, *ERRORS} - classes
+    named = {word for code in re.findall(r"(?m)^- `(.*)`$", page()) for word in re.findall(r"\b[A-Z]\w+", code)}
+    documented = {*RECORDING, *IN_THE_PROGRAM, *READING, *FILES, *ERRORS, *classes}
+    return ({*alloctrace.__all__} | named) - documented - ELSEWHERE
 
 
 if __name__ == "__main__":

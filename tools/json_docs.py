@@ -45,7 +45,7 @@ Lines that probably leak, without minor leaks:
     assert (leaks["format"], leaks["format_version"]) == ("pytorch_alloctrace.leaks", 1)
     for leak in leaks["rows"]:
         if leak["confidence"] >= 0.7 and not leak["minor"]:
-            print(f"{leak['filename']}:{leak['line']}: {leak['rate']:,.0f} bytes per {leak['unit']}")
+            print(f"{leak['filename']}:{leak['line']}: {leak['bytes_per_unit']:,.0f} bytes per {leak['unit']}")
 
 Validation of an output, with the package `jsonschema`:
 

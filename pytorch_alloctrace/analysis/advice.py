@@ -69,18 +69,22 @@ class Advisor:
         return self._on_devices[device]
 
     def _served(self, oom: OutOfMemory) -> Advice:
-        if oom.limit is None:
+        if oom.limit_bytes is None:
             return self._served_below(oom, None)
         # Somewhere between the two. What helps below the lower one helps in any case.
-        certain, possible = (self._served_below(oom, limit) for limit in oom.limit)
+        certain, possible = (self._served_below(oom, limit) for limit in oom.limit_bytes)
         if certain.helping or not possible.helping:
             return certain
         return replace(possible, is_certain=False)
 
     def _served_below(self, oom: OutOfMemory, limit: int | None) -> Advice:
-        capacity = oom.reserved + oom.device_free if limit is None else max(limit, oom.reserved + oom.device_free)
+        capacity = (
+            oom.reserved_bytes + oom.device_free_bytes
+            if limit is None
+            else max(limit, oom.reserved_bytes + oom.device_free_bytes)
+        )
         return _to_serve(
-            self._trace, oom.device, oom.seq, _candidates(oom), capacity=capacity, total=oom.total, limit=limit
+            self._trace, oom.device, oom.seq, _candidates(oom), capacity=capacity, total=oom.device_bytes, limit=limit
         )
 
 
@@ -144,7 +148,7 @@ def _to_reserve_less(trace: RecordedTrace, device: str, setting: str) -> Advice:
     recorded = trace.replay.peak("reserved", device)
     most = (recorded.bytes if recorded is not None else 0) * (1 - NOTABLY_LESS)
     found = _outcomes(model, tried, card, lanes)
-    return Advice(tuple(one for one in found if one.peak_reserved[1] <= most), (setting,))
+    return Advice(tuple(one for one in found if one.peak_reserved_bytes[1] <= most), (setting,))
 
 
 def _outcomes(model: Model, tried: Sequence[Setting], card: Card, lanes: Sequence[LaneResult]) -> list[Outcome]:

@@ -58,7 +58,7 @@ def devices_above(trace: RecordedTrace, leaks: Sequence[Leak], limit: GrowthLimi
     for device in dict.fromkeys(leak.device for leak in leaks):
         own = [leak for leak in leaks if leak.device == device]
         peak = trace.replay.peak("allocated", device)
-        total, rate = sum(leak.bytes for leak in own), sum(leak.rate for leak in own)
+        total, rate = sum(leak.allocated_bytes for leak in own), sum(leak.bytes_per_unit for leak in own)
         if limit.is_exceeded(total, peak.bytes if peak else 0, rate):
             found.append(Exceeded(device, total, rate, own[0].unit))
     return found

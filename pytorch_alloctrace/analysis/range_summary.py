@@ -78,7 +78,7 @@ def summarize_range(trace: RecordedTrace, within: Range) -> RangeSummary:
         integrity=trace.integrity,
         leaks=_leaks(trace, within),
         refused=tuple(find_ooms(trace, within=within, last=1)),
-        devices=tuple(sorted(devices, key=lambda one: -one.peak.requested)),
+        devices=tuple(sorted(devices, key=lambda one: -one.peak.requested_bytes)),
         advisor=Advisor(trace),
     )
 

@@ -78,7 +78,7 @@ class Ranks(TraceCommand):
                 keep_summaries=not options.no_summaries,
                 progress=progress,
             )
-        found, top = ranks.comparison, query.rows(_ROWS)
+        found, top = ranks._comparison, query.rows(_ROWS)
         if found.run is None:
             reasons = [sentence.rstrip(".") for sentence in incomplete_sentences(found)]
             more = f"; and {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""

@@ -141,10 +141,10 @@ class Fold(TraceCommand):
 
 def _folded_sentence(done: Folded) -> str:
     before, after = units.size(done.bytes_before), units.size(done.bytes_after)
-    return (
-        f"{done.trace}: {units.counted(done.events, 'event')} up to event {done.until - 1:,} are folded into sums; "
-        f"{after}, where the whole trace has {before}."
-    )
+    text = f"{done.trace}: {units.counted(done.events, 'event')} up to event {done.until - 1:,} are folded into sums; "
+    if done.bytes_after < done.bytes_before:
+        return f"{text}{after}, where the whole trace has {before}."
+    return f"{text}{after}, where the whole trace has {before}: keep that one, or fold up to a later position."
 
 
 class Convert(TraceCommand):

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 20
-"""Most rows that `str` shows of what came, and of what went."""
-_Seen = dict[tuple[int, int, int], "Row"]
+"""Most rows that `str` shows of `added`, and of `removed`."""
+_Seen = dict[tuple[int, int, int], "_Row"]
 """By key, address and bytes of the storage, as its memory may be exchanged. The weak reference of each row keeps its
 key from a later storage: one that takes the memory of a freed one, of the same size, is often made where that was."""
 
 
 @dataclass(frozen=True)
-class Row:
+class _Row:
     """One piece of memory."""
 
     item: Item
@@ -34,28 +34,27 @@ class Row:
 class Changes:
     """What came and went. Also a context manager: then it says what did inside, once that has ended."""
 
-    added: tuple[Row, ...] = ()
-    """The largest first."""
-    removed: tuple[Row, ...] = ()
-    """The largest first."""
     complete: bool = True
     """Whether all objects were looked at, both times."""
+    _added: tuple[_Row, ...] = field(default=(), repr=False)
+    _removed: tuple[_Row, ...] = field(default=(), repr=False)
     _now: _Seen = field(default_factory=dict, repr=False)
 
     @property
-    def bytes(self) -> int:
+    def change_bytes(self) -> int:
         """By how much the requested bytes grew."""
-        return sum(row.item.storage.bytes for row in self.added) - sum(row.item.storage.bytes for row in self.removed)
+        return sum(row.item.storage.bytes for row in self._added) - sum(row.item.storage.bytes for row in self._removed)
 
     @property
-    def came(self) -> pd.DataFrame:
-        """What came, a row for each piece of memory: the columns of `tensors`, without its age."""
-        return _table(self.added)
+    def added(self) -> pd.DataFrame:
+        """What came, the largest first: a row for each piece of memory, with the columns of `tensors` without its
+        age."""
+        return _table(self._added)
 
     @property
-    def went(self) -> pd.DataFrame:
-        """What went; names and lines are those that it had."""
-        return _table(self.removed)
+    def removed(self) -> pd.DataFrame:
+        """What went, the largest first; names and lines are those that it had."""
+        return _table(self._removed)
 
     def __enter__(self) -> Changes:
         return self
@@ -65,14 +64,14 @@ class Changes:
         with _lock:
             later = _compared(self._now)
             _last = later._now
-        self.added, self.removed, self._now = later.added, later.removed, later._now
+        self._added, self._removed, self._now = later._added, later._removed, later._now
         self.complete &= later.complete
 
     def __str__(self) -> str:
-        if not self.added and not self.removed:
+        if not self._added and not self._removed:
             return "no tensors came or went"
-        lines = [f"{units.change(self.bytes)} in tensors: {len(self.added)} came, {len(self.removed)} went"]
-        for sign, rows in (("+", self.added), ("-", self.removed)):
+        lines = [f"{units.change(self.change_bytes)} in tensors: {len(self._added)} came, {len(self._removed)} went"]
+        for sign, rows in (("+", self._added), ("-", self._removed)):
             lines += [_line(sign, row) for row in rows[:SHOWN]]
             if len(rows) > SHOWN:
                 rest = sum(row.item.storage.bytes for row in rows[SHOWN:])
@@ -110,7 +109,7 @@ def _compared(before: _Seen) -> Changes:
     now = _seen(found, before)
     came = sorted((now[key] for key in now.keys() - before.keys()), key=_size)
     went = sorted((before[key] for key in before.keys() - now.keys()), key=_size)
-    return Changes(tuple(came), tuple(went), found.complete, now)
+    return Changes(found.complete, tuple(came), tuple(went), now)
 
 
 def _seen(found: Inventory, before: _Seen) -> _Seen:
@@ -120,16 +119,16 @@ def _seen(found: Inventory, before: _Seen) -> _Seen:
     new = session is not None and bool(items.keys() - before.keys())
     origins = origins_of(session) if new and session is not None else {}
     return {
-        key: before[key] if key in before else Row(item, origins.get(item.storage.address, ("", None, 0.0))[0])
+        key: before[key] if key in before else _Row(item, origins.get(item.storage.address, ("", None, 0.0))[0])
         for key, item in items.items()
     }
 
 
-def _size(row: Row) -> int:
+def _size(row: _Row) -> int:
     return -row.item.storage.bytes
 
 
-def _line(sign: str, row: Row) -> str:
+def _line(sign: str, row: _Row) -> str:
     item = row.item
     shape = "x".join(map(str, item.shape)) or "scalar"
     name = item.name or "held by no name"
@@ -137,7 +136,7 @@ def _line(sign: str, row: Row) -> str:
     return f"{sign} {units.size(item.storage.bytes):>10}  {name}  {shape} {item.dtype} {item.storage.device}{where}"
 
 
-def _table(rows: tuple[Row, ...]) -> pd.DataFrame:
+def _table(rows: tuple[_Row, ...]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([(*row_of(row.item), row.line) for row in rows], columns=[*COLUMNS, "line"])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BLOCK = 512
 """torch's CUDA allocator rounds sizes up to a multiple of it, unless it is set to round otherwise."""
-KINDS = ("parameters", "buffers", "gradients", "state")
+_KINDS = ("parameter_bytes", "buffer_bytes", "gradient_bytes", "state_bytes")
 
 
 @dataclass(frozen=True)
@@ -23,34 +23,37 @@ class Footprint:
     """What a model takes. `str` and a notebook show the table."""
 
     modules: pd.DataFrame
-    """A row for each module that has tensors of its own: module (its name; "" is the model itself), type, parameters,
-    buffers, gradients, state (of the optimizer), requested (their sum), allocated. In bytes."""
-    parameters: int
-    """Of all modules, in requested bytes; so are the next three."""
-    buffers: int
-    """Of all modules."""
-    gradients: int
-    """Of all parameters."""
-    state: int
-    """Of the optimizer."""
-    requested: int
-    """All four."""
-    allocated: int
+    """A row for each module that has tensors of its own: module (its name; "" is the model itself), type,
+    parameter_bytes, buffer_bytes, gradient_bytes, state_bytes (of the optimizer), requested_bytes (their sum),
+    allocated_bytes."""
+    parameter_bytes: int
+    """Requested bytes of all modules' parameters."""
+    buffer_bytes: int
+    """Requested bytes of all modules' buffers."""
+    gradient_bytes: int
+    """Requested bytes of all parameters' gradients."""
+    state_bytes: int
+    """Requested bytes of the optimizer's state."""
+    requested_bytes: int
+    """The sum of the four."""
+    allocated_bytes: int
     """An estimate: on CUDA, each piece of memory rounded up to a multiple of 512 bytes, which is what torch's allocator
     does unless it is told to round otherwise; elsewhere what was requested."""
 
     def __str__(self) -> str:
         rows: list[dict[Any, Any]] = [*self.modules.to_dict("records"), {"module": "total", **self._totals()}]
-        names = ("parameters", "buffers", "gradients", "state", "allocated")
+        names = dict(zip(("parameters", "buffers", "gradients", "state"), _KINDS, strict=True))
+        names |= {"allocated": "allocated_bytes"}
         width = max((len(str(row["module"])) for row in rows), default=5)
         head = f"{'module':<{width}}" + "".join(f"{name:>12}" for name in names)
         lines = [
-            f"{row['module']!s:<{width}}" + "".join(f"{units.size(row[name]):>12}" for name in names) for row in rows
+            f"{row['module']!s:<{width}}" + "".join(f"{units.size(row[name]):>12}" for name in names.values())
+            for row in rows
         ]
         return "\n".join([head, *lines, "allocated: estimated, by the default rounding of torch's allocator"])
 
     def _totals(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in (*KINDS, "requested", "allocated")}
+        return {name: getattr(self, name) for name in (*_KINDS, "requested_bytes", "allocated_bytes")}
 
     def _repr_html_(self) -> str:
         import html
@@ -86,15 +89,15 @@ def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = 
         rest = [value for values in state.values() for value in values]
         if rest:
             rows.append(_row("(optimizer)", type(optimizer).__name__, ((), (), (), rest), counted))
-    columns = ["module", "type", *KINDS, "requested", "allocated"]
-    table = pd.DataFrame([row for row in rows if row["requested"]], columns=columns)
+    columns = ["module", "type", *_KINDS, "requested_bytes", "allocated_bytes"]
+    table = pd.DataFrame([row for row in rows if row["requested_bytes"]], columns=columns)
     return Footprint(table, **{name: int(table[name].sum()) for name in columns[2:]})
 
 
 def _row(name: str, kind: str, groups: tuple[Iterable[Any], ...], counted: set[int]) -> dict[str, Any]:
     row: dict[str, Any] = {"module": name, "type": kind}
     allocated = 0
-    for column, tensors in zip(KINDS, groups, strict=True):
+    for column, tensors in zip(_KINDS, groups, strict=True):
         row[column] = 0
         for tensor in tensors:
             storage = storage_of(tensor)
@@ -102,7 +105,7 @@ def _row(name: str, kind: str, groups: tuple[Iterable[Any], ...], counted: set[i
                 counted.add(storage.key)
                 row[column] += storage.bytes
                 allocated += _allocated(storage)
-    return {**row, "requested": sum(row[column] for column in KINDS), "allocated": allocated}
+    return {**row, "requested_bytes": sum(row[column] for column in _KINDS), "allocated_bytes": allocated}
 
 
 def _allocated(storage: Storage) -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from ..objects.inventory import Item, inventory
+from ..reading.source_code import short_filename, working_directory_of
 from ..recording.session import Session, current_session
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SECONDS = 10.0
-COLUMNS = ("name", "shape", "dtype", "device", "bytes", "tensors", "requires_grad", "role")
+COLUMNS = ("name", "shape", "dtype", "device", "requested_bytes", "tensors", "requires_grad", "role")
 
 
 def tensors(*, lines: bool = True, seconds: float = SECONDS) -> pd.DataFrame:
@@ -23,7 +23,7 @@ def tensors(*, lines: bool = True, seconds: float = SECONDS) -> pd.DataFrame:
     search gives up. `.attrs["complete"]` of the table is False then, and if gradients or graphs were passed over
     because other threads may have been changing them.
 
-    Columns: name (as in `holders`), shape and dtype of the largest tensor in it, device, bytes (requested), tensors
+    Columns: name (as in `holders`), shape and dtype of the largest tensor in it, device, requested_bytes, tensors
     (how many share it), requires_grad, role ("parameter", "buffer", "gradient", "optimizer state", or ""); with a
     recording also line (that made it: "train.py:31"), step (in which) and age (seconds); <NA> for what is not in the
     trace.
@@ -63,7 +63,8 @@ def origins_of(session: Session) -> dict[int, tuple[str, Any, float]]:
     """Of each block that is live now in a recording, by address: its line, step and age."""
     import pandas as pd
 
-    live = session.load().live()
+    trace = session.load()
+    live, folder = trace.live(), working_directory_of(trace.header)
     now = time.time_ns()
     found = {}
     for address, filename, line, step, birth in zip(
@@ -71,6 +72,5 @@ def origins_of(session: Session) -> dict[int, tuple[str, Any, float]]:
     ):
         age = 0.0 if pd.isna(birth) else round((now - int(birth)) / 1e9, 3)
         if filename:
-            where = f"{os.path.relpath(filename) if filename.startswith(os.getcwd() + os.sep) else filename}:{line}"
-            found[int(address)] = (where, step, age)
+            found[int(address)] = (f"{short_filename(filename, folder)}:{line}", step, age)
     return found

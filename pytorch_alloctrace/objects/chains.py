@@ -53,7 +53,8 @@ class Chain:
     """Of the root; "" where it is in no file."""
     line: int
     """Of the root's function at that moment; 0 for globals."""
-    links: tuple[Link, ...] = ()
+    is_direct: bool = False
+    """Whether a variable refers to the tensor itself."""
     through_graph: bool = False
     """Whether it goes through an autograd graph."""
 
@@ -106,7 +107,7 @@ def chain_of(objects: Sequence[Any], container: Any = None) -> Chain:
         holder, contents = last, ""
     if len(path) > _LONGEST:
         path = f"{path[: _LONGEST // 2]}...{path[-_LONGEST // 4 :]}"
-    return Chain(path, holder, contents, owner, root, filename, line, tuple(links), graph)
+    return Chain(path, holder, contents, owner, root, filename, line, len(links) == 1, graph)
 
 
 def _begin(objects: Sequence[Any]) -> tuple[int, str, str, str, int]:

@@ -125,7 +125,7 @@ def _reached(walk: Walk, tensor: Any, rank: Callable[[Any], int]) -> tuple[list[
         if worst == 1 and not any(torch.nn.Parameter in access.mro(type(one)) for one in things):
             worst = 0
         waiting = type(things[0]) is ModuleRoot and things[0].name in WAITING
-        order = (worst, waiting, len(chain.links) == 1, not chain.container)
+        order = (worst, waiting, chain.is_direct, not chain.container)
         is_callers = len(things) == 2 and type(things[0]) is FrameRoot and things[0].key == caller
         (own if is_callers else found).setdefault((chain.holder, chain.owner, chain.root), (order, chain))
     first, second = ([chain for _, chain in sorted(one.values(), key=lambda known: known[0])] for one in (found, own))

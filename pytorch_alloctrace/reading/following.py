@@ -16,7 +16,7 @@ from .. import _replay
 from ..errors import TraceError
 from .json_text import json_object
 from .names import BEFORE_RECORDING, NO_STACK, device_name
-from .source_code import UserCode
+from .source_code import UserCode, short_filename, working_directory_of
 
 LEAST_POINTS = 5
 """With fewer, nothing is said to grow."""
@@ -184,15 +184,10 @@ class Following:
             return row.library or (f"{NO_STACK} {row.node}" if row.node else NO_STACK), "", ""
         if self._code is None:
             header = self.header
-            prefixes, folder = header.get("library_prefixes"), header.get("working_directory")
-            self._folder = folder if isinstance(folder, str) else ""
-            prefixes = [str(prefix) for prefix in prefixes] if isinstance(prefixes, list) else []
-            self._code = UserCode(prefixes, self._user_paths, self._folder)
+            self._code, self._folder = UserCode.of_header(header, self._user_paths), working_directory_of(header)
         code = self._code
         site = next((frame for frame in frames if code.is_user_file(frame.filename)), frames[0])
-        filename = site.cell or site.filename
-        if self._folder and filename.startswith(self._folder.rstrip(os.sep) + os.sep):
-            filename = filename[len(self._folder.rstrip(os.sep)) + 1 :]
+        filename = short_filename(site.cell or site.filename, self._folder)
         return f"{filename}:{site.line}", site.function, site.source.strip()
 
 

@@ -92,8 +92,11 @@ class SiteBytes:
     """What one site holds at a position. Bytes are requested bytes."""
 
     site: Site
+    """The line."""
     bytes: int
+    """Requested bytes of its blocks."""
     blocks: int
+    """Number of its blocks."""
     stack_id: int
     """The stack of the site that holds the most."""
     backward_bytes: int = 0

@@ -7,8 +7,9 @@ import os
 import re
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](?P<module>.+)")
+_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](?P<module>.+)", re.DOTALL)
 _GENERATED = re.compile(
     # What torch.compile and triton write into their caches, and code that is made from strings inside libraries.
     r".*[/\\](?:torchinductor_[^/\\]+|\.triton)[/\\]|<(?:frozen |eval_with_key>|attrs generated |__array_function__)"
@@ -23,6 +24,22 @@ def package_of(filename: str) -> str:
     """The installed package that a file belongs to ("transformers"); "" if it is in none."""
     found = _INSTALLED.match(filename)
     return re.split(r"[/\\]", found["module"])[0].removesuffix(".py") if found else ""
+
+
+def short_filename(filename: str, working_directory: str) -> str:
+    """Return a filename as users know it: relative to the folder of installed packages, which may be inside the
+    program's working directory, or to the working directory; else in full."""
+    # Matched once: searched from each of its characters on, a long name takes half a second.
+    if installed := _INSTALLED.match(filename):
+        filename = installed["module"]
+    folder = working_directory.rstrip(os.sep) + os.sep if working_directory else ""
+    return filename[len(folder) :] if folder and filename.startswith(folder) else filename
+
+
+def working_directory_of(header: Mapping[str, Any]) -> str:
+    """Return the working directory in the header of a trace; "" if a damaged header has no text for it."""
+    folder = header.get("working_directory")
+    return folder if isinstance(folder, str) else ""
 
 
 def can_be_opened(package: str) -> bool:
@@ -48,6 +65,13 @@ class UserCode:
     ) -> None:
         self._library_prefixes = tuple(library_prefixes)
         self._user_paths = {path: _paths_of(path, working_directory) for path in user_paths}
+
+    @classmethod
+    def of_header(cls, header: Mapping[str, Any], user_paths: Sequence[str] = ()) -> UserCode:
+        """Return the rule for the trace with this header, which may be damaged."""
+        prefixes = header.get("library_prefixes")
+        known = [str(prefix) for prefix in prefixes] if isinstance(prefixes, list) else []
+        return cls(known, user_paths, working_directory_of(header))
 
     def is_user_file(self, filename: str) -> bool:
         """Whether a file is the user's own code."""

@@ -58,9 +58,9 @@ class Session:
     """A recording, from `enable` to `disable`. Also a context manager that ends it."""
 
     def __init__(self, path: Path, recorder: ModuleType, devices: tuple[str, ...]) -> None:
-        self.path = path
+        self.path: Path = path
         """The trace file."""
-        self.devices = devices
+        self.devices: tuple[str, ...] = devices
         """The devices that are recorded."""
         self._recorder = recorder
         self._process = os.getpid()

@@ -55,8 +55,8 @@ def position_data(shown: LiveMemory) -> dict[str, Any]:
         "seq": shown.seq,
         "time_ns": shown.time_ns,
         "step": shown.step,
-        "requested": shown.requested,
-        "reserved": shown.reserved,
+        "requested_bytes": shown.requested_bytes,
+        "reserved_bytes": shown.reserved_bytes,
         "need": None if shown.need is None else dataclasses.asdict(shown.need),
     }
 
@@ -81,7 +81,7 @@ def write_position(shown: LiveMemory, begin_ns: int, screen: Screen) -> None:
     when = f"at {units.duration((shown.time_ns - begin_ns) / 1e9)}"
     if shown.step is not None:
         when += f" in step {shown.step}"
-    label, amount = "LIVE", f"{units.size(shown.requested)} in {blocks}"
+    label, amount = "LIVE", f"{units.size(shown.requested_bytes)} in {blocks}"
     if shown.peak is not None:
         label, amount = "PEAK", f"{units.size(shown.peak.bytes)} {shown.peak.measure}"
     after = "" if shown.seq is None else f", after event {shown.seq:,}"
@@ -91,19 +91,19 @@ def write_position(shown: LiveMemory, begin_ns: int, screen: Screen) -> None:
     title = Text.assemble((label, "bold"), f"  {shown.device}: {amount} {when}{after}")
     screen.text(title, hanging=len(label) + 2)
     if shown.peak is not None:
-        reserved = "" if shown.reserved is None else f"; {units.size(shown.reserved)} was reserved"
-        screen.text(f"The program requested {units.size(shown.requested)} in {blocks}{reserved}.", len(label) + 2)
+        reserved = "" if shown.reserved_bytes is None else f"; {units.size(shown.reserved_bytes)} was reserved"
+        screen.text(f"The program requested {units.size(shown.requested_bytes)} in {blocks}{reserved}.", len(label) + 2)
     if shown.need is not None:
         screen.text(_need_sentence(shown.need), len(label) + 2)
 
 
 def _need_sentence(need: DeviceNeed) -> str:
     """What the run needs of the device: whether it fits on another one."""
-    reserved = f"torch reserved at most {units.size(need.reserved)}"
-    if need.bytes is None or need.outside is None:
+    reserved = f"torch reserved at most {units.size(need.reserved_bytes)}"
+    if need.bytes is None or need.outside_bytes is None:
         return f"In all, {reserved}; what CUDA's context and libraries took besides is unknown."
-    device = "the device" if need.total is None else f"the device's {units.size(need.total)}"
-    outside = f"{units.size(need.outside)} was used outside PyTorch"
+    device = "the device" if need.device_bytes is None else f"the device's {units.size(need.device_bytes)}"
+    outside = f"{units.size(need.outside_bytes)} was used outside PyTorch"
     return f"In all, the run needed up to {units.size(need.bytes)} of {device}: {reserved}, and {outside}."
 
 

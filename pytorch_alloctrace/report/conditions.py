@@ -45,6 +45,11 @@ def _title(condition: Condition) -> str:
 
 
 def _fragmentation(condition: Condition, names: SiteNames, advice: Advice | None) -> tuple[str, ...]:
+    if condition.site is None:
+        return (
+            f"Which lines pin the memory is unknown: the run {_when(condition)} is folded into sums.",
+            f"What helps: allocate long-lived memory before large memory{_instead(advice)}",
+        )
     count, amount = int(condition.figures["blocks"]), units.size(condition.figures["block_bytes"])
     blocks = f"1 block of {amount} keeps" if count == 1 else f"{count:,} blocks ({amount}) keep"
     return (
@@ -65,7 +70,7 @@ def _instead(advice: Advice | None) -> str:
         return f". ({advice.tried[0]} would not have reserved notably less, as a model of torch's allocator shows.)"
     best = advice.helping[0]
     return (
-        f", or set {_VARIABLE}={best.setting.text}: at most {units.sizes(*best.peak_reserved)} would have been"
+        f", or set {_VARIABLE}={best.setting.text}: at most {units.sizes(*best.peak_reserved_bytes)} would have been"
         " reserved, as a model of torch's allocator shows."
     )
 
@@ -89,10 +94,12 @@ def _rounding(condition: Condition, names: SiteNames) -> tuple[str, ...]:
 
 
 def _pending(condition: Condition, names: SiteNames) -> tuple[str, ...]:
+    origin = "the lines that allocated it are unknown, as the run is folded into sums there"
+    if condition.site is not None:
+        origin = f"{units.size(condition.site_bytes)} was allocated at {_where(condition, names)}"
     return (
         f"The tensors are gone, but record_stream() makes torch wait for the other stream ({_when(condition)});"
-        f" {units.size(condition.site_bytes)} was allocated at {_where(condition, names)}. Over the run this adds up"
-        f" to {units.size(condition.figures['byte_seconds'])} held for one second.",
+        f" {origin}. Over the run this adds up to {units.size(condition.figures['byte_seconds'])} held for one second.",
         "What helps: make the streams wait for each other (Stream.wait_stream) before freeing, instead of"
         " record_stream().",
     )

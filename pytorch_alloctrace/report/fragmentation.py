@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SUMS = (
-    *("device", "at", "reserved", "active", "free", "releasable", "stranded", "largest_free"),
-    "external_fragmentation",
+    *("device", "at", "reserved_bytes", "active_bytes", "free_bytes", "releasable_bytes", "stranded_bytes"),
+    *("largest_free_bytes", "external_fragmentation"),
 )
 _TABLES = ("pinners_by_line", "pinners", "pools", "free_pieces", "segments")
 _LABEL = "PINNED"
@@ -46,17 +46,17 @@ def write_fragmentation(
     found: Fragmentation, blocks: pd.DataFrame, timeline: pd.DataFrame, screen: Screen, names: SiteNames, top: int
 ) -> None:
     """One device. blocks: all of its blocks at that position; timeline: that of the device."""
-    free = f"{units.size(found.free)} free in {units.counted(len(found.sizes), 'piece')}"
-    title = f"  {units.size(found.reserved)} reserved, {units.size(found.active)} active, {free}"
+    free = f"{units.size(found.free_bytes)} free in {units.counted(len(found.sizes), 'piece')}"
+    title = f"  {units.size(found.reserved_bytes)} reserved, {units.size(found.active_bytes)} active, {free}"
     screen.text(Text.assemble((found.device, "bold"), title), hanging=2)
-    if found.reserved == 0:
+    if found.reserved_bytes == 0:
         screen.text("Nothing is reserved here, or the allocator reports no segments (the CPU's never does).", 2)
         _over_time(found, timeline, screen)
         return
-    returned = f"{units.size(found.releasable)} wholly free (empty_cache() returns it)"
-    screen.text(f"{returned}, {units.size(found.stranded)} stranded next to live blocks.", 2)
+    returned = f"{units.size(found.releasable_bytes)} wholly free (empty_cache() returns it)"
+    screen.text(f"{returned}, {units.size(found.stranded_bytes)} stranded next to live blocks.", 2)
     share = units.share(found.external_fragmentation, 1)
-    screen.text(f"Largest free piece {units.size(found.largest_free)}: external fragmentation {share}.", 2)
+    screen.text(f"Largest free piece {units.size(found.largest_free_bytes)}: external fragmentation {share}.", 2)
     _over_time(found, timeline, screen)
     _pinners(found, screen, names, top)
     _classes(found.free_pieces, screen)
@@ -96,7 +96,7 @@ def write_pinners(found: Fragmentation, screen: Screen, names: SiteNames, indent
 
 def _worth_saying(found: Fragmentation) -> Table:
     lines = found.pinners_by_line
-    return lines.take(lines["stranded_bytes"] >= _WORTH_SAYING * found.reserved)
+    return lines.take(lines["stranded_bytes"] >= _WORTH_SAYING * found.reserved_bytes)
 
 
 def _over_time(found: Fragmentation, timeline: pd.DataFrame, screen: Screen) -> None:
@@ -111,7 +111,9 @@ def _over_time(found: Fragmentation, timeline: pd.DataFrame, screen: Screen) -> 
     # A value is that at the end of its interval, where the next begins; the last one is that at the end of the trace.
     stranded = timeline["stranded_bytes"].fillna(0).to_numpy(np.int64)[:-1]
     worst = int(stranded.argmax()) if len(stranded) else 0
-    if len(stranded) and stranded[worst] > max(_MUCH_WORSE * found.stranded, _WORTH_SAYING * found.reserved):
+    if len(stranded) and stranded[worst] > max(
+        _MUCH_WORSE * found.stranded_bytes, _WORTH_SAYING * found.reserved_bytes
+    ):
         times = timeline["time_ns"].to_numpy(np.int64)
         seconds = (times[worst + 1] - times[0]) / 1e9
         shows = f"--at {f'{seconds:.9f}'.rstrip('0')}s shows it"

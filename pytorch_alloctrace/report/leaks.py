@@ -60,9 +60,9 @@ def _leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
     device = f" on {leak.device}" if len(summary.devices) > 1 else ""
     return Finding(
         kind="growth" if leak.kind == RISING else "leak",
-        title=f"{names.site(leak.line)}: {units.rate(leak.rate, leak.unit)}{device}",
+        title=f"{names.site(leak.line)}: {units.rate(leak.bytes_per_unit, leak.unit)}{device}",
         device=leak.device,
-        bytes=leak.bytes,
+        bytes=leak.allocated_bytes,
         confidence=leak.confidence,
         site=leak.line,
         stack_id=leak.sites[0].stack_id,
@@ -73,15 +73,15 @@ def _leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
 
 def _minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
     device = f" on {leak.device}" if len(summary.devices) > 1 else ""
-    title = f"{names.site(leak.line)} keeps {units.rate(leak.rate, leak.unit).lstrip('+')}{device}"
-    cost = f"{units.size(leak.bytes)} in this run"
-    if leak.forecast is not None:
-        cost += f"; {leak.device} would be full in {units.duration(leak.forecast)}"
+    title = f"{names.site(leak.line)} keeps {units.rate(leak.bytes_per_unit, leak.unit).lstrip('+')}{device}"
+    cost = f"{units.size(leak.allocated_bytes)} in this run"
+    if leak.forecast_seconds is not None:
+        cost += f"; {leak.device} would be full in {units.duration(leak.forecast_seconds)}"
     return Finding(
         kind="minor_leak",
         title=f"{title}: a leak, but it costs next to nothing ({cost})",
         device=leak.device,
-        bytes=leak.bytes,
+        bytes=leak.allocated_bytes,
         confidence=leak.confidence,
         site=leak.line,
         stack_id=leak.sites[0].stack_id,
@@ -91,7 +91,7 @@ def _minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
 
 
 def _sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]:
-    kept_at_end = leak.bytes_at_end >= leak.bytes // 2
+    kept_at_end = leak.allocated_bytes_at_end >= leak.allocated_bytes // 2
     when = "at the end" if kept_at_end else f"{_judged_when(leak)}"
     worded = {GROWING: _growing_sentences, RISING: _rising_sentences}.get(leak.kind, _surviving_sentences)
     sentences = worded(leak, when)
@@ -102,7 +102,7 @@ def _sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]:
             "What holds them was not found: the last look could not see all objects of the program, in which "
             "alloctrace.holders(tensor) looks for longer."
         )
-    if leak.rate >= 1:
+    if leak.bytes_per_unit >= 1:
         sentences.append(_forecast(leak))
     if not kept_at_end:
         last = "the last allocation" if leak.unit == "second" else f"the last {leak.unit}"
@@ -137,7 +137,7 @@ def _certain(leak: Leak) -> str:
 
 
 def _surviving_sentences(leak: Leak, when: str) -> list[str]:
-    kept = f"{units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')}, still live {when}"
+    kept = f"{units.size(leak.allocated_bytes)} in {units.counted(leak.blocks, 'block')}, still live {when}"
     if leak.unit == "second":
         left = f"Blocks were left behind all through the run: {kept}."
     else:
@@ -163,7 +163,7 @@ def _since(leak: Leak) -> str:
 
 
 def _rising_sentences(leak: Leak, when: str) -> list[str]:
-    now = f"{units.number(leak.blocks)} with {units.size(leak.bytes)} {when}"
+    now = f"{units.number(leak.blocks)} with {units.size(leak.allocated_bytes)} {when}"
     return [
         "Blocks of this line are freed in time, but ever more are alive at once: "
         f"{units.number(leak.blocks_at_onset)} early on, {now}.",
@@ -184,19 +184,19 @@ def _growing_sentence(leak: Leak, when: str) -> str:
         replaced = "This buffer is replaced again and again by a larger one, never by a smaller one"
     else:
         replaced = f"These {units.number(leak.blocks)} buffers are replaced again and again by larger ones"
-    return f"{replaced}: {units.size(leak.bytes)} {when}."
+    return f"{replaced}: {units.size(leak.allocated_bytes)} {when}."
 
 
 def _forecast(leak: Leak) -> str:
-    needed = _FORECAST_BYTES / leak.rate
+    needed = _FORECAST_BYTES / leak.bytes_per_unit
     soon = units.duration(needed * leak.seconds_per_unit)
     period = soon if leak.unit == "second" else f"{units.counted(max(round(needed), 1), leak.unit)} (about {soon})"
     # Other programs take their share of the machine's memory, which is what "cpu" has.
-    if leak.forecast is None or leak.device == "cpu":
+    if leak.forecast_seconds is None or leak.device == "cpu":
         return f"At this rate it grows by 1 GiB in {period}."
     return (
         f"At this rate it grows by 1 GiB in {period}, and {leak.device} is full in about "
-        f"{units.duration(leak.forecast)}."
+        f"{units.duration(leak.forecast_seconds)}."
     )
 
 
@@ -222,7 +222,7 @@ def _no_leak(devices: Sequence[DeviceSummary], summary: Summary, names: SiteName
 def _undecided(device: DeviceSummary, summary: Summary, names: SiteNames) -> Finding:
     verdict = device.leaks
     first = verdict.unexplained[0]
-    total, blocks = (sum(getattr(one, name) for one in verdict.unexplained) for name in ("bytes", "blocks"))
+    total, blocks = (sum(getattr(one, name) for one in verdict.unexplained) for name in ("allocated_bytes", "blocks"))
     more = len(verdict.unexplained) - 1
     others = f", and {units.counted(more, 'more line')}" if more else ""
     asked = "" if verdict.unit == "step" else ", or alloctrace.step() at the end of each iteration,"
@@ -272,11 +272,13 @@ def write_leak(leak: Leak, stack: Sequence[str], indent: int, screen: Screen, na
 
 def _live(leak: Leak, indent: int, screen: Screen) -> None:
     """A chart of what the lines of a leak held over the run, from zero, so that it shows how much of it is growth."""
-    if len(leak.live) < 2:
+    if len(leak.allocated_bytes_over_run) < 2:
         return
-    chart = units.sparkline(leak.live, max(min(screen.width - indent - 30, 60), 10), plain=screen.plain, least=0)
+    chart = units.sparkline(
+        leak.allocated_bytes_over_run, max(min(screen.width - indent - 30, 60), 10), plain=screen.plain, least=0
+    )
     arrow = "to" if screen.plain else "→"
-    first, last = units.size(leak.live[0]), units.size(leak.live[-1])
+    first, last = units.size(leak.allocated_bytes_over_run[0]), units.size(leak.allocated_bytes_over_run[-1])
     screen.text(Text.assemble("live: ", (chart, "green"), f"  {first} {arrow} {last}"), indent)
 
 
@@ -286,11 +288,11 @@ def _sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> None:
         return
     screen.text("Allocated at these lines, in the same steps, and probably kept by one reference:", indent)
     for site in leak.sites[:_SITES]:
-        rate, frames = units.rate(site.rate, leak.unit), names.stack(site.stack_id)
+        rate, frames = units.rate(site.bytes_per_unit, leak.unit), names.stack(site.stack_id)
         screen.entry(rate, names.site(site.site), names.source(site.site), indent, 20, frames=frames)
     more = leak.sites[_SITES:]
     if more:
-        rate = units.rate(sum(site.rate for site in more), leak.unit)
+        rate = units.rate(sum(site.bytes_per_unit for site in more), leak.unit)
         screen.text(f"and {units.counted(len(more), 'more line')}, {rate}", indent + 2, style="dim")
 
 
@@ -312,9 +314,9 @@ def leak_data(leak: Leak) -> dict[str, Any]:
     return {
         "leak_kind": leak.kind,
         "unit": leak.unit,
-        "bytes_per_unit": round(leak.rate),
+        "bytes_per_unit": round(leak.bytes_per_unit),
         "blocks": leak.blocks,
-        "bytes_at_end": leak.bytes_at_end,
+        "allocated_bytes_at_end": leak.allocated_bytes_at_end,
         "age": leak.age,
         "reached": leak.reached,
         "died": leak.died,
@@ -324,8 +326,8 @@ def leak_data(leak: Leak) -> dict[str, Any]:
         "units_with_survivors": leak.units_with_survivors,
         "units_judged": leak.units_judged,
         "oldest_age": leak.oldest_age,
-        "forecast_seconds": leak.forecast,
-        "live_bytes_over_run": list(leak.live),
+        "forecast_seconds": leak.forecast_seconds,
+        "allocated_bytes_over_run": list(leak.allocated_bytes_over_run),
         "path": [dataclasses.asdict(frame) for frame in leak.path],
         "path_share": round(leak.path_share, 4),
         "holder": None if leak.holder is None else dataclasses.asdict(leak.holder),
@@ -333,8 +335,8 @@ def leak_data(leak: Leak) -> dict[str, Any]:
             {
                 "site": dataclasses.asdict(site.site),
                 "stack_id": site.stack_id,
-                "bytes_per_unit": round(site.rate),
-                "bytes": site.bytes,
+                "bytes_per_unit": round(site.bytes_per_unit),
+                "allocated_bytes": site.allocated_bytes,
                 "blocks": site.blocks,
             }
             for site in leak.sites

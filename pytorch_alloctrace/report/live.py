@@ -135,15 +135,15 @@ def view_json(
         "devices": [
             {
                 "device": memory.device,
-                "requested": memory.counts.requested,
-                "allocated": memory.counts.allocated,
-                "active": memory.counts.active,
-                "reserved": memory.counts.reserved if memory.counts.reports_segments else None,
-                "cached": memory.cached if memory.counts.reports_segments else None,
-                "peak_allocated": memory.counts.peak_allocated,
-                "peak_reserved": memory.counts.peak_reserved if memory.counts.reports_segments else None,
+                "requested_bytes": memory.counts.requested,
+                "allocated_bytes": memory.counts.allocated,
+                "active_bytes": memory.counts.active,
+                "reserved_bytes": memory.counts.reserved if memory.counts.reports_segments else None,
+                "cached_bytes": memory.cached if memory.counts.reports_segments else None,
+                "peak_allocated_bytes": memory.counts.peak_allocated,
+                "peak_reserved_bytes": memory.counts.peak_reserved if memory.counts.reports_segments else None,
                 "refused_requests": memory.counts.refused,
-                "rate": memory.rate,
+                "bytes_per_unit": memory.rate,
             }
             for memory in view.devices
         ],
@@ -152,9 +152,9 @@ def view_json(
                 "site": site.name,
                 "function": site.function,
                 "device": site.device,
-                "bytes": site.bytes,
+                "requested_bytes": site.bytes,
                 "blocks": site.blocks,
-                "rate": site.rate,
+                "bytes_per_unit": site.rate,
                 "grows": site.grows,
                 "holder": site.holder or None,
             }

@@ -60,11 +60,13 @@ def leaks_markdown(summary: Summary, failures: Sequence[str], top: int, region: 
         for finding in leaks[: min(top, _ROWS)]:
             leak = finding.leak
             assert leak is not None
-            held = f"{units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')}"
+            held = f"{units.size(leak.allocated_bytes)} in {units.counted(leak.blocks, 'block')}"
             certain = f"{confidence_word(leak.confidence)} ({units.share(leak.confidence, 1)})"
             if leak.minor:
                 certain += ", costs next to nothing"
-            table.append((units.rate(leak.rate, leak.unit), held, leak.device, _code(leak.line, names), certain))
+            table.append(
+                (units.rate(leak.bytes_per_unit, leak.unit), held, leak.device, _code(leak.line, names), certain)
+            )
         parts.append(_table(("leak", "live", "device", "line", "confidence"), table, numbers=2))
         if len(leaks) > len(table):
             parts.append(f"and {units.counted(len(leaks) - len(table), 'more leak')}")

@@ -61,9 +61,9 @@ def oom_finding(found: OutOfMemory, names: SiteNames, advisor: Advisor, leaks: S
     why = found.verdict if filling is None else f"full, for {names.site(filling.line)} leaks"
     return Finding(
         kind="oom",
-        title=f"{names.site(found.site)}: {found.device} refused {units.size(found.requested)}{when}: {why}",
+        title=f"{names.site(found.site)}: {found.device} refused {units.size(found.requested_bytes)}{when}: {why}",
         device=found.device,
-        bytes=found.requested,
+        bytes=found.requested_bytes,
         confidence=None,
         site=found.site,
         stack_id=found.request.stack_id,
@@ -73,15 +73,15 @@ def oom_finding(found: OutOfMemory, names: SiteNames, advisor: Advisor, leaks: S
 
 def _fills(leak: Leak, found: OutOfMemory) -> bool:
     """Whether a leak is what the memory was full of."""
-    return found.verdict == rules.FULL and not leak.minor and leak.bytes >= _LEAKED * found.allocated
+    return found.verdict == rules.FULL and not leak.minor and leak.allocated_bytes >= _LEAKED * found.allocated_bytes
 
 
 def sentences(found: OutOfMemory, names: SiteNames, advisor: Advisor, filling: Leak | None = None) -> tuple[str, ...]:
     """Return the verdict with its figures, and what to do. filling: the leak that the memory was full of."""
     words = _words(found, names, advisor)
     if filling is not None:
-        share = units.share(filling.bytes, found.allocated)
-        leaked = f"{units.size(filling.bytes)} ({share}) has leaked at {names.site(filling.line)}"
+        share = units.share(filling.allocated_bytes, found.allocated_bytes)
+        leaked = f"{units.size(filling.allocated_bytes)} ({share}) has leaked at {names.site(filling.line)}"
         words = _Words([words.why[0]], [f"{leaked}: what helps is to let go of it. See the leak below."])
     first = rows(words.pinned.pinners_by_line.head(1)) if words.pinned is not None else []
     pinning = [pinned(row, names) for row in first]
@@ -100,17 +100,17 @@ def _words(found: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Words:
 
 def _requested(found: OutOfMemory) -> str:
     """What was requested, and what was free for it."""
-    requested, segment = units.size(found.requested), units.size(found.segment_size)
+    requested, segment = units.size(found.requested_bytes), units.size(found.segment_bytes)
     asked = f"{requested} was requested"
     if segment != requested:
         asked += f" (a segment of {segment} from the driver)"
-    largest = f"the largest free block for it was {units.size(found.largest_free)}"
-    return f"{asked}; {largest}, and the device had {units.size(found.device_free)} free."
+    largest = f"the largest free block for it was {units.size(found.largest_free_bytes)}"
+    return f"{asked}; {largest}, and the device had {units.size(found.device_free_bytes)} free."
 
 
 def _full(found: OutOfMemory, names: SiteNames) -> _Words:
-    of_all = f" of {units.size(found.total)}" if found.total is not None else ""
-    why = [f"The memory is in use: {units.size(found.allocated)}{of_all} is allocated."]
+    of_all = f" of {units.size(found.device_bytes)}" if found.device_bytes is not None else ""
+    why = [f"The memory is in use: {units.size(found.allocated_bytes)}{of_all} is allocated."]
     if found.top_sites:
         first = found.top_sites[0]
         blocks = units.counted(first.blocks, "block")
@@ -118,8 +118,8 @@ def _full(found: OutOfMemory, names: SiteNames) -> _Words:
     if found.steps_of_top_site >= _KEPT_STEPS:
         kept = f"They were allocated in {found.steps_of_top_site} different steps, so they are kept from step to step:"
         return _Words(why, [f"{kept} if that is not intended, it is a leak."])
-    if found.set_up is not None and found.set_up >= _SET_UP * found.allocated:
-        share = units.share(found.set_up, found.allocated)
+    if found.setup_bytes is not None and found.setup_bytes >= _SET_UP * found.allocated_bytes:
+        share = units.share(found.setup_bytes, found.allocated_bytes)
         why.append(
             f"{share} was made before the second step ended, and stays: weights, gradients, the optimizer's state."
         )
@@ -130,14 +130,14 @@ def _full(found: OutOfMemory, names: SiteNames) -> _Words:
 
 
 def _fragmented(found: OutOfMemory, advisor: Advisor) -> _Words:
-    free, largest = units.size(found.here.free), units.size(found.here.largest_free)
-    left = "the limit left" if found.limit else "the device had left"
+    free, largest = units.size(found.here.free_bytes), units.size(found.here.largest_free_bytes)
+    left = "the limit left" if found.limit_bytes else "the device had left"
     why = [
         *_refused_by_limit(found),
         f"{free} was free in the request's own pool, {largest} in the largest piece: enough with what {left},"
         " but not in one piece.",
     ]
-    if found.here.releasable > found.here.stranded and found.request.pool != (0, 0):
+    if found.here.releasable_bytes > found.here.stranded_bytes and found.request.pool != (0, 0):
         why.append("It is a private pool, which keeps its free segments for as long as the program keeps the pool.")
         return _Words(why, ["What helps: let go of the pool when it is not in use."])
     order = "allocate long-lived memory before large memory"
@@ -153,9 +153,9 @@ def _fragmented(found: OutOfMemory, advisor: Advisor) -> _Words:
             f"Torch's settings would not have: {tried} {'was' if len(advice.tried) == 1 else 'were'} tried in a model."
         )
         return _Words(why, [f"What helps: {order}.", none], found.here)
-    if found.limit is not None and not advice.is_certain:
+    if found.limit_bytes is not None and not advice.is_certain:
         best = advice.helping[0]
-        most = max(best.peak_reserved[1], found.limit[0])
+        most = max(best.peak_reserved_bytes[1], found.limit_bytes[0])
         depends = (
             f"With {_VARIABLE}={best.setting.text} this request and all before it would have been served if the limit"
             f" allows {units.size(most)}, as a model of torch's allocator shows."
@@ -166,7 +166,7 @@ def _fragmented(found: OutOfMemory, advisor: Advisor) -> _Words:
     first = advice.helping[0]
     cost = (
         f"With {settings[0]} this request and all before it would have been served, with"
-        f" {units.sizes(*first.peak_reserved)} reserved at most, as a model of torch's allocator shows."
+        f" {units.sizes(*first.peak_reserved_bytes)} reserved at most, as a model of torch's allocator shows."
     )
     return _Words(why, [f"What helps: set {_VARIABLE}={settings[0]}{other}, or {order}.", cost], found.here)
 
@@ -175,10 +175,10 @@ def _elsewhere(found: OutOfMemory, names: SiteNames) -> _Words:
     pools = found.elsewhere.pools
     first = int(pools["free_bytes"].argmax())
     pool, stream = pools["segment_pool_id"][first], int(pools["stream"][first])
-    largest = units.size(found.elsewhere.largest_free)
+    largest = units.size(found.elsewhere.largest_free_bytes)
     why = [
         *_refused_by_limit(found),
-        f"{units.size(found.elsewhere.free)} was free in other pools or streams, {largest} in the largest piece;"
+        f"{units.size(found.elsewhere.free_bytes)} was free in other pools or streams, {largest} in the largest piece;"
         f" {units.size(int(pools['free_bytes'][first]))} of it belongs to {_location(pool, stream)}.",
         f"The request was for {_location(found.request.pool, found.request.stream)}, which cannot use it.",
     ]
@@ -190,8 +190,8 @@ def _elsewhere(found: OutOfMemory, names: SiteNames) -> _Words:
         if found.pool_sites:
             why.append(f"What is live in it was made mostly at {names.site(found.pool_sites[0].site)}.")
         return _Words(why, [f"What helps: {held}, or allocate both from one pool."])
-    if found.elsewhere.releasable:
-        returnable = units.size(found.elsewhere.releasable)
+    if found.elsewhere.releasable_bytes:
+        returnable = units.size(found.elsewhere.releasable_bytes)
         why.append(f"While a pool is in use, torch returns nothing from the others; {returnable} could be returned.")
         return _Words(why, ["What helps: torch.cuda.empty_cache() before the pool is used."])
     return _Words(why, ["What helps: free the live blocks next to it, or do not use a pool."], found.elsewhere)
@@ -203,28 +203,31 @@ def _location(pool: tuple[int, int], stream: int) -> str:
 
 
 def _outside(found: OutOfMemory) -> _Words:
-    what = f"{units.size(found.outside or 0)} is used outside PyTorch"
-    by_others = f"{units.size(found.by_others)} of it by other processes" if found.by_others else ""
+    what = f"{units.size(found.outside_bytes or 0)} is used outside PyTorch"
+    by_others = (
+        f"{units.size(found.other_processes_bytes)} of it by other processes" if found.other_processes_bytes else ""
+    )
     what += f", {by_others or 'by other processes or by other libraries in this one'}"
-    why = f"{what}; torch itself holds {units.size(found.reserved)} of {units.size(found.total or 0)}."
+    why = f"{what}; torch itself holds {units.size(found.reserved_bytes)} of {units.size(found.device_bytes or 0)}."
     return _Words([why], ["What helps: a device that nothing else uses; nvidia-smi lists the processes on it."])
 
 
 def _too_large(found: OutOfMemory) -> _Words:
-    most = units.size(found.most_possible or 0)
-    why = f"The device has {units.size(found.total or 0)}, and at most {most} can be allocated: freeing cannot help."
+    most = units.size(found.max_possible_bytes or 0)
+    device = units.size(found.device_bytes or 0)
+    why = f"The device has {device}, and at most {most} can be allocated: freeing cannot help."
     return _Words([why], ["What helps: smaller requests (a smaller batch, chunks), or several devices."])
 
 
 def _limit(found: OutOfMemory) -> _Words:
-    held = f"torch holds {units.size(found.reserved)}; {units.size(found.allocated)} of that is allocated."
+    held = f"torch holds {units.size(found.reserved_bytes)}; {units.size(found.allocated_bytes)} of that is allocated."
     return _Words([*_refused_by_limit(found), held], ["What helps: raise the limit, or need less."])
 
 
 def _refused_by_limit(found: OutOfMemory) -> list[str]:
-    if found.limit is None:
+    if found.limit_bytes is None:
         return []
-    between = " and ".join(units.size(size) for size in found.limit)
+    between = " and ".join(units.size(size) for size in found.limit_bytes)
     setting = f"torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction in {_VARIABLE}"
     return [f"The driver had enough; a limit on what torch may hold, between {between}, refused it ({setting})."]
 
@@ -271,22 +274,22 @@ _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "stack_id": lambda found: found.request.stack_id,
     "backward": lambda found: found.request.backward,
     "node_type": lambda found: found.request.node_type,
-    "requested": lambda found: found.requested,
-    "segment_size": lambda found: found.segment_size,
-    "largest_free": lambda found: found.largest_free,
+    "requested_bytes": lambda found: found.requested_bytes,
+    "segment_bytes": lambda found: found.segment_bytes,
+    "largest_free_bytes": lambda found: found.largest_free_bytes,
     "stream": lambda found: found.request.stream,
     "pool": lambda found: list(found.request.pool),
-    "device_free": lambda found: found.device_free,
-    "device_total": lambda found: found.total,
-    "reserved": lambda found: found.reserved,
-    "allocated": lambda found: found.allocated,
-    "free_here": lambda found: found.here.free,
-    "releasable_here": lambda found: found.here.releasable,
-    "stranded_here": lambda found: found.here.stranded,
-    "free_elsewhere": lambda found: found.elsewhere.free,
-    "largest_free_elsewhere": lambda found: found.elsewhere.largest_free,
-    "outside": lambda found: found.outside,
-    "by_others": lambda found: found.by_others,
+    "device_free_bytes": lambda found: found.device_free_bytes,
+    "device_bytes": lambda found: found.device_bytes,
+    "reserved_bytes": lambda found: found.reserved_bytes,
+    "allocated_bytes": lambda found: found.allocated_bytes,
+    "free_here_bytes": lambda found: found.here.free_bytes,
+    "releasable_here_bytes": lambda found: found.here.releasable_bytes,
+    "stranded_here_bytes": lambda found: found.here.stranded_bytes,
+    "free_elsewhere_bytes": lambda found: found.elsewhere.free_bytes,
+    "largest_free_elsewhere_bytes": lambda found: found.elsewhere.largest_free_bytes,
+    "outside_bytes": lambda found: found.outside_bytes,
+    "other_processes_bytes": lambda found: found.other_processes_bytes,
     "outcome": lambda found: found.request.outcome,
     "outcome_seq": lambda found: found.request.outcome_seq,
 }
@@ -348,13 +351,13 @@ def _in_backward(found: OutOfMemory) -> str:
 
 def _chart(found: OutOfMemory, screen: Screen) -> None:
     """The device as one bar, and a legend."""
-    if found.total is None or found.outside is None:
+    if found.device_bytes is None or found.outside_bytes is None:
         return
-    cached_here, cached_elsewhere = found.here.free, found.elsewhere.free
-    used = max(found.reserved - cached_here - cached_elsewhere, 0)
-    sizes = (used, cached_here, cached_elsewhere, found.outside, found.device_free)
+    cached_here, cached_elsewhere = found.here.free_bytes, found.elsewhere.free_bytes
+    used = max(found.reserved_bytes - cached_here - cached_elsewhere, 0)
+    sizes = (used, cached_here, cached_elsewhere, found.outside_bytes, found.device_free_bytes)
     whole = max(
-        found.total, sum(sizes), 1
+        found.device_bytes, sum(sizes), 1
     )  # where the numbers contradict each other, the bar ends in time all the same
     width = max(min(screen.width - 6, 72), 10)
     bar, legend = "", []

@@ -41,16 +41,36 @@ _LISTED = 6
 
 @dataclasses.dataclass(frozen=True)
 class RankWords:
-    """A finding in words."""
+    """Something that is wrong with ranks, or different about them, in words."""
 
-    finding: RankFinding
-    """What it words: the ranks, the leak, the outliers among its figures, when it departed."""
+    _finding: RankFinding
     title: str
-    """One line without a full stop."""
+    """The finding in one line, without a full stop."""
     sentences: tuple[str, ...]
-    """What it rests on."""
+    """Evidence, one sentence each."""
     site: Site | None
-    """The line to look at; None where none explains it."""
+    """The line to look at; None if no line explains the finding."""
+
+    @property
+    def kind(self) -> str:
+        """ "oom" (a request was refused), "leak", "differs" (its figures are outliers) or "device" (it also uses the
+        CUDA device of another rank)."""
+        return self._finding.kind
+
+    @property
+    def device(self) -> str:
+        """The kind of device: "cuda" is each rank's own."""
+        return self._finding.device
+
+    @property
+    def ranks(self) -> tuple[int | None, ...]:
+        """The ranks that have it, the one that stands for all first; None for a process without a rank."""
+        return tuple(summary.rank for summary in self._finding.ranks)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The traces of `ranks`, in the same order."""
+        return tuple(summary.path for summary in self._finding.ranks)
 
 
 def ranks_findings(comparison: Comparison) -> tuple[RankWords, ...]:
@@ -271,21 +291,21 @@ def _where(finding: RankFinding) -> str:
 
 
 def _finding(words: RankWords, screen: Screen) -> None:
-    label, style = _LABELS[words.finding.kind]
+    label, style = _LABELS[words.kind]
     indent = len(label) + 2
     screen.text(Text.assemble((label, style), "  ", (words.title, "bold")), hanging=indent)
-    source = _names(words.finding.ranks[0]).source(words.site) if words.site is not None else None
+    source = _names(words._finding.ranks[0]).source(words.site) if words.site is not None else None
     if source:
         screen.source(source, indent)
     for sentence in words.sentences:
         screen.text(sentence, indent)
-    departure = words.finding.departure
+    departure = words._finding.departure
     if departure is None or len(departure.live) < 2:
         return
     width = max(min(screen.width - indent - 40, 60), 10)
     both = (*departure.live, *departure.usual)
-    own = words.finding.ranks[0].name
-    others = _others(words.finding)
+    own = words._finding.ranks[0].name
+    others = _others(words._finding)
     column = max(len(own), len(others))
     for name, values in ((own, departure.live), (others, departure.usual)):
         points = np.array_split(np.array(values), min(width, len(values)))
@@ -368,7 +388,7 @@ def _cells(summary: RankSummary, kind: str, hosts: bool, comparison: Comparison)
         figures = (
             units.size(device.peak),
             "-" if device.reserved is None else units.size(device.reserved),
-            f"{units.change(device.leak_rate)}/{device.leak_unit}" if device.leaks else "-",
+            f"{units.change(device.leak_bytes_per_unit)}/{device.leak_unit}" if device.leaks else "-",
             "-" if device.seconds_per_step is None else units.duration(device.seconds_per_step),
         )
     marks = []
@@ -414,6 +434,8 @@ def _file(summary: RankSummary) -> str:
 def _why(one: LeftOut, comparison: Comparison) -> str:
     if one.why == "unreadable":
         return printable(one.summary.unreadable)
+    if one.why == "copy":
+        return "of the same recording as another trace"
     if one.why == "child":
         return "of a process that a rank started"
     if one.why == "no rank":
@@ -465,7 +487,7 @@ def _capital(text: str) -> str:
 
 
 def _finding_data(words: RankWords) -> dict[str, Any]:
-    finding = words.finding
+    finding = words._finding
     departure, leak = finding.departure, finding.leak
     return {
         "kind": finding.kind,

@@ -7,7 +7,6 @@ JSON, whatever has a `stack_id` then also has `frames`: a list of function, file
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..reading.names import NO_STACK
 from ..reading.recorded import RecordedTrace
 from ..reading.sites import Frame, Site, SiteBytes
+from ..reading.source_code import short_filename
 from . import units
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher
 """As Jupyter starts the kernel of a notebook, and others do it after its pattern."""
 _PART = 1 << 20
 """Characters that are checked at once."""
-_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 
 def printable(text: str) -> str:
@@ -78,17 +77,11 @@ class SiteNames:
     def __init__(self, working_directory: str, frames: Frames | None = None) -> None:
         """frames: given if whole stacks are to be shown."""
         self._frames = frames
-        self._folder = working_directory.rstrip(os.sep) + os.sep if working_directory else ""
+        self._working_directory = working_directory
 
     def file(self, filename: str) -> str:
-        """Relative to the folder of installed packages (which may be inside the program's working directory) or to the
-        working directory; else in full."""
-        # Looked for once: from each of its characters on, a long name takes half a second.
-        if packages := _PACKAGES.match(filename):
-            filename = filename[packages.end() :]
-        if self._folder and filename.startswith(self._folder):
-            filename = filename[len(self._folder) :]
-        return printable(filename)
+        """Return `short_filename` on one line."""
+        return printable(short_filename(filename, self._working_directory))
 
     def site(self, code: Site | Frame) -> str:
         """Where it is: "train.py:41 in train"."""

@@ -64,7 +64,7 @@ def _refused(summary: Summary, names: SiteNames) -> list[Finding]:
 
     return [
         oom_finding(one, names, summary.advisor, leaked)
-        for one, leaked in sorted(refused, key=lambda pair: -pair[0].requested)
+        for one, leaked in sorted(refused, key=lambda pair: -pair[0].requested_bytes)
     ]
 
 
@@ -240,25 +240,27 @@ def _growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:
     title = "live at the end of each step" if growth else "live over time (the trace has no steps)"
     screen.text(Text.assemble(("GROWTH", "bold"), f"  {device.device}, {title}"), hanging=8)
     drawn = growth.samples if growth else device.levels
-    lowest, highest = (growth.lowest, growth.highest) if growth else (min(drawn, default=0), max(drawn, default=0))
+    lowest, highest = (
+        (growth.lowest_bytes, growth.highest_bytes) if growth else (min(drawn, default=0), max(drawn, default=0))
+    )
     chart = units.sparkline(drawn, min(screen.width - 32, 60), plain=screen.plain)
     screen.text(Text.assemble((chart, "green"), f"  {units.size(lowest)} to {units.size(highest)}"), 2)
     if growth:
         slope = "too few steps for a slope"
         if growth.steps > growth.warmup + 1:
             warmup = units.counted(growth.warmup, "step")
-            slope = f"slope {units.rate(growth.slope, 'step')} after {warmup} of warm-up"
-        levels = f"first {units.size(growth.first)}, median {units.size(growth.median)}, last {units.size(growth.last)}"
-        screen.text(f"{levels}; {slope}", 2)
+            slope = f"slope {units.rate(growth.bytes_per_step, 'step')} after {warmup} of warm-up"
+        first, median, last = map(units.size, (growth.first_bytes, growth.median_bytes, growth.last_bytes))
+        screen.text(f"first {first}, median {median}, last {last}; {slope}", 2)
     # A line that grew by less than a thousandth of the peak explains nothing.
-    growing = [site for site in device.growing if site.bytes * 1000 >= device.peak.bytes and site.site.filename]
+    growing = [site for site in device.growing if site.grown_bytes * 1000 >= device.peak.bytes and site.site.filename]
     leaking = {(site.site.filename, site.site.line) for leak in device.leaks.leaks for site in leak.sites}
     if growing:
         screen.text("Lines that hold more than they did after the warm-up:", 2)
     for site in growing[:_GROWING_SITES]:
         leak = " (leak)" if (site.site.filename, site.site.line) in leaking else ""
         name, frames = names.site(site.site) + leak, names.stack(site.stack_id)
-        screen.entry(units.change(site.bytes), name, None, 0, _SIZE_COLUMN + 5, frames=frames)
+        screen.entry(units.change(site.grown_bytes), name, None, 0, _SIZE_COLUMN + 5, frames=frames)
 
 
 def _notes(summary: Summary, screen: Screen) -> None:
@@ -319,9 +321,9 @@ def _device_data(device: DeviceSummary) -> dict[str, Any]:
             {
                 "site": _site_data(site.site),
                 "stack_id": site.stack_id,
-                "before_bytes": site.before,
-                "after_bytes": site.after,
-                "bytes_per_unit": round(site.rate),
+                "before_bytes": site.before_bytes,
+                "after_bytes": site.after_bytes,
+                "bytes_per_unit": round(site.bytes_per_unit),
             }
             for site in device.growing
         ],
@@ -359,12 +361,12 @@ def _growth_data(growth: StepGrowth) -> dict[str, Any]:
     return {
         "steps": growth.steps,
         "warmup": growth.warmup,
-        "first_bytes": growth.first,
-        "median_bytes": growth.median,
-        "last_bytes": growth.last,
-        "lowest_bytes": growth.lowest,
-        "highest_bytes": growth.highest,
-        "bytes_per_step": round(growth.slope),
+        "first_bytes": growth.first_bytes,
+        "median_bytes": growth.median_bytes,
+        "last_bytes": growth.last_bytes,
+        "lowest_bytes": growth.lowest_bytes,
+        "highest_bytes": growth.highest_bytes,
+        "bytes_per_step": round(growth.bytes_per_step),
         "seconds_per_step": growth.seconds_per_step,
         "samples": list(growth.samples),
     }

@@ -46,9 +46,11 @@ def _write_head(device: str, check: Check, screen: Screen) -> None:
 
 def card_in_words(card: Card, *, is_known: bool) -> str:
     """ "a device of 80.0 GiB, 500 MiB of it outside torch"; is_known: whether what is outside is."""
-    outside = f"{units.size(card.outside)} of it outside torch{'' if is_known else ' (assumed)'}"
+    outside = f"{units.size(card.outside_bytes)} of it outside torch{'' if is_known else ' (assumed)'}"
     return (
-        "a device of unlimited memory" if card.memory is None else f"a device of {units.size(card.memory)}, {outside}"
+        "a device of unlimited memory"
+        if card.device_bytes is None
+        else f"a device of {units.size(card.device_bytes)}, {outside}"
     )
 
 
@@ -61,9 +63,9 @@ def _write_outcome(one: Outcome, screen: Screen, names: SiteNames) -> None:
             "" if one.refused_orders == one.orders else f" in {one.refused_orders} of {one.orders} orders of addresses"
         )
         screen.text(
-            f"Refused{where}: {units.size(one.refused.requested)} at {names.site(one.refused.site)}"
-            f" (event {one.refused.seq:,}), with {units.size(one.refused.reserved)} reserved,"
-            f" {units.size(one.refused.allocated)} of it allocated.",
+            f"Refused{where}: {units.size(one.refused.requested_bytes)} at {names.site(one.refused.site)}"
+            f" (event {one.refused.seq:,}), with {units.size(one.refused.reserved_bytes)} reserved,"
+            f" {units.size(one.refused.allocated_bytes)} of it allocated.",
             7,
         )
     if one.served:
@@ -80,15 +82,16 @@ def figures(one: Outcome) -> str:
     )
     if one.retries[0] != one.retries[1]:
         retries = f"{one.retries[0]:,} to {one.retries[1]:,} retries"
-    return f"peak reserved {units.sizes(*one.peak_reserved)}, {units.size(one.on_device)} of the device, {retries}"
+    peak = units.sizes(*one.peak_reserved_bytes)
+    return f"peak reserved {peak}, {units.size(one.device_used_bytes)} of the device, {retries}"
 
 
 def what_if_data(found: WhatIf) -> dict[str, Any]:
     """As plain values; sizes in bytes."""
     return {
         "device": found.device,
-        "memory": found.card.memory,
-        "outside": found.card.outside,
+        "device_bytes": found.card.device_bytes,
+        "outside_bytes": found.card.outside_bytes,
         "outside_is_known": found.outside_is_known,
         "inherited": found.inherited,
         "check": dataclasses.asdict(found.check),
@@ -102,8 +105,8 @@ def outcome_figures(one: Outcome) -> dict[str, Any]:
         "setting": one.setting.text,
         "fits": one.fits,
         "serves_all": one.serves_all,
-        "peak_reserved": list(one.peak_reserved),
-        "on_device": one.on_device,
+        "peak_reserved_bytes": list(one.peak_reserved_bytes),
+        "device_used_bytes": one.device_used_bytes,
         "retries": list(one.retries),
         "orders": one.orders,
         "refused_orders": one.refused_orders,
@@ -124,9 +127,10 @@ def write_fit(found: Fit, screen: Screen) -> None:
     """What a run needs, under each setting, and on common cards."""
     _write_head(found.device, found.check, screen)
     assumed = "" if found.outside_is_known else " (assumed)"
-    recorded = "" if found.total is None else f" The run had {units.size(found.total)}."
+    recorded = "" if found.device_bytes is None else f" The run had {units.size(found.device_bytes)}."
     screen.text(
-        f"Memory of the whole device, with {units.size(found.outside)} outside torch{assumed}.{recorded}", style="dim"
+        f"Memory of the whole device, with {units.size(found.outside_bytes)} outside torch{assumed}.{recorded}",
+        style="dim",
     )
     for one in found.fittings:
         screen.blank()
@@ -137,16 +141,17 @@ def write_fit(found: Fit, screen: Screen) -> None:
 
 def _write_fitting(one: Fitting, screen: Screen) -> None:
     screen.text(one.setting.text, style="bold")
+    sizes = (one.smallest_bytes, one.recommended_bytes, one.without_retries_bytes, one.peak_active_bytes)
+    smallest, recommended, without_retries, peak_active = map(units.size, sizes)
     screen.text(
-        f"Fits on {units.size(one.smallest)}; with {MARGIN:.0%} more for the driver's addresses,"
-        f" {units.size(one.recommended)}. Without giving anything back it takes {units.size(one.without_retries)};"
-        f" {units.size(one.peak_active)} is the least that can be enough.",
+        f"Fits on {smallest}; with {MARGIN:.0%} more for the driver's addresses, {recommended}. Without giving anything"
+        f" back it takes {without_retries}; {peak_active} is the least that can be enough.",
         2,
     )
-    if one.exceptions:
-        listed = ", ".join(units.size(size) for size in one.exceptions[:4])
+    if one.exceptions_bytes:
+        listed = ", ".join(units.size(size) for size in one.exceptions_bytes[:4])
         screen.text(f"It also happens to fit on {listed}, but not on all sizes above.", 2)
-    for card in one.cards:
+    for card in one.gpus:
         outcome = card.outcome
         if outcome.fits:
             words = "fits, " + figures(outcome).rsplit(", ", 1)[1]
@@ -159,29 +164,29 @@ def _write_fitting(one: Fitting, screen: Screen) -> None:
 
 def for_torch(card: Card) -> str:
     """What a card has: "21.9 GiB, 21.4 GiB for torch"."""
-    return f"{units.size(card.memory or 0)}, {units.size(card.capacity or 0)} for torch"
+    return f"{units.size(card.device_bytes or 0)}, {units.size(card.capacity_bytes or 0)} for torch"
 
 
 def fit_data(found: Fit) -> dict[str, Any]:
     """As plain values; sizes in bytes."""
     return {
         "device": found.device,
-        "outside": found.outside,
+        "outside_bytes": found.outside_bytes,
         "outside_is_known": found.outside_is_known,
-        "recorded_memory": found.total,
+        "recorded_device_bytes": found.device_bytes,
         "check": dataclasses.asdict(found.check),
         "settings": [
             {
                 "setting": one.setting.text,
-                "smallest": one.smallest,
-                "recommended": one.recommended,
-                "without_retries": one.without_retries,
-                "peak_active": one.peak_active,
-                "resolution": one.resolution,
-                "exceptions": list(one.exceptions),
-                "cards": [
-                    {"name": card.name, "memory": card.outcome.card.memory, **_outcome_data(card.outcome)}
-                    for card in one.cards
+                "smallest_bytes": one.smallest_bytes,
+                "recommended_bytes": one.recommended_bytes,
+                "without_retries_bytes": one.without_retries_bytes,
+                "peak_active_bytes": one.peak_active_bytes,
+                "resolution_bytes": one.resolution_bytes,
+                "exceptions_bytes": list(one.exceptions_bytes),
+                "gpus": [
+                    {"name": card.name, "device_bytes": card.outcome.card.device_bytes, **_outcome_data(card.outcome)}
+                    for card in one.gpus
                 ],
             }
             for one in found.fittings
@@ -191,7 +196,7 @@ def fit_data(found: Fit) -> dict[str, Any]:
 
 def fits_sentence(memory: int, one: Outcome, check: Check) -> str:
     """Whether a run fits on so much memory, in a line."""
-    where = f"On {units.size(memory)} ({units.size(one.card.outside)} of it outside torch)"
+    where = f"On {units.size(memory)} ({units.size(one.card.outside_bytes)} of it outside torch)"
     exact = "" if check.is_exact else f" {check.sentence}"
     if one.fits:
         return f"{where} the run fits: {figures(one)}.{exact}"

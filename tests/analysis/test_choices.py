@@ -59,8 +59,8 @@ def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int,
     settings = [one.setting.text for one in found.found.outcomes]
     shown = {}
     for setting, smallest, fitting in zip(settings, found.smallest, trace.fit(settings).fittings, strict=True):
-        refused = [number for number, card in enumerate(fitting.cards) if not card.outcome.fits]
-        enough = fitting.cards[max(refused, default=-1) + 1 :]
+        refused = [number for number, card in enumerate(fitting.gpus) if not card.outcome.fits]
+        enough = fitting.gpus[max(refused, default=-1) + 1 :]
         assert (smallest and smallest[0]) == (enough[0].name if enough else None), setting
         shown[setting] = smallest[0][:5] if smallest else ""
     assert cards.items() <= shown.items(), shown

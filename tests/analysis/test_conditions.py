@@ -76,10 +76,15 @@ def test_an_interval_that_ends_within_a_free_is_no_pending_memory(
 
 @pytest.mark.parametrize("name", ["pending", "fragmentation"])
 @pytest.mark.parametrize("share", [0.5, 0.98])
-def test_condition_whose_worst_position_is_folded_does_not_end_the_diagnosis(
+def test_condition_whose_worst_position_is_folded_is_reported_with_or_without_its_line(
     traces: Path, name: str, share: float, tmp_path: Path
 ) -> None:
     whole = alloctrace.load(traces / f"{name}.alloctrace")
     alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=int(whole.integrity.events * share))
     folded = alloctrace.load(tmp_path / "f.alloctrace")
     assert "folded" in str(folded.diagnose()).partition("\n")[0].lower()
+    [before], [after] = (
+        [one for one in trace.diagnose() if one.kind == name and one.device == "cuda:0"] for trace in (whole, folded)
+    )
+    assert after.bytes >= 0.9 * before.bytes
+    assert after.site == before.site or (after.site is None and "folded into sums" in " ".join(after.sentences))

@@ -67,11 +67,14 @@ def test_planted_pinner_comes_first_and_what_it_strands_comes_back_when_it_goes(
         return
     if case == "awaited_by_a_stream":
         # empty_cache() waits for the stream, so the block is returned together with what it stranded.
-        assert found.releasable == 0 and planted["alone_bytes"] + planted["allocated_bytes"] == reported["given_back"]
+        assert (
+            found.releasable_bytes == 0
+            and planted["alone_bytes"] + planted["allocated_bytes"] == reported["given_back"]
+        )
         return
-    assert found.releasable == reported["given_back"]
+    assert found.releasable_bytes == reported["given_back"]
     assert planted["alone_bytes"] + planted["allocated_bytes"] == reported["given_back_without_planted"]
-    assert found.pinners_by_line["stranded_bytes"].sum() == found.stranded
+    assert found.pinners_by_line["stranded_bytes"].sum() == found.stranded_bytes
 
 
 @pytest.mark.parametrize("case", PLANTED + RANDOM)
@@ -87,30 +90,36 @@ def test_tables_are_those_of_torch_and_sums_those_of_the_timeline(folder: Path, 
         assert row["total_bytes"] == segment["total_size"] and row["stream"] == segment["stream"]
         assert list(row["segment_pool_id"]) == segment["segment_pool_id"]
     pieces = sorted(b["size"] for s in reported["segments"] for b in s["blocks"] if b["state"] == "inactive")
-    assert list(found.sizes) == pieces and found.free == sum(pieces) == found.releasable + found.stranded
-    for size in (1, 512, 3 * MIB, *pieces[::7], found.largest_free + 1):
+    assert (
+        list(found.sizes) == pieces and found.free_bytes == sum(pieces) == found.releasable_bytes + found.stranded_bytes
+    )
+    for size in (1, 512, 3 * MIB, *pieces[::7], found.largest_free_bytes + 1):
         too_small = sum(piece for piece in pieces if piece < size)
         assert found.index(size) == pytest.approx(too_small / sum(pieces))
-    assert found.free_pieces["free_bytes"].sum() == found.free and found.free_pieces["pieces"].sum() == len(pieces)
+    assert found.free_pieces["free_bytes"].sum() == found.free_bytes and found.free_pieces["pieces"].sum() == len(
+        pieces
+    )
     for row in found.free_pieces.rows():
         within = [piece for piece in pieces if row["from_bytes"] <= piece < row["to_bytes"]]
         assert (row["pieces"], row["free_bytes"]) == (len(within), sum(within))
     pools = found.pools
-    assert pools["free_bytes"].sum() == found.free and pools["largest_free_bytes"].max() == found.largest_free
+    assert (
+        pools["free_bytes"].sum() == found.free_bytes and pools["largest_free_bytes"].max() == found.largest_free_bytes
+    )
     end = alloctrace.load(folder / f"{case}.alloctrace").timeline().iloc[-1]
     for name in ("reserved", "active", "releasable", "stranded", "largest_free"):
-        assert getattr(found, name) == end[f"{name}_bytes"], name
+        assert getattr(found, f"{name}_bytes") == end[f"{name}_bytes"], name
     assert found.external_fragmentation == pytest.approx(end["external_fragmentation"])
 
 
 @pytest.mark.parametrize("case", RANDOM)
 def test_random_sizes(folder: Path, case: str) -> None:
     found, reported = found_in(folder, case), from_torch(folder, case)
-    assert found.releasable == reported["given_back"]
+    assert found.releasable_bytes == reported["given_back"]
     pinners = found.pinners
     assert len(pinners) > 10 and (pinners["range_free_bytes"] > 0.5 * pinners["range_bytes"]).all()
     assert (pinners["range_blocks"] > 1).any() and (pinners["alone_bytes"] <= pinners["stranded_bytes"]).all()
-    assert pinners["stranded_bytes"].sum() == found.pinners_by_line["stranded_bytes"].sum() <= found.stranded
+    assert pinners["stranded_bytes"].sum() == found.pinners_by_line["stranded_bytes"].sum() <= found.stranded_bytes
     # Here one line allocates everything: what it pins it pins alone, although single blocks share segments.
     [line] = found.pinners_by_line.rows()
     assert line["alone_bytes"] == line["stranded_bytes"] and line["blocks"] == len(pinners)
@@ -128,11 +137,13 @@ def test_of_a_position(folder: Path) -> None:
     before, after = trace.fragmentation("step:0"), trace.fragmentation("step:1")
     line = marked_line(PROGRAM, "one_among_many", "PIN")
     assert line not in before.pinners["line"] and after.pinners["line"][0] == line
-    assert before.releasable == 1200 * MIB and after.releasable == 0
+    assert before.releasable_bytes == 1200 * MIB and after.releasable_bytes == 0
     assert after.pinners["stranded_bytes"][0] == 1187 * MIB and after.pinners["step"][0] == 1
-    assert trace.fragmentation("peak").free < before.free
-    assert trace.fragmentation(0).free == 0
-    assert after.device == "cuda:0" and trace.fragmentation("end", device="cuda:0").stranded == after.stranded
+    assert trace.fragmentation("peak").free_bytes < before.free_bytes
+    assert trace.fragmentation(0).free_bytes == 0
+    assert (
+        after.device == "cuda:0" and trace.fragmentation("end", device="cuda:0").stranded_bytes == after.stranded_bytes
+    )
 
 
 def test_verb_fragmentation_names_the_pinner_and_a_worse_position(folder: Path) -> None:
@@ -146,7 +157,10 @@ def test_verb_fragmentation_names_the_pinner_and_a_worse_position(folder: Path) 
     assert f"{hint[1]} stranded" in run_analyze(folder, *words, "--at", hint[2], "--width", "200")
 
     [data] = json.loads(run_analyze(folder, *words, "--json"))["rows"]
-    assert data["pinners"][0]["stranded_bytes"] == 1187 * MIB and data["free"] == data["releasable"] + data["stranded"]
+    assert (
+        data["pinners"][0]["stranded_bytes"] == 1187 * MIB
+        and data["free_bytes"] == data["releasable_bytes"] + data["stranded_bytes"]
+    )
     rows = list(csv.DictReader(io.StringIO(run_analyze(folder, "fragmentation", "gradient.alloctrace", "--csv"))))
     few = run_analyze(folder, "fragmentation", "random_sizes.alloctrace", "--csv", "--top", "3")
     assert len(few.splitlines()) == 4
@@ -164,7 +178,7 @@ def test_fragmentation_is_empty_without_segments_and_without_allocations(run_pro
         """
     )
     found = found_in(tmp_path, "run")
-    assert (found.device, found.reserved, found.free, found.index(1)) == ("cpu", 0, 0, 0.0)
+    assert (found.device, found.reserved_bytes, found.free_bytes, found.index(1)) == ("cpu", 0, 0, 0.0)
     assert all(len(table) == 0 for table in (found.pinners, found.pinners_by_line, found.segments, found.free_pieces))
     for name, text, devices in (("run", "reports no segments", 1), ("empty", "Nothing was allocated", 0)):
         words = ("fragmentation", f"{name}.alloctrace")

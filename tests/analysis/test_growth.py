@@ -94,17 +94,27 @@ def test_a_block_kept_every_step_is_a_leak_with_line_rate_and_growth(record: Rec
     # Steps 0 to 59: the first two are its beginning, the last three are too young (a 24th of 59 is 2.5).
     assert (leak.unit, leak.units_judged, leak.units_with_survivors) == ("step", 55, 55)
     assert (leak.onset, leak.reached, leak.died) == (2, 57, 0)
-    assert (leak.rate, leak.bytes, leak.blocks, leak.bytes_at_end) == (SIZE, 55 * SIZE, 55, 55 * SIZE)
-    assert leak.oldest_age == 57 and leak.forecast is not None
+    assert (leak.bytes_per_unit, leak.allocated_bytes, leak.blocks, leak.allocated_bytes_at_end) == (
+        SIZE,
+        55 * SIZE,
+        55,
+        55 * SIZE,
+    )
+    assert leak.oldest_age == 57 and leak.forecast_seconds is not None
     # block() makes what is freed, too.
     assert not leak.never_died and leak.confidence == pytest.approx(24 / 25, abs=0.02)
 
     growth = step_growth(trace, "cpu")
-    assert (growth.steps, growth.warmup, growth.first, growth.last) == (60, 12, SIZE, 60 * SIZE)
-    assert (growth.lowest, growth.highest, growth.median) == (SIZE, 60 * SIZE, int(30.5 * SIZE))
-    assert growth.slope == SIZE
+    assert (growth.steps, growth.warmup, growth.first_bytes, growth.last_bytes) == (60, 12, SIZE, 60 * SIZE)
+    assert (growth.lowest_bytes, growth.highest_bytes, growth.median_bytes) == (SIZE, 60 * SIZE, int(30.5 * SIZE))
+    assert growth.bytes_per_step == SIZE
     (grown,) = growing_sites(evidence_of(trace, "cpu"), top=5)
-    assert (grown.before, grown.after, grown.bytes, grown.rate) == (12 * SIZE, 60 * SIZE, 48 * SIZE, SIZE)
+    assert (grown.before_bytes, grown.after_bytes, grown.grown_bytes, grown.bytes_per_unit) == (
+        12 * SIZE,
+        60 * SIZE,
+        48 * SIZE,
+        SIZE,
+    )
 
 
 @pytest.mark.parametrize("steps", [3, 60])
@@ -158,7 +168,7 @@ def test_list_leaks_unless_each_epoch_clears_it_when_step_numbers_restart(
         assert judge(trace).leaks == ()
     else:
         leak = only_leak(trace)
-        assert leak.rate == SIZE and leak.units_with_survivors == leak.units_judged
+        assert leak.bytes_per_unit == SIZE and leak.units_with_survivors == leak.units_judged
 
 
 def test_a_loss_kept_with_its_graph_is_one_finding(record: Record) -> None:
@@ -168,9 +178,9 @@ def test_a_loss_kept_with_its_graph_is_one_finding(record: Record) -> None:
     # The largest is the activation that the model's line allocates and the graph of the kept loss holds.
     assert leak.sites[0].site.source is not None and "# activation" in leak.sites[0].site.source
     assert {"forward", "train"} <= {function.rpartition(".")[2] for function in functions}
-    assert leak.sites == tuple(sorted(leak.sites, key=lambda site: -site.bytes))
+    assert leak.sites == tuple(sorted(leak.sites, key=lambda site: -site.allocated_bytes))
     assert leak.path[0].function == "train" and leak.path_share > 0.95
-    assert leak.rate == pytest.approx(sum(site.rate for site in leak.sites))
+    assert leak.bytes_per_unit == pytest.approx(sum(site.bytes_per_unit for site in leak.sites))
 
 
 class Model(torch.nn.Module):
@@ -204,7 +214,7 @@ def test_two_leaks_of_different_rhythm_are_two_findings_the_faster_first(record:
             kept.append(torch.empty(30_000, dtype=torch.uint8))
 
     leaks = judge(record(every_step, 120, work)).leaks
-    assert [round(leak.rate / 1000) for leak in leaks] == [10, 2]
+    assert [round(leak.bytes_per_unit / 1000) for leak in leaks] == [10, 2]
 
 
 def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: Record) -> None:
@@ -214,7 +224,7 @@ def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: R
     trace = record(program)
     assert alloctrace.load(trace.path).live().empty
     leak = only_leak(trace)
-    assert (leak.rate, leak.bytes_at_end) == (SIZE, 0)
+    assert (leak.bytes_per_unit, leak.allocated_bytes_at_end) == (SIZE, 0)
     assert "freed after the last step" in " ".join(leak_findings(summarize(trace))[0].sentences)
 
 
@@ -235,7 +245,12 @@ def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(record: Record) -
 
     leak = only_leak(record(every_step, 7, work))
     assert leak.kind == "growing" and leak.line.source is not None and "# grows" in leak.line.source
-    assert (leak.rate, leak.bytes, leak.blocks, leak.bytes_at_end) == (1000, 7000, 1, 7000)
+    assert (leak.bytes_per_unit, leak.allocated_bytes, leak.blocks, leak.allocated_bytes_at_end) == (
+        1000,
+        7000,
+        1,
+        7000,
+    )
     assert leak.units_with_survivors == leak.units_judged and leak.oldest_age == 1
 
 
@@ -253,7 +268,7 @@ def test_without_steps_the_iterations_of_the_program_s_loop_are_counted(record: 
     assert verdict.loop is not None and verdict.loop.function == "without_steps"
     assert verdict.units in (299, 300)  # of 300 rounds the first is not seen to begin again
     (leak,) = verdict.leaks
-    assert (leak.unit, leak.rate) == ("iteration", SIZE)
+    assert (leak.unit, leak.bytes_per_unit) == ("iteration", SIZE)
     assert leak.units_with_survivors == leak.units_judged > 270
 
 
@@ -262,9 +277,9 @@ def test_without_steps_and_stacks_allocations_are_counted(record: Record) -> Non
     trace = record(without_steps, lambda number: kept.append(block()), stacks="none")
     leak = only_leak(trace)
     assert leak.unit == "second" and judge(trace).loop is None
-    assert 0.8 * 300 * SIZE < leak.bytes < 300 * SIZE
+    assert 0.8 * 300 * SIZE < leak.allocated_bytes < 300 * SIZE
     seconds = (trace.end_ns - trace.begin_ns) / 1e9
-    assert leak.rate == pytest.approx(300 * SIZE / seconds, rel=0.2)
+    assert leak.bytes_per_unit == pytest.approx(300 * SIZE / seconds, rel=0.2)
     assert leak.confidence < 0.8
 
 
@@ -273,7 +288,7 @@ def test_a_negligible_leak_is_minor_comes_last_and_does_not_fail(record: Record,
     trace = record(every_step, 50, lambda number: kept.append(block(1)))
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["no_leak", "minor_leak"]
     whole = alloctrace.load(trace.path)
-    assert whole.leaks().to_frame()[["minor", "rate"]].to_numpy().tolist() == [[True, 1]]
+    assert whole.leaks().to_frame()[["minor", "bytes_per_unit"]].to_numpy().tolist() == [[True, 1]]
     text = run_analyze(tmp_path, "program.alloctrace")
     assert "LEAK" not in text and "GROWTH" in text.partition("NOTE")[0]
     run_analyze(tmp_path, "leaks", "program.alloctrace", "--fail")
@@ -284,9 +299,9 @@ def test_a_negligible_leak_is_minor_comes_last_and_does_not_fail(record: Record,
         (2 * day, day / 400_000, False),
         (day / 2, day / 10**7, False),
     ):
-        changed = dataclasses.replace(leak, forecast=seconds, seconds_per_unit=seconds_per_step)
+        changed = dataclasses.replace(leak, forecast_seconds=seconds, seconds_per_unit=seconds_per_step)
         assert changed.is_minor(peak) is is_minor, (seconds, seconds_per_step)
-        assert not changed.is_minor(100 * leak.bytes)
+        assert not changed.is_minor(100 * leak.allocated_bytes)
 
 
 def test_the_slope_ignores_a_jump() -> None:
@@ -320,7 +335,7 @@ def test_a_queue_that_is_emptied_more_slowly_than_filled_is_growth(record: Recor
     trace = record(program)
     leak = only_leak(trace)
     assert (leak.kind, leak.unit, leak.line.function) == ("rising", "step", "kept_block")
-    assert leak.rate == pytest.approx(leak.bytes / leak.blocks, rel=0.05)  # a block more each step
+    assert leak.bytes_per_unit == pytest.approx(leak.allocated_bytes / leak.blocks, rel=0.05)  # a block more each step
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["growth"]
 
 

@@ -82,7 +82,8 @@ def test_a_model_that_only_other_threads_call_gets_its_name(trace: Trace) -> Non
     found = {name: int(count) for name, count in made.items() if name.startswith(("Sequential", "(Sequential)"))}
     assert sum(found.values()) == 3 * 200 * 2
     assert set(found) <= {"Sequential.0", "Sequential.1", "(Sequential).(ReLU)", "(Sequential).(Linear)"}
-    assert found["Sequential.0"] + found["Sequential.1"] > 1000
+    # The name is there once the main thread goes on, after the first of the three threads.
+    assert found["Sequential.0"] + found["Sequential.1"] >= 2 * 200 * 2
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -110,7 +111,7 @@ def test_all_else_is_as_without_modules(trace: Trace, without: Trace) -> None:
         for one in (trace, without)
     ]
     assert loops[0] == loops[1] and loops[0]
-    columns = ["filename", "line", "kind", "confidence"]
+    columns = ["filename", "line", "leak_kind", "confidence"]
     assert trace.leaks().to_frame()[columns].equals(without.leaks().to_frame()[columns])
 
 

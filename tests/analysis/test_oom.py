@@ -122,8 +122,8 @@ def test_verdict_line_advice_and_figures(folder: Path, case: Case) -> None:
     [reported] = json.loads((folder / f"{case.name}.json").read_text())
     compare_with_torch(found, reported, has_temporaries=case.has_temporaries)
     # torch has returned what it could: what is left in pools that are not private is stranded.
-    assert found.here.releasable == 0
-    assert found.elsewhere.releasable == (5 * GIB if "pool" in case.name or "graph" in case.name else 0)
+    assert found.here.releasable_bytes == 0
+    assert found.elsewhere.releasable_bytes == (5 * GIB if "pool" in case.name or "graph" in case.name else 0)
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -146,14 +146,14 @@ def in_bytes(text: str) -> Any:
 
 def compare_with_torch(found: oom.OutOfMemory, reported: dict[str, Any], *, has_temporaries: bool = False) -> None:
     """Compares the figures with torch's error message, snapshot and memory info."""
-    assert found.segment_size == in_bytes(reported["tried"])
-    assert (found.limit is None) == (reported["allowed"] is None)
-    if found.limit is not None:
-        least, most = found.limit
+    assert found.segment_bytes == in_bytes(reported["tried"])
+    assert (found.limit_bytes is None) == (reported["allowed"] is None)
+    if found.limit_bytes is not None:
+        least, most = found.limit_bytes
         assert least <= in_bytes(reported["allowed"]).expected <= most
-    assert [found.device_free, found.total] == reported["mem_get_info"]
-    assert found.reserved == reported["reserved"]
-    assert found.outside == found.total - found.device_free - found.reserved
+    assert [found.device_free_bytes, found.device_bytes] == reported["mem_get_info"]
+    assert found.reserved_bytes == reported["reserved"]
+    assert found.outside_bytes == found.device_bytes - found.device_free_bytes - found.reserved_bytes
     if has_temporaries:
         return
 
@@ -164,7 +164,7 @@ def compare_with_torch(found: oom.OutOfMemory, reported: dict[str, Any], *, has_
 
     assert list(found.here.sizes) == free(here=True)
     assert list(found.elsewhere.sizes) == free(here=False)
-    assert found.largest_free < found.requested
+    assert found.largest_free_bytes < found.requested_bytes
 
 
 def test_program_gets_all_it_asks_for_under_each_setting_that_is_advised(folder: Path, tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_program_gets_all_it_asks_for_under_each_setting_that_is_advised(folder:
         advice = Advisor(trace._recorded).on_request(found)
         again += [f"{case}={one.setting.text}" for one in advice.helping]
         # No event tells of the limit that one has: what helps is only certain where it allows what is reserved.
-        assert advice.is_certain == (found.limit is None)
-        if found.limit is not None:
+        assert advice.is_certain == (found.limit_bytes is None)
+        if found.limit_bytes is not None:
             assert trace.settings_that_help(found) == ()
             assert "would have been served if the limit allows 3.0" in explained(trace, found)
     assert len(again) == 2 * len(CUT_UP)
@@ -216,11 +216,11 @@ def test_verb_oom_shows_the_verdict_in_every_form(folder: Path) -> None:
     assert max(len(line) for line in plain.splitlines() if PROGRAM not in line) <= 50
 
     [data] = json.loads(run_analyze(folder, "oom", "fragmented.alloctrace", "--json"))["rows"]
-    assert data["verdict"] == FRAGMENTED and data["requested"] == 3 * GIB and data["sentences"]
+    assert data["verdict"] == FRAGMENTED and data["requested_bytes"] == 3 * GIB and data["sentences"]
     assert data["settings_that_help"] == ADVISED
     assert data["pinners_by_line"][0]["line"] == marked_line(PROGRAM, "cut_up", "PIN")
     rows = [*csv.DictReader(io.StringIO(run_analyze(folder, "oom", "in_backward.alloctrace", "--csv")))]
-    assert [(row["verdict"], row["backward"], int(row["requested"])) for row in rows] == [(FULL, "True", GIB)]
+    assert [(row["verdict"], row["backward"], int(row["requested_bytes"])) for row in rows] == [(FULL, "True", GIB)]
 
     # Without any (as text: screens/oom-healthy.txt):
     assert json.loads(run_analyze(folder, "oom", "no_case.alloctrace", "--json"))["rows"] == []

@@ -79,7 +79,7 @@ def test_peak_is_the_highest_of_all_positions_in_the_range(trace: alloctrace.Tra
         assert found.bytes == max(levels.values()), (first, last)
         assert first - 1 <= found.seq <= last and levels[found.seq] == found.bytes
         live = trace.live(found.seq, device=device)
-        assert found.usage()["live_bytes"].sum() == found.requested == live["requested_bytes"].sum()
+        assert found.usage()["live_bytes"].sum() == found.requested_bytes == live["requested_bytes"].sum()
     # Where memory only falls, the peak is what the range begins with.
     kind = "segment_free" if measure == "reserved" else "free_completed"
     frees = trace.events(kinds=[kind], columns=["seq", "device"])
@@ -153,7 +153,7 @@ def test_leaks_of_a_range(tmp_path: Path) -> None:
     assert len(trace.leaks()) == 0
     [leak] = trace.leaks(since="step:19", until="step:44").to_frame().to_dict("records")
     assert leak["source"].endswith("# LEAK")
-    assert leak["unit"] == "step" and leak["rate"] == 40_000 and leak["confidence"] > 0.8
+    assert leak["unit"] == "step" and leak["bytes_per_unit"] == 40_000 and leak["confidence"] > 0.8
     words = ("leaks", "for_a_while.alloctrace", "--since", "step:19", "--until", "step:44")
     run_analyze(tmp_path, *words, "--fail", status=1)
     # Step 20 begins right after step 19 has ended; from its second event on it does not lie wholly in the range.

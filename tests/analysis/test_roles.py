@@ -255,5 +255,8 @@ def test_damaged_traces_have_roles_too(recorded: tuple[str, Path], tmp_path: Pat
             # The count of events is not the number of the last one.
             recorded = trace._recorded
             at_end = live_memory(recorded, "end", device=name)
-            assert (at_end.step, at_end.requested) == (recorded.positions.step_at(recorded.end_seq - 1), requested)
+            assert (at_end.step, at_end.requested_bytes) == (
+                recorded.positions.step_at(recorded.end_seq - 1),
+                requested,
+            )
             trace.timeline(10, by="role", device=name)

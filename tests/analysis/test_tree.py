@@ -120,7 +120,7 @@ def test_a_chain_of_calls_is_one_line(folder: Path) -> None:
 def test_data_has_every_call(trace: alloctrace.Trace, folder: Path) -> None:
     tree = tree_at(trace._recorded, "mark:kept")
     found = json.loads(run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--json"))
-    assert found["requested"] == tree.bytes
+    assert found["requested_bytes"] == tree.bytes
     calls = [(call, found) for call, found in zip(tree.calls, found["calls"], strict=True)]
     for call, data in calls:
         assert (data["line"], data["function"], data["live_bytes"]) == (call.site.line, call.site.function, call.bytes)

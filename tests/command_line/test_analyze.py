@@ -256,7 +256,9 @@ def test_traces_that_lack_something_read_well(tmp_path: Path) -> None:
 def test_several_devices_have_a_section_each_those_with_larger_leaks_first(folder: Path) -> None:
     summary = summarize(RecordedTrace(folder / "run.alloctrace"))
     (cpu,) = summary.devices
-    leaks = tuple(dataclasses.replace(leak, device="cuda:0", rate=leak.rate * 2) for leak in cpu.leaks.leaks)
+    leaks = tuple(
+        dataclasses.replace(leak, device="cuda:0", bytes_per_unit=leak.bytes_per_unit * 2) for leak in cpu.leaks.leaks
+    )
     cuda = dataclasses.replace(cpu, device="cuda:0", leaks=dataclasses.replace(cpu.leaks, leaks=leaks))
     both = dataclasses.replace(summary, devices=(cuda, cpu))
     output = io.StringIO()

@@ -116,7 +116,7 @@ def test_positions(trace: alloctrace.Trace) -> None:
         assert trace._recorded.first_event_after(position) == seq + 1, position
     since, until = "region:training#2", "region:training#2:end"
     assert trace.events(since=since, until=until)["requested_bytes"].max() == 101 * KIB
-    assert trace.peak(since=since, until=until).requested == (1000 + 10 + 101) * KIB
+    assert trace.peak(since=since, until=until).requested_bytes == (1000 + 10 + 101) * KIB
 
 
 WRONG = {
@@ -173,7 +173,7 @@ def test_sums_of_all_regions_of_a_name(folder: Path, name: str, allocated: int, 
     lines = shown(folder, "annotate", "program.py", "--in", name)
     line = next(row for row in lines if "return torch.empty" in (row["source"] or ""))
     assert (line["total_bytes"], line["net_bytes"]) == (allocated * KIB, change * KIB)
-    assert line["peak_bytes"] == shown(folder, "peak", "--in", name)["requested"]
+    assert line["peak_bytes"] == shown(folder, "peak", "--in", name)["requested_bytes"]
 
 
 EPOCHS = """

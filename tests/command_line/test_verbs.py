@@ -26,8 +26,9 @@ with alloctrace.enable("cuda.alloctrace", devices=(device,)):
 """
 MIB = 2**20
 COLUMNS = (
-    *("device", "filename", "line", "function", "source", "kind", "rate", "unit", "confidence"),
-    *("allocated_bytes", "blocks", "allocated_bytes_at_end", "minor", "oldest_age", "forecast", "stack_id", "sites"),
+    *("device", "filename", "line", "function", "source", "leak_kind", "bytes_per_unit", "unit", "confidence"),
+    *("allocated_bytes", "blocks", "allocated_bytes_at_end", "minor", "oldest_age", "forecast_seconds", "stack_id"),
+    "sites",
 )
 
 
@@ -36,10 +37,10 @@ def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None
     trace = alloctrace.load(tmp_path / "cuda.alloctrace")
     leaks = trace.leaks().to_frame()
     assert tuple(leaks.columns) == COLUMNS
-    assert list(leaks["kind"]) == ["survivors", "growing"]
+    assert list(leaks["leak_kind"]) == ["survivors", "growing"]
     assert [source.partition("  # ")[2] for source in leaks["source"]] == ["kept", "grows"]
     # Allocated bytes: torch hands out multiples of 512.
-    assert leaks["rate"][0] == 200_192 and leaks["rate"][1] == pytest.approx(4_000, abs=11)
+    assert leaks["bytes_per_unit"][0] == 200_192 and leaks["bytes_per_unit"][1] == pytest.approx(4_000, abs=11)
     assert set(leaks["unit"]) == {"step"}
     sizes = leaks["allocated_bytes"]
     assert (leaks["blocks"][0], sizes[0], leaks["allocated_bytes_at_end"][0]) == (55, 55 * 200_192, 55 * 200_192)
@@ -51,9 +52,9 @@ def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None
     # average no more than the whole recording shared among the 60: the first, which loads what torch needs, is longest.
     seconds = trace.steps()["time_ns"].diff() / 1e9
     shortest, average = seconds.min(), (trace.end_ns - trace.begin_ns) / 1e9 / 60
-    assert 2**30 / 200_192 * shortest < leaks["forecast"][0] < 2**31 / 200_192 * average
+    assert 2**30 / 200_192 * shortest < leaks["forecast_seconds"][0] < 2**31 / 200_192 * average
     # 4,000 bytes a step; the steps of each are timed over other parts of the run.
-    ratio = leaks["forecast"][1] / leaks["forecast"][0] / (200_192 / 4_000)
+    ratio = leaks["forecast_seconds"][1] / leaks["forecast_seconds"][0] / (200_192 / 4_000)
     longest = max(average, seconds.max())
     assert 0.99 * shortest / average < ratio < 1.01 * longest / shortest
 
@@ -65,11 +66,11 @@ def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None
         "allocated_bytes"
     ] == 55 * 200_192
     table = pd.read_csv(io.StringIO(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--csv", "--fail", status=1)))
-    assert table["rate"][0] == 200_192 and table["sites"][0].endswith(f"program.py:7 {55 * 200_192}")
+    assert table["bytes_per_unit"][0] == 200_192 and table["sites"][0].endswith(f"program.py:7 {55 * 200_192}")
 
     verdict = json.loads(run_analyze(tmp_path, "cuda.alloctrace", "--json"))
     assert [finding["leak_kind"] for finding in verdict["findings"]] == ["survivors", "growing"]
-    assert verdict["findings"][0]["forecast_seconds"] == pytest.approx(leaks["forecast"][0])
+    assert verdict["findings"][0]["forecast_seconds"] == pytest.approx(leaks["forecast_seconds"][0])
 
 
 HOLDING = """

@@ -53,7 +53,7 @@ def test_each_release(write: Write, release: str, native: bool) -> None:
         (frame["name"], frame["filename"], frame["line"]) for frame in frames(11, native=native)
     ]
     (refused,) = trace.ooms()
-    assert (refused.request.requested, refused.site.line) == (64 * MIB, 30)
+    assert (refused.request.requested_bytes, refused.site.line) == (64 * MIB, 30)
     blocks = trace.blocks()
     assert blocks["state"].value_counts()["active_pending_free"] == 1
 

@@ -36,7 +36,12 @@ def test_tensors(tmp_path: Path) -> None:
     assert table.attrs["complete"]
     rows = {row["name"]: row for row in table.to_dict("records")}
     weight = rows["trainer.net[0].weight"]
-    assert (weight["shape"], weight["dtype"], weight["device"], weight["bytes"]) == ((32, 64), "float32", "cpu", 8192)
+    assert (weight["shape"], weight["dtype"], weight["device"], weight["requested_bytes"]) == (
+        (32, 64),
+        "float32",
+        "cpu",
+        8192,
+    )
     assert weight["requires_grad"] and weight["role"] == "parameter"
     assert rows["trainer.net[0].weight.grad"]["role"] == "gradient"
     assert rows["trainer.net[1].running_mean"]["role"] == "buffer"
@@ -54,7 +59,7 @@ def test_tensors_without_a_recording() -> None:
     table = alloctrace.tensors()
     mine = table[table["name"].str.match(r"kept\[\d\]")]
     assert sorted(mine["name"]) == ["kept[0]", "kept[1]", "kept[2]"]
-    assert set(mine["bytes"]) == {28} and "line" not in table
+    assert set(mine["requested_bytes"]) == {28} and "line" not in table
     del kept
 
 
@@ -64,10 +69,9 @@ def test_changes() -> None:
     del kept[0]
     made = torch.zeros(300)
     found = alloctrace.changes()
-    assert [(row.item.name, row.item.shape) for row in found.added] == [("made", (300,))]
-    assert [(row.item.name, row.item.shape) for row in found.removed] == [("kept[0]", (100,))]
-    assert found.bytes == 800
-    assert list(found.came["name"]) == ["made"] and list(found.went["bytes"]) == [400]
+    assert list(zip(found.added["name"], found.added["shape"], strict=True)) == [("made", (300,))]
+    assert list(zip(found.removed["name"], found.removed["requested_bytes"], strict=True)) == [("kept[0]", 400)]
+    assert found.change_bytes == 800
     assert str(alloctrace.changes()) == "no tensors came or went"
     assert len(made) == 300
 
@@ -76,20 +80,20 @@ def test_changes_reports_both_when_a_tensor_takes_the_memory_of_a_freed_one(tmp_
     buffer = bytearray(400)
     with alloctrace.enable(tmp_path / "run.alloctrace", devices=("cpu",)):
         first = torch.frombuffer(buffer, dtype=torch.float32)
+        buffer_address = first.data_ptr()
         alloctrace.changes()
         del first
         second = torch.frombuffer(buffer, dtype=torch.float32)
         found = alloctrace.changes()
-    assert [row.item.name for row in found.added] == ["second"]
-    assert [row.item.name for row in found.removed] == ["first"]
-    assert found.added[0].item.storage.address == found.removed[0].item.storage.address == second.data_ptr()
+    assert list(found.added["name"]) == ["second"] and list(found.removed["name"]) == ["first"]
+    assert second.data_ptr() == buffer_address
 
 
 def test_changes_as_a_context_manager_reports_what_came_inside() -> None:
     kept = [torch.ones(100)]
     with alloctrace.changes() as found:
         kept.append(torch.ones(50))
-    assert [row.item.name for row in found.added] == ["kept[1]"] and not found.removed
+    assert list(found.added["name"]) == ["kept[1]"] and found.removed.empty
     assert str(alloctrace.changes()) == "no tensors came or went"
 
 
@@ -111,16 +115,20 @@ def test_footprint() -> None:
     found = alloctrace.footprint(trainer.net, trainer.optimizer)
     parameters = (64 * 32 + 32 + 32 + 32) * 4
     # Adam keeps two of each and a step count of a float.
-    assert (found.parameters, found.gradients) == (parameters, parameters)
-    assert found.state == 2 * parameters + 4 * 4
-    assert found.buffers == 2 * 32 * 4 + 8
-    assert found.requested == found.parameters + found.gradients + found.state + found.buffers == found.allocated
+    assert (found.parameter_bytes, found.gradient_bytes) == (parameters, parameters)
+    assert found.state_bytes == 2 * parameters + 4 * 4
+    assert found.buffer_bytes == 2 * 32 * 4 + 8
+    assert (
+        found.requested_bytes
+        == found.parameter_bytes + found.gradient_bytes + found.state_bytes + found.buffer_bytes
+        == found.allocated_bytes
+    )
     assert list(found.modules["module"]) == ["0", "1"] and list(found.modules["type"]) == ["Linear", "BatchNorm1d"]
-    assert found.modules["requested"].sum() == found.requested
+    assert found.modules["requested_bytes"].sum() == found.requested_bytes
     assert str(found).splitlines()[-2].split()[0] == "total"
     tied = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False))
     tied[1].weight = tied[0].weight
-    assert alloctrace.footprint(tied).parameters == 8 * 8 * 4
+    assert alloctrace.footprint(tied).parameter_bytes == 8 * 8 * 4
 
 
 def test_footprint_rounds_on_cuda() -> None:

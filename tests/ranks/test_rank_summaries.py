@@ -55,12 +55,12 @@ def test_a_stale_one_is_made_anew(trace: str) -> None:
     assert summarize_rank(trace).of_kind("cuda").leaks == ()  # type: ignore[union-attr]
     # Of the same size and time, but another trace.
     Rank(1, 4, leaks_from=10, leak=13 * MIB).write(Path(trace).parent)
-    assert summarize_rank(trace).of_kind("cuda").leak_rate == 13 * MIB  # type: ignore[union-attr]
+    assert summarize_rank(trace).of_kind("cuda").leak_bytes_per_unit == 13 * MIB  # type: ignore[union-attr]
     times, size = os.stat(trace), os.path.getsize(trace)
     Rank(1, 4, leaks_from=10, leak=14 * MIB).write(Path(trace).parent)
     assert os.path.getsize(trace) == size
     os.utime(trace, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert summarize_rank(trace).of_kind("cuda").leak_rate == 14 * MIB  # type: ignore[union-attr]
+    assert summarize_rank(trace).of_kind("cuda").leak_bytes_per_unit == 14 * MIB  # type: ignore[union-attr]
 
 
 def test_that_of_a_trace_which_is_cut_off_is_not_kept(trace: str) -> None:
@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_written_is_borne(tmp_path: Path) -> None:
         Path(summary_path(str(path))).mkdir()  # the superuser, who may run this test, writes into any folder
     before = sorted((tmp_path / "a").iterdir())
     ranks = alloctrace.load_ranks(tmp_path / "a")
-    assert [one.finding.ranks[0].rank for one in ranks.findings()] == [1]
+    assert [one.ranks[0] for one in ranks.findings()] == [1]
     assert sorted((tmp_path / "a").iterdir()) == before, "nothing half written is left"
 
 
@@ -176,3 +176,14 @@ def test_a_long_run_has_a_summary_of_the_same_size(tmp_path: Path) -> None:
         levels = summary.detail and summary.detail.levels_of("cuda")
         assert levels is not None and 500 < len(levels.steps) <= 1000 and levels.steps[-1] > 0.98 * steps
     assert max(sizes.values()) < 2 * min(sizes.values()) < 200_000
+
+
+def test_folded_copy_of_a_rank_is_left_out(tmp_path: Path) -> None:
+    [first, second] = map(str, write_ranks(tmp_path, 2))
+    copy = str(tmp_path / "a-smaller.alloctrace")
+    alloctrace.fold(first, copy, until="step:3")
+
+    ranks = alloctrace.load_ranks(tmp_path)
+
+    assert ranks.left_out == {copy: "copy"} and list(ranks.table()["path"]) == [first, second]
+    assert "of the same recording as another trace" in " ".join(str(ranks).split())

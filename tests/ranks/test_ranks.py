@@ -93,7 +93,7 @@ def test_the_table(mixed: Path) -> None:
     by_rank = table.set_index("rank")
     assert by_rank.loc[0, "peak_bytes"] == by_rank.loc[0, "reserved_bytes"] == 1536 * MIB
     assert by_rank.loc[0, "live_bytes"] == 1024 * MIB and by_rank.loc[0, "seconds_per_step"] == 0.5
-    assert by_rank.loc[12, "leak_rate"] == 12 * MIB and by_rank.loc[12, "leak_filename"] == SCRIPT
+    assert by_rank.loc[12, "leak_bytes_per_unit"] == 12 * MIB and by_rank.loc[12, "leak_filename"] == SCRIPT
     assert list(table[table["out_of_memory"]]["rank"]) == [5]
     assert by_rank.loc[3, "state"] == "truncated" and by_rank.loc[8, "state"] == "corrupt"
     assert by_rank.loc[11, "device"] == "cuda:3" and by_rank.loc[11, "host"] == "node1"
@@ -101,7 +101,7 @@ def test_the_table(mixed: Path) -> None:
     # Every number is that of the single trace.
     trace = alloctrace.load(mixed / "alloctrace-12-1012.alloctrace")
     assert by_rank.loc[12, "reserved_bytes"] == trace.peak("reserved").bytes
-    assert by_rank.loc[12, "leak_rate"] == sum(leak.rate for leak in trace.leaks().leaks)
+    assert by_rank.loc[12, "leak_bytes_per_unit"] == sum(leak.bytes_per_unit for leak in trace.leaks().leaks)
 
 
 def test_exit_statuses(mixed: Path, tmp_path: Path) -> None:

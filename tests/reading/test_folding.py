@@ -112,7 +112,11 @@ def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> 
         folded = alloctrace.load(previous)
         expected = next(one for one in whole.ooms() if one.request.seq == until)
         found = next(one for one in folded.ooms() if one.request.seq == until)
-        assert (found.verdict, found.allocated, found.limit) == (expected.verdict, expected.allocated, expected.limit)
+        assert (found.verdict, found.allocated_bytes, found.limit_bytes) == (
+            expected.verdict,
+            expected.allocated_bytes,
+            expected.limit_bytes,
+        )
         assert found.request.outcome == "ended"
         assert str(found.top_sites) == str(expected.top_sites)
         assert "OUT OF MEMORY" in run_analyze(tmp_path, "diagnose", previous.name)

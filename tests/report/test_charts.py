@@ -46,10 +46,14 @@ def test_levels_are_what_the_lines_held(run_program: Any, tmp_path: Path) -> Non
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     leaks = {leak.kind: leak for leak in trace.leaks().leaks}
     survivors, growing = leaks[SURVIVORS], leaks[GROWING]
-    assert survivors.live == tuple(held(trace, survivors.line.line, f"step:{step}") for step in range(30))
+    assert survivors.allocated_bytes_over_run == tuple(
+        held(trace, survivors.line.line, f"step:{step}") for step in range(30)
+    )
     levels = [held(trace, growing.line.line, f"step:{step}") for step in range(30)]
-    assert list(growing.live) == sorted(set(growing.live)) and set(growing.live) <= set(levels)
-    assert growing.live[-1] == levels[-1] and len(growing.live) > 20
+    assert list(growing.allocated_bytes_over_run) == sorted(set(growing.allocated_bytes_over_run)) and set(
+        growing.allocated_bytes_over_run
+    ) <= set(levels)
+    assert growing.allocated_bytes_over_run[-1] == levels[-1] and len(growing.allocated_bytes_over_run) > 20
 
     shown = run_analyze(tmp_path, "leaks", "run.alloctrace")
     # From zero: the buffers begin with a fifth of what they come to.
@@ -57,8 +61,8 @@ def test_levels_are_what_the_lines_held(run_program: Any, tmp_path: Path) -> Non
     narrow = run_analyze(tmp_path, "leaks", "run.alloctrace", "--width", "50")
     assert max(map(len, (line for line in narrow.splitlines() if "live:" in line))) <= 50
     findings = json.loads(run_analyze(tmp_path, "run.alloctrace", "--json"))["findings"]
-    shown = [finding["live_bytes_over_run"] for finding in findings if finding["leak_kind"] == SURVIVORS]
-    assert shown == [list(survivors.live)]
+    shown = [finding["allocated_bytes_over_run"] for finding in findings if finding["leak_kind"] == SURVIVORS]
+    assert shown == [list(survivors.allocated_bytes_over_run)]
 
 
 def test_levels_and_chart_without_steps_and_reserved_memory(run_program: Any, tmp_path: Path) -> None:
@@ -66,10 +70,14 @@ def test_levels_and_chart_without_steps_and_reserved_memory(run_program: Any, tm
     assert make_steady(tmp_path / "run.alloctrace") == 90
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     [leak] = [leak for leak in trace.leaks().leaks if leak.kind == SURVIVORS]
-    assert leak.unit == "iteration" and len(leak.live) == 90 and list(leak.live) == sorted(leak.live)
-    assert leak.live[-1] == held(trace, leak.line.line, "end") == 720_000
+    assert (
+        leak.unit == "iteration"
+        and len(leak.allocated_bytes_over_run) == 90
+        and list(leak.allocated_bytes_over_run) == sorted(leak.allocated_bytes_over_run)
+    )
+    assert leak.allocated_bytes_over_run[-1] == held(trace, leak.line.line, "end") == 720_000
     # Allocated evenly over the run: half of it is there in the middle.
-    assert leak.live[40] < 360_000 < leak.live[50]
+    assert leak.allocated_bytes_over_run[40] < 360_000 < leak.allocated_bytes_over_run[50]
     [chart] = alloctrace.plot_timeline(trace.timeline(50)).axes
     assert chart.get_title(loc="left") == "cpu"
 

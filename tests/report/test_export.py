@@ -103,7 +103,10 @@ def test_the_events_of_the_pickle_are_those_of_the_range(trace: alloctrace.Trace
         assert all(one["frames"] for one in own if one["action"] == "alloc")
     whole = exported(trace, "memory-viz", tmp_path)
     (refused,) = [one for one in whole["device_traces"][0] if one["action"] == "oom"]
-    assert refused["device_free"] == trace.ooms()[0].device_free and refused["size"] == trace.ooms()[0].requested
+    assert (
+        refused["device_free"] == trace.ooms()[0].device_free_bytes
+        and refused["size"] == trace.ooms()[0].requested_bytes
+    )
 
 
 def test_perfetto_has_the_peaks_steps_and_marks_and_keeps_the_rules_of_its_json(

@@ -142,12 +142,13 @@ def _compare_with_itself(trace: Path) -> int:
 
     summary = summarize_rank(str(trace), keep=False)
     assert summary.detail is not None
-    summaries = [summary, dataclasses.replace(summary, path=f"{trace}-2", rank=None if summary.rank is None else 7)]
+    rank = None if summary.rank is None else 7
+    summaries = [summary, dataclasses.replace(summary, path=f"{trace}-2", session="another", rank=rank)]
     ranks = Ranks(
         compare_ranks(summaries, lambda requested: dict.fromkeys((of.path for of in requested), summary.detail))
     )
     print(ranks.verdict().rstrip())
-    print(json.dumps(ranks_data(ranks.comparison, 10), allow_nan=False))
+    print(json.dumps(ranks_data(ranks._comparison, 10), allow_nan=False))
     if summary.unreadable:
         print(summary.unreadable, file=sys.stderr)
     return 2 if summary.unreadable else 0

@@ -44,7 +44,7 @@ def _peaks(whole: alloctrace.Trace, folded: alloctrace.Trace, device: str, measu
     if whole._recorded.replay.peak(measure, device) is None:
         return
     one, other = whole.peak(measure, device=device), folded.peak(measure, device=device)
-    for name in ("bytes", "seq", "time_ns", "step", "requested", "reserved"):
+    for name in ("bytes", "seq", "time_ns", "step", "requested_bytes", "reserved_bytes"):
         yield f"{name} of the peak of {measure} on {device}", getattr(one, name) == getattr(other, name)
     for by in ("line", "role", "phase", "age"):
         yield f"usage by {by} at the peak of {measure} on {device}", same(one.usage(by), other.usage(by))

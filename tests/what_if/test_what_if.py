@@ -49,19 +49,21 @@ def test_the_run_under_another_setting_is_predicted(folder: Path, tmp_path: Path
     found = trace.what_if([setting])
     assert found.check.is_exact and found.check.recorded == found.check.reproduced > 5
     recorded, predicted = found.outcomes
-    least, most = recorded.peak_reserved
+    least, most = recorded.peak_reserved_bytes
     assert least <= trace.peak("reserved", device="cuda:0").bytes <= most
     again = record(name, tmp_path / "again.alloctrace", setting).peak("reserved", device="cuda:0").bytes
-    least, most = predicted.peak_reserved
+    least, most = predicted.peak_reserved_bytes
     assert least <= again <= most
 
 
 def test_the_smallest_memory_is_enough_and_less_is_not(buffers: alloctrace.Trace, tmp_path: Path) -> None:
     fit = buffers.fit(["expandable_segments:True"])
     [one] = fit.fittings
-    assert one.peak_active < one.smallest <= one.without_retries < fit.total
-    assert all(card.outcome.fits for card in one.cards)
-    for number, (memory, is_enough) in enumerate(((one.smallest, True), (one.peak_active - 64 * MIB, False))):
+    assert one.peak_active_bytes < one.smallest_bytes <= one.without_retries_bytes < fit.device_bytes
+    assert all(card.outcome.fits for card in one.gpus)
+    for number, (memory, is_enough) in enumerate(
+        ((one.smallest_bytes, True), (one.peak_active_bytes - 64 * MIB, False))
+    ):
         trace = tmp_path / f"{number}.alloctrace"
         again = record("buffers", trace, "expandable_segments:True", memory=f"{memory // MIB}MiB")
         assert (again.ooms() == []) is is_enough
@@ -109,7 +111,7 @@ def test_garbage_is_collected_below_a_fraction_alone(buffers: alloctrace.Trace) 
     threshold = "garbage_collection_threshold:0.5"
     tried = [threshold, f"{threshold},per_process_memory_fraction:0.05", "per_process_memory_fraction:0.05"]
     recorded, alone, with_fraction, fraction = buffers.what_if(tried).outcomes
-    assert alone.peak_reserved == recorded.peak_reserved and alone.driver_calls == recorded.driver_calls
+    assert alone.peak_reserved_bytes == recorded.peak_reserved_bytes and alone.driver_calls == recorded.driver_calls
     assert with_fraction.driver_calls[0] > fraction.driver_calls[1]
 
 
@@ -195,7 +197,7 @@ def test_a_pool_with_an_allocator_of_its_own_is_modelled(tmp_path: Path) -> None
     found = trace.what_if(["expandable_segments:True"])
     assert found.check.is_exact and found.check.recorded == 8
     # As if it were not set: of the pool's segments one is still in use when the last request comes.
-    assert found.outcomes[0].peak_reserved == found.outcomes[1].peak_reserved == (150 * MIB, 150 * MIB)
+    assert found.outcomes[0].peak_reserved_bytes == found.outcomes[1].peak_reserved_bytes == (150 * MIB, 150 * MIB)
 
 
 def test_pools_are_given_back_in_any_order(tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_the_recorded_share_of_the_device_holds_on_every_card(tmp_path: Path) ->
     assert found.check.is_exact
     recorded, unlimited, half = found.outcomes
     limit = 80 * GIB // 100
-    assert recorded.retries == (1, 1) and recorded.peak_reserved[1] <= limit < unlimited.peak_reserved[0]
+    assert recorded.retries == (1, 1) and recorded.peak_reserved_bytes[1] <= limit < unlimited.peak_reserved_bytes[0]
     assert unlimited.retries == (0, 0) and not half.fits
     assert not trace.what_if(memory=40 * GIB).outcomes[0].fits  # a hundredth of it is less
 
@@ -225,21 +227,25 @@ def test_a_recording_that_began_late_is_modelled_from_there(tmp_path: Path) -> N
 def test_verb_what_if(folder: Path, buffers: alloctrace.Trace) -> None:
     arguments = ("what-if", "buffers.alloctrace", "--setting", "expandable_segments:True", "--memory", "2GiB")
     data = json.loads(run_analyze(folder, *arguments, "--outside", "700MiB", "--json"))
-    assert data["memory"] == 2 * GIB and data["outside"] == 700 * MIB and data["check"]["first_difference"] is None
+    assert (
+        data["device_bytes"] == 2 * GIB
+        and data["outside_bytes"] == 700 * MIB
+        and data["check"]["first_difference"] is None
+    )
     assert [one["setting"] for one in data["outcomes"]] == ["as recorded", "expandable_segments:True"]
-    assert data["outcomes"][0]["refused"]["requested"] > 0
+    assert data["outcomes"][0]["refused"]["requested_bytes"] > 0
     text = " ".join(run_analyze(folder, *arguments).split())
     assert "FAILS" in text and "in block" in text, text
     table = run_analyze(folder, *arguments, "--csv")
-    assert table.splitlines()[0].startswith("setting,fits,peak_reserved_low") and len(table.splitlines()) == 3
+    assert table.splitlines()[0].startswith("setting,fits,min_peak_reserved_bytes") and len(table.splitlines()) == 3
     run_analyze(folder, *arguments[:3], "max_split_size_mb:1", status=2)
 
 
 def test_verbs_fit_and_peak_report_whether_the_run_fits(folder: Path, buffers: alloctrace.Trace) -> None:
     one_setting = ("fit", "buffers.alloctrace", "--setting", "expandable_segments:True", "--json")
     [fitting] = json.loads(run_analyze(folder, *one_setting))["settings"]
-    assert fitting["smallest"] == buffers.fit(["expandable_segments:True"]).fittings[0].smallest
-    assert [card["fits"] for card in fitting["cards"]] == [True] * 6
+    assert fitting["smallest_bytes"] == buffers.fit(["expandable_segments:True"]).fittings[0].smallest_bytes
+    assert [card["fits"] for card in fitting["gpus"]] == [True] * 6
     shown = run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "24GiB")
     assert "On 24.0 GiB (500 MiB of it outside torch) the run fits" in shown
     shown = run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "2GiB")

@@ -52,7 +52,7 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
     rows = []
     for outcome in found.outcomes[1:]:
         again = peak(record(name, folder, outcome.setting.text))
-        least, most = outcome.peak_reserved
+        least, most = outcome.peak_reserved_bytes
         row = {"setting": outcome.setting.text, "low": least, "high": most, "again": again}
         rows.append(row | {"equal": least == most == again, "inside": least <= again <= most})
     return {

@@ -60,7 +60,7 @@ class Condition:
     seconds: float
     """When it was, since the recording began. Of cache: since when it is unused."""
     site: Site | None = None
-    """The line with the largest part in it, if there is one."""
+    """The line with the largest part in it; None if no line has one, and if the time is in a folded part."""
     stack_id: int = 0
     site_bytes: int = 0
     """Its part: of fragmentation the bytes that its blocks pin, otherwise of the bytes at stake."""
@@ -96,8 +96,11 @@ class ConditionEvidence:
         # The share of the device's work that was done by the end of each interval.
         ends = np.append(self.timeline["time_ns"][1:], trace.end_ns)
         self.done = AllocationShare(trace, device).share_until(ends)
-        if (at := self._of_fragmentation()) is not None:
+        if (interval := self._of_fragmentation()) is not None:
+            at = self.end_of(interval)
             self.fragmentation = walk.visit(at + 1, partial(fragmentation_at, trace, at, device=device))
+            self.stranded = int(self.values("stranded_bytes")[interval])
+            self.reserved = int(self.values("reserved_bytes")[interval])
         waiting = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
         self.waiting = waiting
         if _is_notable(int(waiting.max()), int(self.timeline["reserved_bytes_max"].max())):
@@ -115,7 +118,7 @@ class ConditionEvidence:
         usual = max(_median(lowest[used], weights[used]) for weights in (work, np.ones(len(work)))) if used.any() else 0
         if usual < LEAST:
             return None
-        return self.end_of(int(np.flatnonzero(self.values("stranded_bytes") >= usual)[-1]))
+        return int(np.flatnonzero(self.values("stranded_bytes") >= usual)[-1])
 
     def values(self, name: str) -> npt.NDArray[np.int64]:
         """Return a column of the timeline; 0 where it is unknown."""
@@ -149,18 +152,23 @@ def _is_notable(amount: int, of: int) -> bool:
 
 
 def _fragmentation(evidence: ConditionEvidence) -> Iterator[Condition]:
-    if evidence.fragmentation is None or evidence.fragmentation.is_folded:
+    if evidence.fragmentation is None:
         return
-    trace, device, worst = evidence.trace, evidence.device, evidence.fragmentation.result
-    at = worst.at
-    if not _is_notable(worst.stranded, worst.reserved):
+    trace, device, at = evidence.trace, evidence.device, evidence.fragmentation.until - 1
+    if evidence.fragmentation.is_folded:
+        if _is_notable(evidence.stranded, evidence.reserved):
+            when = _seconds(trace, trace.time_ns(at))
+            yield Condition("fragmentation", device, evidence.stranded, evidence.reserved, when)
+        return
+    worst = evidence.fragmentation.result
+    if not _is_notable(worst.stranded_bytes, worst.reserved_bytes):
         return
     first = next(iter(worst.pinners_by_line.head(1).rows()), None)
     if first is None:
         return  # all segments are rather full: moving nothing would help
     stack = int(first["stack_id"])
     yield Condition(
-        *("fragmentation", device, worst.stranded, worst.reserved, _seconds(trace, trace.time_ns(at))),
+        *("fragmentation", device, worst.stranded_bytes, worst.reserved_bytes, _seconds(trace, trace.time_ns(at))),
         site=Site.of_stack(trace.stacks, stack),
         stack_id=stack,
         site_bytes=int(first["stranded_bytes"]),
@@ -196,15 +204,22 @@ def _pending_blocks(trace: RecordedTrace, until: int, device: str) -> Table:
 
 
 def _pending(evidence: ConditionEvidence) -> Iterator[Condition]:
-    if evidence.pending is None or evidence.pending.is_folded:
+    if evidence.pending is None:
         return
-    blocks, reserved = evidence.pending.result, int(evidence.values("reserved_bytes_max").max())
+    at, reserved = evidence.pending.until - 1, int(evidence.values("reserved_bytes_max").max())
+    figures = {"byte_seconds": float(evidence.waiting.mean()) * _seconds(evidence.trace, evidence.trace.end_ns)}
+    if evidence.pending.is_folded:
+        when = _seconds(evidence.trace, evidence.trace.time_ns(at))
+        # The second largest: one interval may end between the two events of an ordinary free.
+        most = int(np.sort(evidence.waiting)[-2:].min())
+        if _is_notable(most, reserved):
+            yield Condition("pending", evidence.device, most, reserved, when, figures=figures)
+        return
+    blocks = evidence.pending.result
     # In older traces an interval may end between the two events of an ordinary free; and borders are exact to some
     # hundred nanoseconds.
     if not _is_notable(int(blocks["block_bytes"].sum()), reserved):
         return
-    figures = {"byte_seconds": float(evidence.waiting.mean()) * _seconds(evidence.trace, evidence.trace.end_ns)}
-    at = evidence.pending.until - 1
     yield _by_site(evidence, "pending", blocks["stack_id"], blocks["block_bytes"], at, reserved, figures)
 
 

@@ -30,9 +30,9 @@ class RefusedRequest:
     """Since 1970-01-01 UTC."""
     device: str
     """Torch's spelling."""
-    requested: int
+    requested_bytes: int
     """As torch rounded it up."""
-    device_free: int
+    device_free_bytes: int
     """What the driver reported as free on the device at that time."""
     stream: int
     """That it was for."""
@@ -101,8 +101,8 @@ def _requests(trace: RecordedTrace, events: Table) -> list[RefusedRequest]:
                 seq=row["seq"],
                 time_ns=row["time_ns"],
                 device=device,
-                requested=row["requested_bytes"],
-                device_free=row["address"] & _UNSIGNED,
+                requested_bytes=row["requested_bytes"],
+                device_free_bytes=row["address"] & _UNSIGNED,
                 stream=stream,
                 pool=pool,
                 thread=row["thread"],
@@ -128,8 +128,8 @@ def _settle(requests: deque[RefusedRequest], device: str, served: Table) -> None
         first = int(np.searchsorted(seq, request.seq))
         if first == len(seq):
             continue
-        if largest_from[first] >= request.requested:
-            row, outcome = first + int(np.argmax(sizes[first:] >= request.requested)), RETRIED
+        if largest_from[first] >= request.requested_bytes:
+            row, outcome = first + int(np.argmax(sizes[first:] >= request.requested_bytes)), RETRIED
         elif request.outcome == ENDED:
             row, outcome = first, WENT_ON
         else:

@@ -43,17 +43,17 @@ class Fragmentation:
     """Torch's spelling."""
     at: int
     """The event after which it was so: the position that was asked for."""
-    reserved: int
+    reserved_bytes: int
     """All segments."""
-    active: int
+    active_bytes: int
     """Blocks in use, or freed and still awaited by another stream."""
-    free: int
+    free_bytes: int
     """reserved - active: all free pieces."""
-    releasable: int
+    releasable_bytes: int
     """In segments and mapping units that are wholly free."""
-    stranded: int
+    stranded_bytes: int
     """In those where something is live."""
-    largest_free: int
+    largest_free_bytes: int
     """The largest free piece."""
     external_fragmentation: float
     """1 - largest free piece / all free bytes; 0 if nothing is free."""
@@ -70,23 +70,24 @@ class Fragmentation:
     """Sizes of the free pieces, in bytes, ascending."""
     settings: AllocatorSettings = field(repr=False)
     """The allocator's settings at that position."""
-    pinned: Pinned = field(repr=False)
-    """What the pinners are made of."""
+    _pinned: Pinned = field(repr=False)
 
     @functools.cached_property
     def pinners(self) -> Table:
         """See `pinning.pinners`: the live blocks in mostly free segments, most stranded bytes first."""
-        return pinners(self.pinned.trace, self.pinned.found, self.pinned.segments, self.pinned.blocks)
+        return pinners(self._pinned.trace, self._pinned.found, self._pinned.segments, self._pinned.blocks)
 
     @functools.cached_property
     def pinners_by_line(self) -> Table:
         """See `pinning.pinners_by_line`: the same by line of user code."""
-        return pinners_by_line(self.pinned.trace.stacks, self.pinned.found, self.pinned.blocks)
+        return pinners_by_line(self._pinned.trace.stacks, self._pinned.found, self._pinned.blocks)
 
     def index(self, size: int) -> float:
         """The share of the free bytes that lies in pieces too small for a request of `size` bytes, 0 to 1; 0 if
         nothing is free."""
-        return float(self.sizes[: np.searchsorted(self.sizes, size)].sum()) / self.free if self.free else 0.0
+        return (
+            float(self.sizes[: np.searchsorted(self.sizes, size)].sum()) / self.free_bytes if self.free_bytes else 0.0
+        )
 
 
 def fragmentation_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> Fragmentation:
@@ -152,19 +153,19 @@ def fragmentation_of(
     return Fragmentation(
         device=device,
         at=at,
-        reserved=int(segments["total_bytes"].sum()),
-        active=int(segments["active_bytes"].sum()),
-        free=free,
-        releasable=found.releasable,
-        stranded=found.stranded,
-        largest_free=largest,
+        reserved_bytes=int(segments["total_bytes"].sum()),
+        active_bytes=int(segments["active_bytes"].sum()),
+        free_bytes=free,
+        releasable_bytes=found.releasable,
+        stranded_bytes=found.stranded,
+        largest_free_bytes=largest,
         external_fragmentation=float(external_fragmentation(np.int64(largest), np.int64(free))),
         segments=per_segment.select(*_SEGMENT_COLUMNS),
         pools=_pools(per_segment),
         free_pieces=_classes(sizes),
         sizes=sizes,
         settings=settings,
-        pinned=Pinned(trace, found, segments, blocks),
+        _pinned=Pinned(trace, found, segments, blocks),
     )
 
 

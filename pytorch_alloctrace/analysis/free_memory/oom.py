@@ -5,7 +5,7 @@ wholly free to the driver (of an expandable one every free mapping unit) and ask
 cached is stranded (free pieces next to live blocks) or belongs to a private pool that is still held, and empty_cache()
 would not have helped. (Only while a private pool is in use, as in a capture, torch returns nothing from other pools.)
 
-The rules of the verdict, in this order. *Needed* is what the driver had to give (`segment_size`), *room* what it still
+The rules of the verdict, in this order. *Needed* is what the driver had to give (`segment_bytes`), *room* what it still
 could: the free bytes of the device or, under a limit, what was left below the lowest value that the limit can have.
 
 1. one request too large: needed exceeds the whole device, less what other code of this process (its CUDA context) keeps
@@ -69,22 +69,22 @@ class OutOfMemory:
     """The step that it belongs to; None in a trace without steps."""
     site: Site
     """The line that made the request (in backward: the line of forward that caused it, if known)."""
-    segment_size: int
+    segment_bytes: int
     """What torch needed from the driver: the size in its error message. If the allocator has no segments, what was
     requested."""
     segment_type: str
     """"small" or "large": which of its two pools serves such a size."""
     settings: AllocatorSettings
     """The allocator's settings at the request."""
-    reserved: int
+    reserved_bytes: int
     """All segments; if the allocator reports none (cudaMallocAsync, pluggable ones), the live blocks."""
-    allocated: int
+    allocated_bytes: int
     """Live blocks."""
-    total: int | None
+    device_bytes: int | None
     """The size of the device; None if unknown."""
-    by_others: int | None
+    other_processes_bytes: int | None
     """Used by other processes, as the driver reported around that time; None if unknown."""
-    peak_reserved: int
+    peak_reserved_bytes: int
     """The highest of the whole run."""
     here: Fragmentation = field(repr=False)
     """The segments of the request's own pool and stream."""
@@ -94,7 +94,7 @@ class OutOfMemory:
     """The lines that held the most. Requested bytes."""
     steps_of_top_site: int
     """In how many different steps the blocks of the first line were born; 0 without steps."""
-    set_up: int | None
+    setup_bytes: int | None
     """Live bytes that were made before the second step had ended: weights, gradients, the optimizer's state. None
     without three steps."""
     pool_sites: tuple[SiteBytes, ...] = field(repr=False)
@@ -112,87 +112,101 @@ class OutOfMemory:
         return self.request.device
 
     @property
-    def requested(self) -> int:
+    def requested_bytes(self) -> int:
         """As torch rounded it up (to 512 B, or by roundup_power2_divisions)."""
-        return self.request.requested
+        return self.request.requested_bytes
 
     @property
-    def device_free(self) -> int:
+    def device_free_bytes(self) -> int:
         """Free on the device at that time, as the driver reported it."""
-        return self.request.device_free
+        return self.request.device_free_bytes
 
     @property
-    def largest_free(self) -> int:
+    def largest_free_bytes(self) -> int:
         """The largest free block that could have served it: of its pool, its stream and its kind of segments."""
         segments = self.here.segments
         fitting = segments["segment_type"] == self.segment_type
         return int(segments["largest_free_bytes"][fitting].max(initial=0))
 
     @property
-    def outside(self) -> int | None:
+    def outside_bytes(self) -> int | None:
         """Used on the device and not reserved by torch; None if the size of the device is unknown."""
-        return None if self.total is None else max(self.total - self.device_free - self.reserved, 0)
+        return (
+            None
+            if self.device_bytes is None
+            else max(self.device_bytes - self.device_free_bytes - self.reserved_bytes, 0)
+        )
 
     @property
     def is_limited(self) -> bool:
         """Whether the driver had enough, so that something else refused."""
-        return self.device_free >= self.segment_size
+        return self.device_free_bytes >= self.segment_bytes
 
     @property
-    def limit(self) -> tuple[int, int] | None:
+    def limit_bytes(self) -> tuple[int, int] | None:
         """The least and the most that the limit can be; None if the driver did not have enough."""
         if not self.is_limited:
             return None
-        most = self.reserved + self.segment_size - 1
+        most = self.reserved_bytes + self.segment_bytes - 1
         # The limit allows what the run once had, unless it was set later.
-        return (self.peak_reserved if self.reserved <= self.peak_reserved <= most else self.reserved), most
+        is_kept = self.reserved_bytes <= self.peak_reserved_bytes <= most
+        return self.peak_reserved_bytes if is_kept else self.reserved_bytes, most
 
     @property
-    def room(self) -> int:
+    def available_bytes(self) -> int:
         """What the driver could still give; under a limit, what it could give for certain."""
-        return self.limit[0] - self.reserved if self.limit is not None else self.device_free
+        return self.limit_bytes[0] - self.reserved_bytes if self.limit_bytes is not None else self.device_free_bytes
 
     @property
-    def most_possible(self) -> int | None:
+    def max_possible_bytes(self) -> int | None:
         """What the device could ever give to torch if nothing else but this process's context used it."""
-        if self.total is None or self.outside is None:
+        if self.device_bytes is None or self.outside_bytes is None:
             return None
-        return self.total - (max(self.outside - self.by_others, 0) if self.by_others is not None else 0)
+        return self.device_bytes - (
+            max(self.outside_bytes - self.other_processes_bytes, 0) if self.other_processes_bytes is not None else 0
+        )
 
     @property
-    def unusual_outside(self) -> int:
+    def unusual_outside_bytes(self) -> int:
         """What other processes use, and this one outside torch beyond a usual context."""
-        others = self.by_others or 0
-        return others + max((self.outside or 0) - others - USUAL_CONTEXT, 0)
+        others = self.other_processes_bytes or 0
+        return others + max((self.outside_bytes or 0) - others - USUAL_CONTEXT, 0)
 
     @property
     def verdict(self) -> str:
         """Why the request failed, such as "fragmented" or "full": one of those that docs/out-of-memory.md explains."""
-        if self.most_possible is not None and self.segment_size > self.most_possible:
+        if self.max_possible_bytes is not None and self.segment_bytes > self.max_possible_bytes:
             return TOO_LARGE
         cached = self._cached_verdict()
         if cached is not None:
             return cached
         if self.is_limited:
             return LIMIT
-        outside = self.unusual_outside
-        if self.total is not None and outside >= NOTABLE * self.total and self.room + outside >= self.segment_size:
+        outside = self.unusual_outside_bytes
+        if (
+            self.device_bytes is not None
+            and outside >= NOTABLE * self.device_bytes
+            and self.available_bytes + outside >= self.segment_bytes
+        ):
             return OUTSIDE
         return FULL
 
     def _cached_verdict(self) -> str | None:
         """Rules 2 and 3."""
-        here, elsewhere = self.here.free, self.elsewhere.free
-        elsewhere_would_do = self.elsewhere.largest_free >= self.requested or self.room + elsewhere >= self.segment_size
-        here_would_do = self.room + here >= self.segment_size
-        together = self.room + here + elsewhere >= self.segment_size
+        here, elsewhere = self.here.free_bytes, self.elsewhere.free_bytes
+        elsewhere_would_do = (
+            self.elsewhere.largest_free_bytes >= self.requested_bytes
+            or self.available_bytes + elsewhere >= self.segment_bytes
+        )
+        here_would_do = self.available_bytes + here >= self.segment_bytes
+        together = self.available_bytes + here + elsewhere >= self.segment_bytes
         if here_would_do == elsewhere_would_do:
             if not (here_would_do or together):
                 return None
             is_elsewhere = elsewhere > here
         else:
             is_elsewhere = elsewhere_would_do
-        if (elsewhere if is_elsewhere else here) < max(NOTABLE * self.reserved, 1):
+        if (elsewhere if is_elsewhere else here) < max(NOTABLE * self.reserved_bytes, 1):
             return None
         return ELSEWHERE if is_elsewhere else FRAGMENTED
 
@@ -249,19 +263,19 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
         request=request,
         step=trace.positions.step_at(request.seq),
         site=Site.of_stack(trace.stacks, request.stack_id),
-        segment_size=settings.segment_size(request.requested) if makes_segments else request.requested,
-        segment_type="small" if request.requested <= SMALL_REQUEST else "large",
+        segment_bytes=settings.segment_size(request.requested_bytes) if makes_segments else request.requested_bytes,
+        segment_type="small" if request.requested_bytes <= SMALL_REQUEST else "large",
         settings=settings,
-        reserved=int(segments["total_bytes"].sum()) if len(segments) else allocated,
-        allocated=allocated,
-        total=total,
-        by_others=by_others,
-        peak_reserved=peak.bytes if peak is not None else 0,
+        reserved_bytes=int(segments["total_bytes"].sum()) if len(segments) else allocated,
+        allocated_bytes=allocated,
+        device_bytes=total,
+        other_processes_bytes=by_others,
+        peak_reserved_bytes=peak.bytes if peak is not None else 0,
         here=parts[0],
         elsewhere=parts[1],
         top_sites=sites,
         steps_of_top_site=_steps_of(trace, live, sites),
-        set_up=_set_up(trace, request, blocks),
+        setup_bytes=_set_up(trace, request, blocks),
         pool_sites=_pool_sites(trace, parts[1], live),
     )
     return found, len(blocks)

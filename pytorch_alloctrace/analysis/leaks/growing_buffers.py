@@ -200,10 +200,12 @@ def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int
         device=device,
         unit=windows.unit,
         judged_at=windows.judged_at,
-        rate=rate,
-        bytes=total,
+        bytes_per_unit=rate,
+        allocated_bytes=total,
         blocks=len(blocks),
-        bytes_at_end=int(blocks["block_bytes"][np.isin(blocks["birth_seq"], part.device.born_at_end.result)].sum()),
+        allocated_bytes_at_end=int(
+            blocks["block_bytes"][np.isin(blocks["birth_seq"], part.device.born_at_end.result)].sum()
+        ),
         blocks_at_onset=len(blocks),
         age=0.0,
         reached=0,
@@ -215,12 +217,12 @@ def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int
         confidence=confidence,
         oldest_age=(windows.units - int(windows.units_of(blocks["birth_seq"]).min())) * windows.length_of_unit,
         seconds_per_unit=windows.seconds_per_unit,
-        forecast=None if free is None or rate <= 0 else free / rate * windows.seconds_per_unit,
-        sites=tuple(sorted(parts.values(), key=lambda part: -part.bytes)),
+        forecast_seconds=None if free is None or rate <= 0 else free / rate * windows.seconds_per_unit,
+        sites=tuple(sorted(parts.values(), key=lambda part: -part.allocated_bytes)),
         line=line,
         path=path,
         path_share=path_share,
-        live=Leak.buffers_live(
+        allocated_bytes_over_run=Leak.buffers_live(
             total,
             np.concatenate([candidate.units for candidate in group]),
             np.concatenate([candidate.growth for candidate in group]),

@@ -31,12 +31,12 @@ class StepGrowth:
     steps: int
     warmup: int
     """Steps at the beginning that the slope leaves out."""
-    first: int
-    median: int
-    last: int
-    lowest: int
-    highest: int
-    slope: float
+    first_bytes: int
+    median_bytes: int
+    last_bytes: int
+    lowest_bytes: int
+    highest_bytes: int
+    bytes_per_step: float
     """Bytes per step after the warm-up: the median of the slopes between any two steps, so one jump is not growth."""
     seconds_per_step: float
     samples: tuple[int, ...]
@@ -49,17 +49,17 @@ class GrowingSite:
 
     site: Site
     stack_id: int
-    before: int
+    before_bytes: int
     """Bytes live at the end of the warm-up."""
-    after: int
+    after_bytes: int
     """Bytes live at the judged event: see `Clock`."""
-    rate: float
+    bytes_per_unit: float
     """Bytes per step, iteration or second, on average: see `LeakVerdict.unit`."""
 
     @property
-    def bytes(self) -> int:
+    def grown_bytes(self) -> int:
         """What it grew by."""
-        return self.after - self.before
+        return self.after_bytes - self.before_bytes
 
 
 def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
@@ -73,12 +73,12 @@ def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
     return StepGrowth(
         steps=len(levels),
         warmup=warmup,
-        first=int(levels[0]),
-        median=int(np.median(levels)),
-        last=int(levels[-1]),
-        lowest=int(levels.min()),
-        highest=int(levels.max()),
-        slope=median_slope(levels[warmup:]),
+        first_bytes=int(levels[0]),
+        median_bytes=int(np.median(levels)),
+        last_bytes=int(levels[-1]),
+        lowest_bytes=int(levels.min()),
+        highest_bytes=int(levels.max()),
+        bytes_per_step=median_slope(levels[warmup:]),
         seconds_per_step=float(times[-1] - times[0]) / 1e9 / max(len(levels) - 1, 1),
         samples=tuple(int(level) for level in levels[picked]),
     )

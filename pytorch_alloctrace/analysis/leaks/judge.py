@@ -67,7 +67,7 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         leaks += [leak for leak in of_part if not _lines([leak]) & lines]
         unexplained += unclear
     counted = [one for one in unexplained if (one.site.filename, one.site.line) not in _lines(leaks)]
-    if sum(one.bytes for one in counted) < max(COUNTS * held, 1):
+    if sum(one.allocated_bytes for one in counted) < max(COUNTS * held, 1):
         counted = [one for one in counted if one.folded]
     weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in with_holders(evidence, leaks)]
     return LeakVerdict(
@@ -76,7 +76,7 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         units=int(first.length) + (1 if first.whole else 0),
         loop=first.loop,
         leaks=tuple(sorted(weighed, key=lambda leak: leak.weight, reverse=True)),
-        unexplained=tuple(sorted(counted, key=lambda one: -one.bytes)),
+        unexplained=tuple(sorted(counted, key=lambda one: -one.allocated_bytes)),
     )
 
 
@@ -104,7 +104,7 @@ def _judge(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
             leaks.append(leak)
             lines |= _lines([leak])
     unclear = [*buffers, *(_unexplained(trace, lives, one) for one in judged if _is_open(lives, one))]
-    return leaks, [one for one in unclear if one.bytes and (one.site.filename, one.site.line) not in lines]
+    return leaks, [one for one in unclear if one.allocated_bytes and (one.site.filename, one.site.line) not in lines]
 
 
 def _functions(trace: RecordedTrace, lives: Lives) -> dict[int, tuple[object, ...]]:

@@ -45,9 +45,9 @@ class LeakingSite:
     """The line."""
     stack_id: int
     """The one that keeps the most bytes of its stacks."""
-    rate: float
+    bytes_per_unit: float
     """Bytes per step, or per second."""
-    bytes: int
+    allocated_bytes: int
     """As in `Leak`, of this line."""
     blocks: int
     """As in `Leak`, of this line."""
@@ -87,15 +87,15 @@ class Leak:
     """"step"; "iteration" of a loop of the program, or "second", in a trace without steps."""
     judged_at: int
     """The event after which it was judged: see `Clock.judged_at`."""
-    rate: float
+    bytes_per_unit: float
     """Bytes per unit. Survivors: those below, by the time in which they were born. Rising and growing: what its sites
     hold more at the end than at the onset, by the time between."""
-    bytes: int
+    allocated_bytes: int
     """Live at the judged event. Survivors: of blocks born from the onset on that have reached
     `age`. Else all that its sites hold."""
     blocks: int
     """Number of blocks that have these bytes."""
-    bytes_at_end: int
+    allocated_bytes_at_end: int
     """How many of these bytes are still live at the end of the trace."""
     blocks_at_onset: int
     """Rising: how many blocks were alive then."""
@@ -119,7 +119,7 @@ class Leak:
     """The age of the oldest of these blocks, in steps, iterations or seconds."""
     seconds_per_unit: float
     """Average seconds of a step or iteration; 1 if the unit is a second."""
-    forecast: float | None
+    forecast_seconds: float | None
     """Seconds until the device is full at this rate; None if its capacity is unknown."""
     sites: tuple[LeakingSite, ...]
     """The one that keeps the most bytes first; those without a line of code last, if the others hold a good part."""
@@ -135,7 +135,7 @@ class Leak:
     site."""
     path_share: float
     """The share of the bytes that is allocated under that path."""
-    live: tuple[int, ...] = ()
+    allocated_bytes_over_run: tuple[int, ...] = ()
     """What its sites hold over the run: survivors, the blocks that are live at the judged event, by birth; rising, all
     that is alive, at the size of an average block; growing, see `buffers_live`."""
     holder: Holder | None = None
@@ -167,16 +167,20 @@ class Leak:
     @property
     def weight(self) -> tuple[bool, bool, float]:
         """What leaks are ordered by: minor ones last, then whether likely or only possible, then bytes per unit."""
-        return not self.minor, self.confidence >= LIKELY, self.rate
+        return not self.minor, self.confidence >= LIKELY, self.bytes_per_unit
 
     def is_minor(self, peak: int) -> bool:
         """Whether it costs next to nothing: a hundredth of the `peak` of its device was not lost to it in this run,
         and it would take a day and a million further steps to fill the device. Where the device's capacity is unknown,
         the peak stands for the room that is left.
         """
-        if self.bytes * MINOR_SHARE >= peak or self.rate <= 0 or self.seconds_per_unit <= 0:
+        if self.allocated_bytes * MINOR_SHARE >= peak or self.bytes_per_unit <= 0 or self.seconds_per_unit <= 0:
             return False
-        seconds = peak / self.rate * self.seconds_per_unit if self.forecast is None else self.forecast
+        seconds = (
+            peak / self.bytes_per_unit * self.seconds_per_unit
+            if self.forecast_seconds is None
+            else self.forecast_seconds
+        )
         return seconds > MINOR_SECONDS and seconds / self.seconds_per_unit > MINOR_UNITS
 
 
@@ -185,10 +189,13 @@ class Unexplained:
     """A line that holds more and more, though it cannot be said whether it leaks."""
 
     site: Site
+    """The line."""
     stack_id: int
-    bytes: int
+    """The one of its stacks that holds the most bytes."""
+    allocated_bytes: int
     """Allocated bytes of its blocks that were born after the beginning and are no longer young."""
     blocks: int
+    """Number of these blocks."""
     folded: bool = False
     """It may be a buffer that grows: most of what would show that is folded."""
 
@@ -202,7 +209,7 @@ class LeakVerdict:
     unit: str
     """What time was counted in: "step", "iteration" or "second" (see `clock`)."""
     units: int
-    """So many steps, iterations or thousandths of the allocations."""
+    """Number of judged steps, iterations or thousandths of the allocations."""
     loop: Frame | None
     """The function that begins again, where iterations were counted."""
     leaks: tuple[Leak, ...]

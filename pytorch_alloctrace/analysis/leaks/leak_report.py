@@ -50,14 +50,14 @@ class LeakReport:
     def to_frame(self) -> pd.DataFrame:
         """Return one row per leak, in the order of `leaks`.
 
-        Columns: device; filename, line, function, source of the line to look at; kind ("survivors": blocks that are
-        never freed; "rising": ever more at once, though each is freed; "growing": a buffer replaced by ever larger
-        ones); rate (allocated bytes per unit), unit ("step", "iteration" of a loop that the stacks show, or "second"),
+        Columns: device; filename, line, function, source of the line to look at; leak_kind ("survivors": blocks that
+        are never freed; "rising": ever more at once, though each is freed; "growing": a buffer replaced by ever larger
+        ones); bytes_per_unit (allocated bytes), unit ("step", "iteration" of a loop that the stacks show, or "second"),
         confidence (0 to 1); allocated_bytes and blocks (live where it was judged), allocated_bytes_at_end (those still
-        live at the end of the trace); minor (True: it costs next to nothing); oldest_age (in units), forecast (seconds
-        until the device is full; <NA> if its capacity is unknown; for "cpu" the machine's memory), stack_id (one
+        live at the end of the trace); minor (True: it costs next to nothing); oldest_age (in units), forecast_seconds
+        (until the device is full; <NA> if its capacity is unknown; for "cpu" the machine's memory), stack_id (one
         through the line), sites (the lines that allocate the bytes, most first: dicts with filename, line, function,
-        source, rate, allocated_bytes, blocks, stack_id).
+        source, bytes_per_unit, allocated_bytes, blocks, stack_id).
         """
         return leaks_as_table(self._trace, self.leaks).to_frame()
 
@@ -71,7 +71,7 @@ def leak_report(trace: RecordedTrace, device: str | None, within: Range | None) 
 def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:
     """Return one row per leak: see `LeakReport.to_frame`."""
     lines = [leak.line for leak in leaks]
-    forecasts = [leak.forecast for leak in leaks]
+    forecasts = [leak.forecast_seconds for leak in leaks]
     is_unknown = np.array([forecast is None for forecast in forecasts], np.bool_)
     return Table(
         {
@@ -80,23 +80,23 @@ def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:
             "line": np.array([line.line for line in lines], np.int64),
             "function": texts(line.function for line in lines),
             "source": texts(line.source for line in lines),
-            "kind": texts(leak.kind for leak in leaks),
-            "rate": np.array([leak.rate for leak in leaks], np.float64),
+            "leak_kind": texts(leak.kind for leak in leaks),
+            "bytes_per_unit": np.array([leak.bytes_per_unit for leak in leaks], np.float64),
             "unit": texts(leak.unit for leak in leaks),
             "confidence": np.array([leak.confidence for leak in leaks], np.float64),
-            "allocated_bytes": np.array([leak.bytes for leak in leaks], np.int64),
+            "allocated_bytes": np.array([leak.allocated_bytes for leak in leaks], np.int64),
             "blocks": np.array([leak.blocks for leak in leaks], np.int64),
-            "allocated_bytes_at_end": np.array([leak.bytes_at_end for leak in leaks], np.int64),
+            "allocated_bytes_at_end": np.array([leak.allocated_bytes_at_end for leak in leaks], np.int64),
             "minor": np.array([leak.minor for leak in leaks], np.bool_),
             "oldest_age": np.array([leak.oldest_age for leak in leaks], np.float64),
-            "forecast": np.ma.array([value or 0.0 for value in forecasts], dtype=np.float64, mask=is_unknown),
+            "forecast_seconds": np.ma.array([value or 0.0 for value in forecasts], dtype=np.float64, mask=is_unknown),
             "stack_id": np.array([_stack_of_line(trace, leak) for leak in leaks], np.int64),
             "sites": texts(
                 [
                     _site(site.site)
                     | {
-                        "rate": site.rate,
-                        "allocated_bytes": site.bytes,
+                        "bytes_per_unit": site.bytes_per_unit,
+                        "allocated_bytes": site.allocated_bytes,
                         "blocks": site.blocks,
                         "stack_id": site.stack_id,
                     }

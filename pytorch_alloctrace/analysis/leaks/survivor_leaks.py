@@ -103,10 +103,10 @@ class LeakMaker:
             device=lives.device,
             unit=clock.unit,
             judged_at=clock.judged_at,
-            rate=rate,
-            bytes=total,
+            bytes_per_unit=rate,
+            allocated_bytes=total,
             blocks=len(rows),
-            bytes_at_end=self._bytes_at_end(rows),
+            allocated_bytes_at_end=self._bytes_at_end(rows),
             blocks_at_onset=int(rising.counts[0]),
             age=0.0,
             reached=0,
@@ -118,12 +118,12 @@ class LeakMaker:
             confidence=RISING_CONFIDENCE * certainty(self.trace, clock.whole),
             oldest_age=self._shown(clock.length - float(survivors.birth[rows].min())),
             seconds_per_unit=self._seconds_per_unit(),
-            forecast=self._seconds_until_full(rate),
+            forecast_seconds=self._seconds_until_full(rate),
             sites=(LeakingSite(site, stack, rate, total, len(rows)),),
             line=site,
             path=path,
             path_share=path_share,
-            live=tuple((rising.counts[picked] * each).astype(np.int64).tolist()),
+            allocated_bytes_over_run=tuple((rising.counts[picked] * each).astype(np.int64).tolist()),
         )
 
     def _leak(self, group: list[Judged]) -> Leak:
@@ -143,10 +143,10 @@ class LeakMaker:
             device=lives.device,
             unit=clock.unit,
             judged_at=clock.judged_at,
-            rate=rate,
-            bytes=total,
+            bytes_per_unit=rate,
+            allocated_bytes=total,
             blocks=len(rows),
-            bytes_at_end=self._bytes_at_end(rows),
+            allocated_bytes_at_end=self._bytes_at_end(rows),
             blocks_at_onset=0,
             age=self._shown(first.age),
             reached=first.reached,
@@ -158,12 +158,12 @@ class LeakMaker:
             confidence=self._confidence(first),
             oldest_age=self._shown(clock.length - float(survivors.birth[rows].min())),
             seconds_per_unit=self._seconds_per_unit(),
-            forecast=self._seconds_until_full(rate),
+            forecast_seconds=self._seconds_until_full(rate),
             sites=sites,
             line=line,
             path=path,
             path_share=path_share,
-            live=self._live([one.site for one in group]),
+            allocated_bytes_over_run=self._live([one.site for one in group]),
         )
 
     def _path(self, tree: CallTree, site: Site) -> tuple[tuple[Frame, ...], float]:
@@ -220,15 +220,15 @@ class LeakMaker:
             stack = max(by_stack, key=by_stack.__getitem__)
             total = int(self.lives.survivors.bytes[rows].sum())
             found.append(LeakingSite(Site.of_stack(self.trace.stacks, stack), stack, total / length, total, len(rows)))
-        found.sort(key=lambda site: -site.bytes)
+        found.sort(key=lambda site: -site.allocated_bytes)
         of_lines = [site for site in found if site.site.filename]
-        if sum(site.bytes for site in of_lines) >= GOOD_PART * sum(site.bytes for site in found):
+        if sum(site.allocated_bytes for site in of_lines) >= GOOD_PART * sum(site.allocated_bytes for site in found):
             found = [*of_lines, *(site for site in found if not site.site.filename)]
         return tuple(found)
 
     def _line(self, sites: tuple[LeakingSite, ...], tree: CallTree) -> Site:
-        of_lines = sum(site.bytes for site in sites if site.site.filename) or tree.bytes
-        if sites[0].bytes >= MOST * of_lines:
+        of_lines = sum(site.allocated_bytes for site in sites if site.site.filename) or tree.bytes
+        if sites[0].allocated_bytes >= MOST * of_lines:
             return sites[0].site
         return line_to_look_at(tree) or sites[0].site
 

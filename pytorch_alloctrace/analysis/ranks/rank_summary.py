@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UserPathError
+from ...reading.integrity import open_at_once
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
-from ...reading.trace_files import is_being_recorded, open_at_once
+from ...reading.source_code import short_filename
 from ..free_memory.oom import find_ooms
 from ..summary import DeviceSummary, Summary, summarize
 
@@ -92,7 +93,7 @@ class DeviceFigures:
     """What grows, though it could not be decided whether it leaks."""
     leaks: tuple[RankLeak, ...]
     """Those that matter, the most pressing first; the first few of many."""
-    leak_rate: float
+    leak_bytes_per_unit: float
     """Bytes per unit of all of them."""
 
     @property
@@ -131,6 +132,8 @@ class RankSummary:
     is_killed: bool
     """The recording was not ended in good order. Its last events may have been read from its spool all the same."""
     is_running: bool
+    events: int
+    """Readable events, folded ones not included."""
     steps: int
     last_step: int | None
     devices: tuple[DeviceFigures, ...]
@@ -168,6 +171,7 @@ class RankSummary:
             whole=False,
             is_killed=False,
             is_running=False,
+            events=0,
             steps=0,
             last_step=None,
             devices=(),
@@ -186,9 +190,7 @@ class RankSummary:
 
     def line(self, site: Site) -> tuple[str, int, str]:
         """A line as other ranks have it too, wherever the program lies on their machines."""
-        folder = self.working_directory.rstrip(os.sep) + os.sep
-        inside = site.filename.removeprefix(folder) if len(folder) > 1 else site.filename
-        return inside, site.line, site.function
+        return short_filename(site.filename, self.working_directory), site.line, site.function
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,6 @@ def _rank_summary(trace: RecordedTrace, session: str, summary: Summary, kinds: d
     environment = _environment(header)
     rank, world_size = _rank(header, environment)
     steps = trace.steps()
-    is_running = is_being_recorded(trace.path)
     devices = [device for device in summary.devices if device.device in kinds]
     return RankSummary(
         path=trace.path,
@@ -272,14 +273,15 @@ def _rank_summary(trace: RecordedTrace, session: str, summary: Summary, kinds: d
         world_size=world_size,
         job=tuple(f"{name}={environment[name]}"[:_TEXT] for name in _JOB if name in environment),
         begin_ns=trace.begin_ns,
-        end_ns=time.time_ns() if is_running else trace.end_ns,
+        end_ns=time.time_ns() if integrity.is_running else trace.end_ns,
         state=integrity.state,
         integrity=str(integrity),
         cut=integrity.cut,
         has_gaps=integrity.has_gaps,
         whole=integrity.whole,
         is_killed=not integrity.ended or trace.ending.get("reason") == "killed",
-        is_running=is_running,
+        is_running=integrity.is_running,
+        events=integrity.events,
         steps=trace.positions.step_count,
         last_step=int(steps["step"][-1]) if len(steps) else None,
         devices=tuple(_figures(trace, summary, device, kinds[device.device]) for device in devices),
@@ -299,10 +301,10 @@ def _figures(trace: RecordedTrace, summary: Summary, device: DeviceSummary, kind
         peak=device.peak.bytes,
         peak_step=device.peak.step,
         reserved=None if reserved is None else reserved.bytes,
-        live=None if growth is None else growth.last,
+        live=None if growth is None else growth.last_bytes,
         seconds_per_step=None if growth is None or growth.steps < 2 else growth.seconds_per_step,
         is_small=summary.is_small(device),
-        refused=None if refused is None else refused.request.requested,
+        refused=None if refused is None else refused.request.requested_bytes,
         refused_step=None if refused is None else refused.step,
         refused_site=None if refused is None else _site(refused.site),
         judged=device.leaks.judged,
@@ -313,8 +315,8 @@ def _figures(trace: RecordedTrace, summary: Summary, device: DeviceSummary, kind
                 _site(leak.line),
                 leak.kind,
                 leak.unit,
-                float(leak.rate),
-                int(leak.bytes),
+                float(leak.bytes_per_unit),
+                int(leak.allocated_bytes),
                 float(leak.confidence),
                 float(leak.onset),
                 int(leak.units_judged),
@@ -322,7 +324,7 @@ def _figures(trace: RecordedTrace, summary: Summary, device: DeviceSummary, kind
             )
             for leak in leaks[:_LEAKS]
         ),
-        leak_rate=float(sum(leak.rate for leak in leaks)),
+        leak_bytes_per_unit=float(sum(leak.bytes_per_unit for leak in leaks)),
     )
 
 

@@ -6,6 +6,8 @@ than `MOST_APART` after the one before, is of another run. A rank has one proces
 rank, the process began while the first ran, so it is a child of it; or it began after the first had ended, and is of
 another run.
 
+Of several copies of one recording, such as a trace and what `fold` made of it, the one with the most events stays.
+
 Traces of processes that were told no rank make one run of their own, whenever they were recorded.
 """
 
@@ -29,7 +31,8 @@ class LeftOut:
 
     summary: RankSummary
     why: str
-    """"unreadable", "other run", "child" (of the process of a rank) or "no rank"."""
+    """"unreadable", "copy" (of another of the traces), "other run", "child" (of the process of a rank) or "no
+    rank"."""
 
 
 @dataclass
@@ -71,8 +74,14 @@ class Run:
 def find_run(summaries: Sequence[RankSummary]) -> tuple[Run | None, list[LeftOut]]:
     """The run with the most ranks, of equals the latest, and the traces that are left out; None if no trace can be
     read."""
-    readable = [summary for summary in summaries if not summary.unreadable]
     left_out = [LeftOut(summary, "unreadable") for summary in summaries if summary.unreadable]
+    originals: dict[object, RankSummary] = {}
+    for summary in sorted(summaries, key=lambda summary: (-summary.events, summary.path)):
+        # Damage may have taken the session's id.
+        session = summary.session if summary.session.strip("0") else summary.path
+        if not summary.unreadable and originals.setdefault((session, summary.rank), summary) is not summary:
+            left_out.append(LeftOut(summary, "copy"))
+    readable = [summary for summary in summaries if summary in originals.values()]
     runs = _runs([summary for summary in readable if summary.rank is not None])
     without = [summary for summary in readable if summary.rank is None]
     if not runs:

@@ -19,7 +19,7 @@ from ...reading import tables
 from ...reading.positions import Position, Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import StackIndex
-from ...reading.source_code import TextFrom, source_text
+from ...reading.source_code import TextFrom, short_filename, source_text
 from .peak import PeakMemory, peak_memory, peak_of_ranges
 from .ranges import ranges_between
 
@@ -61,7 +61,7 @@ def annotate(
         peak = peak_of_ranges(trace, ranges, "allocated", device=device)
     lines = _LinesOfStacks(trace.stacks, filename)
     table = _figures(trace, lines, peak, ranges)
-    path = os.path.join(str(trace.header.get("working_directory", "")), filename)
+    path = os.path.join(trace.working_directory, filename)
     text, text_from = source_text(path, lines.recorded, trace.begin_ns)
     if text_from is not TextFrom.FILE:
         # The trace may be from another machine.
@@ -93,8 +93,9 @@ def find_file(trace: RecordedTrace, file: str) -> str:
 
 
 def _listed(trace: RecordedTrace, names: list[str], last: str) -> str:
-    folder = str(trace.header.get("working_directory", "")).rstrip(os.sep) + os.sep
-    shown = [name.removeprefix(folder) for name in names]
+    shown = [short_filename(name, trace.working_directory) for name in names]
+    if len(set(shown)) < len(names):
+        shown = names
     if len(shown) > _LISTED:
         shown = [*shown[:_LISTED], f"{len(shown) - _LISTED} more"]
     return f" {last} ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))

@@ -75,7 +75,7 @@ def compare(
         names = [name for name in ("role", "age", "from_age", "to_age", "unit", "phase") if name in before.columns]
         return _changes(before, after, _key_of(by), names)
     chains = _chains(trace_a, before, by), _chains(trace_b, after, by)
-    folders = tuple(str(trace.header.get("working_directory", "")) for trace in (trace_a, trace_b))
+    folders = tuple(trace.working_directory for trace in (trace_a, trace_b))
     pairs_before, pairs_after, kinds = _pairs(*chains, (folders[0], folders[1]))
     before, after = before.assign(pair=pairs_before), after.assign(pair=pairs_after)
     table = _changes(before, after, "pair", ["pair", "filename", "function", "user"])

@@ -22,18 +22,18 @@ from .peak import PeakMemory, peak_between, peak_memory
 class DeviceNeed:
     """What a run needs of a device. Bytes."""
 
-    reserved: int
+    reserved_bytes: int
     """The most that torch held from the driver at once, its cache included."""
-    outside: int | None
+    outside_bytes: int | None
     """The most that was used outside PyTorch at once: CUDA's context, libraries, other processes. None: the driver did
     not report it."""
-    total: int | None
+    device_bytes: int | None
     """Of the device; None if that is unknown."""
 
     @property
     def bytes(self) -> int | None:
         """Upper bound of the bytes needed of the device: the two maxima may not coincide. None if unknown."""
-        return None if self.outside is None else self.reserved + self.outside
+        return None if self.outside_bytes is None else self.reserved_bytes + self.outside_bytes
 
 
 def device_need(trace: RecordedTrace, device: str) -> DeviceNeed | None:
@@ -48,9 +48,9 @@ def device_need(trace: RecordedTrace, device: str) -> DeviceNeed | None:
     is_repeated = (used == np.append(used[1:], -1)) & (used >= 0)
     outside = np.ma.compressed(samples["outside_bytes"][~is_repeated])
     return DeviceNeed(
-        reserved=peak.bytes,
-        outside=int(outside.max()) if len(outside) else None,
-        total=trace.device_bytes.get(device),
+        reserved_bytes=peak.bytes,
+        outside_bytes=int(outside.max()) if len(outside) else None,
+        device_bytes=trace.device_bytes.get(device),
     )
 
 
@@ -69,8 +69,8 @@ class LiveMemory:
     """Since 1970-01-01 UTC."""
     step: int | None
     """None in a trace without steps."""
-    requested: int
-    reserved: int | None
+    requested_bytes: int
+    reserved_bytes: int | None
     """None where the allocator reports no segments."""
     insides: dict[int, Inside]
     """By row of the composition by line: what is inside the package that the line calls."""
@@ -115,8 +115,8 @@ def live_memory(
         seq=None if is_end else end - 1,
         time_ns=trace.time_ns(position),
         step=trace.positions.step_at(max(end - 1, 0)),
-        requested=int(blocks["requested_bytes"].sum()),
-        reserved=int(segments.sum()) if len(segments) else None,
+        requested_bytes=int(blocks["requested_bytes"].sum()),
+        reserved_bytes=int(segments.sum()) if len(segments) else None,
         insides=_insides(trace, composition, blocks, by),
     )
 
@@ -173,8 +173,8 @@ def _at_peak(
         seq=peak.seq,
         time_ns=peak.time_ns,
         step=peak.step,
-        requested=peak.requested,
-        reserved=peak.reserved,
+        requested_bytes=peak.requested_bytes,
+        reserved_bytes=peak.reserved_bytes,
         insides=_insides(trace, composition, blocks, by),
         peak=peak,
         need=device_need(trace, peak.device) if since is None and until is None else None,

@@ -50,12 +50,12 @@ class PeakMemory:
     _trace: RecordedTrace = field(repr=False)
 
     @functools.cached_property
-    def requested(self) -> int:
+    def requested_bytes(self) -> int:
         """Live then, in the sizes that the program requested: the sum of `usage`."""
         return int(self._live["requested_bytes"].sum())
 
     @functools.cached_property
-    def reserved(self) -> int | None:
+    def reserved_bytes(self) -> int | None:
         """Held from the driver then; None if the allocator reports no segments."""
         segments = self._trace.replay.segments(self.seq + 1, self.device)["total_bytes"]
         return int(segments.sum()) if len(segments) else None

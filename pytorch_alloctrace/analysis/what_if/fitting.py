@@ -51,7 +51,10 @@ _SIZES = 24
 """That are tried in a scan."""
 _MOST_WORK = 400_000_000
 """Requests that a scan runs, all lanes together; for traces of many, fewer sizes and orders are tried."""
-COLUMNS = ("setting", "smallest", "recommended", "without_retries", "peak_active", "resolution", "exceptions")
+COLUMNS = (
+    *("setting", "smallest_bytes", "recommended_bytes", "without_retries_bytes", "peak_active_bytes"),
+    *("resolution_bytes", "exceptions_bytes"),
+)
 
 
 @dataclass(frozen=True)
@@ -70,23 +73,23 @@ class Fitting:
 
     setting: Setting
     """What was tried."""
-    smallest: int
+    smallest_bytes: int
     """From here on it fits, at every size that was tried."""
-    resolution: int
+    resolution_bytes: int
     """How far apart the sizes were there: it may fit on so much less."""
-    without_retries: int
+    without_retries_bytes: int
     """What torch takes where it need not give anything back: the peak of reserved, in the worst order of addresses."""
-    peak_active: int
+    peak_active_bytes: int
     """Fewer cannot be enough: the most that was in use at once."""
-    exceptions: tuple[int, ...]
-    """Smaller sizes that happen to fit, though others between them and `smallest` do not."""
-    cards: tuple[OnCard, ...] = field(repr=False)
+    exceptions_bytes: tuple[int, ...]
+    """Smaller sizes that happen to fit, though others between them and `smallest_bytes` do not."""
+    gpus: tuple[OnCard, ...] = field(repr=False)
     """What it comes to on common cards, the smallest first."""
 
     @property
-    def recommended(self) -> int:
+    def recommended_bytes(self) -> int:
         """The smallest size plus 5 %, for other orders of the driver's addresses."""
-        return int(self.smallest * (1 + MARGIN))
+        return int(self.smallest_bytes * (1 + MARGIN))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +98,13 @@ class Fit:
 
     device: str
     """Whose requests; torch's spelling."""
-    outside: int
+    outside_bytes: int
     """What is used outside torch."""
     outside_is_known: bool
     """Whether the trace, or who asked, says so; else it is assumed."""
     check: Check
     """How much of the recording the model reproduces."""
-    total: int | None
+    device_bytes: int | None
     """The recorded device's memory; None if unknown."""
     fittings: tuple[Fitting, ...] = field(repr=False)
     """One a setting."""
@@ -112,8 +115,8 @@ class Fit:
 
         rows = [
             (
-                *(one.setting.text, one.smallest, one.recommended, one.without_retries),
-                *(one.peak_active, one.resolution, one.exceptions),
+                *(one.setting.text, one.smallest_bytes, one.recommended_bytes, one.without_retries_bytes),
+                *(one.peak_active_bytes, one.resolution_bytes, one.exceptions_bytes),
             )
             for one in self.fittings
         ]
@@ -132,9 +135,9 @@ def find_fit(
     model = Model(trace, device)
     card = card_of(model, None, outside)
     search = _Search(model)
-    fittings = tuple(_fitting(search, setting, card.outside) for setting in tried)
-    known = outside is not None or model.outside is not None
-    return Fit(model.device, card.outside, known, model.check, model.total, fittings)
+    fittings = tuple(_fitting(search, setting, card.outside_bytes) for setting in tried)
+    known = outside is not None or model.outside_bytes is not None
+    return Fit(model.device, card.outside_bytes, known, model.check, model.device_bytes, fittings)
 
 
 def fits_on(trace: RecordedTrace, memory: int, *, device: str | None = None) -> tuple[Outcome, Check]:
@@ -152,7 +155,7 @@ class _Search:
         self.model = model
         self.orders = model.orders()
         requests = find_refused_requests(model.trace, device=model.device)
-        self.must_serve = [one.seq for one in requests if one.outcome == ENDED and one.requested <= CARDS[-1][1]]
+        self.must_serve = [one.seq for one in requests if one.outcome == ENDED and one.requested_bytes <= CARDS[-1][1]]
 
     def run(self, tried: Sequence[tuple[Setting, Card]]) -> list[list[LaneResult]]:
         """For each setting on a card, a lane an order; one pass."""
@@ -206,12 +209,12 @@ def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> li
     outside torch; None where the largest is not enough. None for all if it took more than `most_runs` runs to say."""
     search = _Search(model)
     requested = model.trace.replay.most_requested(model.device)
-    cards = [[(name, Card(total, one.card.outside)) for name, total in CARDS] for one in found]
+    cards = [[(name, Card(total, one.card.outside_bytes)) for name, total in CARDS] for one in found]
     unclear = [
         (at, name, card)
         for at, one in enumerate(found)
         for name, card in cards[at]
-        if not _has_plenty(one, card, search) and (card.capacity or 0) >= requested
+        if not _has_plenty(one, card, search) and (card.capacity_bytes or 0) >= requested
     ]
     if len(unclear) * len(search.orders) > most_runs:
         return None
@@ -231,9 +234,9 @@ def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> li
 def _has_plenty(one: Outcome, card: Card, search: _Search) -> bool:
     """Whether a run is never refused anything on this card, since it needs less wherever it was tried. Of a share of
     the device, that is not said."""
-    serves_all = one.serves_all and (one.card.memory is not None or not search.must_serve)
+    serves_all = one.serves_all and (one.card.device_bytes is not None or not search.must_serve)
     has_limit = one.setting.fraction is not None or search.model.trace.kind_counts.get("memory_fraction", 0) > 0
-    return serves_all and not has_limit and one.retries[1] == 0 and (card.memory or 0) >= one.on_device
+    return serves_all and not has_limit and one.retries[1] == 0 and (card.device_bytes or 0) >= one.device_used_bytes
 
 
 def _edge(tried: dict[int, bool], least: int) -> tuple[int, int]:

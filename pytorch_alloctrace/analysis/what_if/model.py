@@ -66,15 +66,15 @@ class Check:
 class Card:
     """A device to run on. In bytes."""
 
-    memory: int | None
+    device_bytes: int | None
     """Total memory; None: unlimited."""
-    outside: int
+    outside_bytes: int
     """Memory that is not available to torch."""
 
     @property
-    def capacity(self) -> int | None:
+    def capacity_bytes(self) -> int | None:
         """What torch can have."""
-        return None if self.memory is None else max(self.memory - self.outside, 0)
+        return None if self.device_bytes is None else max(self.device_bytes - self.outside_bytes, 0)
 
 
 class Model:
@@ -97,13 +97,13 @@ class Model:
         return self._check
 
     @property
-    def total(self) -> int | None:
+    def device_bytes(self) -> int | None:
         """Bytes of the recorded device; None if unknown."""
         samples = np.ma.compressed(self.trace.driver_samples(self.device)["total_bytes"])
         return self.trace.device_bytes.get(self.device, int(samples.max()) if len(samples) else None)
 
     @property
-    def outside(self) -> int | None:
+    def outside_bytes(self) -> int | None:
         """The most bytes that torch did not get of the recorded device; None if no sample of the driver says."""
         samples = np.ma.compressed(self.trace.driver_samples(self.device)["outside_bytes"])
         return max(int(samples.max()), 0) if len(samples) else None
@@ -127,13 +127,13 @@ class Model:
         """A run under a setting, on a card. must_serve: of the requests that the recorded run was refused, those that
         it has to get, by event; None: all are tried, and none has to be served. limit: bytes that the process may
         reserve (None: as the setting says)."""
-        total = card.memory if card.memory is not None else self.total or UNLIMITED
+        total = card.device_bytes if card.device_bytes is not None else self.device_bytes or UNLIMITED
         if setting.fraction is not None:
             limit = NO_LIMIT if setting.fraction == 1 else int(setting.fraction * total)
-        is_tried = must_serve is None and card.memory is not None
+        is_tried = must_serve is None and card.device_bytes is not None
         return LaneOptions(
             setting.for_release(self.trace.torch_release).json,
-            card.capacity,
+            card.capacity_bytes,
             limit,
             total,
             *order,
@@ -158,7 +158,7 @@ class Model:
         return int(self.trace.timeline(_TIMELINE_POINTS, self.device)["blocks"].max(initial=0))
 
     def _first_pass(self, lanes: Sequence[LaneOptions]) -> list[LaneResult]:
-        itself = LaneOptions(order="recorded", total=self.total or UNLIMITED)
+        itself = LaneOptions(order="recorded", total=self.device_bytes or UNLIMITED)
         found = self.trace.predicted([itself, *lanes], device=self.device)
         if found.inherits_expandable:
             raise NotPredictableError(

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    *("setting", "fits", "peak_reserved_low", "peak_reserved_high", "on_device", "retries_low", "retries_high"),
+    *(
+        "setting",
+        "fits",
+        "min_peak_reserved_bytes",
+        "max_peak_reserved_bytes",
+        "device_used_bytes",
+        "retries_low",
+        "retries_high",
+    ),
     *("driver_calls", "refusals_served", "refused_seq", "refused_bytes"),
 )
 
@@ -28,13 +36,13 @@ class Refused:
 
     seq: int
     """Its event in the trace, in which it was served."""
-    requested: int
+    requested_bytes: int
     """Bytes."""
-    needed: int
+    needed_bytes: int
     """Bytes that torch would have asked the driver for."""
-    reserved: int
+    reserved_bytes: int
     """Bytes that torch would have had by then."""
-    allocated: int
+    allocated_bytes: int
     """Bytes of that in live blocks."""
     site: Site
     """The line that makes it."""
@@ -50,9 +58,9 @@ class Outcome:
     """What was tried."""
     card: Card
     """On what."""
-    peak_reserved: tuple[int, int]
+    peak_reserved_bytes: tuple[int, int]
     """Bytes; up to the request that is refused, if one is."""
-    on_device: int
+    device_used_bytes: int
     """The most bytes of the device that are used, with what is outside torch."""
     retries: tuple[int, int]
     """Times that torch had to give all cached memory back, and wait for the device, to serve a request."""
@@ -103,9 +111,9 @@ class WhatIf:
 
         rows = [
             (
-                *(one.setting.text, one.fits, *one.peak_reserved, one.on_device, *one.retries),
+                *(one.setting.text, one.fits, *one.peak_reserved_bytes, one.device_used_bytes, *one.retries),
                 *(one.driver_calls[1], len(one.served)),
-                *((one.refused.seq, one.refused.requested) if one.refused else (None, None)),
+                *((one.refused.seq, one.refused.requested_bytes) if one.refused else (None, None)),
             )
             for one in self.outcomes
         ]
@@ -139,7 +147,7 @@ def predict_of(
         model.device,
         card,
         model.check,
-        outside is not None or model.outside is not None,
+        outside is not None or model.outside_bytes is not None,
         model.inherited > 0,
         (first, *others),
     )
@@ -149,13 +157,13 @@ def card_of(model: Model, memory: int | None, outside: int | None) -> Card:
     """A card of so much memory (None: the recorded one), of which so much is used outside torch (None: as the trace
     says, else what is usual)."""
     if outside is None:
-        outside = model.outside
-    return Card(memory if memory is not None else model.total, USUAL_OUTSIDE if outside is None else outside)
+        outside = model.outside_bytes
+    return Card(memory if memory is not None else model.device_bytes, USUAL_OUTSIDE if outside is None else outside)
 
 
 def rank(outcome: Outcome) -> tuple[bool, int, int, int]:
     """By which of two is better: the one that serves all, then with less memory, fewer retries and calls."""
-    return not outcome.serves_all, outcome.peak_reserved[1], outcome.retries[1], outcome.driver_calls[1]
+    return not outcome.serves_all, outcome.peak_reserved_bytes[1], outcome.retries[1], outcome.driver_calls[1]
 
 
 def outcomes(model: Model, settings: Sequence[Setting], card: Card) -> list[Outcome]:
@@ -180,8 +188,8 @@ def outcome(model: Model, setting: Setting, card: Card, lanes: Sequence[LaneResu
     return Outcome(
         setting=setting,
         card=card,
-        peak_reserved=(int(min(peaks) * (1 - wider)), most),
-        on_device=max(most, max(lane.peak_used for lane in lanes)) + card.outside,
+        peak_reserved_bytes=(int(min(peaks) * (1 - wider)), most),
+        device_used_bytes=max(most, max(lane.peak_used for lane in lanes)) + card.outside_bytes,
         retries=_range(lane.retries for lane in lanes),
         driver_calls=_range(lane.taken for lane in lanes),
         orders=len(lanes),

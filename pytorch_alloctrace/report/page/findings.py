@@ -89,10 +89,11 @@ class Births:
         return found
 
 
-_LEAK_FIGURES = ("leak_kind", "unit", "bytes_per_unit", "blocks", "bytes_at_end", "forecast_seconds")
+_LEAK_FIGURES = ("leak_kind", "unit", "bytes_per_unit", "blocks", "allocated_bytes_at_end", "forecast_seconds")
 _OOM_FIGURES = (
-    *("seq", "device", "step", "verdict", "requested", "segment_size", "largest_free", "device_free", "device_total"),
-    *("reserved", "allocated", "free_here", "free_elsewhere", "outside", "outcome"),
+    *("seq", "device", "step", "verdict", "outcome", "requested_bytes", "segment_bytes", "largest_free_bytes"),
+    *("device_free_bytes", "device_bytes", "reserved_bytes", "allocated_bytes", "free_here_bytes"),
+    *("free_elsewhere_bytes", "outside_bytes"),
 )
 _SITE_FIGURES = {
     "allocations": "allocations",
@@ -153,10 +154,11 @@ def _leak(leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, Any]:
     return {
         **{name: data[name] for name in _LEAK_FIGURES},
         "explanation": explanation(leak),
-        "live_over_run": data["live_bytes_over_run"],
+        "live_over_run": data["allocated_bytes_over_run"],
         "path": [[names.site(frame), names.source(frame) or ""] for frame in leak.path],
         "sites": [
-            [stacks.site(site.stack_id), round(site.rate), int(site.bytes), int(site.blocks)] for site in leak.sites
+            [stacks.site(site.stack_id), round(site.bytes_per_unit), int(site.allocated_bytes), int(site.blocks)]
+            for site in leak.sites
         ],
     }
 
@@ -172,7 +174,7 @@ def packed_refusals(
         made.append(
             {
                 **{name: data[name] for name in _OOM_FIGURES},
-                "title": f"{one.device} refused {units.size(one.requested)}: {one.verdict}",
+                "title": f"{one.device} refused {units.size(one.requested_bytes)}: {one.verdict}",
                 "time": one.request.time_ns - trace.begin_ns,
                 "site": stacks.site(one.request.stack_id),
                 "source": names.source(one.site),

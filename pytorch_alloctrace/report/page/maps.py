@@ -201,9 +201,9 @@ def _phases(trace: RecordedTrace, live: Table, known: StackPhases) -> list[list[
 
 def _fragmentation(trace: RecordedTrace, found: Fragmentation, stacks: PageStacks) -> dict[str, Any]:
     figures = ("reserved", "active", "free", "releasable", "stranded", "largest_free")
-    lines = pinning_lines(trace.stacks, found.pinned.found, found.pinned.blocks).head(_PINNED_LINES)
+    lines = pinning_lines(trace.stacks, found._pinned.found, found._pinned.blocks).head(_PINNED_LINES)
     return {
-        **{name: int(getattr(found, name)) for name in figures},
+        **{name: int(getattr(found, f"{name}_bytes")) for name in figures},
         "external": round(float(found.external_fragmentation), 6),
         "pinners": [
             [stacks.site(row["stack_id"]), row["stranded_bytes"], row["blocks"], row["allocated_bytes"]]
@@ -243,7 +243,7 @@ def _block_rows(
     births = inside["birth_ns"] - trace.begin_ns
     times = np.clip(births, 0, None) * float(TIMES) // max(trace.end_ns - trace.begin_ns, 1)
     if found is not None:
-        pinning = found.pinned.blocks["address"][found.pinned.found.holds["row"]]
+        pinning = found._pinned.blocks["address"][found._pinned.found.holds["row"]]
         state = state + np.where(np.isin(inside["address"], pinning) & (state < 2), PINNER, 0)
     return pd.DataFrame(
         {

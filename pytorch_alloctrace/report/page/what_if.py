@@ -70,14 +70,16 @@ def _outcome(one: Outcome, card: tuple[str, Card] | None, stacks: PageStacks) ->
         "refused": None if one.refused is None else _refused(one.refused, stacks),
         "served": len(one.served),
         "refused_again": len(one.refused_again),
-        "smallest": None if card is None else {"name": card[0], "memory": card[1].memory, "about": for_torch(card[1])},
+        "smallest": None
+        if card is None
+        else {"name": card[0], "memory": card[1].device_bytes, "about": for_torch(card[1])},
     }
 
 
 def _refused(one: Refused, stacks: PageStacks) -> dict[str, Any]:
     return {
         "seq": one.seq,
-        "requested": one.requested,
-        "reserved": one.reserved,
+        "requested": one.requested_bytes,
+        "reserved": one.reserved_bytes,
         "site": stacks.site(one.stack_id),
     }

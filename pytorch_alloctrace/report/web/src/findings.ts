@@ -64,7 +64,7 @@ function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go
     ["grows by", `${size(leak.bytes_per_unit)} per ${leak.unit}`, exact(leak.bytes_per_unit)],
     [leak.unit === "step" ? "live after the last step" : "live at the last work", `${size(finding.bytes)} in ${counted(leak.blocks, "block")}`, exact(finding.bytes)],
   ];
-  if (leak.bytes_at_end !== finding.bytes) facts.push(["of these at the very end", size(leak.bytes_at_end), exact(leak.bytes_at_end)]);
+  if (leak.allocated_bytes_at_end !== finding.bytes) facts.push(["of these at the very end", size(leak.allocated_bytes_at_end), exact(leak.allocated_bytes_at_end)]);
   if (finding.confidence !== null) facts.push(["certainty", `${(100 * finding.confidence).toFixed(0)} %`, ""]);
   if (leak.forecast_seconds !== null) facts.push(["device full in about", duration(leak.forecast_seconds), ""]);
   return h("article", { class: `leak ${finding.kind === "minor_leak" ? "minor" : ""}` },
@@ -120,7 +120,7 @@ function refusalCard(model: Model, refusal: Refusal, colors: Colors, go: Go): HT
     deviceBar(refusal),
     h("div", { class: "columns" },
       h("div", { class: "panel" }, h("dl", { class: "figures" }, ...([
-        ["requested", refusal.requested], ["needed from the driver", refusal.segment_size], ["largest free block for it", refusal.largest_free], ["free on the device", refusal.device_free],
+        ["requested", refusal.requested_bytes], ["needed from the driver", refusal.segment_bytes], ["largest free block for it", refusal.largest_free_bytes], ["free on the device", refusal.device_free_bytes],
       ] as [string, number][]).flatMap(([name, bytes]) => [h("dt", {}, name), h("dd", { title: exact(bytes), "data-bytes": bytes }, size(bytes))]))),
       h("div", { class: "panel" }, h("h4", {}, "Lines that held the most"), ...refusal.top.slice(0, 6).map(([id, bytes, blocks]) =>
         h("div", { class: "call" }, h("div", { class: "label" }, swatch(colors.of(id)), ` ${model.site(id).label}`), h("div", { class: "hint", title: exact(bytes) }, `${size(bytes)} in ${counted(blocks, "block")}`))))),
@@ -129,11 +129,11 @@ function refusalCard(model: Model, refusal: Refusal, colors: Colors, go: Go): HT
 
 /** The whole device as one bar. */
 function deviceBar(refusal: Refusal): HTMLElement | null {
-  if (refusal.device_total === null || refusal.outside === null) return null;
-  const used = Math.max(refusal.reserved - refusal.free_here - refusal.free_elsewhere, 0);
+  if (refusal.device_bytes === null || refusal.outside_bytes === null) return null;
+  const used = Math.max(refusal.reserved_bytes - refusal.free_here_bytes - refusal.free_elsewhere_bytes, 0);
   const parts: [string, number, string][] = [
-    ["in use", used, "allocated"], ["free in its own pool", refusal.free_here, "stranded"], ["free in other pools and streams", refusal.free_elsewhere, "elsewhere"],
-    ["outside PyTorch", refusal.outside, "outside"], ["free on the device", refusal.device_free, "free"],
+    ["in use", used, "allocated"], ["free in its own pool", refusal.free_here_bytes, "stranded"], ["free in other pools and streams", refusal.free_elsewhere_bytes, "elsewhere"],
+    ["outside PyTorch", refusal.outside_bytes, "outside"], ["free on the device", refusal.device_free_bytes, "free"],
   ];
   const bar = h("div", { class: "device-bar" });
   for (const [name, bytes, color] of parts) {

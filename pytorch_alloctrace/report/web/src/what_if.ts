@@ -21,7 +21,7 @@ function tried(found: WhatIf | NotTried | undefined): found is WhatIf {
 }
 
 function outcomes(model: Model, found: WhatIf): Child[] {
-  const most = Math.max(1, ...found.outcomes.map((one) => one.peak_reserved[1]));
+  const most = Math.max(1, ...found.outcomes.map((one) => one.peak_reserved_bytes[1]));
   const heads: [title: string, about: string][] = [
     ["Setting", "Of PYTORCH_ALLOC_CONF; as recorded first, then the best first"], ["", ""],
     ["Reserved at most", "From the best to the worst order of the addresses that the driver may give"],
@@ -41,14 +41,14 @@ function outcomes(model: Model, found: WhatIf): Child[] {
 }
 
 function row(model: Model, found: WhatIf, one: Outcome, most: number, isRecorded: boolean): HTMLElement {
-  const [least, worst] = one.peak_reserved;
+  const [least, worst] = one.peak_reserved_bytes;
   const bytes = least === worst ? exact(worst) : `${number(least)} to ${exact(worst)}`;
   const retries = one.retries[0] === one.retries[1] ? number(one.retries[1]) : `${number(one.retries[0])} to ${number(one.retries[1])}`;
   return h("tr", { class: isRecorded ? "recorded" : "" },
     h("td", { class: "words", "data-value": one.setting }, isRecorded ? one.setting : h("code", {}, one.setting), ...remarks(model, one)),
     h("td", { class: "drawn" }, bar(least, worst, most)),
     h("td", { title: bytes, "data-value": least, "data-most": worst }, range(least, worst)),
-    h("td", { title: exact(one.on_device), "data-value": one.on_device }, size(one.on_device)),
+    h("td", { title: exact(one.device_used_bytes), "data-value": one.device_used_bytes }, size(one.device_used_bytes)),
     h("td", { "data-value": one.retries[1] }, retries),
     h("td", { class: "words", "data-value": one.smallest?.memory ?? "", title: one.smallest?.about }, !found.cards_tried ? "not tried" : one.smallest ? one.smallest.name : "none of them"));
 }
