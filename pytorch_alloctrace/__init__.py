@@ -22,7 +22,7 @@ from typing import Any as _Any
 
 from .errors import (
     AlloctraceError,
-    FoldedError,
+    CompactedError,
     IncompleteTraceWarning,
     MissingPackageError,
     NotPredictableError,
@@ -48,7 +48,7 @@ if _TYPE_CHECKING:
     from .ranks import Ranks, load_ranks
     from .reading.integrity import Integrity
     from .reading.sites import Frame
-    from .reading.trace_files import fold
+    from .reading.trace_files import compact
     from .recording.session import (
         Session,
         disable,
@@ -68,7 +68,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlloctraceError",
     "Changes",
-    "FoldedError",
+    "CompactedError",
     "Footprint",
     "Frame",
     "Holders",
@@ -89,13 +89,13 @@ __all__ = [
     "TraceError",
     "UserPathError",
     "changes",
+    "compact",
     "compare",
     "convert",
     "diagnose",
     "disable",
     "enable",
     "finish",
-    "fold",
     "footprint",
     "holders",
     "is_enabled",
@@ -129,7 +129,7 @@ _ON_FIRST_USE = {
     "disable": ".recording.session",
     "enable": ".recording.session",
     "finish": ".trace",
-    "fold": ".reading.trace_files",
+    "compact": ".reading.trace_files",
     "footprint": ".live.footprint",
     "holders": ".objects.holders",
     "is_enabled": ".recording.session",

@@ -87,9 +87,9 @@ class Integrity:
     truncated_bytes: int
     recovered: int
     uncommitted: int
-    folded_events: int
-    folded_until: int
-    folded_until_ns: int
+    compacted_events: int
+    compacted_until: int
+    compacted_until_ns: int
     max_bytes: int
     bound_exceeded: bool
     keep_ns: int
@@ -131,20 +131,20 @@ def finish_trace(path: str | bytes, spool_path: str | bytes = "", force: bool = 
 
 class FoldingError(TraceError): ...
 
-class FoldedTrace:
+class CompactedTrace:
     events: int
     until: int
     bytes_before: int
     bytes_after: int
 
-def fold_trace(
+def compact_trace(
     trace: TraceReader,
     until: int,
     out: str | bytes,
     overwrite: bool = False,
     nodes_at_begin: tuple[int, int] = (0, 0),
     progress: Callable[[float], object] | None = None,
-) -> FoldedTrace: ...
+) -> CompactedTrace: ...
 
 class TraceReader:
     def __init__(
@@ -192,7 +192,7 @@ class PositionEvent:
     is_said: bool
     """Of a step: the program ended it, not an optimizer."""
     ordinal: int
-    """Of a step: how many of the same kind (said, inferred) came before it. A fold may have left some out."""
+    """Of a step: how many of the same kind (said, inferred) came before it. A compact may have left some out."""
 
 class Refusal:
     seq: int
@@ -276,7 +276,7 @@ class States:
         self, until: int, wanted: _Device | None = None, stacks: Sequence[int] | None = None
     ) -> list[DeviceColumns]: ...
     def lives_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]:
-        """Of the live blocks, oldest first: birth_seq, birth_ns, allocated, stack_id, older."""
+        """Of the live blocks, oldest first: alloc_seq, alloc_ns, allocated, stack_id, older."""
     def roles_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]:
         """By role number what is live: bytes, exact_bytes, blocks."""
     def stacks_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
@@ -299,14 +299,14 @@ class Replay:
     def bytes_at_positions(self, devices: Sequence[int]) -> npt.NDArray[np.int64]:
         """Requested bytes on some devices together (numbers in the order of `timelines`), at each of `positions`."""
     @property
-    def folded_moments(self) -> list[int]:
-        """Of a folded trace: the events before which the memory is known nevertheless."""
+    def compacted_positions(self) -> list[int]:
+        """Of a compacted trace: the events before which the memory is known nevertheless."""
     @property
-    def folded_interval_ns(self) -> int:
-        """How long the intervals are that the timeline of what is folded was measured in; 0: nothing is folded."""
+    def compacted_interval_ns(self) -> int:
+        """Nanoseconds of an interval of the timeline of the compacted part; 0: nothing is compacted."""
     @property
     def left_out(self) -> int:
-        """Steps, marks and regions that a fold has left out."""
+        """Steps, marks and regions that a compact has left out."""
     @property
     def refusals(self) -> list[Refusal]: ...
     @property
@@ -340,7 +340,7 @@ class Replay:
 
 NO_LIMIT: int
 
-class LaneOptions:
+class SimulationOptions:
     """settings: JSON as in an event `config`, what is different; capacity, limit, total: bytes. capacity None: no end;
     limit None: the share of the device that the recorded run had, NO_LIMIT: all. must_serve: of the requests that the
     recorded run was refused, by event, ascending; tries_refused: whether the others are tried."""
@@ -358,14 +358,14 @@ class LaneOptions:
         keeps_events: bool = False,
     ) -> None: ...
 
-class LaneRefusal:
+class SimulationFailure:
     seq: int
     requested: int
     needed: int
     reserved: int
     allocated: int
 
-class LaneResult:
+class SimulationResult:
     requests: int
     peak_used: int
     reserved: int
@@ -377,7 +377,7 @@ class LaneResult:
     taken: int
     given_back: int
     garbage: int
-    refusal: LaneRefusal | None
+    refusal: SimulationFailure | None
     served: list[int]
     refused_again: list[int]
     recorded_events: int
@@ -389,7 +389,7 @@ class LaneResult:
     def events(self) -> Columns: ...
 
 class Prediction:
-    lanes: list[LaneResult]
+    simulations: list[SimulationResult]
     requests: int
     inherited: int
     inherits_expandable: bool
@@ -399,7 +399,7 @@ def predict(
     device_type: int,
     device_index: int,
     release: tuple[int, int],
-    lanes: Sequence[LaneOptions],
+    simulations: Sequence[SimulationOptions],
     progress: Callable[[float], None] | None = None,
 ) -> Prediction: ...
 

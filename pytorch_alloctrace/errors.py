@@ -23,8 +23,8 @@ class PositionError(AlloctraceError):
     """A position was asked for (``at=``, ``since=``, ``until=``) that the trace does not have."""
 
 
-class FoldedError(PositionError):
-    """A position was asked for that lies in the folded part of a trace: of what was before it, only sums are left."""
+class CompactedError(PositionError):
+    """A position lies in the compacted part of a trace, of which only sums are left."""
 
 
 class IncompleteTraceWarning(UserWarning):

@@ -32,8 +32,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "what is free in which pieces, and which blocks pin it",
     ),
     "oom": ("analyze.oom:Oom", "why memory ran out, and what to do"),
-    "what-if": ("analyze.what_if:WhatIf", "the same run under other allocator settings, or on another card"),
-    "fit": ("analyze.what_if:Fit", "the smallest card that the run fits on"),
+    "what-if": ("analyze.what_if:WhatIf", "the same run under other allocator settings, or on another GPU"),
+    "fit": ("analyze.what_if:Fit", "the smallest GPU that the run fits on"),
     "report": ("analyze.report:Report", "one HTML page that shows the whole run, offline"),
     "serve": ("analyze.report:Serve", "the report, with full detail at any event"),
     "live": ("analyze.live:Live", "watch a program while it runs"),
@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "convert": ("analyze.trace_files:Convert", "make a trace of torch's memory snapshot"),
     "verify": ("analyze.trace_files:Verify", "whether the trace agrees with the allocator's own states"),
     "finish": ("analyze.trace_files:Finish", "recover the trace of a killed program"),
-    "fold": ("analyze.trace_files:Fold", "a smaller trace: its beginning as sums"),
+    "compact": ("analyze.trace_files:Compact", "a smaller trace: its beginning as sums"),
 }
 """Module and class of each command, and its help in one line. In the order of the help."""
 _EXAMPLES = f"""\

@@ -167,8 +167,8 @@ class Trace:
     ) -> pd.DataFrame | Iterator[pd.DataFrame]:
         """Return the events after `since`, up to and including `until`, in order, one row each.
 
-        A folded trace has the events after its fold; where kinds are given, the refused requests ("oom") and settings
-        ("config") of what is folded too.
+        A compacted trace has the events after its compacted part; if kinds are given, also the failed allocations
+        ("oom") and settings ("config") of that part.
 
         Args:
             since: A position, as `at` of `live`; default the beginning.
@@ -188,7 +188,7 @@ class Trace:
 
         Raises:
             PositionError: The trace does not have a position.
-            FoldedError: A position is in the folded part.
+            CompactedError: A position is in the compacted part.
             ValueError: A column or kind is unknown.
         """
         trace = self._recorded
@@ -214,11 +214,11 @@ class Trace:
 
         Returns:
             Columns: device, address, requested_bytes, stack_id (where `backward` is True: of the forward that caused
-            it), backward, node_type (of the autograd node that allocated it, in full; "": none), thread, birth_seq,
-            birth_ns, role (what the block is for in its whole life: see docs/roles.md), role_is_exact (False:
+            it), backward, node_type (of the autograd node that allocated it, in full; "": none), thread, alloc_seq,
+            alloc_ns, role (what the block is for in its whole life: see docs/roles.md), role_is_exact (False:
             inferred), step (of birth); site ("train.py:12"), filename, line, function (where the user's code allocated
-            it); name ("layers.0.weight", where the program named it: its optimizers, or `observe`; else ""). birth_seq,
-            birth_ns and step are <NA> for a block that was there before the recording.
+            it); name ("layers.0.weight", where the program named it: its optimizers, or `observe`; else ""). alloc_seq,
+            alloc_ns and step are <NA> for a block that was there before the recording.
 
         Raises:
             PositionError: The trace does not have the position.
@@ -321,7 +321,7 @@ class Trace:
             with _min and _max (within it, so that no peak is lost); external_fragmentation (0 to 1, at its end),
             outside_bytes (used outside PyTorch, as the driver reports it, at its end), blocks (allocated at its end),
             seq (the event that reached the most allocated bytes in it). What an allocator does not report is <NA>. By
-            role: one column for each, <NA> in a folded part.
+            role: one column for each, <NA> in a compacted part.
 
         Raises:
             ValueError: Less than one point, or `by` is unknown.
@@ -460,7 +460,7 @@ class Trace:
         until: Position | None = None,
         last: int | None = None,
     ) -> list[OutOfMemory]:
-        """The refused requests, in order: what was asked for, what there was, and why it was not enough. In bytes.
+        """The failed allocations, in order: what was asked for, what there was, and why it was not enough. In bytes.
 
         device: default all. since, until: only in this range. last: only the last n; each costs a state of the replay.
         Of very many, among very many blocks, only the last are looked into: those with 2 million blocks around them.
@@ -471,8 +471,8 @@ class Trace:
         return find_ooms(self._recorded, device=device, within=self._asked_range(since, until, device), last=last)
 
     def settings_that_help(self, oom: OutOfMemory) -> tuple[str, ...]:
-        """Return settings for PYTORCH_ALLOC_CONF under which a refused request (one of `ooms`) would have been served,
-        the best first; each helps alone. Empty if none that was tried would have for certain, or if nothing could be
+        """Return settings for PYTORCH_ALLOC_CONF that would have served a failed allocation (one of `ooms`), the best
+        first; each helps alone. Empty if none that was tried would have for certain, or if nothing could be
         tried. Takes a pass over the trace: a model of torch's allocator is run with each."""
         from .analysis.advice import Advisor
 
@@ -486,10 +486,10 @@ class Trace:
         outside: int | None = None,
         device: str | None = None,
     ) -> WhatIf:
-        """What the same requests would have come to under other settings of torch's allocator, or on another card.
+        """What the same requests would have come to under other settings of torch's allocator, or on another GPU.
 
         settings: each as PYTORCH_ALLOC_CONF has it ("expandable_segments:True", or several with commas); without any,
-        the sensible ones are tried, and ranked. memory: bytes of the card (default those of the recorded one). outside:
+        the sensible ones are tried, and ranked. memory: bytes of the GPU (default those of the recorded one). outside:
         bytes of it that torch does not get (default as the driver reported, else 700 MiB). device: default the CUDA
         device with the most reserved.
 
@@ -504,7 +504,7 @@ class Trace:
         return predict(self._recorded, settings, memory=memory, outside=outside, device=device)
 
     def fit(self, settings: Sequence[str] = (), *, outside: int | None = None, device: str | None = None) -> Fit:
-        """The smallest memory that the run fits on, and what it comes to on common cards. In bytes.
+        """The smallest memory that the run fits on, and what it comes to on common GPUs. In bytes.
 
         settings, outside, device: as in `what_if`; without settings, the recorded ones and expandable segments. Raises
         the same errors.

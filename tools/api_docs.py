@@ -17,13 +17,13 @@ from typing import Any
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import AllocatorSettings
-from pytorch_alloctrace.analysis.free_memory.failed_requests import RefusedRequest
+from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAllocation
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
 from pytorch_alloctrace.analysis.leaks.leak import Holder, Leak, LeakingSite, LeakVerdict, Unexplained
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
-from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnCard
-from pytorch_alloctrace.analysis.what_if.model import Card, Check
+from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
+from pytorch_alloctrace.analysis.what_if.model import Check, Gpu
 from pytorch_alloctrace.analysis.what_if.prediction import Outcome, Refused, WhatIf
 from pytorch_alloctrace.analysis.what_if.settings import Setting
 from pytorch_alloctrace.converting.convert import Converted
@@ -34,7 +34,7 @@ from pytorch_alloctrace.objects.holders import Holders
 from pytorch_alloctrace.reading.replay import Contradiction, Verification
 from pytorch_alloctrace.reading.sites import Site, SiteBytes
 from pytorch_alloctrace.reading.table import Table
-from pytorch_alloctrace.reading.trace_files import Finished, Folded
+from pytorch_alloctrace.reading.trace_files import Compacted, Finished
 from pytorch_alloctrace.report.diagnosis import Diagnosis
 from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.page.report import Report
@@ -61,7 +61,7 @@ of that name. A **range** is everything after `since`, up to and including `unti
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "observe", "pluggable_library")
 IN_THE_PROGRAM = ("status", "holders", "tensors", "changes", "footprint", "diagnose")
 READING = ("load", "load_ranks", "compare", "plot_timeline")
-FILES = ("finish", "fold", "convert")
+FILES = ("finish", "compact", "convert")
 TRACE = {
     "The file": (
         *("path", "header", "integrity", "begin_ns", "end_ns", "devices", "hardware", "threads", "events", "frames"),
@@ -76,7 +76,7 @@ TRACE = {
 """The members of a trace, by task."""
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
-    "FoldedError",
+    "CompactedError",
     "IncompleteTraceWarning",
     "MissingPackageError",
     "ReportError",
@@ -98,18 +98,18 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Holder, "`Leak.holder`"),
     (Fragmentation, "`trace.fragmentation()`"),
     (OutOfMemory, "each of `trace.ooms()`"),
-    (RefusedRequest, "`OutOfMemory.request`"),
+    (FailedAllocation, "`OutOfMemory.request`"),
     (SiteBytes, "each of `OutOfMemory.top_sites`"),
     (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),
     (WhatIf, "`trace.what_if()`"),
     (Outcome, "each of `WhatIf.outcomes`"),
     (Refused, "`Outcome.refused`"),
     (Setting, "`Outcome.setting`"),
-    (Card, "`Outcome.card`"),
+    (Gpu, "`Outcome.GPU`"),
     (Check, "`WhatIf.check`, `Fit.check`"),
     (Fit, "`trace.fit()`"),
     (Fitting, "each of `Fit.fittings`"),
-    (OnCard, "each of `Fitting.gpus`"),
+    (OnGpu, "each of `Fitting.gpus`"),
     (alloctrace.Ranks, "`alloctrace.load_ranks()`"),
     (RankWords, "each of `Ranks.findings()`"),
     (Diagnosis, "`trace.diagnose()` and `alloctrace.diagnose()`"),
@@ -118,7 +118,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Verification, "`trace.verify()`"),
     (Contradiction, "each of `Verification.differences` and `Verification.contradiction_list`"),
     (Finished, "`alloctrace.finish()`"),
-    (Folded, "`alloctrace.fold()`"),
+    (Compacted, "`alloctrace.compact()`"),
     (Converted, "`alloctrace.convert()`"),
     (alloctrace.Integrity, "`trace.integrity`"),
     (alloctrace.Frame, "each of `trace.frames()`"),
@@ -198,8 +198,8 @@ EXAMPLES = {
         print(ranks.verdict())  # which rank differs, and where
         """,
     "Files": """
-        folded = alloctrace.fold("run.alloctrace", "small.alloctrace", until="step:10")
-        print(folded.events)  # the number of events that are only in sums now
+        compacted = alloctrace.compact("run.alloctrace", "small.alloctrace", until="step:10")
+        print(compacted.events)  # the number of events that are only in sums now
         finished = alloctrace.finish("run.alloctrace")  # for recordings that were killed
         print(finished.was_ended)  # True: this recording was not killed
         converted = alloctrace.convert("snapshot.pickle")  # from torch.cuda.memory._dump_snapshot
@@ -269,7 +269,7 @@ EXAMPLES = {
             print(error)  # the file exists already; the program goes on
         try:
             alloctrace.load("small.alloctrace").live("step:2")
-        except alloctrace.FoldedError as error:
+        except alloctrace.CompactedError as error:
             print(error)  # only sums are left of step 2
         except alloctrace.PositionError as error:
             print(error)  # the run ended before step 2

@@ -1,4 +1,4 @@
-"""Settings that would have helped, as far as a model of torch's allocator shows: to serve a refused request, or to
+"""Settings that would have helped, as far as a model of torch's allocator shows: to serve a failed allocation, or to
 reserve less where memory is fragmented."""
 
 from __future__ import annotations
@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .._replay import LEAST_SPLIT_SIZE, LaneResult
+from .._replay import LEAST_SPLIT_SIZE, SimulationResult
 from ..errors import NotPredictableError
 from ..reading.recorded import RecordedTrace
 from .free_memory.allocator import MIB, SettingsHistory
 from .free_memory.oom import OutOfMemory
-from .what_if.model import Card, Model
+from .what_if.model import Gpu, Model
 from .what_if.prediction import Outcome, outcome
 from .what_if.settings import Setting, parse_setting
 
@@ -54,7 +54,7 @@ class Advisor:
         self._on_devices: dict[str, Advice | None] = {}
 
     def on_request(self, oom: OutOfMemory) -> Advice:
-        """Return which settings for PYTORCH_ALLOC_CONF would have served a refused request, each alone."""
+        """Return which settings for PYTORCH_ALLOC_CONF would have served a failed allocation, each alone."""
         advice = self._on_requests.get(oom.seq)
         if advice is None:
             advice = self._on_requests[oom.seq] = self._served(oom)
@@ -112,7 +112,7 @@ def _to_serve(
     total: int | None,
     limit: int | None,
 ) -> Advice:
-    """Return the settings that would have served the refused request of event `seq`. Sizes are in bytes.
+    """Return the settings that would have served the failed allocation of event `seq`. Sizes are in bytes.
 
     capacity: what torch could have of the device; total: the whole device, None if unknown; limit: what the process may
     reserve, None: no limit.
@@ -122,14 +122,16 @@ def _to_serve(
     if trace.integrity.events > MOST_REQUESTS:
         return _TOO_LONG
     memory = max(total or 0, capacity)
-    card = Card(memory, memory - capacity)
+    gpu = Gpu(memory, memory - capacity)
     tried = [parse_setting(text) for text in settings]
     try:
         model = Model(trace, device)
-        lanes = model.run([model.lane(setting, card, order, limit=limit) for setting in tried for order in _ORDERS])
+        simulations = model.run(
+            [model.simulation(setting, gpu, order, limit=limit) for setting in tried for order in _ORDERS]
+        )
     except NotPredictableError as error:
         return Advice(why_not=str(error))
-    found = _outcomes(model, tried, card, lanes)
+    found = _outcomes(model, tried, gpu, simulations)
     helping = [one for one in found if seq in one.served and (one.refused is None or one.refused.seq > seq)]
     return Advice(tuple(helping), tuple(settings))
 
@@ -138,22 +140,24 @@ def _to_reserve_less(trace: RecordedTrace, device: str, setting: str) -> Advice:
     """Return the settings under which the run would have reserved notably less at its peak, with unlimited memory."""
     if trace.integrity.events > MOST_REQUESTS:
         return _TOO_LONG
-    card = Card(None, 0)
+    gpu = Gpu(None, 0)
     tried = [parse_setting(setting)]
     try:
         model = Model(trace, device)
-        lanes = model.run([model.lane(tried[0], card, order) for order in _ORDERS])
+        simulations = model.run([model.simulation(tried[0], gpu, order) for order in _ORDERS])
     except NotPredictableError as error:
         return Advice(why_not=str(error))
     recorded = trace.replay.peak("reserved", device)
     most = (recorded.bytes if recorded is not None else 0) * (1 - NOTABLY_LESS)
-    found = _outcomes(model, tried, card, lanes)
+    found = _outcomes(model, tried, gpu, simulations)
     return Advice(tuple(one for one in found if one.peak_reserved_bytes[1] <= most), (setting,))
 
 
-def _outcomes(model: Model, tried: Sequence[Setting], card: Card, lanes: Sequence[LaneResult]) -> list[Outcome]:
+def _outcomes(
+    model: Model, tried: Sequence[Setting], gpu: Gpu, simulations: Sequence[SimulationResult]
+) -> list[Outcome]:
     count = len(_ORDERS)
     return [
-        outcome(model, setting, card, lanes[number * count : (number + 1) * count])
+        outcome(model, setting, gpu, simulations[number * count : (number + 1) * count])
         for number, setting in enumerate(tried)
     ]

@@ -43,15 +43,15 @@ class PartEvidence:
         border = last_border(replay.long_lives(name), clock)
         self.at_border = walk.visit(border, lambda: replay.lifetimes(border, name))
         """`Replay.lifetimes` where the counts of deaths end: see `Lives.last_border`."""
-        # What was live at any time of a folded part is not known: buffers are looked at after it.
-        folded = trace.integrity.folded_until
-        self.unfolded = clock.since(folded - 1) if clock.begin < folded else clock
-        self.windows = Windows.of(trace, self.unfolded) if len(self.unfolded.ends) > 1 else None
+        # What was live at any time of a compacted part is not known: buffers are looked at after it.
+        compacted = trace.integrity.compacted_until
+        self.uncompacted = clock.since(compacted - 1) if clock.begin < compacted else clock
+        self.windows = Windows.of(trace, self.uncompacted) if len(self.uncompacted.ends) > 1 else None
         self.growing_stacks: list[int] = []
         """The stacks of lines that may have a growing buffer."""
         self.first_looks: list[Visit[LargestBlocks]] = []
         """The largest blocks of their lines at a few positions."""
-        if self.windows is not None and not self.unfolded.too_short:
+        if self.windows is not None and not self.uncompacted.too_short:
             self.growing_stacks = stacks_that_may_grow(trace, name, self.windows)
             if self.growing_stacks:
                 for position in first_positions(self.windows):
@@ -103,7 +103,7 @@ class DeviceEvidence:
         self.parts = tuple(PartEvidence(walk, self, clock) for clock in self.clocks if not clock.too_short)
         replay, end = trace.replay, trace.end_seq
         self.born_at_end: Visit[npt.NDArray[np.int64]] = walk.visit(
-            end, lambda: replay.lifetimes(end, device)["birth_seq"] if self.parts else np.zeros(0, np.int64)
+            end, lambda: replay.lifetimes(end, device)["alloc_seq"] if self.parts else np.zeros(0, np.int64)
         )
         """The births of the blocks that are live at the end of the trace, ascending."""
         self.at_warmup_end: Visit[Table] | None = None

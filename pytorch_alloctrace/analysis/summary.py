@@ -15,7 +15,7 @@ from ..reading.sites import SiteBytes, group_stacks, top_sites
 from ..reading.table import Table
 from .advice import Advisor
 from .evidence import DeviceEvidence
-from .free_memory.conditions import Condition, ConditionEvidence, conditions_of
+from .free_memory.inefficiencies import Inefficiency, InefficiencyEvidence, inefficiencies_of
 from .free_memory.oom import OutOfMemory, visit_last_oom
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
@@ -88,7 +88,7 @@ class DeviceSummary:
     """None in a trace without steps."""
     leaks: LeakVerdict
     growing: tuple[GrowingSite, ...]
-    conditions: tuple[Condition, ...]
+    inefficiencies: tuple[Inefficiency, ...]
     """What else is wrong, most bytes first."""
     refused: OutOfMemory | None
     """The last request that ran out of memory."""
@@ -185,7 +185,7 @@ class _DeviceParts:
         if self._peak is not None:
             until = self._peak.seq + 1
             self._at_peak = walk.visit(until, lambda: _Level.before(trace, device, until))
-        self._conditions = None if of_leaks else ConditionEvidence(walk, trace, device)
+        self._conditions = None if of_leaks else InefficiencyEvidence(walk, trace, device)
         self._refused = None if of_leaks else visit_last_oom(walk, trace, device)
 
     def summary(self, top: int, of_leaks: bool) -> DeviceSummary:
@@ -202,7 +202,7 @@ class _DeviceParts:
             growth=step_growth(trace, device),
             leaks=judge_leaks(self._evidence),
             growing=() if of_leaks else growing_sites(self._evidence, top),
-            conditions=() if self._conditions is None else conditions_of(self._conditions),
+            inefficiencies=() if self._conditions is None else inefficiencies_of(self._conditions),
             refused=None if self._refused is None else self._refused.result,
             levels=tuple(trace.timeline(120, device)["requested_bytes_max"].tolist()),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from ..errors import FoldedError
+from ..errors import CompactedError
 from ..reading.recorded import RecordedTrace
 
 _T = TypeVar("_T")
@@ -19,25 +19,25 @@ class Visit(Generic[_T]):
         """The memory before this event is looked at."""
         self._look = look
         self._result: list[_T] = []
-        self._error: FoldedError | None = None
+        self._error: CompactedError | None = None
 
     def make(self) -> None:
-        """Look. A position in a folded part of the trace is noted."""
+        """Look. A position in a compacted part of the trace is noted."""
         try:
             self._result.append(self._look())
-        except FoldedError as error:
+        except CompactedError as error:
             self._error = error
 
     @property
     def result(self) -> _T:
-        """What was found. Raises FoldedError if the position is in a folded part of the trace."""
+        """What was found. Raises CompactedError if the position is in a compacted part of the trace."""
         if self._error is not None:
             raise self._error
         return self._result[0]
 
     @property
-    def is_folded(self) -> bool:
-        """Whether the position is in a folded part of the trace."""
+    def is_compacted(self) -> bool:
+        """Whether the position is in a compacted part of the trace."""
         return self._error is not None
 
 

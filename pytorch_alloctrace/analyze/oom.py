@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..analysis.advice import Advisor
-from ..analysis.free_memory.failed_requests import find_refused_requests
+from ..analysis.free_memory.failed_allocations import find_failed_allocations
 from ..analysis.free_memory.oom import ALWAYS_FOUND, find_ooms
 from ..reading.positions import Range
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
@@ -24,7 +24,7 @@ class Oom(TraceCommand):
         "would help, and which lines held the most at that time."
     )
     examples = (
-        ("oom run.alloctrace", "the last refused requests, and what to do"),
+        ("oom run.alloctrace", "the last failed allocations, and what to do"),
         ("oom run.alloctrace --since step:20 --top 0", "all that were refused after step 20 had ended"),
     )
     if_cut = "Requests refused after the break are not known."
@@ -36,7 +36,7 @@ class Oom(TraceCommand):
         )
         parser.add_device()
         parser.add_csv()
-        parser.add_top(_REQUESTS, "of the last refused requests")
+        parser.add_top(_REQUESTS, "of the last failed allocations")
         parser.add_code()
 
     def run(self, query: Query) -> Exit:
@@ -49,11 +49,11 @@ class Oom(TraceCommand):
         ]
         all_of, found = len(found) <= top, found[-top:]
         if ALWAYS_FOUND <= len(found) < top:
-            asked = sum(len(find_refused_requests(trace, device=options.device, within=one)) for one in _asked(query))
+            asked = sum(len(find_failed_allocations(trace, device=options.device, within=one)) for one in _asked(query))
             if asked > len(found):
-                print(f"The last {len(found)} of {asked} refused requests: more take too long.", file=sys.stderr)
-        # A fold keeps the first and the last of its refused requests, and the number of all.
-        known = sum(trace.is_known_at(seq - 1) for seq in trace.refused_requests)
+                print(f"The last {len(found)} of {asked} failed allocations: more take too long.", file=sys.stderr)
+        # A compact keeps the first and the last of its failed allocations, and the number of all.
+        known = sum(trace.is_known_at(seq - 1) for seq in trace.failed_allocations)
         unknown = trace.kind_counts.get("oom", 0) - known
         names, advisor = query.names, Advisor(trace)
         if options.json:
@@ -70,8 +70,8 @@ class Oom(TraceCommand):
             write_ooms(found, advisor, query.screen, names, trace.begin_ns, all_of=all_of)
         if unknown:
             print(
-                f"{counted(unknown, 'request')} of the folded part ran out of memory at moments of which nothing else"
-                " is known.",
+                f"{counted(unknown, 'request')} of the compacted part ran out of memory at positions of which nothing"
+                " else is known.",
                 file=sys.stderr,
             )
         return Exit.OK

@@ -50,7 +50,7 @@ class Peak(TraceCommand):
             "--fits",
             type=byte_count,
             metavar="SIZE",
-            help="also say whether the run fits on a card of this size, such as 24GiB, or 24GB (of 1000): see fit",
+            help="also say whether the run fits on a GPU of this size, such as 24GiB, or 24GB (of 1000): see fit",
         )
         parser.add_device("show only this device (default: the one with the highest peak)")
         parser.add_csv()

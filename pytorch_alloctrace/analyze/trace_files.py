@@ -1,4 +1,4 @@
-"""The commands on trace files: `verify`, `finish`, `fold`, `convert` and `export`."""
+"""The commands on trace files: `verify`, `finish`, `compact`, `convert` and `export`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import PositionError
 from ..reading.positions import Position
-from ..reading.trace_files import Folded, fold
+from ..reading.trace_files import Compacted, compact
 from ..report import units
 from ..report.export.formats import FORMATS, Selection, export
 from ..report.integrity import write_verification
@@ -98,14 +98,14 @@ def _spool_that_stays(done: Finished) -> str:
     )
 
 
-class Fold(TraceCommand):
+class Compact(TraceCommand):
     description = (
-        "Writes a trace in which all that happened up to a position is folded into sums: what each line has allocated, "
-        "the peaks and what they consisted of, the leaks. What came after the position is there event by event."
+        "Writes a smaller trace. Up to a position it has only sums: what each line allocated, the peaks and what they "
+        "consisted of, the leaks. After the position it has every event."
     )
     examples = (
         (
-            "fold run.alloctrace --until peak -o small.alloctrace",
+            "compact run.alloctrace --until peak -o small.alloctrace",
             "a trace of days: the last steps in full",
         ),
     )
@@ -115,36 +115,43 @@ class Fold(TraceCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.notes += POSITIONS
         parser.add_argument(
-            "--until", dest="fold_until", type=position, metavar="POSITION", help="fold what happened up to here"
+            "--until", dest="compact_until", type=position, metavar="POSITION", help="compact what happened up to here"
         )
         parser.add_output("")
 
     def mistake(self, options: argparse.Namespace) -> str | None:
         if options.spool is not None:
-            return "fold takes a trace that has its end: end a killed one with `finish`"
-        if options.fold_until is None or options.output is None:
-            missing = "--until says up to where" if options.fold_until is None else "--output names the smaller trace"
-            return f"{missing}: fold {options.traces[0]} --until POSITION --output FILE"
+            return "compact takes a trace that has its end: end a killed one with `finish`"
+        if options.compact_until is None or options.output is None:
+            missing = (
+                "--until says up to where" if options.compact_until is None else "--output names the smaller trace"
+            )
+            return f"{missing}: compact {options.traces[0]} --until POSITION --output FILE"
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        done = fold(
-            options.traces[0], query.target(Path(options.output)), until=options.fold_until, overwrite=options.overwrite
+        done = compact(
+            options.traces[0],
+            query.target(Path(options.output)),
+            until=options.compact_until,
+            overwrite=options.overwrite,
         )
         if options.json:
-            query.print_json("fold", done)
+            query.print_json("compact", done)
         else:
-            query.screen.text(_folded_sentence(done))
+            query.screen.text(_compacted_sentence(done))
         return Exit.OK
 
 
-def _folded_sentence(done: Folded) -> str:
+def _compacted_sentence(done: Compacted) -> str:
     before, after = units.size(done.bytes_before), units.size(done.bytes_after)
-    text = f"{done.trace}: {units.counted(done.events, 'event')} up to event {done.until - 1:,} are folded into sums; "
+    text = (
+        f"{done.trace}: {units.counted(done.events, 'event')} up to event {done.until - 1:,} are compacted into sums; "
+    )
     if done.bytes_after < done.bytes_before:
         return f"{text}{after}, where the whole trace has {before}."
-    return f"{text}{after}, where the whole trace has {before}: keep that one, or fold up to a later position."
+    return f"{text}{after}, where the whole trace has {before}: keep that one, or compact up to a later position."
 
 
 class Convert(TraceCommand):

@@ -1,4 +1,4 @@
-"""The commands `what-if` and `fit`: the requests of a trace under other settings, and on other cards."""
+"""The commands `what-if` and `fit`: the requests of a trace under other settings, and on other GPUs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .trace_command import Exit, Query, TraceCommand
 
 class WhatIf(TraceCommand):
     description = (
-        "Runs the requests of the trace through a model of torch's CUDA allocator, under other settings and on a card "
+        "Runs the requests of the trace through a model of torch's CUDA allocator, under other settings and on a GPU "
         "of any size: what would have been reserved, and which request refused. Without --setting it tries the "
         "sensible ones and ranks them."
     )
     examples = (
         ("what-if run.alloctrace", "the sensible settings, the best first"),
         ("what-if run.alloctrace --setting expandable_segments:True", "one setting"),
-        ("what-if run.alloctrace --memory 24GiB --outside 700MiB", "on a card of 24 GiB, 700 MiB of it used by others"),
+        ("what-if run.alloctrace --memory 24GiB --outside 700MiB", "on a GPU of 24 GiB, 700 MiB of it used by others"),
     )
     if_cut = "What the program requested after the break is not in it."
     working = "running the model"
@@ -29,7 +29,7 @@ class WhatIf(TraceCommand):
             "--memory",
             type=byte_count,
             metavar="SIZE",
-            help="of the card, such as 40GiB or 40GB, of 1000 (default: that of the run)",
+            help="of the GPU, such as 40GiB or 40GB, of 1000 (default: that of the run)",
         )
         _add_outside(parser)
         parser.add_device("whose requests (default: the CUDA device with the most reserved)")
@@ -53,7 +53,7 @@ class WhatIf(TraceCommand):
 class Fit(TraceCommand):
     description = (
         "Looks for the smallest memory on which no request of the run would have been refused, and shows what it comes "
-        "to on common cards. Sizes are tried one by one: a run that fits on one need not fit on all above."
+        "to on common GPUs. Sizes are tried one by one: a run that fits on one need not fit on all above."
     )
     examples = (
         ("fit run.alloctrace", "the smallest memory, as recorded and with expandable segments"),
@@ -98,6 +98,6 @@ def _add_outside(parser: CommandParser) -> None:
         "--outside",
         type=byte_count,
         metavar="SIZE",
-        help="memory of the card that torch cannot have: CUDA's context, libraries, other processes (default: the most "
+        help="memory of the GPU that torch cannot have: CUDA's context, libraries, other processes (default: the most "
         "that the driver reported, else 700MiB)",
     )

@@ -86,7 +86,7 @@ class _Watch:
             "events_per_second": self._rate,
             "file_bytes": seen.file_bytes,
             "steps": seen.steps,
-            "refused_requests": sum(device.counts.refused for device in view.devices),
+            "failed_allocations": sum(device.counts.refused for device in view.devices),
         }
         if seen.steps:
             found["step"] = seen.last_step
@@ -131,7 +131,7 @@ def status(*, top: int = TOP, fresh: bool = False) -> dict[str, float]:
     of each CUDA device under torch's caching allocator "cuda:0/requested_bytes", and so on: allocated, active,
     reserved, cached.
     As of read_age_seconds ago: events_read, events_per_second (between the last two readings), file_bytes, steps, step
-    (number of the last that ended), refused_requests; of each device its peaks, growth_bytes_per_step and, of other
+    (number of the last that ended), failed_allocations; of each device its peaks, growth_bytes_per_step and, of other
     allocators ("cpu/allocated_bytes"), its bytes; growing_sites and "growth_bytes_per_step/train.py:31" of each line
     that grows. In a program without steps, rates are per_second. docs/watching.md says what each means.
     """

@@ -68,7 +68,7 @@ def origins_of(session: Session) -> dict[int, tuple[str, Any, float]]:
     now = time.time_ns()
     found = {}
     for address, filename, line, step, birth in zip(
-        live["address"], live["filename"], live["line"], live["step"], live["birth_ns"], strict=True
+        live["address"], live["filename"], live["line"], live["step"], live["alloc_ns"], strict=True
     ):
         age = 0.0 if pd.isna(birth) else round((now - int(birth)) / 1e9, 3)
         if filename:

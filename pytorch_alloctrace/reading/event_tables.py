@@ -22,8 +22,8 @@ AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type", "for
 """More columns, on request. autograd_seq: the number of the next autograd node of the thread. node_seq, node_thread,
 node_type: number, maker thread and type of the node that is being evaluated (in backward). forward_stack_id: the stack
 of the forward that caused an allocation of backward, where backward has no stack and that is known; else 0."""
-_KEPT_IN_FOLD = 1024
-"""Events of a folded part that a trace has at most: see csrc/core/replay/run_evidence.h."""
+_KEPT_WHEN_COMPACTED = 1024
+"""Events of a compacted part that a trace has at most: see csrc/core/replay/run_evidence.h."""
 _CHUNK = 50_000
 """Rows of the parts that the table of all events is made of."""
 _LARGE = 2_000_000
@@ -47,7 +47,7 @@ def events(
         # What only the replay's state knows comes first: the state is gone before the rest takes its memory.
         parts = [tuple(name for name in wanted if (name in _FROM_STATE) == is_first) for is_first in (True, False)]
         groups = [part for part in parts if part] or groups
-    rows = trace.integrity.events + (_KEPT_IN_FOLD if trace.integrity.folded_until else 0)
+    rows = trace.integrity.events + (_KEPT_WHEN_COMPACTED if trace.integrity.compacted_until else 0)
     series: dict[str, pd.Series[Any]] = {}
     for group in groups:
         gathered = _GatheredTable(rows)

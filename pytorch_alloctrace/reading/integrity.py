@@ -36,18 +36,18 @@ class Integrity:
     """Readable events that came from the spool of a recording that was killed or still runs."""
     uncommitted: int = 0
     """Allocator calls in progress when the program was killed; they had not returned."""
-    folded_events: int = 0
-    """At the beginning, of which the trace has sums alone: see `pytorch_alloctrace.fold`. Not among `events`."""
-    folded_until: int = 0
-    """The first event that the trace has as such; 0: nothing is folded."""
-    folded_until_ns: int = 0
-    """When the last folded event happened: nanoseconds since 1970-01-01 UTC."""
+    compacted_events: int = 0
+    """At the beginning, of which the trace has sums alone: see `pytorch_alloctrace.compact`. Not among `events`."""
+    compacted_until: int = 0
+    """The first event that the trace has as such; 0: nothing is compacted."""
+    compacted_until_ns: int = 0
+    """When the last compacted event happened: nanoseconds since 1970-01-01 UTC."""
     max_bytes: int = 0
-    """What the files of the recording were to have at most; 0 before it was folded, or if it was not bounded."""
+    """What the files of the recording were to have at most; 0 before it was compacted, or if it was not bounded."""
     bound_exceeded: bool = False
-    """That could not be kept to: what cannot be folded is larger."""
+    """That could not be kept to: what cannot be compacted is larger."""
     keep_ns: int = 0
-    """How long single events were to stay, where the recording was given `keep`; 0 before it was folded."""
+    """How long single events were to stay, where the recording was given `keep`; 0 before it was compacted."""
     keeps_less: bool = False
     """That could not be kept to: `max_bytes` had no room for the events of so long a time."""
     ended: bool = True
@@ -90,8 +90,8 @@ class Integrity:
 
     def __str__(self) -> str:
         notes = []
-        if self.folded_until:
-            notes.append(f"folded up to event {self.folded_until - 1:,}")
+        if self.compacted_until:
+            notes.append(f"compacted up to event {self.compacted_until - 1:,}")
         if self.bound_exceeded:
             notes.append(f"larger than max_bytes={self.max_bytes:,}: the sums alone take too much")
         if self.keeps_less:
@@ -120,7 +120,7 @@ class Integrity:
             notes.append(f"{counted(self.uncommitted, 'call')} {were} in progress at the end")
         if self.unknown_stacks:
             notes.append(f"{counted(self.unknown_stacks, 'event')} without a whole stack")
-        if self.whole and self.folded_until:
+        if self.whole and self.compacted_until:
             notes.insert(0, "nothing lost")
         return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"
 

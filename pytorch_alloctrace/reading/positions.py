@@ -114,7 +114,7 @@ class PositionTable:
         )
         self._live_bytes = live_bytes
         self.ordinals = np.array(range(len(steps)) if ordinals is None else ordinals, dtype=np.int64)
-        """Of each step, how many came before it. In a long trace that is folded some steps are left out."""
+        """Of each step, how many came before it. In a long trace that is compacted some steps are left out."""
 
     @classmethod
     def of_events(
@@ -160,7 +160,7 @@ class PositionTable:
 
     @property
     def step_count(self) -> int:
-        """How many steps there were, those included that a folded trace leaves out."""
+        """How many steps there were, those included that a compacted trace leaves out."""
         return int(self.ordinals[-1]) + 1 if len(self.ordinals) else 0
 
     def whole_steps(self, within: Range) -> npt.NDArray[np.bool_]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _replay
-from ..errors import FoldedError, PositionError, TraceError, UserPathError
+from ..errors import CompactedError, PositionError, TraceError, UserPathError
 from .integrity import Integrity
 from .json_text import json_object
 from .locations import Locations
@@ -26,8 +26,8 @@ from .source_code import UserCode, packages_to_open, working_directory_of
 from .table import Table, sums
 from .timeline import MEASURED, device_timeline, driver_samples, intervals
 
-KEPT_IN_FOLDS = frozenset({"oom", "config"})
-"""Kinds of events that a folded trace keeps."""
+KEPT_WHEN_COMPACTED = frozenset({"oom", "config"})
+"""Kinds of events that a compacted trace keeps."""
 FREES = ("free_requested", "free_completed")
 _CHUNK = 50_000
 """Events that are read at once."""
@@ -176,10 +176,12 @@ class RecordedTrace:
                 return thread, nodes
         return 0, 0
 
-    def write_folded(self, out: bytes, until: int, overwrite: bool) -> _replay.FoldedTrace:
-        """See `pytorch_alloctrace.fold`. until: the first event that stays."""
-        with self._pass("folding"):
-            return _replay.fold_trace(self.reader, until, out, overwrite, self._autograd_nodes_at_begin, self._progress)
+    def write_compacted(self, out: bytes, until: int, overwrite: bool) -> _replay.CompactedTrace:
+        """See `pytorch_alloctrace.compact`. until: the first event that stays."""
+        with self._pass("compaction"):
+            return _replay.compact_trace(
+                self.reader, until, out, overwrite, self._autograd_nodes_at_begin, self._progress
+            )
 
     @contextlib.contextmanager
     def _pass(self, name: str) -> Iterator[None]:
@@ -191,8 +193,8 @@ class RecordedTrace:
             progress.end_pass()
 
     def is_known_at(self, seq: int) -> bool:
-        """Return whether what was in memory after an event is known: not at most moments of a folded part."""
-        return seq + 1 >= self.integrity.folded_until or seq + 1 in self.replay.folded_moments
+        """Return whether what was in memory after an event is known: not at most moments of a compacted part."""
+        return seq + 1 >= self.integrity.compacted_until or seq + 1 in self.replay.compacted_positions
 
     # Events
 
@@ -228,17 +230,17 @@ class RecordedTrace:
             autograd_seq, node_seq, node_thread, node_type (a number).
 
         Raises:
-            FoldedError: The range begins in the folded part.
+            CompactedError: The range begins in the compacted part.
         """
         if within.end <= within.first or (kinds is not None and not kinds):
             return
-        folded = self.integrity.folded_until
-        if 0 < within.first < folded and (kinds is None or not KEPT_IN_FOLDS.issuperset(kinds)):
-            raise FoldedError(
-                f"the events before {folded:,} are folded into sums: give a position from event {folded:,} on, or none"
+        compacted = self.integrity.compacted_until
+        if 0 < within.first < compacted and (kinds is None or not KEPT_WHEN_COMPACTED.issuperset(kinds)):
+            raise CompactedError(
+                f"the events before {compacted:,} are compacted into sums: use one from event {compacted:,} on, or none"
             )
         numbers = [KINDS.index(kind) for kind in kinds or ()]
-        if folded or (with_state and within.first > 0):
+        if compacted or (with_state and within.first > 0):
             stream = self.replay.events(within.first, within.end, numbers)  # begins at the nearest checkpoint
         else:
             stream = self.reader.events(within.first, within.end, numbers, with_state)
@@ -257,7 +259,7 @@ class RecordedTrace:
         return {kind_name(number): count for number, count in enumerate(self.replay.kind_counts) if count}
 
     @functools.cached_property
-    def refused_requests(self) -> dict[int, int]:
+    def failed_allocations(self) -> dict[int, int]:
         """The out-of-memory events: the number of each, and the stack id of the forward that caused the request, where
         backward has no stack and that is known; else 0."""
         return {refusal.seq: refusal.forward_stack for refusal in self.replay.refusals}
@@ -354,11 +356,13 @@ class RecordedTrace:
         with self._pass("replaying"):
             return self.replay.role_timelines(points, self._progress)
 
-    def predicted(self, lanes: Sequence[_replay.LaneOptions], *, device: str) -> _replay.Prediction:
-        """Return what torch's allocator would have done with a device's requests, in each of these lanes; one pass over
-        the events. See `pytorch_alloctrace.analysis.what_if`."""
+    def predicted(self, simulations: Sequence[_replay.SimulationOptions], *, device: str) -> _replay.Prediction:
+        """Return what torch's allocator would have done with a device's requests in each simulation; one pass over the
+        events. See `pytorch_alloctrace.analysis.what_if`."""
         memory = self.replay.devices[device]
-        return _replay.predict(self.reader, memory.device_type, memory.device_index, self.torch_release, list(lanes))
+        return _replay.predict(
+            self.reader, memory.device_type, memory.device_index, self.torch_release, list(simulations)
+        )
 
     @property
     def torch_release(self) -> tuple[int, int]:
@@ -391,7 +395,7 @@ class RecordedTrace:
     @functools.cached_property
     def positions_without_levels(self) -> PositionTable:
         """The same without what was live, which takes a replay to know."""
-        if "replay" in vars(self) or self.integrity.folded_until:
+        if "replay" in vars(self) or self.integrity.compacted_until:
             return self.positions
         names = ("kind", "seq", "time_ns", "requested_bytes", "address")
         rows: list[PositionEvent] = []

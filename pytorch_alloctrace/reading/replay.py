@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _replay
-from ..errors import FoldedError
+from ..errors import CompactedError
 from .integrity import Integrity
 from .locations import Locations
 from .names import ROLES, ROLES_SHOWN, device_name
 from .table import Table
 
-_ALLOCATION = ("stack_id", "backward", "node_type", "thread", "birth_seq", "birth_ns")
+_ALLOCATION = ("stack_id", "backward", "node_type", "thread", "alloc_seq", "alloc_ns")
 """Where a block in use was allocated, and when."""
 SEGMENT_COLUMNS = ("address", "total_bytes", "allocated_bytes", "active_bytes", "requested_bytes", "is_expandable")
 BLOCK_COLUMNS = (
@@ -27,7 +27,7 @@ BLOCK_COLUMNS = (
     *("role", "role_is_exact"),
 )
 LIVE_COLUMNS = ("address", "requested_bytes", "block_bytes", *_ALLOCATION, "older", "role", "role_is_exact")
-LIFETIME_COLUMNS = ("birth_seq", "birth_ns", "block_bytes", "stack_id", "older")
+LIFETIME_COLUMNS = ("alloc_seq", "alloc_ns", "block_bytes", "stack_id", "older")
 STACK_COLUMNS = (
     *("stack_id", "allocations", "total_bytes", "live_bytes", "live_blocks", "largest_bytes", "live_backward_bytes"),
     "live_block_bytes",
@@ -125,13 +125,13 @@ class Replay:
         self._names = list(self.devices)
         self._times: dict[int, int] = {}  # few are asked for, again and again
         self._long_lives = self._run.long_lives()
-        self.folded_moments = frozenset(self._run.folded_moments)
-        """The events before which the memory is known though the trace is folded further."""
-        self.folded_interval_ns = self._run.folded_interval_ns
-        """How exact the curves of a folded part are; 0: nothing is folded."""
+        self.compacted_positions = frozenset(self._run.compacted_positions)
+        """The events before which the memory is known though the trace is compacted further."""
+        self.compacted_interval_ns = self._run.compacted_interval_ns
+        """How exact the curves of a compacted part are; 0: nothing is compacted."""
         self.left_out = self._run.left_out
-        """Steps, marks and regions that are not in a folded part any more: there were too many."""
-        self._folded_until = reader.integrity.folded_until
+        """Steps, marks and regions that are not in a compacted part any more: there were too many."""
+        self._folded_until = reader.integrity.compacted_until
         self.positions = self._run.positions
         """Each step's end, mark, region's begin and end."""
         self.refusals = self._run.refusals
@@ -276,7 +276,7 @@ class Replay:
 
     def named_blocks(self) -> Table:
         """Return a row for each time that the program said what a block is, in order: seq, device (its name), address,
-        requested_bytes, birth_seq, stack_id, name (a string id), role (a number), older."""
+        requested_bytes, alloc_seq, stack_id, name (a string id), role (a number), older."""
         columns = self._run.named_blocks()
         names = np.array([*self._names, ""], dtype=object)
         return Table({**columns, "device": names[columns["device"]]})
@@ -293,11 +293,11 @@ class Replay:
 
     def role_allocations(self, first: int, until: int) -> dict[str, Table]:
         """Return, by device, what was allocated for each role, by its number, by the events from `first` on and before
-        `until`: allocations, total_bytes, exact_bytes and largest_bytes. Raises FoldedError for events that are folded:
-        what they allocated is known by stack alone."""
+        `until`: allocations, total_bytes, exact_bytes, largest_bytes. Raises CompactedError for compacted events: what
+        they allocated is known by stack alone."""
         if first < self._folded_until:
-            raise FoldedError(
-                f"what was allocated before event {self._folded_until:,} is folded into sums by line, not by role: "
+            raise CompactedError(
+                f"what was allocated before event {self._folded_until:,} is compacted into sums by line, not by role: "
                 "give a range after it"
             )
         tables = self._run.role_allocations(first, until)

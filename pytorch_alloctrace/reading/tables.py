@@ -53,7 +53,7 @@ def live(trace: RecordedTrace, at: Position = "end", *, device: str | None = Non
     """See `Trace.live`."""
     blocks = _of_devices(trace, trace.replay.live, at, device, LIVE_COLUMNS, node_type=np.int64, role=np.int8)
     if trace.named_device(device) is None:
-        blocks = blocks.sort_values("birth_seq", ignore_index=True, kind="stable")
+        blocks = blocks.sort_values("alloc_seq", ignore_index=True, kind="stable")
     del blocks["block_bytes"]  # `blocks` has it
     table = _described(trace, blocks, np.zeros(len(blocks), np.bool_))
     table = table.assign(**site_columns(trace.stacks, blocks["stack_id"].to_numpy()))
@@ -64,11 +64,11 @@ def _names_of(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.Seri
     """Return the last name that the program gave each live block before event `until`; "" for none."""
     named = trace.replay.named_blocks()
     named = named.take(named["seq"] < until)
-    keys = zip(named["device"].tolist(), named["address"].tolist(), named["birth_seq"].tolist(), strict=True)
+    keys = zip(named["device"].tolist(), named["address"].tolist(), named["alloc_seq"].tolist(), strict=True)
     names = dict(zip(keys, named["name"].tolist(), strict=True))
     if not names:
         return pd.Series("", index=blocks.index, dtype=TEXT)
-    rows = zip(blocks["device"].tolist(), blocks["address"].tolist(), blocks["birth_seq"].tolist(), strict=True)
+    rows = zip(blocks["device"].tolist(), blocks["address"].tolist(), blocks["alloc_seq"].tolist(), strict=True)
     return pd.Series([trace.text(names[row]) if row in names else "" for row in rows], index=blocks.index, dtype=TEXT)
 
 
@@ -138,11 +138,11 @@ def role_timeline(trace: RecordedTrace, points: int = 2000, *, device: str | Non
         for name, columns in trace.role_timelines(int(ends[-1])).items()
         if device in (None, name)
     ]
-    if trace.integrity.folded_until:
+    if trace.integrity.compacted_until:
         for table in tables:
-            is_folded = table["time_ns"] < trace.integrity.folded_until_ns
+            is_compacted = table["time_ns"] < trace.integrity.compacted_until_ns
             for role in ROLES_SHOWN:
-                table[role] = table[role].astype("Int64").mask(is_folded)
+                table[role] = table[role].astype("Int64").mask(is_compacted)
     return pd.concat(tables, ignore_index=True) if tables else no_rows(("device", "time_ns", *ROLES_SHOWN))
 
 
@@ -219,9 +219,9 @@ def _of_devices(
 def _described(trace: RecordedTrace, table: pd.DataFrame, is_free: npt.NDArray[np.bool_]) -> pd.DataFrame:
     """Return the blocks with the names of their roles and types, their steps, and with <NA> in what is unknown of those
     that are older than the recording."""
-    births = [name for name in ("birth_seq", "birth_ns", "age_ns") if name in table]
+    births = [name for name in ("alloc_seq", "alloc_ns", "age_ns") if name in table]
     is_older = table.pop("older").to_numpy(bool)
-    step = trace.positions.step_of(table["birth_seq"].to_numpy(), unknown=is_free)
+    step = trace.positions.step_of(table["alloc_seq"].to_numpy(), unknown=is_free)
     columns: dict[str, Any] = {
         "role": pd.Categorical.from_codes(table["role"], dtype=ROLE),
         "node_type": node_type_names(trace, table["node_type"].to_numpy()),

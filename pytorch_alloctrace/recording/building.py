@@ -29,7 +29,7 @@ MINIMUM_GCC = 11
 """The first with all of C++20 that is used here."""
 
 # The folders of csrc that the modules are built from. A new file needs no entry here.
-CORE = ("core/base", "core/format", "core/reading", "core/replay", "core/folding")
+CORE = ("core/base", "core/format", "core/reading", "core/replay", "core/compaction")
 """Belongs to both modules: a recording that keeps its own trace small reads it. Includes neither torch nor Python."""
 READER = ("core/what_if", "core/writing")
 HOOK = ("core/recording", "core/bounding", "system")

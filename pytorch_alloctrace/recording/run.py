@@ -79,10 +79,10 @@ class Run:
         parser.add_argument(
             "--max-bytes",
             metavar="SIZE",
-            help="what all files together may have, such as 256MiB, or 256MB (of 1000): old events are folded",
+            help="what all files together may have, such as 256MiB, or 256MB (of 1000): old events are compacted",
         )
         parser.add_argument(
-            "--keep", metavar="TIME", help="with --max-bytes: events of the last TIME, such as 10min, are not folded"
+            "--keep", metavar="TIME", help="with --max-bytes: events of the last TIME, such as 10min, are not compacted"
         )
         parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: next to the trace)")
         parser.add_argument(

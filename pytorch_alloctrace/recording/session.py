@@ -278,10 +278,10 @@ def enable(
     modules: tell apart, in stacks, the instances of torch.nn.Module that are called (``by="module"``).
     overwrite: replace an existing file.
     max_bytes: what all files of the recording together may have, at least 64 MiB: a number, or "256MiB". Default: any
-        size. When the trace gets long, its beginning is folded into sums (see docs/long-runs.md): leaks, peaks and
+        size. When the trace gets long, its beginning is compacted into sums (see docs/long-runs.md): leaks, peaks and
         totals stay exact, single events of long ago go. The ring of the spool is half as large below 256 MiB.
-    keep: with `max_bytes`, the events of so long before are not folded: seconds, or "10min". Where `max_bytes` has no
-        room for them, fewer are kept, and the trace says so. Default: a tenth of the room, however long that is.
+    keep: with `max_bytes`, time for which events are not compacted: seconds, or "10min". Where `max_bytes` has no room
+        for them, fewer are kept, and the trace says so. Default: a tenth of the room, however long that is.
 
     The first time in an environment, the recorder is compiled for its torch, which takes a minute or two and is said on
     stderr; ``python -m pytorch_alloctrace build`` does so beforehand.
@@ -393,7 +393,7 @@ def _bytes_of(max_bytes: int | str | None) -> int | None:
         raise SessionError(f"max_bytes={max_bytes!r} is not a size: use a number of bytes, or one such as '256MiB'")
     if value < LEAST_BOUND:
         raise SessionError(
-            f"max_bytes={max_bytes!r} is too small: the spool alone takes 12 MiB, and folding needs room; "
+            f"max_bytes={max_bytes!r} is too small: the spool alone takes 12 MiB, and compaction needs room; "
             f"use '64MiB' or more"
         )
     return value

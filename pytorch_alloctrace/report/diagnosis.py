@@ -50,7 +50,7 @@ class Diagnosis(tuple[Finding, ...]):
 
 
 _ROWS = 5
-_KINDS = ("leak", "growth", "undecided", "no_leak")
+_KINDS = ("leak", "growth", "inconclusive", "no_leak")
 """Findings on leaks that are worth a line: most cells are too short to judge."""
 
 

@@ -19,7 +19,7 @@ _STYLES = {
     "growth": ("GROWTH", "bold red"),
     "minor_leak": ("NOTE", "dim"),
     "no_leak": ("OK", "bold green"),
-    "undecided": ("NOTE", "bold yellow"),
+    "inconclusive": ("NOTE", "bold yellow"),
     "not_judged": ("NOTE", "bold yellow"),
     "fragmentation": ("FRAGMENTED", "bold yellow"),
     "cache": ("UNUSED CACHE", "bold yellow"),
@@ -37,7 +37,7 @@ class Finding:
     """One statement about the trace. Bytes are requested bytes; of leaks and what is not decided, allocated bytes."""
 
     kind: str
-    """"incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "undecided", "not_judged",
+    """"incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "inconclusive", "not_judged",
     or the kind of a condition: see `analysis.free_memory.conditions`."""
     title: str
     """One line without a full stop."""

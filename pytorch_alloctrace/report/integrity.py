@@ -13,7 +13,7 @@ from .screen import Screen
 from .units import counted
 
 LABEL = "INCOMPLETE"
-FOLDED = "FOLDED"
+COMPACTED = "COMPACTED"
 NOTE = "NOTE"
 IN_DIAGNOSIS = "What happened after the break is unknown: a higher peak, a leak, a request that ran out of memory."
 _GAPS = (
@@ -26,17 +26,17 @@ _SPOOL = "If the program was killed and its spool was moved away, name it with -
 def effects(integrity: Integrity, if_cut: str) -> tuple[str, ...]:
     """What it does to an answer that a part is missing; nothing for a whole trace. if_cut: if the end is missing."""
     return (
-        *((f"It is {folding(integrity)}",) if integrity.folded_until else ()),
+        *((f"It is {describe_compaction(integrity)}",) if integrity.compacted_until else ()),
         *((if_cut, _SPOOL) if integrity.cut else ()),
         *((_GAPS,) if integrity.has_gaps else ()),
     )
 
 
-def folding(integrity: Integrity) -> str:
-    """Which part of a trace is folded, and what is left of it: the end of a sentence."""
+def describe_compaction(integrity: Integrity) -> str:
+    """Which part of a trace is compacted, and what is left of it: the end of a sentence."""
     return (
-        f"folded up to event {integrity.folded_until - 1:,}: of what came before there are sums by line, peaks, leaks "
-        "and coarse curves, but no single events."
+        f"compacted up to event {integrity.compacted_until - 1:,}: of what came before there are sums by line, peaks, "
+        "leaks and coarse curves, but no single events."
     )
 
 
@@ -45,7 +45,7 @@ def reservations(integrity: Integrity) -> tuple[str, ...]:
     said = []
     if integrity.bound_exceeded:
         said.append(
-            f"Its files are larger than max_bytes={integrity.max_bytes:,}: what cannot be folded, live blocks and "
+            f"Its files are larger than max_bytes={integrity.max_bytes:,}: what cannot be compacted, live blocks and "
             "stacks, takes more than its share."
         )
     if integrity.keeps_less:
@@ -62,15 +62,14 @@ def reservations(integrity: Integrity) -> tuple[str, ...]:
 def of_whole(integrity: Integrity, trace: str = "") -> tuple[str, str] | None:
     """The label, and what is said of a trace of which nothing is missing. trace: its name, where there are two."""
     said = reservations(integrity)
-    if integrity.folded_until:
+    if integrity.compacted_until:
         name = f"{trace} is " if trace else ""
-        return FOLDED, " ".join((f"{name}{folding(integrity)}", *said))
+        return COMPACTED, " ".join((f"{name}{describe_compaction(integrity)}", *said))
     return (NOTE, " ".join((f"{trace}:", *said) if trace else said)) if said else None
 
 
 def write_incomplete(integrity: Integrity, if_cut: str, screen: Screen, trace: str = "") -> None:
-    """Says it, if a part is missing, folded into sums, or not as fine as it could be. trace: its name, where there are
-    two."""
+    """Write what is missing, compacted into sums or coarser than it could be. trace: its name, if there are two."""
     if integrity.whole:
         if said := of_whole(integrity, trace):
             label, text = said

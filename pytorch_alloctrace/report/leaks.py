@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.leaks.clock import LEAST_ALLOCATIONS, LEAST_STEPS
-from ..analysis.leaks.leak import CERTAIN, GROWING, LIKELY, RISING, Holder, Leak, LeakVerdict
+from ..analysis.leaks.leak import BACKLOG, CERTAIN, GROWING, LIKELY, Holder, Leak, LeakVerdict
 from ..analysis.limit import Exceeded, GrowthLimit
 from ..analysis.summary import DeviceSummary, Summary
 from . import units
@@ -35,9 +35,9 @@ def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Fin
     )
     found = [_leak(leak, summary, names) for leak in leaks if not leak.minor]
     judged = [device for device in summary.devices if device.leaks.judged]
-    undecided = [device for device in judged if not device.leaks.decided]
+    inconclusive = [device for device in judged if not device.leaks.decided]
     unjudged = [device for device in summary.devices if not device.leaks.judged and not summary.is_small(device)]
-    found += [_undecided(device, summary, names) for device in undecided]
+    found += [_undecided(device, summary, names) for device in inconclusive]
     if not found and judged:
         found.append(_no_leak(judged, summary, names))
     if unjudged:
@@ -59,7 +59,7 @@ def confidence_word(confidence: float) -> str:
 def _leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
     device = f" on {leak.device}" if len(summary.devices) > 1 else ""
     return Finding(
-        kind="growth" if leak.kind == RISING else "leak",
+        kind="growth" if leak.kind == BACKLOG else "leak",
         title=f"{names.site(leak.line)}: {units.rate(leak.bytes_per_unit, leak.unit)}{device}",
         device=leak.device,
         bytes=leak.allocated_bytes,
@@ -93,7 +93,7 @@ def _minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
 def _sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]:
     kept_at_end = leak.allocated_bytes_at_end >= leak.allocated_bytes // 2
     when = "at the end" if kept_at_end else f"{_judged_when(leak)}"
-    worded = {GROWING: _growing_sentences, RISING: _rising_sentences}.get(leak.kind, _surviving_sentences)
+    worded = {GROWING: _growing_sentences, BACKLOG: _backlog_sentences}.get(leak.kind, _surviving_sentences)
     sentences = worded(leak, when)
     if leak.holder is not None:
         sentences.append(_holding(leak.holder, names))
@@ -162,7 +162,7 @@ def _since(leak: Leak) -> str:
     return f" from {leak.unit} {round(leak.onset):,} on" if leak.onset > leak.units_judged / 4 else ""
 
 
-def _rising_sentences(leak: Leak, when: str) -> list[str]:
+def _backlog_sentences(leak: Leak, when: str) -> list[str]:
     now = f"{units.number(leak.blocks)} with {units.size(leak.allocated_bytes)} {when}"
     return [
         "Blocks of this line are freed in time, but ever more are alive at once: "
@@ -227,7 +227,7 @@ def _undecided(device: DeviceSummary, summary: Summary, names: SiteNames) -> Fin
     others = f", and {units.counted(more, 'more line')}" if more else ""
     asked = "" if verdict.unit == "step" else ", or alloctrace.step() at the end of each iteration,"
     return Finding(
-        kind="undecided",
+        kind="inconclusive",
         title=f"Not decided whether {device.device} leaks: {names.site(first.site)}{others} held on to "
         f"{units.size(total)} more, too irregularly or too late to call it a leak",
         device=device.device,
@@ -298,7 +298,7 @@ def _sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> None:
 
 def explanation(leak: Leak) -> str:
     """What to look for at the line."""
-    if leak.kind == RISING:
+    if leak.kind == BACKLOG:
         return "Blocks of this line are made faster than they are freed: slow down what makes them, or cap the queue."
     if leak.kind == GROWING:
         return "This line makes the larger buffer from the last one: clear it periodically, or cap its size."

@@ -89,7 +89,7 @@ def _write_device(memory: FollowedMemory, view: View, screen: Screen, most: int)
     if counts.driver_total and memory.device.startswith("cuda"):
         parts.append(f"{units.size(counts.driver_total)} in all")
     if counts.refused:
-        parts.append(units.counted(counts.refused, "refused request"))
+        parts.append(units.counted(counts.refused, "failed allocation"))
     screen.text(Text.assemble((memory.device, "bold"), "  ", ", ".join(parts)), hanging=len(memory.device) + 2)
     curve = counts.curve_allocated
     if len(curve) > 1 and counts.peak_allocated * _WORTH_A_CHART >= most:
@@ -142,7 +142,7 @@ def view_json(
                 "cached_bytes": memory.cached if memory.counts.reports_segments else None,
                 "peak_allocated_bytes": memory.counts.peak_allocated,
                 "peak_reserved_bytes": memory.counts.peak_reserved if memory.counts.reports_segments else None,
-                "refused_requests": memory.counts.refused,
+                "failed_allocations": memory.counts.refused,
                 "bytes_per_unit": memory.rate,
             }
             for memory in view.devices

@@ -25,7 +25,7 @@ _ENTITIES = str.maketrans(
 """Characters that would begin a link, an image, HTML, code, emphasis, mathematics or another cell of a table."""
 _LINK = re.compile(r"(?<=:)(?=//)|(?<=@)(?=\w)|(?<=www)(?=\.)", re.IGNORECASE)
 """Places where GitHub recognizes an address, or a user, in plain text."""
-_NOT_WRONG = ("leak", "minor_leak", "no_leak", "undecided", "not_judged")
+_NOT_WRONG = ("leak", "minor_leak", "no_leak", "inconclusive", "not_judged")
 
 
 def incomplete_markdown(integrity: Integrity, if_cut: str, trace: str = "") -> str:
@@ -107,7 +107,7 @@ def _heading(summary: Summary, found: Sequence[Finding]) -> str:
     wrong = [LABELS[finding.kind] for finding in found if finding.kind not in _NOT_WRONG]
     said = ([units.counted(len(leaks), "leak")] if leaks else []) + [label.lower() for label in dict.fromkeys(wrong)]
     kinds = {finding.kind for finding in found}
-    if "undecided" in kinds:
+    if "inconclusive" in kinds:
         said.append("not decided whether more leaks" if leaks else "not decided whether it leaks")
     if not said:
         said = ["leaks were not judged" if "not_judged" in kinds else "nothing is wrong"]

@@ -1,4 +1,4 @@
-"""Refused requests in words: what was requested, what was free, why that was not enough, and what to do about it.
+"""Failed allocations in words: what was requested, what was free, why that was not enough, and what to do about it.
 
 docs/json.md has the fields of the JSON; the CSV has those that are no lists or sentences.
 """
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..analysis.advice import Advisor
 from ..analysis.free_memory import oom as rules
-from ..analysis.free_memory.failed_requests import ENDED, RETRIED
+from ..analysis.free_memory.failed_allocations import ENDED, RETRIED
 from ..analysis.free_memory.fragmentation import Fragmentation
 from ..analysis.free_memory.oom import OutOfMemory
 from ..analysis.leaks.leak import Leak
@@ -55,7 +55,7 @@ class _Words:
 
 
 def oom_finding(found: OutOfMemory, names: SiteNames, advisor: Advisor, leaks: Sequence[Leak] = ()) -> Finding:
-    """The refused request in words. leaks: of its device."""
+    """The failed allocation in words. leaks: of its device."""
     when = f" in step {found.step}" if found.step is not None else ""
     filling = next((leak for leak in leaks if _fills(leak, found)), None)
     why = found.verdict if filling is None else f"full, for {names.site(filling.line)} leaks"
@@ -300,12 +300,12 @@ COLUMNS = tuple(_ROW)
 def write_ooms(
     found: Sequence[OutOfMemory], advisor: Advisor, screen: Screen, names: SiteNames, begin_ns: int, *, all_of: bool
 ) -> None:
-    """Refused requests in order. all_of: none was left out before them; begin_ns: when the recording began."""
+    """Failed allocations in order. all_of: none was left out before them; begin_ns: when the recording began."""
     if not found:
         screen.text(NONE)
         return
     if not all_of:
-        last = units.last(len(found), "refused request")
+        last = units.last(len(found), "failed allocation")
         screen.text(f"{last.capitalize()} (--top 0 shows all):", style="dim")
     for number, one in enumerate(found):
         if number or not all_of:

@@ -175,13 +175,15 @@ def notes(comparison: Comparison) -> list[str]:
         if summary.last_step is not None and usual is not None and summary.last_step != usual:
             steps = f": its last step is {summary.last_step:,}, that of most is {usual:,}"
         found.append(f"{_capital(summary.name)} {how}{steps}.")
-    undecided = [summary for summary in run.summaries if any(one.judged and not one.decided for one in summary.devices)]
-    if undecided:
-        site = next(one.unexplained for one in undecided[0].devices if one.unexplained is not None)
-        name = _names(undecided[0]).site(site)
+    inconclusive = [
+        summary for summary in run.summaries if any(one.judged and not one.decided for one in summary.devices)
+    ]
+    if inconclusive:
+        site = next(one.unexplained for one in inconclusive[0].devices if one.unexplained is not None)
+        name = _names(inconclusive[0]).site(site)
         found.append(
-            f"Not decided on {_count(undecided, run.summaries)} whether they leak: {name} held on to more, too "
-            f"irregularly or too late to call it a leak ({undecided[0].name})."
+            f"Not decided on {_count(inconclusive, run.summaries)} whether they leak: {name} held on to more, too "
+            f"irregularly or too late to call it a leak ({inconclusive[0].name})."
         )
     unjudged = [
         summary for summary in run.summaries if any(not one.judged and not one.is_small for one in summary.devices)

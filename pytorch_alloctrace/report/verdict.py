@@ -17,8 +17,8 @@ from ..analysis.summary import DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
 from ..reading.sites import Site
 from . import units
-from .conditions import condition_finding
 from .finding import Finding, write_finding
+from .inefficiencies import inefficiency_finding
 from .integrity import IN_DIAGNOSIS, effects
 from .leaks import explanation, leak_data, leak_findings, write_leak
 from .package_lines import inside_data, write_inside
@@ -33,17 +33,17 @@ _SIZE_COLUMN = 11
 
 
 def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
-    """Everything that is wrong, the most pressing first: what is missing from the trace, refused requests, leaks (or
+    """Everything that is wrong, the most pressing first: what is missing from the trace, failed allocations, leaks (or
     that there are none), the conditions of each device, those with the most bytes first, and last the minor leaks.
     names: default those of `SiteNames`."""
     names = names or SiteNames(summary.program.working_directory)
-    conditions = [
-        condition
+    inefficiencies = [
+        inefficiency
         for device in summary.devices
-        for condition in device.conditions
-        # The refused request names the same pieces already.
+        for inefficiency in device.inefficiencies
+        # The failed allocation names the same pieces already.
         if not (
-            condition.kind == "fragmentation" and device.refused is not None and device.refused.verdict == FRAGMENTED
+            inefficiency.kind == "fragmentation" and device.refused is not None and device.refused.verdict == FRAGMENTED
         )
     ]
     leaks = leak_findings(summary, names)
@@ -51,7 +51,10 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         *_incomplete(summary.integrity),
         *_refused(summary, names),
         *(one for one in leaks if one.kind != "minor_leak"),
-        *(condition_finding(one, names, summary.advisor) for one in sorted(conditions, key=lambda one: -one.bytes)),
+        *(
+            inefficiency_finding(one, names, summary.advisor)
+            for one in sorted(inefficiencies, key=lambda one: -one.bytes)
+        ),
         *(one for one in leaks if one.kind == "minor_leak"),
     )
 
@@ -184,7 +187,7 @@ def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: Site
 
 def _is_aside(device: DeviceSummary, summary: Summary) -> bool:
     """Whether nothing is wrong with the memory of the CPU, where a GPU is what it is about."""
-    is_wrong = device.leaks.leaks or device.conditions or device.refused is not None
+    is_wrong = device.leaks.leaks or device.inefficiencies or device.refused is not None
     return device.device in ("cpu", "pinned") and summary.devices[0].device not in ("cpu", "pinned") and not is_wrong
 
 

@@ -1,4 +1,4 @@
-"""What would have been under other settings and on other cards, in words and tables."""
+"""What would have been under other settings and on other GPUs, in words and tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, fits_on
-from ..analysis.what_if.model import Card, Check
+from ..analysis.what_if.model import Check, Gpu
 from ..analysis.what_if.prediction import Outcome, WhatIf
 from ..errors import NotPredictableError
 from ..reading.recorded import RecordedTrace
@@ -17,12 +17,12 @@ from .screen import Screen
 from .site_names import SiteNames
 
 UNKNOWN = (
-    "Not known before a run: what a program does after a refused request, or with what it sees of free memory, and"
+    "Not known before a run: what a program does after a failed allocation, or with what it sees of free memory, and"
     " what libraries such as cuDNN choose there."
 )
 INHERITED = "The recording began with memory in use, which keeps the layout that it had."
-CARDS_ARE_NOMINAL = (
-    "The gigabytes in a card's name are nominal. What counts is the memory that CUDA reports of it (where cards are"
+GPU_SIZES_ARE_NOMINAL = (
+    "The gigabytes in a GPU's name are nominal. What counts is the memory that CUDA reports of it (where GPUs are"
     " listed together, the least of them, with error correction on), less what lies outside torch."
 )
 
@@ -30,7 +30,7 @@ CARDS_ARE_NOMINAL = (
 def write_what_if(found: WhatIf, screen: Screen, names: SiteNames) -> None:
     """The outcomes of one device, under its check."""
     _write_head(found.device, found.check, screen)
-    screen.text(f"On {card_in_words(found.card, is_known=found.outside_is_known)}.", style="dim")
+    screen.text(f"On {describe_gpu(found.gpu, is_known=found.outside_is_known)}.", style="dim")
     if found.inherited:
         screen.text(INHERITED, style="dim")
     screen.blank()
@@ -44,13 +44,13 @@ def _write_head(device: str, check: Check, screen: Screen) -> None:
     screen.text(Text.assemble((device, "bold"), f": {check.sentence}"))
 
 
-def card_in_words(card: Card, *, is_known: bool) -> str:
+def describe_gpu(gpu: Gpu, *, is_known: bool) -> str:
     """ "a device of 80.0 GiB, 500 MiB of it outside torch"; is_known: whether what is outside is."""
-    outside = f"{units.size(card.outside_bytes)} of it outside torch{'' if is_known else ' (assumed)'}"
+    outside = f"{units.size(gpu.outside_bytes)} of it outside torch{'' if is_known else ' (assumed)'}"
     return (
         "a device of unlimited memory"
-        if card.device_bytes is None
-        else f"a device of {units.size(card.device_bytes)}, {outside}"
+        if gpu.device_bytes is None
+        else f"a device of {units.size(gpu.device_bytes)}, {outside}"
     )
 
 
@@ -90,8 +90,8 @@ def what_if_data(found: WhatIf) -> dict[str, Any]:
     """As plain values; sizes in bytes."""
     return {
         "device": found.device,
-        "device_bytes": found.card.device_bytes,
-        "outside_bytes": found.card.outside_bytes,
+        "device_bytes": found.gpu.device_bytes,
+        "outside_bytes": found.gpu.outside_bytes,
         "outside_is_known": found.outside_is_known,
         "inherited": found.inherited,
         "check": dataclasses.asdict(found.check),
@@ -124,7 +124,7 @@ def _outcome_data(one: Outcome) -> dict[str, Any]:
 
 
 def write_fit(found: Fit, screen: Screen) -> None:
-    """What a run needs, under each setting, and on common cards."""
+    """What a run needs, under each setting, and on common GPUs."""
     _write_head(found.device, found.check, screen)
     assumed = "" if found.outside_is_known else " (assumed)"
     recorded = "" if found.device_bytes is None else f" The run had {units.size(found.device_bytes)}."
@@ -136,7 +136,7 @@ def write_fit(found: Fit, screen: Screen) -> None:
         screen.blank()
         _write_fitting(one, screen)
     screen.blank()
-    screen.text(f"{CARDS_ARE_NOMINAL} {UNKNOWN}", style="dim")
+    screen.text(f"{GPU_SIZES_ARE_NOMINAL} {UNKNOWN}", style="dim")
 
 
 def _write_fitting(one: Fitting, screen: Screen) -> None:
@@ -151,20 +151,20 @@ def _write_fitting(one: Fitting, screen: Screen) -> None:
     if one.exceptions_bytes:
         listed = ", ".join(units.size(size) for size in one.exceptions_bytes[:4])
         screen.text(f"It also happens to fit on {listed}, but not on all sizes above.", 2)
-    for card in one.gpus:
-        outcome = card.outcome
+    for gpu in one.gpus:
+        outcome = gpu.outcome
         if outcome.fits:
             words = "fits, " + figures(outcome).rsplit(", ", 1)[1]
         elif outcome.refused_orders < outcome.orders:
             words = "depends on the driver's addresses"
         else:
             words = "does not fit"
-        screen.text(f"{card.name:<27}{for_torch(outcome.card)}: {words}", 2, hanging=29)
+        screen.text(f"{gpu.name:<27}{for_torch(outcome.gpu)}: {words}", 2, hanging=29)
 
 
-def for_torch(card: Card) -> str:
-    """What a card has: "21.9 GiB, 21.4 GiB for torch"."""
-    return f"{units.size(card.device_bytes or 0)}, {units.size(card.capacity_bytes or 0)} for torch"
+def for_torch(gpu: Gpu) -> str:
+    """What a GPU has: "21.9 GiB, 21.4 GiB for torch"."""
+    return f"{units.size(gpu.device_bytes or 0)}, {units.size(gpu.capacity_bytes or 0)} for torch"
 
 
 def fit_data(found: Fit) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def fit_data(found: Fit) -> dict[str, Any]:
                 "resolution_bytes": one.resolution_bytes,
                 "exceptions_bytes": list(one.exceptions_bytes),
                 "gpus": [
-                    {"name": card.name, "device_bytes": card.outcome.card.device_bytes, **_outcome_data(card.outcome)}
-                    for card in one.gpus
+                    {"name": gpu.name, "device_bytes": gpu.outcome.gpu.device_bytes, **_outcome_data(gpu.outcome)}
+                    for gpu in one.gpus
                 ],
             }
             for one in found.fittings
@@ -196,7 +196,7 @@ def fit_data(found: Fit) -> dict[str, Any]:
 
 def fits_sentence(memory: int, one: Outcome, check: Check) -> str:
     """Whether a run fits on so much memory, in a line."""
-    where = f"On {units.size(memory)} ({units.size(one.card.outside_bytes)} of it outside torch)"
+    where = f"On {units.size(memory)} ({units.size(one.gpu.outside_bytes)} of it outside torch)"
     exact = "" if check.is_exact else f" {check.sentence}"
     if one.fits:
         return f"{where} the run fits: {figures(one)}.{exact}"

@@ -1,4 +1,4 @@
-"""What a report tries of settings: the smallest card is that of `fit`, whatever it costs less to find; bounds hold."""
+"""What a report tries of settings: the smallest GPU is that of `fit`, whatever it costs less to find; bounds hold."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
 
 
 @pytest.mark.parametrize(
-    ("limit", "last", "cards"),
+    ("limit", "last", "gpus"),
     [
         # 18.6 GiB and as much again, which does not go into pieces of 1.8 GiB: unless segments are expandable.
         ("", 19_000, {"as recorded": "40 GB", "expandable_segments:True": "24 GB"}),
         ("torch.cuda.set_per_process_memory_fraction(0.5)", 2000, {}),
     ],
 )
-def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int, cards: dict[str, str]) -> None:
+def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int, gpus: dict[str, str]) -> None:
     trace = record(tmp_path, limit, last)
     found = choices_for(trace._recorded, "cuda:0")
     assert found.found is not None and found.left_out == ()
@@ -59,11 +59,11 @@ def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int,
     settings = [one.setting.text for one in found.found.outcomes]
     shown = {}
     for setting, smallest, fitting in zip(settings, found.smallest, trace.fit(settings).fittings, strict=True):
-        refused = [number for number, card in enumerate(fitting.gpus) if not card.outcome.fits]
+        refused = [number for number, gpu in enumerate(fitting.gpus) if not gpu.outcome.fits]
         enough = fitting.gpus[max(refused, default=-1) + 1 :]
         assert (smallest and smallest[0]) == (enough[0].name if enough else None), setting
         shown[setting] = smallest[0][:5] if smallest else ""
-    assert cards.items() <= shown.items(), shown
+    assert gpus.items() <= shown.items(), shown
 
 
 def test_lanes_that_do_not_fit_into_memory_together_run_in_several_passes(
@@ -73,9 +73,9 @@ def test_lanes_that_do_not_fit_into_memory_together_run_in_several_passes(
     passes = []
     predicted = RecordedTrace.predicted
 
-    def counted(self: RecordedTrace, lanes: Any, *, device: str) -> Any:
-        passes.append(len(lanes))
-        return predicted(self, lanes, device=device)
+    def counted(self: RecordedTrace, simulations: Any, *, device: str) -> Any:
+        passes.append(len(simulations))
+        return predicted(self, simulations, device=device)
 
     monkeypatch.setattr(RecordedTrace, "predicted", counted)
     monkeypatch.setattr(model, "_MOST_BLOCKS", 50)

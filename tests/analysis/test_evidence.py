@@ -12,7 +12,7 @@ from pytorch_alloctrace.analysis.evidence import MAX_LATE_QUESTIONS, evidence_of
 from pytorch_alloctrace.analysis.leaks.judge import judge_leaks
 from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.analysis.walk import Walk
-from pytorch_alloctrace.errors import FoldedError
+from pytorch_alloctrace.errors import CompactedError
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.replay import Replay
 
@@ -67,11 +67,11 @@ def test_visit_of_a_folded_position_raises_when_its_result_is_asked_for(tmp_path
     walk = Walk(trace)
 
     def look() -> None:
-        raise FoldedError("folded")
+        raise CompactedError("compacted")
 
     visit = walk.visit(3, look)
     walk.make()
 
-    assert visit.is_folded
-    with pytest.raises(FoldedError):
+    assert visit.is_compacted
+    with pytest.raises(CompactedError):
         _ = visit.result

@@ -334,7 +334,7 @@ def test_a_queue_that_is_emptied_more_slowly_than_filled_is_growth(record: Recor
 
     trace = record(program)
     leak = only_leak(trace)
-    assert (leak.kind, leak.unit, leak.line.function) == ("rising", "step", "kept_block")
+    assert (leak.kind, leak.unit, leak.line.function) == ("backlog", "step", "kept_block")
     assert leak.bytes_per_unit == pytest.approx(leak.allocated_bytes / leak.blocks, rel=0.05)  # a block more each step
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["growth"]
 
@@ -373,7 +373,7 @@ def test_what_begins_too_late_is_not_decided(record: Record) -> None:
     verdict = judge(trace)
     assert not verdict.leaks and not verdict.decided and verdict.unexplained
     (finding,) = leak_findings(summarize(trace))
-    assert finding.kind == "undecided" and "no longer young" in finding.sentences[0]
+    assert finding.kind == "inconclusive" and "no longer young" in finding.sentences[0]
 
 
 # Loops of a program, found in its stacks

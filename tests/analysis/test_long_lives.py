@@ -56,7 +56,7 @@ def alive_by_evidence(trace: alloctrace.Trace, stack: int) -> list[int]:
     lives = replay.long_lives("cpu")
     deaths, begins = lives.deaths, lives.begins
     live = replay.live(lives.last_allocation + 1, "cpu")
-    births = live["birth_seq"][live["stack_id"] == stack]
+    births = live["alloc_seq"][live["stack_id"] == stack]
     of_stack = deaths["stack_id"] == stack
     return [
         int((births < begins[cell]).sum())

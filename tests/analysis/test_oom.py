@@ -91,14 +91,14 @@ def folder() -> Path:
 
 
 def loaded(folder: Path, case: str) -> tuple[alloctrace.Trace, oom.OutOfMemory]:
-    """Return the trace of a case, and its only refused request."""
+    """Return the trace of a case, and its only failed allocation."""
     trace = alloctrace.load(folder / f"{case}.alloctrace")
     [refused] = trace.ooms()
     return trace, refused
 
 
 def explained(trace: alloctrace.Trace, refused: oom.OutOfMemory) -> str:
-    """Return the sentences on a refused request."""
+    """Return the sentences on a failed allocation."""
     return " ".join(sentences(refused, SiteNames(""), Advisor(trace._recorded)))
 
 
@@ -229,7 +229,7 @@ def test_verb_oom_shows_the_verdict_in_every_form(folder: Path) -> None:
 
 def test_of_many_refused_requests_the_last_three_are_shown(folder: Path) -> None:
     shown = run_analyze(folder, "oom", "random_sizes.alloctrace")
-    assert shown.count("OUT OF MEMORY") == 3 and "The last 3 refused" in shown
+    assert shown.count("OUT OF MEMORY") == 3 and "The last 3 failed" in shown
     assert run_analyze(folder, "oom", "random_sizes.alloctrace", "--top", "0").count("OUT OF MEMORY") == 25
     trace = alloctrace.load(folder / "random_sizes.alloctrace")
     assert [one.seq for one in trace.ooms()[-2:]] == [one.seq for one in trace.ooms(last=2)]

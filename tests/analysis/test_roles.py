@@ -109,7 +109,7 @@ def test_allocations_by_role(recorded: tuple[str, Path]) -> None:
         allocs = allocs[allocs["device"] == device]
         made: dict[str, list[int]] = {}
         for seq in allocs["seq"].tolist():
-            [block] = trace.live(seq, device=device).query("birth_seq == @seq").to_dict("records")
+            [block] = trace.live(seq, device=device).query("alloc_seq == @seq").to_dict("records")
             sums = made.setdefault(str(block["role"]), [0, 0, 0, 0])
             size = block["requested_bytes"]
             sums[:] = sums[0] + 1, sums[1] + size, sums[2] + size * block["role_is_exact"], max(sums[3], size)
@@ -216,7 +216,7 @@ def test_what_a_refused_request_cut_off_are_activations(tmp_path: Path, sizes: t
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     [oom] = trace.events(kinds=("oom",))["seq"]
     made = [row for row in trace.live(int(oom), device="cuda").to_dict("records") if row["requested_bytes"] == 2**28]
-    roles = [row["role"] for row in sorted(made, key=lambda row: row["birth_seq"])]
+    roles = [row["role"] for row in sorted(made, key=lambda row: row["alloc_seq"])]
     assert len(roles) > 5 and {*roles[1:]} == {"activation"}
     assert "activation" not in roles[:1]  # the input
 

@@ -317,7 +317,7 @@ def test_slow_calls_are_those_in_the_events(base: Base) -> None:
         assert table["slowest_ns"].max() == reported["requested_bytes"].max()
     events = trace.events(columns=["seq", "stack_id", "forward_stack_id"]).set_index("seq")
     live = trace.live()
-    for_libraries = live.loc[live["site"].str.endswith(" workspace"), "birth_seq"].dropna()
+    for_libraries = live.loc[live["site"].str.endswith(" workspace"), "alloc_seq"].dropna()
     called = events[~events.index.isin(for_libraries)].reindex(reported["address"]).max(axis=1).to_numpy()
     sums = reported.groupby(called)["requested_bytes"].sum().astype(np.int64).to_dict()
     by_stack = trace.usage(by="stack").set_index("stack_id")["slow_ns"]

@@ -112,7 +112,7 @@ def test_a_command_imports_its_own_module_alone(name: str, folder: Path) -> None
     own = COMMANDS[name][0].partition(":")[0]
     assert {target.partition(":")[0] for target, _ in COMMANDS.values()} & imported == {own}
     assert not [name for name in imported if name.startswith(("recording", "analysis.ranks", "report.page"))]
-    # Advice on a refused request or on fragmentation takes the model of torch's allocator.
+    # Advice on a failed allocation or on fragmentation takes the model of torch's allocator.
     assert name != "sites" or "analysis.what_if" not in imported
 
 

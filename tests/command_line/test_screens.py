@@ -29,7 +29,7 @@ WORDS = {
     "diff": ("diff", TRACE, "--since", "step:4"),
     "diff-markdown": ("diff", TRACE, "--since", "step:4", "--by", "stack", "--top", "1", "--markdown"),
     "finish": ("finish", TRACE),
-    "fold": ("fold", TRACE, "--until", "step:30", "-o", "folded.alloctrace"),
+    "compact": ("compact", TRACE, "--until", "step:30", "-o", "compacted.alloctrace"),
     "leaks-markdown": ("leaks", TRACE, "--markdown"),
     "ranks": ("ranks", "ranks"),
     "sites-by-role": ("sites", TRACE, "--by", "role"),

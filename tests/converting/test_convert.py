@@ -94,7 +94,7 @@ def test_a_history_that_begins_in_mid_run(write: Write, last: int) -> None:
     live = trace.live().set_index("address")
     assert live["line"].to_dict() == whole.live().set_index("address")["line"].to_dict()
     made = {int(address) for address in trace.events(kinds=["alloc"])["address"]}
-    assert {int(address) for address in live.index[live["birth_seq"].isna()]} == {*map(int, live.index)} - made
+    assert {int(address) for address in live.index[live["alloc_seq"].isna()]} == {*map(int, live.index)} - made
 
 
 @pytest.mark.parametrize("histories", [[], [[]]])

@@ -9,10 +9,10 @@ first       the first leak in the diagnosis is at a marked line
 found       another one is
 noted       only a leak that costs next to nothing is
 misled      leaks are reported, none at a marked line
-undecided   none is reported, and no all-clear is given
+inconclusive   none is reported, and no all-clear is given
 missed      an all-clear
 
-and of a healthy one: clear, undecided, noted (next to nothing) or accused.
+and of a healthy one: clear, inconclusive, noted (next to nothing) or accused.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ ROOT = HERE.parents[1]
 KILLED_AT = 0.6
 """Share of the program's events after which it is killed."""
 ENDS = ("whole", "killed")
-CORPORA = ("strangers", "strangers_held_out")
-LEAKS = ("first", "found", "noted", "misled", "undecided", "missed")
-HEALTHY = ("clear", "undecided", "noted", "accused")
+CORPORA = ("third_party", "third_party_held_out")
+LEAKS = ("first", "found", "noted", "misled", "inconclusive", "missed")
+HEALTHY = ("clear", "inconclusive", "noted", "accused")
 
 
 def programs(corpus: str) -> list[Path]:
@@ -110,10 +110,10 @@ def verdict_on(trace: Path, program: Path) -> tuple[str, str]:
     findings = diagnosis(summarize(RecordedTrace(trace)))
     leaks = [one for one in findings if one.kind in ("leak", "growth")]
     notes = [one for one in findings if one.kind == "minor_leak"]
-    clear = any(one.kind == "no_leak" for one in findings) and not any(one.kind == "undecided" for one in findings)
+    clear = any(one.kind == "no_leak" for one in findings) and not any(one.kind == "inconclusive" for one in findings)
     said = next((one.title for one in findings if one.kind not in ("incomplete",)), "")
     if program.stem.startswith("healthy"):
-        return ("accused" if leaks else "noted" if notes else "clear" if clear else "undecided"), said
+        return ("accused" if leaks else "noted" if notes else "clear" if clear else "inconclusive"), said
     marks = marked_lines(program)
 
     def is_right(one: object) -> bool:
@@ -126,7 +126,7 @@ def verdict_on(trace: Path, program: Path) -> tuple[str, str]:
         return "found", said
     if any(map(is_right, notes)):
         return "noted", said
-    return ("misled" if leaks else "missed" if clear else "undecided"), said
+    return ("misled" if leaks else "missed" if clear else "inconclusive"), said
 
 
 def judge(folder: Path, only: str, result: Path | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import every_face
+import every_output
 import hostile_traces
 import numpy as np
 import pytest
@@ -78,4 +78,4 @@ def test_no_time_passes(tmp_path: Path) -> None:
     same = (10**9, 10**9, 10**18)
     path = trace_with(tmp_path, [same, same, same], [[10**9] * 30, [10**9] * 30])
     assert times_of(path) == [0.0] * 60
-    show_to_faces({path: every_face.cheap_faces()})
+    show_to_faces({path: every_output.cheap_faces()})

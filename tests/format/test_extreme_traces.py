@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import every_face
+import every_output
 import extreme_traces
 import pytest
 from test_hostile_traces import show_to_faces
 
-WHOLE = (extreme_traces.MOST_BYTES, 60.0, every_face.MEMORY + (300 << 20))
+WHOLE = (extreme_traces.MOST_BYTES, 60.0, every_output.MEMORY + (300 << 20))
 """Bytes of a trace; of the processor's seconds, for each face, and on a busy machine, what takes 20 alone; bytes of
 memory, with the libraries."""
 EIGHTH = (extreme_traces.MOST_BYTES // 8, 10.0, 900 << 20)
@@ -27,7 +27,7 @@ FOUND = {
     "names": ("leaks-json", "blocks"),
     "node_names": ("sites-json",),
     "nodes_of_threads": ("verify",),
-    "refused_requests": ("oom-json",),
+    "failed_allocations": ("oom-json",),
     "settings": ("verify",),
     "states_that_agree": ("verify",),
     "states_without_sense": ("verify", "api"),
@@ -40,7 +40,7 @@ SHOWN_TO_ALL = (
     *("broad_stacks", "deep_stacks", "free_sizes", "free_sizes_that_change", "line_table", "live_blocks", "marks"),
     *("pools", "states_that_agree", "states_that_differ", "states_without_sense"),
 )
-"""Those that every face is shown in the slow tests. For the others that is done by hand, with every_face.py: together
+"""Those that every face is shown in the slow tests. For the others that is done by hand, with every_output.py: together
 they take half an hour."""
 
 
@@ -61,13 +61,13 @@ def assert_faces_answer(
 def test_faces_that_took_minutes_or_gigabytes_answer_within_the_bounds(
     tmp_path: Path, part: int, bounds: tuple[int, float, int]
 ) -> None:
-    # As many refused requests are explained as there is time for: as long for any number of them.
-    names = [name for name in FOUND if bounds == WHOLE or name != "refused_requests"]
+    # As many failed allocations are explained as there is time for: as long for any number of them.
+    names = [name for name in FOUND if bounds == WHOLE or name != "failed_allocations"]
     assert_faces_answer(tmp_path, {name: FOUND[name] for name in names[part::4]}, *bounds)
 
 
 @pytest.mark.slow("extremes")
 @pytest.mark.parametrize("name", SHOWN_TO_ALL)
 def test_every_face_of_every_extreme(tmp_path: Path, name: str) -> None:
-    faces = [face for face in every_face.all_faces(tmp_path, tmp_path) if face != "serve"]
+    faces = [face for face in every_output.all_faces(tmp_path, tmp_path) if face != "serve"]
     assert_faces_answer(tmp_path, {name: tuple(faces)}, *WHOLE)

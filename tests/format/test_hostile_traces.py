@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import core_probe
-import every_face
+import every_output
 import extreme_traces
-import fuzz_faces
+import fuzz_outputs
 import hostile_traces
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH":
 def _process_that_shows() -> subprocess.Popen[str]:
     """A process of its own, since it forks for each face. It ends with this one."""
     return subprocess.Popen(
-        [sys.executable, SUPPORT / "every_face.py"],
+        [sys.executable, SUPPORT / "every_output.py"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**program_environment(), **ONE_THREAD},
     )  # fmt: skip
 
@@ -57,18 +57,18 @@ def show_to_faces(faces: dict[Path, list[str]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("share", [len(TRACES), pytest.param(1, marks=pytest.mark.slow("extremes"))])
 def test_faces_answer_on_the_corpus_within_their_memory(share: int) -> None:
     """Each face is shown one trace of the corpus; in the slow tests all of them, and three in the costly ones."""
-    pages = dict.fromkeys(("sites52", "memory68", "replay211"), every_face.COSTLY) if share == 1 else {}
-    cheap = every_face.cheap_faces()
+    pages = dict.fromkeys(("sites52", "memory68", "replay211"), every_output.COSTLY) if share == 1 else {}
+    cheap = every_output.cheap_faces()
     faces = {
         trace: [*cheap[number % share :: share], *pages.get(trace.stem, ())] for number, trace in enumerate(TRACES)
     }
     for shown in show_to_faces(faces):
-        assert shown["peak_bytes"] < every_face.MEMORY, shown["trace"]
+        assert shown["peak_bytes"] < every_output.MEMORY, shown["trace"]
 
 
 def test_faces_answer_on_a_trace_of_the_fuzzer(tmp_path: Path) -> None:
     """Show the trace of one seed: the same trace and the same faces in each run."""
-    show_to_faces({fuzz_faces.write_trace(tmp_path, 9000): fuzz_faces.chosen_faces(9000)})
+    show_to_faces({fuzz_outputs.write_trace(tmp_path, 9000): fuzz_outputs.chosen_faces(9000)})
     assert hostile_traces.made_up(1) == hostile_traces.made_up(1) != hostile_traces.made_up(2)
 
 
@@ -162,15 +162,15 @@ def test_a_fold_whose_blocks_would_lead_in_circles_is_refused(name: str) -> None
 @pytest.mark.parametrize("order", ["lowest", "highest", "random"])
 def test_a_model_refuses_what_no_driver_has_addresses_for(order: str) -> None:
     """Random addresses were tried for ever."""
-    options = [_replay.LaneOptions(order=order)]
-    (lane,) = _replay.predict(read_corpus("larger_than_the_driver"), 1, 0, (2, 11), options).lanes
-    assert lane.peak_reserved == lane.peak_used == 0 and lane.refusal is not None
+    options = [_replay.SimulationOptions(order=order)]
+    (simulation,) = _replay.predict(read_corpus("larger_than_the_driver"), 1, 0, (2, 11), options).simulations
+    assert simulation.peak_reserved == simulation.peak_used == 0 and simulation.refusal is not None
 
 
 def test_requests_are_found_again_after_a_cache_that_was_emptied_twice() -> None:
     """Numbers of requests were used after those before them had moved."""
-    prediction = _replay.predict(read_corpus("emptied_twice"), 1, 0, (2, 11), [_replay.LaneOptions()])
-    assert prediction.requests == 7 and prediction.lanes[0].served == [7]
+    prediction = _replay.predict(read_corpus("emptied_twice"), 1, 0, (2, 11), [_replay.SimulationOptions()])
+    assert prediction.requests == 7 and prediction.simulations[0].served == [7]
 
 
 def test_the_memory_of_a_replay_is_in_proportion_to_the_trace(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_long_run_has_a_summary_of_the_same_size(tmp_path: Path) -> None:
 def test_folded_copy_of_a_rank_is_left_out(tmp_path: Path) -> None:
     [first, second] = map(str, write_ranks(tmp_path, 2))
     copy = str(tmp_path / "a-smaller.alloctrace")
-    alloctrace.fold(first, copy, until="step:3")
+    alloctrace.compact(first, copy, until="step:3")
 
     ranks = alloctrace.load_ranks(tmp_path)
 

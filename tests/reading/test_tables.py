@@ -193,7 +193,7 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
         alloctrace.compare(trace, trace, device="cuda:7")
     folder = Path(trace.path).parent
     for name in TRACE_COMMANDS:
-        if name not in ("verify", "finish", "fold", "report", "serve", "live", "convert", "ranks"):
+        if name not in ("verify", "finish", "compact", "report", "serve", "live", "convert", "ranks"):
             words = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
             arguments = (*words.get(name, ()), "--device", "cuda:7")
             error = run_analyze(folder, name, "run.alloctrace", *arguments, status=2)

@@ -17,7 +17,7 @@ import pytorch_alloctrace as alloctrace
 
 PROGRAM = ROOT / "tests/support/bounded_program.py"
 BOUND = 16
-"""MiB: smaller than any that a program may ask for, so that a trace is folded within seconds."""
+"""MiB: smaller than any that a program may ask for, so that a trace is compacted within seconds."""
 
 
 def recorded(folder: Path, *arguments: object, bound: int = BOUND) -> tuple[Any, alloctrace.Trace]:
@@ -29,11 +29,11 @@ def recorded(folder: Path, *arguments: object, bound: int = BOUND) -> tuple[Any,
 
 def test_the_files_stay_within_the_bound_and_the_leak_is_named(tmp_path: Path) -> None:
     witness, trace = recorded(tmp_path, "run", 3_000_000)
-    assert witness["folded"] >= 2 and trace.integrity.folded_until
+    assert witness["compacted"] >= 2 and trace.integrity.compacted_until
     assert witness["largest"] <= BOUND << 20 and not trace.integrity.bound_exceeded
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.alloctrace", "witness.json"]
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
-    assert trace.integrity.folded_events + trace.integrity.events == trace._recorded.end_seq
+    assert trace.integrity.compacted_events + trace.integrity.events == trace._recorded.end_seq
     allocations = trace.usage(by="function").set_index("function")["allocations"]
     assert allocations["one_of"] == 1000 * witness["steps"] and allocations["kept"] == witness["kept"]
     assert len(trace.steps()) == witness["steps"]
@@ -41,7 +41,7 @@ def test_the_files_stay_within_the_bound_and_the_leak_is_named(tmp_path: Path) -
     # Those of the last steps may still die.
     assert leaks["function"].tolist() == ["kept"] and 0.9 < leaks["blocks"].iloc[0] / witness["kept"] <= 1
     assert trace.verify().ok
-    # status() had begun before the first fold.
+    # status() had begun before the first compact.
     live = int(trace.live()["requested_bytes"].sum())
     assert witness["followed"] == {"cpu/requested_bytes": live, "steps": witness["steps"]}
 
@@ -57,7 +57,7 @@ def test_nothing_committed_is_lost_when_a_bounded_recording_is_killed(tmp_path: 
     command = [sys.executable, str(PROGRAM), "kill", str(kills), "20261123", str(BOUND)]
     run_python(tmp_path, command, check=True, timeout=3000, environment={})
     witnesses = json.loads((tmp_path / "witness.json").read_text())
-    folded = in_folding = 0
+    compacted = in_folding = 0
     for number, (count, was_folding, size) in enumerate(witnesses):
         path = tmp_path / f"kill-{number}.alloctrace"
         trace = alloctrace.load(path)
@@ -67,8 +67,8 @@ def test_nothing_committed_is_lost_when_a_bounded_recording_is_killed(tmp_path: 
         assert integrity.spool_read and not integrity.ended and size <= BOUND << 20, note
         made = trace.usage(by="function").set_index("function")["allocations"].get("one_of", 0)
         assert count <= made <= count + 1, f"{note}; {made} in the trace"
-        assert integrity.folded_events + integrity.events + integrity.uncommitted >= trace._recorded.end_seq, note
-        folded += integrity.folded_until > 0
+        assert integrity.compacted_events + integrity.events + integrity.uncommitted >= trace._recorded.end_seq, note
+        compacted += integrity.compacted_until > 0
         in_folding += was_folding
         # finish() changes no count and leaves no other file.
         alloctrace.finish(path)
@@ -77,7 +77,7 @@ def test_nothing_committed_is_lost_when_a_bounded_recording_is_killed(tmp_path: 
         assert finished.integrity.ended and finished._recorded.end_seq == trace._recorded.end_seq
         assert finished.usage(by="function").set_index("function")["allocations"].get("one_of", 0) == made
         path.unlink()
-    assert folded and in_folding
+    assert compacted and in_folding
 
 
 def output_of(folder: Path, verb: str) -> str:
@@ -87,7 +87,7 @@ def output_of(folder: Path, verb: str) -> str:
 
 def test_live_blocks_are_recorded_when_they_exceed_max_bytes(tmp_path: Path) -> None:
     witness, trace = recorded(tmp_path, "live", 300_000, bound=10)
-    assert trace.integrity.folded_until and trace.integrity.bound_exceeded, trace.integrity
+    assert trace.integrity.compacted_until and trace.integrity.bound_exceeded, trace.integrity
     assert trace.integrity.whole and trace.integrity.max_bytes == 10 << 20 and trace.integrity.lost == 0
     live = trace.live(at="end")
     assert len(live) >= witness["live"] and (live["requested_bytes"] == 256).sum() == witness["live"] * 15 // 16
@@ -115,9 +115,9 @@ def test_new_stacks_are_recorded_by_their_outer_frames_at_the_limit(tmp_path: Pa
 def test_events_of_the_last_minutes_are_kept_if_they_fit(tmp_path: Path, keep: str, pace: int, fits: bool) -> None:
     witness, trace = recorded(tmp_path, "keep", keep, pace)
     integrity = trace.integrity
-    assert integrity.folded_until and integrity.whole and not integrity.bound_exceeded, integrity
+    assert integrity.compacted_until and integrity.whole and not integrity.bound_exceeded, integrity
     assert integrity.keep_ns == (1_000_000_000 if fits else 3_600_000_000_000) and integrity.keeps_less is not fits
-    kept_ns = trace.end_ns - integrity.folded_until_ns
+    kept_ns = trace.end_ns - integrity.compacted_until_ns
     assert (kept_ns >= integrity.keep_ns) == fits, kept_ns
     allocations = trace.usage(by="function").set_index("function")["allocations"]
     assert 0 < len(trace.events(kinds=["alloc"])) < allocations["one_of"] == witness["allocations"]

@@ -89,7 +89,7 @@ def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
     assert row["live_backward_bytes"] == 0
     assert trace.frames(row["stack_id"]) == []
     blocks = trace.live(device="cuda:0")
-    assert blocks[blocks["site"] == WORKSPACE]["birth_seq"].notna().all()
+    assert blocks[blocks["site"] == WORKSPACE]["alloc_seq"].notna().all()
     assert set(trace.usage("end", device="cuda:0", by="phase")["phase"]) >= {"other"}
 
 
@@ -148,7 +148,7 @@ def test_blocks_older_than_the_recording_have_no_age(record, tmp_path: Path) -> 
     assert held(trace)[WORKSPACE] == (size, 1)
     for blocks in (trace.live(device="cuda:0"), trace.blocks(device="cuda:0").query("state != 'inactive'")):
         older = blocks["site"].isin([BEFORE, WORKSPACE])
-        for name in {"birth_seq", "birth_ns", "age_ns", "step"} & set(blocks):
+        for name in {"alloc_seq", "alloc_ns", "age_ns", "step"} & set(blocks):
             assert blocks.loc[older, name].isna().all(), name
             assert blocks.loc[~older, name].notna().all(), name
     peak = run_command(tmp_path, ["peak", "run.alloctrace"]).stdout

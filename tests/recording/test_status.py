@@ -200,7 +200,7 @@ def test_numbers_equal_those_of_torch(run_cuda_program, tmp_path: Path) -> None:
         assert followed[device] == [
             found[f"{device}/{name}_bytes"] for name in ("requested", "allocated", "active", "reserved")
         ]
-    assert found["refused_requests"] == len(trace.ooms()) == 1
+    assert found["failed_allocations"] == len(trace.ooms()) == 1
 
 
 @needs_cuda_build

@@ -119,9 +119,9 @@ def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
     """What died between two positions is found by them."""
     trace = make_trace(tmp_path / "t.alloctrace", [*state_of_blocks((MIB, 1), (MIB, 1)), *freed(BEGIN, MIB)])
     [device] = trace.devices
-    before, after = ({*trace._recorded.replay.live(end, device)["birth_seq"]} for end in (4, len(trace.events())))
+    before, after = ({*trace._recorded.replay.live(end, device)["alloc_seq"]} for end in (4, len(trace.events())))
     assert len(before) == 2 and before - after == {min(before)}
-    assert trace.live()["birth_seq"].isna().all()  # older than the recording
+    assert trace.live()["alloc_seq"].isna().all()  # older than the recording
     assert trace.usage()["allocations"].sum() == 0 and trace.usage()["live_blocks"].sum() == 1
 
 
@@ -162,7 +162,7 @@ def test_checkpoints_know_what_came_before(tmp_path: Path) -> None:
         assert part.equals(expected.reset_index(drop=True)), (since, until)
     for position in (1_699_000, 790_000, 1_600_001, 30):
         live = trace.live(at=position)
-        births = live["birth_seq"].to_numpy(np.int64)
+        births = live["alloc_seq"].to_numpy(np.int64)
         own, forward = (allocs.loc[births, name].to_numpy() for name in ("stack_id", "forward_stack_id"))
         made = np.maximum(own, forward)
         assert live["stack_id"].to_numpy()[made > 0].tolist() == made[made > 0].tolist()

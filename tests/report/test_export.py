@@ -68,7 +68,7 @@ def test_collapsed_has_a_stack_a_line_with_what_it_holds_or_allocated_in_a_range
 def test_torch_reads_its_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None:
     from torch.cuda import _memory_viz
 
-    refused = next(iter(trace._recorded.refused_requests)) - 1
+    refused = next(iter(trace._recorded.failed_allocations)) - 1
     data = exported(trace, "memory-viz", tmp_path, at=refused)
     segments = trace.segments(refused)
     assert len(data["segments"]) == len(segments) > 10

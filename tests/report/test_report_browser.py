@@ -235,8 +235,8 @@ def test_what_if_is_what_the_api_says(opened: Opened, trace: alloctrace.Trace) -
         assert shown == rows
         fittings = trace.fit([one.setting.text for one in found.outcomes], device=device).fittings
         for text, fitting in zip(opened.rows("what-if", 5).values(), fittings, strict=True):
-            refused = [number for number, card in enumerate(fitting.gpus) if not card.outcome.fits]
-            assert text == fitting.gpus[max(refused, default=-1) + 1].outcome.card.device_bytes
+            refused = [number for number, gpu in enumerate(fitting.gpus) if not gpu.outcome.fits]
+            assert text == fitting.gpus[max(refused, default=-1) + 1].outcome.gpu.device_bytes
     # The request that the program was refused, and what it would have taken to get it.
     assert "1 request that the recorded run was refused would have been served" in opened.page.inner_text("#what-if")
 
@@ -341,7 +341,7 @@ def test_the_assets_can_be_made_again(tmp_path: Path) -> None:
 
 
 def test_of_very_many_findings_the_rest_is_made_when_asked_for(open_page: OpenPage, tmp_path: Path) -> None:
-    """Eight hundred cards, each with its chart, were most of the time that a page took to open."""
+    """Eight hundred GPUs, each with its chart, were most of the time that a page took to open."""
     functions = "".join(f"def keep_{n}():\n    kept.append(torch.empty({1024 + 512 * n}))\n" for n in range(60))
     calls = "".join(f"    keep_{n}()\n" for n in range(60))
     program = (
@@ -354,12 +354,12 @@ def test_of_very_many_findings_the_rest_is_made_when_asked_for(open_page: OpenPa
     count = sum(one.leak is not None for one in found.diagnose())
     assert count > 50
     opened = open_page(found.report().write(tmp_path / "many.html"))
-    cards = opened.page.locator("#leaks article.leak")
-    assert cards.count() == 5
+    gpus = opened.page.locator("#leaks article.leak")
+    assert gpus.count() == 5
     for _ in range(3):
         opened.page.click("#leaks details summary")
     opened.page.wait_for_selector("#leaks details article.leak")
-    assert cards.count() == count
+    assert gpus.count() == count
 
 
 class Served(Opened):

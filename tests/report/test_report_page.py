@@ -137,7 +137,7 @@ def test_the_moments_are_those_that_someone_would_ask_for(trace: alloctrace.Trac
     seqs = page.column(page.data["moments"]["seq"])
     assert seqs == sorted(set(seqs))
     wanted = [trace.peak(one, device=device).seq for device in trace.devices for one in ("allocated", "reserved")]
-    refused, marks = trace._recorded.refused_requests, trace.marks()
+    refused, marks = trace._recorded.failed_allocations, trace.marks()
     wanted += [trace._recorded.end_seq - 1, *(seq - 1 for seq in refused), *marks["begin_seq"], *marks["end_seq"]]
     assert set(wanted) <= set(seqs)
     assert len(refused) == 1

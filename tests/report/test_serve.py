@@ -344,12 +344,12 @@ def test_no_request_is_an_internal_error(server: ReportServer, host: str, before
 
 
 def test_compacted_event_is_refused_in_one_sentence(trace: alloctrace.Trace, tmp_path: Path) -> None:
-    compacted = alloctrace.fold(trace.path, tmp_path / "compacted.alloctrace", until=100)
+    compacted = alloctrace.compact(trace.path, tmp_path / "compacted.alloctrace", until=100)
 
     with running_server(alloctrace.load(compacted.trace)) as server:
         status, content, _ = ask(server, f"{base(server)}moment?seq=5")
 
-    assert status == 400 and content.startswith(b"the trace is folded up to event 100") and content.count(b"\n") == 1
+    assert status == 400 and content.startswith(b"the trace is compacted up to event 100") and content.count(b"\n") == 1
 
 
 def test_time_beyond_64_bits_is_the_last_event(

@@ -26,7 +26,7 @@ import torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import session
 
-SUFFIXES = ("", ".spool", ".folding", ".unfinished", ".spool.unfinished")
+SUFFIXES = ("", ".spool", ".compaction", ".unfinished", ".spool.unfinished")
 
 
 def shrink(bound: int) -> None:
@@ -66,7 +66,7 @@ def run(events: int, bound: int) -> None:
             time.sleep(0.0005)
 
     watcher = threading.Thread(target=watch)
-    leak, folded, last = [], 0, 0
+    leak, compacted, last = [], 0, 0
     with alloctrace.enable(path, devices=("cpu",), max_bytes=bound << 20) as recording:
         watcher.start()
         alloctrace.status()
@@ -78,7 +78,7 @@ def run(events: int, bound: int) -> None:
                 leak.append(kept(step))
             alloctrace.step()
             inode = os.stat(path).st_ino
-            folded += last not in (0, inode)
+            compacted += last not in (0, inode)
             last = inode
         recording.flush()
         live, ends = leak[0].nbytes * len(leak), time.monotonic() + 60
@@ -87,7 +87,7 @@ def run(events: int, bound: int) -> None:
         followed = {name: status.get(name) for name in ("cpu/requested_bytes", "steps")}
     is_over.set()
     watcher.join()
-    witness = {"steps": steps, "kept": len(leak), "largest": largest[0], "folded": folded, "followed": followed}
+    witness = {"steps": steps, "kept": len(leak), "largest": largest[0], "compacted": compacted, "followed": followed}
     Path("witness.json").write_text(json.dumps(witness))
 
 
@@ -114,14 +114,14 @@ def kill(kills: int, seed: int, bound: int) -> None:
         def counted(witness: mmap.mmap = witness) -> int:
             return int.from_bytes(witness[:8], "little")
 
-        # Every second one while a folded file is being written, which takes some milliseconds: at once or a moment
-        # later. Of the others, every second one after a file was folded.
+        # Every second one while a compacted file is being written, which takes some milliseconds: at once or a moment
+        # later. Of the others, every second one after a file was compacted.
         allocations = random.random() * 400_000
         in_folding, after_folding = number % 2 == 0, number % 4 == 3
         first = None
         while (
             counted() < allocations
-            or (in_folding and not os.path.exists(f"{name}.folding"))
+            or (in_folding and not os.path.exists(f"{name}.compaction"))
             or (after_folding and first in (None, os.stat(name).st_ino))
         ):
             assert os.waitpid(child, os.WNOHANG)[0] == 0, "the victim died by itself"
@@ -129,7 +129,7 @@ def kill(kills: int, seed: int, bound: int) -> None:
                 first = os.stat(name).st_ino
             time.sleep(0.0005)
         time.sleep(random.random() * (0.05 if not in_folding else 0.01 if number > 0 else 0))
-        was_folding = os.path.exists(f"{name}.folding")
+        was_folding = os.path.exists(f"{name}.compaction")
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         results.append([counted(), was_folding, taken(Path(name))])

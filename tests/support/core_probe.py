@@ -19,7 +19,7 @@ from running import ROOT, only_one, run_compiler
 CORE = ROOT / "csrc" / "core"
 BUILT = ROOT / "build" / "probes"
 SHARED = ("base", "format")
-READING = (*SHARED, "reading", "replay", "folding", "what_if")
+READING = (*SHARED, "reading", "replay", "compaction", "what_if")
 """The folders of csrc/core that read a trace, and what runs over what was read."""
 RECORDING = (*SHARED, "recording")
 """Those that write one."""

@@ -242,7 +242,7 @@ def marks(n: int) -> bytes:
     return trace(made, events(n, kind=_MARK, size=np.arange(n) + 3, location=0))
 
 
-def refused_requests(n: int) -> bytes:
+def failed_allocations(n: int) -> bytes:
     """Fail as many requests as there are live blocks."""
     segment = events(1, kind=_SEGMENT, address=_BASE, size=1 << 40)
     live = events(n, kind=_ALLOC, address=_addresses(n, 1024), size=512)

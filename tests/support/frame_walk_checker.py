@@ -56,7 +56,7 @@ class Checker:
             if [name for _, name, *_ in frames] != names[-MAX_FRAMES:]:
                 self.differences.append(f"qualified names {frames[-12:]}, expected {names[-12:]}")
 
-    def expect(self, condition: bool, what: str) -> None:
+    def expect(self, inefficiency: bool, what: str) -> None:
         self.compared += 1
-        if not condition:
+        if not inefficiency:
             self.differences.append(what)

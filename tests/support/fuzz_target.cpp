@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "../../csrc/core/base/crc32.h"
-#include "../../csrc/core/folding/folded_file.h"
+#include "../../csrc/core/compaction/folded_file.h"
 #include "../../csrc/core/format/event_codec.h"
 #include "../../csrc/core/format/spool_layout.h"
 #include "../../csrc/core/reading/trace_reader.h"

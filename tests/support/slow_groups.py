@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 GROUPS = (
     *("architectures", "browser", "builds", "cluster", "docs", "extremes", "integrations", "interpreters"),
-    *("recording", "simcuda", "strangers"),
+    *("recording", "simcuda", "third_party"),
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from frees import in_two
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace._replay import LaneOptions, LaneResult
+from pytorch_alloctrace._replay import SimulationOptions, SimulationResult
 from pytorch_alloctrace.analysis.what_if.settings import parse_setting
 
 MIB = 2**20
@@ -63,14 +63,14 @@ def made_by_torch(trace: alloctrace.Trace) -> tuple[list[Made], int | None]:
     return made, refused
 
 
-def made_by_model(trace: alloctrace.Trace, lane: LaneResult) -> tuple[list[Made], int | None]:
+def made_by_model(trace: alloctrace.Trace, simulation: SimulationResult) -> tuple[list[Made], int | None]:
     """Return the same of a simulation of a trace's requests."""
     requests = trace.events(kinds=REQUESTS, columns=("seq",))["seq"]
     number = {int(seq): at for at, seq in enumerate(requests)}
-    events = lane.events()
+    events = simulation.events()
     rows = zip(events["seq"], events["kind"], events["size"], strict=True)
     made = [(number[int(seq)], SEGMENTS[int(kind)], int(size)) for seq, kind, size in rows]
-    return made, None if lane.refusal is None else number[lane.refusal.seq]
+    return made, None if simulation.refusal is None else number[simulation.refusal.seq]
 
 
 def settings_of(trace: alloctrace.Trace, setting: str) -> str:
@@ -82,30 +82,32 @@ def settings_of(trace: alloctrace.Trace, setting: str) -> str:
     return text
 
 
-def as_recorded(trace: alloctrace.Trace) -> LaneOptions:
-    return LaneOptions(order="recorded", total=int(trace.hardware()["total_bytes"].iloc[0]))
+def as_recorded(trace: alloctrace.Trace) -> SimulationOptions:
+    return SimulationOptions(order="recorded", total=int(trace.hardware()["total_bytes"].iloc[0]))
 
 
 def compare(recorded: Path, again: Path, setting: str) -> Compared:
     """Compare the prediction from one trace with the run `again` under `setting`; both must reproduce themselves."""
     before, after = alloctrace.load(recorded), alloctrace.load(again)
     total = int(after.hardware()["total_bytes"].iloc[0])
-    options = LaneOptions(settings_of(after, setting), capacity=total - OUTSIDE, total=total, keeps_events=True)
-    [itself, predicted] = before._recorded.predicted([as_recorded(before), options], device="cuda:0").lanes
-    [also_itself] = after._recorded.predicted([as_recorded(after)], device="cuda:0").lanes
+    options = SimulationOptions(settings_of(after, setting), capacity=total - OUTSIDE, total=total, keeps_events=True)
+    [itself, predicted] = before._recorded.predicted([as_recorded(before), options], device="cuda:0").simulations
+    [also_itself] = after._recorded.predicted([as_recorded(after)], device="cuda:0").simulations
     found = Compared([])
-    for name, lane, trace in (("recorded", itself, before), ("again", also_itself, after)):
-        if lane.first_difference is not None or lane.refusal is not None:
-            events = f"{lane.reproduced} of {lane.recorded_events} events"
-            blocks = f"{lane.same_blocks} of {lane.blocks} blocks"
-            reproduced = f"{events} and {blocks}, the first other at {lane.first_difference}"
+    for name, simulation, trace in (("recorded", itself, before), ("again", also_itself, after)):
+        if simulation.first_difference is not None or simulation.refusal is not None:
+            events = f"{simulation.reproduced} of {simulation.recorded_events} events"
+            blocks = f"{simulation.same_blocks} of {simulation.blocks} blocks"
+            reproduced = f"{events} and {blocks}, the first other at {simulation.first_difference}"
             found.differences.append(f"{name}: the model reproduces {reproduced}")
-        elif lane.peak_allocated != (peak := trace.peak("allocated", device="cuda:0").bytes):
-            found.differences.append(f"{name}: at most {lane.peak_allocated} bytes are allocated, recorded are {peak}")
+        elif simulation.peak_allocated != (peak := trace.peak("allocated", device="cuda:0").bytes):
+            found.differences.append(
+                f"{name}: at most {simulation.peak_allocated} bytes are allocated, recorded are {peak}"
+            )
     wanted, refused = made_by_torch(after)
     got, predicted_refused = made_by_model(before, predicted)
     if refused != predicted_refused:
-        found.differences.append(f"torch refused request {refused}, the model {predicted_refused}")
+        found.differences.append(f"torch failed allocation {refused}, the model {predicted_refused}")
     if refused is not None:
         wanted, found.refused = [one for one in wanted if one[0] <= refused], True
     # The order of streams is that of their handles, which differ between two runs: so does the order in which one

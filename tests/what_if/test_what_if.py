@@ -1,4 +1,4 @@
-"""What-if and fit, as users ask for them: on recorded programs that ran again under what was predicted, on small cards,
+"""What-if and fit, as users ask for them: on recorded programs that ran again under what was predicted, on small GPUs,
 and on traces that cannot be modelled."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_the_smallest_memory_is_enough_and_less_is_not(buffers: alloctrace.Trace
     fit = buffers.fit(["expandable_segments:True"])
     [one] = fit.fittings
     assert one.peak_active_bytes < one.smallest_bytes <= one.without_retries_bytes < fit.device_bytes
-    assert all(card.outcome.fits for card in one.gpus)
+    assert all(gpu.outcome.fits for gpu in one.gpus)
     for number, (memory, is_enough) in enumerate(
         ((one.smallest_bytes, True), (one.peak_active_bytes - 64 * MIB, False))
     ):
@@ -245,7 +245,7 @@ def test_verbs_fit_and_peak_report_whether_the_run_fits(folder: Path, buffers: a
     one_setting = ("fit", "buffers.alloctrace", "--setting", "expandable_segments:True", "--json")
     [fitting] = json.loads(run_analyze(folder, *one_setting))["settings"]
     assert fitting["smallest_bytes"] == buffers.fit(["expandable_segments:True"]).fittings[0].smallest_bytes
-    assert [card["fits"] for card in fitting["gpus"]] == [True] * 6
+    assert [gpu["fits"] for gpu in fitting["gpus"]] == [True] * 6
     shown = run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "24GiB")
     assert "On 24.0 GiB (500 MiB of it outside torch) the run fits" in shown
     shown = run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "2GiB")

@@ -202,7 +202,7 @@ def main() -> None:
     advised = {when: [row["again"][one] != FAILS for row in rows for one in row[when]] for when in ("before", "now")}
     changed_rows = [row["as_advised"] for row in rows if "as_advised" in row]
     for when, served in advised.items():
-        print(f"{when}: with {sum(served)} of {len(served)} settings the refused request is served")
+        print(f"{when}: with {sum(served)} of {len(served)} settings the failed allocation is served")
     print(f"changed as advised: {sum(changed_rows)} of {len(changed_rows)} programs run to the end")
     if options.out is not None:
         results = {

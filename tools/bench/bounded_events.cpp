@@ -44,7 +44,7 @@ std::uint64_t mix(std::uint64_t x) {
 // Bytes of all files of the recording.
 std::uint64_t taken(const std::string& path) {
   std::uint64_t total = 0;
-  for (const char* suffix : {"", ".spool", ".folding"}) {
+  for (const char* suffix : {"", ".spool", ".compaction"}) {
     struct stat found{};
     if (stat((path + suffix).c_str(), &found) != 0) continue;
     total += std::max(static_cast<std::uint64_t>(found.st_size), 512 * static_cast<std::uint64_t>(found.st_blocks));

@@ -5,7 +5,7 @@ soak: a program that allocates and frees CPU tensors as fast as it can; after ea
     files take, the recorder's memory (what the process has beyond the same program without a recording), what an event
     added to the processor time of the program's thread, and to that of all, and what was lost.
 events: the recorder alone, fed by a loop (bounded_events.cpp), for as many events as a program makes in weeks. A leak
-    begins at their first tenth; the verdict on the folded trace must name its line.
+    begins at their first tenth; the verdict on the compacted trace must name its line.
 
 Each runs in processes of its own, one after the other. Prints tables and writes JSON.
 """
@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "bench"
-CORE = ("base", "format", "recording", "reading", "replay", "folding", "bounding")
+CORE = ("base", "format", "recording", "reading", "replay", "compaction", "bounding")
 MIB = 1 << 20
 BOUND = 256 * MIB
 

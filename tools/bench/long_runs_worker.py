@@ -35,7 +35,7 @@ def memory(name: str = "RssAnon") -> int:
 def taken(path: Path) -> int:
     """Bytes of all files of a recording."""
     total = 0
-    for suffix in ("", ".spool", ".folding"):
+    for suffix in ("", ".spool", ".compaction"):
         with contextlib.suppress(FileNotFoundError):
             found = os.stat(f"{path}{suffix}")
             total += max(found.st_size, 512 * found.st_blocks)
@@ -109,7 +109,7 @@ def verdict(path: Path) -> None:
         json.dumps({
             "leaks": [{"line": leak.line.line, "blocks": leak.blocks} for leak in trace.leaks().leaks],
             "events_in_all": trace._recorded.end_seq,
-            "folded_until": integrity.folded_until,
+            "compacted_until": integrity.compacted_until,
             "lost": integrity.lost,
             "bound_exceeded": integrity.bound_exceeded,
             "bytes": path.stat().st_size,

@@ -19,7 +19,7 @@ import torch
 from replay import build_generator, make_trace
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace._replay import LaneOptions
+from pytorch_alloctrace._replay import SimulationOptions
 from pytorch_alloctrace.analysis.what_if.model import Model
 from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE, parse_setting
 from pytorch_alloctrace.reading.recorded import RecordedTrace
@@ -66,19 +66,19 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
 
 
 def speed(events: int) -> dict[str, Any]:
-    """Of eight lanes over a made-up trace (see replay.py): the time that passes, and requests per second of a processor
-    and lane."""
+    """Return, for eight simulations over a made-up trace (see replay.py), the time that passes, and requests per second
+    of a processor and simulation."""
     path, _ = make_trace(build_generator(), events)
     trace = RecordedTrace(path)
     device = Model(trace).device
-    wanted = [LaneOptions(parse_setting(text).json, order="lowest") for text in (SENSIBLE * 2)[:LANES]]
+    wanted = [SimulationOptions(parse_setting(text).json, order="lowest") for text in (SENSIBLE * 2)[:LANES]]
     begin, used = time.perf_counter(), time.process_time()
     found = trace.predicted(wanted, device=device)
     seconds, processor = time.perf_counter() - begin, time.process_time() - used
     return {
         "events": trace.integrity.events,
         "requests": found.requests,
-        "lanes": len(wanted),
+        "simulations": len(wanted),
         "wall_s": seconds,
         "cpu_s": processor,
         "requests_per_cpu_second_and_lane": int(found.requests * len(wanted) / processor),

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../base/thread.h"
-#include "../folding/folded_file.h"
+#include "../compaction/folded_file.h"
 
 namespace alloctrace {
 namespace {
@@ -35,7 +35,7 @@ std::uint64_t share(std::uint64_t bytes, double of) {
 
 TraceBound::TraceBound(const BoundOptions& options)
     : options_(options),
-      beside_(options.path + ".folding"),
+      beside_(options.path + ".compaction"),
       begin_(options.keep_ns != 0 ? kBeginToKeep : kBegin),
       kept_(options.keep_ns != 0 ? kMostKept : kKept),
       folded_bytes_(kUnknownFold) {
@@ -140,7 +140,7 @@ void TraceBound::fold(std::uint64_t end) {
   source_ = std::make_shared<TraceReader>(options_.path, "", go_on, TraceReader::PathsOfHeader(), end);
   bool keeps_less = false;
   const std::uint64_t until = first_kept(end, keeps_less);
-  if (until <= source_->folded_until()) throw FoldingError("nothing to fold");
+  if (until <= source_->folded_until()) throw FoldingError("nothing to compact");
   FoldedPart part = fold_until(source_, until, options_.nodes_at_begin, go_on);
   const std::uint64_t sums = part.dictionary.size() + part.payload.size() + source_->header_json().size() + 1024;
   {

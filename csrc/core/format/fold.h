@@ -62,9 +62,9 @@ struct FoldSummary {
       summary.keep_ns = fields.varint();
       summary.keeps_less = fields.varint() != 0;
     }
-    if (summary.until != first_sequence) throw DecodeError("a fold up to another event than its block says");
+    if (summary.until != first_sequence) throw DecodeError("a compacted part up to another event than its block says");
     if (summary.events > summary.until || summary.missing > summary.until - summary.events) {
-      throw DecodeError("a fold of more events than there were");
+      throw DecodeError("a compacted part of more events than there were");
     }
     return summary;
   }

@@ -174,7 +174,7 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
     done.events = integrity.recovered;
     done.uncommitted = integrity.uncommitted;
   }
-  unlink((path + ".folding").c_str());  // that it was folding into when it was killed
+  unlink((path + ".compaction").c_str());  // that it was folding into when it was killed
   done.spool = reader.spool_path();
   if (!reader.recorded_path().empty() && !is_same_file(path, reader.recorded_path())) {
     done.recorded_path = reader.recorded_path();

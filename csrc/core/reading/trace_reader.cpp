@@ -203,7 +203,7 @@ void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cu
 void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
   const bool is_misplaced = header.type == BlockType::kFold && !may_have_fold_;
   may_have_fold_ = may_have_fold_ && may_precede_fold(header);
-  if (is_misplaced) throw DecodeError("a fold that is not at the beginning");
+  if (is_misplaced) throw DecodeError("a compacted part that is not at the beginning");
   switch (header.type) {
     case BlockType::kHeader:
       header_json_.assign(payload.begin(), payload.end());

@@ -24,9 +24,10 @@ class FormatError : public std::runtime_error {
 };
 // Of a fold whose sums are of another version than this one replays.
 inline FormatError other_fold_version(const std::string& path, std::uint64_t version) {
-  return FormatError(path + " was folded by another version of pytorch_alloctrace (its fold is of version " +
+  return FormatError(path +
+                     " was compacted by another version of pytorch_alloctrace (its compacted part is of version " +
                      std::to_string(version) + ", this one replays version " + std::to_string(FoldSummary::kVersion) +
-                     "): read it with the version that folded it, or fold the whole trace again");
+                     "): read it with the version that compacted it, or compact the whole trace again");
 }
 class OpenError : public std::runtime_error {
  public:

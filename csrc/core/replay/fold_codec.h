@@ -67,13 +67,13 @@ class FoldReader {
   // Of something that follows, each of which has `least` bytes or more.
   std::size_t count(std::size_t least = 1) {
     const std::uint64_t value = number();
-    if (value > reader_.remaining() / least) throw DecodeError("a fold counts more than it has");
+    if (value > reader_.remaining() / least) throw DecodeError("a compacted part counts more than it has");
     return static_cast<std::size_t>(value);
   }
   // A number below `limit`.
   std::uint64_t below(std::uint64_t limit) {
     const std::uint64_t value = number();
-    if (value >= limit) throw DecodeError("a fold names something that is not there");
+    if (value >= limit) throw DecodeError("a compacted part names something that is not there");
     return value;
   }
   // 0 for one whose definition damage has taken.

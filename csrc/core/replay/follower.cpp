@@ -119,7 +119,7 @@ void Follower::take_fold(const BlockHeader& header, const Bytes& payload) {
   };
   if (seen_.devices.size() > folded.devices().size() ||
       !std::equal(seen_.devices.begin(), seen_.devices.end(), folded.devices().begin(), is_same)) {
-    throw DecodeError("a fold of other devices than were there");
+    throw DecodeError("a compacted part of other devices than were there");
   }
   replay_ = std::move(folded);
   seen_.missing_events += summary.missing;

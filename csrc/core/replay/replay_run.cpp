@@ -59,7 +59,7 @@ void ReplayRun::restore_fold(Replay& replay) {
     fold_ = std::make_unique<Fold>(*trace_);
     fold_->restore(replay, evidence_);
   } catch (const DecodeError& error) {
-    throw FormatError(trace_->path() + " begins with sums of folded events that make no sense (" + error.what() +
+    throw FormatError(trace_->path() + " begins with sums of compacted events that are invalid (" + error.what() +
                       "): what comes after them cannot be replayed");
   }
   beginning_.state = replay.packed();
@@ -146,9 +146,9 @@ Replay ReplayRun::folded_state_before(std::uint64_t until) const {
   try {
     if (std::optional<Replay> found = fold_->memory_before(until, end)) return std::move(*found);
   } catch (const DecodeError& error) {
-    throw FormatError(trace_->path() + " has a state in its folded part that makes no sense (" + error.what() + ")");
+    throw FormatError(trace_->path() + " has a state in its compacted part that is invalid (" + error.what() + ")");
   }
-  throw FoldedError("the trace is folded up to event " + std::to_string(trace_->folded_until() - 1) +
+  throw FoldedError("the trace is compacted up to event " + std::to_string(trace_->folded_until() - 1) +
                     ": of what was in memory before that, only the peaks and the end of the last step are left; ask "
                     "for a later position");
 }

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../core/folding/folded_file.h"
+#include "../../core/compaction/folded_file.h"
 #include "../../core/reading/finish_trace.h"
 #include "../../core/reading/trace_reader.h"
 #include "../../core/replay/allocator_rules.h"
@@ -134,9 +134,9 @@ void define_records(py::module_& module) {
       .def_readonly("truncated_bytes", &Integrity::truncated_bytes)
       .def_readonly("recovered", &Integrity::recovered)
       .def_readonly("uncommitted", &Integrity::uncommitted)
-      .def_readonly("folded_events", &Integrity::folded_events)
-      .def_readonly("folded_until", &Integrity::folded_until)
-      .def_readonly("folded_until_ns", &Integrity::folded_until_ns)
+      .def_readonly("compacted_events", &Integrity::folded_events)
+      .def_readonly("compacted_until", &Integrity::folded_until)
+      .def_readonly("compacted_until_ns", &Integrity::folded_until_ns)
       .def_readonly("max_bytes", &Integrity::max_bytes)
       .def_readonly("bound_exceeded", &Integrity::bound_exceeded)
       .def_readonly("keep_ns", &Integrity::keep_ns)
@@ -191,7 +191,7 @@ PYBIND11_MODULE(_replay, module) {
     try {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const FoldedError& error) {
-      const py::object type = py::module_::import("pytorch_alloctrace.errors").attr("FoldedError");
+      const py::object type = py::module_::import("pytorch_alloctrace.errors").attr("CompactedError");
       PyErr_SetString(type.ptr(), error.what());
     }
   });
@@ -247,13 +247,13 @@ PYBIND11_MODULE(_replay, module) {
         return finish_trace(path, spool_path, paths_of_header, force);
       },
       py::arg("path"), py::arg("spool_path") = "", py::arg("force") = false);
-  py::class_<FoldedTrace>(module, "FoldedTrace")
+  py::class_<FoldedTrace>(module, "CompactedTrace")
       .def_readonly("events", &FoldedTrace::events)
       .def_readonly("until", &FoldedTrace::until)
       .def_readonly("bytes_before", &FoldedTrace::bytes_before)
       .def_readonly("bytes_after", &FoldedTrace::bytes_after);
   module.def(
-      "fold_trace",
+      "compact_trace",
       [](const std::shared_ptr<TraceReader>& trace, std::uint64_t until, const std::string& out, bool overwrite,
          std::pair<std::uint64_t, std::uint64_t> nodes_at_begin, const py::object& callback) {
         const Progress progress = with_gil(callback);

@@ -87,7 +87,7 @@ py::dict named_columns(const std::vector<NamedBlock>& blocks) {
   add("device", [](const NamedBlock& row) { return row.device; });
   result["address"] = addresses(blocks, [](const NamedBlock& row) { return row.address; });
   add("requested_bytes", [](const NamedBlock& row) { return row.requested; });
-  add("birth_seq", [](const NamedBlock& row) { return row.birth; });
+  add("alloc_seq", [](const NamedBlock& row) { return row.birth; });
   add("stack_id", [](const NamedBlock& row) { return row.stack; });
   add("name", [](const NamedBlock& row) { return row.name; });
   result["role"] = column<std::int8_t>(blocks, [](const NamedBlock& row) { return row.role; });
@@ -301,8 +301,8 @@ void define_replay(py::module_& module) {
            [](const ReplayRun& run) {
              return integers(run.end().forward_stacks().nodes_made(), [](std::uint64_t nodes) { return nodes; });
            })
-      .def_property_readonly("folded_moments", &ReplayRun::folded_moments)
-      .def_property_readonly("folded_interval_ns", &ReplayRun::folded_interval_ns)
+      .def_property_readonly("compacted_positions", &ReplayRun::folded_moments)
+      .def_property_readonly("compacted_interval_ns", &ReplayRun::folded_interval_ns)
       .def_property_readonly("left_out", &ReplayRun::left_out)
       .def_property_readonly("positions", &ReplayRun::positions)
       .def("bytes_at_positions", &bytes_at_positions, py::arg("devices"))

@@ -67,8 +67,8 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
       column<bool>(blocks, [](const Piece& row) { return row.is_of_backward && row.state != PieceState::kFree; });
   add_of_used("thread", [](const Piece& row) { return row.thread; });
   add_of_used("node_type", [](const Piece& row) { return row.node_type; });
-  add_of_used("birth_seq", [](const Piece& row) { return row.birth; });
-  add_of_used("birth_ns", [](const Piece& row) { return row.birth_ns; });
+  add_of_used("alloc_seq", [](const Piece& row) { return row.birth; });
+  add_of_used("alloc_ns", [](const Piece& row) { return row.birth_ns; });
   add_of_used("age_ns", [now_ns](const Piece& row) { return now_ns - row.birth_ns; });
   result["older"] =
       column<bool>(blocks, [](const Piece& row) { return row.is_older && row.state != PieceState::kFree; });
@@ -111,8 +111,8 @@ py::dict live_columns(const DeviceMemory& device, const Stacks& stacks, const Ro
   flag("backward", [](const Piece& row) { return row.is_of_backward; });
   add("thread", [](const Piece& row) { return row.thread; });
   add("node_type", [](const Piece& row) { return row.node_type; });
-  add("birth_seq", [](const Piece& row) { return row.birth; });
-  add("birth_ns", [](const Piece& row) { return row.birth_ns; });
+  add("alloc_seq", [](const Piece& row) { return row.birth; });
+  add("alloc_ns", [](const Piece& row) { return row.birth_ns; });
   flag("older", [](const Piece& row) { return row.is_older; });
   std::vector<BlockRole> roles;
   roles.reserve(blocks.size());
@@ -126,8 +126,8 @@ py::dict live_columns(const DeviceMemory& device, const Stacks& stacks, const Ro
 py::dict life_columns(const DeviceMemory& device) {
   const std::vector<PieceRow> blocks = allocated_by_birth(device, {});
   py::dict result;
-  result["birth_seq"] = integers(blocks, [](const PieceRow& row) { return row.first; });
-  result["birth_ns"] = integers(blocks, [](const PieceRow& row) { return row.second->birth_ns; });
+  result["alloc_seq"] = integers(blocks, [](const PieceRow& row) { return row.first; });
+  result["alloc_ns"] = integers(blocks, [](const PieceRow& row) { return row.second->birth_ns; });
   result["block_bytes"] = integers(blocks, [](const PieceRow& row) { return row.second->size; });
   result["stack_id"] = integers(blocks, [](const PieceRow& row) { return row.second->stack; });
   result["older"] = column<bool>(blocks, [](const PieceRow& row) { return row.second->is_older; });

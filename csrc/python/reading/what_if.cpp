@@ -49,7 +49,7 @@ std::uint64_t total(const LaneResult& of) {
 
 void define_what_if(py::module_& module) {
   module.attr("NO_LIMIT") = what_if::kNoLimit;
-  py::class_<LaneOptions>(module, "LaneOptions")
+  py::class_<LaneOptions>(module, "SimulationOptions")
       .def(py::init([](const std::string& settings, std::optional<std::uint64_t> capacity,
                        std::optional<std::uint64_t> limit, std::uint64_t total, const std::string& order,
                        std::uint64_t seed, const std::vector<std::uint64_t>& must_serve, bool tries_refused,
@@ -68,13 +68,13 @@ void define_what_if(py::module_& module) {
            py::arg("total") = std::uint64_t{1} << 40, py::arg("order") = "lowest", py::arg("seed") = 0,
            py::arg("must_serve") = std::vector<std::uint64_t>(), py::arg("tries_refused") = true,
            py::arg("keeps_events") = false);
-  py::class_<LaneRefusal>(module, "LaneRefusal")
+  py::class_<LaneRefusal>(module, "SimulationFailure")
       .def_readonly("seq", &LaneRefusal::sequence)
       .def_readonly("requested", &LaneRefusal::requested)
       .def_readonly("needed", &LaneRefusal::needed)
       .def_readonly("reserved", &LaneRefusal::reserved)
       .def_readonly("allocated", &LaneRefusal::allocated);
-  py::class_<LaneResult>(module, "LaneResult")
+  py::class_<LaneResult>(module, "SimulationResult")
       .def_readonly("requests", &LaneResult::requests)
       .def_readonly("peak_used", &LaneResult::peak_used)
       .def_property_readonly("reserved", &total<&ModelTotals::reserved>)
@@ -97,7 +97,7 @@ void define_what_if(py::module_& module) {
       .def_readonly("several_pools", &LaneResult::several_pools)
       .def("events", [](const LaneResult& of) { return event_columns(of.events); });
   py::class_<Prediction>(module, "Prediction")
-      .def_readonly("lanes", &Prediction::lanes)
+      .def_readonly("simulations", &Prediction::lanes)
       .def_readonly("requests", &Prediction::requests)
       .def_readonly("inherited", &Prediction::inherited)
       .def_readonly("inherits_expandable", &Prediction::inherits_expandable);
@@ -109,7 +109,7 @@ void define_what_if(py::module_& module) {
         const py::gil_scoped_release unlocked;
         return what_if::predict(trace, device_type, device_index, {release.first, release.second}, lanes, progress);
       },
-      py::arg("trace"), py::arg("device_type"), py::arg("device_index"), py::arg("release"), py::arg("lanes"),
+      py::arg("trace"), py::arg("device_type"), py::arg("device_index"), py::arg("release"), py::arg("simulations"),
       py::arg("progress") = py::none());
 }
 

@@ -124,7 +124,7 @@ def blocks_with_steps(trace: RecordedTrace, until: int, device: str) -> Table:
     """Return `Replay.blocks` with the column step, that of their birth: missing where that is unknown."""
     blocks = trace.replay.blocks(until, device)
     unknown = (blocks["state"] == INACTIVE) | blocks["older"]
-    return blocks.assign(step=trace.positions.step_of(blocks["birth_seq"], unknown=unknown))
+    return blocks.assign(step=trace.positions.step_of(blocks["alloc_seq"], unknown=unknown))
 
 
 def fragmentation_of(

@@ -1,4 +1,4 @@
-"""Refused requests: what was requested, what was free, and why that was not enough.
+"""Failed allocations: what was requested, what was free, and why that was not enough.
 
 The state is that of the refusal. Before torch gives up, it waits for other streams, returns every segment that is
 wholly free to the driver (of an expandable one every free mapping unit) and asks the driver again. So what is still
@@ -37,7 +37,7 @@ from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import ALLOCATED, INACTIVE, Table
 from ..walk import Visit, Walk
 from .allocator import SettingsHistory
-from .failed_requests import RefusedRequest, find_refused_requests
+from .failed_allocations import FailedAllocation, find_failed_allocations
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
 
 TOO_LARGE = "one request too large"
@@ -61,9 +61,9 @@ SETUP_STEPS = 2
 
 @dataclass(frozen=True, eq=False)
 class OutOfMemory:
-    """One refused request, and why. Bytes are those of blocks, after rounding and splitting, except in `top_sites`."""
+    """A failed allocation and its cause. Bytes are those of blocks, after rounding and splitting, but `top_sites`."""
 
-    request: RefusedRequest
+    request: FailedAllocation
     """The event: seq, time_ns, device, requested, stream, pool, stack_id, outcome, ..."""
     step: int | None
     """The step that it belongs to; None in a trace without steps."""
@@ -216,7 +216,7 @@ def find_ooms(
 ) -> list[OutOfMemory]:
     """See `Trace.ooms`. within: only requests in these events."""
     device = trace.named_device(device)
-    requests = find_refused_requests(trace, device=device, within=within, last=last)
+    requests = find_failed_allocations(trace, device=device, within=within, last=last)
     if not requests:
         return []
     history = SettingsHistory(trace)
@@ -232,15 +232,17 @@ def find_ooms(
 
 
 def visit_last_oom(walk: Walk, trace: RecordedTrace, device: str) -> Visit[OutOfMemory] | None:
-    """Plan to look into the last refused request of a device; None if there is none."""
-    requests = find_refused_requests(trace, device=device, last=1)
+    """Plan to look into the last failed allocation of a device; None if there is none."""
+    requests = find_failed_allocations(trace, device=device, last=1)
     if not requests:
         return None
     [request], history = requests, SettingsHistory(trace)
     return walk.visit(request.seq, lambda: _out_of_memory(trace, request, history)[0])
 
 
-def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: SettingsHistory) -> tuple[OutOfMemory, int]:
+def _out_of_memory(
+    trace: RecordedTrace, request: FailedAllocation, history: SettingsHistory
+) -> tuple[OutOfMemory, int]:
     """And how many blocks there were."""
     device = request.device
     settings = history.before(device, request.seq)
@@ -281,13 +283,13 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
     return found, len(blocks)
 
 
-def _set_up(trace: RecordedTrace, request: RefusedRequest, blocks: Table) -> int | None:
+def _set_up(trace: RecordedTrace, request: FailedAllocation, blocks: Table) -> int | None:
     ends = trace.positions.step_ends
     ends = ends[ends < request.seq]
     if len(ends) < SETUP_STEPS + 1:
         return None
     # What has no birth was there before the recording.
-    is_old = blocks["older"] | (blocks["birth_seq"] <= ends[SETUP_STEPS - 1])
+    is_old = blocks["older"] | (blocks["alloc_seq"] <= ends[SETUP_STEPS - 1])
     return int(blocks["block_bytes"][is_old & (blocks["state"] == ALLOCATED)].sum())
 
 
@@ -312,7 +314,7 @@ def _steps_of(trace: RecordedTrace, live: Table, sites: tuple[SiteBytes, ...]) -
     return len(np.unique(np.ma.compressed(steps)))
 
 
-def _device_memory(trace: RecordedTrace, request: RefusedRequest) -> tuple[int | None, int | None]:
+def _device_memory(trace: RecordedTrace, request: FailedAllocation) -> tuple[int | None, int | None]:
     """Bytes of the device, and of other processes on it: by the last sample before the request that reports them, or,
     as a program may fail before the first, the next one."""
     samples = trace.driver_samples(request.device)

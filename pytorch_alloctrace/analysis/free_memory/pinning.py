@@ -27,7 +27,7 @@ MOSTLY_FREE = 0.5
 """A live block is a pinner if more than this share of its range is free."""
 PINNER_COLUMNS = (
     *("site", "filename", "line", "function", "source", "user", "stack_id", "backward", "address", "block_bytes"),
-    *("requested_bytes", "state", "age_ns", "birth_seq", "step", "stranded_bytes", "alone_bytes", "segment"),
+    *("requested_bytes", "state", "age_ns", "alloc_seq", "step", "stranded_bytes", "alone_bytes", "segment"),
     *("range_bytes", "range_free_bytes", "range_blocks", "stream", "segment_pool_id"),
 )
 LINE_COLUMNS = (
@@ -159,7 +159,7 @@ def pinners(trace: RecordedTrace, found: Pinning, segments: Table, blocks: Table
         stream=segments["stream"][of_segment],
         segment_pool_id=segments["segment_pool_id"][of_segment],
         age_ns=np.ma.array(table["age_ns"], mask=older),
-        birth_seq=np.ma.array(table["birth_seq"], mask=older),
+        alloc_seq=np.ma.array(table["alloc_seq"], mask=older),
         **describe_stacks(trace.stacks, table["stack_id"]).columns,
     )
     order = np.lexsort([table["address"].view(np.uint64), table["block_bytes"], -table["stranded_bytes"]])

@@ -33,7 +33,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
-class Rising:
+class Backlog:
     """A line of which ever more blocks are alive."""
 
     site: int
@@ -45,12 +45,12 @@ class Rising:
     """The event with which that cell begins."""
 
 
-def find_rising(lives: Lives, live: Table | None, function_of: Mapping[int, Hashable]) -> list[Rising]:
+def find_backlogs(lives: Lives, live: Table | None, function_of: Mapping[int, Hashable]) -> list[Backlog]:
     """Return the lines of one device, unordered.
 
     Args:
         lives: The evidence.
-        live: `Replay.lifetimes` before `lifetimes.last_border`; None if that is folded.
+        live: `Replay.lifetimes` before `lifetimes.last_border`; None if that is compacted.
         function_of: The function that each line, by number, is in.
     """
     borders = lives.borders[1:]
@@ -72,7 +72,7 @@ def find_rising(lives: Lives, live: Table | None, function_of: Mapping[int, Hash
         counts = alive.at_borders([site])[begin:]
         # One line of a function may take over what another has made: then their sum does not rise.
         if _rises(counts) and _rises(alive.at_borders(lines.get(function_of.get(site), [site]))[begin:]):
-            found.append(Rising(site, counts, since, int(borders[begin])))
+            found.append(Backlog(site, counts, since, int(borders[begin])))
     return found
 
 
@@ -91,7 +91,7 @@ class _Alive:
 
     def __init__(self, lives: Lives, live: Table) -> None:
         self._lives = lives
-        born = live["birth_seq"]
+        born = live["alloc_seq"]
         counted = (born >= lives.clock.begin) & ~live["older"]
         self._born = born[counted]
         self._of_site = rows_of(lives.numbers.of(live["stack_id"][counted]))

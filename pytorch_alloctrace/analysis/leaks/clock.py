@@ -183,7 +183,7 @@ class Clocks:
         """The last allocation on the device while the function that goes round was running; `end` if none is found
         near it. Once the function has returned, what its locals held is gone."""
         inside = self._trace.stacks.inside(loop.function)
-        first = max(int(loop.begins[-1]) - 1, self._trace.integrity.folded_until, end - _SEARCHED)
+        first = max(int(loop.begins[-1]) - 1, self._trace.integrity.compacted_until, end - _SEARCHED)
         until, length = end, _FIRST_SEARCHED
         while until > first:
             since = max(until - length, first)

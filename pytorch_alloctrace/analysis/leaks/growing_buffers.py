@@ -124,7 +124,7 @@ def growing_leaks(part: PartEvidence, free: int | None) -> list[Leak]:
 
 
 def undecided_buffers(part: PartEvidence) -> list[tuple[int, int]]:
-    """Return, of a run most of which is folded: lines, by a stack of each and the bytes of their largest block, that
+    """Return, of a run most of which is compacted: lines, by a stack of each and the bytes of their largest block, that
     got a larger one than ever before all along, and still have it. They may be buffers; that is not to be seen any
     more."""
     trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
@@ -204,7 +204,7 @@ def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int
         allocated_bytes=total,
         blocks=len(blocks),
         allocated_bytes_at_end=int(
-            blocks["block_bytes"][np.isin(blocks["birth_seq"], part.device.born_at_end.result)].sum()
+            blocks["block_bytes"][np.isin(blocks["alloc_seq"], part.device.born_at_end.result)].sum()
         ),
         blocks_at_onset=len(blocks),
         age=0.0,
@@ -215,7 +215,7 @@ def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int
         units_with_survivors=hits,
         units_judged=judged,
         confidence=confidence,
-        oldest_age=(windows.units - int(windows.units_of(blocks["birth_seq"]).min())) * windows.length_of_unit,
+        oldest_age=(windows.units - int(windows.units_of(blocks["alloc_seq"]).min())) * windows.length_of_unit,
         seconds_per_unit=windows.seconds_per_unit,
         forecast_seconds=None if free is None or rate <= 0 else free / rate * windows.seconds_per_unit,
         sites=tuple(sorted(parts.values(), key=lambda part: -part.allocated_bytes)),
@@ -320,12 +320,12 @@ def _sited(blocks: Table, part: PartEvidence) -> Table:
 def _appended(part: PartEvidence, replacement: _Replacement) -> _Appended | None:
     """How a block came to be, if it was copied from the smaller one that it replaced; else None."""
     there = _sited(part.blocks_at(replacement.birth), part)
-    there = there.take(there["birth_seq"] < replacement.birth)
+    there = there.take(there["alloc_seq"] < replacement.birth)
     last = _replaced(part, replacement, there.take(there["site"] == replacement.site))
     if last is None:
         return None
     grew = replacement.size - last.size
-    new = there["requested_bytes"][there["birth_seq"] > last.birth]
+    new = there["requested_bytes"][there["alloc_seq"] > last.birth]
     return _Appended(grew, int(new[(new % grew == 0) & (new <= _PARTS * grew)].sum()))
 
 
@@ -336,7 +336,7 @@ def _replaced(part: PartEvidence, replacement: _Replacement, of_site: Table) -> 
     there = of_site.take(of_site["requested_bytes"] <= replacement.size)
     addresses = there["address"].tolist()
     sizes = dict(zip(addresses, there["requested_bytes"].tolist(), strict=True))
-    births = dict(zip(addresses, there["birth_seq"].tolist(), strict=True))
+    births = dict(zip(addresses, there["alloc_seq"].tolist(), strict=True))
     span = Range(replacement.birth + 1, min(replacement.until, replacement.birth + _FOLLOWED) + 1)
     for frees in trace.iter_events(span, FREES, chunk=_CHUNK):
         for address in frees["address"][trace.devices_of(frees) == part.device.device].tolist():

@@ -100,7 +100,7 @@ def growing_sites(evidence: DeviceEvidence, top: int) -> tuple[GrowingSite, ...]
     if evidence.at_warmup_end is None:
         return ()
     end = evidence.at_warmup_end.until - 1
-    begun = float(np.interp(end, clock.ends, clock.counts)) if trace.integrity.folded_until else warmup_length(clock)
+    begun = float(np.interp(end, clock.ends, clock.counts)) if trace.integrity.compacted_until else warmup_length(clock)
     before = group_stacks(trace.stacks, evidence.at_warmup_end.result, "line")
     after = group_stacks(trace.stacks, evidence.parts[0].stacks.result, "line")
     lines = evidence.numbers

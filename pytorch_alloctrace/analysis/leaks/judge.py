@@ -28,7 +28,7 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ..evidence import DeviceEvidence, PartEvidence, evidence_of
-from .backlog import find_rising
+from .backlog import find_backlogs
 from .growing_buffers import growing_leaks, undecided_buffers
 from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, room
 from .lifetimes import Lives
@@ -42,8 +42,8 @@ COUNTS = 0.05
 """What grows unexplained counts if it is at least this share of the peak."""
 RECENT = 0.5
 """What was made more than once after this share of the run may go on."""
-LEAST_UNFOLDED = 24
-"""Steps, iterations or parts of the run after a fold in which a growing buffer is told from longer inputs."""
+LEAST_UNCOMPACTED = 24
+"""Steps, iterations or parts of the run after a compact in which a growing buffer is told from longer inputs."""
 BEGINNING = 0.25
 """Of the run: what was born there does not show that anything grows."""
 
@@ -68,7 +68,7 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         unexplained += unclear
     counted = [one for one in unexplained if (one.site.filename, one.site.line) not in _lines(leaks)]
     if sum(one.allocated_bytes for one in counted) < max(COUNTS * held, 1):
-        counted = [one for one in counted if one.folded]
+        counted = [one for one in counted if one.compacted]
     weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in with_holders(evidence, leaks)]
     return LeakVerdict(
         judged=not first.too_short,
@@ -89,14 +89,14 @@ def _judge(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
     judged = judge_lines(lives)
     leaks = maker.of_survivors([one for one in judged if one.fate is Fate.KEPT])
     lines = _lines(leaks)
-    at_border = None if part.at_border.is_folded else part.at_border.result
-    more = [maker.of_rising(one) for one in find_rising(lives, at_border, _functions(trace, lives))]
+    at_border = None if part.at_border.is_compacted else part.at_border.result
+    more = [maker.of_backlog(one) for one in find_backlogs(lives, at_border, _functions(trace, lives))]
     more += growing_leaks(part, free)
     # Too few units are left to tell a buffer from longer inputs.
     buffers: list[Unexplained] = []
-    if part.unfolded is not part.clock and (part.windows is None or part.windows.units < LEAST_UNFOLDED):
+    if part.uncompacted is not part.clock and (part.windows is None or part.windows.units < LEAST_UNCOMPACTED):
         buffers = [
-            Unexplained(Site.of_stack(trace.stacks, stack), stack, held, 1, folded=True)
+            Unexplained(Site.of_stack(trace.stacks, stack), stack, held, 1, compacted=True)
             for stack, held in undecided_buffers(part)
         ]
     for leak in more:

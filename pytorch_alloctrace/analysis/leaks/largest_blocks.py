@@ -71,7 +71,7 @@ class LargestOverRun:
 
 def largest_of(blocks: Table, numbers: SiteNumbers) -> LargestBlocks:
     """Return the largest block of each site. blocks: as `Replay.live` has them."""
-    sites, sizes, births = numbers.of(blocks["stack_id"]), blocks["requested_bytes"], blocks["birth_seq"]
+    sites, sizes, births = numbers.of(blocks["stack_id"]), blocks["requested_bytes"], blocks["alloc_seq"]
     order = np.lexsort((births, sizes, sites))
     of_site, first, counts = np.unique(sites[order], return_index=True, return_counts=True)
     largest = order[first + counts - 1]

@@ -16,7 +16,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site
 
 SURVIVORS = "survivors"
-RISING = "rising"
+BACKLOG = "backlog"
 GROWING = "growing"
 CERTAIN = 0.9
 """A leak with at least this confidence is almost certain."""
@@ -80,7 +80,7 @@ class Leak:
     ever larger ones. Bytes are allocated bytes: a tensor of 4 bytes takes 512 of a CUDA device."""
 
     kind: str
-    """"survivors", "rising" or "growing": which of the three."""
+    """"survivors", "backlog" or "growing": which of the three."""
     device: str
     """Torch's spelling."""
     unit: str
@@ -98,13 +98,13 @@ class Leak:
     allocated_bytes_at_end: int
     """How many of these bytes are still live at the end of the trace."""
     blocks_at_onset: int
-    """Rising: how many blocks were alive then."""
+    """Backlog: how many blocks were alive then."""
     age: float
     """Survivors: from this age on they do not die, in steps, iterations or seconds."""
     reached: int
     """Survivors: how many blocks of the first site have reached it,"""
     died: int
-    """and how many of these died later. Rising: how many that lived long have died."""
+    """and how many of these died later. Backlog: how many that lived long have died."""
     never_died: bool
     """Survivors: no block of the first site has died at any age."""
     onset: float
@@ -196,8 +196,8 @@ class Unexplained:
     """Allocated bytes of its blocks that were born after the beginning and are no longer young."""
     blocks: int
     """Number of these blocks."""
-    folded: bool = False
-    """It may be a buffer that grows: most of what would show that is folded."""
+    compacted: bool = False
+    """It may be a buffer that grows: most of what would show that is compacted."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class LeakReport:
         """Return one row per leak, in the order of `leaks`.
 
         Columns: device; filename, line, function, source of the line to look at; leak_kind ("survivors": blocks that
-        are never freed; "rising": ever more at once, though each is freed; "growing": a buffer replaced by ever larger
+        are never freed; "backlog": ever more at once, though each is freed; "growing": a buffer replaced by ever larger
         ones); bytes_per_unit (allocated bytes), unit ("step", "iteration" of a loop that the stacks show, or "second"),
         confidence (0 to 1); allocated_bytes and blocks (live where it was judged), allocated_bytes_at_end (those still
         live at the end of the trace); minor (True: it costs next to nothing); oldest_age (in units), forecast_seconds

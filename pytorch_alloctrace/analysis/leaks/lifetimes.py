@@ -33,7 +33,7 @@ class Survivors:
     birth: Times
     """In units of the clock."""
     seq: Numbers
-    birth_ns: Numbers
+    alloc_ns: Numbers
     bytes: Numbers
     """Allocated bytes."""
     stack: Numbers
@@ -110,12 +110,12 @@ class Lives:
         """Gather the evidence. live, totals: `Replay.lifetimes` and `Replay.stacks` after the judged event."""
         evidence = trace.replay.long_lives(device)
         live_bytes = int(live["block_bytes"].sum())
-        judged = (live["birth_seq"] >= clock.begin) & ~live["older"]
-        births, stacks = live["birth_seq"][judged], live["stack_id"][judged]
+        judged = (live["alloc_seq"] >= clock.begin) & ~live["older"]
+        births, stacks = live["alloc_seq"][judged], live["stack_id"][judged]
         survivors = Survivors(
             birth=clock.time(births),
             seq=births,
-            birth_ns=live["birth_ns"][judged],
+            alloc_ns=live["alloc_ns"][judged],
             bytes=live["block_bytes"][judged],
             stack=stacks,
             site=numbers.of(stacks),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FoldedError
+from ...errors import CompactedError
 from ...reading.recorded import Held, RecordedTrace
 from ...reading.table import Table
 from .leak import GROWING, SURVIVORS, Holder, Leak
@@ -47,13 +47,13 @@ def with_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak]:
     if not looks or not leaks:
         return list(leaks)
     part_of = {part.clock.judged_at: part for part in evidence.parts}
-    old = {leak.judged_at: part_of[leak.judged_at].lifetimes.result["birth_seq"] for leak in leaks}
+    old = {leak.judged_at: part_of[leak.judged_at].lifetimes.result["alloc_seq"] for leak in leaks}
     holders: dict[int, Holder] = {}
     of_garbage: dict[int, Holder] = {}
     for event in sorted(looks, reverse=True)[:_LOOKS]:
         try:
             live = evidence.parts[0].blocks_at(event - 1)
-        except FoldedError:
+        except CompactedError:
             break  # and what was looked at before is further back
         site = evidence.numbers.of(live["stack_id"])
         step = _step(trace, event)
@@ -89,7 +89,7 @@ def _blocks(
     """Return the addresses of the blocks of a leak among those that were live when the scan was made."""
     is_of_leak = np.isin(site, evidence.numbers.of([one.stack_id for one in leak.sites]))
     if leak.kind == SURVIVORS:  # of the others, blocks are replaced by others of the same line
-        is_of_leak &= np.isin(live["birth_seq"], old)
+        is_of_leak &= np.isin(live["alloc_seq"], old)
     return live["address"][is_of_leak]
 
 

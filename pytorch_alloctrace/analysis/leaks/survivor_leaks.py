@@ -22,9 +22,9 @@ import numpy.typing as npt
 from ... import _replay
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, StackIndex, bytes_by_stack
-from .backlog import Rising
+from .backlog import Backlog
 from .call_paths import CallTree, common_path, line_to_look_at
-from .leak import RISING, SAME_BIRTHS, SURVIVORS, Leak, LeakingSite, certainty
+from .leak import BACKLOG, SAME_BIRTHS, SURVIVORS, Leak, LeakingSite, certainty
 from .lifetimes import Lives
 from .survivors import Judged
 
@@ -82,24 +82,24 @@ class LeakMaker:
                 groups.append(_Group([one], calls))
         return [self._leak(group.lines) for group in groups]
 
-    def of_rising(self, rising: Rising) -> Leak:
+    def of_backlog(self, backlog: Backlog) -> Leak:
         """What keeps more and more blocks at once."""
         lives, clock = self.lives, self.lives.clock
         survivors = lives.survivors
-        rows = survivors.of_site[rising.site]
+        rows = survivors.of_site[backlog.site]
         total = int(survivors.bytes[rows].sum())
-        seconds = (lives.judged_ns - self.trace.replay.time_before(rising.since_event + 1)) / 1e9
-        length = max(clock.length - rising.since if clock.whole else seconds, 1e-9)
-        added = (int(rising.counts[-1]) - int(rising.counts[0])) / max(int(rising.counts[-1]), 1)
+        seconds = (lives.judged_ns - self.trace.replay.time_before(backlog.since_event + 1)) / 1e9
+        length = max(clock.length - backlog.since if clock.whole else seconds, 1e-9)
+        added = (int(backlog.counts[-1]) - int(backlog.counts[0])) / max(int(backlog.counts[-1]), 1)
         rate = total * added / length
         by_stack = _bytes_by_stack(self.trace.stacks, lives, rows)
         stack = max(by_stack, key=by_stack.__getitem__)
         site = Site.of_stack(self.trace.stacks, stack)
         path, path_share = self._path(CallTree(self.trace.stacks, by_stack), site)
-        picked = np.linspace(0, len(rising.counts) - 1, min(_SAMPLES, len(rising.counts))).round().astype(int)
+        picked = np.linspace(0, len(backlog.counts) - 1, min(_SAMPLES, len(backlog.counts))).round().astype(int)
         each = total / max(len(rows), 1)
         return Leak(
-            kind=RISING,
+            kind=BACKLOG,
             device=lives.device,
             unit=clock.unit,
             judged_at=clock.judged_at,
@@ -107,12 +107,12 @@ class LeakMaker:
             allocated_bytes=total,
             blocks=len(rows),
             allocated_bytes_at_end=self._bytes_at_end(rows),
-            blocks_at_onset=int(rising.counts[0]),
+            blocks_at_onset=int(backlog.counts[0]),
             age=0.0,
             reached=0,
-            died=int(lives.deaths.blocks[lives.deaths.of_site[rising.site]].sum()),
+            died=int(lives.deaths.blocks[lives.deaths.of_site[backlog.site]].sum()),
             never_died=False,
-            onset=clock.first + rising.since,
+            onset=clock.first + backlog.since,
             units_with_survivors=0,
             units_judged=int(clock.length),
             confidence=RISING_CONFIDENCE * certainty(self.trace, clock.whole),
@@ -123,7 +123,7 @@ class LeakMaker:
             line=site,
             path=path,
             path_share=path_share,
-            allocated_bytes_over_run=tuple((rising.counts[picked] * each).astype(np.int64).tolist()),
+            allocated_bytes_over_run=tuple((backlog.counts[picked] * each).astype(np.int64).tolist()),
         )
 
     def _leak(self, group: list[Judged]) -> Leak:
@@ -131,7 +131,7 @@ class LeakMaker:
         survivors = lives.survivors
         rows = np.concatenate([one.rows for one in group])
         total = int(survivors.bytes[rows].sum())
-        length = self._length(first.onset, first.last, int(survivors.birth_ns[first.rows].min()))
+        length = self._length(first.onset, first.last, int(survivors.alloc_ns[first.rows].min()))
         rate = float(total / length)
         by_stack = _bytes_by_stack(self.trace.stacks, lives, rows)
         sites = self._sites(group, length)

@@ -45,7 +45,7 @@ class Windows:
     births: npt.NDArray[np.int64]
     """The same, warm-up included."""
     before: int = 0
-    """Units that came before all these, in a part of the run that is folded."""
+    """Units that came before all these, in a part of the run that is compacted."""
 
     @classmethod
     def of(cls, trace: RecordedTrace, clock: Clock) -> Windows:
@@ -109,8 +109,8 @@ class Windows:
 
 def warmup_end(trace: RecordedTrace, clock: Clock) -> int:
     """Return the event with which the warm-up ends."""
-    # What was live then is not known where the trace is folded further.
-    return max(int(np.interp(warmup_length(clock), clock.counts, clock.ends)), trace.integrity.folded_until - 1)
+    # What was live then is not known where the trace is compacted further.
+    return max(int(np.interp(warmup_length(clock), clock.counts, clock.ends)), trace.integrity.compacted_until - 1)
 
 
 def warmup_length(clock: Clock) -> float:

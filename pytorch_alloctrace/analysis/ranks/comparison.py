@@ -1,6 +1,6 @@
 """The verdict on all ranks of a run: which of them differ from the others, in which line, since which step.
 
-What counts as different, and since when, is decided in `outliers`. A leak or a refused request that more than
+What counts as different, and since when, is decided in `outliers`. A leak or a failed allocation that more than
 half of the ranks have is one of the run, and said once; else the ranks that have it differ by it.
 """
 
@@ -236,7 +236,7 @@ class _Comparing:
     # Findings
 
     def _events(self) -> tuple[list[RankFinding], list[RankFinding]]:
-        """Leaks and refused requests: those that most ranks have, and those by which ranks differ."""
+        """Leaks and failed allocations: those that most ranks have, and those by which ranks differ."""
         leaks: dict[_Key, list[tuple[RankSummary, RankLeak]]] = {}
         refused: dict[str, list[RankSummary]] = {}
         for summary in self._run.summaries:
@@ -262,7 +262,7 @@ class _Comparing:
         return max((abs(one.distance) for one in self._deviations[summary.path]), default=0.0)
 
     def _differing(self, covered: set[tuple[str, str]]) -> tuple[list[RankFinding], int]:
-        """Ranks whose figures are outliers without a leak or a refused request of their own: together, if it is the
+        """Ranks whose figures are outliers without a leak or a failed allocation of their own: together, if it is the
         same line that makes them so. And how many more there are."""
         open_ones = []
         for summary in self._run.summaries:

@@ -133,7 +133,7 @@ class RankSummary:
     """The recording was not ended in good order. Its last events may have been read from its spool all the same."""
     is_running: bool
     events: int
-    """Readable events, folded ones not included."""
+    """Readable events, compacted ones not included."""
     steps: int
     last_step: int | None
     devices: tuple[DeviceFigures, ...]

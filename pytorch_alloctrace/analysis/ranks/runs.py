@@ -6,7 +6,7 @@ than `MOST_APART` after the one before, is of another run. A rank has one proces
 rank, the process began while the first ran, so it is a child of it; or it began after the first had ended, and is of
 another run.
 
-Of several copies of one recording, such as a trace and what `fold` made of it, the one with the most events stays.
+Of several copies of one recording, such as a trace and what `compact` made of it, the one with the most events stays.
 
 Traces of processes that were told no rank make one run of their own, whenever they were recorded.
 """

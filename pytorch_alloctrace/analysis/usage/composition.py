@@ -165,14 +165,14 @@ def _by_age(trace: RecordedTrace, blocks: Table, until: int) -> Table:
     if len(ends):
         # By order, not by number: a program may count its steps from 0 in each epoch. The event that ends a step
         # belongs to it.
-        born = np.searchsorted(ends, blocks["birth_seq"], side="left")
+        born = np.searchsorted(ends, blocks["alloc_seq"], side="left")
         now = int(np.searchsorted(ends, until - 1, side="left"))
         ages, unit = (now - born).astype(np.float64), "step"
         limits = [0.0, 1.0]
         ratio = 2.0
     else:
         now_ns = trace.time_ns("end" if until >= trace.end_seq else until - 1)
-        ages, unit = (now_ns - blocks["birth_ns"]) / 1e9, "second"
+        ages, unit = (now_ns - blocks["alloc_ns"]) / 1e9, "second"
         limits, ratio = [0.0, _LEAST_SECONDS], 10.0
     ages[blocks["older"]] = 0.0
     while limits[-1] <= ages.max(initial=0.0):

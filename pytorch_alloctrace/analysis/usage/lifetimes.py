@@ -71,8 +71,8 @@ class LastSteps:
     def of_ranges(cls, trace: RecordedTrace, ranges: Sequence[Range]) -> list[LastSteps]:
         """Those of each range, the last range first, until there are as many steps or events as are measured at most.
         If some ranges have whole steps, the others are left out."""
-        folded = trace.integrity.folded_until
-        found = [cls.before(trace, within.end, max(within.first, folded)) for within in reversed(ranges)]
+        compacted = trace.integrity.compacted_until
+        found = [cls.before(trace, within.end, max(within.first, compacted)) for within in reversed(ranges)]
         found = [one for one in found if len(one.step_ends)] or found
         steps = np.cumsum([len(one.step_ends) for one in found])
         events = np.cumsum([one.end - one.first for one in found])

@@ -1,4 +1,4 @@
-"""The sensible settings, each with the smallest card that the run fits on: what a report shows without being asked, and
+"""The sensible settings, each with the smallest GPU that the run fits on: what a report shows without being asked, and
 so within a bound of work."""
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from ...reading.recorded import RecordedTrace
 from .fitting import smallest_cards
-from .model import Card, Model
+from .model import Gpu, Model
 from .prediction import WhatIf, predict_of
 from .settings import SENSIBLE, parse_setting
 
 MOST_EVENTS = 20_000_000
 """Of the traces of which anything is tried, for each device that is: they are read a few times."""
 MOST_WORK = 60_000_000
-"""Requests that are run, all lanes of all devices together: half for the settings, half for the cards. About ten
+"""Requests that are run, all simulations of all devices together: half for the settings, half for the GPUs. About ten
 seconds of a processor."""
 
 
@@ -26,8 +26,8 @@ class Choices:
     """Torch's spelling."""
     found: WhatIf | None
     """As `Trace.what_if` has it, the settings that were not tried left out; None where nothing was tried."""
-    smallest: tuple[tuple[str, Card] | None, ...] = field(repr=False)
-    """For each outcome, the smallest of the common cards from which on it fits on all; None: on none. Empty if it was
+    smallest: tuple[tuple[str, Gpu] | None, ...] = field(repr=False)
+    """For each outcome, the smallest of the common GPUs from which on it fits on all; None: on none. Empty if it was
     not tried."""
     left_out: tuple[str, ...] = ()
     """Sensible settings that were not tried, since the trace is long."""

@@ -6,7 +6,7 @@ between the largest that fails and the one above. What counts as the smallest is
 tried fit, in every order of addresses.
 
 A request that ended the recorded run in out of memory has to be served, too; those that the program survived, and that
-it may make for no other reason than to find out how much there is, are left out, as are those that no card serves.
+it may make for no other reason than to find out how much there is, are left out, as are those that no GPU serves.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._replay import LaneResult
+from ..._replay import SimulationResult
 from ...reading.recorded import RecordedTrace
-from ..free_memory.failed_requests import ENDED, find_refused_requests
-from .model import Card, Check, Model
-from .prediction import Outcome, card_of, outcome
+from ..free_memory.failed_allocations import ENDED, find_failed_allocations
+from .model import Check, Gpu, Model
+from .prediction import Outcome, gpu_of, outcome
 from .settings import AS_RECORDED, Setting, parse_setting
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MARGIN = 0.05
 """What a program should have more than it fits on: it moves by some percent with the addresses that the driver gives,
 which the next run will have others of."""
 GIB = 1 << 30
-CARDS = (
+GPUS = (
     ("24 GB (RTX 4090, L4, A10)", int(21.9 * GIB)),
     ("40 GB (A100)", int(39.4 * GIB)),
     ("48 GB (L40S, A6000)", int(44.3 * GIB)),
@@ -39,10 +39,10 @@ CARDS = (
     ("96 GB (H100 NVL, GH200)", int(93.0 * GIB)),
     ("141 GB (H200)", int(139.7 * GIB)),
 )
-"""Common cards, and the memory that CUDA reports of them: `total_memory` of torch's device properties, "total capacity"
+"""Common GPUs, and the memory that CUDA reports of them: `total_memory` of torch's device properties, "total capacity"
 in its message on out of memory. It is less than the name says, since error correction and the driver keep some of what
-is on the card for themselves; what lies outside torch (`Card.outside`) still has to come off. Of the cards of one entry
-that which has the least, with error correction on, rounded down. These are what users of such cards have reported, not
+is on the GPU for themselves; what lies outside torch (`GPU.outside`) still has to come off. Of the GPUs of one entry
+that which has the least, with error correction on, rounded down. These are what users of such GPUs have reported, not
 measured here; drivers and virtual machines move them by about a percent."""
 TRIED = (AS_RECORDED, "expandable_segments:True")
 """Where no setting is asked for."""
@@ -50,7 +50,7 @@ _UNIT = 2 << 20
 _SIZES = 24
 """That are tried in a scan."""
 _MOST_WORK = 400_000_000
-"""Requests that a scan runs, all lanes together; for traces of many, fewer sizes and orders are tried."""
+"""Requests that a scan runs, all simulations together; for traces of many, fewer sizes and orders are tried."""
 COLUMNS = (
     *("setting", "smallest_bytes", "recommended_bytes", "without_retries_bytes", "peak_active_bytes"),
     *("resolution_bytes", "exceptions_bytes"),
@@ -58,11 +58,11 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class OnCard:
-    """A run on a common card."""
+class OnGpu:
+    """A run on a common GPU."""
 
     name: str
-    """The card."""
+    """The GPU."""
     outcome: Outcome
     """What it comes to there."""
 
@@ -83,8 +83,8 @@ class Fitting:
     """Fewer cannot be enough: the most that was in use at once."""
     exceptions_bytes: tuple[int, ...]
     """Smaller sizes that happen to fit, though others between them and `smallest_bytes` do not."""
-    gpus: tuple[OnCard, ...] = field(repr=False)
-    """What it comes to on common cards, the smallest first."""
+    gpus: tuple[OnGpu, ...] = field(repr=False)
+    """What it comes to on common GPUs, the smallest first."""
 
     @property
     def recommended_bytes(self) -> int:
@@ -133,18 +133,18 @@ def find_fit(
     """See `Trace.fit`."""
     tried = [parse_setting(text) for text in settings or TRIED]
     model = Model(trace, device)
-    card = card_of(model, None, outside)
+    gpu = gpu_of(model, None, outside)
     search = _Search(model)
-    fittings = tuple(_fitting(search, setting, card.outside_bytes) for setting in tried)
+    fittings = tuple(_fitting(search, setting, gpu.outside_bytes) for setting in tried)
     known = outside is not None or model.outside_bytes is not None
-    return Fit(model.device, card.outside_bytes, known, model.check, model.device_bytes, fittings)
+    return Fit(model.device, gpu.outside_bytes, known, model.check, model.device_bytes, fittings)
 
 
 def fits_on(trace: RecordedTrace, memory: int, *, device: str | None = None) -> tuple[Outcome, Check]:
-    """What the run comes to on a card of so many bytes, under its own settings."""
+    """What the run comes to on a GPU of so many bytes, under its own settings."""
     model = Model(trace, device)
-    card = card_of(model, memory, None)
-    [found] = _Search(model).outcomes([(parse_setting(AS_RECORDED), card)])
+    gpu = gpu_of(model, memory, None)
+    [found] = _Search(model).outcomes([(parse_setting(AS_RECORDED), gpu)])
     return found, model.check
 
 
@@ -154,33 +154,33 @@ class _Search:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.orders = model.orders()
-        requests = find_refused_requests(model.trace, device=model.device)
-        self.must_serve = [one.seq for one in requests if one.outcome == ENDED and one.requested_bytes <= CARDS[-1][1]]
+        requests = find_failed_allocations(model.trace, device=model.device)
+        self.must_serve = [one.seq for one in requests if one.outcome == ENDED and one.requested_bytes <= GPUS[-1][1]]
 
-    def run(self, tried: Sequence[tuple[Setting, Card]]) -> list[list[LaneResult]]:
-        """For each setting on a card, a lane an order; one pass."""
-        lanes = self.model.run(
+    def run(self, tried: Sequence[tuple[Setting, Gpu]]) -> list[list[SimulationResult]]:
+        """For each setting on a GPU, a simulation an order; one pass."""
+        simulations = self.model.run(
             [
-                self.model.lane(setting, card, order, must_serve=self.must_serve)
-                for setting, card in tried
+                self.model.simulation(setting, gpu, order, must_serve=self.must_serve)
+                for setting, gpu in tried
                 for order in self.orders
             ]
         )
         count = len(self.orders)
-        return [lanes[at : at + count] for at in range(0, len(lanes), count)]
+        return [simulations[at : at + count] for at in range(0, len(simulations), count)]
 
-    def outcomes(self, tried: Sequence[tuple[Setting, Card]]) -> list[Outcome]:
+    def outcomes(self, tried: Sequence[tuple[Setting, Gpu]]) -> list[Outcome]:
         """What the run comes to with each."""
         found = self.run(tried)
-        return [outcome(self.model, *one, lanes) for one, lanes in zip(tried, found, strict=True)]
+        return [outcome(self.model, *one, simulations) for one, simulations in zip(tried, found, strict=True)]
 
 
 def _fitting(search: _Search, setting: Setting, outside: int) -> Fitting:
     model = search.model
-    [unlimited] = search.run([(setting, Card(None, outside))])
+    [unlimited] = search.run([(setting, Gpu(None, outside))])
     wider = 1 + model.check.deviation
-    active = max(lane.peak_active for lane in unlimited)
-    most = int(max(lane.peak_used for lane in unlimited) * wider)
+    active = max(simulation.peak_active for simulation in unlimited)
+    most = int(max(simulation.peak_used for simulation in unlimited) * wider)
     tried: dict[int, bool] = {_up(most): True}
     below, above = _down(active) - _UNIT, _up(most)
     sizes = max(min(_SIZES, _MOST_WORK // max(model.requests * len(search.orders), 1)), 2)
@@ -188,11 +188,14 @@ def _fitting(search: _Search, setting: Setting, outside: int) -> Fitting:
         if above - below <= _UNIT:
             break
         wanted = sorted({_up(int(size)) for size in np.linspace(below, above, sizes + 2)[1:-1]} - tried.keys())
-        found = search.run([(setting, Card(size + outside, outside)) for size in wanted])
-        tried |= {size: not any(lane.refusal for lane in lanes) for size, lanes in zip(wanted, found, strict=True)}
+        found = search.run([(setting, Gpu(size + outside, outside)) for size in wanted])
+        tried |= {
+            size: not any(simulation.refusal for simulation in simulations)
+            for size, simulations in zip(wanted, found, strict=True)
+        }
         below, above = _edge(tried, below)
     smallest = int(above * wider)
-    outcomes = search.outcomes([(setting, Card(total, outside)) for _, total in CARDS])
+    outcomes = search.outcomes([(setting, Gpu(total, outside)) for _, total in GPUS])
     return Fitting(
         setting,
         smallest + outside,
@@ -200,43 +203,43 @@ def _fitting(search: _Search, setting: Setting, outside: int) -> Fitting:
         most + outside,
         active + outside,
         tuple(size + outside for size, fits in sorted(tried.items()) if fits and size < above),
-        tuple(OnCard(name, found) for (name, _), found in zip(CARDS, outcomes, strict=True)),
+        tuple(OnGpu(name, found) for (name, _), found in zip(GPUS, outcomes, strict=True)),
     )
 
 
-def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> list[tuple[str, Card] | None] | None:
+def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> list[tuple[str, Gpu] | None] | None:
     """For each of these outcomes, the smallest of `CARDS` from which on the run fits on all of them, with as much
     outside torch; None where the largest is not enough. None for all if it took more than `most_runs` runs to say."""
     search = _Search(model)
     requested = model.trace.replay.most_requested(model.device)
-    cards = [[(name, Card(total, one.card.outside_bytes)) for name, total in CARDS] for one in found]
+    gpus = [[(name, Gpu(total, one.gpu.outside_bytes)) for name, total in GPUS] for one in found]
     unclear = [
-        (at, name, card)
+        (at, name, gpu)
         for at, one in enumerate(found)
-        for name, card in cards[at]
-        if not _has_plenty(one, card, search) and (card.capacity_bytes or 0) >= requested
+        for name, gpu in gpus[at]
+        if not _has_plenty(one, gpu, search) and (gpu.capacity_bytes or 0) >= requested
     ]
     if len(unclear) * len(search.orders) > most_runs:
         return None
-    tried = search.outcomes([(found[at].setting, card) for at, _, card in unclear])
+    tried = search.outcomes([(found[at].setting, gpu) for at, _, gpu in unclear])
     fits = {(at, name) for (at, name, _), one in zip(unclear, tried, strict=True) if one.fits}
     smallest = []
     for at, one in enumerate(found):
-        enough: tuple[str, Card] | None = None
-        for name, card in reversed(cards[at]):
-            if not (_has_plenty(one, card, search) or (at, name) in fits):
+        enough: tuple[str, Gpu] | None = None
+        for name, gpu in reversed(gpus[at]):
+            if not (_has_plenty(one, gpu, search) or (at, name) in fits):
                 break
-            enough = name, card
+            enough = name, gpu
         smallest.append(enough)
     return smallest
 
 
-def _has_plenty(one: Outcome, card: Card, search: _Search) -> bool:
-    """Whether a run is never refused anything on this card, since it needs less wherever it was tried. Of a share of
+def _has_plenty(one: Outcome, gpu: Gpu, search: _Search) -> bool:
+    """Whether a run is never refused anything on this GPU, since it needs less wherever it was tried. Of a share of
     the device, that is not said."""
-    serves_all = one.serves_all and (one.card.device_bytes is not None or not search.must_serve)
+    serves_all = one.serves_all and (one.gpu.device_bytes is not None or not search.must_serve)
     has_limit = one.setting.fraction is not None or search.model.trace.kind_counts.get("memory_fraction", 0) > 0
-    return serves_all and not has_limit and one.retries[1] == 0 and (card.device_bytes or 0) >= one.device_used_bytes
+    return serves_all and not has_limit and one.retries[1] == 0 and (gpu.device_bytes or 0) >= one.device_used_bytes
 
 
 def _edge(tried: dict[int, bool], least: int) -> tuple[int, int]:

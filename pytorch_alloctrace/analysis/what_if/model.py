@@ -1,4 +1,4 @@
-"""Runs the model over a trace: what can be modelled, how well it reproduces the recording, and many lanes at once."""
+"""The model of torch's allocator, run over a trace: many simulations at once, checked against the recording."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..._replay import NO_LIMIT, LaneOptions, LaneResult
+from ..._replay import NO_LIMIT, SimulationOptions, SimulationResult
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
 from .settings import Setting
@@ -18,7 +18,7 @@ USUAL_OUTSIDE = 700 << 20
 LEAST_REPRODUCED = 0.9
 """A model that makes fewer of the recorded segment events says nothing about others."""
 _MOST_BLOCKS = 6_000_000
-"""Live blocks of all lanes of a pass: each takes some hundred bytes. What is more is another pass."""
+"""Live blocks of all simulations of a pass: each takes some hundred bytes. What is more is another pass."""
 _TIMELINE_POINTS = 2000
 _FEW = 200_000
 """Requests of a trace that are run under more orders of addresses."""
@@ -63,7 +63,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Card:
+class Gpu:
     """A device to run on. In bytes."""
 
     device_bytes: int | None
@@ -114,26 +114,26 @@ class Model:
         seeds = 6 if self.requests < _FEW else 1
         return [("lowest", 0), ("highest", 0), *(("random", seed) for seed in range(seeds))]
 
-    def lane(
+    def simulation(
         self,
         setting: Setting,
-        card: Card,
+        gpu: Gpu,
         order: tuple[str, int] = ("lowest", 0),
         *,
         must_serve: Sequence[int] | None = None,
         limit: int | None = None,
         keeps_events: bool = False,
-    ) -> LaneOptions:
-        """A run under a setting, on a card. must_serve: of the requests that the recorded run was refused, those that
+    ) -> SimulationOptions:
+        """A run under a setting, on a GPU. must_serve: of the requests that the recorded run was refused, those that
         it has to get, by event; None: all are tried, and none has to be served. limit: bytes that the process may
         reserve (None: as the setting says)."""
-        total = card.device_bytes if card.device_bytes is not None else self.device_bytes or UNLIMITED
+        total = gpu.device_bytes if gpu.device_bytes is not None else self.device_bytes or UNLIMITED
         if setting.fraction is not None:
             limit = NO_LIMIT if setting.fraction == 1 else int(setting.fraction * total)
-        is_tried = must_serve is None and card.device_bytes is not None
-        return LaneOptions(
+        is_tried = must_serve is None and gpu.device_bytes is not None
+        return SimulationOptions(
             setting.for_release(self.trace.torch_release).json,
-            card.capacity_bytes,
+            gpu.capacity_bytes,
             limit,
             total,
             *order,
@@ -142,14 +142,13 @@ class Model:
             keeps_events,
         )
 
-    def run(self, lanes: Sequence[LaneOptions]) -> list[LaneResult]:
-        """What each lane comes to, in one pass, or a few where memory would not do for all; the first one also checks
-        the model."""
+    def run(self, simulations: Sequence[SimulationOptions]) -> list[SimulationResult]:
+        """Run simulations in one pass, or in several if memory is short; the first also checks the model."""
         at_once = max(_MOST_BLOCKS // max(self._live_blocks, 1), 1)
-        passes = [lanes[first : first + at_once] for first in range(0, len(lanes), at_once)]
+        passes = [simulations[first : first + at_once] for first in range(0, len(simulations), at_once)]
         found = self._first_pass(passes.pop(0) if passes else ()) if self._check is None else []
         for some in passes:
-            found += _unambiguous(self.trace.predicted(some, device=self.device).lanes)
+            found += _unambiguous(self.trace.predicted(some, device=self.device).simulations)
         return found
 
     @functools.cached_property
@@ -157,9 +156,9 @@ class Model:
         """About the most there were at once."""
         return int(self.trace.timeline(_TIMELINE_POINTS, self.device)["blocks"].max(initial=0))
 
-    def _first_pass(self, lanes: Sequence[LaneOptions]) -> list[LaneResult]:
-        itself = LaneOptions(order="recorded", total=self.device_bytes or UNLIMITED)
-        found = self.trace.predicted([itself, *lanes], device=self.device)
+    def _first_pass(self, simulations: Sequence[SimulationOptions]) -> list[SimulationResult]:
+        itself = SimulationOptions(order="recorded", total=self.device_bytes or UNLIMITED)
+        found = self.trace.predicted([itself, *simulations], device=self.device)
         if found.inherits_expandable:
             raise NotPredictableError(
                 "beginning",
@@ -167,36 +166,38 @@ class Model:
                 " from its start.",
             )
         self.requests, self.inherited = found.requests, found.inherited
-        self._check = self._checked(_unambiguous(found.lanes)[0])
-        return found.lanes[1:]
+        self._check = self._checked(_unambiguous(found.simulations)[0])
+        return found.simulations[1:]
 
-    def _checked(self, lane: LaneResult) -> Check:
+    def _checked(self, simulation: SimulationResult) -> Check:
         peak = self.trace.replay.peak("reserved", self.device)
         recorded_peak = peak.bytes if peak is not None else 0
-        if lane.refusal is not None:
-            raise _not_reproduced(lane.reproduced, lane.recorded_events)
-        if lane.first_difference is None:
-            return Check(lane.recorded_events, lane.reproduced, lane.blocks, lane.same_blocks, None, 0.0)
-        share = 1 - lane.reproduced / max(lane.recorded_events, 1)
-        off = abs(lane.peak_reserved - recorded_peak) / max(recorded_peak, 1)
+        if simulation.refusal is not None:
+            raise _not_reproduced(simulation.reproduced, simulation.recorded_events)
+        if simulation.first_difference is None:
+            return Check(
+                simulation.recorded_events, simulation.reproduced, simulation.blocks, simulation.same_blocks, None, 0.0
+            )
+        share = 1 - simulation.reproduced / max(simulation.recorded_events, 1)
+        off = abs(simulation.peak_reserved - recorded_peak) / max(recorded_peak, 1)
         if share > 1 - LEAST_REPRODUCED or off > 1 - LEAST_REPRODUCED:
-            raise _not_reproduced(lane.reproduced, lane.recorded_events)
+            raise _not_reproduced(simulation.reproduced, simulation.recorded_events)
         return Check(
-            *(lane.recorded_events, lane.reproduced, lane.blocks, lane.same_blocks),
-            *(lane.first_difference, max(share, off)),
+            *(simulation.recorded_events, simulation.reproduced, simulation.blocks, simulation.same_blocks),
+            *(simulation.first_difference, max(share, off)),
         )
 
 
-def _unambiguous(lanes: list[LaneResult]) -> list[LaneResult]:
-    """The lanes; raises NotPredictableError where one took what torch might not take."""
-    at = [lane.several_pools for lane in lanes if lane.several_pools is not None]
+def _unambiguous(simulations: list[SimulationResult]) -> list[SimulationResult]:
+    """The simulations; raises NotPredictableError where one took what torch might not take."""
+    at = [simulation.several_pools for simulation in simulations if simulation.several_pools is not None]
     if at:
         raise NotPredictableError(
             "pools",
             f"At event {min(at):,} torch would take a block of one of several pools with use_on_oom, and which of them"
             " is not known: try a setting by running the program under it.",
         )
-    return lanes
+    return simulations
 
 
 def _not_reproduced(reproduced: int, recorded: int) -> NotPredictableError:
@@ -235,11 +236,11 @@ def _refuse(trace: RecordedTrace, device: str) -> None:
             f"{device} was not served by torch's caching allocator (the backend cudaMallocAsync, an allocator of the"
             " program's own, or caching switched off): record it with torch's default allocator.",
         )
-    folded = trace.integrity.folded_until
-    if folded:
+    compacted = trace.integrity.compacted_until
+    if compacted:
         raise NotPredictableError(
             "beginning",
-            f"the trace is folded up to event {folded - 1:,}, and the requests before are not in it any more: ask the "
+            f"the trace is compacted up to event {compacted - 1:,} and no longer has the requests before it: use the "
             "whole trace.",
         )
     missing = trace.integrity.lost + trace.integrity.missing_events

@@ -1,4 +1,4 @@
-"""The same run under other settings or on another card: `Trace.what_if`."""
+"""The same run under other settings or on another GPU: `Trace.what_if`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..._replay import LaneRefusal, LaneResult
+from ..._replay import SimulationFailure, SimulationResult
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
-from .model import USUAL_OUTSIDE, Card, Check, Model
+from .model import USUAL_OUTSIDE, Check, Gpu, Model
 from .settings import RECORDED, SENSIBLE, Setting, parse_setting
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Outcome:
 
     setting: Setting
     """What was tried."""
-    card: Card
+    gpu: Gpu
     """On what."""
     peak_reserved_bytes: tuple[int, int]
     """Bytes; up to the request that is refused, if one is."""
@@ -94,7 +94,7 @@ class WhatIf:
 
     device: str
     """Whose requests; torch's spelling."""
-    card: Card
+    gpu: Gpu
     """What it would have run on."""
     check: Check
     """How much of the recording the model reproduces."""
@@ -139,13 +139,13 @@ def predict_of(
     model: Model, tried: Sequence[Setting], *, memory: int | None = None, outside: int | None = None, is_ranked: bool
 ) -> WhatIf:
     """The same of a model. is_ranked: the best of `tried` comes first."""
-    card = card_of(model, memory, outside)
-    first, *others = outcomes(model, [RECORDED, *tried], card)
+    gpu = gpu_of(model, memory, outside)
+    first, *others = outcomes(model, [RECORDED, *tried], gpu)
     if is_ranked:
         others.sort(key=rank)
     return WhatIf(
         model.device,
-        card,
+        gpu,
         model.check,
         outside is not None or model.outside_bytes is not None,
         model.inherited > 0,
@@ -153,12 +153,12 @@ def predict_of(
     )
 
 
-def card_of(model: Model, memory: int | None, outside: int | None) -> Card:
-    """A card of so much memory (None: the recorded one), of which so much is used outside torch (None: as the trace
+def gpu_of(model: Model, memory: int | None, outside: int | None) -> Gpu:
+    """A GPU of so much memory (None: the recorded one), of which so much is used outside torch (None: as the trace
     says, else what is usual)."""
     if outside is None:
         outside = model.outside_bytes
-    return Card(memory if memory is not None else model.device_bytes, USUAL_OUTSIDE if outside is None else outside)
+    return Gpu(memory if memory is not None else model.device_bytes, USUAL_OUTSIDE if outside is None else outside)
 
 
 def rank(outcome: Outcome) -> tuple[bool, int, int, int]:
@@ -166,33 +166,33 @@ def rank(outcome: Outcome) -> tuple[bool, int, int, int]:
     return not outcome.serves_all, outcome.peak_reserved_bytes[1], outcome.retries[1], outcome.driver_calls[1]
 
 
-def outcomes(model: Model, settings: Sequence[Setting], card: Card) -> list[Outcome]:
-    """What each setting comes to on the card; one pass over the trace."""
+def outcomes(model: Model, settings: Sequence[Setting], gpu: Gpu) -> list[Outcome]:
+    """What each setting comes to on the GPU; one pass over the trace."""
     orders = model.orders()
-    results = model.run([model.lane(setting, card, order) for setting in settings for order in orders])
+    results = model.run([model.simulation(setting, gpu, order) for setting in settings for order in orders])
     return [
-        outcome(model, setting, card, results[number * len(orders) : (number + 1) * len(orders)])
+        outcome(model, setting, gpu, results[number * len(orders) : (number + 1) * len(orders)])
         for number, setting in enumerate(settings)
     ]
 
 
-def outcome(model: Model, setting: Setting, card: Card, lanes: Sequence[LaneResult]) -> Outcome:
-    """Of the lanes of one setting, an order of addresses each."""
+def outcome(model: Model, setting: Setting, gpu: Gpu, simulations: Sequence[SimulationResult]) -> Outcome:
+    """Of the simulations of one setting, an order of addresses each."""
     wider = model.check.deviation
-    peaks = [lane.peak_reserved for lane in lanes]
-    refused = [lane.refusal for lane in lanes if lane.refusal is not None]
+    peaks = [simulation.peak_reserved for simulation in simulations]
+    refused = [simulation.refusal for simulation in simulations if simulation.refusal is not None]
     first = min(refused, key=lambda refusal: refusal.seq, default=None)
-    served = set.intersection(*(set(lane.served) for lane in lanes))
-    again = {seq for lane in lanes for seq in lane.refused_again}
+    served = set.intersection(*(set(simulation.served) for simulation in simulations))
+    again = {seq for simulation in simulations for seq in simulation.refused_again}
     most = int(max(peaks) * (1 + wider))
     return Outcome(
         setting=setting,
-        card=card,
+        gpu=gpu,
         peak_reserved_bytes=(int(min(peaks) * (1 - wider)), most),
-        device_used_bytes=max(most, max(lane.peak_used for lane in lanes)) + card.outside_bytes,
-        retries=_range(lane.retries for lane in lanes),
-        driver_calls=_range(lane.taken for lane in lanes),
-        orders=len(lanes),
+        device_used_bytes=max(most, max(simulation.peak_used for simulation in simulations)) + gpu.outside_bytes,
+        retries=_range(simulation.retries for simulation in simulations),
+        driver_calls=_range(simulation.taken for simulation in simulations),
+        orders=len(simulations),
         refused_orders=len(refused),
         refused=None if first is None else _refused(model.trace, first),
         served=tuple(sorted(served)),
@@ -205,7 +205,7 @@ def _range(numbers: Iterable[int]) -> tuple[int, int]:
     return min(found), max(found)
 
 
-def _refused(trace: RecordedTrace, refusal: LaneRefusal) -> Refused:
+def _refused(trace: RecordedTrace, refusal: SimulationFailure) -> Refused:
     [events] = trace.iter_events(Range(refusal.seq, refusal.seq + 1))
     stack = int(events["forward_stack_id"][0] or events["stack_id"][0])
     return Refused(

@@ -155,7 +155,7 @@ def _in_two_events(trace: RecordedTrace, events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _event(row: dict[str, Any], frames: _Frames) -> dict[str, Any]:
-    # Of a refused request the address is what the driver had free.
+    # Of a failed allocation the address is what the driver had free.
     where = "device_free" if row["kind"] == "oom" else "addr"
     return {
         "action": str(row["kind"]),

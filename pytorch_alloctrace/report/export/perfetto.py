@@ -1,5 +1,5 @@
 """The memory of each device over time, as counters of a trace in the JSON that chrome://tracing has defined; steps and
-regions are slices, marks and refused requests instants. Times are microseconds since the recording began."""
+regions are slices, marks and failed allocations instants. Times are microseconds since the recording began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sums of each device over time, and what is drawn with them: steps, marks, regions, segments, refused requests."""
+"""The sums of each device over time, with steps, marks, regions, segments and failed allocations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What the page says: the findings with the sentences of the terminal, leaks with a chart of the births of their
-survivors, refused requests, and the table of sites.
+survivors, failed allocations, and the table of sites.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Births:
             blocks = self._trace.replay.live(judged_at + 1, device)
             blocks = blocks.take(~blocks["older"])
             found = self._known[device, judged_at] = _Live(
-                blocks["birth_seq"],
-                blocks["birth_ns"],
+                blocks["alloc_seq"],
+                blocks["alloc_ns"],
                 blocks["requested_bytes"],
                 rows_of(self._numbers.of(blocks["stack_id"])),
             )
@@ -143,9 +143,9 @@ def _moment(trace: RecordedTrace, summary: Summary, finding: Finding) -> int | N
             continue
         if finding.kind == "oom" and device.refused is not None:
             return device.refused.seq - 1
-        for condition in device.conditions:
-            if condition.kind == finding.kind:
-                return trace.first_event_after_time(trace.begin_ns + round(condition.seconds * 1e9)) - 1
+        for inefficiency in device.inefficiencies:
+            if inefficiency.kind == finding.kind:
+                return trace.first_event_after_time(trace.begin_ns + round(inefficiency.seconds * 1e9)) - 1
     return finding.leak.judged_at if finding.leak is not None else None
 
 
@@ -166,7 +166,7 @@ def _leak(leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, Any]:
 def packed_refusals(
     trace: RecordedTrace, names: SiteNames, stacks: PageStacks, bounds: Bounds
 ) -> tuple[list[dict[str, Any]], int]:
-    """The last refused requests, and how many there were before them."""
+    """The last failed allocations, and how many there were before them."""
     found, advisor = find_ooms(trace, last=bounds.refusals), Advisor(trace)
     made = []
     for one in found:

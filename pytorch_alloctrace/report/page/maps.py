@@ -110,7 +110,7 @@ def packed_holdings(holdings: Holdings, stacks: PageStacks, columns: Columns) ->
 
 
 _SEGMENT = ["address", "total_bytes", "stream", "pool", "is_large", "is_expandable"]
-_BLOCK = ["segment", "address", "block_bytes", "requested_bytes", "state", "stack_id", "birth_seq", "birth_time"]
+_BLOCK = ["segment", "address", "block_bytes", "requested_bytes", "state", "stack_id", "alloc_seq", "birth_time"]
 _STATES = {ALLOCATED: 0, PENDING_FREE: 1, INACTIVE: 2}
 PINNER = 4
 """Added to the state of a block that pins its segment."""
@@ -240,7 +240,7 @@ def _block_rows(
         inside = inside.take(np.argsort(-inside["block_bytes"], kind="stable")[: bounds.block_runs])
     state = np.array([_STATES[number] for number in range(len(_STATES))], np.int64)[inside["state"]]
     is_unknown = (inside["state"] == INACTIVE) | inside["older"]
-    births = inside["birth_ns"] - trace.begin_ns
+    births = inside["alloc_ns"] - trace.begin_ns
     times = np.clip(births, 0, None) * float(TIMES) // max(trace.end_ns - trace.begin_ns, 1)
     if found is not None:
         pinning = found._pinned.blocks["address"][found._pinned.found.holds["row"]]
@@ -254,7 +254,7 @@ def _block_rows(
             "requested_bytes": inside["requested_bytes"],
             "state": state,
             "stack_id": np.where(state == _STATES[INACTIVE], MISSING, inside["stack_id"]),
-            "birth_seq": np.where(inside["older"], MISSING, inside["birth_seq"]),
+            "alloc_seq": np.where(inside["older"], MISSING, inside["alloc_seq"]),
             "birth_time": np.where(is_unknown | (births < 0), MISSING, times),
         }
     )
@@ -309,7 +309,7 @@ def packed_maps(made: Maps, holdings: Holdings, stacks: PageStacks, columns: Col
             "requested": columns.add(blocks["requested_bytes"] - blocks["block_bytes"], differences=False),
             "state": columns.add(blocks["state"], differences=False),
             "frame": columns.add(blocks["stack_id"].map(frames).astype(np.int64)),
-            "birth": columns.add(blocks["birth_seq"]),
+            "birth": columns.add(blocks["alloc_seq"]),
             "birth_time": columns.add(blocks["birth_time"]),
             **_when(blocks, columns),
         },

@@ -75,8 +75,8 @@ class Moment:
 
 
 def choose_moments(trace: RecordedTrace, summary: Summary, devices: Sequence[str], bound: int) -> list[Moment]:
-    """At most `bound` moments, by event: the peaks of each device, the end, refused requests, findings; then marks and
-    regions; then ends of steps; then the highest of each of equal intervals. Within a kind, evenly."""
+    """Return at most `bound` moments, by event: peaks of each device, the end, failed allocations, findings; then marks
+    and regions; then ends of steps; then the highest of each of equal intervals. Within a kind, evenly."""
     found: dict[int, Moment] = {}
 
     def take(order: int, wanted: Iterable[tuple[int, str]]) -> None:
@@ -98,7 +98,7 @@ def choose_moments(trace: RecordedTrace, summary: Summary, devices: Sequence[str
     ]
     take(ALWAYS, ends[-1:])
     take(ALWAYS, _findings(trace, summary))
-    take(ALWAYS, _evenly([(seq - 1, "before a refused request") for seq in trace.refused_requests], bound // 6))
+    take(ALWAYS, _evenly([(seq - 1, "before a failed allocation") for seq in trace.failed_allocations], bound // 6))
     take(NAMED, _evenly(_marks(trace), bound // 4))
     take(STEPS, _evenly(ends, max((bound - len(found)) // 2, 0)))
     take(GRID, _evenly(sorted(set(_highest(trace))), max(bound - len(found), 0)))
@@ -115,11 +115,11 @@ def _peaks(trace: RecordedTrace, devices: Sequence[str]) -> Iterator[tuple[int, 
 
 def _findings(trace: RecordedTrace, summary: Summary) -> Iterator[tuple[int, str]]:
     for device in summary.devices:
-        for condition in device.conditions:
-            seq = trace.first_event_after_time(trace.begin_ns + round(condition.seconds * 1e9)) - 1
-            yield seq, f"finding on {device.device}: {condition.kind}"
+        for inefficiency in device.inefficiencies:
+            seq = trace.first_event_after_time(trace.begin_ns + round(inefficiency.seconds * 1e9)) - 1
+            yield seq, f"finding on {device.device}: {inefficiency.kind}"
         if device.refused is not None:
-            yield device.refused.seq - 1, "before a refused request"
+            yield device.refused.seq - 1, "before a failed allocation"
 
 
 def _marks(trace: RecordedTrace) -> list[tuple[int, str]]:

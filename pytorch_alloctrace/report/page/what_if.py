@@ -1,5 +1,5 @@
 """What the sensible settings would have come to on each device, for the page: what `Trace.what_if` says, and the
-smallest common card. Made when the page is, within a bound of work."""
+smallest common GPU. Made when the page is, within a bound of work."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...analysis.what_if.choices import MOST_WORK, Choices, choices_for, modelled_devices
-from ...analysis.what_if.model import Card
+from ...analysis.what_if.model import Gpu
 from ...analysis.what_if.prediction import Outcome, Refused, WhatIf
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
-from ..what_if import CARDS_ARE_NOMINAL, INHERITED, UNKNOWN, card_in_words, for_torch, outcome_figures
+from ..what_if import GPU_SIZES_ARE_NOMINAL, INHERITED, UNKNOWN, describe_gpu, for_torch, outcome_figures
 from .names import PageStacks
 
 _LONG = "The trace is too long to try settings on it each time that a report is made: the command what-if does."
@@ -47,16 +47,16 @@ def _choices(choices: Choices, stacks: PageStacks, *, is_whole: bool) -> dict[st
         "check": found.check.sentence,
         "is_exact": found.check.is_exact,
         "conditions": _conditions(found, is_whole=is_whole),
-        "outcomes": [_outcome(one, card, stacks) for one, card in zip(found.outcomes, smallest, strict=True)],
-        "cards_tried": bool(choices.smallest),
+        "outcomes": [_outcome(one, gpu, stacks) for one, gpu in zip(found.outcomes, smallest, strict=True)],
+        "gpus_tried": bool(choices.smallest),
         "left_out": list(choices.left_out),
-        "notes": [CARDS_ARE_NOMINAL, "The command fit looks for the smallest memory that is enough.", UNKNOWN],
+        "notes": [GPU_SIZES_ARE_NOMINAL, "The command fit looks for the smallest memory that is enough.", UNKNOWN],
     }
 
 
 def _conditions(found: WhatIf, *, is_whole: bool) -> list[str]:
     """On what settings are tried, and what is not in the trace."""
-    said = [f"Settings are tried on {card_in_words(found.card, is_known=found.outside_is_known)}."]
+    said = [f"Settings are tried on {describe_gpu(found.gpu, is_known=found.outside_is_known)}."]
     if found.inherited:
         said.append(INHERITED)
     if not is_whole:
@@ -64,15 +64,15 @@ def _conditions(found: WhatIf, *, is_whole: bool) -> list[str]:
     return said
 
 
-def _outcome(one: Outcome, card: tuple[str, Card] | None, stacks: PageStacks) -> dict[str, Any]:
+def _outcome(one: Outcome, gpu: tuple[str, Gpu] | None, stacks: PageStacks) -> dict[str, Any]:
     return {
         **outcome_figures(one),
         "refused": None if one.refused is None else _refused(one.refused, stacks),
         "served": len(one.served),
         "refused_again": len(one.refused_again),
         "smallest": None
-        if card is None
-        else {"name": card[0], "memory": card[1].device_bytes, "about": for_torch(card[1])},
+        if gpu is None
+        else {"name": gpu[0], "memory": gpu[1].device_bytes, "about": for_torch(gpu[1])},
     }
 
 

@@ -76,13 +76,13 @@ FoldedTrace fold_trace(const std::shared_ptr<const TraceReader>& trace, std::uin
                        const FoldProgress& progress) {
   if (trace->spool()) {
     throw FoldingError("the end of " + trace->path() +
-                       " is in its spool: it can be folded when its recording has ended; " +
+                       " is in its spool: it can be compacted when its recording has ended; " +
                        "one that was killed is ended by `finish`");
   }
   if (until <= trace->folded_until()) {
     throw FoldingError(trace->folded_until() == 0
-                           ? "there is nothing to fold: no event comes before that position"
-                           : trace->path() + " is folded up to event " + std::to_string(trace->folded_until() - 1) +
+                           ? "there is nothing to compact: no event comes before that position"
+                           : trace->path() + " is compacted up to event " + std::to_string(trace->folded_until() - 1) +
                                  " already: give a later position");
   }
   if (!overwrite) TraceFile::refuse_existing(out);

@@ -26,8 +26,8 @@ class Beginning {
       fold_ = std::make_unique<const Fold>(*trace);
       fold_->restore(replay, evidence);
     } catch (const DecodeError& error) {
-      throw FormatError(trace->path() + " begins with sums of folded events that make no sense (" + error.what() +
-                        "): it cannot be folded further");
+      throw FormatError(trace->path() + " begins with sums of compacted events that are invalid (" + error.what() +
+                        "): it cannot be compacted further");
     }
     checkpoint_.state = replay.packed();
     replay_.emplace(std::move(replay));

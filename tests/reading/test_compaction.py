@@ -1,4 +1,4 @@
-"""Folded traces: what is exact in them is what the whole trace says, and the rest is refused or said to be coarse."""
+"""Compacted traces: exact sums equal those of the whole trace; the rest is refused or labelled coarse."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 import torch
 from command_line import run_command
-from extreme_traces import events, refused_requests, steps_of_many_devices
+from compaction_account import differences
+from extreme_traces import events, failed_allocations, steps_of_many_devices
 from extreme_traces import trace as hostile_trace
-from fold_account import differences
 from format_reader import BLOCK_HEADER
 from hostile_traces import blocks_of, repaired
 from hypothesis import given, settings
@@ -29,7 +29,7 @@ from pytorch_alloctrace.reading.following import Following
 from pytorch_alloctrace.reading.names import KINDS
 
 FOLD = 6
-"""Type of the block that has the fold."""
+"""Type of the block that has the compact."""
 CASES = ("loss_kept_with_its_graph", "plain_training", "sessions_that_come_and_go")
 """Of leak_corpus, on a device with segments. Folds of the CPU's memory: those of the made-up traces below."""
 
@@ -46,28 +46,28 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_exact_is_what_the_whole_trace_says(recorded: Path, tmp_path: Path, name: str) -> None:
     whole = alloctrace.load(recorded / f"{name}.alloctrace")
     previous = Path(whole.path)
-    for share in (0.3, 0.9):  # the second is the first, folded further
+    for share in (0.3, 0.9):  # the second is the first, compacted further
         until = int(whole.integrity.events * share)
-        done = alloctrace.fold(previous, tmp_path / f"{share}.alloctrace", until=until - 1)
-        folded = alloctrace.load(done.trace)
-        assert done.until == until == folded.integrity.folded_until and done.events == until
-        assert folded.integrity.state == "complete" and len(folded.events()) == whole.integrity.events - until
-        assert differences(whole, folded) == []
+        done = alloctrace.compact(previous, tmp_path / f"{share}.alloctrace", until=until - 1)
+        compacted = alloctrace.load(done.trace)
+        assert done.until == until == compacted.integrity.compacted_until and done.events == until
+        assert compacted.integrity.state == "complete" and len(compacted.events()) == whole.integrity.events - until
+        assert differences(whole, compacted) == []
         previous = done.trace
 
 
 def fold_bytes(folder: Path, data: bytes, until: int | str = "end") -> tuple[alloctrace.Trace, alloctrace.Trace]:
-    """Write a trace as whole.alloctrace and fold it as f.alloctrace; return both."""
+    """Write a trace as whole.alloctrace and compact it as f.alloctrace; return both."""
     (folder / "whole.alloctrace").write_bytes(data)
-    done = alloctrace.fold(folder / "whole.alloctrace", folder / "f.alloctrace", until=until)
+    done = alloctrace.compact(folder / "whole.alloctrace", folder / "f.alloctrace", until=until)
     return alloctrace.load(folder / "whole.alloctrace"), alloctrace.load(done.trace)
 
 
 def test_a_range_of_events_that_a_fold_keeps_ends_where_it_is_said_to(tmp_path: Path) -> None:
-    whole, folded = fold_bytes(tmp_path, refused_requests(5))
+    whole, compacted = fold_bytes(tmp_path, failed_allocations(5))
     seqs = whole.events(kinds=["oom"])["seq"].tolist()
     for number, seq in enumerate(seqs, 1):
-        assert folded.events(until=seq, kinds=["oom"])["seq"].tolist() == seqs[:number]
+        assert compacted.events(until=seq, kinds=["oom"])["seq"].tolist() == seqs[:number]
 
 
 def test_who_follows_a_recording_begins_with_its_fold(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_who_follows_a_recording_begins_with_its_fold(tmp_path: Path) -> None:
             kept.append(torch.empty(1000))
     whole = alloctrace.load(tmp_path / "whole.alloctrace")
     assert whole.usage()["stack_id"].gt(0).any()
-    alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=whole.integrity.events // 2)
+    alloctrace.compact(whole.path, tmp_path / "f.alloctrace", until=whole.integrity.events // 2)
     (seen,) = Following(tmp_path / "f.alloctrace").advance().devices
     assert seen.counts.requested == whole.live()["requested_bytes"].sum() > 20 * 4000
     assert seen.counts.peak_allocated == whole.peak().bytes
@@ -90,28 +90,28 @@ def test_blocks_of_more_kinds_than_are_numbered(tmp_path: Path) -> None:
     sizes = 512 * np.tile(np.arange(1, 20_000), 2)
     addresses = 0x7F0000000000 + np.cumsum(sizes) - sizes
     made = events(len(sizes), kind=1, address=addresses, size=sizes, location=1)
-    whole, folded = fold_bytes(tmp_path, hostile_trace(made=np.concatenate([made, events(1, kind=10)])))
-    assert len(folded.blocks()) == len(sizes)
-    pd.testing.assert_frame_equal(whole.blocks(), folded.blocks())
+    whole, compacted = fold_bytes(tmp_path, hostile_trace(made=np.concatenate([made, events(1, kind=10)])))
+    assert len(compacted.blocks()) == len(sizes)
+    pd.testing.assert_frame_equal(whole.blocks(), compacted.blocks())
 
 
 def test_steps_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
-    _, folded = fold_bytes(tmp_path, steps_of_many_devices(70_000))
-    assert len(folded.steps()) < 40_000 and folded._recorded.positions.step_count == 70_000
+    _, compacted = fold_bytes(tmp_path, steps_of_many_devices(70_000))
+    assert len(compacted.steps()) < 40_000 and compacted._recorded.positions.step_count == 70_000
     assert "70,000 steps" in run_analyze(tmp_path, "diagnose", "f.alloctrace", "--device", "cuda:3")
 
 
 def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> None:
     previous = tmp_path / "whole.alloctrace"
-    previous.write_bytes(refused_requests(12))
+    previous.write_bytes(failed_allocations(12))
     whole = alloctrace.load(previous)
-    requests = sorted(whole._recorded.refused_requests)
-    for name, until in (("once", requests[-5]), ("twice", requests[-1])):  # the second folds the fold
-        alloctrace.fold(previous, tmp_path / f"{name}.alloctrace", until=until)
+    requests = sorted(whole._recorded.failed_allocations)
+    for name, until in (("once", requests[-5]), ("twice", requests[-1])):  # the second compacts the compact
+        alloctrace.compact(previous, tmp_path / f"{name}.alloctrace", until=until)
         previous = tmp_path / f"{name}.alloctrace"
-        folded = alloctrace.load(previous)
+        compacted = alloctrace.load(previous)
         expected = next(one for one in whole.ooms() if one.request.seq == until)
-        found = next(one for one in folded.ooms() if one.request.seq == until)
+        found = next(one for one in compacted.ooms() if one.request.seq == until)
         assert (found.verdict, found.allocated_bytes, found.limit_bytes) == (
             expected.verdict,
             expected.allocated_bytes,
@@ -122,26 +122,26 @@ def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> 
         assert "OUT OF MEMORY" in run_analyze(tmp_path, "diagnose", previous.name)
     process = run_command(tmp_path, ["oom", previous.name])
     assert process.returncode == 0
-    assert "10 requests of the folded part ran out of memory" in " ".join(process.stderr.split())
+    assert "10 requests of the compacted part ran out of memory" in " ".join(process.stderr.split())
 
 
 def test_refused_requests_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
-    _, folded = fold_bytes(tmp_path, refused_requests(600))
-    assert len(folded._recorded.refused_requests) == 512
+    _, compacted = fold_bytes(tmp_path, failed_allocations(600))
+    assert len(compacted._recorded.failed_allocations) == 512
     process = run_command(tmp_path, ["oom", "f.alloctrace"])
     assert process.returncode == 0
-    assert "598 requests of the folded part ran out of memory" in " ".join(process.stderr.split())
+    assert "598 requests of the compacted part ran out of memory" in " ".join(process.stderr.split())
 
 
 def place_of_fold(data: bytearray) -> tuple[int, int]:
-    """Where the block with the fold begins and ends."""
+    """Where the block with the compact begins and ends."""
     return next((at, end) for at, end in blocks_of(data) if int.from_bytes(data[at + 12 : at + 14], "little") == FOLD)
 
 
 def test_a_fold_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
     """Not taken for damage."""
-    _, folded = fold_bytes(tmp_path, refused_requests(50), until=60)
-    data = bytearray(Path(folded.path).read_bytes())
+    _, compacted = fold_bytes(tmp_path, failed_allocations(50), until=60)
+    data = bytearray(Path(compacted.path).read_bytes())
     at, end = place_of_fold(data)
     for version in (1, 3):
         data[at + BLOCK_HEADER] = version
@@ -149,8 +149,8 @@ def test_a_fold_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> N
         path = tmp_path / f"{version}.alloctrace"
         path.write_bytes(data)
         other = alloctrace.load(path)
-        assert (other.integrity.state, other.integrity.folded_until) == ("complete", 61)
-        sentence = f"folded by another version of pytorch_alloctrace .its fold is of version {version}, this one"
+        assert (other.integrity.state, other.integrity.compacted_until) == ("complete", 61)
+        sentence = f"by another version of pytorch_alloctrace .its compacted part is of version {version}, this one"
         with pytest.raises(alloctrace.TraceError, match=sentence):
             other.live()
         with pytest.raises(alloctrace.TraceError, match=sentence):
@@ -161,40 +161,40 @@ def test_a_fold_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> N
 def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path) -> None:
     whole = alloctrace.load(recorded / "plain_training.alloctrace")
     until = whole.integrity.events // 2
-    folded = alloctrace.load(alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=until - 1).trace)
+    compacted = alloctrace.load(alloctrace.compact(whole.path, tmp_path / "f.alloctrace", until=until - 1).trace)
     step = int(whole.steps()["step"].iloc[2])
-    peak = folded.peak().seq
+    peak = compacted.peak().seq
     for ask in (
-        lambda: folded.events(since=until // 2),
-        lambda: folded.live(until // 2 if until // 2 != peak else peak - 1),
-        lambda: folded.live(f"step:{step}"),
-        lambda: folded.peak(since=f"step:{step}", until=f"step:{step + 1}"),
-        lambda: folded.usage(since=f"step:{step}"),
+        lambda: compacted.events(since=until // 2),
+        lambda: compacted.live(until // 2 if until // 2 != peak else peak - 1),
+        lambda: compacted.live(f"step:{step}"),
+        lambda: compacted.peak(since=f"step:{step}", until=f"step:{step + 1}"),
+        lambda: compacted.usage(since=f"step:{step}"),
     ):
-        with pytest.raises(alloctrace.FoldedError, match=f"{until - 1:,}|{until - 1}|{until:,}"):
+        with pytest.raises(alloctrace.CompactedError, match=f"{until - 1:,}|{until - 1}|{until:,}"):
             ask()
     for verb in ("diagnose", "leaks", "peak", "sites", "verify", "segments"):
-        assert f"FOLDED  folded up to event {until - 1:,}" in run_analyze(tmp_path, verb, "f.alloctrace")
+        assert f"COMPACTED  compacted up to event {until - 1:,}" in run_analyze(tmp_path, verb, "f.alloctrace")
     assert json.loads(run_analyze(tmp_path, "leaks", "f.alloctrace", "--json")) is not None
     error = run_analyze(tmp_path, "leaks", "f.alloctrace", "--since", f"step:{step}", "--until", "end", status=2)
-    assert error.count("\n") == 1 and "folded" in error
+    assert error.count("\n") == 1 and "compacted" in error
     run_analyze(tmp_path, "what-if", "f.alloctrace", status=2)
 
 
 def test_the_verb_folds_and_refuses(recorded: Path, tmp_path: Path) -> None:
     trace = recorded / "plain_training.alloctrace"
-    said = run_analyze(tmp_path, "fold", str(trace), "--until", "step:20", "-o", "small.alloctrace")
-    assert "are folded into sums" in said
+    said = run_analyze(tmp_path, "compact", str(trace), "--until", "step:20", "-o", "small.alloctrace")
+    assert "are compacted into sums" in said
     for until in ("step:10", "step:20"):
-        again = run_analyze(tmp_path, "fold", "small.alloctrace", "--until", until, "-o", "x.alloctrace", status=2)
-        assert "folded up to event" in again and "already: give a later position" in again
+        again = run_analyze(tmp_path, "compact", "small.alloctrace", "--until", until, "-o", "x.alloctrace", status=2)
+        assert "compacted up to event" in again and "already: give a later position" in again
     assert not (tmp_path / "x.alloctrace").exists()
-    missing = run_analyze(tmp_path, "fold", str(trace), "--until", "step:20", status=2)
+    missing = run_analyze(tmp_path, "compact", str(trace), "--until", "step:20", status=2)
     assert "--output names the smaller trace" in missing
 
 
 def test_damage_before_a_fold_is_not_forgotten(recorded: Path, tmp_path: Path) -> None:
-    """Neither what was lost where it is folded, nor a fold that is damaged itself, becomes an all-clear."""
+    """Neither what was lost where it is compacted, nor a compact that is damaged itself, becomes an all-clear."""
     path = recorded / "loss_kept_with_its_graph.alloctrace"
     data = bytearray(path.read_bytes())
     first = data.index(b"ATBK", data.index(b"ATBK") + 4)
@@ -204,12 +204,15 @@ def test_damage_before_a_fold_is_not_forgotten(recorded: Path, tmp_path: Path) -
         damaged = alloctrace.load(tmp_path / "damaged.alloctrace")
     end = damaged._recorded.end_seq
     assert damaged.integrity.state == "corrupt" and end > 100
-    done = alloctrace.fold(damaged.path, tmp_path / "f.alloctrace", until=end - 10)
+    done = alloctrace.compact(damaged.path, tmp_path / "f.alloctrace", until=end - 10)
     with pytest.warns(alloctrace.IncompleteTraceWarning):
-        folded = alloctrace.load(done.trace)
-    assert (folded.integrity.state, folded.integrity.corrupt_bytes) == ("corrupt", damaged.integrity.corrupt_bytes)
-    # The fold itself.
-    good = alloctrace.fold(path, tmp_path / "good.alloctrace", until=end - 10).trace
+        compacted = alloctrace.load(done.trace)
+    assert (compacted.integrity.state, compacted.integrity.corrupt_bytes) == (
+        "corrupt",
+        damaged.integrity.corrupt_bytes,
+    )
+    # The compact itself.
+    good = alloctrace.compact(path, tmp_path / "good.alloctrace", until=end - 10).trace
     data = bytearray(good.read_bytes())
     data[len(data) // 2] ^= 0xFF
     (tmp_path / "bad.alloctrace").write_bytes(data)
@@ -289,9 +292,9 @@ def test_folding_twice_is_folding_once(
     if second > count:
         return
     whole = alloctrace.load(tmp_path / "whole.alloctrace")
-    alloctrace.fold(whole.path, tmp_path / "1.alloctrace", until=first - 1, overwrite=True)
-    twice = alloctrace.fold(tmp_path / "1.alloctrace", tmp_path / "2.alloctrace", until=second - 1, overwrite=True)
-    once = alloctrace.fold(whole.path, tmp_path / "3.alloctrace", until=second - 1, overwrite=True)
+    alloctrace.compact(whole.path, tmp_path / "1.alloctrace", until=first - 1, overwrite=True)
+    twice = alloctrace.compact(tmp_path / "1.alloctrace", tmp_path / "2.alloctrace", until=second - 1, overwrite=True)
+    once = alloctrace.compact(whole.path, tmp_path / "3.alloctrace", until=second - 1, overwrite=True)
     assert differences(whole, alloctrace.load(once.trace)) == []
     assert differences(whole, alloctrace.load(twice.trace)) == []
 
@@ -300,14 +303,14 @@ def test_folding_twice_is_folding_once(
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_hostile_fold_is_an_error_or_is_read(tmp_path: Path, data: st.DataObject) -> None:
-    """Any byte of a fold may be any other, with a checksum that fits."""
+    """Any byte of a compact may be any other, with a checksum that fits."""
     path = tmp_path / "f.alloctrace"
     if not path.exists():
         rows = [("alloc", number % 30, 100 + number, number % 7) for number in range(60)]
         rows += [("free", number % 30, 1, 0) for number in range(0, 60, 2)]
         rows += [("step", 0, 1, 0), ("segment", 1, 5000, 2), ("segment", 2, 5000, 2), ("oom", 1, 1, 1)]
         count = write_trace(tmp_path / "whole.alloctrace", rows * 4)
-        alloctrace.fold(tmp_path / "whole.alloctrace", path, until=count - 20)
+        alloctrace.compact(tmp_path / "whole.alloctrace", path, until=count - 20)
     content = bytearray(path.read_bytes())
     at, end = place_of_fold(content)
     for _ in range(data.draw(st.integers(1, 4))):

@@ -1,6 +1,6 @@
 """Shows a trace that may be hostile to every face that reads traces, each in a process of its own under limits.
 
-    python every_face.py TRACE[@FACE,FACE...]...
+    python every_output.py TRACE[@FACE,FACE...]...
 
 prints a line of JSON for each trace: the faults that were found, and the most memory and processor time that a face
 took. Without arguments it reads them from standard input, one a line. Imports everything once and forks for each face:
@@ -230,7 +230,7 @@ def _call_api(opened: Any) -> None:
         opened.threads,
         opened.hardware,
         lambda: opened._recorded.held,
-        lambda: opened._recorded.refused_requests,
+        lambda: opened._recorded.failed_allocations,
         lambda: opened._recorded.first_event_after("0.5s"),
     ):
         # Each says that it cannot, or answers.

@@ -11,7 +11,7 @@ from running import has_nvidia_gpu, needs_cuda_build
 from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.free_memory.conditions import find_conditions
+from pytorch_alloctrace.analysis.free_memory.inefficiencies import find_inefficiencies
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.table import Table
 
@@ -35,27 +35,27 @@ def test_planted_inefficiency_is_found_and_put_in_words(traces: Path, name: str)
     findings = trace.diagnose()
     assert [finding.kind for finding in findings][1:] == ([] if name == "healthy" else [name])
     assert all(finding.title and (finding.sentences or finding.kind == "no_leak") for finding in findings)
-    found = find_conditions(trace._recorded, "cuda:0")
+    found = find_inefficiencies(trace._recorded, "cuda:0")
     if name == "healthy":
         assert not found
         return
-    assert [condition.kind for condition in found] == [name]
-    (condition,) = found
+    assert [inefficiency.kind for inefficiency in found] == [name]
+    (inefficiency,) = found
     if name in ("fragmentation", "rounding", "pending"):
-        assert condition.site is not None and condition.site.line == marked_line(PROGRAM, name, "LINE")
-        assert 0 < condition.site_bytes <= condition.bytes
+        assert inefficiency.site is not None and inefficiency.site.line == marked_line(PROGRAM, name, "LINE")
+        assert 0 < inefficiency.site_bytes <= inefficiency.bytes
     blocks = trace.blocks("peak" if name == "rounding" else "end")
     if name == "fragmentation":
-        assert condition.bytes == 20 * 15 * MIB and condition.site_bytes == condition.bytes
+        assert inefficiency.bytes == 20 * 15 * MIB and inefficiency.site_bytes == inefficiency.bytes
     elif name == "cache":
-        assert condition.bytes == 3 * 100 * MIB and condition.figures["is_warmup"] == 1
+        assert inefficiency.bytes == 3 * 100 * MIB and inefficiency.figures["is_warmup"] == 1
     elif name == "rounding":
         live = blocks[blocks["state"] == "active_allocated"]
-        assert condition.bytes == int(live["block_bytes"].sum()) - int(live["requested_bytes"].sum())
+        assert inefficiency.bytes == int(live["block_bytes"].sum()) - int(live["requested_bytes"].sum())
     elif name == "pending":
-        assert condition.bytes == 150 * MIB
+        assert inefficiency.bytes == 150 * MIB
     else:
-        assert condition.of == 200 * MIB and condition.figures["times"] >= 3
+        assert inefficiency.of == 200 * MIB and inefficiency.figures["times"] >= 3
 
 
 def test_an_interval_that_ends_within_a_free_is_no_pending_memory(
@@ -71,7 +71,7 @@ def test_an_interval_that_ends_within_a_free_is_no_pending_memory(
         return table.assign(allocated_bytes=allocated, active_bytes=table["reserved_bytes"])
 
     monkeypatch.setattr(trace, "timeline", within_a_free)
-    assert "pending" not in {condition.kind for condition in find_conditions(trace, "cuda:0")}
+    assert "pending" not in {inefficiency.kind for inefficiency in find_inefficiencies(trace, "cuda:0")}
 
 
 @pytest.mark.parametrize("name", ["pending", "fragmentation"])
@@ -80,11 +80,11 @@ def test_condition_whose_worst_position_is_folded_is_reported_with_or_without_it
     traces: Path, name: str, share: float, tmp_path: Path
 ) -> None:
     whole = alloctrace.load(traces / f"{name}.alloctrace")
-    alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=int(whole.integrity.events * share))
-    folded = alloctrace.load(tmp_path / "f.alloctrace")
-    assert "folded" in str(folded.diagnose()).partition("\n")[0].lower()
+    alloctrace.compact(whole.path, tmp_path / "f.alloctrace", until=int(whole.integrity.events * share))
+    compacted = alloctrace.load(tmp_path / "f.alloctrace")
+    assert "compacted" in str(compacted.diagnose()).partition("\n")[0].lower()
     [before], [after] = (
-        [one for one in trace.diagnose() if one.kind == name and one.device == "cuda:0"] for trace in (whole, folded)
+        [one for one in trace.diagnose() if one.kind == name and one.device == "cuda:0"] for trace in (whole, compacted)
     )
     assert after.bytes >= 0.9 * before.bytes
-    assert after.site == before.site or (after.site is None and "folded into sums" in " ".join(after.sentences))
+    assert after.site == before.site or (after.site is None and "compacted into sums" in " ".join(after.sentences))

@@ -1,6 +1,6 @@
-"""Fuzzing of the faces that read traces: `fuzz_faces.py FOLDER SECONDS FIRST_SEED`.
+"""Fuzzing of the faces that read traces: `fuzz_outputs.py FOLDER SECONDS FIRST_SEED`.
 
-Each seed makes a trace and chooses faces. Traces that bring a face down stay in FOLDER; every_face.py runs all on them.
+Each seed makes a trace and chooses outputs. Traces that crash one stay in FOLDER; every_output.py runs all on them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-import every_face
+import every_output
 import hostile_traces
 
 _CHEAP = 5
@@ -22,8 +22,8 @@ _TRACES_OF_RECORDINGS = 40_000
 
 def chosen_faces(seed: int) -> list[str]:
     dice = random.Random(~seed)
-    costly = every_face.COSTLY if dice.random() < 0.06 else ()
-    return ["api", "verify", *dice.sample(every_face.cheap_faces(), _CHEAP), *costly]
+    costly = every_output.COSTLY if dice.random() < 0.06 else ()
+    return ["api", "verify", *dice.sample(every_output.cheap_faces(), _CHEAP), *costly]
 
 
 @functools.cache
@@ -40,11 +40,11 @@ def write_trace(folder: Path, seed: int) -> Path:
 
 
 def fuzz(folder: Path, seconds: float, first_seed: int) -> None:
-    every_face.prepare()
+    every_output.prepare()
     begin, seed, faults = time.monotonic(), first_seed, []
     while time.monotonic() - begin < seconds:
         path = write_trace(folder, seed)
-        outcome = every_face.show(path, chosen_faces(seed))
+        outcome = every_output.show(path, chosen_faces(seed))
         for fault in outcome.faults:
             faults.append(f"{path.name}: {fault}")
             print(faults[-1], flush=True)

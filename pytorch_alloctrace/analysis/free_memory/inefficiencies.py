@@ -1,4 +1,4 @@
-"""Conditions: what is wrong with a CUDA device's memory besides leaks (`leaks`) and refused requests (`oom`).
+"""Conditions: what is wrong with a CUDA device's memory besides leaks (`leaks`) and failed allocations (`oom`).
 
 Each condition has the bytes that are at stake. It is reported only if these are at least `SHARE` of what the device has
 reserved (of memory outside PyTorch: of the device) and at least `LEAST` bytes: torch takes memory in segments of 2 and
@@ -47,7 +47,7 @@ _POINTS = 2000
 
 
 @dataclass(frozen=True)
-class Condition:
+class Inefficiency:
     """One thing that is wrong. Bytes are those of blocks, after rounding."""
 
     kind: str
@@ -60,7 +60,7 @@ class Condition:
     seconds: float
     """When it was, since the recording began. Of cache: since when it is unused."""
     site: Site | None = None
-    """The line with the largest part in it; None if no line has one, and if the time is in a folded part."""
+    """The line with the largest part in it; None if no line has one, and if the time is in a compacted part."""
     stack_id: int = 0
     site_bytes: int = 0
     """Its part: of fragmentation the bytes that its blocks pin, otherwise of the bytes at stake."""
@@ -69,15 +69,15 @@ class Condition:
     summed). churn: times."""
 
 
-def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
+def find_inefficiencies(trace: RecordedTrace, device: str) -> tuple[Inefficiency, ...]:
     """Return what is wrong with a device, most bytes first; nothing if its allocator reports no segments."""
     walk = Walk(trace)
-    evidence = ConditionEvidence(walk, trace, device)
+    evidence = InefficiencyEvidence(walk, trace, device)
     walk.make()
-    return conditions_of(evidence)
+    return inefficiencies_of(evidence)
 
 
-class ConditionEvidence:
+class InefficiencyEvidence:
     """Evidence for conditions: the timeline, and the memory where it was at its worst."""
 
     def __init__(self, walk: Walk, trace: RecordedTrace, device: str) -> None:
@@ -132,11 +132,11 @@ class ConditionEvidence:
         return self.trace.first_event_after_time(end_ns) - 1
 
 
-def conditions_of(evidence: ConditionEvidence) -> tuple[Condition, ...]:
+def inefficiencies_of(evidence: InefficiencyEvidence) -> tuple[Inefficiency, ...]:
     """Return what is wrong with a device, most bytes first."""
     if not evidence.reports_segments:
         return ()
-    conditions = [
+    inefficiencies = [
         *_rounding(evidence),
         *_fragmentation(evidence),
         *_cache(evidence),
@@ -144,21 +144,21 @@ def conditions_of(evidence: ConditionEvidence) -> tuple[Condition, ...]:
         *_churn(evidence),
         *_outside(evidence),
     ]
-    return tuple(sorted(conditions, key=lambda one: -one.bytes))
+    return tuple(sorted(inefficiencies, key=lambda one: -one.bytes))
 
 
 def _is_notable(amount: int, of: int) -> bool:
     return amount >= LEAST and amount >= SHARE * of
 
 
-def _fragmentation(evidence: ConditionEvidence) -> Iterator[Condition]:
+def _fragmentation(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     if evidence.fragmentation is None:
         return
     trace, device, at = evidence.trace, evidence.device, evidence.fragmentation.until - 1
-    if evidence.fragmentation.is_folded:
+    if evidence.fragmentation.is_compacted:
         if _is_notable(evidence.stranded, evidence.reserved):
             when = _seconds(trace, trace.time_ns(at))
-            yield Condition("fragmentation", device, evidence.stranded, evidence.reserved, when)
+            yield Inefficiency("fragmentation", device, evidence.stranded, evidence.reserved, when)
         return
     worst = evidence.fragmentation.result
     if not _is_notable(worst.stranded_bytes, worst.reserved_bytes):
@@ -167,7 +167,7 @@ def _fragmentation(evidence: ConditionEvidence) -> Iterator[Condition]:
     if first is None:
         return  # all segments are rather full: moving nothing would help
     stack = int(first["stack_id"])
-    yield Condition(
+    yield Inefficiency(
         *("fragmentation", device, worst.stranded_bytes, worst.reserved_bytes, _seconds(trace, trace.time_ns(at))),
         site=Site.of_stack(trace.stacks, stack),
         stack_id=stack,
@@ -176,7 +176,7 @@ def _fragmentation(evidence: ConditionEvidence) -> Iterator[Condition]:
     )
 
 
-def _cache(evidence: ConditionEvidence) -> Iterator[Condition]:
+def _cache(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     lowest, done = evidence.values("releasable_bytes_min"), evidence.done
     unused = max(int(half.min()) if len(half) else 0 for half in (lowest[done >= HALF], lowest[len(lowest) // 2 :]))
     reserved = int(evidence.values("reserved_bytes")[-1])
@@ -185,10 +185,10 @@ def _cache(evidence: ConditionEvidence) -> Iterator[Condition]:
     last_needed = int(np.flatnonzero(lowest < unused).max(initial=0))
     was_warmup = bool(done[last_needed] < QUARTER)
     when = _seconds(evidence.trace, int(evidence.timeline["time_ns"][last_needed]))
-    yield Condition("cache", evidence.device, unused, reserved, when, figures={"is_warmup": int(was_warmup)})
+    yield Inefficiency("cache", evidence.device, unused, reserved, when, figures={"is_warmup": int(was_warmup)})
 
 
-def _rounding(evidence: ConditionEvidence) -> Iterator[Condition]:
+def _rounding(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     if evidence.peak is None:
         return
     held = evidence.peak.result
@@ -203,17 +203,17 @@ def _pending_blocks(trace: RecordedTrace, until: int, device: str) -> Table:
     return blocks.take(blocks["state"] == PENDING_FREE).select("stack_id", "block_bytes")
 
 
-def _pending(evidence: ConditionEvidence) -> Iterator[Condition]:
+def _pending(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     if evidence.pending is None:
         return
     at, reserved = evidence.pending.until - 1, int(evidence.values("reserved_bytes_max").max())
     figures = {"byte_seconds": float(evidence.waiting.mean()) * _seconds(evidence.trace, evidence.trace.end_ns)}
-    if evidence.pending.is_folded:
+    if evidence.pending.is_compacted:
         when = _seconds(evidence.trace, evidence.trace.time_ns(at))
         # The second largest: one interval may end between the two events of an ordinary free.
         most = int(np.sort(evidence.waiting)[-2:].min())
         if _is_notable(most, reserved):
-            yield Condition("pending", evidence.device, most, reserved, when, figures=figures)
+            yield Inefficiency("pending", evidence.device, most, reserved, when, figures=figures)
         return
     blocks = evidence.pending.result
     # In older traces an interval may end between the two events of an ordinary free; and borders are exact to some
@@ -223,7 +223,7 @@ def _pending(evidence: ConditionEvidence) -> Iterator[Condition]:
     yield _by_site(evidence, "pending", blocks["stack_id"], blocks["block_bytes"], at, reserved, figures)
 
 
-def _churn(evidence: ConditionEvidence) -> Iterator[Condition]:
+def _churn(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     half = evidence.done >= HALF
     if not half.any():
         return
@@ -233,10 +233,10 @@ def _churn(evidence: ConditionEvidence) -> Iterator[Condition]:
     taken, reserved = int((highest - np.minimum(lowest, before)).sum()), int(highest.max())
     if reserved >= LEAST and taken >= CHURN * reserved:
         begin = _seconds(evidence.trace, int(evidence.timeline["time_ns"][half][0]))
-        yield Condition("churn", evidence.device, taken, reserved, begin, figures={"times": taken / reserved})
+        yield Inefficiency("churn", evidence.device, taken, reserved, begin, figures={"times": taken / reserved})
 
 
-def _outside(evidence: ConditionEvidence) -> Iterator[Condition]:
+def _outside(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     total = evidence.trace.device_bytes.get(evidence.device)
     outside: Any = evidence.timeline["outside_bytes"]
     if np.ma.getmaskarray(outside).all() or total is None:
@@ -245,25 +245,25 @@ def _outside(evidence: ConditionEvidence) -> Iterator[Condition]:
     most = int(outside[interval])
     if most >= LEAST_OUTSIDE and _is_notable(most, total):
         when = _seconds(evidence.trace, int(evidence.timeline["time_ns"][interval]))
-        yield Condition("outside", evidence.device, most, total, when)
+        yield Inefficiency("outside", evidence.device, most, total, when)
 
 
 def _by_site(
-    evidence: ConditionEvidence,
+    evidence: InefficiencyEvidence,
     kind: str,
     stack_ids: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     at: int,
     of: int,
     figures: dict[str, float] | None = None,
-) -> Condition:
+) -> Inefficiency:
     """Return a condition whose bytes at stake are `sizes`, by stack; its line is the one with the most."""
     trace = evidence.trace
     numbers = SiteNumbers(trace.stacks).of(stack_ids)
     by_line = sums(numbers, sizes, int(numbers.max()) + 1)
     largest = int(by_line.argmax())
     stack = int(stack_ids[numbers == largest][0])
-    return Condition(
+    return Inefficiency(
         *(kind, evidence.device, int(sizes.sum()), of, _seconds(trace, trace.time_ns(at))),
         site=Site.of_stack(trace.stacks, stack),
         stack_id=stack,

@@ -20,7 +20,7 @@ EXPECTED = json.loads((PROGRAMS / "expected.json").read_text())
 KINDS = {"one_leaks": "leak", "all_leak": "leak", "one_peaks": "differs"}
 
 
-@pytest.mark.slow("strangers")
+@pytest.mark.slow("third_party")
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
     expected = EXPECTED[name]

@@ -1,4 +1,4 @@
-"""The refused requests of a trace, and how the program went on after each."""
+"""The failed allocations of a trace, and how the program went on after each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDED, WENT_ON, RETRIED = "ended", "went on", "retried"
 
 
 @dataclass(frozen=True)
-class RefusedRequest:
+class FailedAllocation:
     """A request that the allocator refused. Bytes."""
 
     seq: int
@@ -48,28 +48,28 @@ class RefusedRequest:
     """`stack_id` is that of the forward that caused it: autograd's threads have none."""
     outcome: str = ENDED
     """"ended": nothing more was allocated on the device; "retried": a later request of this size or more was served;
-    "went on": smaller ones were, or, where the request is in a folded part, any."""
+    "went on": smaller ones were, or, where the request is in a compacted part, any."""
     outcome_seq: int | None = None
-    """The event of that allocation, the first one; None: none, or it is in a folded part."""
+    """The event of that allocation, the first one; None: none, or it is in a compacted part."""
     outcome_ns: int | None = None
     """Its time, since 1970-01-01 UTC."""
 
 
-def find_refused_requests(
+def find_failed_allocations(
     trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
-) -> list[RefusedRequest]:
+) -> list[FailedAllocation]:
     """In order; on one device or all, in a range, only the last n of them. Reads the events from the first one on.
 
-    Of those in a folded part only the ones before which the memory is known.
+    Of those in a compacted part only the ones before which the memory is known.
     """
     within = within or Range(0, trace.end_seq)
-    numbers = np.array([*trace.refused_requests], dtype=np.int64)
+    numbers = np.array([*trace.failed_allocations], dtype=np.int64)
     wanted = np.array([seq for seq in numbers[within.has(numbers)] if trace.is_known_at(int(seq) - 1)], dtype=np.int64)
     if not len(wanted):
         return []
-    requests: deque[RefusedRequest] = deque(maxlen=last)
-    folded = trace.integrity.folded_until
-    first = 0 if wanted.min() < folded else int(wanted.min())
+    requests: deque[FailedAllocation] = deque(maxlen=last)
+    compacted = trace.integrity.compacted_until
+    first = 0 if wanted.min() < compacted else int(wanted.min())
     for events in trace.iter_events(Range(first, trace.end_seq), ("oom", "alloc"), chunk=_CHUNK, with_state=False):
         devices = trace.devices_of(events)
         is_oom = events["kind"] == _OOM
@@ -79,10 +79,10 @@ def find_refused_requests(
         requests.extend(_requests(trace, events.take(refused)))
         for name in {request.device for request in requests if request.outcome != RETRIED}:
             _settle(requests, name, events.take(~is_oom & (devices == name)))
-    return [one if one.seq >= folded else _settled_in_fold(trace, one) for one in requests]
+    return [one if one.seq >= compacted else _settled_in_compacted_part(trace, one) for one in requests]
 
 
-def _settled_in_fold(trace: RecordedTrace, request: RefusedRequest) -> RefusedRequest:
+def _settled_in_compacted_part(trace: RecordedTrace, request: FailedAllocation) -> FailedAllocation:
     """What the events after it were is not known, but whether anything was allocated."""
     before, after = (
         int(trace.stack_totals(at, device=request.device)["allocations"].sum()) for at in (request.seq - 1, "end")
@@ -90,14 +90,14 @@ def _settled_in_fold(trace: RecordedTrace, request: RefusedRequest) -> RefusedRe
     return replace(request, outcome=WENT_ON if after > before else ENDED, outcome_seq=None, outcome_ns=None)
 
 
-def _requests(trace: RecordedTrace, events: Table) -> list[RefusedRequest]:
-    caused_by = trace.refused_requests
+def _requests(trace: RecordedTrace, events: Table) -> list[FailedAllocation]:
+    caused_by = trace.failed_allocations
     types = trace.node_types
     requests = []
     for row in events.rows():
         device, stream, pool = trace.locations.row(row["location"])
         requests.append(
-            RefusedRequest(
+            FailedAllocation(
                 seq=row["seq"],
                 time_ns=row["time_ns"],
                 device=device,
@@ -114,8 +114,8 @@ def _requests(trace: RecordedTrace, events: Table) -> list[RefusedRequest]:
     return requests
 
 
-def _settle(requests: deque[RefusedRequest], device: str, served: Table) -> None:
-    """Notes the outcome of the refused requests of a device, as far as these allocations show it."""
+def _settle(requests: deque[FailedAllocation], device: str, served: Table) -> None:
+    """Notes the outcome of the failed allocations of a device, as far as these allocations show it."""
     if not len(served):
         return
     seq: npt.NDArray[np.int64] = served["seq"]

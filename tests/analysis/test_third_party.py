@@ -18,7 +18,7 @@ LEAST_FIRST = 57
 marked line."""
 
 
-@pytest.mark.slow("strangers")
+@pytest.mark.slow("third_party")
 def test_programs_by_strangers(tmp_path: Path) -> None:
     command, traces = [sys.executable, str(ROOT / "tests/corpus/score.py")], str(tmp_path / "traces")
     scores = tmp_path / "scores.json"
