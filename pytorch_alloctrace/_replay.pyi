@@ -192,7 +192,7 @@ class PositionEvent:
     is_said: bool
     """Of a step: the program ended it, not an optimizer."""
     ordinal: int
-    """Of a step: how many of the same kind (said, inferred) came before it. A compact may have left some out."""
+    """Of a step: how many of the same kind (said, inferred) came before it. A compacted part may have left some out."""
 
 class Refusal:
     seq: int
@@ -306,7 +306,7 @@ class Replay:
         """Nanoseconds of an interval of the timeline of the compacted part; 0: nothing is compacted."""
     @property
     def left_out(self) -> int:
-        """Steps, marks and regions that a compact has left out."""
+        """Steps, marks and regions that a compacted part has left out."""
     @property
     def refusals(self) -> list[Refusal]: ...
     @property

@@ -52,7 +52,7 @@ class Oom(TraceCommand):
             asked = sum(len(find_failed_allocations(trace, device=options.device, within=one)) for one in _asked(query))
             if asked > len(found):
                 print(f"The last {len(found)} of {asked} failed allocations: more take too long.", file=sys.stderr)
-        # A compact keeps the first and the last of its failed allocations, and the number of all.
+        # A compacted part keeps the first and the last of its failed allocations, and the number of all.
         known = sum(trace.is_known_at(seq - 1) for seq in trace.failed_allocations)
         unknown = trace.kind_counts.get("oom", 0) - known
         names, advisor = query.names, Advisor(trace)

@@ -1,4 +1,4 @@
-"""Rewriting trace files: ending the trace of a killed recording, and compaction the beginning of a trace into sums."""
+"""Rewriting trace files: ending the trace of a killed recording, and compacting the beginning of a trace into sums."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from pytorch_alloctrace.reading.following import Following
 from pytorch_alloctrace.reading.names import KINDS
 
 FOLD = 6
-"""Type of the block that has the compact."""
+"""Type of the block that has the compacted part."""
 CASES = ("loss_kept_with_its_graph", "plain_training", "sessions_that_come_and_go")
 """Of leak_corpus, on a device with segments. Folds of the CPU's memory: those of the made-up traces below."""
 
@@ -106,7 +106,7 @@ def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> 
     previous.write_bytes(failed_allocations(12))
     whole = alloctrace.load(previous)
     requests = sorted(whole._recorded.failed_allocations)
-    for name, until in (("once", requests[-5]), ("twice", requests[-1])):  # the second compacts the compact
+    for name, until in (("once", requests[-5]), ("twice", requests[-1])):  # the second compacts the compacted part
         alloctrace.compact(previous, tmp_path / f"{name}.alloctrace", until=until)
         previous = tmp_path / f"{name}.alloctrace"
         compacted = alloctrace.load(previous)
@@ -134,7 +134,7 @@ def test_refused_requests_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> 
 
 
 def place_of_fold(data: bytearray) -> tuple[int, int]:
-    """Where the block with the compact begins and ends."""
+    """Where the block with the compacted part begins and ends."""
     return next((at, end) for at, end in blocks_of(data) if int.from_bytes(data[at + 12 : at + 14], "little") == FOLD)
 
 
@@ -194,7 +194,7 @@ def test_the_verb_folds_and_refuses(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_damage_before_a_fold_is_not_forgotten(recorded: Path, tmp_path: Path) -> None:
-    """Neither what was lost where it is compacted, nor a compact that is damaged itself, becomes an all-clear."""
+    """Losses in the compacted part, and damage of the part itself, become no all-clear."""
     path = recorded / "loss_kept_with_its_graph.alloctrace"
     data = bytearray(path.read_bytes())
     first = data.index(b"ATBK", data.index(b"ATBK") + 4)
@@ -211,7 +211,7 @@ def test_damage_before_a_fold_is_not_forgotten(recorded: Path, tmp_path: Path) -
         "corrupt",
         damaged.integrity.corrupt_bytes,
     )
-    # The compact itself.
+    # The compacted part itself.
     good = alloctrace.compact(path, tmp_path / "good.alloctrace", until=end - 10).trace
     data = bytearray(good.read_bytes())
     data[len(data) // 2] ^= 0xFF
@@ -303,7 +303,7 @@ def test_folding_twice_is_folding_once(
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_hostile_fold_is_an_error_or_is_read(tmp_path: Path, data: st.DataObject) -> None:
-    """Any byte of a compact may be any other, with a checksum that fits."""
+    """Any byte of a compacted part may be any other, with a checksum that fits."""
     path = tmp_path / "f.alloctrace"
     if not path.exists():
         rows = [("alloc", number % 30, 100 + number, number % 7) for number in range(60)]

@@ -259,15 +259,17 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
             object_scans.AT_END = 0.0 if number % 8 else 0.5
             alloctrace.enable(f"{number % 4}.alloctrace", overwrite=True)
             alloctrace.disable()
-            if number in (rounds // 3, rounds - 1): sizes.append(resident())
+            sizes.append(resident())
         stop.set()
         for thread in threads: thread.join()
-        print(sizes[1] - sizes[0])
+        # The least of several rounds: the heaps of eight threads hold some MiB more or less in each.
+        third = rounds // 3
+        print(min(sizes[-third:]) - min(sizes[third:-third]))
         """,
         str(rounds),
         timeout=900,
     )
-    assert int(process.stdout) < 16 << 20
+    assert int(process.stdout) < 8 << 20
     for number in range(4):
         trace = alloctrace.load(tmp_path / f"{number}.alloctrace")
         assert trace.integrity.ended and trace.integrity.corrupt_blocks == 0 and trace.integrity.missing_events == 0

@@ -7,7 +7,7 @@ the last of that work: not to the end of the trace, where the program frees what
 survivors (see `survivors`)
     From some age on the blocks of a line do not die any more, and they come again and again.
 
-rising (see `backlog`)
+backlog (see `backlog`)
     Each block of a line dies, but ever more are alive at once.
 
 growing (see `growing_buffers`)
@@ -43,7 +43,7 @@ COUNTS = 0.05
 RECENT = 0.5
 """What was made more than once after this share of the run may go on."""
 LEAST_UNCOMPACTED = 24
-"""Steps, iterations or parts of the run after a compact in which a growing buffer is told from longer inputs."""
+"""Steps, iterations or parts of the run after a compacted part in which a growing buffer is told from longer inputs."""
 BEGINNING = 0.25
 """Of the run: what was born there does not show that anything grows."""
 

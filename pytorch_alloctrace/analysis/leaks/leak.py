@@ -88,7 +88,7 @@ class Leak:
     judged_at: int
     """The event after which it was judged: see `Clock.judged_at`."""
     bytes_per_unit: float
-    """Bytes per unit. Survivors: those below, by the time in which they were born. Rising and growing: what its sites
+    """Bytes per unit. Survivors: those below, by the time in which they were born. Backlog and growing: what its sites
     hold more at the end than at the onset, by the time between."""
     allocated_bytes: int
     """Live at the judged event. Survivors: of blocks born from the onset on that have reached
@@ -136,7 +136,7 @@ class Leak:
     path_share: float
     """The share of the bytes that is allocated under that path."""
     allocated_bytes_over_run: tuple[int, ...] = ()
-    """What its sites hold over the run: survivors, the blocks that are live at the judged event, by birth; rising, all
+    """What its sites hold over the run: survivors, the blocks that are live at the judged event, by birth; backlog, all
     that is alive, at the size of an average block; growing, see `buffers_live`."""
     holder: Holder | None = None
     """What holds its blocks; None if that is not known."""
