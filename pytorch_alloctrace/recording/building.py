@@ -1,8 +1,8 @@
-"""Builds the extension modules: lists for ninja what is compiled from which sources with which options, and runs it.
+"""Build of the extension modules with ninja: which sources are compiled with which options.
 
-Serves two callers that must agree. setup.py loads this file before anything is installed, so it imports the standard
-library alone. And enable() runs it as a program (see loading.py): compiling takes a minute of processor time, threads
-and memory, none of which may come from the process that is about to be observed.
+Has two callers that must agree. setup.py loads this file before anything is installed, so it imports the standard
+library alone. enable() runs it as a program (see loading.py): a compilation takes a minute of processor time, threads
+and memory, which must not come from the process that is about to be observed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 MINIMUM_TORCH = (2, 9)
 MINIMUM_GCC = 11
-"""The first with all of C++20 that is used here."""
+"""First release with every C++20 feature used here."""
 
 # The folders of csrc that the modules are built from. A new file needs no entry here.
 CORE = ("core/base", "core/format", "core/reading", "core/replay", "core/compaction")
-"""Belongs to both modules: a recording that keeps its own trace small reads it. Includes neither torch nor Python."""
+"""Part of both modules: a recording with `max_bytes` reads its own trace. Includes neither torch nor Python."""
 READER = ("core/what_if", "core/writing")
 HOOK = ("core/recording", "core/bounding", "system")
 WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
@@ -38,33 +38,33 @@ CUDA_STAND_INS = "torch/cuda_stand_ins"
 RECORDER = (*CORE, *HOOK, "python/recording", "torch")
 
 MAX_UNIT_LINES = 600
-"""Files are compiled together, as a unit, up to so many lines: headers are then read once. More lines would take less
-processor time in all, and longer to compile again after a change."""
+"""Maximum lines of a unit: files that are compiled together, so that headers are read once.
 
-# The hook, whole: its parts lie in three folders, and its code competes with the program's for the nearest cache. In
-# tools/bench/cuda this takes a sixth off what an allocation costs.
-WHOLE_PROGRAM = ["-flto=auto"]
-# But for what has inline variables of torch's headers: there is to be one of them in the process, and as a part of the
-# whole the compiler makes it the module's own. (torch keeps the settings of its CUDA allocator in one.)
-APART = {"torch/cuda/allocator_settings.cpp"}
-# No vectors made of single fields: those would be written to the stack one by one and read from there in pairs, and the
-# processor waits until what was written has left it. On one machine it added half as much again, without stacks.
-HOOK_CODE = ["-fno-tree-slp-vectorize"]
+A higher limit takes less processor time in all, but makes a build after a change slower."""
 
-MOST_JOBS = 8
-"""A compiler takes up to 1 GB. More of them than this on a large node gain little, and could take the memory from the
-program that waits for them."""
+# Link-time optimisation of the hook, whose parts are in three folders: smaller code leaves the program more of the
+# instruction cache. In tools/bench/cuda an allocation costs a sixth less.
+LTO_OPTIONS = ["-flto=auto"]
+# Not for files with inline variables of torch's headers: the compiler would give the module a copy of its own, while
+# torch keeps the settings of its CUDA allocator in one that must exist once per process.
+NO_LTO_SOURCES = {"torch/cuda/allocator_settings.cpp"}
+# Without this option, fields are written to the stack one by one and read back as vectors, and the read stalls until
+# the writes have retired. On one machine the hook without stacks took half as long again.
+HOOK_OPTIONS = ["-fno-tree-slp-vectorize"]
+
+MAX_COMPILERS = 8
+"""Maximum number of compilers at once. Each takes up to 1 GB, which the waiting program may need."""
 
 
 class BuildError(Exception):
-    """Why nothing could be built: one sentence with the next command."""
+    """Failed build: one sentence with the next command."""
 
 
 class Target(NamedTuple):
-    """What a compiled recorder depends on, apart from its sources.
+    """Everything but its sources that a compiled recorder depends on.
 
-    The compiler is not part of it: its releases make code that fits together, and a machine that has none must find
-    what another made for it (a login node, an earlier layer of an image).
+    The compiler is not part of it: releases of a compiler produce compatible code, and a machine without a compiler
+    must find the recorder that another machine built (a login node, an earlier layer of an image).
     """
 
     torch: str
@@ -73,35 +73,35 @@ class Target(NamedTuple):
     cxx11_abi: bool
     python: str
     abi: str
-    """With the processor's architecture: "cpython-311-x86_64-linux-gnu"."""
+    """Tag with the processor's architecture: "cpython-311-x86_64-linux-gnu"."""
     libc: str
-    """A home folder may be shared by machines with different C libraries."""
+    """C library and its version: machines with different ones may share a home folder."""
 
 
 class Group(NamedTuple):
     """Sources that are compiled with the same options."""
 
     sources: list[str]
-    """Relative to csrc."""
+    """Paths relative to csrc."""
     options: list[str]
     made_for: str = ""
-    """Which release of other projects' headers the objects are compiled with."""
+    """Release of the third-party headers that the objects are compiled with."""
 
 
 class Module(NamedTuple):
-    """An extension module, and how it is built."""
+    """Extension module and how it is built."""
 
     groups: list[Group]
     link_options: list[str]
 
 
 def python_abi() -> str:
-    """The tag of modules that this interpreter loads, without loading the interpreter's build settings."""
+    """Return the tag of modules that this interpreter loads, without loading its build settings."""
     return importlib.machinery.EXTENSION_SUFFIXES[0].removeprefix(".").removesuffix(".so")
 
 
 def target_of(torch: Any) -> Target:
-    """The target for this interpreter and an imported torch."""
+    """Return the target for this interpreter and an imported torch."""
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, ValueError, OSError):  # another C library
@@ -122,18 +122,18 @@ def is_too_old(torch_version: str) -> bool:
 
 
 def sources(csrc: Path, *folders: str) -> list[str]:
-    """Return the files of these folders of csrc, relative to it, without those of the folders in them."""
+    """Return the source files of these folders of csrc, relative to it, without those of subfolders."""
     return [f"{folder}/{path.name}" for folder in folders for path in sorted((csrc / folder).glob("*.cpp"))]
 
 
 def recorder_files(csrc: Path) -> list[Path]:
-    """All that the recorder is built from, for any torch."""
-    found = {path for folder in RECORDER for path in (csrc / folder).rglob("*") if path.suffix in (".cpp", ".h", "")}
-    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+    """Return all files that the recorder is built from, for any torch."""
+    paths = {path for folder in RECORDER for path in (csrc / folder).rglob("*") if path.suffix in (".cpp", ".h", "")}
+    return sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
 
 
 def recorder_key(target: Target, csrc: Path) -> str:
-    """The name under which a recorder is kept. Anything else that would make another binary changes it."""
+    """Return the name of a recorder in the cache. It changes with everything that changes the binary."""
     digest = hashlib.sha256(repr(target).encode())
     for path in [*recorder_files(csrc), Path(__file__)]:
         content = path.read_bytes()
@@ -154,9 +154,9 @@ def reader(csrc: Path, pybind11_include: str) -> Module:
 
 
 def recorder(csrc: Path, target: Target, torch_folder: Path, packages: list[str]) -> Module:
-    """packages: folders where installed packages are, among them those of CUDA."""
+    """Return the recorder module. `packages`: folders with installed packages, among them those of CUDA."""
     include = torch_folder / "include"
-    # Only torch's copy of pybind11: its headers include pybind11 too, and two versions must not meet in one file.
+    # Only torch's copy of pybind11: torch's headers include it, and two versions do not compile in one file.
     includes = [str(include), str(include / "torch" / "csrc" / "api" / "include"), sysconfig.get_path("include")]
     if not (include / "torch" / "csrc").is_dir():
         raise BuildError(
@@ -167,59 +167,65 @@ def recorder(csrc: Path, target: Target, torch_folder: Path, packages: list[str]
     if target.cuda is not None:
         includes += _cuda_includes(target.cuda, packages, csrc)
         libraries += ["c10_cuda", "torch_cuda"]
-    whole_program = WHOLE_PROGRAM if _links_whole_programs() else []
-    # The new one is the default.
+    lto_options = LTO_OPTIONS if _supports_lto() else []
+    # The new ABI is the compiler's default.
     abi = [] if target.cxx11_abi else ["-D_GLIBCXX_USE_CXX11_ABI=0"]
     with_torch = sources(csrc, "torch", WITHOUT_CUDA if target.cuda is None else WITH_CUDA, "python/recording")
-    options = [*_options(*includes), *abi, *HOOK_CODE]
+    options = [*_options(*includes), *abi, *HOOK_OPTIONS]
     return Module(
         groups=[
-            Group([source for source in with_torch if source not in APART], [*options, *whole_program], repr(target)),
-            Group([source for source in with_torch if source in APART], options, repr(target)),
-            Group(sources(csrc, *HOOK), [*_options(), *abi, *HOOK_CODE, *whole_program]),
+            Group(
+                [source for source in with_torch if source not in NO_LTO_SOURCES],
+                [*options, *lto_options],
+                repr(target),
+            ),
+            Group([source for source in with_torch if source in NO_LTO_SOURCES], options, repr(target)),
+            Group(sources(csrc, *HOOK), [*_options(), *abi, *HOOK_OPTIONS, *lto_options]),
             Group(sources(csrc, *CORE), [*_options(), *abi]),
         ],
         link_options=[
-            *("-shared", "-O2", *whole_program, f"-L{torch_folder / 'lib'}"),
+            *("-shared", "-O2", *lto_options, f"-L{torch_folder / 'lib'}"),
             *(f"-l{name}" for name in libraries),
         ],
     )
 
 
 def _options(*system_includes: str) -> list[str]:
-    # As Python's own extension modules are compiled: NDEBUG and -fwrapv concern its headers, and torch's.
+    # NDEBUG and -fwrapv as in Python's own extension modules: they change its headers, and torch's.
     options = ["-std=c++20", "-O2", "-g0", "-fPIC", "-DNDEBUG", "-fwrapv", "-fvisibility=hidden"]
     if os.environ.get("ALLOCTRACE_WERROR") == "1":
         options += ["-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage"]
-    # -isystem, not -I: warnings in the headers of others are not ours to mend.
+    # -isystem, not -I: third-party headers would fail the build under -Werror.
     return [*options, *(word for folder in system_includes for word in ("-isystem", folder))]
 
 
 def _cuda_includes(cuda: str, packages: list[str], csrc: Path) -> list[str]:
-    """Folders of CUDA's headers: those of the pip packages that torch brings, else those of a toolkit.
+    """Return the folders of CUDA's headers: of the pip packages that torch brings, else of a toolkit.
 
-    The packages that torch brings leave out crt/ and nv/target. These headers say nothing to a host compiler, and
-    csrc/torch/cuda_stand_ins stands in for them. It comes last: a real one is used where there is one.
+    The pip packages lack crt/ and nv/target, which mean nothing to a host compiler. csrc/torch/cuda_stand_ins stands in
+    for them. It comes last, so that a real header has precedence.
     """
     folders = [Path(folder) for folder in packages if folder]
     pip_folders = [folder / "nvidia" / f"cu{cuda.split('.')[0]}" / "include" for folder in folders]
-    # Up to CUDA 12 each library had a folder of its own.
-    pip_folders += [found for folder in folders for found in sorted(folder.glob("nvidia/*/include"))]
+    # Up to CUDA 12, each library has a separate folder.
+    pip_folders += [
+        include_folders for folder in folders for include_folders in sorted(folder.glob("nvidia/*/include"))
+    ]
     toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     candidates = [*pip_folders, *(Path(toolkit).absolute() / "include" for toolkit in toolkits if toolkit)]
-    found = [str(folder) for folder in candidates if folder.is_dir()]
-    if not any((Path(folder) / "cuda_runtime_api.h").is_file() for folder in found):
+    include_folders = [str(folder) for folder in candidates if folder.is_dir()]
+    if not any((Path(folder) / "cuda_runtime_api.h").is_file() for folder in include_folders):
         raise BuildError(
             f"the headers of CUDA {cuda} are missing: run "
             f"`pip install nvidia-cuda-runtime{'-cu12' if cuda.startswith('12') else ''}=={cuda}.*`, "
             "or set CUDA_HOME to a CUDA toolkit"
         )
-    return [*dict.fromkeys(found), str(csrc / CUDA_STAND_INS)]
+    return [*dict.fromkeys(include_folders), str(csrc / CUDA_STAND_INS)]
 
 
 def check_tools(ninja: str) -> None:
-    """Raise BuildError where no module could be built: without a compiler, Python's headers or ninja."""
-    version = _compiler_says("-dumpversion").partition(".")[0]
+    """Raise BuildError if no module can be built: without a compiler, Python's headers or ninja."""
+    version = _query_compiler("-dumpversion").partition(".")[0]
     if version.isdecimal() and int(version) < MINIMUM_GCC and not _is_clang():
         raise BuildError(
             f"{shlex.join(compiler())} is GCC {version}, and GCC {MINIMUM_GCC} or newer is needed: install it and "
@@ -228,17 +234,17 @@ def check_tools(ninja: str) -> None:
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.is_file():
         here = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        raise BuildError(f"Python's headers are missing ({header}): {_install(f'{here}-dev', 'python3-devel')}")
+        raise BuildError(f"Python's headers are missing ({header}): {_install_command(f'{here}-dev', 'python3-devel')}")
     if not ninja:
         raise BuildError("ninja, which runs the compilers, is missing: run `pip install ninja`")
 
 
 def compiler() -> list[str]:
-    """The words of the command. Raises BuildError if there is none."""
+    """Return the words of the compiler command. Raises BuildError if there is none."""
     if named := os.environ.get("CXX"):
         words = shlex.split(named)
-        if words and (found := shutil.which(words[0])):
-            return [os.path.abspath(found) if os.sep in words[0] else words[0], *words[1:]]
+        if words and (path := shutil.which(words[0])):
+            return [os.path.abspath(path) if os.sep in words[0] else words[0], *words[1:]]
         raise BuildError(f"there is no compiler CXX={named}: run `unset CXX`, or name one that is installed")
     for name in ("c++", "g++", "clang++"):
         if shutil.which(name):
@@ -246,42 +252,44 @@ def compiler() -> list[str]:
     here = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     has_headers = Path(sysconfig.get_path("include"), "Python.h").is_file()
     packages = ("g++", "gcc-c++") if has_headers else (f"g++ {here}-dev", "gcc-c++ python3-devel")
-    raise BuildError(f"there is no C++ compiler: {_install(*packages)}")
+    raise BuildError(f"there is no C++ compiler: {_install_command(*packages)}")
 
 
-def _install(debian: str, fedora: str) -> str:
+def _install_command(debian: str, fedora: str) -> str:
     return f"run `dnf install {fedora}`" if shutil.which("dnf") else f"run `apt-get install {debian}`"
 
 
-def _compiler_says(option: str) -> str:
+def _query_compiler(option: str) -> str:
     return subprocess.run([*compiler(), option], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _is_clang() -> bool:
-    return "clang" in _compiler_says("--version")
+    return "clang" in _query_compiler("--version")
 
 
-def _links_whole_programs() -> bool:
-    """Return whether compiler and linker work together for WHOLE_PROGRAM: a GCC beside the linker of another one may
-    not, and clang's needs a linker that is often missing."""
+def _supports_lto() -> bool:
+    """Return whether compiler and linker support LTO_OPTIONS together.
+
+    A GCC beside the linker of another release may not; clang needs a linker that is often missing.
+    """
     if _is_clang():
         return False
     with tempfile.TemporaryDirectory(prefix="alloctrace-build-") as folder:
-        command = [*compiler(), *WHOLE_PROGRAM, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", f"{folder}/probe"]
+        command = [*compiler(), *LTO_OPTIONS, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", f"{folder}/probe"]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def jobs() -> int:
-    """How many compilers run at once: MAX_JOBS, else as many as there are cores, within reason."""
-    wanted = os.environ.get("MAX_JOBS", "")
-    if wanted.isdecimal() and int(wanted) > 0:
-        return int(wanted)
+    """Return the number of compilers to run at once: MAX_JOBS, else the number of cores, up to MAX_COMPILERS."""
+    requested_jobs = os.environ.get("MAX_JOBS", "")
+    if requested_jobs.isdecimal() and int(requested_jobs) > 0:
+        return int(requested_jobs)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_JOBS)
+    return min(cores, MAX_COMPILERS)
 
 
 def find_ninja() -> str:
-    """Return the path of ninja: of this environment, of this user, else of PATH. Empty if there is none."""
+    """Return the path of ninja in this environment, the user's scripts or PATH, in this order; "" if there is none."""
     of_user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
     of_targets = (os.path.join(folder, "bin") for folder in sys.path)  # pip install --target
     folders = [sysconfig.get_path("scripts"), of_user, *os.get_exec_path(), *of_targets]
@@ -290,9 +298,9 @@ def find_ninja() -> str:
 
 
 def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, say: Callable[[str], None]) -> None:
-    """Build each module into the file that is its key. What was compiled into `folder` before and is current stays.
+    """Build each module into the file that is its key. Current objects in `folder` are reused.
 
-    `say` gets a line an object, "[12/46] compiling core/base/a.cpp and 2 more", and what compilers say. Raises
+    `say` gets a line per object, "[12/46] compiling core/base/a.cpp and 2 more", and the compilers' output. Raises
     BuildError.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -317,14 +325,14 @@ def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, 
 
 def ninja_rules(modules: Mapping[Path, Module], csrc: Path, folder: Path) -> str:
     """Return the text of a build.ninja, and write the units that it names into the folder."""
-    compiler_words, version = _words(compiler()), _compiler_says("--version")
+    compiler_words, version = _quote_words(compiler()), _query_compiler("--version")
     rules = [
         "rule compile",
-        f"  command = {compiler_words} -iquote {_words([str(csrc)])} $options -MMD -MF $out.d -c $in -o $out",
+        f"  command = {compiler_words} -iquote {_quote_words([str(csrc)])} $options -MMD -MF $out.d -c $in -o $out",
         "  deps = gcc",
         "  depfile = $out.d",
         "  description = compiling $unit",
-        "rule link",  # replaces the module as a whole: another process may be loading it
+        "rule link",  # mv replaces the module atomically: another process may be loading it
         f"  command = {compiler_words} $in $options -o $out.$$$$ && mv -f $out.$$$$ $out",
         "  description = linking",
     ]
@@ -332,24 +340,26 @@ def ninja_rules(modules: Mapping[Path, Module], csrc: Path, folder: Path) -> str
     for output, module in modules.items():
         objects = []
         for group in module.groups:
-            options = _words(group.options)
-            # Names of objects are the same in all folders that the project is built in: a compiler cache looks at them.
+            options = _quote_words(group.options)
+            # Absolute paths stay out of object names: a compiler cache must find the same names in every build folder.
             flags = [word for word in group.options if not os.path.isabs(word)]
-            for files in _units(csrc, group.sources):
+            for files in _split_into_units(csrc, group.sources):
                 key = hashlib.sha256(f"{flags} {group.made_for} {version} {files}".encode()).hexdigest()[:8]
                 name = f"{files[0].removesuffix('.cpp').replace('/', '-')}.{key}"
                 objects.append(f"{name}.o")
                 path, text = folder / f"{name}.cpp", "".join(f'#include "{file}"\n' for file in files)
-                if not path.exists() or path.read_text() != text:  # ninja would take one that is written for changed
+                if not path.exists() or path.read_text() != text:  # ninja would compile a rewritten file again
                     path.write_text(text)
                 unit = files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
                 edges.append(f"build {name}.o: compile {name}.cpp\n  options = {options}\n  unit = {unit}")
-        edges.append(f"build {_path(output)}: link {' '.join(objects)}\n  options = {_words(module.link_options)}")
-    return "\n".join([*rules, *dict.fromkeys(edges), ""])  # an object of two modules once
+        edges.append(
+            f"build {_escape_path(output)}: link {' '.join(objects)}\n  options = {_quote_words(module.link_options)}"
+        )
+    return "\n".join([*rules, *dict.fromkeys(edges), ""])  # modules may share objects
 
 
-def _units(csrc: Path, files: list[str]) -> list[list[str]]:
-    """Return the files that are compiled together."""
+def _split_into_units(csrc: Path, files: list[str]) -> list[list[str]]:
+    """Return the lists of files that are compiled together."""
     units: list[list[str]] = []
     lines = 0
     for file in files:
@@ -362,12 +372,12 @@ def _units(csrc: Path, files: list[str]) -> list[list[str]]:
     return units
 
 
-def _words(words: Iterable[str]) -> str:
+def _quote_words(words: Iterable[str]) -> str:
     """Return words of a command as a value in a build.ninja."""
     return shlex.join(words).replace("$", "$$")
 
 
-def _path(path: Path) -> str:
+def _escape_path(path: Path) -> str:
     return re.sub(r"([$ :])", r"$\1", str(path))
 
 
@@ -375,7 +385,7 @@ def _first_error(lines: list[str]) -> str:
     if any("Killed" in line for line in lines):
         return "the compiler was killed, perhaps because memory ran out: try again with `MAX_JOBS=1`"
     marks = (" error: ", "undefined reference", "cannot find", "rror: ")
-    # After "FAILED: OBJECT" comes the command, then what the compiler printed.
+    # "FAILED: OBJECT" is followed by the command, then by the compiler's output.
     failed = next((number for number, line in enumerate(lines) if line.startswith("FAILED: ")), -1)
     printed = [line for line in lines[failed + 1 :] if not line.startswith((shlex.join(compiler()), "[", "FAILED: "))]
     fallback = f"{shlex.join(compiler())} failed without a message"
@@ -386,10 +396,10 @@ def _first_error(lines: list[str]) -> str:
 
 @contextlib.contextmanager
 def only_one(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Waits until no other process holds the lock. Calls on_wait if it must."""
+    """Wait until no other process holds the lock. Calls `on_wait` if another does."""
     import fcntl
 
-    # Not through a link, whose target somebody else may have chosen.
+    # O_NOFOLLOW: another user may have placed a link here.
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(descriptor, "rb") as file:
         try:
@@ -398,48 +408,50 @@ def only_one(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             on_wait()
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
-            pass  # a file system without locks: two builds then do the same work, each in a folder of its own
+            pass  # a file system without locks: two builds then do the same work in separate folders
         yield
 
 
-def seal(built: Path) -> None:
-    """Writes down, next to a file, what is in it."""
-    unfinished = seal_of(built).with_suffix(f".{os.getpid()}.unfinished")
+def seal(path: Path) -> None:
+    """Write the checksum of a file next to it."""
+    unfinished = seal_of(path).with_suffix(f".{os.getpid()}.unfinished")
     try:
-        unfinished.write_text(_checksum(built), encoding="ascii")
-        os.replace(unfinished, seal_of(built))
+        unfinished.write_text(_checksum(path), encoding="ascii")
+        os.replace(unfinished, seal_of(path))
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def is_sealed(built: Path) -> bool:
-    """Whether a file is there and still what it was when it was sealed. The loader of shared libraries does not look:
-    one that was cut short ends the program with SIGBUS."""
+def is_sealed(path: Path) -> bool:
+    """Return whether a file exists and matches its checksum.
+
+    The loader of shared libraries does not check: loading a truncated one ends the program with SIGBUS.
+    """
     try:
-        return seal_of(built).read_text(encoding="ascii") == _checksum(built)
+        return seal_of(path).read_text(encoding="ascii") == _checksum(path)
     except (OSError, ValueError):
         return False
 
 
-def seal_of(built: Path) -> Path:
+def seal_of(path: Path) -> Path:
     """Return the path of the file that seal() writes."""
-    return built.with_name(f"{built.name}.sha256")
+    return path.with_name(f"{path.name}.sha256")
 
 
-def _checksum(built: Path) -> str:
-    content = built.read_bytes()
+def _checksum(path: Path) -> str:
+    content = path.read_bytes()
     return f"{len(content)} {hashlib.sha256(content).hexdigest()}\n"
 
 
 def main(request: dict[str, Any]) -> int:
-    """Builds a recorder into a file, unless another process has done so by the time that it is this one's turn.
+    """Build a recorder into a file, unless another process builds it while this one waits.
 
-    Prints "waiting" and "building" when it does so, then how far it is ("[12/46] ..."), and last
-    "failed: SENTENCE" if it could not.
+    Prints "waiting" and "building" at these points, then the progress ("[12/46] ..."), and "failed: SENTENCE" on
+    failure.
     """
-    # A program may ignore the ends of its children, and this one inherits that: every compiler would seem to succeed.
+    # SIGCHLD may be inherited as ignored: exit statuses are then lost, and every compiler would seem to succeed.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.umask(0o077)  # what is built will be executed: nobody else may write to it
+    os.umask(0o077)  # the output is executed: no other user may write to it
     output, log = Path(request["output"]), Path(request["output"]).with_name("build.log")
     target = Target(**request["target"])
     lines: list[str] = []
@@ -447,14 +459,14 @@ def main(request: dict[str, Any]) -> int:
     def say(line: str) -> None:
         lines.append(line)
         if line.startswith("["):
-            with contextlib.suppress(BrokenPipeError):  # the program is gone: the next one finds the recorder
+            with contextlib.suppress(BrokenPipeError):  # the program has ended: build for the next one
                 print(line, flush=True)
 
     try:
         if target.abi != python_abi() or target.python != sys.version.split()[0]:
             raise BuildError(
-                f"{sys.executable} is not the Python of this program, which is needed to build the recorder: run "
-                "`python -m pytorch_alloctrace build` with that one first"
+                f"the recorder must be built by the Python of this program, and {sys.executable} is another one: run "
+                "`python -m pytorch_alloctrace build` with the program's Python first"
             )
         with only_one(output.with_name("lock"), lambda: print("waiting", flush=True)):
             if is_sealed(output):
@@ -469,7 +481,7 @@ def main(request: dict[str, Any]) -> int:
                 except BuildError as error:
                     log.write_text("\n".join(lines) + "\n", encoding="utf-8")
                     raise BuildError(
-                        f"the recorder cannot be compiled for torch {target.torch}: {error} (all of it: {log})"
+                        f"the recorder cannot be compiled for torch {target.torch}: {error} (full output: {log})"
                     ) from None
             seal(output)
     except (BuildError, OSError) as error:

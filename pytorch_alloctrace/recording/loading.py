@@ -1,7 +1,7 @@
-"""Loads the recorder that fits this torch: the one built with the package, else one built on first use.
+"""Choice of the recorder that fits this torch: the one built with the package, else one built on first use.
 
-A recorder calls virtual methods of torch's classes, so it fits one torch and one Python only. Built at first use, from
-sources in the package, it cannot be outdated: another torch has another key, and is built for again.
+A recorder calls virtual methods of torch's classes, so it fits one torch and one Python only. The cache key contains
+both and the sources, so a cached recorder cannot be outdated: another torch gets another build.
 """
 
 from __future__ import annotations
@@ -31,28 +31,30 @@ if TYPE_CHECKING:
 
 NAME = "pytorch_alloctrace._record"
 PACKAGE = Path(__file__).resolve().parents[1]
-WANTED_TORCH = ".".join(map(str, building.MINIMUM_TORCH))
+MIN_TORCH = ".".join(map(str, building.MINIMUM_TORCH))
 
 
 def load_recorder() -> ModuleType:
-    """The recording module for this very torch, CUDA and Python; compiled if need be, which a line on stderr says.
+    """Return the recorder module for exactly this torch, CUDA and Python; compile it if necessary, reported on stderr.
 
-    One built for another torch would call the wrong methods of its classes, so it is not even loaded.
-    Raises RecorderUnavailableError.
+    A recorder built for another torch is never loaded: it would call the wrong methods of torch's classes.
+
+    Raises:
+        RecorderUnavailableError: Recording is not possible here, or the recorder cannot be compiled or loaded.
     """
     loaded = sys.modules.get(NAME)
     if loaded is not None:
         return loaded
-    torch = _usable_torch()
+    torch = _import_torch()
     target = building.target_of(torch)
-    if _built_with_package() == target:
+    if _packaged_target() == target:
         try:
             return importlib.import_module(NAME)
-        except ImportError as error:  # one that was removed, or that this machine cannot load: another is built
+        except ImportError as error:  # removed, or not loadable on this machine: build another
             _refuse_if_out_of_memory(error)
-    csrc = _sources()
+    csrc = _find_sources()
     key = building.recorder_key(target, csrc)
-    path = _in_cache(key, target)
+    path = _find_cached(key, target)
     if path is not None:
         try:
             return _load(path)
@@ -69,15 +71,15 @@ def load_recorder() -> ModuleType:
 
 
 def _refuse_if_out_of_memory(error: ImportError) -> None:
-    """Raise RecorderUnavailableError if a module was not loaded for lack of memory: another would not be, either."""
+    """Raise RecorderUnavailableError if the load failed for lack of memory: a new build would fail too."""
     if re.search("cannot allocate memory|failed to map segment", str(error), re.IGNORECASE):
         raise RecorderUnavailableError(
-            f"there is no memory to load the recorder ({error}): raise the limit of the process (ulimit -v)"
+            f"not enough memory to load the recorder ({error}): raise the limit of the process (ulimit -v)"
         ) from None
 
 
 class Build:
-    """The command `build`: builds the recorder ahead of its first use, in an image for example."""
+    """The command `build`: builds the recorder before its first use, for example in an image."""
 
     def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the options."""
@@ -85,19 +87,19 @@ class Build:
 
         parser = Parser(
             prog=prog,
-            description="Builds the recorder for the torch of this environment, if there is none yet, and prints where "
-            "it is. Recording does this by itself on first use. The environment variable ALLOCTRACE_CACHE names the "
-            "folder; MAX_JOBS and CXX are honoured.",
+            description="Builds the recorder for the torch of this environment, unless it exists, and prints its path. "
+            "Recording does this itself on first use. The environment variable ALLOCTRACE_CACHE names the folder; "
+            "MAX_JOBS and CXX are honoured.",
         )
-        parser.add_argument("--force", action="store_true", help="build again, even if it is there")
+        parser.add_argument("--force", action="store_true", help="build again, even if it exists")
         return parser.parse_args(arguments)
 
     def execute(self, options: argparse.Namespace) -> int:
-        """Print the path of the recorder. Returns 1 if recording is not possible, with the reason on stderr."""
+        """Print the path of the recorder. Return 1 if recording is not possible, with the reason on stderr."""
         try:
             if options.force:
-                target = building.target_of(_usable_torch())
-                key = building.recorder_key(target, _sources())
+                target = building.target_of(_import_torch())
+                key = building.recorder_key(target, _find_sources())
                 for folder in _cache_folders():
                     shutil.rmtree(folder / key, ignore_errors=True)
             print(load_recorder().__file__)
@@ -107,7 +109,7 @@ class Build:
         return 0
 
 
-def _usable_torch() -> Any:
+def _import_torch() -> Any:
     if not sys.platform.startswith("linux"):
         raise RecorderUnavailableError(
             f"recording needs Linux, and this is {sys.platform}: record there, and read the trace here with "
@@ -117,28 +119,28 @@ def _usable_torch() -> Any:
         import torch
     except ImportError as error:
         raise RecorderUnavailableError(
-            f"recording needs torch, which cannot be imported ({error}): run `pip install 'torch>={WANTED_TORCH}'` "
+            f"recording needs torch, which cannot be imported ({error}): run `pip install 'torch>={MIN_TORCH}'` "
             "(reading traces works without it)"
         ) from None
     if building.is_too_old(torch.__version__):
         raise RecorderUnavailableError(
-            f"recording needs torch {WANTED_TORCH} or newer, and this is {torch.__version__}: "
-            f"run `pip install --upgrade 'torch>={WANTED_TORCH}'`"
+            f"recording needs torch {MIN_TORCH} or newer, and this is {torch.__version__}: "
+            f"run `pip install --upgrade 'torch>={MIN_TORCH}'`"
         )
     return torch
 
 
-def _built_with_package() -> building.Target | None:
-    """What the recorder in the package, if there is one, was built for."""
+def _packaged_target() -> building.Target | None:
+    """Return the target of the recorder in the package; None if it has no recorder."""
     try:
         from .. import _build_info
-    except ImportError:  # a clone in which nothing was built
+    except ImportError:  # a clone without a build
         return None
     return building.Target(**_build_info.RECORDER_FOR) if _build_info.RECORDER_FOR is not None else None
 
 
-def _sources() -> Path:
-    """The folder csrc: in the package, where it was installed, or next to it, in a clone."""
+def _find_sources() -> Path:
+    """Return the folder csrc: in the installed package, or next to it in a clone."""
     for folder in (PACKAGE / "csrc", PACKAGE.parent / "csrc"):
         if (folder / "torch").is_dir():
             return folder
@@ -149,21 +151,21 @@ def _sources() -> Path:
 
 
 def _cache_folders() -> Iterator[Path]:
-    """Yield the folders in which recorders are kept, in the order in which they are tried. They hold nothing else."""
+    """Yield the folders that hold nothing but recorders, in the order in which they are tried."""
     named, cache = os.environ.get("ALLOCTRACE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     home = os.path.expanduser("~")
     if named:
         yield Path(os.path.abspath(named), "pytorch_alloctrace")
     elif cache and os.path.isabs(cache):
         yield Path(cache, "pytorch_alloctrace")
-    elif os.path.isabs(home):  # not without a HOME, or for a user that no file names
+    elif os.path.isabs(home):  # "~" stays unexpanded without HOME and a passwd entry
         yield Path(home, ".cache", "pytorch_alloctrace")
-    # For a container with a read-only home.
+    # For containers with a read-only home.
     yield Path(tempfile.gettempdir(), f"pytorch_alloctrace-{os.geteuid()}")
 
 
 def _is_trusted(status: os.stat_result) -> bool:
-    """Return whether nobody but this user and root can have written there. What lies in the cache is executed."""
+    """Return whether only this user and root can write there: files in the cache are executed."""
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
@@ -176,24 +178,24 @@ def _is_trusted_file(path: Path) -> bool:
 
 
 def _is_trusted_folder(path: Path) -> bool:
-    """Return whether a folder is trusted, and nobody but this user and root can put another in its place."""
+    """Return whether a folder is trusted, and only this user and root can replace it."""
     try:
         status = path.stat()
-        above = [folder.stat() for folder in (path.absolute().parents)]
-        above += [folder.stat() for folder in path.resolve().parents]
+        parents = [folder.stat() for folder in (path.absolute().parents)]
+        parents += [folder.stat() for folder in path.resolve().parents]
     except OSError:
         return False
-    # A group may write to the folders above: umask 002 is usual where each user has a group of their own.
+    # The group may write to the parents: umask 002 is usual where each user has a private group.
     return (
         stat.S_ISDIR(status.st_mode)
         and _is_trusted(status)
-        and all(one.st_uid in (os.geteuid(), 0) for one in above)
-        and not any(one.st_mode & stat.S_IWOTH and not one.st_mode & stat.S_ISVTX for one in above)
+        and all(parent.st_uid in (os.geteuid(), 0) for parent in parents)
+        and not any(parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX for parent in parents)
     )
 
 
-def _close_to_others(folder: Path) -> None:
-    """Set a folder of this user's that others can write to, as with umask 002, to 0700. Follows no link."""
+def _restrict_access(folder: Path) -> None:
+    """Set a folder of this user that others can write to, as with umask 002, to 0700. Follows no link."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -212,11 +214,11 @@ def _file_name(target: building.Target) -> str:
     return f"_record.{target.abi}.so"
 
 
-def _in_cache(key: str, target: building.Target) -> Path | None:
-    """Return the first recorder that is complete and trusted: a damaged one would crash the program."""
+def _find_cached(key: str, target: building.Target) -> Path | None:
+    """Return the first recorder that is complete and trusted. A corrupt one would crash the program."""
     for cache in _cache_folders():
-        _close_to_others(cache)
-        _close_to_others(cache / key)
+        _restrict_access(cache)
+        _restrict_access(cache / key)
         path = cache / key / _file_name(target)
         if _is_trusted_folder(cache) and _is_trusted_folder(cache / key) and _is_usable(path):
             return path
@@ -228,10 +230,10 @@ def _is_usable(path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a recorder that cannot be loaded, because it is from another machine for instance, or must not be."""
+    """Remove a recorder that is untrusted or cannot be loaded, for example one from another machine."""
     try:
         path.unlink()
-    except OSError:  # read-only: the build goes elsewhere
+    except OSError:  # read-only: the build uses another folder
         return
 
 
@@ -245,15 +247,15 @@ def _load(path: Path) -> ModuleType:
 
 
 def _writable_folder(key: str) -> Path:
-    """Return the folder of a recorder, made for this user alone. Raises RecorderUnavailableError if there is none."""
+    """Create the folder of a recorder for this user alone. Raises RecorderUnavailableError if none is possible."""
     for cache in _cache_folders():
         folder = cache / key
         try:
-            missing = [path for path in (cache, *cache.parents) if not path.exists()]
-            # Nothing is made in the home of another user (sudo -E).
-            if missing and missing[-1].parent.stat().st_uid not in (os.geteuid(), 0):
+            missing_folders = [path for path in (cache, *cache.parents) if not path.exists()]
+            # With sudo -E, HOME is another user's: create nothing there.
+            if missing_folders and missing_folders[-1].parent.stat().st_uid not in (os.geteuid(), 0):
                 continue
-            for path in reversed(missing):
+            for path in reversed(missing_folders):
                 path.mkdir(mode=stat.S_IRWXU, exist_ok=True)
             if not _is_trusted_folder(cache):
                 continue
@@ -264,17 +266,17 @@ def _writable_folder(key: str) -> Path:
         except OSError:
             continue
     raise RecorderUnavailableError(
-        "the recorder has to be built, and there is no folder for it that you can write to and others cannot: set "
-        "ALLOCTRACE_CACHE to a folder of yours"
+        "the recorder must be built, and no cache folder is writable for you alone: set ALLOCTRACE_CACHE to a folder "
+        "of yours"
     )
 
 
 def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
-    """Builds it in another process: this one is about to be observed."""
+    """Build the recorder in another process, since this one is about to be observed. Return its path."""
     folder = _writable_folder(key)
     output = folder / _file_name(target)
-    unused = [cache for cache in _cache_folders() if cache.exists() and not _is_trusted_folder(cache)]
-    refused = "".join(f"; {cache} is not used, because another user can write there" for cache in unused)
+    untrusted = [cache for cache in _cache_folders() if cache.exists() and not _is_trusted_folder(cache)]
+    refusals = "".join(f"; {cache} is not used, because another user can write there" for cache in untrusted)
     for path in (output, building.seal_of(output)):
         if os.path.lexists(path) and not _is_trusted_file(path):
             _remove(path)
@@ -287,11 +289,11 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
         "output": str(output),
         "ninja": building.find_ninja(),
     }
-    # -I and -S: no module of the program's, of PYTHONPATH's or of a .pth file's may take part.
-    command = [_python(), "-I", "-S", building.__file__, json.dumps(request)]
+    # -I and -S: modules of the program, of PYTHONPATH or of a .pth file must not take part.
+    command = [_interpreter(), "-I", "-S", building.__file__, json.dumps(request)]
     started = time.monotonic()
     failure = ""
-    line = _Line()
+    line = _ProgressLine()
     child = subprocess.Popen(
         command,
         cwd=os.sep,
@@ -305,33 +307,35 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
     with child:
         try:
             assert child.stdout is not None and child.stderr is not None
-            for said in child.stdout:
-                word, _, rest = said.strip().partition(": ")
+            for output_line in child.stdout:
+                word, _, rest = output_line.strip().partition(": ")
                 if word == "waiting":
                     line.begin(f"waiting for another process that builds the recorder for torch {target.torch} ...")
                 elif word == "building":
-                    line.begin(f"building the recorder for torch {target.torch}, once (a minute or two{refused}) ...")
+                    line.begin(f"building the recorder for torch {target.torch}, once (a minute or two{refusals}) ...")
                 elif word == "failed":
                     failure = rest
-                elif step := re.match(r"\[(\d+)/(\d+)\]", said):
+                elif step := re.match(r"\[(\d+)/(\d+)\]", output_line):
                     line.show_progress(f"compiling {step[1]} of {step[2]} ...")
-            other = child.stderr.read().strip()
+            error_text = child.stderr.read().strip()
         except BaseException:  # KeyboardInterrupt
             child.kill()
             line.end("stopped")
             raise
-    # Not the exit status, which is unknown where the program ignores SIGCHLD.
+    # The exit status is unreliable: it is lost if the program ignores SIGCHLD.
     if not _is_usable(output):
         line.end("failed")
-        reason = failure or (other.splitlines() or ["its process was killed"])[-1]
+        reason = failure or (error_text.splitlines() or ["its process was killed"])[-1]
         raise RecorderUnavailableError(f"recording is not possible: {reason}")
     line.end(f"{time.monotonic() - started:.0f} s")
     return output
 
 
-class _Line:
-    """A line on stderr that is begun when something starts and ended when it is done; in a terminal, a second one below
-    it shows how far it is. Never raises: the program may have closed or replaced its stderr."""
+class _ProgressLine:
+    """Line on stderr, begun at a start and completed at the end; in a terminal a second line shows the progress.
+
+    Never raises: the program may have closed or replaced its stderr.
+    """
 
     def __init__(self) -> None:
         self._is_begun = False
@@ -361,17 +365,17 @@ class _Line:
             return
 
 
-def _python() -> str:
-    """This interpreter. Where Python is a part of another program, sys.executable names that one."""
+def _interpreter() -> str:
+    """Return the path of this interpreter. In an embedded Python, sys.executable names the embedding program."""
     if "python" in os.path.basename(sys.executable or ""):
         return sys.executable
     return os.path.join(sys.base_exec_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
 
 def _clean_environment() -> dict[str, str]:
-    """The program's, without what would reach into the build: preloaded libraries, settings of Python and ours.
+    """Return the environment without what would affect the build: preloaded libraries, settings of Python and ours.
 
     LD_LIBRARY_PATH stays: a compiler from an environment module may need it.
     """
-    ours = ("PYTHON", "ALLOCTRACE", "LD_PRELOAD", "LD_AUDIT", "CUDA_VISIBLE_DEVICES")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    removed_prefixes = ("PYTHON", "ALLOCTRACE", "LD_PRELOAD", "LD_AUDIT", "CUDA_VISIBLE_DEVICES")
+    return {name: value for name, value in os.environ.items() if not name.startswith(removed_prefixes)}

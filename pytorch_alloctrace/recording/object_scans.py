@@ -1,11 +1,11 @@
-"""When a recording looks at what holds the program's tensors, and how that gets into the trace.
+"""Scans for what holds the program's tensors, and how the results get into the trace.
 
-A look costs time and says what is held at that moment. What leaks is often freed when main() returns, and a killed
-program has no end at all; so there are looks in mid-run, ever rarer: each when there have been half as many events
-again as at the last one, at the end of a step, or, in a program without steps, on the main thread between two of its
-instructions, where a thread that sleeps in between asks for it. All of them together take at most `FREE` seconds and
-`SHARE` of the time that has passed; one for which the time did not suffice is made up for when there is twice as much.
-The last is taken when the recording ends.
+A scan costs time and records what is held at one event. Leaked tensors are often freed when main() returns, and a
+killed program has no orderly end, so scans also run during the recording, ever more rarely. A scan is due when the
+event count has grown by half since the last one. It runs at the end of a step; in a program without steps, on the main
+thread between two instructions, when a polling thread requests it. All scans together take at most `FREE` seconds plus
+`SHARE` of the elapsed time. A scan that ran out of time is repeated when twice the time is available. The final scan
+runs when the recording ends.
 """
 
 from __future__ import annotations
@@ -22,139 +22,138 @@ from typing import Any, TypeVar
 
 from .own_errors import is_own_error
 
-FIRST = 2_000
-"""Events after which the first look is due."""
-LATER = 1.5
-"""The next is due after so many times as many events as there were then."""
-PATIENCE = 1.25
-"""From the thread, so much later: where there are steps, they come first."""
-POLL, POLL_SHARE = 0.02, 1 / 16
-"""How long the thread sleeps, in seconds: so long, or this share of the time that has passed."""
+FIRST_SCAN_EVENTS = 2_000
+"""Events before the first scan is due."""
+SCAN_GROWTH = 1.5
+"""Growth of the event count, as a factor, from one scan to the next."""
+THREAD_PATIENCE = 1.25
+"""Factor by which the polling thread waits for more events than a step does: scans at steps come first."""
+MIN_POLL_S, POLL_TIME_SHARE = 0.02, 1 / 16
+"""Sleep of the polling thread: seconds, or a share of the elapsed time, whichever is longer."""
 FREE = 0.2
-"""Seconds that looks may take in any run,"""
+"""Seconds that scans may take in any run."""
 SHARE = 0.005
-"""and of the time that has passed."""
+"""Share of the elapsed time that scans may take in addition to `FREE`."""
 LONGEST = 0.1
-"""Seconds of one look in mid-run, at most,"""
-LEAST = 0.003
-"""and at least: with less there is none."""
+"""Maximum seconds of one scan before the end."""
+MIN_SCAN_S = 0.003
+"""Minimum seconds of one scan: with less time available, none runs."""
 AT_END = 0.5
-"""Seconds of the look at the end, at most; less unless there are many tensors to which the program does not lead."""
+"""Maximum seconds of the final scan, used up only if the program does not lead to many of the tensors."""
+REQUESTED_SCAN_S = 5.0
+"""Maximum seconds of a scan that `Session.diagnose` requests."""
 
-ASKED = 5.0
-"""Seconds of a look that was asked for, at most."""
 
-
-class Looks:
-    """The looks of one recording. Their errors do not reach the program; those of its signal handlers do."""
+class ObjectScans:
+    """Object scans of one recording. Their errors do not reach the program; those of its signal handlers do."""
 
     def __init__(self, recorder: ModuleType) -> None:
         self._recorder = recorder
-        self._begin = time.monotonic()
-        self._due: float = FIRST
-        self._spent = 0.0
-        self._needed = LEAST
-        self._busy = _thread.allocate_lock()
-        self._ended = _thread.allocate_lock()
-        self._on = False
+        self._began = time.monotonic()
+        self._due_event: float = FIRST_SCAN_EVENTS
+        self._spent_s = 0.0
+        self._needed_s = MIN_SCAN_S
+        self._scan_lock = _thread.allocate_lock()
+        self._end_lock = _thread.allocate_lock()
+        self._is_active = False
 
     def start(self) -> None:
-        """From now on; not where Python runs without a GIL."""
+        """Enable scans, unless Python runs without a GIL."""
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
             return
-        # Here, where it costs nobody a step; and so that our thread never imports.
+        # Import here: later it would delay a step, and the polling thread must never import.
         from ..objects import look  # noqa: F401
 
         self._collector = Collector()
-        self._recorder.set_object_scan(self._on_main_thread)
-        self._on = True
-        self._ended.acquire()
-        # No signal of the program is to be handled on a thread of ours. SIGBUS: see csrc/core/base/thread.h.
+        self._recorder.set_object_scan(self._scan_on_main_thread)
+        self._is_active = True
+        self._end_lock.acquire()
+        # The program's signal handlers must not run on our thread. SIGBUS stays: see csrc/core/base/thread.h.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGBUS})
         try:
-            _thread.start_new_thread(self._wait, ())
-        except RuntimeError:  # no thread to be had: then only at steps and at the end
-            self._ended.release()
+            _thread.start_new_thread(self._run_thread, ())
+        except RuntimeError:  # no thread available: scans run only at steps and at the end
+            self._end_lock.release()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-    def at_step(self) -> None:
-        """Looks, if it is time to."""
-        if self._on and self._recorder.next_event() >= self._due:
-            self._look_if_allowed()
+    def scan_if_due(self) -> None:
+        """Scan at the end of a step, if a scan is due."""
+        if self._is_active and self._recorder.next_event() >= self._due_event:
+            self._scan_if_allowed()
 
-    def now(self) -> None:
-        """Looks at once, for as long as a person waits."""
-        if self._on and self._busy.acquire(timeout=LONGEST):
+    def scan_now(self) -> None:
+        """Scan at once, for at most `REQUESTED_SCAN_S` seconds."""
+        if self._is_active and self._scan_lock.acquire(timeout=LONGEST):
             try:
-                self._look(ASKED, more=True)
+                self._scan(REQUESTED_SCAN_S, more=True)
             finally:
-                self._busy.release()
+                self._scan_lock.release()
 
-    def end(self, look: bool) -> bool:
-        """The last look, and the end of the thread. False: it could not see all."""
-        if not self._on:
+    def end(self, final_scan: bool) -> bool:
+        """End the thread after a final scan, if one is requested. Return False if that scan is incomplete."""
+        if not self._is_active:
             return True
-        self._on = False
-        if self._ended.locked():
-            self._ended.release()
-        if look and self._busy.acquire(timeout=LONGEST):
+        self._is_active = False
+        if self._end_lock.locked():
+            self._end_lock.release()
+        if final_scan and self._scan_lock.acquire(timeout=LONGEST):
             try:
-                return self._look(AT_END, more=True)
+                return self._scan(AT_END, more=True)
             finally:
-                self._busy.release()
-        return not look
+                self._scan_lock.release()
+        return not final_scan
 
     def stop(self) -> None:
-        """Ends it without a look."""
-        self.end(look=False)
+        """End the thread without a scan."""
+        self.end(final_scan=False)
 
     def forget_in_child(self) -> None:
-        """The thread is not in a forked child."""
-        self._on = False
+        """Disable scans in a forked child, where the thread does not exist."""
+        self._is_active = False
 
-    def _wait(self) -> None:
+    def _run_thread(self) -> None:
         with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "w") as name:
-            name.write("alloctrace")  # as our other threads are called
-        with contextlib.suppress(MemoryError):  # from then on only at steps and at the end
-            self._wait_for_looks()
+            name.write("alloctrace")  # the name of all our threads
+        with contextlib.suppress(MemoryError):  # scans then run only at steps and at the end
+            self._request_due_scans()
 
-    def _wait_for_looks(self) -> None:
+    def _request_due_scans(self) -> None:
         while True:
-            elapsed = time.monotonic() - self._begin
-            if self._ended.acquire(timeout=max(POLL, POLL_SHARE * elapsed)) or not self._on:
+            elapsed = time.monotonic() - self._began
+            if self._end_lock.acquire(timeout=max(MIN_POLL_S, POLL_TIME_SHARE * elapsed)) or not self._is_active:
                 return
-            if self._recorder.next_event() >= PATIENCE * self._due:
-                # Only on the main thread, between two of its instructions: there the program does nothing meanwhile.
-                # From here, what the walk has in its hands would live longer than the program lets it.
+            if self._recorder.next_event() >= THREAD_PATIENCE * self._due_event:
+                # The scan runs on the main thread, which stops the program meanwhile. On this thread, the references
+                # that the walk holds would keep objects alive after the program has dropped them.
                 self._recorder.request_object_scan()
 
-    def _on_main_thread(self) -> None:
-        if self._on and self._recorder.next_event() >= self._due:
-            self._look_if_allowed()
+    def _scan_on_main_thread(self) -> None:
+        if self._is_active and self._recorder.next_event() >= self._due_event:
+            self._scan_if_allowed()
 
-    def _look_if_allowed(self) -> None:
-        if not self._busy.acquire(blocking=False):
+    def _scan_if_allowed(self) -> None:
+        if not self._scan_lock.acquire(blocking=False):
             return
         try:
-            now, events = time.monotonic(), self._recorder.next_event()
-            if events < self._due or not self._on:
+            began, event_count = time.monotonic(), self._recorder.next_event()
+            if event_count < self._due_event or not self._is_active:
                 return
-            allowed = min(FREE + SHARE * (now - self._begin) - self._spent, LONGEST)
-            if allowed < self._needed:  # in a while
+            allowed_s = min(FREE + SHARE * (began - self._began) - self._spent_s, LONGEST)
+            if allowed_s < self._needed_s:  # a later call has more time
                 return
             try:
-                is_complete = self._look(allowed, more=False)
+                is_complete = self._scan(allowed_s, more=False)
             finally:
-                self._spent += time.monotonic() - now
-            self._needed = LEAST if is_complete else min(2 * allowed, LONGEST)
-            if is_complete or allowed >= LONGEST:
-                self._due = LATER * events
+                self._spent_s += time.monotonic() - began
+            self._needed_s = MIN_SCAN_S if is_complete else min(2 * allowed_s, LONGEST)
+            if is_complete or allowed_s >= LONGEST:
+                self._due_event = SCAN_GROWTH * event_count
         finally:
-            self._busy.release()
+            self._scan_lock.release()
 
-    def _look(self, seconds: float, more: bool) -> bool:
-        """Whether all was seen; also where there is nothing to look at."""
+    def _scan(self, seconds: float, more: bool) -> bool:
+        """Scan and write the results. Return whether the scan is complete; True if there is nothing to scan."""
         try:
             if "torch" not in sys.modules or sys.is_finalizing():
                 return True
@@ -162,19 +161,19 @@ class Looks:
 
             event = self._recorder.next_event()
 
-            def look_and_write() -> bool:
-                found = look(seconds, more=more)
-                for group in found.groups:
-                    self._write(event, group)
-                return found.complete
+            def scan_and_write() -> bool:
+                scan = look(seconds, more=more)
+                for group in scan.groups:
+                    self._write_group(event, group)
+                return scan.complete
 
-            return self._collector.run_paused(look_and_write)
+            return self._collector.run_paused(scan_and_write)
         except Exception as error:
             if is_own_error(error):
                 return False
             raise
 
-    def _write(self, event: int, group: Any) -> None:
+    def _write_group(self, event: int, group: Any) -> None:
         chain = group.chain
         self._recorder.add_holder(
             event=event,
@@ -192,47 +191,46 @@ class Looks:
 Result = TypeVar("Result")
 
 
-class _Counted:
-    """An object that the collector counts when it is made and when it is freed: none of these comes from a list of
-    free ones."""
+class _CountedObject:
+    """Object that the collector counts when it is created and freed, since its type has no free list."""
 
     __slots__ = ("unused",)
 
 
 class Collector:
-    """Python's garbage collector, as the program has it before and after `run_paused`."""
+    """Python's garbage collector, unchanged for the program by `run_paused`."""
 
     RESERVE = 10_000
 
     def __init__(self) -> None:
-        self._reserve = [_Counted() for _ in range(self.RESERVE)]
+        self._reserve = [_CountedObject() for _ in range(self.RESERVE)]
 
     def run_paused(self, function: Callable[[], Result]) -> Result:
-        """Return function(), with no collection meanwhile, and the next one about when it would have been.
+        """Return function() without a collection meanwhile, and keep the time of the next one about the same.
 
-        Python collects when so many more objects were made than freed. Objects that go into its lists of free ones were
-        counted when they were made, and are not when they are freed: a look brought the next collection forward by
-        thousands of objects. (What is in those lists afterwards the program takes from there, uncounted: its next
-        collection may be as many objects later.)
+        Python collects when the objects created outnumber those freed by a threshold. Objects that go into a free list
+        count when they are created but not when they are freed, so a scan would bring the next collection forward by
+        thousands of objects. (The program later takes objects from these lists uncounted: its next collection may come
+        that many objects later.)
         """
-        collects = gc.isenabled()
-        before = gc.get_count()[0]
-        # Not a context manager: Ctrl-C at the start of its __exit__ would leave the program without a collector. Python
-        # handles signals after a call and at the start of a function, never before the call of gc.enable.
+        was_enabled = gc.isenabled()
+        count_before = gc.get_count()[0]
+        # Not a context manager: Ctrl-C at the start of its __exit__ would leave the collector disabled. Python handles
+        # signals after a call and at the start of a function, never just before the call of gc.enable.
         try:
             gc.disable()
             return function()
         finally:
             try:
-                self._set_count(before)
+                self._set_count(count_before)
             finally:
-                if collects:
+                if was_enabled:
                     gc.enable()
 
-    def _set_count(self, wanted: int) -> None:
-        for _ in range(2):  # the first time, the list itself may be made anew
-            added = gc.get_count()[0] - wanted
-            if added > 0:
-                del self._reserve[-added:]
+    def _set_count(self, target_count: int) -> None:
+        for _ in range(2):  # the first round may reallocate the list, which changes the count
+            surplus = gc.get_count()[0] - target_count
+            if surplus > 0:
+                del self._reserve[-surplus:]
             else:
-                self._reserve.extend([_Counted() for _ in range(-added)])
+                self._reserve.extend([_CountedObject() for _ in range(-surplus)])

@@ -1,13 +1,13 @@
-"""Tells the trace what blocks are for: parameters, buffers, gradients, the state of optimizers.
+"""Notes in the trace about the role of blocks: parameters, buffers, gradients, optimizer state.
 
-A block is named by its address, which is that of the tensor's storage, so what is said is exact. It is looked up where
-a torch optimizer has stepped: at its 1st, 2nd, 4th, 8th, ... step, and whenever its parameters or its state became more
-or fewer; and for models that the program shows to `observe`, also at `enable`, at `step` (again the 1st, 2nd, 4th, ...)
-and when the recording ends. Blocks live long, so that is enough for all but gradients that are made anew in each step:
-the analysis takes those for what their siblings are.
+A note names a block by the address of the tensor's storage, so notes are exact. Blocks are looked up after a torch
+optimizer has stepped: at its 1st, 2nd, 4th, 8th, ... step, and whenever the number of its parameters or states changes.
+Those of models passed to `observe` are also looked up at `enable`, at `step` (again the 1st, 2nd, 4th, ...) and when
+the recording ends. Blocks live long, so this covers all but gradients that are allocated anew in each step: the
+analysis gives those the role of their siblings.
 
-Nothing here may disturb the program: whatever cannot be read is left out, nothing is kept alive, no operator is called
-on a device.
+The program must not be disturbed: what cannot be read is left out, nothing is kept alive, and no operator runs on a
+device.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from .own_errors import is_from_signal_handler
 from .steps import listen_to_steps
 
 PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3, 4
-"""Numbers of the trace format: `Role` in csrc/core/format/event.h."""
+"""Roles by their numbers in the trace format: `Role` in csrc/core/format/event.h."""
 
 Note = tuple[int, int, int, int, str]
-"""Address, device type, device index, role, name ("" if it has none)."""
+"""Address, device type, device index, role, name ("" if the tensor has none)."""
 
 _DEVICE_TYPES = {"cpu": 0, "cuda": 1}
-_DEEPEST = 4
-"""Levels of lists and dicts in the state of an optimizer, and of tensors made of tensors, that are looked into."""
+_MAX_DEPTH = 4
+"""Maximum nesting of lists and dicts in an optimizer's state, and of tensors made of tensors."""
 
 _observed: list[weakref.ref[Any]] = []
-"""What the program showed to `observe`: models and optimizers."""
+"""Models and optimizers that the program passed to `observe`."""
 
 
-def remember(*things: Any) -> None:
-    """Adds models and optimizers to those that are looked up, as long as they live."""
-    known = [reference() for reference in _observed]
-    for thing in things:
-        if not any(thing is one for one in known):
-            _observed.append(weakref.ref(thing, _observed.remove))
+def add_observed(*subjects: Any) -> None:
+    """Add models and optimizers to those that are looked up, as long as they are alive."""
+    observed = [reference() for reference in _observed]
+    for subject in subjects:
+        if not any(subject is other for other in observed):
+            _observed.append(weakref.ref(subject, _observed.remove))
 
 
 class RoleNotes:
-    """Hands what blocks are for to `push`, between `start` and `stop`."""
+    """Passes notes about the role of blocks to `push`, between `start` and `stop`."""
 
     def __init__(self, push: Callable[[list[Note]], None]) -> None:
         self._push = push
         self._handle: Any = None
         self._steps = 0
-        self._optimizers: dict[int, _Stepped] = {}
+        self._optimizers: dict[int, _SteppedOptimizer] = {}
 
     def start(self) -> None:
-        """Starts listening to every torch optimizer, including those that exist already."""
+        """Start listening to every torch optimizer, including existing ones."""
 
         def after_step(optimizer: object) -> None:
             try:
@@ -64,45 +64,45 @@ class RoleNotes:
         self._handle = listen_to_steps(after_step)
 
     def stop(self) -> None:
-        """Stops listening; may be called more than once."""
+        """Stop listening. May be called more than once."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.remove()
 
-    def look(self, *optimizers: Any) -> None:
-        """Looks up these optimizers and all that is observed."""
+    def push_notes(self, *optimizers: Any) -> None:
+        """Look up the blocks of these optimizers and of everything observed, and push their notes."""
         try:
-            observed = [thing for thing in (reference() for reference in tuple(_observed)) if thing is not None]
+            observed = [subject for subject in (reference() for reference in tuple(_observed)) if subject is not None]
             if observed or optimizers:
                 self._push(list(_notes([*observed, *optimizers])))
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
 
-    def stepped(self) -> None:
-        """The program has ended a step."""
+    def count_step(self) -> None:
+        """Count a step that the program has ended, and look up observed blocks if it is due."""
         if _observed:
             self._steps += 1
             if _is_due(self._steps):
-                self.look()
+                self.push_notes()
 
     def _after_step(self, optimizer: Any) -> None:
-        known = self._optimizers.get(id(optimizer))
-        if known is None or known.optimizer() is not optimizer:
-            known = self._optimizers[id(optimizer)] = _Stepped(optimizer, self._optimizers)
-        known.steps += 1
+        stepped = self._optimizers.get(id(optimizer))
+        if stepped is None or stepped.optimizer() is not optimizer:
+            stepped = self._optimizers[id(optimizer)] = _SteppedOptimizer(optimizer, self._optimizers)
+        stepped.steps += 1
         size = (*(len(group["params"]) for group in optimizer.param_groups), len(optimizer.state))
-        if _is_due(known.steps) or size != known.size:
-            known.size = size
-            self.look(optimizer)
+        if _is_due(stepped.steps) or size != stepped.size:
+            stepped.size = size
+            self.push_notes(optimizer)
 
 
-class _Stepped:
-    """An optimizer that has stepped: how often, and how many parameters and states it had when it was looked up."""
+class _SteppedOptimizer:
+    """Optimizer that has stepped: its number of steps, and its numbers of parameters and states at the last look-up."""
 
-    def __init__(self, optimizer: Any, among: dict[int, _Stepped]) -> None:
+    def __init__(self, optimizer: Any, registry: dict[int, _SteppedOptimizer]) -> None:
         key = id(optimizer)
-        self.optimizer = weakref.ref(optimizer, lambda _: among.pop(key, None))
+        self.optimizer = weakref.ref(optimizer, lambda _: registry.pop(key, None))
         self.steps = 0
         self.size: tuple[int, ...] = ()
 
@@ -111,75 +111,80 @@ def _is_due(count: int) -> bool:
     return count & (count - 1) == 0
 
 
-def _notes(things: list[Any]) -> Iterator[Note]:
-    """A note for each block of these models and optimizers; of a block that is several things, what it is first: a
-    parameter, else a buffer, else a gradient, else a state."""
+def _notes(subjects: list[Any]) -> Iterator[Note]:
+    """Yield a note for each block of these models and optimizers.
+
+    A block with several roles gets the first of: parameter, buffer, gradient, optimizer state.
+    """
     import torch
 
-    models = [thing for thing in things if hasattr(thing, "named_parameters")]
-    optimizers = [thing for thing in things if hasattr(thing, "param_groups")]
-    # What a subclass of Tensor makes of an attribute is the program's code.
+    models = [subject for subject in subjects if hasattr(subject, "named_parameters")]
+    optimizers = [subject for subject in subjects if hasattr(subject, "param_groups")]
+    # Without this, reading an attribute of a Tensor subclass would run the program's code.
     with torch._C.DisableTorchFunctionSubclass():
         parameters: dict[int, tuple[Any, str]] = {}
         for model in models:
             for name, parameter in model.named_parameters():
                 parameters.setdefault(id(parameter), (parameter, name))
         for optimizer in optimizers:
-            for name, parameter in _of_groups(optimizer):
+            for name, parameter in _grouped_parameters(optimizer):
                 parameters.setdefault(id(parameter), (parameter, name))
         buffers = [named for model in models for named in model.named_buffers()]
-        lookup = _Lookup(torch)
-        seen: set[tuple[int, int, int]] = set()
+        lookup = _BlockLookup(torch)
+        noted_blocks: set[tuple[int, int, int]] = set()
         for role, tensors in (
             (PARAMETER, ((name, parameter) for parameter, name in parameters.values())),
             (BUFFER, buffers),
             (GRADIENT, _gradients(parameters.values())),
-            (OPTIMIZER_STATE, (named for one in optimizers for named in _states(one, parameters))),
+            (
+                OPTIMIZER_STATE,
+                (named for optimizer in optimizers for named in _optimizer_states(optimizer, parameters)),
+            ),
         ):
             for name, tensor in tensors:
                 for block in lookup.blocks(tensor):
-                    if block not in seen:
-                        seen.add(block)
+                    if block not in noted_blocks:
+                        noted_blocks.add(block)
                         yield (*block, role, name)
 
 
-def _of_groups(optimizer: Any) -> Iterator[tuple[str, Any]]:
+def _grouped_parameters(optimizer: Any) -> Iterator[tuple[str, Any]]:
     for group in optimizer.param_groups:
-        names = group.get("param_names") or ()  # of an optimizer that was given named_parameters()
+        names = group.get("param_names") or ()  # set if the optimizer was created from named_parameters()
         for index, parameter in enumerate(group["params"]):
             yield (str(names[index]) if index < len(names) else ""), parameter
 
 
 def _gradients(parameters: Iterable[tuple[Any, str]]) -> Iterator[tuple[str, Any]]:
-    # As the program itself reads them in a step: its other threads may train other models meanwhile.
+    # Read .grad as the program does in a step: its other threads may train other models meanwhile.
     for parameter, name in parameters:
-        # Of others torch warns.
+        # torch warns when .grad of any other tensor is read.
         if parameter.is_leaf or parameter.retains_grad:
             gradient = parameter.grad
             if gradient is not None:
-                yield _dotted(name, "grad"), gradient
+                yield _join_name(name, "grad"), gradient
 
 
-def _states(optimizer: Any, parameters: dict[int, tuple[Any, str]]) -> Iterator[tuple[str, Any]]:
+def _optimizer_states(optimizer: Any, parameters: dict[int, tuple[Any, str]]) -> Iterator[tuple[str, Any]]:
     for key, state in optimizer.state.items():
-        yield from _tensors(state, parameters[id(key)][1] if id(key) in parameters else "", 0)
+        yield from _nested_tensors(state, parameters[id(key)][1] if id(key) in parameters else "", 0)
 
 
-def _tensors(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _nested_tensors(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     import torch
 
     if isinstance(value, torch.Tensor):
         yield name, value
-    elif depth < _DEEPEST and isinstance(value, (dict, list, tuple)):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _tensors(one, _dotted(name, str(key)), depth + 1)
+    elif depth < _MAX_DEPTH and isinstance(value, (dict, list, tuple)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _nested_tensors(item, _join_name(name, str(key)), depth + 1)
 
 
-def _dotted(name: str, part: str) -> str:
+def _join_name(name: str, part: str) -> str:
     return f"{name}.{part}" if name else ""
 
 
-class _Lookup:
+class _BlockLookup:
     """Finds the blocks of tensors."""
 
     def __init__(self, torch: Any) -> None:
@@ -192,21 +197,21 @@ class _Lookup:
             torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
         }
         fake = sys.modules.get("torch._subclasses.fake_tensor")
-        self._fake = fake.FakeTensor if fake is not None else ()
-        # Whether asking for a tensor's address would copy it.
+        self._fake_type = fake.FakeTensor if fake is not None else ()
+        # Reading the address of a copy-on-write tensor would copy the tensor.
         self._is_shared_lazily = getattr(torch._C, "_is_cow_tensor", lambda tensor: False)
 
     def blocks(self, tensor: Any, depth: int = 0) -> list[tuple[int, int, int]]:
-        """Address, device type and index of each block that a tensor lies in; none if torch has no memory for it."""
+        """Return address, device type and index of each block of a tensor; none if torch has no memory for it."""
         try:
             parts = self._parts(tensor)
             if parts is not None:
-                return [block for part in parts if depth < _DEEPEST for block in self.blocks(part, depth + 1)]
+                return [block for part in parts if depth < _MAX_DEPTH for block in self.blocks(part, depth + 1)]
             device = tensor.device
             kind = _DEVICE_TYPES.get(device.type)
             if kind is None or self._is_shared_lazily(tensor):
                 return []
-            # The storage's address, not the tensor's: a view may begin anywhere in it.
+            # Not the tensor's own address: a view may begin anywhere in the storage.
             address = tensor.untyped_storage().data_ptr()
             return [(address, kind, device.index or 0)] if address else []
         except Exception as error:  # functional tensors, for instance
@@ -215,8 +220,8 @@ class _Lookup:
             return []
 
     def _parts(self, tensor: Any) -> list[Any] | None:
-        """The tensors that a tensor is made of; None: it has memory of its own."""
-        if isinstance(tensor, self._fake):
+        """Return the tensors that a tensor consists of, or None if it has memory of its own."""
+        if isinstance(tensor, self._fake_type):
             return []
         if hasattr(type(tensor), "__tensor_flatten__"):  # DTensor, quantized ones, jagged ones
             return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]

@@ -1,7 +1,7 @@
-"""Finds the steps of programs that do not call step(), from torch's optimizers.
+"""Steps inferred from torch's optimizers, for programs that do not call step().
 
 A step ends when the optimizer that ended the last one, the leader, steps again. So the two optimizers of a GAN, or one
-optimizer for each parameter, make one step an iteration, not two or hundreds.
+optimizer for each parameter, end one step per iteration, not two or hundreds.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 TAKE_OVER_AFTER = 16
-"""An optimizer that has stepped this often since the leader last did becomes the leader: the program has moved on to
-another phase. A GAN's critic takes fewer steps than this for one of its generator."""
+"""Steps of another optimizer since the leader's last one after which it becomes the leader.
+
+By then the program has moved on to another phase: a GAN's critic takes fewer steps for one of its generator."""
 
 
 class OptimizerSteps:
-    """Calls `end_step` at the end of each step, between `start` and `stop`."""
+    """Calls `end_step` at the end of each inferred step, between `start` and `stop`."""
 
     def __init__(self, end_step: Callable[[], None]) -> None:
         self._end_step = end_step
@@ -25,11 +26,11 @@ class OptimizerSteps:
         self._steps_of_others: dict[int, int] = {}
 
     def start(self) -> None:
-        """Starts listening to every torch optimizer, including those that exist already."""
+        """Start listening to every torch optimizer, including existing ones."""
         self._handle = listen_to_steps(self._after_step)
 
     def stop(self) -> None:
-        """Stops listening; may be called more than once."""
+        """Stop listening. May be called more than once."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.remove()
@@ -47,13 +48,15 @@ class OptimizerSteps:
 
 
 def listen_to_steps(after_step: Callable[[object], None]) -> Any:
-    """Calls a function with every torch optimizer that has stepped, including those that exist already. What it returns
-    has `remove`, which ends that."""
+    """Call a function with every torch optimizer that has stepped, including existing ones.
+
+    The returned handle has `remove`, which ends the calls.
+    """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     def call(optimizer: object, args: object, kwargs: object) -> None:
         after_step(optimizer)
 
-    # torch.compile must neither trace this function nor break the graph of a compiled step because of it.
+    # Without this, torch.compile traces the function, or breaks the graph of a compiled step at it.
     call._torchdynamo_disable = True  # type: ignore[attr-defined]
     return register_optimizer_step_post_hook(call)

@@ -24,7 +24,7 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import _build_info
 from pytorch_alloctrace.recording import building, loading
 target = building.target_of(torch)
-key = building.recorder_key(target, loading._sources())
+key = building.recorder_key(target, loading._find_sources())
 name = loading._file_name(target)
 in_package = pathlib.Path(alloctrace.__file__).parent / name
 def put_into(cache):
@@ -132,7 +132,7 @@ os.environ["ALLOCTRACE_CACHE"] = "/proc/none"
 assert loading._writable_folder(key) == pathlib.Path(private, key)
 shutil.rmtree(private)
 assert put_into(next(iter([pathlib.Path(folder) for folder in folders(ALLOCTRACE_CACHE="/proc/none")][1:])))
-assert loading._in_cache(key, target) == pathlib.Path(private, key, name)
+assert loading._find_cached(key, target) == pathlib.Path(private, key, name)
 # No folder at all: the reason has the next command.
 shutil.rmtree(private)
 pathlib.Path(private).write_text("in the way")
@@ -228,7 +228,7 @@ for reason, action in {UNTRUSTED | DAMAGE!r}.items():
     os.environ["ALLOCTRACE_CACHE"] = os.path.abspath(reason)
     cache = next(loading._cache_folders())
     cached = put_into(cache)
-    assert loading._in_cache(key, target) == cached, reason
+    assert loading._find_cached(key, target) == cached, reason
     exec(action)
     assert "no-such-compiler" in refusal(), reason
     assert reason != "from another machine" or not cached.exists()

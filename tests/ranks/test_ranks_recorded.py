@@ -70,7 +70,7 @@ def test_names_of_files_and_a_file_in_place_of_a_folder(tmp_path: Path, monkeypa
     made, _ = paths_with(monkeypatch, f"{tmp_path}/new/folder/")
     assert made == tmp_path / "new/folder" / name
     (tmp_path / "taken").write_text("")
-    with pytest.raises(alloctrace.SessionError, match="cannot be made"):
+    with pytest.raises(alloctrace.SessionError, match="cannot be created"):
         alloctrace.enable(f"{tmp_path}/taken/")
     # One rank alone has the name that it was given.
     made, _ = paths_with(monkeypatch, tmp_path / "a.alloctrace", RANK="0", WORLD_SIZE="1")

@@ -100,7 +100,7 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "sees_all"),
-    [("", True), ("object_scans.AT_END = 0.0", False), ("object_scans.Looks._write = len", False)],
+    [("", True), ("object_scans.AT_END = 0.0", False), ("object_scans.ObjectScans._write_group = len", False)],
     ids=["time", "no time", "error"],
 )
 def test_verdict_reports_an_incomplete_final_scan(run_program, tmp_path: Path, setting: str, sees_all: bool) -> None:
@@ -177,7 +177,7 @@ def test_scan_adds_no_events(run_program, trained: Trained, tmp_path: Path) -> N
     """Compare a program's allocations and frees with scans and without."""
     without = (
         "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import object_scans\n"
-        "object_scans.FIRST = 1e18"
+        "object_scans.FIRST_SCAN_EVENTS = 1e18"
     )
     run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", without, 1), "returned")
     traces = [RecordedTrace(folder / "run.alloctrace") for folder in (trained("returned"), tmp_path)]

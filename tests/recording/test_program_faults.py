@@ -227,7 +227,7 @@ with alloctrace.enable("u.alloctrace"):
 
 def test_missing_stacks_of_subinterpreters_are_reported_once(run_program, native: None, tmp_path: Path) -> None:
     process = run_program(SUBINTERPRETER)
-    assert process.stderr.count("no stacks of what subinterpreters allocated") == 1, process.stderr
+    assert process.stderr.count("no stacks of allocations in subinterpreters") == 1, process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     events = trace.events(kinds=["alloc"])
     inside = events[events["requested_bytes"] == 3333]
@@ -269,7 +269,7 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
         str(rounds),
         timeout=900,
     )
-    assert int(process.stdout) < 8 << 20
+    assert int(process.stdout) < 16 << 20
     for number in range(4):
         trace = alloctrace.load(tmp_path / f"{number}.alloctrace")
         assert trace.integrity.ended and trace.integrity.corrupt_blocks == 0 and trace.integrity.missing_events == 0

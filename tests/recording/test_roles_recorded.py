@@ -88,7 +88,7 @@ def test_looking_up_names_blocks_allocates_nothing_and_keeps_nothing_alive(sessi
     optimizer.step()
     copy = torch._lazy_clone(model.weight) if hasattr(torch, "_lazy_clone") else None
     alloctrace.mark("begin")
-    session._roles.look(optimizer)
+    session._roles.push_notes(optimizer)
     alloctrace.mark("end")
     alive = [weakref.ref(one) for one in (model, optimizer, model.weight, model.weight.grad)]
     del model, optimizer, copy
@@ -142,7 +142,7 @@ def test_uncommon_tensors_are_named_without_running_their_code(session: alloctra
     calls = Strange.calls
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        session._roles.look(optimizer)
+        session._roles.push_notes(optimizer)
     assert Strange.calls == calls
     roles = [role for _, role in named_roles(session)]
     assert roles.count("parameter") == 2 and roles.count("optimizer state") >= 2 + 3 + 2

@@ -16,8 +16,8 @@ import gc, signal, sys, threading, time, torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.objects import look as scanning
 from pytorch_alloctrace.recording import object_scans
-object_scans.FIRST, object_scans.LATER, object_scans.FREE = 1, 0.0, 1e9
-object_scans.POLL, object_scans.POLL_SHARE = 0.001, 0.0
+object_scans.FIRST_SCAN_EVENTS, object_scans.SCAN_GROWTH, object_scans.FREE = 1, 0.0, 1e9
+object_scans.MIN_POLL_S, object_scans.POLL_TIME_SHARE = 0.001, 0.0
 object_scans.LONGEST = 0.004
 
 session = alloctrace.enable("run.alloctrace", devices=("cpu",))
@@ -141,9 +141,9 @@ for name, (interrupt, expected) in CASES.items():
         raised = type(error)
     assert raised is expected and gc.isenabled(), (name, raised)
 scanning.look = before
-members, scanning._members, spent = scanning._members, len, session._looks._spent  # len raises TypeError
+members, scanning._members, spent = scanning._members, len, session._object_scans._spent_s  # len raises TypeError
 sys.stderr = io.StringIO()
-while session._looks._spent == spent:
+while session._object_scans._spent_s == spent:
     torch.empty(10)
 written, sys.stderr = sys.stderr.getvalue(), sys.__stderr__
 scanning._members = members

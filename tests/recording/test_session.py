@@ -284,5 +284,5 @@ def test_a_recorder_that_finds_no_memory_is_not_built_again(monkeypatch: pytest.
     monkeypatch.setattr(loading.importlib, "import_module", load)
     monkeypatch.setattr(loading, "_load", load)
     monkeypatch.setattr(loading, "_build", lambda *_: pytest.fail("it was built"))
-    with pytest.raises(alloctrace.RecorderUnavailableError, match="no memory to load the recorder"):
+    with pytest.raises(alloctrace.RecorderUnavailableError, match="not enough memory to load the recorder"):
         loading.load_recorder()

@@ -33,8 +33,8 @@ def shrink(bound: int) -> None:
     """Make the recorder's own numbers as small as a bound in MiB needs."""
     session.WAIT_NS = 60 * 10**9  # on a busy machine the writer may start later than a hook would wait
     if bound < 64:
-        session.LEAST_BOUND = bound << 20
-        session.SMALL_BOUND = 0
+        session.MIN_MAX_BYTES = bound << 20
+        session.SMALL_MAX_BYTES = 0
         session.RING_EVENTS, session.DEFINITION_BYTES = 1 << 14, 1 << 20
 
 

@@ -81,7 +81,7 @@ if __name__ == "__main__":
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.autograd.set_multithreading_enabled(False)
-    looks.FIRST = sys.maxsize  # a look comes at another event in each run, and a free may wait for it
+    looks.FIRST_SCAN_EVENTS = sys.maxsize  # a look comes at another event in each run, and a free may wait for it
     gc.disable()  # objects die where the program lets go of them
     with alloctrace.enable(trace, devices=("cuda",)):
         PROGRAMS[name]()
