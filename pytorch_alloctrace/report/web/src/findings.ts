@@ -8,7 +8,7 @@ import { counted, duration, exact, number, size } from "./units";
 
 const TONES: Record<string, string> = { incomplete: "bad", oom: "bad", leak: "bad", growth: "bad", no_leak: "good", minor_leak: "quiet", not_judged: "quiet" };
 const VIEWS: Record<string, [id: string, text: string]> = {
-  oom: ["oom", "the refused request"], leak: ["leaks", "the leak"], growth: ["leaks", "the growth"], undecided: ["memory", "what was in memory"], minor_leak: ["leaks", "the leak"],
+  oom: ["oom", "the refused request"], leak: ["leaks", "the leak"], growth: ["leaks", "the growth"], inconclusive: ["memory", "what was in memory"], minor_leak: ["leaks", "the leak"],
   fragmentation: ["fragmentation", "the fragmentation"], cache: ["fragmentation", "the cache"], rounding: ["segments", "the map"],
   pending: ["segments", "the map"], churn: ["timeline", "the timeline"], outside: ["timeline", "the timeline"],
 };
@@ -42,7 +42,7 @@ function folded<T>(things: T[], make: (thing: T) => HTMLElement, noun: string): 
 function card(model: Model, finding: Finding, go: Go): HTMLElement {
   const tone = TONES[finding.kind] ?? "warn";
   const view = VIEWS[finding.kind];
-  const change = { seq: finding.seq, device: finding.device, site: finding.leak || finding.kind === "undecided" ? finding.site : null, colorBy: finding.kind === "pending" ? ("state" as const) : undefined };
+  const change = { seq: finding.seq, device: finding.device, site: finding.leak || finding.kind === "inconclusive" ? finding.site : null, colorBy: finding.kind === "pending" ? ("state" as const) : undefined };
   return h("article", { class: `finding ${tone}` },
     h("h3", {}, h("span", { class: "badge" }, finding.label), ` ${finding.title}`),
     finding.source ? h("code", {}, finding.source) : null,
@@ -53,7 +53,7 @@ function card(model: Model, finding: Finding, go: Go): HTMLElement {
 export function leaks(model: Model, colors: Colors, go: Go): HTMLElement {
   const found = model.manifest.findings.filter((finding) => finding.leak);
   if (!found.length) {
-    const said = model.manifest.findings.find((finding) => ["no_leak", "undecided", "not_judged"].includes(finding.kind));
+    const said = model.manifest.findings.find((finding) => ["no_leak", "inconclusive", "not_judged"].includes(finding.kind));
     return h("p", { class: "empty" }, said ? `${said.title}.` : "No leak was found.");
   }
   return h("div", {}, ...folded(found, (finding) => leakCard(model, finding, finding.leak!, colors, go), "leak"));

@@ -181,7 +181,7 @@ export interface WhatIf {
   conditions: string[];
   /** The first as recorded, then the best first. */
   outcomes: Outcome[];
-  cards_tried: boolean;
+  gpus_tried: boolean;
   left_out: string[];
   notes: string[];
 }

@@ -50,7 +50,7 @@ function row(model: Model, found: WhatIf, one: Outcome, most: number, isRecorded
     h("td", { title: bytes, "data-value": least, "data-most": worst }, range(least, worst)),
     h("td", { title: exact(one.device_used_bytes), "data-value": one.device_used_bytes }, size(one.device_used_bytes)),
     h("td", { "data-value": one.retries[1] }, retries),
-    h("td", { class: "words", "data-value": one.smallest?.memory ?? "", title: one.smallest?.about }, !found.cards_tried ? "not tried" : one.smallest ? one.smallest.name : "none of them"));
+    h("td", { class: "words", "data-value": one.smallest?.memory ?? "", title: one.smallest?.about }, !found.gpus_tried ? "not tried" : one.smallest ? one.smallest.name : "none of them"));
 }
 
 /** A range of sizes; one where both look the same. */
