@@ -38,7 +38,7 @@ class Finding:
 
     kind: str
     """"incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "inconclusive", "not_judged",
-    or the kind of a condition: see `analysis.free_memory.conditions`."""
+    or the kind of an inefficiency: see `analysis.free_memory.inefficiencies`."""
     title: str
     """One line without a full stop."""
     device: str
