@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import session
+from . import options, session
 
 VARIABLE = "ALLOCTRACE_FOLLOW"
 """The environment variable that has the arguments of enable() for children, as JSON."""
@@ -76,11 +76,11 @@ def enable_here() -> None:
 
 def _template(path: str | None) -> str:
     if path is None:
-        return session.DEFAULT_NAME
+        return options.DEFAULT_NAME
     if "{pid}" in path:
         return path
     if path.endswith(os.sep) or os.path.isdir(path):
-        return os.path.join(path, session.DEFAULT_NAME)
+        return os.path.join(path, options.DEFAULT_NAME)
     name = Path(path)
     return str(name.with_name(f"{name.stem}-{{pid}}{name.suffix}"))
 

@@ -29,6 +29,7 @@ from .. import command
 from ..errors import AlloctraceError
 from ..parser import Parser
 from . import children, loading, program, session
+from .options import DEVICES, STACKS
 
 _launchers: set[str] = set()
 """The files that this process was started with."""
@@ -65,11 +66,11 @@ class Run:
             "--devices",
             metavar="NAMES",
             type=lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
-            default=session.DEVICES,
+            default=DEVICES,
             help="the allocators to record: cuda, cpu or cuda,cpu (default)",
         )
         parser.add_argument(
-            "--stacks", choices=session.STACKS, default="python", help="stacks to record: python (default) or none"
+            "--stacks", choices=STACKS, default="python", help="stacks to record: python (default) or none"
         )
         parser.add_argument(
             "--no-modules", action="store_true", help="do not tell torch modules apart (--by module then has nothing)"

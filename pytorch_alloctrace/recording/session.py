@@ -7,7 +7,6 @@ import contextlib
 import json
 import linecache
 import os
-import re
 import threading
 import time
 import warnings
@@ -17,12 +16,22 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import RecorderUnavailableError, SessionError
-from ..sizes import parse_size
 from . import program
 from .loading import load_recorder
 from .modules import start_naming
 from .object_scans import ObjectScans
 from .oom_report import OomReport
+from .options import (
+    DEVICES,
+    ON_FULL,
+    STACKS,
+    check_devices,
+    check_option,
+    choose_spool_path,
+    parse_keep,
+    parse_max_bytes,
+    resolve_path,
+)
 from .own_errors import is_from_signal_handler
 from .roles import RoleNotes, add_observed
 from .steps import OptimizerSteps
@@ -31,11 +40,6 @@ if TYPE_CHECKING:
     from ..report.diagnosis import Diagnosis
     from ..trace import Trace
 
-DEVICES: tuple[Literal["cuda", "cpu"], ...] = ("cuda", "cpu")
-STACKS = ("python", "none")
-ON_FULL = ("wait", "drop")
-DEFAULT_NAME = "alloctrace-{rank}-{pid}.alloctrace"
-
 RING_EVENTS = 1 << 18
 """Capacity of the spool's event ring: 16 MiB."""
 DEFINITION_BYTES = 8 << 20
@@ -43,10 +47,6 @@ DEFINITION_BYTES = 8 << 20
 WAIT_NS = 100_000_000
 """Maximum wait of one event for room in a full ring before it counts as lost (``on_full="wait"``), in ns."""
 
-MIN_MAX_BYTES = 64 << 20
-"""Minimum of ``max_bytes``."""
-SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-MAX_KEEP_S = 366 * SECONDS_PER_UNIT["d"]
 SMALL_MAX_BYTES = 256 << 20
 """Value of ``max_bytes`` below which the spool is halved."""
 
@@ -86,7 +86,7 @@ class Session:
 
     @property
     def is_recording(self) -> bool:
-        """Whether the session records: False after `disable`, and in a forked child."""
+        """True until `disable` or `stop`; False in a forked child."""
         return _current is self and self._process == os.getpid()
 
     def flush(self) -> None:
@@ -306,10 +306,10 @@ def enable(
         RecorderUnavailableError: There is no torch, or the recorder cannot be compiled for it.
     """
     global _current
-    device_names = _check_devices(devices)
-    _check_option("stacks", stacks, STACKS)
-    _check_option("on_full", on_full, ON_FULL)
-    size_limit, keep_ns = _parse_max_bytes(max_bytes), _parse_keep(keep, max_bytes)
+    device_names = check_devices(devices)
+    check_option("stacks", stacks, STACKS)
+    check_option("on_full", on_full, ON_FULL)
+    size_limit, keep_ns = parse_max_bytes(max_bytes), parse_keep(keep, max_bytes)
     # The full-size spool would use up a small limit.
     spool_divisor = 2 if size_limit and size_limit < SMALL_MAX_BYTES else 1
     ring_events, definition_bytes = RING_EVENTS // spool_divisor, DEFINITION_BYTES // spool_divisor
@@ -322,7 +322,7 @@ def enable(
                 "an earlier import of pytorch_alloctrace is recording in this process: disable() it there, or start a "
                 "new process"
             )
-        target = _resolve_path(path)
+        target = resolve_path(path)
         recorded_devices = tuple(name for name in device_names if name == "cpu" or recorder.has_cuda)
         if not recorded_devices:
             raise SessionError(f"devices={device_names!r}: nothing to record: this torch is built without CUDA")
@@ -332,7 +332,7 @@ def enable(
                 RuntimeWarning,
                 stacklevel=2,
             )
-        spool = _choose_spool_path(target, spool_dir)
+        spool = choose_spool_path(target, spool_dir)
         session = Session(target, recorder, recorded_devices)
         wait_ns = WAIT_NS if on_full == "wait" else 0
         options = {
@@ -393,45 +393,6 @@ def enable(
             # First line only: torch's errors continue with a C++ stack.
             raise SessionError((str(error) or repr(error)).splitlines()[0]) from None
         return session
-
-
-def _parse_max_bytes(max_bytes: int | str | None) -> int | None:
-    """Return `max_bytes` in bytes. Raises SessionError if it is not a size or too small."""
-    if max_bytes is None:
-        return None
-    value = max_bytes
-    if isinstance(value, str):
-        try:
-            value = parse_size(value)
-        except ValueError as error:
-            raise SessionError(f"max_bytes={error}") from None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SessionError(f"max_bytes={max_bytes!r} is not a size: use a number of bytes, or one such as '256MiB'")
-    if value < MIN_MAX_BYTES:
-        raise SessionError(
-            f"max_bytes={max_bytes!r} is too small: the spool alone takes 12 MiB, and compaction needs room; "
-            f"use '64MiB' or more"
-        )
-    return value
-
-
-def _parse_keep(keep: float | str | None, max_bytes: int | str | None) -> int | None:
-    """Return `keep` in nanoseconds. Raises SessionError if it is not a time or lacks `max_bytes`."""
-    if keep is None:
-        return None
-    value = keep
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|sec|min|m|h|d)?\s*", value, re.IGNORECASE)
-        if match is None:
-            raise SessionError(f"keep={keep!r} is not a time: use a number of seconds, or one such as '10min'")
-        value = float(match[1]) * SECONDS_PER_UNIT[(match[2] or "s")[0].lower()]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_KEEP_S:
-        raise SessionError(
-            f"keep={keep!r} is not a time: use a number of seconds, or one such as '10min', up to 366 days"
-        )
-    if max_bytes is None:
-        raise SessionError(f"keep={keep!r} is for recordings with max_bytes: without it, every event is kept")
-    return int(value * 1e9)
 
 
 def disable() -> Path:
@@ -539,55 +500,6 @@ def region(name: str) -> Iterator[None]:
 def _encode_name(name: str) -> bytes:
     """Encode a name. Surrogates, which file names may contain, are escaped: the program must not get an error."""
     return str(name).encode(errors="backslashreplace")
-
-
-def _check_devices(devices: Sequence[str]) -> tuple[str, ...]:
-    names = (devices,) if isinstance(devices, str) else tuple(devices)
-    for name in names:
-        _check_option("devices", name, DEVICES)
-    if not names:
-        raise SessionError(f"devices is empty: name at least one of {', '.join(DEVICES)}")
-    return names
-
-
-def _check_option(option: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise SessionError(f"{option}={value!r} is unknown: use one of {', '.join(map(repr, choices))}")
-
-
-def _resolve_path(path: str | os.PathLike[str] | None) -> Path:
-    path_text = os.fsdecode(path) if path is not None else DEFAULT_NAME
-    if "\0" in path_text:
-        raise SessionError(f"path={path_text!r} has a null character: give another path")
-    folder, name = os.path.split(path_text)
-    if not name or os.path.isdir(path_text):
-        path_text = os.path.join(path_text, DEFAULT_NAME)
-    elif (program.world_size() or 1) > 1 and "{rank}" not in path_text:
-        # Without the rank, two ranks would write one file, or the second would fail because the file exists. Process
-        # ids do not distinguish ranks: containers on different machines have the same ids.
-        stem, ending = os.path.splitext(name)
-        path_text = os.path.join(folder, f"{stem}-rank{{rank}}{ending}")
-    expanded = path_text.replace("{rank}", program.rank()).replace("{pid}", str(os.getpid()))
-    try:
-        target = Path(os.path.abspath(expanded.replace("{host}", os.uname().nodename)))
-    except FileNotFoundError:
-        raise SessionError(
-            "the working directory was removed: change to another one, then call enable() again"
-        ) from None
-    if not name:
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SessionError(f"the folder {target.parent} cannot be created: {error.strerror or error}") from None
-    return target
-
-
-def _choose_spool_path(trace: Path, spool_dir: str | os.PathLike[str] | None) -> Path:
-    name = trace.name + ".spool"
-    if spool_dir is None:
-        return trace.with_name(name)
-    # Two traces with the same name in different folders must not share a spool.
-    return Path(os.path.abspath(os.fsdecode(spool_dir))) / f"{os.getpid()}-{os.urandom(4).hex()}-{name}"
 
 
 def _end_at_exit() -> None:

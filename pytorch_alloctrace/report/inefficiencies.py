@@ -97,10 +97,10 @@ def _pending(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     origin = "the lines that allocated it are unknown, as the run is compacted into sums there"
     if inefficiency.site is not None:
         origin = f"{units.size(inefficiency.site_bytes)} was allocated at {_where(inefficiency, names)}"
-    held = units.size(inefficiency.figures["byte_seconds"])
+    held_for_a_second = units.size(inefficiency.figures["byte_seconds"])
     return (
         f"The tensors are gone, but record_stream() makes torch wait for the other stream ({_when(inefficiency)});"
-        f" {origin}. Over the run this adds up to {held} held for one second.",
+        f" {origin}. Over the run this adds up to {held_for_a_second} held for one second.",
         "What helps: make the streams wait for each other (Stream.wait_stream) before freeing, instead of"
         " record_stream().",
     )

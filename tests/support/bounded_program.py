@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import session
+from pytorch_alloctrace.recording import options, session
 
 SUFFIXES = ("", ".spool", ".compaction", ".unfinished", ".spool.unfinished")
 
@@ -33,7 +33,7 @@ def shrink(bound: int) -> None:
     """Make the recorder's own numbers as small as a bound in MiB needs."""
     session.WAIT_NS = 60 * 10**9  # on a busy machine the writer may start later than a hook would wait
     if bound < 64:
-        session.MIN_MAX_BYTES = bound << 20
+        options.MIN_MAX_BYTES = bound << 20
         session.SMALL_MAX_BYTES = 0
         session.RING_EVENTS, session.DEFINITION_BYTES = 1 << 14, 1 << 20
 

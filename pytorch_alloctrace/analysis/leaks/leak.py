@@ -136,8 +136,8 @@ class Leak:
     path_share: float
     """The share of the bytes that is allocated under that path."""
     allocated_bytes_over_run: tuple[int, ...] = ()
-    """What its sites hold over the run: survivors, the blocks that are live at the judged event, by birth; backlog, all
-    that is alive, at the size of an average block; growing, see `buffers_live`."""
+    """Allocated bytes of its sites over the run. Survivors: of the blocks that are live at the judged event, by time of
+    allocation. Backlog: of all live blocks, at the size of an average block. Growing: see `buffers_live`."""
     holder: Holder | None = None
     """What holds its blocks; None if that is not known."""
     minor: bool = False
