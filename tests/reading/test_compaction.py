@@ -150,7 +150,8 @@ def test_a_fold_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> N
         path.write_bytes(data)
         other = alloctrace.load(path)
         assert (other.integrity.state, other.integrity.compacted_until) == ("complete", 61)
-        sentence = f"by another version of pytorch_alloctrace .its compacted part is of version {version}, this one"
+        part = f"its compacted part is of version {version}, this one"
+        sentence = f"was compacted by another version of pytorch_alloctrace .{part}"
         with pytest.raises(alloctrace.TraceError, match=sentence):
             other.live()
         with pytest.raises(alloctrace.TraceError, match=sentence):
