@@ -1,1 +1,1 @@
-"""Traces made of what others have recorded: torch's own memory snapshots."""
+"""Traces converted from torch's memory snapshots."""

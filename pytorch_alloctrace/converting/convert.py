@@ -1,4 +1,4 @@
-"""A snapshot of torch becomes a trace."""
+"""Conversion of a memory snapshot of torch into a trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .. import _replay
 from ..errors import TraceError
 from ..reading.names import KINDS, REGION_BEGIN, REGION_END, STEP, device_name
 from .rewind import Rewind, Run
-from .snapshot import Annotation, Entry, Pool, Snapshot, read_snapshot, snapshot_of
+from .snapshot import Annotation, Entry, Pool, Snapshot, parse_snapshot, read_snapshot
 from .stacks import Stacks
 from .trace_header import describe, settings_json
 
@@ -30,28 +30,28 @@ _CONFIG, _NO_SPLIT, _ALLOCATOR_STATE, _STATE_SEGMENT, _STATE_BLOCK = (
 )
 _LARGE, _EXPANDABLE = 1, 2
 _CUDA = 1
-_AT_ONCE = 65_536
+_MAX_ROWS = 65_536
 _PROFILER_STEP = "ProfilerStep#"
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What `convert` did."""
+    """Result of `convert`."""
 
     trace: Path
-    """The trace that it wrote."""
+    """Path of the trace."""
     events: int
-    """Entries of the history that are in it."""
+    """Number of history entries in the trace."""
     devices: tuple[str, ...]
-    """Those that the snapshot has."""
+    """Devices in the snapshot."""
     mid_run: tuple[str, ...]
-    """Those of them whose history begins when memory was in use already: torch keeps the last entries alone."""
+    """Devices whose history begins with memory already in use: torch keeps only the last entries."""
     frames: bool
     """Whether the snapshot has stacks."""
     faults: int
-    """Entries that do not fit what came after them: the history was paused, cleared, or is of another run."""
+    """Number of entries that contradict later ones: the history was paused, cleared, or is of another run."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """How many entries are not in the trace, by what they are: pinned host memory, and actions that are unknown."""
+    """Number of entries that are not in the trace, by kind: pinned host memory, and unknown actions."""
 
 
 def convert(
@@ -60,68 +60,73 @@ def convert(
     *,
     overwrite: bool = False,
 ) -> Converted:
-    """Makes a trace of a memory snapshot of torch 2.9 or later, with or without a history, so that all that reads
-    traces reads it.
+    """Write a trace made from a memory snapshot of torch 2.9 or later, with or without a history.
 
-    snapshot: the file that `torch.cuda.memory._dump_snapshot` wrote, or what `torch.cuda.memory._snapshot` returned.
-    trace: the file to write; default the snapshot's name with the ending ".alloctrace". overwrite: replace a file that
-    is there.
+    The file is not unpickled: a reader for plain values runs none of its code, and needs at most 24 times the file's
+    size plus 64 MiB of memory.
 
-    The file is not unpickled but read by a reader that knows plain values alone: no code in it can run, and it takes no
-    more memory than 24 times its size and 64 MiB. Raises TraceError for a file that is no snapshot, and where the trace
-    exists already or cannot be written.
+    Args:
+        snapshot: File that `torch.cuda.memory._dump_snapshot` wrote, or the result of `torch.cuda.memory._snapshot`.
+        trace: File to write. Default: the snapshot's name with the suffix ".alloctrace".
+        overwrite: Replace an existing file.
+
+    Returns:
+        The path of the trace, and what it contains.
+
+    Raises:
+        TraceError: The file is not a snapshot, or the trace exists already or cannot be written.
     """
     if isinstance(snapshot, (str, os.PathLike)):
         source = os.fspath(snapshot)
-        found = read_snapshot(source)
+        contents = read_snapshot(source)
         target = Path(trace) if trace is not None else Path(source).with_suffix(".alloctrace")
         if target.exists() and target.samefile(source):
             raise TraceError(f"{str(target)!r} is the snapshot itself: name another file for the trace")
         if target.exists() and not overwrite:
             raise TraceError(f"{str(target)!r} exists already: give another path, or overwrite=True")
-        taken_ns = max(os.stat(source).st_mtime_ns, 0)
+        taken_ns = max(Path(source).stat().st_mtime_ns, 0)
     else:
         if trace is None:
-            raise TraceError("name the trace to write: a snapshot that is no file has no name to make one of")
-        source, found, target, taken_ns = "", snapshot_of(snapshot), Path(trace), time.time_ns()
-    return _Conversion(found, source, target, taken_ns, overwrite).write()
+            raise TraceError("trace is missing: a snapshot that is not a file gives no default name; pass a path")
+        source, contents, target, taken_ns = "", parse_snapshot(snapshot), Path(trace), time.time_ns()
+    return _Conversion(contents, source, target, taken_ns, overwrite).write()
 
 
 @dataclass(frozen=True)
 class _Device:
-    """What is known of one device."""
+    """Rewound history of one device."""
 
     index: int
     begin: Rewind
-    """At the state before the history."""
+    """Memory before the history."""
     pools: list[Pool]
-    """Of each entry."""
+    """Pool of each entry."""
 
 
 class _Conversion:
     def __init__(self, snapshot: Snapshot, source: str, target: Path, taken_ns: int, overwrite: bool) -> None:
         self._snapshot = snapshot
-        self._settings = settings_json(snapshot.settings, _has_expandable(snapshot))
+        self._settings = settings_json(snapshot.settings, _has_expandable_segments(snapshot))
         times = [entry.time_us for entries in snapshot.history.values() for entry in (entries[0], entries[-1])]
         self._begin_ns = min(times) * 1000 if times else taken_ns
         self._end_ns = max(times) * 1000 if times else taken_ns
         self._stacks = Stacks(snapshot)
-        header = describe(self._stacks.known, source, os.path.abspath(target), snapshot.settings, self._begin_ns)
+        header = describe(self._stacks.distinct, source, os.path.abspath(target), snapshot.settings, self._begin_ns)
         self._target = target
         self._writer = _replay.TraceWriter(os.fsencode(target), overwrite, self._begin_ns, json.dumps(header))
         self._rows: list[tuple[int, ...]] = []
 
     def write(self) -> Converted:
-        devices = {index: self._rewound(index) for index in self._snapshot.devices}
-        waiting = dict(devices)
+        devices = {index: self._rewind(index) for index in self._snapshot.devices}
+        not_begun = dict(devices)
         skipped: dict[str, int] = {}
         events = 0
-        for index, number in self._in_order():
+        for index, number in self._sort_entries():
             if index is None:
-                self._annotate(self._snapshot.annotations[number])
+                self._write_annotation(self._snapshot.annotations[number])
                 continue
-            if index in waiting:
-                self._begin(waiting.pop(index))
+            if index in not_begun:
+                self._write_initial_state(not_begun.pop(index))
             entry = self._snapshot.history[index][number]
             if entry.action not in _KINDS:
                 skipped[entry.action] = skipped.get(entry.action, 0) + 1
@@ -137,37 +142,42 @@ class _Conversion:
                 self._stacks.thread(entry.frames, self._writer),
             )
             events += 1
-        for device in waiting.values():
-            self._begin(device)
+        for device in not_begun.values():
+            self._write_initial_state(device)
         for index in devices:
             if index in self._snapshot.history:
-                self._state(index, Rewind(self._snapshot.segments.get(index, []), self._rules).runs)
+                self._write_allocator_state(
+                    index, Rewind(self._snapshot.segments.get(index, []), self._allocator_settings).runs
+                )
         self._flush()
         self._writer.finish(json.dumps({"reason": "converted"}))
         if self._snapshot.host_entries:
             skipped["pinned host memory"] = self._snapshot.host_entries
-        mid_run = [index for index, one in devices.items() if one.begin.runs and index in self._snapshot.history]
+        mid_run = [index for index, device in devices.items() if device.begin.runs and index in self._snapshot.history]
         return Converted(
             self._target,
             events,
             tuple(device_name(_CUDA, index) for index in devices),
             tuple(device_name(_CUDA, index) for index in mid_run),
-            bool(self._stacks.known),
+            bool(self._stacks.distinct),
             sum(device.begin.faults for device in devices.values()),
             skipped,
         )
 
     @property
-    def _rules(self) -> _replay.AllocatorSettings:
+    def _allocator_settings(self) -> _replay.AllocatorSettings:
         return _replay.AllocatorSettings(self._settings)
 
-    def _rewound(self, index: int) -> _Device:
-        rewind = Rewind(self._snapshot.segments.get(index, []), self._rules)
-        pools = [rewind.take_back(entry) for entry in reversed(self._snapshot.history.get(index, []))]
+    def _rewind(self, index: int) -> _Device:
+        rewind = Rewind(self._snapshot.segments.get(index, []), self._allocator_settings)
+        pools = [rewind.undo_entry(entry) for entry in reversed(self._snapshot.history.get(index, []))]
         return _Device(index, rewind, pools[::-1])
 
-    def _in_order(self) -> list[tuple[int | None, int]]:
-        """All entries by time, those of a device in their order: the device (None: an annotation), and the number."""
+    def _sort_entries(self) -> list[tuple[int | None, int]]:
+        """Return device and index of all entries by time, those of a device in their order.
+
+        The device of an annotation is None.
+        """
         streams: list[tuple[int | None, list[Entry] | list[Annotation]]] = [
             *self._snapshot.history.items(),
             (None, self._snapshot.annotations),
@@ -177,8 +187,8 @@ class _Conversion:
         times = np.array([entry.time_us for _, entries in streams for entry in entries], dtype=np.uint64)
         return [(owners[place], numbers[place]) for place in np.argsort(times, kind="stable").tolist()]
 
-    def _begin(self, device: _Device) -> None:
-        """What held when the history of a device began."""
+    def _write_initial_state(self, device: _Device) -> None:
+        """Add the settings and the allocator state at the start of a device's history."""
         history = self._snapshot.history.get(device.index)
         at = history[0].time_us * 1000 if history else self._end_ns
         location = self._location(device.index, 0, (0, 0))
@@ -186,9 +196,9 @@ class _Conversion:
         for pool, stream in device.begin.unsplit_pools.items():
             self._add(_NO_SPLIT, at, 0, 0, self._location(device.index, stream, pool))
         if device.begin.runs:
-            self._state(device.index, device.begin.runs, at)
+            self._write_allocator_state(device.index, device.begin.runs, at)
 
-    def _state(self, index: int, runs: list[tuple[int, Run]], at: int | None = None) -> None:
+    def _write_allocator_state(self, index: int, runs: list[tuple[int, Run]], at: int | None = None) -> None:
         at = self._end_ns if at is None else at
         entries = sum(1 + len(run.pieces) for _, run in runs)
         self._add(_ALLOCATOR_STATE, at, 0, entries, self._location(index, 0, (0, 0)))
@@ -201,13 +211,13 @@ class _Conversion:
                 stack = self._stacks.id(piece.frames, self._writer)
                 self._add(_STATE_BLOCK, at, address, piece.size, location, stack, 0, piece.requested, piece.state)
 
-    def _annotate(self, annotation: Annotation) -> None:
+    def _write_annotation(self, annotation: Annotation) -> None:
         at = max(min(annotation.time_us * 1000, self._end_ns), self._begin_ns)
         kind = REGION_BEGIN if annotation.begins else REGION_END
         self._add(kind, at, 0, self._writer.string(annotation.name), 0)
         number = annotation.name.removeprefix(_PROFILER_STEP)
         if not annotation.begins and number != annotation.name and number.isdecimal() and len(number) < 18:
-            self._add(STEP, at, 1, int(number), 0)  # said by the program's profiler.step()
+            self._add(STEP, at, 1, int(number), 0)  # recorded by the program's profiler.step()
 
     def _location(self, index: int, stream: int, pool: Pool) -> int:
         return self._writer.location(_CUDA, index, stream, pool)
@@ -225,7 +235,7 @@ class _Conversion:
         node: int = 0,
     ) -> None:
         self._rows.append((kind, at, address, size, stack, thread, location, sequence, node))
-        if len(self._rows) >= _AT_ONCE:
+        if len(self._rows) >= _MAX_ROWS:
             self._flush()
 
     def _flush(self) -> None:
@@ -235,7 +245,7 @@ class _Conversion:
             self._rows.clear()
 
 
-def _has_expandable(snapshot: Snapshot) -> bool:
+def _has_expandable_segments(snapshot: Snapshot) -> bool:
     return any(segment.is_expandable for segments in snapshot.segments.values() for segment in segments) or any(
         entry.action == "segment_map" for entries in snapshot.history.values() for entry in entries
     )

@@ -1,8 +1,8 @@
-"""What there was before a history began: the state at its end, less what its entries did, from the last to the first.
+"""Memory before a history began: its state at the end, minus the effects of its entries, from the last to the first.
 
-torch's history is a ring: it has the last entries alone, and the segments and blocks at its end. Each entry is taken
-back by the rules by which the allocator works: a block that is handed out was the beginning of a free one, and what is
-free behind it was split off from it; of two free neighbours the allocator always makes one.
+torch's history is a ring: it contains the last entries, and the segments and blocks at its end. Each entry is undone by
+the allocator's rules: an allocated block was the beginning of a free one, the free piece behind it was split off from
+it, and two free neighbours are always merged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .snapshot import ALLOCATED, FREE, PENDING, Entry, Pool, Segment
 
 @dataclass(slots=True)
 class Piece:
-    """A block or free piece."""
+    """Block or free piece."""
 
     size: int
     state: int
@@ -27,7 +27,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Run:
-    """A segment, or a part of an expandable one that is mapped without a gap, with its pieces by address."""
+    """Segment, or gapless mapped part of an expandable one, with its pieces by address."""
 
     stream: int
     pool: Pool
@@ -35,7 +35,7 @@ class Run:
     is_expandable: bool
     pieces: dict[int, Piece]
     addresses: list[int] = field(default_factory=list)
-    """Of the pieces, in order."""
+    """Addresses of the pieces, ascending."""
 
     def __post_init__(self) -> None:
         self.addresses = sorted(self.pieces)
@@ -57,25 +57,25 @@ class Run:
         del self.addresses[bisect_left(self.addresses, address)]
         return self.pieces.pop(address)
 
-    def holding(self, address: int) -> int:
-        """The address of the piece that an address lies in."""
+    def find_piece(self, address: int) -> int:
+        """Return the address of the piece that contains an address."""
         return self.addresses[bisect_right(self.addresses, address) - 1]
 
-    def before(self, address: int) -> int | None:
-        """The address of the piece before the one at an address."""
+    def find_previous(self, address: int) -> int | None:
+        """Return the address of the piece before the one at an address, or None."""
         index = bisect_left(self.addresses, address)
         return self.addresses[index - 1] if index else None
 
-    def is_like(self, other: Run) -> bool:
+    def has_same_kind(self, other: Run) -> bool:
         return (self.stream, self.pool, self.is_large) == (other.stream, other.pool, other.is_large)
 
 
 class Rewind:
-    """The memory of one device, going back in time."""
+    """Memory of one device, going back in time."""
 
     def __init__(self, segments: Iterable[Segment], settings: _replay.AllocatorSettings) -> None:
         self._settings = settings
-        self._least = _replay.MINIMUM_BLOCK
+        self._min_block = _replay.MINIMUM_BLOCK
         self._runs: dict[int, Run] = {}
         for segment in segments:
             pieces = {
@@ -87,26 +87,26 @@ class Rewind:
                 )
         self._begins = sorted(self._runs)
         self.unsplit_pools = self._find_unsplit_pools()
-        """The pools, with a stream of each, in which blocks are larger than any rule explains: MemPool(no_split=True)
-        makes such, and no entry says so."""
+        """Pools that do not split blocks, with a stream of each. No entry records MemPool(no_split=True): such a pool
+        is recognised by blocks that are larger than the rules allow."""
         self.faults = 0
-        """Entries that do not fit what came after them."""
+        """Number of entries that contradict later ones."""
 
     @property
     def runs(self) -> list[tuple[int, Run]]:
-        """What there is, by address."""
+        """Address and run of each segment, by address."""
         return [(begin, self._runs[begin]) for begin in self._begins]
 
-    def take_back(self, entry: Entry) -> Pool:
-        """Undoes an entry: call it for the last entry first. Returns the pool that it belongs to."""
+    def undo_entry(self, entry: Entry) -> Pool:
+        """Undo an entry, and return its pool. Entries must be undone from the last to the first."""
         undo = {
-            "alloc": self._take_back_alloc,
-            "free_requested": self._take_back_request,
-            "free_completed": self._take_back_free,
-            "segment_alloc": self._take_back_segment,
-            "segment_free": self._bring_back_segment,
-            "segment_map": self._take_back_map,
-            "segment_unmap": self._bring_back_map,
+            "alloc": self._undo_alloc,
+            "free_requested": self._undo_free_request,
+            "free_completed": self._undo_free,
+            "segment_alloc": self._undo_segment_alloc,
+            "segment_free": self._undo_segment_free,
+            "segment_map": self._undo_map,
+            "segment_unmap": self._undo_unmap,
         }.get(entry.action)
         if undo is None:
             return entry.pool or (0, 0)
@@ -131,25 +131,25 @@ class Rewind:
         del self._begins[bisect_left(self._begins, begin)]
         return self._runs.pop(begin)
 
-    def _is_split(self, run: Run, available: int, wanted: int) -> bool:
-        """Whether torch makes a block of its own of what is left of `available` bytes when `wanted` are taken."""
+    def _is_split(self, run: Run, available: int, requested: int) -> bool:
+        """Return whether torch splits off the rest when `requested` of `available` bytes are allocated."""
         if run.pool in self.unsplit_pools:
             return False
-        return self._settings.splits(available, wanted, run.is_large)
+        return self._settings.splits(available, requested, run.is_large)
 
     def _find_unsplit_pools(self) -> dict[Pool, int]:
-        found: dict[Pool, int] = {}
+        unsplit_pools: dict[Pool, int] = {}
         self.unsplit_pools = {}
         for run in self._runs.values():
             if run.pool == (0, 0):
                 continue
             for piece in run.pieces.values():
-                wanted = self._settings.rounded(piece.requested)
-                if piece.state != FREE and piece.size > wanted and self._is_split(run, piece.size, wanted):
-                    found[run.pool] = run.stream
-        return found
+                rounded = self._settings.rounded(piece.requested)
+                if piece.state != FREE and piece.size > rounded and self._is_split(run, piece.size, rounded):
+                    unsplit_pools[run.pool] = run.stream
+        return unsplit_pools
 
-    def _take_back_alloc(self, entry: Entry) -> Run | None:
+    def _undo_alloc(self, entry: Entry) -> Run | None:
         run = self._run_at(entry.address)
         piece = run.pieces.get(entry.address) if run else None
         if run is None or piece is None or piece.state == FREE:
@@ -160,12 +160,12 @@ class Rewind:
 
     def _merge_next(self, run: Run, address: int) -> None:
         piece = run.pieces[address]
-        behind = address + piece.size
-        following = run.pieces.get(behind)
+        next_address = address + piece.size
+        following = run.pieces.get(next_address)
         if following is not None and following.state == FREE:
-            piece.size += run.remove(behind).size
+            piece.size += run.remove(next_address).size
 
-    def _take_back_request(self, entry: Entry) -> Run | None:
+    def _undo_free_request(self, entry: Entry) -> Run | None:
         run = self._run_at(entry.address)
         piece = run.pieces.get(entry.address) if run else None
         if run is None or piece is None or piece.state != PENDING:
@@ -173,26 +173,26 @@ class Rewind:
         piece.state, piece.requested = ALLOCATED, min(entry.size, piece.size)
         return run
 
-    def _take_back_free(self, entry: Entry) -> Run | None:
+    def _undo_free(self, entry: Entry) -> Run | None:
         run = self._run_at(entry.address)
         if run is None:
             return None
-        begin = run.holding(entry.address)
+        begin = run.find_piece(entry.address)
         free = run.pieces[begin]
         if free.state != FREE:
             return None
         available = begin + free.size - entry.address
-        wanted = self._settings.rounded(entry.size)
-        if wanted > available:
+        rounded = self._settings.rounded(entry.size)
+        if rounded > available:
             return None
-        # What is left behind it was free then too, if torch would have split it off.
-        size = wanted if self._is_split(run, available, wanted) else available
+        # The rest behind the block was free too, if torch would have split it off.
+        size = rounded if self._is_split(run, available, rounded) else available
         if begin < entry.address:
             free.size = entry.address - begin
-            before = run.before(begin)
-            # Too small for torch to have split it off: it is the end of the block before it.
-            is_end = not self._is_split(run, free.size + self._least, self._least)
-            if is_end and before is not None:
+            before = run.find_previous(begin)
+            # A piece too small for torch to split off is the end of the block before it.
+            is_end_of_previous = not self._is_split(run, free.size + self._min_block, self._min_block)
+            if is_end_of_previous and before is not None:
                 run.pieces[before].size += run.remove(begin).size
         else:
             run.remove(begin)
@@ -201,7 +201,7 @@ class Rewind:
             run.add(entry.address + size, Piece(available - size, FREE))
         return run
 
-    def _take_back_segment(self, entry: Entry) -> Run | None:
+    def _undo_segment_alloc(self, entry: Entry) -> Run | None:
         run = self._runs.get(entry.address)
         if run is None or run.is_expandable or run.end - run.begin != entry.size:
             return None
@@ -209,8 +209,8 @@ class Rewind:
             return None
         return self._remove_run(entry.address)
 
-    def _bring_back_segment(self, entry: Entry) -> Run | None:
-        if not entry.size or self._is_taken(entry.address, entry.address + entry.size):
+    def _undo_segment_free(self, entry: Entry) -> Run | None:
+        if not entry.size or self._is_occupied(entry.address, entry.address + entry.size):
             return None
         is_large = entry.size > _replay.SMALL_SEGMENT
         pieces = {entry.address: Piece(entry.size, FREE)}
@@ -218,15 +218,15 @@ class Rewind:
         self._add_run(run)
         return run
 
-    def _is_taken(self, begin: int, end: int) -> bool:
+    def _is_occupied(self, begin: int, end: int) -> bool:
         index = bisect_left(self._begins, end) - 1
         return index >= 0 and self._runs[self._begins[index]].end > begin
 
-    def _take_back_map(self, entry: Entry) -> Run | None:
+    def _undo_map(self, entry: Entry) -> Run | None:
         run, end = self._run_at(entry.address), entry.address + entry.size
         if run is None or not run.is_expandable or not entry.size:
             return None
-        begin = run.holding(entry.address)
+        begin = run.find_piece(entry.address)
         free = run.pieces[begin]
         if free.state != FREE or begin + free.size < end:
             return None
@@ -245,31 +245,31 @@ class Rewind:
                 self._add_run(Run(run.stream, run.pool, run.is_large, True, pieces))
         return run
 
-    def _bring_back_map(self, entry: Entry) -> Run | None:
+    def _undo_unmap(self, entry: Entry) -> Run | None:
         begin, end = entry.address, entry.address + entry.size
-        if not entry.size or self._is_taken(begin, end):
+        if not entry.size or self._is_occupied(begin, end):
             return None
-        before, behind = self._run_at(begin - 1) if begin else None, self._runs.get(end)
-        before = before if before is not None and self._continues(before, entry) else None
-        behind = behind if behind is not None and self._continues(behind, entry) else None
-        if before is not None and behind is not None and not before.is_like(behind):
-            behind = None
-        like = before or behind
-        is_large = like.is_large if like else entry.size % self._settings.large_segment_size == 0
-        pool = like.pool if like else entry.pool or (0, 0)
-        made = Run(entry.stream, pool, is_large, True, {begin: Piece(entry.size, FREE)})
-        for other in (before, behind):
+        before, following = self._run_at(begin - 1) if begin else None, self._runs.get(end)
+        before = before if before is not None and self._can_extend(before, entry) else None
+        following = following if following is not None and self._can_extend(following, entry) else None
+        if before is not None and following is not None and not before.has_same_kind(following):
+            following = None
+        neighbour = before or following
+        is_large = neighbour.is_large if neighbour else entry.size % self._settings.large_segment_size == 0
+        pool = neighbour.pool if neighbour else entry.pool or (0, 0)
+        mapped = Run(entry.stream, pool, is_large, True, {begin: Piece(entry.size, FREE)})
+        for other in (before, following):
             if other is not None:
                 self._remove_run(other.begin)
-                made = Run(made.stream, made.pool, made.is_large, True, {**made.pieces, **other.pieces})
-        self._merge_next(made, begin)
-        previous = made.before(begin)
-        if previous is not None and made.pieces[previous].state == FREE:
-            self._merge_next(made, previous)
-        self._add_run(made)
-        return made
+                mapped = Run(mapped.stream, mapped.pool, mapped.is_large, True, {**mapped.pieces, **other.pieces})
+        self._merge_next(mapped, begin)
+        previous = mapped.find_previous(begin)
+        if previous is not None and mapped.pieces[previous].state == FREE:
+            self._merge_next(mapped, previous)
+        self._add_run(mapped)
+        return mapped
 
     @staticmethod
-    def _continues(run: Run, entry: Entry) -> bool:
-        """Whether a mapping next to a run can be of the same expandable segment."""
+    def _can_extend(run: Run, entry: Entry) -> bool:
+        """Return whether a mapping next to a run can belong to the same expandable segment."""
         return run.is_expandable and run.stream == entry.stream and entry.pool in (None, run.pool)

@@ -1,4 +1,4 @@
-"""`alloctrace cost`: what recording costs on this machine, with this torch, next to what else can be used."""
+"""Recording costs on this machine, with this torch, compared with other tools: the command `alloctrace cost`."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ RECORDERS = {
     "cuda": (PLAIN, ALLOCTRACE, NO_STACKS, HISTORY, HISTORY_ALL),
     "cpu": (PLAIN, ALLOCTRACE, NO_STACKS, PROFILER, MEMRAY),
 }
-"""By device: the program without any first, and then ours."""
+"""Recorders by device: first the program without one, then alloctrace, then other tools."""

@@ -1,9 +1,8 @@
-"""Measures recorders against each other, and against the program alone.
+"""Comparison of recorders with each other and with the program alone.
 
-Each recorder has a process of its own, since what it attaches to an allocator stays, and rounds alternate between the
-processes, so that a machine that gets slower gets slower for all. A figure is the least of its rounds: what a busy
-machine, or the neighbour of a virtual one, does to a round only makes it slower, and short rounds find the times in
-between.
+Each recorder has a separate process, since its hooks stay attached to an allocator. Rounds alternate between the
+processes, so that a machine that gets slower affects all of them. A figure is the minimum of its rounds: other load on
+the machine only makes a round slower, and short rounds fit between the disturbances.
 """
 
 from __future__ import annotations
@@ -28,23 +27,26 @@ from . import ALLOCTRACE, MEMRAY, PLAIN, PROFILER, RECORDERS
 
 DEPTH = 20
 DEPTHS = (5, 20, 60, 200)
-"""Python frames."""
+"""Stack depths that are measured, in Python frames."""
 _PAIRS, _PAIRS_PROFILED = 4_000, 1_000
-_LEAST_ROUNDS = 5
-_ROUNDS_A_STEP = 4
-"""A training step takes as long as many rounds of pairs."""
+_MIN_ROUNDS = 5
+_ROUNDS_PER_STEP = 4
+"""Rounds of pairs per training step, which takes as long as many of them."""
 
 
 class CostError(AlloctraceError):
-    """Nothing can be measured. The message says why."""
+    """Nothing can be measured: the message is the reason."""
 
 
 class Worker:
-    """One recorder in its process; `checkout`: the one of that folder, built there, instead of this one."""
+    """One recorder in a separate process.
+
+    `checkout` is a folder with another checkout, built there, whose recorder is measured instead of this one.
+    """
 
     def __init__(self, name: str, device: str, folder: Path, checkout: Path | None = None) -> None:
         self.name = name
-        environment = {**os.environ, "KINETO_LOG_LEVEL": "99"}  # the profiler's, which misses a GPU where there is none
+        environment = {**os.environ, "KINETO_LOG_LEVEL": "99"}  # silences the profiler's warning about a missing GPU
         if checkout is not None:
             environment["PYTHONPATH"] = str(checkout)
         self._process = subprocess.Popen(
@@ -55,25 +57,25 @@ class Worker:
             cwd=checkout,
             env=environment,
         )
-        self.machine: dict[str, Any] = self._answer()
+        self.machine: dict[str, Any] = self._read_answer()
 
     def run(self, *request: str | int) -> dict[str, float]:
-        """One round; nanoseconds. Raises CostError if the process has ended."""
+        """Run one round and return its times in nanoseconds. Raises CostError if the process has ended."""
         assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # why is what the answer shows
+        with contextlib.suppress(BrokenPipeError):  # _read_answer reports that the process has ended
             self._process.stdin.write(" ".join(map(str, request)) + "\n")
             self._process.stdin.flush()
-        return self._answer()
+        return self._read_answer()
 
     def stop(self) -> None:
-        """Ends the process in good order."""
+        """End the process by closing its input."""
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
 
-    def _answer(self) -> dict[str, Any]:
+    def _read_answer(self) -> dict[str, Any]:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
@@ -84,49 +86,49 @@ class Worker:
 
 @dataclass
 class Rounds:
-    """What the rounds of one kind took, by recorder."""
+    """Times of the rounds of one kind, by recorder."""
 
     of: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 
     def add(self, workers: Sequence[Worker], *request: str | int) -> None:
-        """One round of each; the profiler's is shorter, it takes a second to say what it saw."""
+        """Run one round of each worker. The profiler's is shorter, since it takes a second to report its data."""
         for worker in workers:
             words = list(request)
             if worker.name == PROFILER and request[0] != "steps":
                 words[-1] = _PAIRS_PROFILED
             self.of.setdefault(worker.name, []).append(worker.run(*words))
 
-    def least(self, name: str, figure: str) -> float:
-        """In nanoseconds."""
+    def minimum(self, name: str, figure: str) -> float:
+        """Return the minimum of a figure over all rounds, in nanoseconds."""
         return min(row[figure] for row in self.of[name])
 
     def added(self, name: str, figure: str) -> float:
-        """By which it is more than that of the program alone."""
-        return self.least(name, figure) - self.least(PLAIN, figure)
+        """Return the difference from the program alone, in nanoseconds."""
+        return self.minimum(name, figure) - self.minimum(PLAIN, figure)
 
     def spread(self) -> float:
-        """By how much the median round of the program alone is above its least: how busy the machine is."""
+        """Return the excess of the median round of the program alone over its minimum, as a share: the load."""
         walls = [row["wall"] for row in self.of[PLAIN]]
         return statistics.median(walls) / min(walls) - 1
 
 
 @dataclass
 class Costs:
-    """What was measured on one device."""
+    """Costs measured on one device."""
 
     device: str
     machine: dict[str, Any]
     pairs: Rounds
-    """Of a tensor made and freed, DEPTH frames deep."""
+    """Rounds of a tensor allocated and freed, DEPTH frames deep."""
     by_depth: dict[int, Rounds]
-    """The same at other depths, with our recorder and without."""
+    """The same by depth, with alloctrace and without a recorder."""
     steps: Rounds
-    """Training steps."""
+    """Rounds of training steps."""
     bytes_per_event: float
-    """Of our trace."""
+    """Bytes of the trace divided by its events."""
 
     def data(self) -> dict[str, Any]:
-        """Plain values, for JSON; times in nanoseconds."""
+        """Return plain values for JSON; times in nanoseconds."""
 
         def rows(rounds: Rounds, figures: Sequence[str]) -> dict[str, dict[str, float]]:
             return {
@@ -134,7 +136,7 @@ class Costs:
                     key: round(value, 1)
                     for figure in figures
                     for key, value in (
-                        (figure, rounds.least(name, figure)),
+                        (figure, rounds.minimum(name, figure)),
                         (f"added_{figure}", rounds.added(name, figure)),
                     )
                 }
@@ -157,49 +159,50 @@ class Costs:
 
 @contextlib.contextmanager
 def started(names: Sequence[str], device: str) -> Iterator[tuple[list[Worker], Path]]:
-    """The processes, and the folder of what they write, for the time of a block. Raises CostError if one cannot
-    begin."""
+    """Start the processes and a folder for their files, for the duration of a block.
+
+    Raises CostError if a process cannot start.
+    """
     workers: list[Worker] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for name in names:
-                workers.append(Worker(name, device, Path(folder)))
+            workers.extend(Worker(name, device, Path(folder)) for name in names)
             yield workers, Path(folder)
         finally:
             for worker in workers:
                 worker.stop()
 
 
-def recorders_of(device: str) -> tuple[str, ...]:
-    """Those that are there."""
+def list_recorders(device: str) -> tuple[str, ...]:
+    """Return the recorders for a device that are installed."""
     names = RECORDERS[device]
     return names if importlib.util.find_spec("memray") else tuple(name for name in names if name != MEMRAY)
 
 
 def measure(device: str, seconds: float) -> Costs:
-    """Measures for about so many seconds, starting the processes included. Raises CostError."""
-    ends = time.monotonic() + seconds
-    with started(recorders_of(device), device) as (workers, folder):
-        ours = [worker for worker in workers if worker.name in (PLAIN, ALLOCTRACE)]
+    """Measure for about `seconds`, including the start of the processes. Raises CostError."""
+    deadline = time.monotonic() + seconds
+    with started(list_recorders(device), device) as (workers, folder):
+        compared_workers = [worker for worker in workers if worker.name in (PLAIN, ALLOCTRACE)]
         pairs = Rounds()
         by_depth = {depth: pairs if depth == DEPTH else Rounds() for depth in DEPTHS}
-        costs = Costs(device, _machine(workers[0]), pairs, by_depth, Rounds(), 0.0)
-        for worker in workers:  # what happens once (new stacks, first segments, a model) is not a cost of each
-            for depth in DEPTHS if worker in ours else (DEPTH,):
+        costs = Costs(device, _describe_machine(workers[0]), pairs, by_depth, Rounds(), 0.0)
+        for worker in workers:  # warm up: new stacks, first segments and the model are not a cost of each round
+            for depth in DEPTHS if worker in compared_workers else (DEPTH,):
                 worker.run("pairs", depth, 100)
             worker.run("steps", 1)
-        done = 0
-        while done < _LEAST_ROUNDS or time.monotonic() < ends:
+        round_count = 0
+        while round_count < _MIN_ROUNDS or time.monotonic() < deadline:
             for depth, rounds in by_depth.items():
-                rounds.add(workers if rounds is pairs else ours, "pairs", depth, _PAIRS)
-            if done % _ROUNDS_A_STEP == 0:
+                rounds.add(workers if rounds is pairs else compared_workers, "pairs", depth, _PAIRS)
+            if round_count % _ROUNDS_PER_STEP == 0:
                 costs.steps.add(workers, "steps", 1)
-            done += 1
-        costs.bytes_per_event = _bytes_per_event(workers, folder)
+            round_count += 1
+        costs.bytes_per_event = _measure_event_bytes(workers, folder)
     return costs
 
 
-def _bytes_per_event(workers: Sequence[Worker], folder: Path) -> float:
+def _measure_event_bytes(workers: Sequence[Worker], folder: Path) -> float:
     from ..reading.recorded import RecordedTrace
 
     for worker in workers:
@@ -208,7 +211,7 @@ def _bytes_per_event(workers: Sequence[Worker], folder: Path) -> float:
     return float(trace.file_bytes / max(trace.integrity.events, 1))
 
 
-def _machine(worker: Worker) -> dict[str, Any]:
+def _describe_machine(worker: Worker) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": platform.processor() or platform.machine(),

@@ -1,4 +1,4 @@
-"""A process that allocates under one recorder: does the rounds it is asked for on stdin, and answers what they took.
+"""Process that allocates under one recorder: runs the rounds requested on stdin and answers with their times.
 
     python -m pytorch_alloctrace.cost.worker RECORDER DEVICE FOLDER
 
@@ -23,11 +23,11 @@ from torch import nn
 from . import ALLOCTRACE, HISTORY, HISTORY_ALL, MEMRAY, NO_STACKS, PROFILER, TRACKER
 
 _HISTORY_ENTRIES = 100_000
-"""Size of torch's ring: enough for a few steps, and it stays in the processor's caches no worse than a larger one."""
+"""Entries of torch's ring: enough for a few steps, and no slower than a larger ring."""
 
 
 class _Recorder:
-    """What records in this process. The profiler keeps what it saw in memory, so it records one round at a time."""
+    """The recorder of this process. The profiler keeps its data in memory, so it records one round at a time."""
 
     def __init__(self, name: str, device: Literal["cuda", "cpu"], folder: Path) -> None:
         self._is_profiler = name == PROFILER
@@ -40,7 +40,7 @@ class _Recorder:
         elif name == TRACKER:
             import pytorch_alloctrace as alloctrace
 
-            # Torch keeps calling it when the recording is over.
+            # torch keeps calling the tracker after the recording has ended.
             with alloctrace.enable(folder / "tracker.alloctrace", devices=(device,)):
                 torch.empty(1000, device=device)
         elif name in (HISTORY, HISTORY_ALL):
@@ -62,7 +62,7 @@ class _Recorder:
             yield
 
 
-def _pairs(device: str, count: int) -> dict[str, float]:
+def _run_pairs(device: str, count: int) -> dict[str, float]:
     empty = torch.empty
     wall, own, process = time.perf_counter(), time.thread_time(), time.process_time()
     for _ in range(count):
@@ -72,12 +72,12 @@ def _pairs(device: str, count: int) -> dict[str, float]:
     return {"wall": wall / count * 1e9, "own_cpu": own / count * 1e9, "other_cpu": (process - own) / count * 1e9}
 
 
-def _at_depth(depth: int, device: str, count: int) -> dict[str, float]:
-    return _pairs(device, count) if depth <= 1 else _at_depth(depth - 1, device, count)
+def _run_at_depth(depth: int, device: str, count: int) -> dict[str, float]:
+    return _run_pairs(device, count) if depth <= 1 else _run_at_depth(depth - 1, device, count)
 
 
-def _contended(depth: int, device: str, count: int) -> dict[str, float]:
-    """The same with a second thread that runs Python all the time: whoever asks for the GIL waits for its turn."""
+def _run_contended(depth: int, device: str, count: int) -> dict[str, float]:
+    """Run pairs next to a second thread that runs Python all the time and competes for the GIL."""
     running = True
 
     def spin() -> None:
@@ -87,7 +87,7 @@ def _contended(depth: int, device: str, count: int) -> dict[str, float]:
     thread = threading.Thread(target=spin)
     thread.start()
     try:
-        return _at_depth(depth, device, count)
+        return _run_at_depth(depth, device, count)
     finally:
         running = False
         thread.join()
@@ -118,8 +118,8 @@ class _Training:
 def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[3])
     device: Literal["cuda", "cpu"] = "cuda" if sys.argv[2] == "cuda" else "cpu"
-    warnings.simplefilter("ignore")  # the profiler's, of what it forgets between rounds
-    torch.set_num_threads(1)  # waiting threads of a pool burn processor time that would pass for the recorder's
+    warnings.simplefilter("ignore")  # the profiler warns about data that it drops between rounds
+    torch.set_num_threads(1)  # the processor time of waiting pool threads would count as the recorder's
     training: _Training | None = None
     recorder = _Recorder(name, device, folder)
     torch.empty(1000, device=device)
@@ -135,7 +135,7 @@ def main() -> None:
             with recorder.round():
                 answer = training.steps(int(numbers[0]))
         else:
-            measure = _contended if kind == "contended" else _at_depth
+            measure = _run_contended if kind == "contended" else _run_at_depth
             with recorder.round():
                 answer = measure(int(numbers[0]), device, int(numbers[1]))
 

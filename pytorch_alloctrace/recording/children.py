@@ -1,8 +1,8 @@
-"""Records the children of a recorded program: what ``run --follow`` sets up.
+"""Recording of child processes: what ``run --follow`` sets up.
 
 A child that is a new Python process (subprocess, multiprocessing's spawn and forkserver, torchrun's workers) finds the
 sitecustomize.py in _follow through PYTHONPATH, and starts recording once it has imported torch. A forked child
-(multiprocessing's fork, DataLoader workers) starts recording as soon as it exists. Each writes a separate file.
+(multiprocessing's fork, DataLoader workers) starts recording as soon as it exists. Each child writes a separate file.
 
 Children that ignore the environment (python -E or -I, an env= without it) are not followed.
 """
@@ -20,21 +20,21 @@ from typing import Any
 from . import options, session
 
 VARIABLE = "ALLOCTRACE_FOLLOW"
-"""The environment variable that has the arguments of enable() for children, as JSON."""
+"""Environment variable with the arguments of enable() for children, as JSON."""
 
 HOOK_FOLDER = str(Path(__file__).resolve().parent / "_follow")
 
-# Runs after everything that the program itself registered: the trace should include what its clean-up frees.
-LAST_OF_ALL = -1_000_000
+# Priority below that of the program's own finalizers: the trace must include what they free.
+LAST_EXIT_PRIORITY = -1_000_000
 
-_prepared = False
-_recording_at_fork = False
+_is_prepared = False
+_was_recording_at_fork = False
 
 
 def begin(path: str | None, settings: Mapping[str, Any]) -> str:
-    """Makes children of this process record themselves. Returns the path of their traces, with {pid} in it."""
-    template = _template(path)
-    # Absolute paths: a child may run in another folder.
+    """Make children of this process record themselves. Return the path of their traces, with {pid} in it."""
+    template = _path_template(path)
+    # Absolute paths: a child may run in another working directory.
     settings = dict(settings)
     if settings.get("spool_dir") is not None:
         settings["spool_dir"] = os.path.abspath(settings["spool_dir"])
@@ -46,7 +46,7 @@ def begin(path: str | None, settings: Mapping[str, Any]) -> str:
 
 
 def forget_parent() -> None:
-    """Undoes what a parent set up to follow this process, whose own command line says how to record."""
+    """Undo a parent's set-up to follow this process, which has its own options for recording."""
     os.environ.pop(VARIABLE, None)
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if HOOK_FOLDER in folders:
@@ -57,9 +57,9 @@ def forget_parent() -> None:
 
 
 def enable_here() -> None:
-    """Starts recording in a child, as VARIABLE says.
+    """Start recording in a child with the arguments in VARIABLE.
 
-    Never raises: a child that cannot be recorded says so once and runs on.
+    Never raises: a child that cannot be recorded prints one line and runs on.
     """
     text = os.environ.get(VARIABLE)
     if not text or session.is_enabled() or _is_enabling(sys._getframe()):
@@ -74,7 +74,7 @@ def enable_here() -> None:
     _end_with_multiprocessing()
 
 
-def _template(path: str | None) -> str:
+def _path_template(path: str | None) -> str:
     if path is None:
         return options.DEFAULT_NAME
     if "{pid}" in path:
@@ -86,7 +86,7 @@ def _template(path: str | None) -> str:
 
 
 def _is_enabling(frame: FrameType | None) -> bool:
-    """Whether the program is inside its own call of enable(), which imports torch: its settings take precedence."""
+    """Return whether the program is inside its own call of enable(), whose settings take precedence."""
     while frame is not None:
         if frame.f_code is session.enable.__code__:
             return True
@@ -95,40 +95,40 @@ def _is_enabling(frame: FrameType | None) -> bool:
 
 
 def _prepare_for_forks() -> None:
-    global _prepared
-    if _prepared:  # a forked child has what its parent registered
+    global _is_prepared
+    if _is_prepared:  # a forked child inherits what its parent registered
         return
-    _prepared = True
+    _is_prepared = True
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
-    # A child of multiprocessing drops its inherited finalizers when it starts; this is called after that.
+    # A child of multiprocessing drops inherited finalizers when it starts. This callback runs after that.
     from multiprocessing import util
 
     util.register_after_fork(_anchor, lambda _: _end_with_multiprocessing())
 
 
 class _Anchor:
-    """multiprocessing calls back as long as this object lives."""
+    """Object whose lifetime is that of the callback registered with multiprocessing."""
 
 
 _anchor = _Anchor()
 
 
 def _before_fork() -> None:
-    global _recording_at_fork
-    _recording_at_fork = session.is_enabled()
+    global _was_recording_at_fork
+    _was_recording_at_fork = session.is_enabled()
 
 
 def _after_fork_in_child() -> None:
-    # subprocess with a preexec_fn calls this just before the child becomes another program: nothing to record.
+    # With a preexec_fn, subprocess calls this just before the child executes another program: nothing to record.
     caller = sys._getframe().f_back
     starts_another_program = caller is not None and caller.f_globals.get("__name__") == "subprocess"
-    if _recording_at_fork and not starts_another_program:
+    if _was_recording_at_fork and not starts_another_program:
         enable_here()
 
 
 def _end_with_multiprocessing() -> None:
-    """Ends the trace when multiprocessing ends its child, which it does by os._exit(), without exit handlers."""
+    """End the trace before multiprocessing ends its child by os._exit(), which skips exit handlers."""
     from multiprocessing import process, util
 
     if process.parent_process() is not None and session.is_enabled():
-        util.Finalize(None, session._end_at_exit, exitpriority=LAST_OF_ALL)
+        util.Finalize(None, session._end_at_exit, exitpriority=LAST_EXIT_PRIORITY)

@@ -1,11 +1,11 @@
 """`enable(report_oom=True)`: the verdict on stderr when torch.OutOfMemoryError is raised.
 
-torch makes the exception where its error reaches Python: on the thread that asked, or, where autograd's thread ran out
-of memory, on the one that called backward. No lock of the allocator is held there, and what torch tries and catches
-itself never comes so far. That is where we look, whether or not the program catches it.
+torch creates the exception where its error reaches Python: on the requesting thread, or, if autograd's thread ran out
+of memory, on the thread that called backward. No lock of the allocator is held there, and errors that torch catches
+itself do not get that far. The report is printed there, even if the program catches the exception.
 
-The verdict is made by a process of its own, so that nothing is allocated through torch and no bug of ours, no lack of
-memory and no long trace can do more to the program than make it wait, for a limited time.
+A child process computes the verdict, so that nothing is allocated through torch. A bug of ours, a lack of memory or a
+long trace can only make the program wait, for a limited time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .own_errors import is_from_signal_handler
 
 FLUSH_SECONDS = 10.0
 SECONDS = 60.0
-"""What the program waits at most for the verdict."""
+"""Maximum wait of the program for the verdict, in seconds."""
 _PACKAGES = Path(__file__).resolve().parents[2]
 
 
 class OomReport:
-    """Says it once, between `start` and `stop`."""
+    """Prints the verdict once, between `start` and `stop`."""
 
     def __init__(self, trace: Path, spool: Path, flush: Callable[[], object]) -> None:
         self._trace = trace
@@ -35,7 +35,7 @@ class OomReport:
         self._flush = flush
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._is_said = False
+        self._is_printed = False
         self._error: Any = None
         self._init: Any = None
 
@@ -46,30 +46,30 @@ class OomReport:
         report = self
 
         def init(self: Any, *arguments: Any, **names: Any) -> None:
-            before(self, *arguments, **names)
-            report.say()
+            original_init(self, *arguments, **names)
+            report.print_once()
 
-        before = error.__init__
+        original_init = error.__init__
         error.__init__ = init
         self._error, self._init = error, init
 
     def stop(self) -> None:
-        """May be called more than once."""
+        """Restore torch's exception. May be called more than once."""
         error, self._error = self._error, None
-        # What somebody else has put in its place is theirs: ours, below it, is silent from now on.
+        # A replacement by third-party code stays in place; our function below it prints nothing from now on.
         if error is not None and error.__dict__.get("__init__") is self._init:
             del error.__init__
 
-    def say(self) -> None:
-        """Print the verdict, the first time. Raises nothing but what a signal handler of the program raises."""
+    def print_once(self) -> None:
+        """Print the verdict, the first time only. Raises only what a signal handler of the program raises."""
         if self._error is None or os.getpid() != self._process:
             return
         with self._lock:
-            is_first, self._is_said = not self._is_said, True
+            is_first, self._is_printed = not self._is_printed, True
         if not is_first:
             return
         try:
-            text = self._verdict()
+            text = self._compute_verdict()
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
@@ -77,31 +77,38 @@ class OomReport:
         try:
             sys.stderr.write(f"alloctrace: out of memory. {text}")
             sys.stderr.flush()
-        except Exception as error:  # closed, or none
+        except Exception as error:  # stderr is closed or None
             if is_from_signal_handler(error):
                 raise
 
-    def _verdict(self) -> str:
-        flushing = threading.Thread(target=self._flushed, name="alloctrace flush", daemon=True)
+    def _compute_verdict(self) -> str:
+        flushing = threading.Thread(target=self._flush_trace, name="alloctrace flush", daemon=True)
         flushing.start()
         flushing.join(FLUSH_SECONDS)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ALLOCTRACE")}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGES), environment.get("PYTHONPATH")]))
         command = [sys.executable, "-m", "pytorch_alloctrace", str(self._trace), "--spool", str(self._spool)]
-        later = f"Its verdict: alloctrace {self._trace}\n"
+        next_command = f"For the verdict, run: alloctrace {self._trace}\n"
         try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=SECONDS, cwd="/"
+            process = subprocess.run(
+                command,
+                env=environment,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=SECONDS,
+                cwd="/",
+                check=False,
             )
         except subprocess.TimeoutExpired:
-            return f"The trace is too long to judge in {SECONDS:.0f} s. {later}"
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            return f"No verdict could be made ({said[-1] if said else f'exit status {done.returncode}'}). {later}"
-        return f"From {self._trace}, up to here:\n\n{done.stdout.decode(errors='replace')}"
+            return f"The trace is too long to judge in {SECONDS:.0f} s. {next_command}"
+        if process.returncode:
+            error_lines = process.stderr.decode(errors="replace").strip().splitlines()
+            reason = error_lines[-1] if error_lines else f"exit status {process.returncode}"
+            return f"No verdict could be made ({reason}). {next_command}"
+        return f"From {self._trace}, up to here:\n\n{process.stdout.decode(errors='replace')}"
 
-    def _flushed(self) -> None:
+    def _flush_trace(self) -> None:
         try:
             self._flush()
-        except Exception:  # the disk is full: the spool has it
+        except Exception:  # the disk is full: the events are still in the spool
             return

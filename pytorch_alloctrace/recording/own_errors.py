@@ -1,4 +1,4 @@
-"""Errors of the recorder, told apart from those that the program raises while the recorder's Python code runs.
+"""Distinction between errors of the recorder's Python code and those that the program raises while it runs.
 
 A signal handler of the program runs wherever the main thread is, and may raise there: KeyboardInterrupt, or the
 exception of a time limit. Another thread may raise an exception on the main thread (PyThreadState_SetAsyncExc). Both
@@ -21,25 +21,25 @@ _OWN_TYPES = frozenset(
     for thing in vars(builtins).values()
     if isinstance(thing, type) and issubclass(thing, Exception) and not issubclass(thing, Warning)
 ) - {Exception, InterruptedError, TimeoutError}
-"""Exact types that reading objects raises. Other types are exceptions that the program chose."""
+"""Exact types that reading objects raises. Exceptions of other types come from the program."""
 
 
 def is_own_error(error: Exception) -> bool:
-    """Return whether the recorder raised the error where it runs no code of the program, in a scan for instance."""
-    return type(error) in _OWN_TYPES and all(map(_is_own_code, _codes(error)))
+    """Return whether an error is the recorder's, in code that runs nothing of the program, such as a scan."""
+    return type(error) in _OWN_TYPES and all(map(_is_own_code, _list_codes(error)))
 
 
 def is_from_signal_handler(error: Exception) -> bool:
-    """Return whether the error passed through a function that is a signal handler of the program: for places where the
-    recorder also calls other code of the program, whose errors must not reach it.
+    """Return whether an error passed through a signal handler of the program.
 
-    A handler that has replaced itself before it raised, or that is not written in Python, is not recognised.
+    For recorder code that also calls other code of the program, whose errors must not reach it. A handler that has
+    replaced itself before it raised, or that is not written in Python, is not recognised.
     """
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-    return any(code in handlers for code in _codes(error))
+    handlers = {_find_handler_code(signal.getsignal(number)) for number in signal.valid_signals()}
+    return any(code in handlers for code in _list_codes(error))
 
 
-def _codes(error: Exception) -> list[types.CodeType]:
+def _list_codes(error: Exception) -> list[types.CodeType]:
     codes = []
     entry = error.__traceback__
     while entry is not None:
@@ -59,8 +59,8 @@ def _is_own_code(code: types.CodeType) -> bool:
     return in_library and not any(folder in file for folder in installed)
 
 
-def _code_of(handler: object) -> types.CodeType | None:
-    """Return the code of a handler, None for one that is not written in Python. Runs no code of the program."""
+def _find_handler_code(handler: object) -> types.CodeType | None:
+    """Return the code of a handler, or None if it is not written in Python. Runs no code of the program."""
     while type(handler) in (functools.partial, types.MethodType):
         handler = handler.func if type(handler) is functools.partial else handler.__func__  # type: ignore[attr-defined]
     if type(handler) is not types.FunctionType:

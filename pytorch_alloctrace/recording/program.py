@@ -1,4 +1,4 @@
-"""The recorded program: what the trace's header says about it."""
+"""The recorded program, as the header of a trace describes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ..objects.libraries import library_prefixes
 
 main_module: str | None = None
-"""The module that `run -m` is about to run: nothing else knows its name yet."""
+"""Name of the module that `run -m` is about to run: sys.modules does not have it yet."""
 
 ENVIRONMENT_ALLOWED = (
     "PYTORCH_ALLOC_CONF",
@@ -39,62 +39,62 @@ ENVIRONMENT_ALLOWED = (
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
 )
-"""The environment variables that go into the trace. Others may hold secrets."""
+"""Environment variables that are stored in the trace. Others may contain secrets."""
 
 LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),  # torchrun, and whoever does as torch.distributed's env:// wants it
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script alone has no number of tasks of a step
+    ("RANK", "WORLD_SIZE"),  # torchrun, and every launcher for torch.distributed's env://
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script alone lacks the second
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
 )
-"""The environment variables with the rank and the number of ranks, by launcher; the first that has both counts."""
+"""Environment variables with the rank and the number of ranks, by launcher. The first pair that is set counts."""
 
 
 def cuda_is_initialised() -> bool:
-    """Whether torch has initialised CUDA in this process. Asking does not."""
+    """Return whether torch has initialised CUDA in this process, without initialising it."""
     import torch
 
     return bool(torch.cuda.is_initialized())
 
 
 def other_gpu_platform() -> str | None:
-    """The platform that torch was built for, if its GPUs are not recorded. Their users call them "cuda" too."""
+    """Return the GPU platform of this torch if it is not recorded: "ROCm" or "XPU", else None."""
     import torch
 
     return "ROCm" if torch.version.hip else "XPU" if getattr(torch.version, "xpu", None) else None
 
 
 def rank() -> str:
-    """This process's rank in a distributed run; "0" if unknown."""
+    """Return this process's rank in a distributed run, "0" if unknown."""
     return os.environ.get(_launcher()[0], os.environ.get("RANK", "0"))
 
 
 def world_size() -> int | None:
-    """How many ranks the distributed run has that this process belongs to; None if it belongs to none."""
+    """Return the number of ranks of this process's distributed run, or None outside of one."""
     size = os.environ.get(_launcher()[1], "")
     return int(size) if size else None
 
 
 def _launcher() -> tuple[str, str]:
-    """The variables of the launcher that started this process; those of torchrun if none did."""
-    numbers = [pair for pair in LAUNCHERS if all(os.environ.get(name, "").isdecimal() for name in pair)]
-    return numbers[0] if numbers else ("RANK", "")
+    """Return the names of the variables of the launcher of this process; torchrun's if there is none."""
+    usable_pairs = [pair for pair in LAUNCHERS if all(os.environ.get(name, "").isdecimal() for name in pair)]
+    return usable_pairs[0] if usable_pairs else ("RANK", "")
 
 
 def cell_name(filename: str) -> str | None:
-    """What IPython calls the notebook cell that it compiled under this file name: "In[3]"; None for anything else."""
+    """Return IPython's name of the notebook cell compiled under this file name, such as "In[3]", or None."""
     try:
-        named: tuple[str, str] | None = sys.modules["IPython"].get_ipython().compile.format_code_name(filename)
-        return named[1] if named and named[0] == "Cell" else None
-    except Exception:  # no IPython, an older one, or one whose compiler was replaced
+        kind_and_name: tuple[str, str] | None = sys.modules["IPython"].get_ipython().compile.format_code_name(filename)
+        return kind_and_name[1] if kind_and_name and kind_and_name[0] == "Cell" else None
+    except Exception:  # no IPython, an old release, or a replaced compiler
         return None
 
 
 def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """The header of a trace: the program, its versions and folders. Strings, numbers and lists only."""
+    """Return the header of a trace: the program, its versions and folders, as strings, numbers and lists."""
     import torch
 
     main = sys.modules.get("__main__")
-    nodes_made = getattr(torch._C._autograd, "_get_sequence_nr", int)()
+    node_count = getattr(torch._C._autograd, "_get_sequence_nr", int)()
     return {
         "program": _main_script(main),
         "arguments": sys.argv[1:],
@@ -115,14 +115,14 @@ def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[s
         "spool": str(spool),
         "library_prefixes": library_prefixes(),
         "prefix": sys.prefix,
-        # Of this thread: nodes of a forward before the recording.
-        "autograd_nodes": [threading.get_native_id(), nodes_made],
+        # Nodes that this thread has created before the recording.
+        "autograd_nodes": [threading.get_native_id(), node_count],
         "environment": {name: os.environ[name] for name in ENVIRONMENT_ALLOWED if name in os.environ},
     }
 
 
 def _platform() -> str:
-    """As platform.platform() says it, which starts a process to find out."""
+    """Return the value of platform.platform() without the child process that it starts."""
     system = os.uname()
     try:
         library = (os.confstr("CS_GNU_LIBC_VERSION") or "").replace(" ", "")
@@ -132,7 +132,7 @@ def _platform() -> str:
 
 
 def _working_directory() -> str:
-    """Return the working directory; "" if it was removed."""
+    """Return the working directory, "" if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:

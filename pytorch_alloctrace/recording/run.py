@@ -1,8 +1,8 @@
-"""``alloctrace run``: records a program without changing it.
+"""The command ``alloctrace run``, which records an unmodified program.
 
-The program finds what it would find under plain ``python``: its own ``__main__`` module in sys.modules (which pickling
-and multiprocessing look up), sys.argv, sys.path[0], ``__file__`` and ``__spec__``. runpy.run_path is not used: it
-clears the program's globals when it returns, so tensors that live until the exit would be recorded as freed before it.
+The program runs in the environment of plain ``python``: its own ``__main__`` module in sys.modules (which pickling and
+multiprocessing look up), sys.argv, sys.path[0], ``__file__`` and ``__spec__``. runpy.run_path is not used: it clears
+the program's globals when it returns, so tensors that live until the exit would be recorded as freed before it.
 
 Recording starts before the program, so torch is imported first: environment variables that torch reads on import
 (OMP_NUM_THREADS, ...) must be set for the process, not by the program.
@@ -32,11 +32,11 @@ from . import children, loading, program, session
 from .options import DEVICES, STACKS
 
 _launchers: set[str] = set()
-"""The files that this process was started with."""
+"""Files of the scripts that started this process."""
 
 
 class _NoProgramError(Exception):
-    """There is nothing to run; the message says why."""
+    """There is no program to run: the message is the reason."""
 
 
 class Run:
@@ -73,14 +73,15 @@ class Run:
             "--stacks", choices=STACKS, default="python", help="stacks to record: python (default) or none"
         )
         parser.add_argument(
-            "--no-modules", action="store_true", help="do not tell torch modules apart (--by module then has nothing)"
+            "--no-modules", action="store_true", help="do not record torch modules (--by module then has no rows)"
         )
         parser.add_argument("--no-sources", action="store_true", help="do not store source lines in the trace")
         parser.add_argument("--report-oom", action="store_true", help="print the verdict when memory runs out")
         parser.add_argument(
             "--max-bytes",
             metavar="SIZE",
-            help="what all files together may have, such as 256MiB, or 256MB (of 1000): old events are compacted",
+            help="limit on the total size of all trace files, such as 256MiB, or 256MB (of 1000): old events are "
+            "compacted",
         )
         parser.add_argument(
             "--keep", metavar="TIME", help="with --max-bytes: events of the last TIME, such as 10min, are not compacted"
@@ -107,21 +108,20 @@ class Run:
     def execute(self, options: argparse.Namespace) -> int:
         """Record the program that the options name.
 
-        Returns 2 if it could not be started (one line on stderr says why), else 0. Whatever the program raises passes
-        through, so the interpreter ends as it would without us: SystemExit, KeyboardInterrupt and its signal,
-        tracebacks.
+        Return 0, or 2 with one line on stderr if the program could not be started. The program's exceptions pass
+        through, so the interpreter ends as without recording: SystemExit, KeyboardInterrupt and its signal, tracebacks.
         """
         outer = sys.modules["__main__"]
-        # The script that pip makes is the outermost frame of a traceback.
+        # The script that pip installs is the outermost frame of a traceback.
         _launchers.add(str(getattr(outer, "__file__", "")))
         main = _new_main(outer)
         try:
-            code = _start(options, main)
+            code = _prepare_program(options, main)
         except (_NoProgramError, AlloctraceError) as error:
-            # The messages are written for callers of enable(); here the same thing is an option.
+            # The messages name arguments of enable(), which are options here.
             print(f"pytorch_alloctrace: {error}".replace("overwrite=True", "--overwrite"), file=sys.stderr)
             return 2
-        except Exception as error:  # a syntax error in the script, or an error of the packages around a module
+        except Exception as error:  # a syntax error in the script, or an error in the parent packages of a module
             _hide_our_frames(error)
             raise
         try:
@@ -135,7 +135,7 @@ class Run:
 
 
 def _new_main(outer_main: ModuleType) -> ModuleType:
-    """An empty ``__main__`` with what this version of Python puts into every one."""
+    """Return an empty ``__main__`` with the attributes that this version of Python gives every main module."""
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     if "__annotations__" in vars(outer_main):
@@ -145,34 +145,37 @@ def _new_main(outer_main: ModuleType) -> ModuleType:
     return main
 
 
-def _start(options: argparse.Namespace, main: ModuleType) -> CodeType:
-    """Makes `main` the program's main module, starts recording and returns the code to execute."""
-    # A script is read before recording starts, so that one with a syntax error leaves no trace file. A module cannot
-    # be: finding it imports the packages around it, which is part of the program.
+def _prepare_program(options: argparse.Namespace, main: ModuleType) -> CodeType:
+    """Make `main` the program's main module, start recording and return the code to execute."""
+    # A script is read before recording starts: a syntax error must not leave a trace file. A module cannot be read
+    # earlier: to find it imports its parent packages, which are part of the program.
     program.main_module = options.module
     if options.module is None:
         code = _load_script(options.script, options.arguments, main)
     else:
-        if not _path_is_safe():
-            _set_first_path(os.getcwd())  # as `python -m` does; the script's own folder is there otherwise
+        if not _is_path_safe():
+            _set_first_path(os.getcwd())  # as `python -m` does
         _check_module(options.module)
         sys.argv = ["-m", *options.arguments]
-    # Before recording starts: the header of the trace describes the program, not this launcher.
+    # Before recording starts: the header of the trace must describe the program, not this launcher.
     sys.modules["__main__"] = main
-    closing_line = _record(options)
+    closing_line = _start_recording(options)
     if options.module is None:
         return code
     try:
         return _load_module(options.module, main)
     except _NoProgramError:
         closing_line.trace = None
-        session.disable().unlink(missing_ok=True)  # no program has run, so the trace is empty
+        session.disable().unlink(missing_ok=True)  # empty: no program has run
         raise
 
 
 def _load_script(script: str, arguments: list[str], main: ModuleType) -> CodeType:
-    """Reads a script (or a folder or zip archive with a __main__.py) and sets up what it expects. Does not run it."""
-    path = os.path.join(os.getcwd(), script)  # not normalised: Python does not either
+    """Read a script, or a folder or zip archive with a __main__.py, and set sys.argv and sys.path for it.
+
+    Does not run the script.
+    """
+    path = os.path.join(os.getcwd(), script)  # not normalised, as in Python
     if not os.path.exists(path):
         raise _NoProgramError(f"no such file: {script}")
     # A plain file has no importer. A folder or archive has one, and goes onto sys.path itself.
@@ -181,7 +184,7 @@ def _load_script(script: str, arguments: list[str], main: ModuleType) -> CodeTyp
         spec = importer.find_spec("__main__")
         if spec is None:
             raise _NoProgramError(f"there is no __main__.py in {script}")
-        code = _code_of(spec)
+        code = _load_code(spec)
         _set_spec(main, spec)
         _set_first_path(path)
     else:
@@ -189,7 +192,7 @@ def _load_script(script: str, arguments: list[str], main: ModuleType) -> CodeTyp
             code = _compile_file(path, main)
         except (OSError, ImportError) as error:
             raise _NoProgramError(f"{script} cannot be read: {error}") from None
-        if not _path_is_safe():
+        if not _is_path_safe():
             _set_first_path(os.path.dirname(os.path.realpath(path)))
     sys.argv = [script, *arguments]
     return code
@@ -204,42 +207,42 @@ def _compile_file(path: str, main: ModuleType) -> CodeType:
         assert isinstance(code, CodeType)
         return code
     main.__loader__ = SourceFileLoader("__main__", path)
-    # dont_inherit: otherwise this file's __future__ imports would apply to the program.
+    # dont_inherit: this file's __future__ imports must not apply to the program.
     return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
 
 
 def _check_module(name: str) -> None:
-    """Refuses a module that does not exist, as far as one can know without importing any of the program."""
+    """Raise _NoProgramError if a module does not exist, without importing any of the program."""
     top = name.partition(".")[0]
     try:
-        found = top in sys.modules or importlib.util.find_spec(top) is not None
+        exists = top in sys.modules or importlib.util.find_spec(top) is not None
     except ValueError:
-        found = False
-    if not found:
+        exists = False
+    if not exists:
         raise _NoProgramError(f"no module named {top!r}")
 
 
 def _load_module(name: str, main: ModuleType) -> CodeType:
-    """Finds a module, or the ``__main__`` of a package, as ``python -m`` does."""
+    """Return the code of a module, or of the ``__main__`` of a package, as ``python -m`` finds it."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
             name += ".__main__"
             spec = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
-        # A missing module that the program itself imports is the program's error, with a traceback.
+        # A module that the program itself fails to import is the program's error, with a traceback.
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise
         spec = None
     if spec is None or spec.loader is None:
         raise _NoProgramError(f"no module named {name!r}")
-    code = _code_of(spec)
+    code = _load_code(spec)
     _set_spec(main, spec)
     sys.argv[0] = spec.origin or name
     return code
 
 
-def _code_of(spec: ModuleSpec) -> CodeType:
+def _load_code(spec: ModuleSpec) -> CodeType:
     get_code = getattr(spec.loader, "get_code", None)
     code = get_code(spec.name) if get_code is not None else None
     if not isinstance(code, CodeType):
@@ -254,22 +257,22 @@ def _set_spec(main: ModuleType, spec: ModuleSpec) -> None:
         main.__dict__["__cached__"] = spec.cached
 
 
-def _path_is_safe() -> bool:
-    """Whether Python was asked (-P, -I, PYTHONSAFEPATH) not to put the program's folder in front of sys.path."""
+def _is_path_safe() -> bool:
+    """Return whether -P, -I or PYTHONSAFEPATH keeps the program's folder out of sys.path."""
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
 
 
 def _set_first_path(folder: str) -> None:
-    if _path_is_safe():
+    if _is_path_safe():
         sys.path.insert(0, folder)
     else:
-        sys.path[0] = folder  # replaces the working directory, which our own -m put there
+        sys.path[0] = folder  # replaces the working directory, which our own -m inserted
 
 
-def _record(options: argparse.Namespace) -> _ClosingLine:
+def _start_recording(options: argparse.Namespace) -> _ClosingLine:
     children.forget_parent()
     closing_line = _ClosingLine()
-    # Exit handlers run last in, first out: the line must come after the end of the trace.
+    # Exit handlers run last in, first out: the line must be printed after the end of the trace.
     atexit.unregister(session._end_at_exit)
     atexit.register(closing_line.print)
     atexit.register(session._end_at_exit)
@@ -284,7 +287,7 @@ def _record(options: argparse.Namespace) -> _ClosingLine:
         "modules": not options.no_modules,
         "overwrite": options.overwrite,
     }
-    # Importing torch takes seconds: until then nothing has begun, and Ctrl-C is one line.
+    # Importing torch takes seconds. Until then Ctrl-C ends the command with one line, not a traceback.
     loading.load_recorder()
     command.raise_interrupts()
     closing_line.trace = session.enable(options.output, **settings).path
@@ -294,7 +297,7 @@ def _record(options: argparse.Namespace) -> _ClosingLine:
 
 
 class _ClosingLine:
-    """Says at the end, on stderr, where the trace is. Says nothing when recording never began."""
+    """Line on stderr at the exit with the path of the trace. Not printed if recording never began."""
 
     def __init__(self) -> None:
         self.trace: Path | None = None
@@ -302,29 +305,29 @@ class _ClosingLine:
         self._process = os.getpid()
 
     def print(self) -> None:
-        # A forked child that exits normally runs its parent's exit handlers.
+        # A forked child that exits normally runs its parent's exit handlers too.
         if self.trace is None or os.getpid() != self._process:
             return
         children = f" (children: {self.children})" if self.children else ""
-        reading = f"{command.spelled()} {shlex.quote(_shortest(self.trace))}"
+        next_command = f"{command.spelled()} {shlex.quote(_shorten_path(self.trace))}"
         print(
-            f"pytorch_alloctrace: the trace is {_shortest(self.trace)}{children}; read it with: {reading}",
+            f"pytorch_alloctrace: the trace is {_shorten_path(self.trace)}{children}; read it with: {next_command}",
             file=sys.stderr,
         )
 
 
-def _shortest(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     try:
         return str(path.relative_to(os.getcwd()))
-    except (OSError, ValueError):  # the program may have removed its working directory
+    except (OSError, ValueError):  # another folder, or the program has removed its working directory
         return str(path)
 
 
 def _hide_our_frames(error: BaseException) -> None:
-    """Makes the traceback that the interpreter is about to print begin with the program's first frame.
+    """Make the traceback that the interpreter is about to print begin with the program's first frame.
 
-    The error still passes through our frames, which adds them again, so they are removed where it is printed. The way
-    the interpreter ends, the program's own sys.excepthook and KeyboardInterrupt's signal stay unchanged.
+    The error still passes through our frames, which adds them again, so they are removed when it is printed. The way
+    the interpreter ends, the program's sys.excepthook and KeyboardInterrupt's signal stay unchanged.
     """
     traceback = error.__traceback__
     while traceback is not None and _is_ours(traceback.tb_frame.f_code.co_filename):
@@ -340,8 +343,8 @@ def _hide_our_frames(error: BaseException) -> None:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether the file is ours or Python's import system: what runs between the interpreter and the program."""
+    """Return whether a file is ours or the import system's: code between the interpreter and the program."""
     package = os.path.dirname(os.path.dirname(__file__))
     entries = (os.path.join(package, "__main__.py"), os.path.join(package, "analyze", "__main__.py"))
-    ours = (__file__, *entries, importlib.util.__file__, runpy.__file__, *_launchers)
-    return filename.startswith("<frozen ") or filename in ours
+    own_files = (__file__, *entries, importlib.util.__file__, runpy.__file__, *_launchers)
+    return filename.startswith("<frozen ") or filename in own_files

@@ -203,15 +203,15 @@ def test_a_trace_that_is_there_stays(write: Write) -> None:
     [
         ({}, "no segments"),
         (7, "no segments"),
-        ({"segments": 5}, "segments are no list"),
-        ({"segments": [5]}, "no dictionary"),
+        ({"segments": 5}, "segments are not a list"),
+        ({"segments": [5]}, "not a dictionary"),
         ({"segments": [{"address": "x", "total_size": 5, "blocks": []}]}, "address is str"),
         ({"segments": [{"address": 4096, "total_size": 512, "blocks": []}]}, "do not fill it"),
         ({"segments": [{"device": 10**9, "address": 0, "total_size": 0, "blocks": []}]}, "device 1000000000"),
-        ({"segments": [training("2.11").segment] * 2}, "over each other"),
-        ({"segments": [], "device_traces": 7}, "device_traces are no list"),
+        ({"segments": [training("2.11").segment] * 2}, "segments overlap"),
+        ({"segments": [], "device_traces": 7}, "device_traces are not a list"),
         ({"segments": [], "device_traces": [[{}]]}, "no action"),
-        ({"segments": [], "device_traces": [[{"action": "alloc", "time_us": -1}]]}, "no time that a clock shows"),
+        ({"segments": [], "device_traces": [[{"action": "alloc", "time_us": -1}]]}, "not a time before the year 2116"),
         ({"segments": [], "device_traces": [[]] * 300 + [[{"action": "alloc"}]]}, "device 300"),
     ],
 )
@@ -232,7 +232,7 @@ def test_the_command(write: Write, tmp_path: Path) -> None:
     for arguments, says in (
         (["convert", "nothing.pickle"], "No such file"),
         (["convert", "snapshot.alloctrace"], "is a trace already"),
-        (["convert", "."], "is no file"),
+        (["convert", "."], "is not a file"),
         (["convert", "snapshot.pickle"], "exists already: give another path with -o, or --overwrite"),
         (["snapshot.pickle"], "alloctrace convert"),
     ):
@@ -258,9 +258,9 @@ def test_lines_in_the_order_in_which_they_were_seen() -> None:
     function = Function("train", "train.py")
     after = None
     for seen in (12, 13, 11, 12, 13, 30, 11, 12):  # a call over three lines, in a loop; line 30 in one round
-        function.place(seen, after)
+        function.insert_line(seen, after)
         after = seen
     assert function.lines == [12, 13, 30, 11]
-    function.place(20, None)
+    function.insert_line(20, None)
     assert function.lines == [12, 13, 20, 30, 11]
     assert line_table([5, 5 + 300, 7]) == bytes([2, 0, 0, 127, 0, 127, 2, 46, 0, 0x81, 0, 0x81, 2, 0x100 - 44])

@@ -77,7 +77,7 @@ def test_text_reports_added_time_and_a_busy_machine(capsys: pytest.CaptureFixtur
     costs = Costs("cpu", machine, pairs, by_depth, steps, 6.54)
     write_costs(costs, Screen(Console(width=80), 80))
     text = capsys.readouterr().out
-    assert "the program alone took 30% more" in " ".join(text.split())
+    assert "the program alone took 30% longer" in " ".join(text.split())
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "alloctrace 1,400 ns +400 ns +40%" in lines and "torch.profiler 900 ns -100 ns -10%" in lines
     assert "5 frames +250 ns" in lines and "200 frames +1,500 ns" in lines

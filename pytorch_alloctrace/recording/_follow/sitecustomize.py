@@ -1,4 +1,4 @@
-"""Runs at the start of every Python process that inherits the environment of ``pytorch_alloctrace run --follow``.
+"""Start-up hook of every Python process that inherits the environment of ``pytorch_alloctrace run --follow``.
 
 A process that never imports torch pays for one small object: the package itself is loaded only after torch.
 """
@@ -14,7 +14,7 @@ from types import ModuleType
 
 
 class EnableAfterTorch:
-    """A finder that finds nothing itself, but notices when torch is imported and starts recording right after."""
+    """Finder that finds no module itself, but starts recording right after torch is imported."""
 
     follows_alloctrace = True
 
@@ -38,13 +38,13 @@ class EnableAfterTorch:
             return
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # type: ignore[union-attr]  # the class's method is visible again
+            del loader.exec_module  # type: ignore[union-attr]  # uncovers the class's method
             original(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             enable()
 
-        # On the object itself, not a loader wrapped around it: torch calls more than this one method of its loader.
+        # Patch the loader instead of wrapping it: torch calls other methods of its loader too.
         try:
             loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
         except AttributeError:
@@ -52,7 +52,7 @@ class EnableAfterTorch:
 
 
 def enable() -> None:
-    """Starts recording with the package that this file belongs to: the child may have none, or another one."""
+    """Start recording with the package of this file: the child may have no installed one, or another release."""
     if "pytorch_alloctrace" not in sys.modules:
         from importlib.util import module_from_spec, spec_from_file_location
 
@@ -65,7 +65,7 @@ def enable() -> None:
         package = sys.modules["pytorch_alloctrace"] = module_from_spec(spec)
         try:
             spec.loader.exec_module(package)
-        except Exception as error:  # a module that this child lacks, for instance: it runs on, unrecorded
+        except Exception as error:  # for example a missing module: the child runs on, unrecorded
             del sys.modules["pytorch_alloctrace"]
             print(f"pytorch_alloctrace: process {os.getpid()} is not recorded: {error}", file=sys.stderr)
             return
@@ -75,18 +75,18 @@ def enable() -> None:
 
 
 def run_shadowed() -> None:
-    """Runs the sitecustomize that this one shadows."""
+    """Run the sitecustomize that this file shadows."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
-    ours = sys.modules.pop("sitecustomize", None)
+    own_module = sys.modules.pop("sitecustomize", None)
     try:
         importlib.import_module("sitecustomize")
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
     finally:
-        if ours is not None:
-            sys.modules.setdefault("sitecustomize", ours)
+        if own_module is not None:
+            sys.modules.setdefault("sitecustomize", own_module)
 
 
 if os.environ.get("ALLOCTRACE_FOLLOW") and sys.version_info >= (3, 10):
