@@ -1,5 +1,7 @@
-"""How much of a device's work lies before an event: counted in allocations, since time on the clock passes whether a
-program works, loads or waits."""
+"""Share of a device's work before an event, counted in allocations.
+
+Wall-clock time also passes while a program loads or waits.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,24 @@ from ..reading.recorded import RecordedTrace
 
 
 class AllocationShare:
-    """The allocations of one device, of a trace that has the device. Exact at some 256 events, between them taken as
-    even (see csrc/core/replay/long_lives.h)."""
+    """Allocation counts of one device, which the trace must contain.
+
+    Exact at about 256 events and interpolated between them (see csrc/core/replay/long_lives.h).
+    """
 
     def __init__(self, trace: RecordedTrace, device: str) -> None:
-        lives = trace.replay.long_lives(device)
-        begins = lives.begins.astype(np.float64)
-        self.total = lives.allocations
-        """Allocations in the whole trace."""
-        self.last = lives.last_allocation
+        cells = trace.replay.long_lives(device)
+        begins = cells.begins.astype(np.float64)
+        self.total = cells.allocations
+        """Number of allocations in the whole trace."""
+        self.last = cells.last_allocation
         """Event number of the last allocation."""
-        self.events = np.append(begins, lives.last_allocation)
+        self.events = np.append(begins, cells.last_allocation)
         """Event numbers at which `counts` is exact, ascending."""
-        self.counts = np.append(np.arange(len(begins), dtype=np.float64) * lives.cell_length, lives.allocations)
-        """Allocations up to each of `events`."""
+        self.counts = np.append(np.arange(len(begins), dtype=np.float64) * cells.cell_length, cells.allocations)
+        """Number of allocations up to each of `events`."""
         self._trace_begin = trace.begin_ns
-        self._times = np.append(lives.begins_ns, lives.last_ns) - trace.begin_ns
+        self._times = np.append(cells.begins_ns, cells.last_ns) - trace.begin_ns
 
     def allocations(self, events: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Return the number of allocations up to each event."""

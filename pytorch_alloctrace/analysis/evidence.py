@@ -1,10 +1,10 @@
-"""Evidence: what the analyses of one device know of a trace. The only door between the replay and the verdict.
+"""Evidence for the analyses of one device. A verdict reads the replay only through this module.
 
-Most positions whose memory a verdict looks at are known once the trace is replayed: the peak, the end, where leaks are
-judged, the end of the warm-up, the windows of growing buffers, the worst fragmentation, the failed request. They are
-visited in one ordered walk, and what is found at each is reduced there (`Walk`, `Visit`). The few that are known only
-afterwards, such as the birth of a block that may have replaced another, are asked for through
-`DeviceEvidence.blocks_at`, a bounded number of times.
+Most positions that a verdict reads are known once the trace is replayed: the peak, the end, the judged event, the end
+of the warm-up, the windows of growing buffers, the worst fragmentation, the failed allocation. They are visited in one
+ordered walk, and their memory is reduced there (`Walk`, `Visit`). A few are known only afterwards, such as the
+allocation of a block that may have replaced another. They are read with `PartEvidence.blocks_at`, a limited number of
+times.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..reading.recorded import RecordedTrace
 from ..reading.sites import SiteNumbers
 from ..reading.table import Table
 from .leaks.clock import Clock, Clocks
-from .leaks.largest_blocks import LargestBlocks, first_positions, largest_of, stacks_that_may_grow
-from .leaks.lifetimes import last_border
-from .leaks.windows import Windows, warmup_end
+from .leaks.largest_blocks import LargestBlocks, choose_first_positions, find_growing_stacks, find_largest_blocks
+from .leaks.lifetimes import find_last_border
+from .leaks.windows import Windows, find_warmup_end
 from .walk import Visit, Walk
 
-MAX_LATE_QUESTIONS = 256
-"""Maximum number of states that are asked for after the walk, of one part of the run of a device."""
+MAX_LATE_LOOKUPS = 256
+"""Maximum number of states read after the walk, for one part of the run of a device."""
 
 
 class PartEvidence:
@@ -33,61 +33,70 @@ class PartEvidence:
 
     def __init__(self, walk: Walk, device: DeviceEvidence, clock: Clock) -> None:
         trace, name = device.trace, device.device
-        replay, judged = trace.replay, clock.judged_at + 1
+        replay, after_judged = trace.replay, clock.judged_at + 1
         self.device = device
         self.clock = clock
-        self.lifetimes = walk.visit(judged, lambda: replay.lifetimes(judged, name))
+        self.lifetimes = walk.visit(after_judged, lambda: replay.lifetimes(after_judged, name))
         """`Replay.lifetimes` after the judged event."""
-        self.stacks = walk.visit(judged, lambda: replay.stacks(judged, name))
+        self.stacks = walk.visit(after_judged, lambda: replay.stacks(after_judged, name))
         """`Replay.stacks` after the judged event."""
-        border = last_border(replay.long_lives(name), clock)
+        border = find_last_border(replay.long_lives(name), clock)
         self.at_border = walk.visit(border, lambda: replay.lifetimes(border, name))
-        """`Replay.lifetimes` where the counts of deaths end: see `Lives.last_border`."""
-        # What was live at any time of a compacted part is not known: buffers are looked at after it.
+        """`Replay.lifetimes` at the last border (see `LifetimeEvidence.last_border`)."""
+        # The live blocks in a compacted part of the trace are unknown: growing buffers are searched after it.
         compacted = trace.integrity.compacted_until
-        self.uncompacted = clock.since(compacted - 1) if clock.begin < compacted else clock
-        self.windows = Windows.of(trace, self.uncompacted) if len(self.uncompacted.ends) > 1 else None
+        self.uncompacted = clock.start_after(compacted - 1) if clock.begin < compacted else clock
+        self.windows = Windows.divide(trace, self.uncompacted) if len(self.uncompacted.ends) > 1 else None
         self.growing_stacks: list[int] = []
-        """The stacks of lines that may have a growing buffer."""
-        self.first_looks: list[Visit[LargestBlocks]] = []
-        """The largest blocks of their lines at a few positions."""
-        if self.windows is not None and not self.uncompacted.too_short:
-            self.growing_stacks = stacks_that_may_grow(trace, name, self.windows)
+        """Stacks of lines that may have a growing buffer."""
+        self.first_largest_blocks: list[Visit[LargestBlocks]] = []
+        """Largest blocks of these lines at a few positions."""
+        if self.windows is not None and not self.uncompacted.is_too_short:
+            self.growing_stacks = find_growing_stacks(trace, name, self.windows)
             if self.growing_stacks:
-                for position in first_positions(self.windows):
-                    self.first_looks.append(walk.visit(position + 1, self._look_at(position)))
-        self.late_questions = 0
-        """States that were asked for after the walk."""
+                for position in choose_first_positions(self.windows):
+                    self.first_largest_blocks.append(walk.visit(position + 1, self._largest_blocks_reader(position)))
+        self.late_lookups = 0
+        """Number of states read after the walk."""
 
-    def _look_at(self, position: int) -> Callable[[], LargestBlocks]:
+    def _largest_blocks_reader(self, position: int) -> Callable[[], LargestBlocks]:
         replay, device = self.device.trace.replay, self.device
-        return lambda: largest_of(replay.live(position + 1, device.device, self.growing_stacks), device.numbers)
+        return lambda: find_largest_blocks(
+            replay.live(position + 1, device.device, self.growing_stacks), device.numbers
+        )
 
     def blocks_at(self, event: int, stacks: Sequence[int] | None = None) -> Table:
-        """Return `Replay.live` after an event that was not known before the walk. stacks: only what these have
-        allocated."""
-        self._count()
+        """Return `Replay.live` after an event that was unknown before the walk.
+
+        Args:
+            event: The event.
+            stacks: Only blocks that these stacks allocated; None for all.
+        """
+        self._count_lookup()
         return self.device.trace.replay.live(event + 1, self.device.device, stacks)
 
     def stacks_at(self, event: int) -> Table:
-        """Return `Replay.stacks` after an event that was not known before the walk."""
-        self._count()
+        """Return `Replay.stacks` after an event that was unknown before the walk."""
+        self._count_lookup()
         return self.device.trace.replay.stacks(event + 1, self.device.device)
 
-    def _count(self) -> None:
-        self.late_questions += 1
-        assert self.late_questions <= MAX_LATE_QUESTIONS, "the states that an analysis asks for are bounded"
+    def _count_lookup(self) -> None:
+        self.late_lookups += 1
+        assert self.late_lookups <= MAX_LATE_LOOKUPS, "too many states were read after the walk"
 
 
 class DeviceEvidence:
     """Evidence on one device of a trace.
 
     Args:
-        walk: Where its positions are visited; everything but `blocks_at` is known after `Walk.make`.
+        walk: Walk that visits the positions. All evidence but `blocks_at` and `stacks_at` is ready after `Walk.make`.
         trace: The trace.
-        device: Torch's spelling.
-        within: Judge only the steps in these events. Raises PositionError if there are none.
-        with_growth: Whether the sites that grew are asked for, too.
+        device: The device, as torch spells it.
+        within: Judge only the complete steps in this range.
+        with_growth: Whether to collect the evidence for `growing_sites`, too.
+
+    Raises:
+        PositionError: The range contains no complete step.
     """
 
     def __init__(
@@ -99,23 +108,23 @@ class DeviceEvidence:
         """Numbers of the lines of user code."""
         clocks = Clocks(trace, device)
         self.clocks: tuple[Clock, ...] = tuple(clocks) if within is None else (clocks.within(within),)
-        """The parts of the run that are judged, the first one first."""
-        self.parts = tuple(PartEvidence(walk, self, clock) for clock in self.clocks if not clock.too_short)
+        """Clocks of the judged parts of the run, in order."""
+        self.parts = tuple(PartEvidence(walk, self, clock) for clock in self.clocks if not clock.is_too_short)
         replay, end = trace.replay, trace.end_seq
-        self.born_at_end: Visit[npt.NDArray[np.int64]] = walk.visit(
+        self.live_at_end: Visit[npt.NDArray[np.int64]] = walk.visit(
             end, lambda: replay.lifetimes(end, device)["alloc_seq"] if self.parts else np.zeros(0, np.int64)
         )
-        """The births of the blocks that are live at the end of the trace, ascending."""
+        """Allocation events of the blocks that are live at the end of the trace, ascending."""
         self.at_warmup_end: Visit[Table] | None = None
-        """`Replay.stacks` where the warm-up of the first part ends."""
+        """`Replay.stacks` at the end of the warm-up of the first part."""
         first = self.clocks[0]
-        warmup = warmup_end(trace, first) if with_growth and not first.too_short else first.judged_at
+        warmup = find_warmup_end(trace, first) if with_growth and not first.is_too_short else first.judged_at
         if warmup < first.judged_at:
             self.at_warmup_end = walk.visit(warmup + 1, lambda: replay.stacks(warmup + 1, device))
 
 
-def evidence_of(trace: RecordedTrace, device: str, within: Range | None = None) -> DeviceEvidence:
-    """Collect the evidence on the leaks of one device. The arguments are those of `DeviceEvidence`."""
+def collect_evidence(trace: RecordedTrace, device: str, within: Range | None = None) -> DeviceEvidence:
+    """Collect the evidence on the leaks of one device. See `DeviceEvidence` for the arguments."""
     walk = Walk(trace)
     evidence = DeviceEvidence(walk, trace, device, within, with_growth=within is None)
     walk.make()

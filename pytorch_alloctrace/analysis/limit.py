@@ -1,4 +1,4 @@
-"""Limits on growth, which `--fail-above` sets, and the devices whose leaks are above one."""
+"""Limits on growth, set by `--fail-above`, and the devices whose leaks exceed a limit."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from .leaks.leak import Leak
 
 @dataclass(frozen=True)
 class GrowthLimit:
-    """Bytes, bytes per step, or a share of what there was before: one of these."""
+    """A limit on growth: either bytes, bytes per step, or a share of the bytes before."""
 
     text: str
-    """As it was given."""
+    """Limit as the user wrote it."""
     bytes: int | None = None
     per_step: bool = False
-    """Whether `bytes` are those of a step."""
+    """True if `bytes` is a limit per step."""
     share: float | None = None
 
     def is_exceeded(self, grew: float, before: int, per_step: float | None) -> bool:
-        """Whether `grew` bytes, on top of `before`, are more than this allows.
+        """Return whether growth exceeds the limit.
 
-        per_step: how many of them a step; None, where that is unknown, raises ValueError if it is what is limited.
+        Args:
+            grew: Growth in bytes.
+            before: Bytes before the growth.
+            per_step: Growth in bytes per step; None if unknown.
+
+        Raises:
+            ValueError: The limit is per step, and `per_step` is None.
         """
         if self.share is not None:
             return grew > self.share * before
@@ -32,13 +38,13 @@ class GrowthLimit:
         if not self.per_step:
             return grew > self.bytes
         if per_step is None:
-            raise ValueError("growth per step is limited, and it is unknown")
+            raise ValueError("the limit is per step, but the growth per step is unknown")
         return per_step > self.bytes
 
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A device whose leaks, all together, are above a limit."""
+    """A device whose leaks together exceed a limit."""
 
     device: str
     bytes: int
@@ -48,17 +54,21 @@ class Exceeded:
 
 
 def devices_above(trace: RecordedTrace, leaks: Sequence[Leak], limit: GrowthLimit) -> list[Exceeded]:
-    """The devices whose leaks are above the limit; a share is one of the device's peak.
+    """Return the devices whose leaks exceed the limit. A share is a share of the device's peak.
 
-    Raises PositionError for a limit per step in a trace without steps.
+    Raises:
+        PositionError: The limit is per step, and the trace has no steps.
     """
     if limit.per_step and not len(trace.steps()):
         raise PositionError(f"{limit.text} cannot be judged: the trace has no steps")
-    found = []
+    exceeded = []
     for device in dict.fromkeys(leak.device for leak in leaks):
-        own = [leak for leak in leaks if leak.device == device]
+        device_leaks = [leak for leak in leaks if leak.device == device]
         peak = trace.replay.peak("allocated", device)
-        total, rate = sum(leak.allocated_bytes for leak in own), sum(leak.bytes_per_unit for leak in own)
+        total, rate = (
+            sum(leak.allocated_bytes for leak in device_leaks),
+            sum(leak.bytes_per_unit for leak in device_leaks),
+        )
         if limit.is_exceeded(total, peak.bytes if peak else 0, rate):
-            found.append(Exceeded(device, total, rate, own[0].unit))
-    return found
+            exceeded.append(Exceeded(device, total, rate, device_leaks[0].unit))
+    return exceeded

@@ -1,4 +1,4 @@
-"""What happened to the memory in a range of a trace, such as a notebook cell, as plain values."""
+"""Summary of the memory in a range of a trace, such as a notebook cell, as plain values."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ class DeviceRange:
     """One device in the range."""
 
     peak: LiveMemory
-    """The highest in the range; the state that it begins with counts."""
+    """Peak in the range, including its initial state."""
     changes: pd.DataFrame
-    """`Trace.diff` from its begin to its end."""
+    """`Trace.diff` from the begin to the end of the range."""
 
 
 @dataclass(frozen=True, eq=False)
 class RangeSummary:
-    """A range of a trace."""
+    """Summary of a range of a trace."""
 
     trace: str
-    """The path of the trace."""
+    """Path of the trace."""
     working_directory: str
-    """Of the program; empty if damage took it."""
+    """Working directory of the program; empty if the trace header is corrupt."""
     begin_ns: int
-    """When the recording began: nanoseconds since 1970-01-01 UTC."""
+    """Begin of the recording, in nanoseconds since 1970-01-01 UTC."""
     seconds: float
     events: int
     steps: int
     integrity: Integrity
-    """Of the whole trace."""
+    """Integrity of the whole trace."""
     leaks: Summary | None
-    """What `summarize` found on leaks in the range; None if no whole step lies in it."""
+    """Summary of the leaks in the range; None if it contains no complete step."""
     refused: tuple[OutOfMemory, ...]
-    """The last request that ran out of memory in it, if there is one."""
+    """The last failed allocation in the range, if there is one."""
     devices: tuple[DeviceRange, ...]
-    """Those that allocated or freed in it, the highest peak first."""
+    """Devices that allocated or freed in the range, highest peak first."""
     advisor: Advisor
-    """Which settings would have helped."""
+    """Source of advice on settings that would have helped."""
 
 
 def summarize_range(trace: RecordedTrace, within: Range) -> RangeSummary:
-    """Summarizes a range. It costs as much as the whole trace."""
+    """Summarize a range. It takes as long as for the whole trace."""
     counts: Counter[str] = Counter()
     for events in trace.iter_events(within, with_state=False):
         counts.update(dict(zip(*np.unique(trace.devices_of(events).astype(str), return_counts=True), strict=True)))
@@ -66,7 +66,7 @@ def summarize_range(trace: RecordedTrace, within: Range) -> RangeSummary:
         try:
             peak = live_memory(trace, "peak", device=device, since=within.since, until=within.until)
         except PositionError:
-            continue  # nothing was live
+            continue  # no block was live
         devices.append(DeviceRange(peak, difference(trace, within.since, within.until, device=device)))
     return RangeSummary(
         trace=trace.path,
@@ -76,14 +76,14 @@ def summarize_range(trace: RecordedTrace, within: Range) -> RangeSummary:
         events=int(counts.total()),
         steps=int(within.has(trace.positions.step_ends).sum()),
         integrity=trace.integrity,
-        leaks=_leaks(trace, within),
+        leaks=_summarize_leaks(trace, within),
         refused=tuple(find_ooms(trace, within=within, last=1)),
-        devices=tuple(sorted(devices, key=lambda one: -one.peak.requested_bytes)),
+        devices=tuple(sorted(devices, key=lambda device_range: -device_range.peak.requested_bytes)),
         advisor=Advisor(trace),
     )
 
 
-def _leaks(trace: RecordedTrace, within: Range) -> Summary | None:
+def _summarize_leaks(trace: RecordedTrace, within: Range) -> Summary | None:
     try:
         return summarize(trace, of_leaks=True, within=within)
     except PositionError:

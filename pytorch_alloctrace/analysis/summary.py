@@ -1,4 +1,4 @@
-"""Everything that the verdict on a trace shows, as plain values."""
+"""Summary of a trace: everything that its verdict shows, as plain values."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from .walk import Visit, Walk
 
 
 class LeaksAnswer(enum.Enum):
-    """What a trace says about leaks."""
+    """Answer to whether a trace leaks."""
 
     FOUND = "found"
     NONE = "none"
     UNKNOWN = "unknown"
-    """Too short to judge, or a part of the trace is missing."""
+    """The trace is too short to judge, or incomplete."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the trace's header says about the program; empty if the header was lost to damage."""
+    """The program, from the trace header; values are empty if the header is corrupt."""
 
     path: str
     arguments: tuple[str, ...]
@@ -48,92 +48,95 @@ class Program:
     rank: str
     recorded_devices: tuple[str, ...]
     stacks: str
-    """The option of `enable`: "python" or "none"."""
+    """Option of `enable`: "python" or "none"."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """What is live at one position on one device, by line of user code. Bytes are requested bytes."""
+    """Live blocks at one position on one device, by line of user code. Bytes are requested bytes."""
 
     bytes: int
     blocks: int
     event: int | None
-    """The event that reached it; None for the end of the trace."""
+    """Event of the position; None for the end of the trace."""
     seconds: float
-    """Since the recording began."""
+    """Seconds since the recording began."""
     step: int | None
     sites: tuple[SiteBytes, ...]
-    """The lines that hold the most."""
+    """Lines that hold the most."""
     insides: tuple[Inside | None, ...]
-    """For each of these, what is inside the package that it calls."""
+    """Contents of the package that each of these lines calls."""
     more_sites: int
-    """Further lines that hold something."""
+    """Number of further lines that hold memory."""
     more_bytes: int
-    """What these hold."""
+    """Bytes of the further lines."""
     roles: RoleShares
-    """What is live, by role."""
+    """Live bytes by role."""
 
 
 @dataclass(frozen=True)
 class DeviceSummary:
-    """One device; `device` in torch's spelling."""
+    """Summary of one device; `device` as torch spells it."""
 
     device: str
     allocations: int
     total_bytes: int
-    """Everything that was ever requested."""
+    """Bytes of all requests of the run."""
     peak: Holding
     end: Holding
     growth: StepGrowth | None
-    """None in a trace without steps."""
+    """Growth from step to step; None in a trace without steps."""
     leaks: LeakVerdict
     growing: tuple[GrowingSite, ...]
     inefficiencies: tuple[Inefficiency, ...]
-    """What else is wrong, most bytes first."""
+    """Inefficiencies, most bytes first."""
     refused: OutOfMemory | None
-    """The last request that ran out of memory."""
+    """Last failed allocation."""
     levels: tuple[int, ...]
-    """Live bytes over time: the highest of each of equal intervals."""
+    """Live bytes over time: the maximum of each of equal intervals."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole trace."""
+    """Summary of a trace."""
 
     trace: str
     file_bytes: int
     program: Program
     begin_ns: int
-    """Nanoseconds since 1970-01-01 UTC."""
+    """Begin of the recording, in nanoseconds since 1970-01-01 UTC."""
     seconds: float
     steps: int
     integrity: Integrity
     unmatched_frees: int
-    """Frees of blocks that were live before the recording began, or whose alloc was lost."""
+    """Number of frees of blocks allocated before the recording, or whose allocation was lost."""
     last_look_was_cut: bool
-    """When the recording ended, the look at what holds tensors could not see all of the program's objects."""
+    """True if the final object scan did not cover all objects of the program."""
     devices: tuple[DeviceSummary, ...]
-    """Highest peak first."""
+    """Summaries of the devices, highest peak first."""
     advisor: Advisor = field(repr=False, compare=False)
-    """Which settings would have helped."""
+    """Source of advice on settings that would have helped."""
 
     def is_small(self, device: DeviceSummary) -> bool:
-        """Whether a device hardly counts: its peak is below a twentieth of the largest device's, and nothing leaks."""
+        """Return whether a device is negligible: no leak, and a peak below a twentieth of the largest device's."""
         return device.peak.bytes * 20 < self.devices[0].peak.bytes and not device.leaks.leaks
 
     @property
     def leaks_answer(self) -> LeaksAnswer:
-        """Whether there is a leak that matters: in what could be read of the trace there is one, or the whole trace
-        was judged and has none; else this is unknown. A small device need not be judged."""
+        """Whether there is a leak that is not minor.
+
+        FOUND if the readable part of the trace has one, NONE if the complete trace was judged and has none, else
+        UNKNOWN. A small device need not be judged.
+        """
         if any(not leak.minor for device in self.devices for leak in device.leaks.leaks):
             return LeaksAnswer.FOUND
         return LeaksAnswer.NONE if self.leaks_are_known else LeaksAnswer.UNKNOWN
 
     @property
     def leaks_are_known(self) -> bool:
-        """Whether the whole trace could be read and judged. A small device need not be judged."""
-        unjudged = any(not device.leaks.decided and not self.is_small(device) for device in self.devices)
-        return bool(self.devices) and self.integrity.whole and not unjudged
+        """Whether the trace is complete and was judged. A small device need not be judged."""
+        is_undecided = any(not device.leaks.decided and not self.is_small(device) for device in self.devices)
+        return bool(self.devices) and self.integrity.whole and not is_undecided
 
 
 def summarize(
@@ -144,113 +147,121 @@ def summarize(
     of_leaks: bool = False,
     within: Range | None = None,
 ) -> Summary:
-    """Summarize a trace: all its devices or those named, with the `top` lines of each table. Raises TraceError for a
-    device that the trace does not have, PositionError for a range without a whole step.
+    """Summarize a trace.
 
-    of_leaks: only leaks are looked for. within: only leaks in these events.
-
-    It takes one pass over the trace and one walk through the states that are looked at; memory is in proportion to live
+    It takes one pass over the trace and one walk through the states that are read. Memory is in proportion to live
     blocks and stacks, not to events.
+
+    Args:
+        trace: The trace.
+        top: Number of lines in each table.
+        devices: Devices to summarize; empty for all.
+        of_leaks: Whether to look only for leaks.
+        within: Judge only the complete steps in this range.
+
+    Raises:
+        TraceError: The trace does not have a device.
+        PositionError: The range contains no complete step.
     """
-    asked = [trace.named_device(device) for device in devices]
-    wanted = [device for device in trace.devices if not asked or device in asked]
+    named_devices = [trace.named_device(device) for device in devices]
+    selected_devices = [device for device in trace.devices if not named_devices or device in named_devices]
     walk = Walk(trace)
-    parts = [_DeviceParts(walk, trace, device, of_leaks, within) for device in wanted]
+    summarizers = [_DeviceSummarizer(walk, trace, device, of_leaks, within) for device in selected_devices]
     walk.make()
     return Summary(
         trace=trace.path,
         file_bytes=trace.file_bytes,
-        program=_program(trace.header),
+        program=_read_program(trace.header),
         begin_ns=trace.begin_ns,
-        seconds=_seconds(trace, trace.end_ns),
+        seconds=_seconds_since_begin(trace, trace.end_ns),
         steps=trace.positions.step_count,
         integrity=trace.integrity,
         unmatched_frees=trace.replay.unmatched_frees,
         last_look_was_cut=trace.ending.get("last_look") == "cut",
-        devices=tuple(device.summary(top, of_leaks) for device in parts),
+        devices=tuple(summarizer.summarize(top, of_leaks) for summarizer in summarizers),
         advisor=Advisor(trace),
     )
 
 
-class _DeviceParts:
-    """What the summary of one device is made of."""
+class _DeviceSummarizer:
+    """Evidence for the summary of one device."""
 
     def __init__(self, walk: Walk, trace: RecordedTrace, device: str, of_leaks: bool, within: Range | None) -> None:
         self._trace = trace
         self._device = device
         self._evidence = DeviceEvidence(walk, trace, device, within, with_growth=not of_leaks)
         self._peak = trace.replay.peak("allocated", device)
-        self._at_end = walk.visit(trace.end_seq, lambda: _Level.before(trace, device, trace.end_seq))
-        self._at_peak: Visit[_Level] | None = None
+        self._at_end = walk.visit(trace.end_seq, lambda: _LiveMemory.read_before(trace, device, trace.end_seq))
+        self._at_peak: Visit[_LiveMemory] | None = None
         if self._peak is not None:
             until = self._peak.seq + 1
-            self._at_peak = walk.visit(until, lambda: _Level.before(trace, device, until))
-        self._conditions = None if of_leaks else InefficiencyEvidence(walk, trace, device)
+            self._at_peak = walk.visit(until, lambda: _LiveMemory.read_before(trace, device, until))
+        self._inefficiencies = None if of_leaks else InefficiencyEvidence(walk, trace, device)
         self._refused = None if of_leaks else visit_last_oom(walk, trace, device)
 
-    def summary(self, top: int, of_leaks: bool) -> DeviceSummary:
-        """Return the summary, after the walk."""
+    def summarize(self, top: int, of_leaks: bool) -> DeviceSummary:
+        """Return the summary. Must be called after the walk."""
         trace, device = self._trace, self._device
         end = self._at_end.result
-        at_end = _holding(trace, end, None, top)
+        at_end = _build_holding(trace, end, None, top)
         return DeviceSummary(
             device=device,
             allocations=int(end.stacks["allocations"].sum()),
             total_bytes=int(end.stacks["total_bytes"].sum()),
-            peak=at_end if self._at_peak is None else _holding(trace, self._at_peak.result, self._peak, top),
+            peak=at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top),
             end=at_end,
             growth=step_growth(trace, device),
             leaks=judge_leaks(self._evidence),
             growing=() if of_leaks else growing_sites(self._evidence, top),
-            inefficiencies=() if self._conditions is None else inefficiencies_of(self._conditions),
+            inefficiencies=() if self._inefficiencies is None else inefficiencies_of(self._inefficiencies),
             refused=None if self._refused is None else self._refused.result,
             levels=tuple(trace.timeline(120, device)["requested_bytes_max"].tolist()),
         )
 
 
 @dataclass(frozen=True, eq=False)
-class _Level:
-    """What is live at a position: `Replay.stacks`, and by role."""
+class _LiveMemory:
+    """Live blocks at a position: `Replay.stacks`, and bytes by role."""
 
     stacks: Table
     roles: RoleShares
 
     @classmethod
-    def before(cls, trace: RecordedTrace, device: str, until: int) -> _Level:
+    def read_before(cls, trace: RecordedTrace, device: str, until: int) -> _LiveMemory:
         return cls(trace.replay.stacks(until, device), roles_before(trace, device, until))
 
 
-def _holding(trace: RecordedTrace, level: _Level, peak: Peak | None, top: int) -> Holding:
-    """At a peak, or at the end of the trace."""
+def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None, top: int) -> Holding:
+    """Return the live blocks at a peak, or at the end of the trace if `peak` is None."""
     event, time_ns = (None, trace.end_ns) if peak is None else (peak.seq, peak.time_ns)
-    sites = group_stacks(trace.stacks, level.stacks, "line")
-    shown = top_sites(trace.stacks, sites, top)
+    sites = group_stacks(trace.stacks, memory.stacks, "line")
+    top_lines = top_sites(trace.stacks, sites, top)
     total = int(sites["live_bytes"].sum())
     return Holding(
         bytes=total,
         blocks=int(sites["live_blocks"].sum()),
         event=event,
-        seconds=_seconds(trace, time_ns),
+        seconds=_seconds_since_begin(trace, time_ns),
         step=None if event is None else trace.positions.step_at(event),
-        sites=shown,
+        sites=top_lines,
         insides=tuple(
-            look_inside(trace.stacks, level.stacks, site.stack_id, total)
+            look_inside(trace.stacks, memory.stacks, site.stack_id, total)
             if site.bytes >= WORTH_OPENING * total
             else None
-            for site in shown
+            for site in top_lines
         ),
-        more_sites=int((sites["live_bytes"] > 0).sum()) - len(shown),
-        more_bytes=total - sum(site.bytes for site in shown),
-        roles=level.roles,
+        more_sites=int((sites["live_bytes"] > 0).sum()) - len(top_lines),
+        more_bytes=total - sum(site.bytes for site in top_lines),
+        roles=memory.roles,
     )
 
 
-def _seconds(trace: RecordedTrace, time_ns: int) -> float:
+def _seconds_since_begin(trace: RecordedTrace, time_ns: int) -> float:
     return max(time_ns - trace.begin_ns, 0) / 1e9
 
 
-def _program(header: dict[str, Any]) -> Program:
-    # A damaged header may hold anything: every value is converted to what it should be.
+def _read_program(header: dict[str, Any]) -> Program:
+    # A corrupt header may contain any types: every value is converted to the expected type.
     def text(name: str) -> str:
         value = header.get(name)
         return "" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""One ordered walk through a trace: each position that an analysis looks at is visited once, in order."""
+"""One ordered walk through a trace, which visits each position of an analysis once."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ _T = TypeVar("_T")
 
 
 class Visit(Generic[_T]):
-    """A position that a walk comes by, and what was found there."""
+    """A position of a walk, and the result that is read there."""
 
-    def __init__(self, until: int, look: Callable[[], _T]) -> None:
+    def __init__(self, until: int, read: Callable[[], _T]) -> None:
         self.until = until
-        """The memory before this event is looked at."""
-        self._look = look
+        """The memory before this event is read."""
+        self._read = read
         self._result: list[_T] = []
         self._error: CompactedError | None = None
 
     def make(self) -> None:
-        """Look. A position in a compacted part of the trace is noted."""
+        """Read the result, or note that the position is compacted."""
         try:
-            self._result.append(self._look())
+            self._result.append(self._read())
         except CompactedError as error:
             self._error = error
 
     @property
     def result(self) -> _T:
-        """What was found. Raises CompactedError if the position is in a compacted part of the trace."""
+        """The result.
+
+        Raises:
+            CompactedError: The position is in a compacted part of the trace.
+        """
         if self._error is not None:
             raise self._error
         return self._result[0]
@@ -48,9 +52,9 @@ class Walk:
         self._trace = trace
         self._visits: list[Visit[object]] = []
 
-    def visit(self, until: int, look: Callable[[], _T]) -> Visit[_T]:
-        """Plan a visit to the memory before event `until`. look: what to do there; it asks the replay."""
-        visit = Visit(until, look)
+    def visit(self, until: int, read: Callable[[], _T]) -> Visit[_T]:
+        """Plan a visit to the memory before event `until`. read: reads the result from the replay."""
+        visit = Visit(until, read)
         self._visits.append(visit)  # type: ignore[arg-type]
         return visit
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from shared_recordings import record_once, record_report, run_source
 
-from pytorch_alloctrace.analysis.evidence import MAX_LATE_QUESTIONS, evidence_of
+from pytorch_alloctrace.analysis.evidence import MAX_LATE_LOOKUPS, collect_evidence
 from pytorch_alloctrace.analysis.leaks.judge import judge_leaks
 from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.analysis.walk import Walk
@@ -49,16 +49,16 @@ def test_states_of_a_verdict_are_visited_in_order(monkeypatch: pytest.MonkeyPatc
     assert len(in_walk) > 10 and in_walk == sorted(in_walk)
 
 
-def test_late_questions_about_a_growing_buffer_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_lookups_for_a_growing_buffer_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = RecordedTrace(run_source(tmp_path, GROWS) / "run.alloctrace")
-    evidence = evidence_of(trace, "cpu")
+    evidence = collect_evidence(trace, "cpu")
 
     verdict = judge_leaks(evidence)
 
     assert [leak.kind for leak in verdict.leaks] == ["growing"]
-    assert 0 < evidence.parts[0].late_questions <= MAX_LATE_QUESTIONS
-    monkeypatch.setattr("pytorch_alloctrace.analysis.evidence.MAX_LATE_QUESTIONS", evidence.parts[0].late_questions)
-    with pytest.raises(AssertionError, match="bounded"):
+    assert 0 < evidence.parts[0].late_lookups <= MAX_LATE_LOOKUPS
+    monkeypatch.setattr("pytorch_alloctrace.analysis.evidence.MAX_LATE_LOOKUPS", evidence.parts[0].late_lookups)
+    with pytest.raises(AssertionError, match="after the walk"):
         evidence.parts[0].blocks_at(0)
 
 

@@ -18,7 +18,7 @@ from marked_programs import run_analyze
 from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.evidence import evidence_of
+from pytorch_alloctrace.analysis.evidence import collect_evidence
 from pytorch_alloctrace.analysis.leaks.growth import growing_sites, median_slope, step_growth
 from pytorch_alloctrace.analysis.leaks.judge import Leak, LeakVerdict, find_leaks
 from pytorch_alloctrace.analysis.leaks.leak import CERTAIN
@@ -108,7 +108,7 @@ def test_a_block_kept_every_step_is_a_leak_with_line_rate_and_growth(record: Rec
     assert (growth.steps, growth.warmup, growth.first_bytes, growth.last_bytes) == (60, 12, SIZE, 60 * SIZE)
     assert (growth.lowest_bytes, growth.highest_bytes, growth.median_bytes) == (SIZE, 60 * SIZE, int(30.5 * SIZE))
     assert growth.bytes_per_step == SIZE
-    (grown,) = growing_sites(evidence_of(trace, "cpu"), top=5)
+    (grown,) = growing_sites(collect_evidence(trace, "cpu"), top=5)
     assert (grown.before_bytes, grown.after_bytes, grown.grown_bytes, grown.bytes_per_unit) == (
         12 * SIZE,
         60 * SIZE,

@@ -165,7 +165,7 @@ def test_leaks_of_a_range(tmp_path: Path) -> None:
         assert len(LastSteps.before(recorded, within.end, within.first).step_ends) == steps
     assert len(trace.leaks(since="step:44")) == len(trace.leaks(until="step:19")) == 0
     shown = run_analyze(tmp_path, "leaks", "no_steps.alloctrace", "--since", "0.0s", status=2)
-    assert "and the trace has none" in shown.splitlines()[-1]
+    assert "but the trace has no steps" in shown.splitlines()[-1]
     shown = run_analyze(tmp_path, "leaks", "for_a_while.alloctrace", "--since", "step:99", status=2)
     assert "no whole step" in shown.splitlines()[-1]
 

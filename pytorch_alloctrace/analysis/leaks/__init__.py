@@ -1,1 +1,1 @@
-"""Leaks: blocks that are allocated again and again and never freed, and buffers that keep growing."""
+"""Leaks: blocks that are allocated again and again and never freed, backlogs, and buffers that keep growing."""

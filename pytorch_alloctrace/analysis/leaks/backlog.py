@@ -1,9 +1,13 @@
-"""Ever more at once: lines of which more and more blocks are alive at the same time, though each of them dies.
+"""Backlogs: lines whose live blocks become more and more, although each block is freed.
 
-A queue whose consumer is too slow, hooks that are registered again in each step, ensembles that are renewed and get
-larger. The number alive at the border of two cells (see csrc/core/replay/long_lives.h) is known exactly. From a fifth
-of the run on, the lowest number in each sixth of the rest is above that of the sixth before; the last is well above the
-first; the number follows a straight line, which does not flatten; and so does that of the line's whole function.
+Examples are a queue whose consumer is too slow, hooks that are registered again in each step, and ensembles that are
+renewed and get larger. The number of live blocks at the border of two cells (see csrc/core/replay/long_lives.h) is
+exact. The first fifth of the run is left out, and the rest is divided into six parts. A line has a backlog if all of
+these hold, for the line and for all lines of its function together:
+
+- the minimum of each part is above the minimum of the previous part, and the last is well above the first
+- the number of live blocks follows a straight line
+- it does not flatten
 """
 
 from __future__ import annotations
@@ -15,106 +19,117 @@ import numpy as np
 import numpy.typing as npt
 
 from ...reading.table import Table
-from .lifetimes import Lives, rows_of
+from .lifetimes import LifetimeEvidence, rows_of
 
-WARMUP = 0.2
-SIXTHS = 6
-LEAST_MORE = 6
-"""Blocks more in the last sixth than in the first."""
-LEAST_DIED = 4
-"""Blocks that died in the first half of the run."""
-STRAIGHT = 0.97
-"""The least correlation of the number with time."""
-STILL_RISING = 0.6
-"""It flattens if it rises by less than this share, from the second third of the time to the last, of what it rose by
-from the first to the second: something fills up."""
-LEAST_BORDERS = 24
-_NONE = np.zeros(0, np.int64)
+WARMUP_SHARE = 0.2
+"""Share of the run, from its beginning, that is left out."""
+PART_COUNT = 6
+"""Number of parts that the rest of the run is divided into."""
+MIN_ADDED_BLOCKS = 6
+"""Minimum number of blocks added from the first part to the last."""
+MIN_FREED_BLOCKS = 4
+"""Minimum number of blocks freed in the first half of the run."""
+MIN_CORRELATION = 0.97
+"""Minimum correlation of the number of live blocks with time."""
+MIN_LATE_GROWTH_RATIO = 0.6
+"""Minimum ratio of the growth in the last third to the growth in the second third.
+
+Below it the curve flattens: something fills up.
+"""
+MIN_BORDERS = 24
+"""Minimum number of cell borders after the warm-up."""
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """A line of which ever more blocks are alive."""
+    """A line of which more and more blocks are live."""
 
     site: int
     counts: npt.NDArray[np.int64]
-    """Alive at the border of each cell, after the warm-up."""
+    """Number of live blocks at the border of each cell, after the warm-up."""
     since: float
-    """The time of the first of these, in units of the clock."""
+    """Time of the first of these borders, in units of the clock."""
     since_event: int
-    """The event with which that cell begins."""
+    """First event of that cell."""
 
 
-def find_backlogs(lives: Lives, live: Table | None, function_of: Mapping[int, Hashable]) -> list[Backlog]:
-    """Return the lines of one device, unordered.
+def find_backlogs(
+    lifetimes: LifetimeEvidence, live: Table | None, function_of: Mapping[int, Hashable]
+) -> list[Backlog]:
+    """Return the backlogs of one device, unordered.
 
     Args:
-        lives: The evidence.
-        live: `Replay.lifetimes` before `lifetimes.last_border`; None if that is compacted.
-        function_of: The function that each line, by number, is in.
+        lifetimes: The evidence.
+        live: `Replay.lifetimes` before `LifetimeEvidence.last_border`; None if that position is compacted.
+        function_of: The function of each line, by number.
     """
-    borders = lives.borders[1:]
-    begin = int(len(borders) * WARMUP)
-    if len(borders) - begin < LEAST_BORDERS or lives.is_loading:
+    borders = lifetimes.borders[1:]
+    begin = int(len(borders) * WARMUP_SHARE)
+    if len(borders) - begin < MIN_BORDERS or lifetimes.is_loading:
         return []
-    middle = lives.first_cell + (begin + len(lives.borders)) // 2
-    dying = _die_early(lives, middle)
-    candidates = [site for site in sorted(lives.survivors.of_site) if site in dying]
+    middle = lifetimes.first_cell + (begin + len(lifetimes.borders)) // 2
+    freeing_sites = _find_freeing_sites(lifetimes, middle)
+    candidates = [site for site in sorted(lifetimes.survivors.rows_of_site) if site in freeing_sites]
     if not candidates or live is None:
         return []
-    alive = _Alive(lives, live)
+    live_counts = _LiveCounts(lifetimes, live)
     lines: dict[Hashable, list[int]] = {}
     for line, function in function_of.items():
         lines.setdefault(function, []).append(line)
-    since = float(lives.clock.time(borders[begin : begin + 1])[0])
-    found = []
+    since = float(lifetimes.clock.units_at(borders[begin : begin + 1])[0])
+    backlogs = []
     for site in candidates:
-        counts = alive.at_borders([site])[begin:]
-        # One line of a function may take over what another has made: then their sum does not rise.
-        if _rises(counts) and _rises(alive.at_borders(lines.get(function_of.get(site), [site]))[begin:]):
-            found.append(Backlog(site, counts, since, int(borders[begin])))
-    return found
+        counts = live_counts.at_borders([site])[begin:]
+        # One line of a function may replace the blocks of another. Then the sum over the function does not grow.
+        if _is_growing(counts) and _is_growing(
+            live_counts.at_borders(lines.get(function_of.get(site), [site]))[begin:]
+        ):
+            backlogs.append(Backlog(site, counts, since, int(borders[begin])))
+    return backlogs
 
 
-def _die_early(lives: Lives, middle: int) -> set[int]:
-    """The lines of which blocks died all along: a queue that is not full yet loses none."""
-    early = lives.deaths.died_cell < middle
-    sites, of_row = np.unique(lives.deaths.site[early], return_inverse=True)
-    died = np.bincount(of_row, weights=lives.deaths.blocks[early], minlength=len(sites))
-    return set(sites[died >= LEAST_DIED].tolist())
+def _find_freeing_sites(lifetimes: LifetimeEvidence, middle: int) -> set[int]:
+    """Return the lines that freed blocks in the first half: a queue that is not full yet frees none."""
+    is_early = lifetimes.freed_blocks.free_cell < middle
+    sites, site_of_row = np.unique(lifetimes.freed_blocks.site[is_early], return_inverse=True)
+    freed = np.bincount(site_of_row, weights=lifetimes.freed_blocks.counts[is_early], minlength=len(sites))
+    return set(sites[freed >= MIN_FREED_BLOCKS].tolist())
 
 
-class _Alive:
-    """How many blocks were alive at the beginning of each cell, exactly: those that died in it or later, and those that
-    are live where the deaths end. (The judged event may lie within a cell, so that it cannot be said which of its
-    deaths were before it.)"""
+class _LiveCounts:
+    """Exact numbers of live blocks at the beginning of each cell.
 
-    def __init__(self, lives: Lives, live: Table) -> None:
-        self._lives = lives
-        born = live["alloc_seq"]
-        counted = (born >= lives.clock.begin) & ~live["older"]
-        self._born = born[counted]
-        self._of_site = rows_of(lives.numbers.of(live["stack_id"][counted]))
+    They follow from the blocks that were freed in the cell or later, and the blocks that are live at the last border.
+    The judged event may lie within a cell, and it is unknown which frees of that cell were before the event.
+    """
+
+    def __init__(self, lifetimes: LifetimeEvidence, live: Table) -> None:
+        self._lifetimes = lifetimes
+        alloc_seqs = live["alloc_seq"]
+        is_counted = (alloc_seqs >= lifetimes.clock.begin) & ~live["older"]
+        self._alloc_seqs = alloc_seqs[is_counted]
+        self._rows_of_site = rows_of(lifetimes.numbers.of(live["stack_id"][is_counted]))
 
     def at_borders(self, sites: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Of some lines, at all borders but the first."""
-        lives, deaths = self._lives, self._lives.deaths
-        changes = np.zeros(len(lives.borders) + 1, np.int64)
+        """Return the number of live blocks of some lines at all borders but the first."""
+        lifetimes, freed = self._lifetimes, self._lifetimes.freed_blocks
+        changes = np.zeros(len(lifetimes.borders) + 1, np.int64)
         for site in sites:
-            born = self._born[self._of_site.get(site, _NONE)]
-            np.add.at(changes, np.searchsorted(lives.borders, born, side="right"), 1)
-            dead = deaths.of_site.get(site, _NONE)
-            np.add.at(changes, deaths.born_cell[dead] + (1 - lives.first_cell), deaths.blocks[dead])
-            np.add.at(changes, deaths.died_cell[dead] + (1 - lives.first_cell), -deaths.blocks[dead])
-        alive: npt.NDArray[np.int64] = np.cumsum(changes)[1 : len(lives.borders)]
-        return alive
+            alloc_seqs = self._alloc_seqs[self._rows_of_site.get(site, _NO_ROWS)]
+            np.add.at(changes, np.searchsorted(lifetimes.borders, alloc_seqs, side="right"), 1)
+            rows = freed.rows_of_site.get(site, _NO_ROWS)
+            np.add.at(changes, freed.alloc_cell[rows] + (1 - lifetimes.first_cell), freed.counts[rows])
+            np.add.at(changes, freed.free_cell[rows] + (1 - lifetimes.first_cell), -freed.counts[rows])
+        counts: npt.NDArray[np.int64] = np.cumsum(changes)[1 : len(lifetimes.borders)]
+        return counts
 
 
-def _rises(counts: npt.NDArray[np.int64]) -> bool:
-    lowest = np.array([part.min() for part in np.array_split(counts, SIXTHS)])
-    if (np.diff(lowest) <= 0).any() or lowest[-1] - lowest[0] < LEAST_MORE:
+def _is_growing(counts: npt.NDArray[np.int64]) -> bool:
+    minima = np.array([part.min() for part in np.array_split(counts, PART_COUNT)])
+    if (np.diff(minima) <= 0).any() or minima[-1] - minima[0] < MIN_ADDED_BLOCKS:
         return False
     thirds = [part.mean() for part in np.array_split(counts, 3)]
-    if thirds[2] - thirds[1] < STILL_RISING * (thirds[1] - thirds[0]):
+    if thirds[2] - thirds[1] < MIN_LATE_GROWTH_RATIO * (thirds[1] - thirds[0]):
         return False
-    return float(np.corrcoef(np.arange(len(counts)), counts)[0, 1]) > STRAIGHT
+    return float(np.corrcoef(np.arange(len(counts)), counts)[0, 1]) > MIN_CORRELATION

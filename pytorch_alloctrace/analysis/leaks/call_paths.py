@@ -1,4 +1,4 @@
-"""What many stacks have in common: the calls that lead to all of them."""
+"""Call paths: the calls that many stacks have in common."""
 
 from __future__ import annotations
 
@@ -11,131 +11,141 @@ import numpy.typing as npt
 
 from ...reading.sites import Frame, Site, StackIndex
 
-NEARLY_ALL = 0.99
-"""A frame is common if at least this share of the bytes is allocated under it. One small tensor that is allocated
-elsewhere and kept by the same reference must not hide where all the rest comes from."""
+MIN_COMMON_SHARE = 0.99
+"""Minimum share of the bytes allocated under a frame for the frame to be common.
+
+Below 1, so that one small tensor, allocated elsewhere and kept by the same reference, does not hide the common path.
+"""
 
 _Numbers = npt.NDArray[np.int64]
 
 
-def common_path(tree: CallTree) -> tuple[tuple[Frame, ...], float]:
-    """The frames of user code under which nearly all bytes are allocated, innermost first, and their share.
+def find_common_path(tree: CallTree) -> tuple[tuple[Frame, ...], float]:
+    """Return the frames of user code under which nearly all bytes are allocated, innermost first, and their share.
 
     The innermost frame has line 0 and no source if the bytes are allocated under several lines of its function.
     """
-    path, share, _ = tree.common
+    path, share, _ = tree.common_path
     return tuple(reversed(path)), share
 
 
-def line_to_look_at(tree: CallTree) -> Site | None:
-    """The line of user code that stands for bytes allocated at many lines; None if they have no function in common.
+def find_line_to_inspect(tree: CallTree) -> Site | None:
+    """Return the line of user code to inspect for bytes allocated at many lines.
 
-    It is the line of the innermost function in common under which at least half of the bytes are allocated. If there is
-    none, since a model's activations are spread over many lines, it is the line that calls this function.
+    It is the line of the innermost common function under which at least half of the bytes are allocated. If there is
+    none, as for a model's activations, it is the line that calls this function.
+
+    Returns:
+        The line; None if the stacks have no function in common.
     """
-    path, _, innermost = tree.common
+    path, _, innermost = tree.common_path
     if not path:
         return None
-    by_line = tree.by_line_of(innermost)
-    fullest = max(by_line, key=by_line.__getitem__)
-    spread = 2 * by_line[fullest] < tree.bytes
-    frame = next((frame for frame in reversed(path) if frame.line), fullest) if spread else fullest
+    by_line = tree.sum_by_line(innermost)
+    largest_line = max(by_line, key=by_line.__getitem__)
+    is_spread = 2 * by_line[largest_line] < tree.bytes
+    frame = next((frame for frame in reversed(path) if frame.line), largest_line) if is_spread else largest_line
     return Site(frame.filename, frame.line, frame.function, frame.source, user=True)
 
 
 class CallTree:
-    """The frames under which some stacks are, level by level, outermost first, with the bytes allocated under each."""
+    """Frames of some stacks, level by level, outermost first, with the bytes allocated under each frame."""
 
     def __init__(self, stacks: StackIndex, bytes_by_stack: Mapping[int, int]) -> None:
         self.stacks = stacks
         ids = np.fromiter(bytes_by_stack.keys(), np.int64, len(bytes_by_stack))
-        held = np.fromiter(bytes_by_stack.values(), np.int64, len(bytes_by_stack))
-        self.bytes = int(held.sum())
+        stack_bytes = np.fromiter(bytes_by_stack.values(), np.int64, len(bytes_by_stack))
+        self.bytes = int(stack_bytes.sum())
         depth = np.zeros(len(ids), np.int64)
         caller = ids
         while (caller > 0).any():
             depth += caller > 0
             caller = stacks.parent[caller].astype(np.int64)
         self.levels: list[tuple[_Numbers, _Numbers]] = []
-        """Frames, and the bytes allocated under each."""
-        below, under = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        """Frames of each level, and the bytes allocated under each frame."""
+        nodes, node_bytes = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for level in range(int(depth.max(initial=0)), 0, -1):
-            here = depth == level
-            below, under = _summed(np.append(ids[here], below), np.append(held[here], under))
-            self.levels.insert(0, (below, under))
-            below = stacks.parent[below].astype(np.int64)
+            is_at_level = depth == level
+            nodes, node_bytes = _sum_by_key(
+                np.append(ids[is_at_level], nodes), np.append(stack_bytes[is_at_level], node_bytes)
+            )
+            self.levels.insert(0, (nodes, node_bytes))
+            nodes = stacks.parent[nodes].astype(np.int64)
 
     @functools.cached_property
-    def common(self) -> tuple[list[Frame], float, int]:
-        """See `_common_path`."""
-        return _common_path(self)
+    def common_path(self) -> tuple[list[Frame], float, int]:
+        """The result of `_find_common_path`."""
+        return _find_common_path(self)
 
-    def by_line_of(self, function: int) -> dict[Frame, int]:
-        """The bytes under each line of a frame's function: under the outermost, where it calls itself."""
-        found: dict[Frame, int] = {}
-        wanted = self.stacks.functions(np.array([function]))
+    def sum_by_line(self, function: int) -> dict[Frame, int]:
+        """Return the bytes under each line of a frame's function; of a recursive function, under its outermost call."""
+        by_line: dict[Frame, int] = {}
+        key = self.stacks.functions(np.array([function]))
         inside = np.zeros(0, np.int64)
-        for nodes, held in self.levels:
+        for nodes, node_bytes in self.levels:
             is_below = np.isin(self.stacks.parent[nodes], inside)
-            is_wanted = (self.stacks.functions(nodes) == wanted).all(axis=0)
-            first = is_wanted & ~is_below
-            for node, count in zip(nodes[first].tolist(), held[first].tolist(), strict=True):
+            is_match = (self.stacks.functions(nodes) == key).all(axis=0)
+            is_outermost = is_match & ~is_below
+            for node, count in zip(nodes[is_outermost].tolist(), node_bytes[is_outermost].tolist(), strict=True):
                 frame = self.stacks.frame(node)
-                found[frame] = found.get(frame, 0) + count
-            inside = nodes[is_wanted | is_below]
-        return found
+                by_line[frame] = by_line.get(frame, 0) + count
+            inside = nodes[is_match | is_below]
+        return by_line
 
 
-def _common_path(tree: CallTree) -> tuple[list[Frame], float, int]:
-    """See `common_path`; outermost first. Also the frame that the innermost is made of."""
+def _find_common_path(tree: CallTree) -> tuple[list[Frame], float, int]:
+    """Return the path of `find_common_path`, outermost first, its share, and the stack of its innermost frame."""
     stacks, total = tree.stacks, max(tree.bytes, 1)
     path: list[Frame] = []
     share, innermost = 0.0, 0
-    kept: _Numbers | None = None
-    for nodes, held in tree.levels:
-        if kept is not None:
-            parents = stacks.parent[nodes]
-            # One is by far the most frequent, and `isin` takes a tenth of a millisecond.
-            below = parents == kept[0] if len(kept) == 1 else np.isin(parents, kept)
-            nodes, held = nodes[below], held[below]
+    parents: _Numbers | None = None
+    for level_nodes, level_bytes in tree.levels:
+        nodes, node_bytes = level_nodes, level_bytes
+        if parents is not None:
+            node_parents = stacks.parent[nodes]
+            # A single parent is by far the most frequent, and `isin` takes a tenth of a millisecond.
+            is_below = node_parents == parents[0] if len(parents) == 1 else np.isin(node_parents, parents)
+            nodes, node_bytes = nodes[is_below], node_bytes[is_below]
         if not len(nodes):
             break
-        same_line = _largest(stacks, nodes, held, by_line=True)
-        # Calls from several lines of one function are different calls: nothing deeper is common to them.
-        last = int(held[same_line].sum()) < NEARLY_ALL * total
-        chosen = _largest(stacks, nodes, held, by_line=False) if last else same_line
-        part = int(held[chosen].sum())
-        if part < NEARLY_ALL * total:
+        is_same_line = _select_largest(stacks, nodes, node_bytes, by_line=True)
+        # Calls from several lines of one function are different calls: no deeper frame is common to them.
+        is_last = int(node_bytes[is_same_line].sum()) < MIN_COMMON_SHARE * total
+        is_common = _select_largest(stacks, nodes, node_bytes, by_line=False) if is_last else is_same_line
+        common_bytes = int(node_bytes[is_common].sum())
+        if common_bytes < MIN_COMMON_SHARE * total:
             break
-        kept = nodes[chosen]
-        if stacks.is_user[kept[0]]:
-            frame = stacks.frame(int(kept[0]))
-            path.append(dataclasses.replace(frame, line=0, source=None) if last else frame)
-            share, innermost = part / total, int(kept[0])
-        if last:
+        parents = nodes[is_common]
+        if stacks.is_user[parents[0]]:
+            frame = stacks.frame(int(parents[0]))
+            path.append(dataclasses.replace(frame, line=0, source=None) if is_last else frame)
+            share, innermost = common_bytes / total, int(parents[0])
+        if is_last:
             break
     return path, share, innermost
 
 
-def _largest(stacks: StackIndex, nodes: _Numbers, held: _Numbers, *, by_line: bool) -> npt.NDArray[np.bool_]:
-    """Which of these frames agree and together have the most bytes."""
-    if len(nodes) == 1:  # as most are, and of hundreds of leaks the rest takes seconds
+def _select_largest(
+    stacks: StackIndex, nodes: _Numbers, node_bytes: _Numbers, *, by_line: bool
+) -> npt.NDArray[np.bool_]:
+    """Return the mask of the frames with the function, or line, that has the most bytes."""
+    if len(nodes) == 1:  # the usual case; the rest takes seconds for hundreds of leaks
         return np.ones(1, np.bool_)
     keys = stacks.functions(nodes)
     if by_line:
         keys = np.concatenate([keys, stacks.lines[nodes][None]])
-    _, of_node = np.unique(keys, axis=1, return_inverse=True)
-    of_node = of_node.reshape(-1)
-    # Exactly: sums of bytes may not fit a double.
-    totals = np.zeros(int(of_node.max()) + 1, np.int64)
-    np.add.at(totals, of_node, held)
-    chosen: npt.NDArray[np.bool_] = of_node == totals.argmax()
-    return chosen
+    _, group_of_node = np.unique(keys, axis=1, return_inverse=True)
+    group_of_node = group_of_node.reshape(-1)
+    # In integers: a double cannot represent every sum of bytes.
+    totals = np.zeros(int(group_of_node.max()) + 1, np.int64)
+    np.add.at(totals, group_of_node, node_bytes)
+    is_largest: npt.NDArray[np.bool_] = group_of_node == totals.argmax()
+    return is_largest
 
 
-def _summed(keys: _Numbers, values: _Numbers) -> tuple[_Numbers, _Numbers]:
-    """Each key once, ascending, with the sum of its values."""
-    found, of_row = np.unique(keys, return_inverse=True)
-    sums = np.zeros(len(found), np.int64)
-    np.add.at(sums, of_row, values)
-    return found, sums
+def _sum_by_key(keys: _Numbers, values: _Numbers) -> tuple[_Numbers, _Numbers]:
+    """Return the distinct keys, ascending, with the sum of the values of each."""
+    distinct, key_of_row = np.unique(keys, return_inverse=True)
+    sums = np.zeros(len(distinct), np.int64)
+    np.add.at(sums, key_of_row, values)
+    return distinct, sums

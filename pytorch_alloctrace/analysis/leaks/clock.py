@@ -1,12 +1,12 @@
-"""What time is counted in where leaks are judged: steps, the program's own iterations, or allocations.
+"""Units of time in which leaks are judged: steps, the program's iterations, or allocations.
 
-Time on the clock says nothing about a program that waits for requests, or spent its first half loading. So a part of
-the run is judged in the first of these units that fits it:
+Wall-clock time does not fit a program that waits for requests, or that loaded for half of its run. A part of the run is
+judged in the first of these units that fits it:
 
-steps         those of the trace, if there are enough of them
-iterations    rounds of a loop that the stacks show (see csrc/core/replay/loops.h): the outermost function of user code
-              that begins again often enough, all through the part of the run that is judged
-allocations   a thousandth of those on the device
+steps         the steps of the trace, if there are enough
+iterations    of a loop that the stacks show (see csrc/core/replay/loops.h): the outermost function of user code that is
+              called often enough, all through the judged part of the run
+allocations   a thousandth of the allocations on the device
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from ...reading.sites import Frame
 from ..allocation_share import AllocationShare
 
 LEAST_STEPS = 7
-"""Fewer steps prove nothing: three births in a row, after the first step, are not yet a habit."""
-LEAST_ROUNDS = 20
-"""Fewer rounds of a loop may be its beginning, or anything that happened a few times."""
-COVERED = 0.7
-"""The least share of the judged allocations that a loop goes round."""
-WIDEST_ROUND = 0.2
-"""The largest share of the judged allocations in one round: the steps of a program are alike."""
-REST = 0.15
-"""What comes after the last step is judged by itself if it has at least this share of the allocations."""
+"""Minimum number of steps: three allocations in a row, after the first step, are not yet a pattern."""
+MIN_ITERATIONS = 20
+"""Minimum number of iterations of a loop: fewer may be its beginning, or a coincidence."""
+MIN_COVERED_SHARE = 0.7
+"""Minimum share of the judged allocations that a loop covers."""
+MAX_ITERATION_SHARE = 0.2
+"""Maximum share of the judged allocations in one iteration: the steps of a program are alike."""
+MIN_REMAINDER_SHARE = 0.15
+"""Minimum share of the allocations for which the part after the last step is judged by itself."""
 LEAST_ALLOCATIONS = 50
-_FIRST_SEARCHED, _SEARCHED = 4096, 1 << 21
-"""Events at the end of a part that are looked through for the last one of its loop: at first, and at most."""
-PARTS = 1000
-"""Units of a part of the run that has neither steps nor a loop."""
+"""Minimum number of allocations in a part without steps."""
+_FIRST_SEARCH_EVENTS, _MAX_SEARCH_EVENTS = 4096, 1 << 21
+"""Events at the end of a part that are searched for the last event of its loop: at first, and at most."""
+ALLOCATION_UNITS = 1000
+"""Number of units in a part of the run that has neither steps nor a loop."""
 
 Numbers = npt.NDArray[np.int64]
 Times = npt.NDArray[np.float64]
@@ -46,168 +47,188 @@ Times = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Clock:
-    """A part of the run, and the unit in which time is counted there."""
+    """A part of the run, and the unit in which its time is counted."""
 
     unit: str
-    """"step", "iteration" or "second": what rates are given in. Where time is counted in allocations, rates are given
-    in seconds."""
+    """Unit of rates: "step", "iteration" or "second". "second" if time is counted in allocations."""
     begin: int
-    """The part begins with this event."""
+    """First event of the part."""
     judged_at: int
-    """The event after which the live blocks are judged: the end of the last step, the last allocation in the function
-    that goes round a loop, or the last of all. Not the end of the trace: a function that returns frees its locals, so
-    that a leak into a local list would be gone at the end of every program that has a main()."""
+    """Event after which the live blocks are judged: the end of the last step, or the last allocation in the function
+    that iterates, or the last allocation.
+
+    Not the end of the trace: a function that returns frees its locals, so that a leak into a local list would be gone
+    at the end of every program that has a main().
+    """
     ends: Times
-    """Event numbers, ascending."""
+    """Event numbers at which `counts` is exact, ascending."""
     counts: Times
     """Time at each of `ends`, in units since the beginning."""
-    whole: bool
-    """Whether a birth counts to its unit as a whole: in steps and iterations."""
-    first: int = 0
-    """Steps before the judged part."""
-    before: float = 0.0
-    """Units that came before the beginning, where the clock was cut off there."""
+    is_discrete: bool
+    """True if time is counted in whole steps or iterations."""
+    first_step: int = 0
+    """Number of steps before the judged part."""
+    units_before: float = 0.0
+    """Number of units cut off before the beginning (see `start_after`)."""
     loop: Frame | None = None
-    """The function that begins again, where iterations are counted."""
+    """Function whose iterations are counted; None for other units."""
 
     @property
     def length(self) -> float:
-        """Units from the beginning to the judged event."""
+        """Number of units from the beginning to the judged event."""
         return float(self.counts[-1]) if len(self.counts) else 0.0
 
     @property
-    def too_short(self) -> bool:
-        """Whether there is too little to judge."""
-        return self.length < (LEAST_STEPS - 1 if self.whole else PARTS)
+    def is_too_short(self) -> bool:
+        """Whether the part is too short to judge."""
+        return self.length < (LEAST_STEPS - 1 if self.is_discrete else ALLOCATION_UNITS)
 
-    def time(self, events: npt.ArrayLike) -> Times:
-        """The time of each event, in units; in whole ones where there are steps."""
+    def units_at(self, events: npt.ArrayLike) -> Times:
+        """Return the time of each event, in units; in whole units if the clock is discrete."""
         if not len(self.ends):
             return np.zeros(np.shape(np.asarray(events)), np.float64)
-        found = np.interp(np.asarray(events, np.float64), self.ends, self.counts)
-        # The event that ends a step belongs to it.
-        return np.ceil(found) if self.whole else found
+        units = np.interp(np.asarray(events, np.float64), self.ends, self.counts)
+        # The event that ends a step belongs to the step.
+        return np.ceil(units) if self.is_discrete else units
 
-    def since(self, event: int) -> Clock:
-        """What comes after an event. Time is counted from there on."""
-        inside = self.ends > event
-        ends, counts = self.ends[inside], self.counts[inside]
+    def start_after(self, event: int) -> Clock:
+        """Return the clock of the part after an event, counted from there."""
+        is_after = self.ends > event
+        ends, counts = self.ends[is_after], self.counts[is_after]
         if not len(ends):
             return replace(self, begin=event, ends=ends, counts=counts)
-        if self.whole:
+        if self.is_discrete:
             before = float(counts[0])
             return replace(
-                self, begin=event, ends=ends, counts=counts - before, first=self.first + int(before), before=before
+                self,
+                begin=event,
+                ends=ends,
+                counts=counts - before,
+                first_step=self.first_step + int(before),
+                units_before=before,
             )
-        begun = float(np.interp(event, self.ends, self.counts))
-        ends, counts = np.concatenate([[event], ends]), np.concatenate([[begun], counts]) - begun
-        scale = PARTS / max(float(counts[-1]), 1e-9)
-        return replace(self, begin=event, ends=ends, counts=counts * scale, before=begun * scale)
+        before = float(np.interp(event, self.ends, self.counts))
+        ends, counts = np.concatenate([[event], ends]), np.concatenate([[before], counts]) - before
+        scale = ALLOCATION_UNITS / max(float(counts[-1]), 1e-9)
+        return replace(self, begin=event, ends=ends, counts=counts * scale, units_before=before * scale)
 
     @classmethod
-    def of_steps(cls, ends: Numbers, ordinals: Numbers, first: int = 0) -> Clock:
-        """By steps: the last event of each, and how many came before it. first: judged from this one on."""
+    def from_steps(cls, ends: Numbers, ordinals: Numbers, first: int = 0) -> Clock:
+        """Return a clock that counts steps.
+
+        Args:
+            ends: Last event of each step.
+            ordinals: Number of steps before each step.
+            first: Index of the first judged step.
+        """
         return cls(
             unit="step",
             begin=int(ends[first - 1]) + 1 if first else 0,
             judged_at=int(ends[-1]),
             ends=ends[first:].astype(np.float64),
             counts=(ordinals[first:] - ordinals[first]).astype(np.float64),
-            whole=True,
-            first=int(ordinals[first]),
+            is_discrete=True,
+            first_step=int(ordinals[first]),
         )
 
 
 class Clocks:
-    """The parts of the run of one device that are judged, each with its clock."""
+    """The judged parts of the run of one device, each with its clock."""
 
     def __init__(self, trace: RecordedTrace, device: str) -> None:
         self._trace = trace
         self._device = device
-        self._work = AllocationShare(trace, device)
+        self._allocation_share = AllocationShare(trace, device)
         self._steps = trace.positions.step_ends
         self._ordinals = trace.positions.ordinals
 
     def within(self, within: Range) -> Clock:
-        """Of the steps that lie wholly in a range. Raises PositionError if there are none."""
-        inside = self._trace.positions.whole_steps(within)
-        if not inside.any():
-            reason = "no whole step lies in it" if len(self._steps) else "the trace has none"
-            raise PositionError(f"leaks of a range are judged by steps, and {reason}: judge the whole run instead")
-        first, last = np.flatnonzero(inside)[[0, -1]]
-        return Clock.of_steps(self._steps[: last + 1], self._ordinals[: last + 1], int(first))
+        """Return the clock of the complete steps in a range.
+
+        Raises:
+            PositionError: The range contains no complete step.
+        """
+        is_inside = self._trace.positions.whole_steps(within)
+        if not is_inside.any():
+            reason = "the range contains no whole step" if len(self._steps) else "the trace has no steps"
+            raise PositionError(f"leaks in a range are judged by steps, but {reason}: judge the whole run instead")
+        first, last = np.flatnonzero(is_inside)[[0, -1]]
+        return Clock.from_steps(self._steps[: last + 1], self._ordinals[: last + 1], int(first))
 
     def __iter__(self) -> Iterator[Clock]:
-        end = self._work.last
+        end = self._allocation_share.last
         last_step = int(self._steps[-1]) if len(self._steps) else -1
-        rest = 1 - float(self._work.share(last_step))
+        remainder_share = 1 - float(self._allocation_share.share(last_step))
         if len(self._steps) >= LEAST_STEPS:
-            yield Clock.of_steps(self._steps, self._ordinals)
-            if rest >= REST:
-                yield self._without_steps(last_step + 1, end)
+            yield Clock.from_steps(self._steps, self._ordinals)
+            if remainder_share >= MIN_REMAINDER_SHARE:
+                yield self._make_clock_without_steps(last_step + 1, end)
             return
-        clock = self._without_steps(0, end)
+        clock = self._make_clock_without_steps(0, end)
         if len(self._steps) and clock.loop is None:
-            yield Clock.of_steps(self._steps, self._ordinals)
+            yield Clock.from_steps(self._steps, self._ordinals)
             return
         yield clock
-        if clock.loop is not None and 1 - float(self._work.share(clock.judged_at)) >= REST:
-            yield self._without_steps(clock.judged_at + 1, end)
+        if clock.loop is not None and 1 - float(self._allocation_share.share(clock.judged_at)) >= MIN_REMAINDER_SHARE:
+            yield self._make_clock_without_steps(clock.judged_at + 1, end)
 
-    def _without_steps(self, begin: int, end: int) -> Clock:
-        first, last = self._work.allocations([begin, end]).tolist()
+    def _make_clock_without_steps(self, begin: int, end: int) -> Clock:
+        first, last = self._allocation_share.allocations([begin, end]).tolist()
         if last - first < LEAST_ALLOCATIONS:
             return Clock("second", begin, end, np.zeros(0), np.zeros(0), False)
-        loop = self._outermost_loop(begin, end)
+        loop = self._find_outermost_loop(begin, end)
         if loop is not None:
-            judged_at = self._last_inside(loop, end)
+            judged_at = self._find_last_allocation_in(loop, end)
             begins = loop.begins[(loop.begins >= begin) & (loop.begins <= judged_at)].astype(np.float64)
             return Clock(
                 unit="iteration",
                 begin=begin,
                 judged_at=judged_at,
-                # A round ends where the next begins; the last one has not ended.
+                # An iteration ends where the next begins; the last iteration has not ended.
                 ends=np.append(begins - 1, max(judged_at, begins[-1])),
                 counts=np.append(np.arange(len(begins)) * float(loop.stride), len(begins) * float(loop.stride)),
-                whole=True,
+                is_discrete=True,
                 loop=self._trace.stacks.frame(loop.function),
             )
-        events = self._work.events
-        inside = (events > begin) & (events < end)
-        ends = np.concatenate([[begin], events[inside], [max(end, begin + 1)]])
-        ordinals = np.concatenate([[first], self._work.counts[inside], [last]])
-        counts = (ordinals - first) / (last - first) * PARTS  # in this order, so that the last is exact
+        events = self._allocation_share.events
+        is_inside = (events > begin) & (events < end)
+        ends = np.concatenate([[begin], events[is_inside], [max(end, begin + 1)]])
+        ordinals = np.concatenate([[first], self._allocation_share.counts[is_inside], [last]])
+        counts = (ordinals - first) / (last - first) * ALLOCATION_UNITS  # in this order, so that the last is exact
         return Clock("second", begin, end, ends, counts, False)
 
-    def _last_inside(self, loop: _replay.Loop, end: int) -> int:
-        """The last allocation on the device while the function that goes round was running; `end` if none is found
-        near it. Once the function has returned, what its locals held is gone."""
-        inside = self._trace.stacks.inside(loop.function)
-        first = max(int(loop.begins[-1]) - 1, self._trace.integrity.compacted_until, end - _SEARCHED)
-        until, length = end, _FIRST_SEARCHED
+    def _find_last_allocation_in(self, loop: _replay.Loop, end: int) -> int:
+        """Return the last allocation on the device while the function that iterates was running.
+
+        Once the function has returned, its locals are freed. Returns `end` if no such allocation is near the end.
+        """
+        is_in_loop = self._trace.stacks.inside(loop.function)
+        first = max(int(loop.begins[-1]) - 1, self._trace.integrity.compacted_until, end - _MAX_SEARCH_EVENTS)
+        until, length = end, _FIRST_SEARCH_EVENTS
         while until > first:
             since = max(until - length, first)
             last = -1
             for events in self._trace.iter_events(Range(since + 1, until + 1), ["alloc"], with_state=False):
-                is_wanted = (self._trace.devices_of(events) == self._device) & inside[events["stack_id"]]
-                if is_wanted.any():
-                    last = int(events["seq"][is_wanted][-1])
+                is_match = (self._trace.devices_of(events) == self._device) & is_in_loop[events["stack_id"]]
+                if is_match.any():
+                    last = int(events["seq"][is_match][-1])
             if last >= 0:
                 return last
             until, length = since, 8 * length
         return end
 
-    def _outermost_loop(self, begin: int, end: int) -> _replay.Loop | None:
-        first, last = self._work.allocations([begin, end]).tolist()
-        stacks, found = self._trace.stacks, []
+    def _find_outermost_loop(self, begin: int, end: int) -> _replay.Loop | None:
+        first, last = self._allocation_share.allocations([begin, end]).tolist()
+        stacks, candidates = self._trace.stacks, []
         for loop in self._trace.replay.loops:
-            if loop.rounds < LEAST_ROUNDS or not stacks.is_user[loop.function]:
+            if loop.rounds < MIN_ITERATIONS or not stacks.is_user[loop.function]:
                 continue
             begins = loop.begins[(loop.begins >= begin) & (loop.begins <= end)]
-            if len(begins) * loop.stride < LEAST_ROUNDS:
+            if len(begins) * loop.stride < MIN_ITERATIONS:
                 continue
-            ordinals = self._work.allocations(begins)
+            ordinals = self._allocation_share.allocations(begins)
             gaps = np.diff(np.append(ordinals, last))
-            if last - ordinals[0] >= COVERED * (last - first) and gaps.max() <= WIDEST_ROUND * (last - first):
-                found.append(loop)
-        return min(found, key=lambda loop: (loop.depth, -loop.rounds), default=None)
+            covered = last - ordinals[0]
+            if covered >= MIN_COVERED_SHARE * (last - first) and gaps.max() <= MAX_ITERATION_SHARE * (last - first):
+                candidates.append(loop)
+        return min(candidates, key=lambda loop: (loop.depth, -loop.rounds), default=None)

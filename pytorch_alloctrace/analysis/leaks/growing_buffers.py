@@ -1,40 +1,39 @@
-"""Growing buffers: one block, replaced again and again by a larger one (`buf = torch.cat([buf, x])`).
+"""Growing buffers: blocks that are replaced again and again by larger ones (`buf = torch.cat([buf, x])`).
 
-First the largest live block of each site is looked at over the run after its warm-up: at the end of each window and
-once within it, at a position that differs from window to window. (A cache that is reset every 19 steps would seem to
-grow slowly if it were looked at every 20.)
+First, the largest live block of each site is compared over the run after its warm-up. It is read at the end of each
+window and at one position within it, which differs from window to window: a cache that is reset every 19 steps would
+seem to grow slowly if it were read every 20. A site is a candidate if all of these hold:
 
-never smaller     at none of these positions smaller than at the one before: a cache that is reset is not a leak
-coverage          the share of the windows in which the site got a larger block and had no more blocks than before; at
-                  least 80 %
-not over          as for survivors (see `Windows.is_over`): a buffer that has reached its bound is not a leak
-a buffer          and not a value that is allocated afresh each time and happens to get larger: see below
-one finding       sites that grew at the same positions; it names the one that is allocated first each time
-confidence        coverage x windows / (windows + 1)
+never smaller     the largest block never shrinks: a cache that is reset is not a leak
+coverage          in at least 80 % of the windows the site got a larger block and no additional blocks
+still growing     the growth has not stopped (see `Windows.has_stopped`): a buffer that has reached its bound is not a
+                  leak
+a buffer          the block is appended to, not allocated anew each time with a larger size: see below
 
-A buffer that doubles each time is replaced too seldom to be judged.
+Sites that grew at the same positions are one finding, named after the site that allocates first each time. The
+confidence is coverage x windows / (windows + 1). A buffer that doubles each time is replaced too seldom to be judged.
 
-Then buffers, which something is appended to, are distinguished from values that get larger because the inputs of a
-curriculum do:
+Second, buffers are distinguished from values that get larger because the inputs do, as in a curriculum:
 
-made of the last
-    When a block was born, the one that it replaced was still live, to be copied, and was smaller; one of the same size
-    goes later, if at all. Inputs that get longer in stages mostly replace a block by one of the same size; inputs that
-    are local to a function are gone before the next are allocated. Judged at some births of each site; nearly all must
-    agree.
+copied from the previous block
+    When a block was allocated, the block that it replaced was still live, to be copied, and was smaller. A block of the
+    same size is freed later, if at all. Inputs that get longer in stages mostly replace a block of the same size.
+    Inputs that are local to a function are freed before the next are allocated. Some allocations of each site are
+    checked; nearly all must agree.
 grows alone
-    Longer inputs make everything larger that is computed from them. Everything else that the program allocates grows,
-    in total, by less than a quarter of what the site's largest block does. Other buffers (values next to keys) do not
-    count, nor do those that are made of the last and of something new, if enough was new to be appended to all of them.
-made of something new
-    Each time it grew by a block, or by an equal part of a block (`chunk`), that was allocated since the last time.
-from nothing
-    A buffer that is read as a whole (keys that are repeated for each head) does not grow alone. Then it must be made of
-    something new, and at the rate at which it grew it was empty, or nearly so, when the recording began.
+    Longer inputs enlarge everything that is computed from them. Everything else that the program allocates grows, in
+    total, by less than a quarter of the growth of the site's largest block. Other buffers (values next to keys) do not
+    count. Nor do blocks that are copied and appended to, if enough was allocated to be appended to all of them.
+appended from a new block
+    Each time, the buffer grew by the size of a block, or of an equal part of a block (`torch.chunk`), that was
+    allocated since the last time.
+began empty
+    A buffer that is read in full (keys that are repeated for each head) does not grow alone. It must then be appended
+    from new blocks. Extrapolated back at its rate, it must have been nearly empty when the recording began.
 
-Two cases are mistaken: inputs that get longer in every step to the very end of the run, are held past the end of the
-step, and from which nothing else is computed, look like a buffer; a buffer that was large at the beginning, and from
-which as much is allocated each time, looks like such inputs and is not found.
+Two cases are misjudged. Inputs look like a buffer if they get longer in every step to the end of the run, outlive the
+step, and nothing else is computed from them. A buffer looks like such inputs, and is missed, if it was large at the
+beginning and as much is allocated from it each time.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ from ...reading.positions import Range
 from ...reading.recorded import FREES, RecordedTrace
 from ...reading.sites import Site, bytes_by_stack
 from ...reading.table import Table, maxima, sums
-from .call_paths import CallTree, common_path
-from .largest_blocks import LargestOverRun, largest_of, positions_in, stacks_that_may_grow
+from .call_paths import CallTree, find_common_path
+from .largest_blocks import LargestOverRun, choose_positions, find_growing_stacks, find_largest_blocks
 from .leak import (
     GROWING,
-    LEAST_COVERAGE,
+    MIN_COVERAGE,
     Leak,
     LeakingSite,
-    certainty,
-    grouped_by_births,
+    compute_certainty,
+    group_by_times,
 )
 from .windows import Windows
 
@@ -67,69 +66,88 @@ if TYPE_CHECKING:
     from ..evidence import PartEvidence
 
 
-_EXAMINED = 20
-"""Most sites that are examined, those that grow the most: longer inputs may make hundreds grow."""
-_ORIGIN = 0.1
-"""A site may be the origin of another's growth if it grows by at least this share of it."""
-_BIRTHS = 6
-"""Births of each site that are examined."""
-_FOLLOWED = 200_000
-"""Events, those of a step or two, within which the replaced block must be freed."""
-_CHUNK = 5_000
-_NOTHING = 0.15
-"""A buffer may have begun with at most this share of its last size."""
-_PARTS = 4
-"""Most equal parts of a block, one of which may have been appended."""
-_ALONE = 0.25
-"""A buffer grows alone if everything else grows by less than this share of its own growth."""
-_ALIKE = 0.5
-"""What grows by at least this share of a buffer's relative growth grows with it."""
+_MAX_SITES = 20
+"""Maximum number of sites examined, those that grow the most: longer inputs may make hundreds grow."""
+_MIN_ORIGIN_SHARE = 0.1
+"""Minimum share of the largest growth in a group for a site to be the origin of the group."""
+_MAX_REPLACEMENTS = 6
+"""Maximum number of replacements examined per site."""
+_MAX_EVENTS = 200_000
+"""Maximum number of events, a step or two, within which the replaced block must be freed."""
+_CHUNK_EVENTS = 5_000
+"""Events read at a time."""
+_MAX_INITIAL_SHARE = 0.15
+"""Maximum initial size of a buffer, as a share of its last size."""
+_MAX_CHUNK_PARTS = 4
+"""Maximum number of equal parts of a block, one of which may have been appended."""
+_MAX_OTHER_GROWTH = 0.25
+"""A buffer grows alone if everything else grows by less than this share of its growth."""
+_MIN_RELATIVE_GROWTH = 0.5
+"""Minimum relative growth of a stack that grows along with a buffer, as a share of the buffer's relative growth."""
 
 
 @dataclass(frozen=True)
-class _Growing:
-    """A site whose largest block is replaced by ever larger ones."""
+class _Candidate:
+    """A site whose largest block is replaced by ever larger blocks."""
 
     site: int
-    looks: npt.NDArray[np.int64]
-    """The positions at which a larger block had replaced the one before."""
+    rows: npt.NDArray[np.int64]
+    """Indices of the positions at which a larger block had replaced the previous block."""
     growth: npt.NDArray[np.int64]
-    """By how much, at each of them."""
+    """Growth at each of these positions, in bytes."""
     units: npt.NDArray[np.int64]
-    """The units that these positions are in."""
-    birth: int
-    """The event that allocated the last of its blocks."""
+    """Units that contain these positions."""
+    alloc_seq: int
+    """Event that allocated the last block of the site."""
     windows: int
-    """Into how many windows the run was divided to find it."""
+    """Number of windows that the run was divided into."""
 
 
-def growing_leaks(part: PartEvidence, free: int | None) -> list[Leak]:
-    """Return the leaks of this kind in a part of the run of a device, unordered. free: see `leak.room`."""
+def find_growing_leaks(part: PartEvidence, free_bytes: int | None) -> list[Leak]:
+    """Return the growing buffers in a part of the run of a device, unordered.
+
+    Args:
+        part: The evidence on the part.
+        free_bytes: See `leak.estimate_free_bytes`.
+    """
     windows, numbers = part.windows, part.device.numbers
-    if windows is None or not part.first_looks:
+    if windows is None or not part.first_largest_blocks:
         return []
-    first = [look.result for look in part.first_looks]
-    few = [look.until - 1 for look in part.first_looks]
-    if not len(LargestOverRun.of(few, np.zeros(len(few), np.int64), first).only_larger):
+    first_blocks = [visit.result for visit in part.first_largest_blocks]
+    first_positions = [visit.until - 1 for visit in part.first_largest_blocks]
+    if not len(
+        LargestOverRun.join(first_positions, np.zeros(len(first_positions), np.int64), first_blocks).monotonic_sites
+    ):
         return []
-    positions, units = positions_in(windows)
-    largest = [largest_of(part.blocks_at(position, part.growing_stacks), numbers) for position in positions]
-    looks = LargestOverRun.of(positions, units, largest)
-    candidates = [growing for site in looks.only_larger.tolist() if (growing := _growing(site, looks, windows))]
-    candidates = sorted(candidates, key=lambda growing: -int(growing.growth.sum()))[:_EXAMINED]
-    replacements = {growing.site: _replacements(growing, looks) for growing in candidates}
-    buffers = _buffers(part, windows, replacements)
-    groups = grouped_by_births([growing for growing in candidates if growing.site in buffers], lambda one: one.looks)
-    return [_leak(part, windows, group, free) for group in groups]
+    positions, units = choose_positions(windows)
+    blocks = [find_largest_blocks(part.blocks_at(position, part.growing_stacks), numbers) for position in positions]
+    largest = LargestOverRun.join(positions, units, blocks)
+    candidates = [
+        candidate
+        for site in largest.monotonic_sites.tolist()
+        if (candidate := _select_candidate(site, largest, windows))
+    ]
+    candidates = sorted(candidates, key=lambda candidate: -int(candidate.growth.sum()))[:_MAX_SITES]
+    replacements = {candidate.site: _list_replacements(candidate, largest) for candidate in candidates}
+    buffers = _select_buffers(part, windows, replacements)
+    groups = group_by_times(
+        [candidate for candidate in candidates if candidate.site in buffers], lambda candidate: candidate.rows
+    )
+    return [_build_leak(part, windows, group, free_bytes) for group in groups]
 
 
-def undecided_buffers(part: PartEvidence) -> list[tuple[int, int]]:
-    """Return, of a run most of which is compacted: lines, by a stack of each and the bytes of their largest block, that
-    got a larger one than ever before all along, and still have it. They may be buffers; that is not to be seen any
-    more."""
+def find_possible_buffers(part: PartEvidence) -> list[tuple[int, int]]:
+    """Return the lines that may hold a growing buffer, in a run most of which is compacted.
+
+    These lines kept getting larger blocks than ever before and still hold the largest one. The compacted events would
+    show whether they are buffers.
+
+    Returns:
+        A stack of each line, and the bytes of its largest block.
+    """
     trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
-    windows = Windows.of(trace, part.clock)
-    stacks = stacks_that_may_grow(trace, device, windows)
+    windows = Windows.divide(trace, part.clock)
+    stacks = find_growing_stacks(trace, device, windows)
     if not stacks:
         return []
     blocks = part.blocks_at(windows.judged_at, stacks)
@@ -145,56 +163,56 @@ def undecided_buffers(part: PartEvidence) -> list[tuple[int, int]]:
     return buffers
 
 
-def _growing(site: int, looks: LargestOverRun, windows: Windows) -> _Growing | None:
-    """The site, if it grew in nearly all windows, up to the last."""
-    grown = np.flatnonzero(looks.grown[:, site]) + 1
-    if not len(grown):
+def _select_candidate(site: int, largest: LargestOverRun, windows: Windows) -> _Candidate | None:
+    """Return the site as a candidate if it grew in nearly all windows, up to the last."""
+    rows = np.flatnonzero(largest.has_grown[:, site]) + 1
+    if not len(rows):
         return None
-    units = looks.units[grown]
-    if windows.is_over(units):
+    units = largest.units[rows]
+    if windows.has_stopped(units):
         return None
-    for count in windows.counts:
-        if len(np.unique(windows.window_of(units, count))) >= LEAST_COVERAGE * count:
-            return _Growing(
-                site, grown, np.diff(looks.sizes[:, site])[grown - 1], units, int(looks.births[-1, site]), count
+    for count in windows.window_counts:
+        if len(np.unique(windows.window_of(units, count))) >= MIN_COVERAGE * count:
+            return _Candidate(
+                site, rows, np.diff(largest.sizes[:, site])[rows - 1], units, int(largest.alloc_seqs[-1, site]), count
             )
     return None
 
 
-def _replacements(found: _Growing, looks: LargestOverRun) -> list[_Replacement]:
-    site = found.site
-    following = [*found.looks.tolist()[1:], len(looks.positions) - 1]
+def _list_replacements(candidate: _Candidate, largest: LargestOverRun) -> list[_Replacement]:
+    site = candidate.site
+    next_rows = [*candidate.rows.tolist()[1:], len(largest.positions) - 1]
     return [
         _Replacement(
             site=site,
-            unit=int(looks.units[look]),
-            birth=int(looks.births[look, site]),
-            size=int(looks.sizes[look, site]),
-            until=looks.positions[next_look],
+            unit=int(largest.units[row]),
+            alloc_seq=int(largest.alloc_seqs[row, site]),
+            size=int(largest.sizes[row, site]),
+            until=largest.positions[next_row],
         )
-        for look, next_look in zip(found.looks.tolist(), following, strict=True)
+        for row, next_row in zip(candidate.rows.tolist(), next_rows, strict=True)
     ]
 
 
-def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int | None) -> Leak:
+def _build_leak(part: PartEvidence, windows: Windows, group: list[_Candidate], free_bytes: int | None) -> Leak:
     trace, device = part.device.trace, part.device.device
-    sites = [candidate.site for candidate in group]
-    before, blocks = (_sited(part.blocks_at(event), part) for event in (windows.begin, windows.judged_at))
-    blocks = blocks.take(np.isin(blocks["site"], sites))
+    site_numbers = [candidate.site for candidate in group]
+    before, blocks = (_add_sites(part.blocks_at(event), part) for event in (windows.begin, windows.judged_at))
+    blocks = blocks.take(np.isin(blocks["site"], site_numbers))
     total = int(blocks["block_bytes"].sum())
-    length = max(windows.units * windows.length_of_unit, 1e-9)  # the times of a damaged trace may all be the same
-    rate = (total - int(before["block_bytes"][np.isin(before["site"], sites)].sum())) / length
-    parts = {
-        site: _leaking_site(trace, blocks.take(blocks["site"] == site), before.take(before["site"] == site), length)
-        for site in sites
+    length = max(windows.units * windows.unit_length, 1e-9)  # the times of a corrupt trace may all be equal
+    rate = (total - int(before["block_bytes"][np.isin(before["site"], site_numbers)].sum())) / length
+    sites = {
+        site: _build_site(trace, blocks.take(blocks["site"] == site), before.take(before["site"] == site), length)
+        for site in site_numbers
     }
-    path, path_share = common_path(
+    path, path_share = find_common_path(
         CallTree(trace.stacks, bytes_by_stack(blocks["stack_id"], blocks["requested_bytes"]))
     )
-    line = parts[_origin(group)].site
+    line = sites[_find_origin(group)].site
     if path and (path[0].filename, path[0].line) == (line.filename, line.line):
         path = path[1:]
-    hits, judged, confidence = _confidence(trace, group[0], windows)
+    growing_windows, judged_windows, confidence = _compute_confidence(trace, group[0], windows)
     return Leak(
         kind=GROWING,
         device=device,
@@ -204,21 +222,21 @@ def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int
         allocated_bytes=total,
         blocks=len(blocks),
         allocated_bytes_at_end=int(
-            blocks["block_bytes"][np.isin(blocks["alloc_seq"], part.device.born_at_end.result)].sum()
+            blocks["block_bytes"][np.isin(blocks["alloc_seq"], part.device.live_at_end.result)].sum()
         ),
         blocks_at_onset=len(blocks),
         age=0.0,
         reached=0,
         died=0,
         never_died=False,
-        onset=float(windows.before + windows.warmup),
-        units_with_survivors=hits,
-        units_judged=judged,
+        onset=float(windows.units_before + windows.warmup),
+        units_with_survivors=growing_windows,
+        units_judged=judged_windows,
         confidence=confidence,
-        oldest_age=(windows.units - int(windows.units_of(blocks["alloc_seq"]).min())) * windows.length_of_unit,
+        oldest_age=(windows.units - int(windows.units_of(blocks["alloc_seq"]).min())) * windows.unit_length,
         seconds_per_unit=windows.seconds_per_unit,
-        forecast_seconds=None if free is None or rate <= 0 else free / rate * windows.seconds_per_unit,
-        sites=tuple(sorted(parts.values(), key=lambda part: -part.allocated_bytes)),
+        forecast_seconds=None if free_bytes is None or rate <= 0 else free_bytes / rate * windows.seconds_per_unit,
+        sites=tuple(sorted(sites.values(), key=lambda site: -site.allocated_bytes)),
         line=line,
         path=path,
         path_share=path_share,
@@ -230,164 +248,181 @@ def _leak(part: PartEvidence, windows: Windows, group: list[_Growing], free: int
     )
 
 
-def _origin(group: list[_Growing]) -> int:
-    """The site that the others of its group may be computed from: the one that allocates first each time, among those
-    that do not grow by much less than the others. In a cache of keys, the keys repeated for each head are computed from
-    it, not the other way round.
+def _find_origin(group: list[_Candidate]) -> int:
+    """Return the site that the other sites of its group may be computed from.
+
+    It is the site that allocates first each time, among those that do not grow by much less than the others. In a cache
+    of keys, the keys repeated for each head are computed from the cache, not the other way round.
     """
-    most = max(candidate.growth.sum() for candidate in group)
-    return min((found for found in group if found.growth.sum() >= _ORIGIN * most), key=lambda found: found.birth).site
+    max_growth = max(candidate.growth.sum() for candidate in group)
+    return min(
+        (candidate for candidate in group if candidate.growth.sum() >= _MIN_ORIGIN_SHARE * max_growth),
+        key=lambda candidate: candidate.alloc_seq,
+    ).site
 
 
-def _leaking_site(trace: RecordedTrace, blocks: Table, before: Table, length: float) -> LeakingSite:
+def _build_site(trace: RecordedTrace, blocks: Table, before: Table, length: float) -> LeakingSite:
     by_stack = bytes_by_stack(blocks["stack_id"], blocks["requested_bytes"])
     stack = max(by_stack, key=by_stack.__getitem__)
-    held = int(blocks["block_bytes"].sum())
-    rate = (held - int(before["block_bytes"].sum())) / length
-    return LeakingSite(Site.of_stack(trace.stacks, stack), stack, rate, held, len(blocks))
+    total = int(blocks["block_bytes"].sum())
+    rate = (total - int(before["block_bytes"].sum())) / length
+    return LeakingSite(Site.of_stack(trace.stacks, stack), stack, rate, total, len(blocks))
 
 
-def _confidence(trace: RecordedTrace, candidate: _Growing, windows: Windows) -> tuple[int, int, float]:
-    """In how many windows the site grew, out of how many, and how certain it is that it leaks."""
-    hits, judged = len(np.unique(windows.window_of(candidate.units, candidate.windows))), candidate.windows
-    return hits, judged, hits / (judged + 1) * certainty(trace, windows.unit != "second")
+def _compute_confidence(trace: RecordedTrace, candidate: _Candidate, windows: Windows) -> tuple[int, int, float]:
+    """Return the number of windows in which the site grew, the number of all windows, and the confidence."""
+    growing_windows, count = len(np.unique(windows.window_of(candidate.units, candidate.windows))), candidate.windows
+    return growing_windows, count, growing_windows / (count + 1) * compute_certainty(trace, windows.unit != "second")
 
 
 @dataclass(frozen=True)
 class _Replacement:
-    """A block that replaced a smaller one of its site."""
+    """A block that replaced a smaller block of its site."""
 
     site: int
     unit: int
-    """The unit in which it was seen."""
-    birth: int
-    """Number of the event."""
+    """Unit at the end of which the block was first read."""
+    alloc_seq: int
+    """Event that allocated the block."""
     size: int
+    """Requested bytes."""
     until: int
-    """Here it was replaced itself, or the run was over, so that the one it replaced should be gone. (A variable of the
-    code that replaces it may hold that one for a while.)"""
+    """Event by which the replaced block should be freed: the next replacement, or the end of the run.
+
+    A variable of the replacing code may hold the replaced block for a while.
+    """
 
 
 @dataclass(frozen=True)
-class _Smaller:
-    """The block that was there before."""
+class _Predecessor:
+    """The block that a block was copied from."""
 
     size: int
-    birth: int
+    alloc_seq: int
 
 
 @dataclass(frozen=True)
-class _Appended:
-    """What was found at one birth."""
+class _Append:
+    """The growth of a buffer at one replacement."""
 
-    by: int
-    """By how much the block is larger than the one it was copied from."""
-    new: int
-    """Bytes of the blocks allocated in between that can be, or can contain, what was appended."""
+    added_bytes: int
+    """Size of the block less the size of its predecessor."""
+    new_bytes: int
+    """Bytes of the blocks allocated in between that can be, or can contain, the appended data."""
 
 
-def _buffers(part: PartEvidence, windows: Windows, replacements: Mapping[int, Sequence[_Replacement]]) -> set[int]:
-    """The sites, by number, that are buffers. replacements: those of each site, in order."""
-    appended: dict[int, list[_Appended]] = {}
-    for site, born in replacements.items():
-        picked = np.unique(np.linspace(0, len(born) - 1, min(_BIRTHS, len(born))).round().astype(int))
-        found = [_appended(part, born[number]) for number in picked]
-        if _nearly_all(birth is not None for birth in found):
-            appended[site] = [birth for birth in found if birth is not None]
-    if not appended:
+def _select_buffers(
+    part: PartEvidence, windows: Windows, replacements: Mapping[int, Sequence[_Replacement]]
+) -> set[int]:
+    """Return the numbers of the sites that are buffers. replacements: those of each site, in order."""
+    appends: dict[int, list[_Append]] = {}
+    for site, of_site in replacements.items():
+        indices = np.unique(np.linspace(0, len(of_site) - 1, min(_MAX_REPLACEMENTS, len(of_site))).round().astype(int))
+        examined = [_measure_append(part, of_site[index]) for index in indices]
+        if _are_nearly_all(append is not None for append in examined):
+            appends[site] = [append for append in examined if append is not None]
+    if not appends:
         return set()
-    of_new = {site for site, births in appended.items() if _nearly_all(birth.new > 0 for birth in births)}
-    grew = {site: replacements[site][-1].size - replacements[site][0].size for site in appended}
-    totals = _QuarterTotals.of(part, windows)
+    from_new_blocks = {
+        site for site, of_site in appends.items() if _are_nearly_all(append.new_bytes > 0 for append in of_site)
+    }
+    growth = {site: replacements[site][-1].size - replacements[site][0].size for site in appends}
+    totals = _QuarterTotals.collect(part, windows)
 
     def is_buffer(site: int) -> bool:
-        births, born = appended[site], replacements[site]
-        others = of_new - {site}
-        if grew[site] + sum(grew[other] for other in others) > grew[site] * median(b.new / b.by for b in births):
+        site_appends, site_replacements = appends[site], replacements[site]
+        others = from_new_blocks - {site}
+        if growth[site] + sum(growth[other] for other in others) > growth[site] * median(
+            append.new_bytes / append.added_bytes for append in site_appends
+        ):
             others = set()
-        if not totals.everything_grows(born, median(birth.by for birth in births), others):
+        added_bytes = median(append.added_bytes for append in site_appends)
+        if not totals.everything_grows(site_replacements, added_bytes, others):
             return True
-        return site in of_new and _began_empty(born, windows)
+        return site in from_new_blocks and _began_empty(site_replacements, windows)
 
-    return {site for site in appended if is_buffer(site)}
+    return {site for site in appends if is_buffer(site)}
 
 
-def _sited(blocks: Table, part: PartEvidence) -> Table:
-    """The same blocks with the column site, its number."""
+def _add_sites(blocks: Table, part: PartEvidence) -> Table:
+    """Return the blocks with the column site, its number."""
     return blocks.assign(site=part.device.numbers.of(blocks["stack_id"]))
 
 
-def _appended(part: PartEvidence, replacement: _Replacement) -> _Appended | None:
-    """How a block came to be, if it was copied from the smaller one that it replaced; else None."""
-    there = _sited(part.blocks_at(replacement.birth), part)
-    there = there.take(there["alloc_seq"] < replacement.birth)
-    last = _replaced(part, replacement, there.take(there["site"] == replacement.site))
-    if last is None:
+def _measure_append(part: PartEvidence, replacement: _Replacement) -> _Append | None:
+    """Return the growth of a block that was copied from the smaller block that it replaced; None for other blocks."""
+    live = _add_sites(part.blocks_at(replacement.alloc_seq), part)
+    live = live.take(live["alloc_seq"] < replacement.alloc_seq)
+    predecessor = _find_predecessor(part, replacement, live.take(live["site"] == replacement.site))
+    if predecessor is None:
         return None
-    grew = replacement.size - last.size
-    new = there["requested_bytes"][there["alloc_seq"] > last.birth]
-    return _Appended(grew, int(new[(new % grew == 0) & (new <= _PARTS * grew)].sum()))
+    added_bytes = replacement.size - predecessor.size
+    new = live["requested_bytes"][live["alloc_seq"] > predecessor.alloc_seq]
+    return _Append(added_bytes, int(new[(new % added_bytes == 0) & (new <= _MAX_CHUNK_PARTS * added_bytes)].sum()))
 
 
-def _replaced(part: PartEvidence, replacement: _Replacement, of_site: Table) -> _Smaller | None:
-    """The block that a block replaced. of_site: those of its site that were live when it was born."""
-    # The largest: what is appended may be allocated at the same line, and freed earlier.
-    trace, last = part.device.trace, None
-    there = of_site.take(of_site["requested_bytes"] <= replacement.size)
-    addresses = there["address"].tolist()
-    sizes = dict(zip(addresses, there["requested_bytes"].tolist(), strict=True))
-    births = dict(zip(addresses, there["alloc_seq"].tolist(), strict=True))
-    span = Range(replacement.birth + 1, min(replacement.until, replacement.birth + _FOLLOWED) + 1)
-    for frees in trace.iter_events(span, FREES, chunk=_CHUNK):
+def _find_predecessor(part: PartEvidence, replacement: _Replacement, of_site: Table) -> _Predecessor | None:
+    """Return the block that a block replaced. of_site: the blocks of its site that were live at its allocation."""
+    # The largest: appended data may be allocated at the same line, and freed earlier.
+    trace, predecessor = part.device.trace, None
+    smaller = of_site.take(of_site["requested_bytes"] <= replacement.size)
+    addresses = smaller["address"].tolist()
+    sizes = dict(zip(addresses, smaller["requested_bytes"].tolist(), strict=True))
+    alloc_seqs = dict(zip(addresses, smaller["alloc_seq"].tolist(), strict=True))
+    searched = Range(replacement.alloc_seq + 1, min(replacement.until, replacement.alloc_seq + _MAX_EVENTS) + 1)
+    for frees in trace.iter_events(searched, FREES, chunk=_CHUNK_EVENTS):
         for address in frees["address"][trace.devices_of(frees) == part.device.device].tolist():
             size = sizes.pop(address, 0)
             if size == replacement.size:
-                return last
-            if size and (last is None or size > last.size):
-                last = _Smaller(size, births[address])
-        if last is not None and max(sizes.values(), default=0) <= last.size:
-            return last
-    return last
+                return predecessor
+            if size and (predecessor is None or size > predecessor.size):
+                predecessor = _Predecessor(size, alloc_seqs[address])
+        if predecessor is not None and max(sizes.values(), default=0) <= predecessor.size:
+            return predecessor
+    return predecessor
 
 
-def _nearly_all(witnesses: Iterable[bool]) -> bool:
-    answers = list(witnesses)
-    return sum(answers) >= LEAST_COVERAGE * len(answers)
+def _are_nearly_all(checks: Iterable[bool]) -> bool:
+    results = list(checks)
+    return sum(results) >= MIN_COVERAGE * len(results)
 
 
-def _began_empty(born: Sequence[_Replacement], windows: Windows) -> bool:
-    """Whether a buffer, extrapolated at its rate, had next to nothing when the recording began."""
-    rate = (born[-1].size - born[0].size) / max(born[-1].unit - born[0].unit, 1)
-    units = born[-1].unit + 1 + windows.warmup + windows.before
-    return born[-1].size - rate * units <= _NOTHING * born[-1].size
+def _began_empty(replacements: Sequence[_Replacement], windows: Windows) -> bool:
+    """Return whether a buffer, extrapolated back at its rate, was nearly empty when the recording began."""
+    first, last = replacements[0], replacements[-1]
+    rate = (last.size - first.size) / max(last.unit - first.unit, 1)
+    units = last.unit + 1 + windows.warmup + windows.units_before
+    return last.size - rate * units <= _MAX_INITIAL_SHARE * last.size
 
 
 @dataclass(frozen=True)
 class _QuarterTotals:
-    """What each stack allocated in the first and in the last quarter of the run after its warm-up.
+    """Allocations of each stack in the first and in the last quarter of the run after its warm-up.
 
-    It compares mean sizes, so that what is only allocated more often, as in an evaluation, does not count as larger.
+    Mean sizes are compared, so that a stack that only allocates more often, as in an evaluation, does not count as
+    growing.
     """
 
     before: npt.NDArray[np.float64]
-    """Mean size of a block of each stack that allocated in both quarters."""
+    """Mean block size in the first quarter, in bytes, of each stack that allocated in both quarters."""
     after: npt.NDArray[np.float64]
+    """Mean block size in the last quarter, in bytes, of each of these stacks."""
     blocks: npt.NDArray[np.int64]
-    """Allocated in the last quarter."""
+    """Number of blocks that each stack allocated in the last quarter."""
     sites: npt.NDArray[np.int64]
-    """The site of each stack."""
+    """Site of each stack."""
     largest: tuple[dict[int, int], ...]
-    """The largest block of each site at the beginning and end of the first quarter, and of the last one."""
+    """Bytes of the largest block of each site, at the beginning and end of the first and of the last quarter."""
 
     @classmethod
-    def of(cls, part: PartEvidence, windows: Windows) -> _QuarterTotals:
+    def collect(cls, part: PartEvidence, windows: Windows) -> _QuarterTotals:
         quarter = max(windows.units // 4, 1)
         first_quarter = windows.begin, int(windows.ends[quarter - 1])
         last_quarter = int(windows.ends[-1 - quarter]), windows.judged_at
-        stacks, first, last = _allocated_in_both(part, first_quarter, last_quarter)
+        stacks, first, last = _sum_common_stacks(part, first_quarter, last_quarter)
         largest = []
         for position in (*first_quarter, *last_quarter):
-            blocks = largest_of(part.blocks_at(position), part.device.numbers)
+            blocks = find_largest_blocks(part.blocks_at(position), part.device.numbers)
             largest.append(dict(zip(blocks.sites.tolist(), blocks.sizes.tolist(), strict=True)))
         return cls(
             before=first["total_bytes"] / first["allocations"],
@@ -397,49 +432,54 @@ class _QuarterTotals:
             largest=tuple(largest),
         )
 
-    def everything_grows(self, born: Sequence[_Replacement], by: float, buffers: set[int]) -> bool:
-        """Whether everything else that is allocated got larger between the two quarters, in bytes, by at least `_ALONE`
-        of what a buffer did.
+    def everything_grows(self, replacements: Sequence[_Replacement], added_bytes: float, buffers: set[int]) -> bool:
+        """Return whether everything else that is allocated grew along with a buffer between the two quarters.
 
-        by: by how much most of its replacements are larger than the last; buffers: the sites of other buffers.
+        Args:
+            replacements: Those of the buffer.
+            added_bytes: Median growth of the buffer at a replacement.
+            buffers: Sites of other buffers, which do not count.
         """
-        site = born[0].site
-        # By its growth, not by time: the work may be slower in one quarter than in the other.
+        site = replacements[0].site
+        # By the growth, not by time: the program may run slower in one quarter than in the other.
         first, second, third, last = (int(largest.get(site, 0)) for largest in self.largest)
         early, late = (first + second) / 2, (third + last) / 2
-        larger = late - early
-        # How often it was replaced in the last quarter; at most as often as its line allocated.
-        times = min((last - third) / by, float(self.blocks[self.sites == site].sum()))
-        alike = (self.after >= self.before * (1 + _ALIKE * larger / max(early, 1))) & ~np.isin(
+        growth = late - early
+        # Number of replacements in the last quarter; at most the number of allocations of the line.
+        times = min((last - third) / added_bytes, float(self.blocks[self.sites == site].sum()))
+        grows_along = (self.after >= self.before * (1 + _MIN_RELATIVE_GROWTH * growth / max(early, 1))) & ~np.isin(
             self.sites, list(buffers)
         )
-        # The buffer is included, since its stack may also be that of other blocks of the same line.
-        everything = float(((self.after - self.before) * self.blocks)[alike].sum())
-        return everything >= (1 + _ALONE) * larger * times
+        # The buffer is included, since its stack may also allocate other blocks of the same line.
+        total_growth = float(((self.after - self.before) * self.blocks)[grows_along].sum())
+        return total_growth >= (1 + _MAX_OTHER_GROWTH) * growth * times
 
 
-def _allocated_in_both(
+def _sum_common_stacks(
     part: PartEvidence, *quarters: tuple[int, int]
 ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[np.int64]], dict[str, npt.NDArray[np.int64]]]:
-    """Return the stacks that allocated in both of two ranges of events, and what each allocated in the one and in the
-    other: allocations, total_bytes."""
+    """Return the stacks that allocated in both of two ranges of events, with their totals in each range.
+
+    The totals are the columns allocations and total_bytes.
+    """
     totals = [[part.stacks_at(event) for event in quarter] for quarter in quarters]
     stacks = np.unique(np.concatenate([table["stack_id"] for pair in totals for table in pair]))
     names = ("allocations", "total_bytes")
     first, last = (
         {
-            name: _by_stack(stacks, end["stack_id"], end[name]) - _by_stack(stacks, begin["stack_id"], begin[name])
+            name: _sum_by_stack(stacks, end["stack_id"], end[name])
+            - _sum_by_stack(stacks, begin["stack_id"], begin[name])
             for name in names
         }
         for begin, end in totals
     )
     in_both = (first["allocations"] > 0) & (last["allocations"] > 0)
-    chosen = ({name: quarter[name][in_both] for name in names} for quarter in (first, last))
-    return stacks[in_both], next(chosen), next(chosen)
+    common = ({name: quarter[name][in_both] for name in names} for quarter in (first, last))
+    return stacks[in_both], next(common), next(common)
 
 
-def _by_stack(
+def _sum_by_stack(
     stacks: npt.NDArray[np.int64], stack_ids: npt.NDArray[np.int64], values: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the value of each of some stacks, in order; 0 for one that has none."""
+    """Return the value of each stack in `stacks`, in order; 0 for a stack without a value."""
     return sums(np.searchsorted(stacks, stack_ids), values, len(stacks))

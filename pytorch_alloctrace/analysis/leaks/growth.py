@@ -1,4 +1,4 @@
-"""Growth: what is live at the end of each step, and which lines hold more at the end than after the warm-up.
+"""Growth: live bytes at the end of each step, and lines that hold more at the end than after the warm-up.
 
 Growth is not a verdict: it may be a leak (see `judge`), a cache that fills up, or longer inputs.
 """
@@ -13,24 +13,24 @@ import numpy.typing as npt
 
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, group_stacks
-from .windows import WARMUP_SHARE, warmup_length
+from .windows import WARMUP_SHARE, compute_warmup_length
 
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence
 
-_SLOPE_POINTS = 300
-"""Most points for the slope, evenly chosen: the median of all pairs costs their square."""
-_SAMPLES = 200
-"""Most points of a chart."""
+_MAX_SLOPE_POINTS = 300
+"""Maximum number of points for the slope, evenly spaced: the median of all pairs costs their square."""
+_MAX_SAMPLES = 200
+"""Maximum number of points of a chart."""
 
 
 @dataclass(frozen=True)
 class StepGrowth:
-    """Requested bytes that are live at the end of each step."""
+    """Live requested bytes at the end of each step."""
 
     steps: int
     warmup: int
-    """Steps at the beginning that the slope leaves out."""
+    """Number of steps at the beginning that the slope leaves out."""
     first_bytes: int
     median_bytes: int
     last_bytes: int
@@ -40,36 +40,36 @@ class StepGrowth:
     """Bytes per step after the warm-up: the median of the slopes between any two steps, so one jump is not growth."""
     seconds_per_step: float
     samples: tuple[int, ...]
-    """The level at the end of steps that are evenly spaced over the run."""
+    """Live bytes at the end of evenly spaced steps."""
 
 
 @dataclass(frozen=True)
 class GrowingSite:
-    """A line that holds more at the judged position than it held after the warm-up."""
+    """A line that holds more at the judged event than after the warm-up."""
 
     site: Site
     stack_id: int
     before_bytes: int
     """Bytes live at the end of the warm-up."""
     after_bytes: int
-    """Bytes live at the judged event: see `Clock`."""
+    """Bytes live at the judged event (see `Clock`)."""
     bytes_per_unit: float
-    """Bytes per step, iteration or second, on average: see `LeakVerdict.unit`."""
+    """Average bytes per step, iteration or second (see `LeakVerdict.unit`)."""
 
     @property
     def grown_bytes(self) -> int:
-        """What it grew by."""
+        """The growth in bytes."""
         return self.after_bytes - self.before_bytes
 
 
 def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
-    """Return how a device's memory grew from step to step; None for a trace without steps."""
+    """Return the growth of a device's memory from step to step; None for a trace without steps."""
     steps = trace.steps(device)
     if not len(steps):
         return None
     levels, times = steps["live_bytes"], steps["time_ns"]
     warmup = max(1, int(np.ceil(WARMUP_SHARE * len(levels))))
-    picked = np.unique(np.linspace(0, len(levels) - 1, min(_SAMPLES, len(levels))).round().astype(int))
+    indices = np.unique(np.linspace(0, len(levels) - 1, min(_MAX_SAMPLES, len(levels))).round().astype(int))
     return StepGrowth(
         steps=len(levels),
         warmup=warmup,
@@ -80,42 +80,51 @@ def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
         highest_bytes=int(levels.max()),
         bytes_per_step=median_slope(levels[warmup:]),
         seconds_per_step=float(times[-1] - times[0]) / 1e9 / max(len(levels) - 1, 1),
-        samples=tuple(int(level) for level in levels[picked]),
+        samples=tuple(int(level) for level in levels[indices]),
     )
 
 
 def median_slope(levels: npt.NDArray[np.int64]) -> float:
-    """The median slope between any two of evenly spaced values (Theil and Sen); 0 for fewer than two."""
+    """Return the median slope between any two evenly spaced values (Theil and Sen); 0 for fewer than two values."""
     if len(levels) < 2:
         return 0.0
-    at = np.unique(np.linspace(0, len(levels) - 1, min(_SLOPE_POINTS, len(levels))).round().astype(int))
-    first, second = np.triu_indices(len(at), k=1)
-    return float(np.median((levels[at[second]] - levels[at[first]]) / (at[second] - at[first])))
+    indices = np.unique(np.linspace(0, len(levels) - 1, min(_MAX_SLOPE_POINTS, len(levels))).round().astype(int))
+    first, second = np.triu_indices(len(indices), k=1)
+    return float(np.median((levels[indices[second]] - levels[indices[first]]) / (indices[second] - indices[first])))
 
 
 def growing_sites(evidence: DeviceEvidence, top: int) -> tuple[GrowingSite, ...]:
-    """Return the lines that grew the most since the warm-up, most bytes first; none if the run is too short to
-    judge."""
+    """Return the `top` lines that grew the most since the warm-up, most bytes first; none if the run is too short."""
     trace, clock = evidence.trace, evidence.clocks[0]
     if evidence.at_warmup_end is None:
         return ()
-    end = evidence.at_warmup_end.until - 1
-    begun = float(np.interp(end, clock.ends, clock.counts)) if trace.integrity.compacted_until else warmup_length(clock)
+    warmup_end = evidence.at_warmup_end.until - 1
+    warmup_length = (
+        float(np.interp(warmup_end, clock.ends, clock.counts))
+        if trace.integrity.compacted_until
+        else compute_warmup_length(clock)
+    )
     before = group_stacks(trace.stacks, evidence.at_warmup_end.result, "line")
     after = group_stacks(trace.stacks, evidence.parts[0].stacks.result, "line")
-    lines = evidence.numbers
-    held_before = dict(zip(lines.of(before["stack_id"]).tolist(), before["live_bytes"].tolist(), strict=True))
-    begin_ns, end_ns = (trace.replay.time_before(event + 1) for event in (end, clock.judged_at))
-    length = clock.length - begun if clock.whole else (end_ns - begin_ns) / 1e9
+    numbers = evidence.numbers
+    bytes_before = dict(zip(numbers.of(before["stack_id"]).tolist(), before["live_bytes"].tolist(), strict=True))
+    begin_ns, end_ns = (trace.replay.time_before(event + 1) for event in (warmup_end, clock.judged_at))
+    length = clock.length - warmup_length if clock.is_discrete else (end_ns - begin_ns) / 1e9
     growing = []
-    for line, stack, holds in zip(
-        lines.of(after["stack_id"]).tolist(), after["stack_id"].tolist(), after["live_bytes"].tolist(), strict=True
+    for line, stack, after_bytes in zip(
+        numbers.of(after["stack_id"]).tolist(), after["stack_id"].tolist(), after["live_bytes"].tolist(), strict=True
     ):
-        held = held_before.get(line, 0)
-        if holds > held:
-            growing.append((holds - held, held, holds, stack))
+        before_bytes = bytes_before.get(line, 0)
+        if after_bytes > before_bytes:
+            growing.append((after_bytes - before_bytes, before_bytes, after_bytes, stack))
     growing = sorted(growing, key=lambda site: -site[0])[:top]
     return tuple(
-        GrowingSite(Site.of_stack(trace.stacks, stack), stack, held, holds, grew / length if length > 0 else 0.0)
-        for grew, held, holds, stack in growing
+        GrowingSite(
+            Site.of_stack(trace.stacks, stack),
+            stack,
+            before_bytes,
+            after_bytes,
+            growth / length if length > 0 else 0.0,
+        )
+        for growth, before_bytes, after_bytes, stack in growing
     )

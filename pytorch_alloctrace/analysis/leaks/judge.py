@@ -1,20 +1,20 @@
-"""Where it is decided that something is a leak.
+"""Definition of a leak.
 
 A trend alone flags what is not a leak: a cache that fills up, a curriculum of longer inputs, garbage that is collected
-late. What decides is how the blocks of a line live and die, in units of the program's own work (see `clock`), up to
-the last of that work: not to the end of the trace, where the program frees what it has.
+late. A verdict follows from the lifetimes of a line's blocks, in units of the program's work (see `clock`), up to the
+last of these units. The end of the trace does not count: the program frees its memory there.
 
 survivors (see `survivors`)
-    From some age on the blocks of a line do not die any more, and they come again and again.
+    From some age on, the blocks of a line are no longer freed, and more keep coming.
 
 backlog (see `backlog`)
-    Each block of a line dies, but ever more are alive at once.
+    Each block of a line is freed, but more and more are live at once.
 
 growing (see `growing_buffers`)
-    A line has a block that is replaced again and again by a larger one, and still grows at the end.
+    A line has a block that is replaced again and again by a larger block, and it still grows at the end.
 
-If there is none of these, and a line still holds more and more, this is neither a leak nor an all-clear: it is not
-decided, and the verdict says which line grows.
+A line that holds more and more, but fits none of these, is neither a leak nor an all-clear: the verdict is inconclusive
+and names the line.
 """
 
 from __future__ import annotations
@@ -27,111 +27,125 @@ import numpy as np
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
-from ..evidence import DeviceEvidence, PartEvidence, evidence_of
+from ..evidence import DeviceEvidence, PartEvidence, collect_evidence
 from .backlog import find_backlogs
-from .growing_buffers import growing_leaks, undecided_buffers
-from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, room
-from .lifetimes import Lives
-from .referrers import with_holders
-from .survivor_leaks import LeakMaker
-from .survivors import Fate, Judged, judge_lines
+from .growing_buffers import find_growing_leaks, find_possible_buffers
+from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, estimate_free_bytes
+from .lifetimes import LifetimeEvidence
+from .referrers import attach_holders
+from .survivor_leaks import LeakBuilder
+from .survivors import JudgedLine, LineStatus, judge_lines
 
 __all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks", "judge_leaks"]
 
-COUNTS = 0.05
-"""What grows unexplained counts if it is at least this share of the peak."""
-RECENT = 0.5
-"""What was made more than once after this share of the run may go on."""
-LEAST_UNCOMPACTED = 24
-"""Steps, iterations or parts of the run after a compacted part in which a growing buffer is told from longer inputs."""
-BEGINNING = 0.25
-"""Of the run: what was born there does not show that anything grows."""
+MIN_UNEXPLAINED_SHARE = 0.05
+"""Minimum unexplained growth that is reported, as a share of the peak."""
+RECENT_SHARE = 0.5
+"""Share of the run after which repeated allocations may continue."""
+MIN_UNCOMPACTED_UNITS = 24
+"""Minimum number of uncompacted units in which a growing buffer is distinguished from longer inputs."""
+BEGINNING_SHARE = 0.25
+"""Share of the run, from its beginning, in which allocated blocks are no evidence of growth."""
 
 
 def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -> LeakVerdict:
-    """Judge one device of a trace, over the whole run or a range. Raises PositionError if no whole step lies in the
-    range."""
-    return judge_leaks(evidence_of(trace, device, within))
+    """Judge one device of a trace, over the whole run or a range.
+
+    Raises:
+        PositionError: The range contains no complete step.
+    """
+    return judge_leaks(collect_evidence(trace, device, within))
 
 
 def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
-    """Judge one device; the most certain and largest leaks first. Memory is in proportion to live blocks and stacks."""
+    """Judge one device. Memory is in proportion to live blocks and stacks."""
     first = evidence.clocks[0]
     peak = evidence.trace.replay.peak("allocated", evidence.device)
-    held = 0 if peak is None else peak.bytes
+    peak_bytes = 0 if peak is None else peak.bytes
     leaks: list[Leak] = []
     unexplained: list[Unexplained] = []
     for part in evidence.parts:
-        of_part, unclear = _judge(part)
-        lines = _lines(leaks)
-        leaks += [leak for leak in of_part if not _lines([leak]) & lines]
-        unexplained += unclear
-    counted = [one for one in unexplained if (one.site.filename, one.site.line) not in _lines(leaks)]
-    if sum(one.allocated_bytes for one in counted) < max(COUNTS * held, 1):
-        counted = [one for one in counted if one.compacted]
-    weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in with_holders(evidence, leaks)]
+        part_leaks, part_unexplained = _judge_part(part)
+        lines = _list_lines(leaks)
+        leaks += [leak for leak in part_leaks if not _list_lines([leak]) & lines]
+        unexplained += part_unexplained
+    reported = [line for line in unexplained if (line.site.filename, line.site.line) not in _list_lines(leaks)]
+    if sum(line.allocated_bytes for line in reported) < max(MIN_UNEXPLAINED_SHARE * peak_bytes, 1):
+        reported = [line for line in reported if line.compacted]
+    leaks_with_holders = [
+        dataclasses.replace(leak, minor=leak.is_minor(peak_bytes)) for leak in attach_holders(evidence, leaks)
+    ]
     return LeakVerdict(
-        judged=not first.too_short,
+        judged=not first.is_too_short,
         unit=first.unit,
-        units=int(first.length) + (1 if first.whole else 0),
+        units=int(first.length) + (1 if first.is_discrete else 0),
         loop=first.loop,
-        leaks=tuple(sorted(weighed, key=lambda leak: leak.weight, reverse=True)),
-        unexplained=tuple(sorted(counted, key=lambda one: -one.allocated_bytes)),
+        leaks=tuple(sorted(leaks_with_holders, key=lambda leak: leak.weight, reverse=True)),
+        unexplained=tuple(sorted(reported, key=lambda line: -line.allocated_bytes)),
     )
 
 
-def _judge(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
-    """The leaks in one part of the run, and what grows there unexplained."""
+def _judge_part(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
+    """Return the leaks in one part of the run, and its unexplained growth."""
     trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
-    lives = Lives.of(trace, device, part.clock, numbers, part.lifetimes.result, part.stacks.result)
-    free = room(trace, device, lives.judged_ns, lives.live_bytes)
-    maker = LeakMaker(trace, lives, free, part.device.born_at_end.result)
-    judged = judge_lines(lives)
-    leaks = maker.of_survivors([one for one in judged if one.fate is Fate.KEPT])
-    lines = _lines(leaks)
+    lifetimes = LifetimeEvidence.collect(trace, device, part.clock, numbers, part.lifetimes.result, part.stacks.result)
+    free_bytes = estimate_free_bytes(trace, device, lifetimes.judged_ns, lifetimes.live_bytes)
+    builder = LeakBuilder(trace, lifetimes, free_bytes, part.device.live_at_end.result)
+    judged = judge_lines(lifetimes)
+    leaks = builder.build_survivor_leaks([line for line in judged if line.status is LineStatus.LEAKING])
+    lines = _list_lines(leaks)
     at_border = None if part.at_border.is_compacted else part.at_border.result
-    more = [maker.of_backlog(one) for one in find_backlogs(lives, at_border, _functions(trace, lives))]
-    more += growing_leaks(part, free)
-    # Too few units are left to tell a buffer from longer inputs.
-    buffers: list[Unexplained] = []
-    if part.uncompacted is not part.clock and (part.windows is None or part.windows.units < LEAST_UNCOMPACTED):
-        buffers = [
-            Unexplained(Site.of_stack(trace.stacks, stack), stack, held, 1, compacted=True)
-            for stack, held in undecided_buffers(part)
+    other_leaks = [
+        builder.build_backlog_leak(backlog)
+        for backlog in find_backlogs(lifetimes, at_border, _map_functions(trace, lifetimes))
+    ]
+    other_leaks += find_growing_leaks(part, free_bytes)
+    # With few uncompacted units, a growing buffer cannot be distinguished from longer inputs.
+    possible_buffers: list[Unexplained] = []
+    if part.uncompacted is not part.clock and (part.windows is None or part.windows.units < MIN_UNCOMPACTED_UNITS):
+        possible_buffers = [
+            Unexplained(Site.of_stack(trace.stacks, stack), stack, size, 1, compacted=True)
+            for stack, size in find_possible_buffers(part)
         ]
-    for leak in more:
-        if not _lines([leak]) & lines:
+    for leak in other_leaks:
+        if not _list_lines([leak]) & lines:
             leaks.append(leak)
-            lines |= _lines([leak])
-    unclear = [*buffers, *(_unexplained(trace, lives, one) for one in judged if _is_open(lives, one))]
-    return leaks, [one for one in unclear if one.allocated_bytes and (one.site.filename, one.site.line) not in lines]
+            lines |= _list_lines([leak])
+    unexplained = [
+        *possible_buffers,
+        *(_build_unexplained(trace, lifetimes, line) for line in judged if _may_leak(lifetimes, line)),
+    ]
+    return leaks, [
+        line for line in unexplained if line.allocated_bytes and (line.site.filename, line.site.line) not in lines
+    ]
 
 
-def _functions(trace: RecordedTrace, lives: Lives) -> dict[int, tuple[object, ...]]:
-    """The function that each line with long-lived blocks, by number, is in."""
-    first = {site: int(lives.deaths.stack[rows[0]]) for site, rows in lives.deaths.of_site.items()}
-    first |= {site: int(lives.survivors.stack[rows[0]]) for site, rows in lives.survivors.of_site.items()}
+def _map_functions(trace: RecordedTrace, lifetimes: LifetimeEvidence) -> dict[int, tuple[object, ...]]:
+    """Return the function of each line with long-lived blocks, by number."""
+    freed_blocks, survivors = lifetimes.freed_blocks, lifetimes.survivors
+    first_stacks = {site: int(freed_blocks.stack[rows[0]]) for site, rows in freed_blocks.rows_of_site.items()}
+    first_stacks |= {site: int(survivors.stack[rows[0]]) for site, rows in survivors.rows_of_site.items()}
     return {
         site: trace.stacks.key(stack, "function") if trace.stacks.has_frames(stack) else (site,)
-        for site, stack in sorted(first.items())
+        for site, stack in sorted(first_stacks.items())
     }
 
 
-def _is_open(lives: Lives, judged: Judged) -> bool:
-    """Whether it may yet turn out to be a leak."""
-    if judged.fate is Fate.FEW:
-        births = lives.survivors.birth[judged.rows]
-        return len(np.unique(births[births > RECENT * lives.clock.length])) > 1
-    return judged.fate is Fate.UNCLEAR
+def _may_leak(lifetimes: LifetimeEvidence, line: JudgedLine) -> bool:
+    """Return whether a line that is not judged a leak may still be one."""
+    if line.status is LineStatus.FEW:
+        alloc_times = lifetimes.survivors.alloc_times[line.rows]
+        return len(np.unique(alloc_times[alloc_times > RECENT_SHARE * lifetimes.clock.length])) > 1
+    return line.status is LineStatus.UNCLEAR
 
 
-def _unexplained(trace: RecordedTrace, lives: Lives, judged: Judged) -> Unexplained:
-    survivors = lives.survivors
-    rows = judged.rows[survivors.birth[judged.rows] > BEGINNING * lives.clock.length]
-    stacks, of_row = np.unique(survivors.stack[judged.rows], return_inverse=True)
-    stack = int(stacks[np.bincount(of_row).argmax()])
+def _build_unexplained(trace: RecordedTrace, lifetimes: LifetimeEvidence, line: JudgedLine) -> Unexplained:
+    survivors = lifetimes.survivors
+    rows = line.rows[survivors.alloc_times[line.rows] > BEGINNING_SHARE * lifetimes.clock.length]
+    stacks, stack_of_row = np.unique(survivors.stack[line.rows], return_inverse=True)
+    stack = int(stacks[np.bincount(stack_of_row).argmax()])
     return Unexplained(Site.of_stack(trace.stacks, stack), stack, int(survivors.bytes[rows].sum()), len(rows))
 
 
-def _lines(leaks: Sequence[Leak]) -> set[tuple[str, int]]:
+def _list_lines(leaks: Sequence[Leak]) -> set[tuple[str, int]]:
     return {(site.site.filename, site.site.line) for leak in leaks for site in leak.sites}

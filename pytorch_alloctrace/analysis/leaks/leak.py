@@ -1,6 +1,6 @@
-"""A leak as plain values and as a row of a table, and what both kinds of leaks are found and described with.
+"""Leaks as plain values, and what all kinds of leaks share.
 
-What a leak is, and where that is decided: see `judge`.
+`judge` defines what a leak is.
 """
 
 from __future__ import annotations
@@ -19,160 +19,177 @@ SURVIVORS = "survivors"
 BACKLOG = "backlog"
 GROWING = "growing"
 CERTAIN = 0.9
-"""A leak with at least this confidence is almost certain."""
+"""Minimum confidence of an almost certain leak."""
 LIKELY = 0.7
-LEAST_COVERAGE = 0.8
-"""The least share of the windows in which a leak must show."""
-DOUBT = 0.8
-"""Factor on the confidence for each thing that makes births or deaths less certain."""
-SAME_BIRTHS = 0.9
-"""The least share of the times of either that two sites must have in common to belong together."""
+"""Minimum confidence of a likely leak."""
+MIN_COVERAGE = 0.8
+"""Minimum share of the windows in which a growing buffer must grow."""
+UNCERTAINTY_FACTOR = 0.8
+"""Factor on the confidence for each reason to doubt when blocks were allocated or freed."""
+MIN_SHARED_TIMES = 0.9
+"""Minimum share of allocation times that two sites have in common if they belong together."""
 MINOR_SHARE = 100
-"""A leak is minor if this many times its bytes are less than the peak of its device,"""
+"""Ratio of the device's peak to the bytes of a leak, above which the leak may be minor."""
 MINOR_UNITS = 1_000_000
-"""and at its rate the device has room for more than so many further steps,"""
+"""Minimum number of further steps until a minor leak fills the device."""
 MINOR_SECONDS = 86400
-"""which take more than a day."""
+"""Minimum number of seconds until a minor leak fills the device: a day."""
 
-_Found = TypeVar("_Found")
+_Candidate = TypeVar("_Candidate")
 
 
 @dataclass(frozen=True)
 class LeakingSite:
-    """One line's part in a leak; bytes and blocks as in `Leak`."""
+    """One line's part in a leak."""
 
     site: Site
     """The line."""
     stack_id: int
-    """The one that keeps the most bytes of its stacks."""
+    """The stack of this line that holds the most bytes."""
     bytes_per_unit: float
-    """Bytes per step, or per second."""
+    """Allocated bytes per step, iteration or second."""
     allocated_bytes: int
-    """As in `Leak`, of this line."""
+    """Leaked bytes of this line, counted as in `Leak`."""
     blocks: int
-    """As in `Leak`, of this line."""
+    """Number of leaked blocks of this line."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The object that held the blocks of a leak at the last scan: see `referrers`."""
+    """The object that held the blocks of a leak at the last object scan (see `referrers`)."""
 
     names: tuple[str, ...]
-    """In words: "Trainer.predictions (list of 46) in trainer, local of main() at train.py:31". More than one where no
-    single thing held most of them; the one that held most first, as in what follows."""
+    """Descriptions, such as "Trainer.predictions (list of 46) in trainer, local of main() at train.py:31".
+
+    Several if no single object held most of the blocks; the object that held the most comes first. The other fields
+    describe the first.
+    """
     path: str
-    """To one of them: "trainer.predictions[...]"."""
+    """Expression that leads to one of the blocks, such as "trainer.predictions[...]"."""
     filename: str
-    """Of the function that has the variable, or of the global one; "" if neither."""
+    """File of the function that has the variable, or of the global variable; "" if neither."""
     line: int
-    """Where that function was then; 0 for a global variable."""
+    """Line that the function was executing at the scan; 0 for a global variable."""
     event: int
-    """The number of the next event at that moment."""
+    """Number of the next event after the scan."""
     step: int | None
-    """The step in which that was, if it was not the last of the run and there are any."""
+    """Step of the scan; None in the last step of the run and in a trace without steps."""
     share: float
-    """Of the leak's blocks that were live then, how many they held, estimated."""
+    """Estimated share, from 0 to 1, of the leak's live blocks that these objects held."""
 
 
 @dataclass(frozen=True)
 class Leak:
-    """Blocks that are allocated again and again and kept, ever more that are alive at once, or one that is replaced by
-    ever larger ones. Bytes are allocated bytes: a tensor of 4 bytes takes 512 of a CUDA device."""
+    """Blocks that accumulate: survivors that are never freed, a backlog, or a growing buffer.
+
+    Survivors are allocated again and again and not freed. In a backlog each block is freed, but more and more are live
+    at once. A growing buffer is a block that is replaced by larger and larger blocks. Bytes are allocated bytes: a
+    tensor of 4 bytes takes 512 bytes of a CUDA device.
+    """
 
     kind: str
-    """"survivors", "backlog" or "growing": which of the three."""
+    """"survivors", "backlog" or "growing"."""
     device: str
-    """Torch's spelling."""
+    """Device as torch spells it."""
     unit: str
-    """"step"; "iteration" of a loop of the program, or "second", in a trace without steps."""
+    """"step"; in a trace without steps "iteration" (of a loop of the program) or "second"."""
     judged_at: int
-    """The event after which it was judged: see `Clock.judged_at`."""
+    """Event after which the live blocks were judged (see `Clock.judged_at`)."""
     bytes_per_unit: float
-    """Bytes per unit. Survivors: those below, by the time in which they were born. Backlog and growing: what its sites
-    hold more at the end than at the onset, by the time between."""
+    """Bytes per unit. Survivors: `allocated_bytes` by the time in which they were allocated. Backlog and growing: bytes
+    that the sites hold more at the end than at the onset, by the time between."""
     allocated_bytes: int
-    """Live at the judged event. Survivors: of blocks born from the onset on that have reached
-    `age`. Else all that its sites hold."""
+    """Bytes live at the judged event. Survivors: blocks allocated since the onset that have reached `age`. Backlog and
+    growing: all blocks of the sites."""
     blocks: int
-    """Number of blocks that have these bytes."""
+    """Number of blocks in `allocated_bytes`."""
     allocated_bytes_at_end: int
-    """How many of these bytes are still live at the end of the trace."""
+    """Bytes of these blocks that are still live at the end of the trace."""
     blocks_at_onset: int
-    """Backlog: how many blocks were alive then."""
+    """Backlog: number of live blocks at the onset."""
     age: float
-    """Survivors: from this age on they do not die, in steps, iterations or seconds."""
+    """Survivors: age from which blocks are no longer freed, in steps, iterations or seconds."""
     reached: int
-    """Survivors: how many blocks of the first site have reached it,"""
+    """Survivors: number of blocks of the first site that have reached `age`."""
     died: int
-    """and how many of these died later. Backlog: how many that lived long have died."""
+    """Survivors: number of blocks in `reached` that were freed later. Backlog: number of freed long-lived blocks."""
     never_died: bool
-    """Survivors: no block of the first site has died at any age."""
+    """Survivors: True if no block of the first site has been freed, at any age."""
     onset: float
-    """When it began: in steps or iterations since the first; else in thousandths of the allocations."""
+    """Onset of the leak, in steps or iterations since the first; else in thousandths of the allocations."""
     units_with_survivors: int
-    """Steps, iterations or (without either) parts of the run in which survivors were born, or buffers grew,"""
+    """Number of units since the onset in which survivors were allocated or buffers grew: steps, iterations or (without
+    either) parts of the run."""
     units_judged: int
-    """of so many since the onset."""
+    """Number of all units since the onset."""
     confidence: float
-    """From 0 to 1; see `survivor_leaks` and `growing_buffers`."""
+    """Confidence from 0 to 1 (see `survivor_leaks` and `growing_buffers`)."""
     oldest_age: float
-    """The age of the oldest of these blocks, in steps, iterations or seconds."""
+    """Age of the oldest of these blocks, in steps, iterations or seconds."""
     seconds_per_unit: float
     """Average seconds of a step or iteration; 1 if the unit is a second."""
     forecast_seconds: float | None
     """Seconds until the device is full at this rate; None if its capacity is unknown."""
     sites: tuple[LeakingSite, ...]
-    """The one that keeps the most bytes first; those without a line of code last, if the others hold a good part."""
+    """Lines that hold the bytes, most bytes first. Sites without a line of code come last if the others hold at least a
+    fifth."""
     line: Site
-    """The line to look at: the site that allocates most of it; if none does, see `call_paths.line_to_look_at`. Growing:
-    see `growing_buffers`.
+    """Line to inspect: the site that allocates most of the bytes, else see `call_paths.find_line_to_inspect`. Growing:
+    the site that allocates first.
 
     A loss kept with its graph keeps tensors that many lines of the model allocate. None of these lines is wrong; the
-    call that they share is where the reference is kept, or one step away from it.
+    call that they share is where the reference is kept, or next to it.
     """
     path: tuple[Frame, ...]
-    """The frames of user code under which nearly all its bytes are allocated (see `common_path`), except the first
+    """Frames of user code under which nearly all bytes are allocated (see `find_common_path`), without the first
     site."""
     path_share: float
-    """The share of the bytes that is allocated under that path."""
+    """Share of the bytes, from 0 to 1, that are allocated under `path`."""
     allocated_bytes_over_run: tuple[int, ...] = ()
-    """Allocated bytes of its sites over the run. Survivors: of the blocks that are live at the judged event, by time of
-    allocation. Backlog: of all live blocks, at the size of an average block. Growing: see `buffers_live`."""
+    """Bytes that the sites hold over the run. Survivors: blocks live at the judged event, by allocation. Backlog: live
+    blocks times the average block size. Growing: see `buffers_live`."""
     holder: Holder | None = None
-    """What holds its blocks; None if that is not known."""
+    """Object that holds the blocks; None if unknown."""
     minor: bool = False
-    """It costs next to nothing, for the run as for the device: see `is_minor`."""
+    """True if the leak costs next to nothing, in this run and on this device (see `is_minor`)."""
 
     @property
     def callers(self) -> tuple[Frame, ...]:
-        """The frames of the path outside `line`, innermost first."""
+        """The frames of `path` outside `line`, innermost first."""
         here = self.line.filename, self.line.line
-        for number, frame in enumerate(self.path):
-            inside = (frame.filename, frame.function) == (self.line.filename, self.line.function) and not frame.line
-            if (frame.filename, frame.line) == here or inside:
-                return self.path[number + 1 :]
+        for index, frame in enumerate(self.path):
+            is_inside = (frame.filename, frame.function) == (self.line.filename, self.line.function) and not frame.line
+            if (frame.filename, frame.line) == here or is_inside:
+                return self.path[index + 1 :]
         return self.path
 
     @staticmethod
     def buffers_live(total: int, units: npt.NDArray[np.int64], growth: npt.NDArray[np.int64]) -> tuple[int, ...]:
-        """What buffers held after the warm-up, and after each unit in which one had grown.
+        """Return the bytes that buffers held after the warm-up, and after each unit in which a buffer grew.
 
-        total: what they hold in the end; growth: by how much one grew, each time; units: when that was.
+        Args:
+            total: Bytes that the buffers hold in the end.
+            units: Unit of each growth, shape (growths,).
+            growth: Bytes of each growth, shape (growths,).
         """
         _, unit = np.unique(units, return_inverse=True)
-        grown = np.zeros(int(unit.max(initial=-1)) + 1, dtype=np.int64)
-        np.add.at(grown, unit, growth)
-        return tuple((total - int(grown.sum()) + np.append(0, np.cumsum(grown))).tolist())
+        growth_by_unit = np.zeros(int(unit.max(initial=-1)) + 1, dtype=np.int64)
+        np.add.at(growth_by_unit, unit, growth)
+        return tuple((total - int(growth_by_unit.sum()) + np.append(0, np.cumsum(growth_by_unit))).tolist())
 
     @property
     def weight(self) -> tuple[bool, bool, float]:
-        """What leaks are ordered by: minor ones last, then whether likely or only possible, then bytes per unit."""
+        """Sort key, for descending order: minor leaks last, likely before possible leaks, then bytes per unit."""
         return not self.minor, self.confidence >= LIKELY, self.bytes_per_unit
 
     def is_minor(self, peak: int) -> bool:
-        """Whether it costs next to nothing: a hundredth of the `peak` of its device was not lost to it in this run,
-        and it would take a day and a million further steps to fill the device. Where the device's capacity is unknown,
-        the peak stands for the room that is left.
+        """Return whether the leak costs next to nothing.
+
+        It does if it holds less than a hundredth of the device's peak, and would take a day and a million further steps
+        to fill the device. If the device's capacity is unknown, the peak is taken as the free memory.
+
+        Args:
+            peak: Peak of the device, in bytes.
         """
         if self.allocated_bytes * MINOR_SHARE >= peak or self.bytes_per_unit <= 0 or self.seconds_per_unit <= 0:
             return False
@@ -186,62 +203,70 @@ class Leak:
 
 @dataclass(frozen=True)
 class Unexplained:
-    """A line that holds more and more, though it cannot be said whether it leaks."""
+    """A line that holds more and more memory and may leak: the evidence is inconclusive."""
 
     site: Site
     """The line."""
     stack_id: int
-    """The one of its stacks that holds the most bytes."""
+    """The stack of this line that holds the most bytes."""
     allocated_bytes: int
-    """Allocated bytes of its blocks that were born after the beginning and are no longer young."""
+    """Allocated bytes of the line's old blocks that were allocated after the beginning of the run."""
     blocks: int
     """Number of these blocks."""
     compacted: bool = False
-    """It may be a buffer that grows: most of what would show that is compacted."""
+    """True if the line may be a growing buffer and most of the evidence is compacted."""
 
 
 @dataclass(frozen=True)
 class LeakVerdict:
-    """What can be said about leaks on one device."""
+    """Verdict on the leaks of one device."""
 
     judged: bool
-    """False: the run is too short to judge."""
+    """False if the run is too short to judge."""
     unit: str
-    """What time was counted in: "step", "iteration" or "second" (see `clock`)."""
+    """Unit of time: "step", "iteration" or "second" (see `clock`)."""
     units: int
     """Number of judged steps, iterations or thousandths of the allocations."""
     loop: Frame | None
-    """The function that begins again, where iterations were counted."""
+    """Function whose iterations were counted; None for other units."""
     leaks: tuple[Leak, ...]
-    """Most certain and largest first: see `Leak.weight`."""
+    """Leaks, most certain and largest first (see `Leak.weight`)."""
     unexplained: tuple[Unexplained, ...] = ()
-    """What grows and is no leak for certain: too little of it has been seen. Most bytes first; only if it counts."""
+    """Lines that grow and may leak, most bytes first; empty if all of them together are small."""
 
     @property
     def decided(self) -> bool:
-        """Whether there either is a leak or nothing grows unexplained."""
+        """Whether the run was long enough and no growth is unexplained."""
         return self.judged and not self.unexplained
 
 
-def certainty(trace: RecordedTrace, counted: bool) -> float:
-    """How reliable births and deaths are: the factor on every confidence of the trace. counted: in steps or
-    iterations."""
+def compute_certainty(trace: RecordedTrace, is_counted: bool) -> float:
+    """Return the factor on every confidence for how reliable the times of allocations and frees are.
+
+    Args:
+        trace: The trace.
+        is_counted: Whether time is counted in steps or iterations.
+    """
     integrity = trace.integrity
-    missing = bool(integrity.lost or integrity.missing_events or integrity.corrupt_blocks)
-    return (1.0 if counted else DOUBT) * (DOUBT if missing else 1.0)
+    is_incomplete = bool(integrity.lost or integrity.missing_events or integrity.corrupt_blocks)
+    return (1.0 if is_counted else UNCERTAINTY_FACTOR) * (UNCERTAINTY_FACTOR if is_incomplete else 1.0)
 
 
-def grouped_by_births(
-    candidates: Sequence[_Found], births: Callable[[_Found], npt.NDArray[np.int64]]
-) -> list[list[_Found]]:
-    """Sites whose blocks were born at the same times belong together: candidates in groups, in order, each group led by
-    its first. births: the times of a candidate."""
-    groups: list[list[_Found]] = []
+def group_by_times(
+    candidates: Sequence[_Candidate], times_of: Callable[[_Candidate], npt.NDArray[np.int64]]
+) -> list[list[_Candidate]]:
+    """Group candidates whose blocks were allocated at the same times, in order.
+
+    Args:
+        candidates: The candidates; the first of each group leads it.
+        times_of: Returns the allocation times of a candidate.
+    """
+    groups: list[list[_Candidate]] = []
     for candidate in candidates:
-        times = births(candidate)
+        times = times_of(candidate)
         for group in groups:
-            leading = births(group[0])
-            if len(np.intersect1d(leading, times)) >= SAME_BIRTHS * len(np.union1d(leading, times)):
+            leader_times = times_of(group[0])
+            if len(np.intersect1d(leader_times, times)) >= MIN_SHARED_TIMES * len(np.union1d(leader_times, times)):
                 group.append(candidate)
                 break
         else:
@@ -249,21 +274,29 @@ def grouped_by_births(
     return groups
 
 
-def room(trace: RecordedTrace, device: str, judged_ns: int, live: int) -> int | None:
-    """Bytes that could still be allocated when the judged part of the run ended, with `live` (allocated) bytes in use;
-    None if the capacity is unknown.
+def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_bytes: int) -> int | None:
+    """Return the bytes that could still be allocated when the judged part of the run ended.
 
-    What the driver reports as free, and what torch only caches: what it has reserved less the live bytes. For "cpu" the
-    memory of the machine less what this process had resident; what other processes use is unknown. If the driver
-    reported nothing, the device's size less the live bytes.
+    They are what the driver reports as free, and what torch caches: reserved less live bytes. For "cpu" they are the
+    machine's memory less the resident memory of this process; the use of other processes is unknown. Without reports of
+    the driver, they are the device's size less the live bytes.
+
+    Args:
+        trace: The trace.
+        device: The device.
+        judged_ns: End of the judged part, in nanoseconds since 1970.
+        live_bytes: Allocated bytes in use at that time.
+
+    Returns:
+        The bytes; None if the capacity is unknown.
     """
     samples = trace.driver_samples(device)
     is_missing = np.ma.getmaskarray(samples["total_bytes"]) | np.ma.getmaskarray(samples["used_bytes"])
     samples = samples.take(~is_missing)
     if not len(samples):
         size = trace.device_bytes.get(device)
-        return None if size is None else max(size - live, 0)
+        return None if size is None else max(size - live_bytes, 0)
     sample = max(int(np.searchsorted(samples["time_ns"], judged_ns, side="right")) - 1, 0)
     reserved = samples["reserved_bytes"][sample]
-    cached = 0 if reserved is np.ma.masked else max(int(reserved) - live, 0)
+    cached = 0 if reserved is np.ma.masked else max(int(reserved) - live_bytes, 0)
     return max(int(samples["total_bytes"][sample]) - int(samples["used_bytes"][sample]) + cached, 0)

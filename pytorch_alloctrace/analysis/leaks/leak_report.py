@@ -1,4 +1,4 @@
-"""The leaks of a trace as users get them: whether the judgement is conclusive, the leaks, and both as a table."""
+"""Leak reports of traces, and the leaks as a table."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LeakReport:
-    """What can be said about the leaks of a trace."""
+    """Leaks of a trace, with the verdict on each device."""
 
     verdicts: Mapping[str, LeakVerdict] = field(repr=False)
-    """By device."""
+    """Verdict on each device, by name."""
     _trace: RecordedTrace = field(repr=False)
 
     @property
     def conclusive(self) -> bool:
-        """Whether no leak means that there is none: there are events, every device could be judged, nothing grows
-        unexplained, and the trace is complete."""
+        """Whether an empty report means no leak: complete trace with events, all devices judged, growth explained."""
         decided = [verdict.decided for verdict in self.verdicts.values()]
         return self._trace.integrity.whole and bool(decided) and all(decided)
 
@@ -50,26 +49,37 @@ class LeakReport:
     def to_frame(self) -> pd.DataFrame:
         """Return one row per leak, in the order of `leaks`.
 
-        Columns: device; filename, line, function, source of the line to look at; leak_kind ("survivors": blocks that
-        are never freed; "backlog": ever more at once, though each is freed; "growing": a buffer replaced by ever larger
-        ones); bytes_per_unit (allocated bytes), unit ("step", "iteration" of a loop that the stacks show, or "second"),
-        confidence (0 to 1); allocated_bytes and blocks (live where it was judged), allocated_bytes_at_end (those still
-        live at the end of the trace); minor (True: it costs next to nothing); oldest_age (in units), forecast_seconds
-        (until the device is full; <NA> if its capacity is unknown; for "cpu" the machine's memory), stack_id (one
-        through the line), sites (the lines that allocate the bytes, most first: dicts with filename, line, function,
-        source, bytes_per_unit, allocated_bytes, blocks, stack_id).
+        Returns:
+            Columns: device; filename, line, function, source of the line to inspect; leak_kind ("survivors": blocks
+            that are never freed; "backlog": more and more live blocks, though each is freed; "growing": a buffer
+            replaced by larger and larger blocks); bytes_per_unit (allocated bytes), unit ("step", "iteration" of a loop
+            that the stacks show, or "second"), confidence (0 to 1); allocated_bytes and blocks (live at the judged
+            event), allocated_bytes_at_end (of these, live at the end of the trace); minor (True: it costs next to
+            nothing); oldest_age (in units), forecast_seconds (until the device is full; <NA> if its capacity is
+            unknown; for "cpu" the machine's memory), stack_id (a stack through the line), sites (the lines that
+            allocate the bytes, most bytes first: dicts with filename, line, function, source, bytes_per_unit,
+            allocated_bytes, blocks, stack_id).
         """
         return leaks_as_table(self._trace, self.leaks).to_frame()
 
 
 def leak_report(trace: RecordedTrace, device: str | None, within: Range | None) -> LeakReport:
-    """Judge one device or all. within: only the steps in these events. Raises PositionError if there are none."""
+    """Judge one device or all.
+
+    Args:
+        trace: The trace.
+        device: The device; None for all.
+        within: Judge only the complete steps in this range.
+
+    Raises:
+        PositionError: The range contains no complete step.
+    """
     devices = [name for name in trace.devices if device in (None, name)]
     return LeakReport({name: find_leaks(trace, name, within) for name in devices}, trace)
 
 
 def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:
-    """Return one row per leak: see `LeakReport.to_frame`."""
+    """Return one row per leak (see `LeakReport.to_frame`)."""
     lines = [leak.line for leak in leaks]
     forecasts = [leak.forecast_seconds for leak in leaks]
     is_unknown = np.array([forecast is None for forecast in forecasts], np.bool_)
@@ -90,10 +100,10 @@ def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:
             "minor": np.array([leak.minor for leak in leaks], np.bool_),
             "oldest_age": np.array([leak.oldest_age for leak in leaks], np.float64),
             "forecast_seconds": np.ma.array([value or 0.0 for value in forecasts], dtype=np.float64, mask=is_unknown),
-            "stack_id": np.array([_stack_of_line(trace, leak) for leak in leaks], np.int64),
+            "stack_id": np.array([_find_stack(trace, leak) for leak in leaks], np.int64),
             "sites": texts(
                 [
-                    _site(site.site)
+                    _site_data(site.site)
                     | {
                         "bytes_per_unit": site.bytes_per_unit,
                         "allocated_bytes": site.allocated_bytes,
@@ -108,12 +118,12 @@ def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:
     )
 
 
-def _site(site: Site) -> dict[str, Any]:
+def _site_data(site: Site) -> dict[str, Any]:
     return {"filename": site.filename, "line": site.line, "function": site.function, "source": site.source}
 
 
-def _stack_of_line(trace: RecordedTrace, leak: Leak) -> int:
-    """Return the first of the stacks of its sites that goes through the line to look at."""
+def _find_stack(trace: RecordedTrace, leak: Leak) -> int:
+    """Return the first stack of the leak's sites that contains the line to inspect."""
     here = leak.line.filename, leak.line.line
     for site in leak.sites:
         if any((frame.filename, frame.line) == here for frame in trace.frames(site.stack_id)):

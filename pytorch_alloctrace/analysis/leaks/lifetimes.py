@@ -1,7 +1,7 @@
-"""The lives of a device's blocks in the part of the run that is judged: who survived, and who died old.
+"""Lifetimes of a device's blocks in the judged part of the run: which survived, and which were freed at what age.
 
-Times are in units of the clock. Deaths come from the replay's one pass in cells (see csrc/core/replay/long_lives.h), a
-few hundredths of the run each; survivors are known exactly.
+Times are in units of the clock. The replay's one pass counts long-lived freed blocks in cells of a few hundredths of
+the run each (see csrc/core/replay/long_lives.h). Survivors are exact.
 """
 
 from __future__ import annotations
@@ -19,148 +19,159 @@ from ...reading.sites import SiteNumbers
 from ...reading.table import Table, sums
 from .clock import Clock, Numbers, Times
 
-Small: TypeAlias = npt.NDArray[np.int16] | npt.NDArray[np.int32]
-"""There may be millions of rows."""
+SmallInts: TypeAlias = npt.NDArray[np.int16] | npt.NDArray[np.int32]
+"""Integers of few bytes: there may be millions of rows."""
 
-LOADING = 0.8
-"""A part of the run that keeps more than this share of what it allocates may be loading."""
+LOADING_SHARE = 0.8
+"""Share of its allocated blocks above which a part of the run that keeps them may be loading."""
 
 
 @dataclass(frozen=True)
 class Survivors:
-    """The blocks that are live at the judged event and were born in the judged part, in the order of their births."""
+    """Blocks allocated in the judged part that are live at the judged event, in the order of their allocation."""
 
-    birth: Times
-    """In units of the clock."""
-    seq: Numbers
+    alloc_times: Times
+    """Allocation times in units of the clock."""
+    alloc_seqs: Numbers
     alloc_ns: Numbers
     bytes: Numbers
     """Allocated bytes."""
     stack: Numbers
     site: Numbers
-    """The line of user code, a number."""
+    """Numbers of the lines of user code."""
 
     @functools.cached_property
-    def of_site(self) -> dict[int, Numbers]:
+    def rows_of_site(self) -> dict[int, Numbers]:
         """The rows of each line, in order."""
         return rows_of(self.site)
 
 
 @dataclass(frozen=True)
-class Deaths:
-    """Blocks that lived longer than a cell and died before the judged event."""
+class FreedBlocks:
+    """Blocks that lived longer than a cell and were freed before the judged event, grouped."""
 
-    times: Times
-    """Of the middle of each cell."""
-    blocks: Numbers
-    stack: Small
-    site: Small
-    born_cell: Small
-    died_cell: Small
+    cell_times: Times
+    """Times of the middle of each cell, in units of the clock."""
+    counts: Numbers
+    """Number of blocks in each group."""
+    stack: SmallInts
+    site: SmallInts
+    alloc_cell: SmallInts
+    free_cell: SmallInts
 
-    def birth(self, rows: Numbers) -> Times:
-        """When the blocks of some rows were born."""
-        return self.times[self.born_cell[rows]]
+    def alloc_times(self, rows: Numbers) -> Times:
+        """Return the allocation times of the blocks in some rows."""
+        return self.cell_times[self.alloc_cell[rows]]
 
-    def age(self, rows: Numbers) -> Times:
-        """The age at which they died."""
-        return self.times[self.died_cell[rows]] - self.times[self.born_cell[rows]]
+    def ages(self, rows: Numbers) -> Times:
+        """Return the ages at which the blocks in some rows were freed."""
+        return self.cell_times[self.free_cell[rows]] - self.cell_times[self.alloc_cell[rows]]
 
     @functools.cached_property
-    def of_site(self) -> dict[int, Numbers]:
+    def rows_of_site(self) -> dict[int, Numbers]:
         """The rows of each line, in order."""
         return rows_of(self.site)
 
 
 @dataclass(frozen=True)
-class Lives:
-    """The evidence on one device, for one part of the run."""
+class LifetimeEvidence:
+    """Lifetimes on one device, in one part of the run."""
 
     device: str
     clock: Clock
     numbers: SiteNumbers
     survivors: Survivors
-    deaths: Deaths
+    freed_blocks: FreedBlocks
     borders: Numbers
-    """The event with which each cell of the judged part begins."""
+    """First event of each cell of the judged part."""
     first_cell: int
     cell_length: int
-    """Allocations in each cell."""
+    """Number of allocations in each cell."""
     last_border: int
-    """The event before which the number alive at each border follows from the deaths and what is live: the beginning
-    of the cell that the judged event is in, or the event after the last allocation."""
+    """Event before which the live blocks at each border follow from the freed blocks and the live blocks.
+
+    It is the beginning of the cell that contains the judged event, or the event after the last allocation.
+    """
     allocated: int
-    """Blocks that were allocated in the judged part."""
-    freed: dict[int, int]
-    """How many blocks of each line, by number, were freed until the judged event, at any age."""
+    """Number of blocks allocated in the judged part."""
+    freed_counts: dict[int, int]
+    """Number of blocks of each line, by number, that were freed until the judged event, at any age."""
     live_bytes: int
-    """Allocated bytes of all that is live at the judged event, whenever it was born."""
+    """Allocated bytes of all blocks that are live at the judged event, whenever they were allocated."""
     judged_ns: int
 
     @property
     def is_loading(self) -> bool:
-        """Whether nearly all blocks that were allocated in the judged part are still live, and no steps say that it has
-        begun to work: it may be loading."""
-        return self.clock.unit != "step" and len(self.survivors.seq) > LOADING * max(self.allocated, 1)
+        """Whether the part may still be loading: it has no steps and nearly all of its blocks are still live."""
+        return self.clock.unit != "step" and len(self.survivors.alloc_seqs) > LOADING_SHARE * max(self.allocated, 1)
 
     @classmethod
-    def of(
+    def collect(
         cls, trace: RecordedTrace, device: str, clock: Clock, numbers: SiteNumbers, live: Table, totals: Table
-    ) -> Lives:
-        """Gather the evidence. live, totals: `Replay.lifetimes` and `Replay.stacks` after the judged event."""
-        evidence = trace.replay.long_lives(device)
+    ) -> LifetimeEvidence:
+        """Collect the evidence.
+
+        Args:
+            trace: The trace.
+            device: The device.
+            clock: The clock of the judged part.
+            numbers: The numbers of the lines.
+            live: `Replay.lifetimes` after the judged event.
+            totals: `Replay.stacks` after the judged event.
+        """
+        cells = trace.replay.long_lives(device)
         live_bytes = int(live["block_bytes"].sum())
-        judged = (live["alloc_seq"] >= clock.begin) & ~live["older"]
-        births, stacks = live["alloc_seq"][judged], live["stack_id"][judged]
+        is_judged = (live["alloc_seq"] >= clock.begin) & ~live["older"]
+        alloc_seqs, stacks = live["alloc_seq"][is_judged], live["stack_id"][is_judged]
         survivors = Survivors(
-            birth=clock.time(births),
-            seq=births,
-            alloc_ns=live["alloc_ns"][judged],
-            bytes=live["block_bytes"][judged],
+            alloc_times=clock.units_at(alloc_seqs),
+            alloc_seqs=alloc_seqs,
+            alloc_ns=live["alloc_ns"][is_judged],
+            bytes=live["block_bytes"][is_judged],
             stack=stacks,
             site=numbers.of(stacks),
         )
-        begins = evidence.begins
+        begins = cells.begins
         first = int(np.searchsorted(begins, clock.begin, side="left"))
-        last = _last_cell(evidence, clock)
-        # What was live before the recording began was not allocated in it.
+        last = _find_last_cell(cells, clock)
+        # Blocks that were live before the recording began were not allocated in it.
         freed = np.maximum(totals["allocations"] - totals["live_blocks"], 0)
         lines = numbers.of(totals["stack_id"])
-        by_line = sums(lines, freed, int(lines.max(initial=-1)) + 1)
+        freed_by_line = sums(lines, freed, int(lines.max(initial=-1)) + 1)
         return cls(
             device=device,
             clock=clock,
             numbers=numbers,
             survivors=survivors,
-            deaths=_deaths(evidence.deaths, begins, first, last, clock, numbers),
+            freed_blocks=_select_freed_blocks(cells.deaths, begins, first, last, clock, numbers),
             borders=begins[first:last],
             first_cell=first,
-            cell_length=evidence.cell_length,
-            last_border=last_border(evidence, clock),
-            allocated=int(totals["allocations"].sum()) - first * evidence.cell_length,
-            freed=dict(enumerate(by_line.tolist())),
+            cell_length=cells.cell_length,
+            last_border=find_last_border(cells, clock),
+            allocated=int(totals["allocations"].sum()) - first * cells.cell_length,
+            freed_counts=dict(enumerate(freed_by_line.tolist())),
             live_bytes=live_bytes,
             judged_ns=trace.replay.time_before(clock.judged_at + 1),
         )
 
 
-def last_border(evidence: _replay.LongLives, clock: Clock) -> int:
-    """See `Lives.last_border`."""
-    last = _last_cell(evidence, clock)
-    return int(evidence.begins[last]) if last < len(evidence.begins) else evidence.last_allocation + 1
+def find_last_border(cells: _replay.LongLives, clock: Clock) -> int:
+    """Return `LifetimeEvidence.last_border`."""
+    last = _find_last_cell(cells, clock)
+    return int(cells.begins[last]) if last < len(cells.begins) else cells.last_allocation + 1
 
 
-def _last_cell(evidence: _replay.LongLives, clock: Clock) -> int:
-    # What died in the cell of the judged event may have died after it: it is not counted.
-    begins = evidence.begins
-    return len(begins) if clock.judged_at >= evidence.last_allocation else _cell(begins, clock.judged_at)
+def _find_last_cell(cells: _replay.LongLives, clock: Clock) -> int:
+    # Blocks freed in the cell of the judged event may have been freed after the event: they are not counted.
+    begins = cells.begins
+    return len(begins) if clock.judged_at >= cells.last_allocation else _find_cell(begins, clock.judged_at)
 
 
 def rows_of(sites: npt.NDArray[np.integer[Any]]) -> dict[int, Numbers]:
-    """The rows of each line, by number, in order."""
+    """Return the rows of each line, by number, in order."""
     if not len(sites):
         return {}
-    if int(sites.max()) <= np.iinfo(np.uint16).max:  # as they are: 16 bits take a fifth of the time to sort
+    if int(sites.max()) <= np.iinfo(np.uint16).max:  # as usual: 16 bits sort in a fifth of the time
         sites = sites.astype(np.uint16)
     order = np.argsort(sites, kind="stable")
     in_order = sites[order]
@@ -168,29 +179,29 @@ def rows_of(sites: npt.NDArray[np.integer[Any]]) -> dict[int, Numbers]:
     return dict(zip(in_order[first].tolist(), np.split(order, first[1:]), strict=True))
 
 
-def _cell(begins: Numbers, event: int) -> int:
+def _find_cell(begins: Numbers, event: int) -> int:
     return max(int(np.searchsorted(begins, event, side="right")) - 1, 0)
 
 
-def _deaths(
+def _select_freed_blocks(
     columns: dict[str, npt.NDArray[Any]],
     begins: Numbers,
     first: int,
     last: int,
     clock: Clock,
     numbers: SiteNumbers,
-) -> Deaths:
-    counted = (columns["born"] >= first) & (columns["died"] < last)
-    born, died = columns["born"][counted], columns["died"][counted]
+) -> FreedBlocks:
+    is_counted = (columns["born"] >= first) & (columns["died"] < last)
+    alloc_cell, free_cell = columns["born"][is_counted], columns["died"][is_counted]
     ends = np.append(begins[1:], max(clock.judged_at, begins[-1] if len(begins) else 0))
-    middles = begins / 2 + ends / 2 if len(begins) else np.zeros(0)  # the sum of two may not fit
-    times = clock.time(middles) if len(begins) else np.zeros(0)
-    stacks = columns["stack_id"][counted]
-    return Deaths(
-        times=times,
-        blocks=columns["blocks"][counted],
+    middles = begins / 2 + ends / 2 if len(begins) else np.zeros(0)  # begins + ends may overflow
+    cell_times = clock.units_at(middles) if len(begins) else np.zeros(0)
+    stacks = columns["stack_id"][is_counted]
+    return FreedBlocks(
+        cell_times=cell_times,
+        counts=columns["blocks"][is_counted],
         stack=stacks,
         site=numbers.of(stacks).astype(np.int32),
-        born_cell=born,
-        died_cell=died,
+        alloc_cell=alloc_cell,
+        free_cell=free_cell,
     )

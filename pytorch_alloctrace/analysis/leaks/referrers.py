@@ -1,11 +1,13 @@
-"""What refers to the blocks of a leak: its blocks, joined by address with what the recorder's object scans found.
+"""Referrers of the blocks of a leak: the blocks are joined by address with the recorder's object scans.
 
-A scan records what an object of the program held at one moment: so many pieces of memory, some of them at addresses
-that it names. Of the blocks of a leak that were live at that moment, an object holds as many as the share of its
-addresses at which they are, times its count. It is named if these are most of them; if it takes several to hold most,
-they are; else nothing is said. The last scan at which most of the blocks are held by something counts: at the end of a
-run main() may have returned, and nothing holds them any more. For the same reason garbage counts only where no scan has
-found anything else: an object in a cycle that main() has just left was in a variable all the time before.
+A scan records what an object of the program held at one time: a count of tensors, and the addresses of some of them. An
+object holds a share of a leak's blocks: the share of its addresses that belong to the leak, times its count, by the
+number of the leak's blocks that were live at the scan. An object that holds at least half is named. If several objects
+together hold at least half, all of them are named. Otherwise none is.
+
+The last scan in which an object holds the blocks counts: at the end of a run main() may have returned and freed its
+locals. For the same reason garbage is named only if no scan found another object: an object in a cycle that main() has
+just left was in a variable until then.
 """
 
 from __future__ import annotations
@@ -26,93 +28,97 @@ if TYPE_CHECKING:
     from ..evidence import DeviceEvidence
 
 
-MOST = 0.5
-"""A holder has at least this share of the blocks."""
-SEVERAL = 3
-"""Most holders that together count as several."""
-LEAST = 0.15
-"""The least share of each of them."""
-_LOOKS = 6
-"""Most object scans that are examined, the last one first."""
-_SOME = 3
-"""Blocks of a leak that must be live at a scan."""
+MIN_SHARE = 0.5
+"""Minimum share of the blocks that the named objects hold together."""
+MAX_HOLDERS = 3
+"""Maximum number of objects that are named."""
+MIN_SHARE_EACH = 0.15
+"""Minimum share of the blocks that each named object holds."""
+_MAX_SCANS = 6
+"""Maximum number of object scans that are examined, the last scan first."""
+_MIN_BLOCKS = 3
+"""Minimum number of blocks of a leak that are live at a scan."""
 
 
-def with_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak]:
-    """Return the leaks of a device, each with its holder where one is known."""
+def attach_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak]:
+    """Return the leaks of a device, each with its holder if one was recorded."""
     trace = evidence.trace
-    looks: dict[int, list[Held]] = {}
-    for held in trace.held:
-        looks.setdefault(held.event, []).append(held)
-    if not looks or not leaks:
+    scans: dict[int, list[Held]] = {}
+    for referrer in trace.held:
+        scans.setdefault(referrer.event, []).append(referrer)
+    if not scans or not leaks:
         return list(leaks)
     part_of = {part.clock.judged_at: part for part in evidence.parts}
-    old = {leak.judged_at: part_of[leak.judged_at].lifetimes.result["alloc_seq"] for leak in leaks}
+    live_at_judged = {leak.judged_at: part_of[leak.judged_at].lifetimes.result["alloc_seq"] for leak in leaks}
     holders: dict[int, Holder] = {}
-    of_garbage: dict[int, Holder] = {}
-    for event in sorted(looks, reverse=True)[:_LOOKS]:
+    garbage_holders: dict[int, Holder] = {}
+    for event in sorted(scans, reverse=True)[:_MAX_SCANS]:
         try:
             live = evidence.parts[0].blocks_at(event - 1)
         except CompactedError:
-            break  # and what was looked at before is further back
+            break  # earlier scans are compacted, too
         site = evidence.numbers.of(live["stack_id"])
-        step = _step(trace, event)
-        for number, leak in enumerate(leaks):
-            if number not in holders:
-                blocks = _blocks(live, site, evidence, leak, old[leak.judged_at])
-                holder = _holder(blocks, [held for held in looks[event] if not held.is_garbage], leak, step)
+        step = _find_step(trace, event)
+        for index, leak in enumerate(leaks):
+            if index not in holders:
+                blocks = _select_blocks(live, site, evidence, leak, live_at_judged[leak.judged_at])
+                holder = _find_holder(
+                    blocks, [referrer for referrer in scans[event] if not referrer.is_garbage], leak, step
+                )
                 if holder is not None:
-                    holders[number] = holder
-                elif number not in of_garbage:
-                    holder = _holder(blocks, [held for held in looks[event] if held.is_garbage], leak, step)
+                    holders[index] = holder
+                elif index not in garbage_holders:
+                    holder = _find_holder(
+                        blocks, [referrer for referrer in scans[event] if referrer.is_garbage], leak, step
+                    )
                     if holder is not None:
-                        of_garbage[number] = holder
+                        garbage_holders[index] = holder
         if len(holders) == len(leaks):
             break
-    holders = of_garbage | holders
-    return [dataclasses.replace(leak, holder=holders.get(number)) for number, leak in enumerate(leaks)]
+    holders = garbage_holders | holders
+    return [dataclasses.replace(leak, holder=holders.get(index)) for index, leak in enumerate(leaks)]
 
 
-def _step(trace: RecordedTrace, event: int) -> int | None:
-    """Return the step in which an event was, unless that was the last."""
-    number = int(np.searchsorted(trace.positions.step_ends, event))
-    return trace.positions.step_at(event) if number + 1 < len(trace.positions.step_ends) else None
+def _find_step(trace: RecordedTrace, event: int) -> int | None:
+    """Return the step that contains an event; None in the last step."""
+    index = int(np.searchsorted(trace.positions.step_ends, event))
+    return trace.positions.step_at(event) if index + 1 < len(trace.positions.step_ends) else None
 
 
-def _blocks(
+def _select_blocks(
     live: Table,
     site: npt.NDArray[np.int64],
     evidence: DeviceEvidence,
     leak: Leak,
-    old: npt.NDArray[np.int64],
+    live_at_judged: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """Return the addresses of the blocks of a leak among those that were live when the scan was made."""
-    is_of_leak = np.isin(site, evidence.numbers.of([one.stack_id for one in leak.sites]))
-    if leak.kind == SURVIVORS:  # of the others, blocks are replaced by others of the same line
-        is_of_leak &= np.isin(live["alloc_seq"], old)
-    return live["address"][is_of_leak]
+    """Return the addresses of the blocks of a leak that were live at the scan."""
+    is_leaked = np.isin(site, evidence.numbers.of([leaking_site.stack_id for leaking_site in leak.sites]))
+    if leak.kind == SURVIVORS:  # in leaks of other kinds, blocks are replaced by others of the same line
+        is_leaked &= np.isin(live["alloc_seq"], live_at_judged)
+    return live["address"][is_leaked]
 
 
-def _holder(blocks: npt.NDArray[np.int64], looks: Sequence[Held], leak: Leak, step: int | None) -> Holder | None:
-    if len(blocks) < (1 if leak.kind == GROWING else _SOME):
+def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], leak: Leak, step: int | None) -> Holder | None:
+    if len(blocks) < (1 if leak.kind == GROWING else _MIN_BLOCKS):
         return None
     shares = []
-    for held in looks:
-        if len(held.addresses):
-            hits = int(np.isin(held.addresses, blocks).sum())
-            # At most all: a sample is not exact.
-            share = min(1.0, hits / len(held.addresses) * held.count / len(blocks))
-            if share >= LEAST:
-                shares.append((share, held))
-    shares.sort(key=lambda one: -one[0])
+    for referrer in scan:
+        if len(referrer.addresses):
+            matches = int(np.isin(referrer.addresses, blocks).sum())
+            # At most 1: the addresses are a sample, so that the estimate may exceed it.
+            share = min(1.0, matches / len(referrer.addresses) * referrer.count / len(blocks))
+            if share >= MIN_SHARE_EACH:
+                shares.append((share, referrer))
+    shares.sort(key=lambda pair: -pair[0])
     if not shares:
         return None
-    share, held = shares[0]
-    if share >= MOST:
-        return Holder((held.holder,), held.path, held.filename, held.line, held.event, step, share)
-    several = shares[:SEVERAL]
-    total = sum(share for share, _ in several)
-    if total < MOST:
+    share, referrer = shares[0]
+    if share >= MIN_SHARE:
+        return Holder((referrer.holder,), referrer.path, referrer.filename, referrer.line, referrer.event, step, share)
+    largest = shares[:MAX_HOLDERS]
+    total_share = sum(share for share, _ in largest)
+    if total_share < MIN_SHARE:
         return None
-    names = tuple(one.holder for _, one in several)
-    return Holder(names, held.path, held.filename, held.line, held.event, step, total)
+    names = tuple(largest_referrer.holder for _, largest_referrer in largest)
+    return Holder(names, referrer.path, referrer.filename, referrer.line, referrer.event, step, total_share)

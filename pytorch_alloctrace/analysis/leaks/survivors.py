@@ -1,20 +1,20 @@
-"""Survivors: blocks of one line that, once they are old enough, do not die any more, and come again and again.
+"""Survivors: blocks of one line that are no longer freed once they are old enough, and that keep coming.
 
-They stop dying    there is an age, at most a third of the run, that at least four blocks have reached and at most a
-                   tenth of those died later; the survivors have lived twice as long (median). So the short-lived blocks
-                   of the same line do not hide them, and a full queue, a reservoir, a bounded cache or a moving average
-                   does not look like them: what they hold dies, at whatever age
-whatever the age   nor do half of those die that reach any later age: a queue that is just full loses its oldest
-again and again    they were born in at least four units after the beginning (what is set up is born there), and over at
-                   least a fifth of the run; not in one burst, and it is not over
-not more and more seldom
-                   births that get rarer fill something up: one entry for each shape, class or word. By the one-sided
-                   test of Kolmogorov and Smirnov against births that are even from the first one on
+no longer freed     there is an age, at most a third of the run, that at least four blocks have reached, and at most a
+                    tenth of these were freed later; the survivors have lived twice as long (median). So short-lived
+                    blocks of the same line do not hide them. A full queue, a reservoir, a bounded cache or a moving
+                    average does not look like them: its blocks are freed, at whatever age
+at any age          nor are half of the blocks freed that reach any later age: a queue that has just filled up frees its
+                    oldest blocks
+keep coming         they were allocated in at least four units after the beginning (where setup happens) and over at
+                    least a fifth of the run; not in one burst, and allocations have not stopped
+at an even rate     allocations that get rarer fill something up: one entry for each shape, class or word. Decided by
+                    the one-sided Kolmogorov-Smirnov test against allocations that are evenly spread since the first
+other work is seen  without steps, a program that frees next to nothing may still be loading: the blocks that it keeps
+                    are not judged
 
-beside other work  Without steps, a program that frees next to nothing may still be loading: what it keeps is not judged
-
-Lines are judged first. Where a line fails, its stacks are, each by itself: a helper that many parts of a program call
-makes what leaks and what does not.
+Lines are judged first. If a line fails, each of its stacks is judged by itself: a helper that many parts of a program
+call allocates blocks that leak and blocks that do not.
 """
 
 from __future__ import annotations
@@ -26,243 +26,273 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from .lifetimes import Lives
+from .lifetimes import LifetimeEvidence
 
-AGES = (1, 2, 3, 4, 6, 8)
-"""The ages at which blocks may stop dying, in 24ths of the run."""
-OLD = 24
-LEAST_BLOCKS = 4
-LEAST_BLOCKS_WITHOUT_STEPS = 12
-"""A step is a unit of the program's work; a share of its allocations is not."""
-STILL_DYING = 0.1
-"""Blocks still die if more than this share of those that reach an age does so later."""
-ALL_DIE = 0.5
-"""And nearly all do, if it is more than this at any later age."""
-EARLY = 0.4
-"""If no old block of a line died after this share of the run,"""
-MORE = 1.5
-"""and it has kept this many times as many since, only what came since is judged. (A list that is cleared after each of
-two epochs is longest when the run ends.)"""
-SETUP = 0.02
-"""What is born in this share of the run is set up there."""
-SHORTEST = 0.2
-"""The least share of the run over which survivors are born."""
-LONGEST_PAUSE = 0.35
-"""The largest share of that time in which none is born."""
-OVER = 2
-"""Births are over if none came for longer than this many times the longest time between two of them."""
-FINEST = 240
-"""Births are told apart by the unit, or by this part of a run that has none."""
-_NONE = np.zeros(0, np.int64)
+CANDIDATE_AGES = (1, 2, 3, 4, 6, 8)
+"""Ages from which blocks may no longer be freed, in parts of the run (see `AGE_PARTS`)."""
+AGE_PARTS = 24
+"""Number of parts of the run in which ages are counted."""
+MIN_BLOCKS = 4
+"""Minimum number of blocks that must reach an age."""
+MIN_BLOCKS_WITHOUT_STEPS = 12
+"""Minimum number of survivors without steps: a share of the allocations is not a unit of the program's work."""
+MAX_FREED_SHARE = 0.1
+"""Maximum share of the blocks that reach an age and are freed later."""
+MAX_LATER_FREED_SHARE = 0.5
+"""Maximum share of the blocks that reach any later age and are freed."""
+EARLY_SHARE = 0.4
+"""Share of the run after which no old block of a line may be freed if only later blocks are judged."""
+MIN_REGROWTH_RATIO = 1.5
+"""Minimum ratio of blocks kept since then to old blocks freed before.
+
+A list that is cleared after each of two epochs is longest when the run ends.
+"""
+SETUP_SHARE = 0.02
+"""Share of the run, from its beginning, in which setup happens."""
+MIN_SPAN_SHARE = 0.2
+"""Minimum share of the run over which survivors are allocated."""
+MAX_PAUSE_SHARE = 0.35
+"""Maximum share of that time without an allocation of a survivor."""
+MAX_PAUSE_RATIO = 2
+"""Maximum ratio of the time since the last allocation to the longest time between two; beyond it they have stopped."""
+RESOLUTION_PARTS = 240
+"""Number of parts of a run without units in which allocations are distinguished."""
+_NO_ROWS = np.zeros(0, np.int64)
 
 
-class Fate(enum.Enum):
-    """What becomes of a line's blocks."""
+class LineStatus(enum.Enum):
+    """Result of judging the blocks of a line."""
 
-    KEPT = "kept"
-    """They leak."""
-    DIE = "die"
-    """Old ones die, too: a buffer with a bound."""
+    LEAKING = "leaking"
+    """The blocks leak."""
+    BOUNDED = "bounded"
+    """Old blocks are freed, too: a buffer with a bound."""
     SETUP = "set up"
-    """They were made at the beginning."""
-    OVER = "over"
-    """Nothing was added for a long time."""
+    """The blocks were allocated at the beginning."""
+    STOPPED = "stopped"
+    """No block was added for a long time."""
     FILLING = "filling"
-    """Something fills up: fewer and fewer are added."""
+    """Fewer and fewer blocks are added: something fills up."""
     FEW = "few"
-    """Too few to be a habit: what is made once or twice on the way."""
+    """Too few blocks for a pattern."""
     UNCLEAR = "unclear"
-    """Too late, or in bursts."""
+    """The blocks were allocated too late, or in bursts."""
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A line, or one stack of it, and what became of its blocks."""
+class JudgedLine:
+    """A line, or one stack of a line, and the result of judging its blocks."""
 
-    fate: Fate
+    status: LineStatus
     site: int
     rows: npt.NDArray[np.int64]
-    """Its survivors: of a leak those that are old enough, else all that are older than the smallest age."""
+    """Rows of the survivors. Of a leak those that are old enough, else all that are older than the smallest age."""
     age: float = 0.0
-    """From this age on blocks are kept, in units."""
+    """Age from which blocks are no longer freed, in units."""
     reached: int = 0
-    """How many blocks reached it."""
-    died: int = 0
-    """How many of these died."""
+    """Number of blocks that reached `age`."""
+    freed: int = 0
+    """Number of the blocks in `reached` that were freed."""
     onset: float = 0.0
-    """When the first of them was born."""
+    """Time of the first allocation of a survivor."""
     last: float = 0.0
-    """Blocks born until then are old enough."""
-    births: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """The units in which they were born, each once."""
+    """Time until which allocated blocks are old enough."""
+    alloc_units: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Distinct units in which the survivors were allocated."""
     unevenness: float = 0.0
-    """How far births are from even: the distance of Kolmogorov and Smirnov."""
-    ever_died: int = 0
-    """How many blocks of the line have died at all, at any age."""
+    """Kolmogorov-Smirnov distance of the allocations from an even rate."""
+    ever_freed: int = 0
+    """Number of blocks of the line that were freed, at any age."""
 
 
-def judge_lines(lives: Lives) -> list[Judged]:
-    """Every line that holds old blocks, most bytes first."""
-    survivors = lives.survivors
-    smallest = max(lives.clock.length / OLD, 1.0)
-    old = lives.clock.length - survivors.birth > smallest
-    judged: list[Judged] = []
-    for site in np.unique(survivors.site[old]).tolist():
-        rows, deaths = survivors.of_site[site], lives.deaths.of_site.get(site, _NONE)
-        of_line = _judge(lives, site, rows, deaths)
-        found: list[Judged] = []
-        if of_line.fate in (Fate.DIE, Fate.FILLING, Fate.UNCLEAR):
-            parts = [_judge(lives, site, *part) for part in _stacks_that_may_keep(lives, rows, deaths)]
-            found = [of_stack for of_stack in parts if of_stack.fate is Fate.KEPT]
-        if lives.is_loading:
-            found, of_line = [], replace(of_line, fate=Fate.UNCLEAR) if of_line.fate is Fate.KEPT else of_line
-        judged += found or [of_line]
-    return sorted(judged, key=lambda one: -int(survivors.bytes[one.rows].sum()))
+def judge_lines(lifetimes: LifetimeEvidence) -> list[JudgedLine]:
+    """Judge every line that holds old blocks, most bytes first."""
+    survivors = lifetimes.survivors
+    smallest_age = max(lifetimes.clock.length / AGE_PARTS, 1.0)
+    is_old = lifetimes.clock.length - survivors.alloc_times > smallest_age
+    judged: list[JudgedLine] = []
+    for site in np.unique(survivors.site[is_old]).tolist():
+        rows, freed_rows = survivors.rows_of_site[site], lifetimes.freed_blocks.rows_of_site.get(site, _NO_ROWS)
+        line = _judge(lifetimes, site, rows, freed_rows)
+        leaking_stacks: list[JudgedLine] = []
+        if line.status in (LineStatus.BOUNDED, LineStatus.FILLING, LineStatus.UNCLEAR):
+            stacks = [_judge(lifetimes, site, *stack) for stack in _split_into_stacks(lifetimes, rows, freed_rows)]
+            leaking_stacks = [stack for stack in stacks if stack.status is LineStatus.LEAKING]
+        if lifetimes.is_loading:
+            leaking_stacks, line = (
+                [],
+                replace(line, status=LineStatus.UNCLEAR) if line.status is LineStatus.LEAKING else line,
+            )
+        judged += leaking_stacks or [line]
+    return sorted(judged, key=lambda line: -int(survivors.bytes[line.rows].sum()))
 
 
-def _stacks_that_may_keep(
-    lives: Lives, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]
+def _split_into_stacks(
+    lifetimes: LifetimeEvidence, rows: npt.NDArray[np.int64], freed_rows: npt.NDArray[np.int64]
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """The survivors and the deaths of each stack of a line that has several. Left out are those of which too many still
-    die at all ages: a line may have thousands of them."""
-    stacks, of_row = np.unique(lives.survivors.stack[rows], return_inverse=True)
+    """Yield the survivors and the freed blocks of each stack of a line that has several.
+
+    A line may have thousands of stacks. Stacks of which too many blocks are freed at all ages are left out.
+    """
+    stacks, stack_of_row = np.unique(lifetimes.survivors.stack[rows], return_inverse=True)
     if len(stacks) < 2:
         return
-    deaths = deaths[np.isin(lives.deaths.stack[deaths], stacks)]
-    of_death = np.searchsorted(stacks, lives.deaths.stack[deaths])
-    length, smallest = lives.clock.length, max(lives.clock.length / OLD, 1.0)
-    ages, died_at = length - lives.survivors.birth[rows], lives.deaths.age(deaths)
-    last_death = np.full(len(stacks), -np.inf)
-    is_old = died_at > smallest
-    np.maximum.at(last_death, of_death[is_old], (lives.deaths.birth(deaths) + died_at)[is_old])
-    keeps = last_death <= EARLY * length  # what is kept since may be a leak
-    for part in AGES:
-        old = np.bincount(of_row[ages > part * smallest], minlength=len(stacks))
-        late = died_at > part * smallest
-        gone = np.bincount(of_death[late], weights=lives.deaths.blocks[deaths[late]], minlength=len(stacks))
-        keeps |= (old >= LEAST_BLOCKS) & (gone <= STILL_DYING * (gone + old))
-    keeps &= np.bincount(of_row, minlength=len(stacks)) >= LEAST_BLOCKS
-    kept = np.flatnonzero(keeps)
-    yield from zip(_of_groups(rows, of_row, kept), _of_groups(deaths, of_death, kept), strict=True)
+    freed_rows = freed_rows[np.isin(lifetimes.freed_blocks.stack[freed_rows], stacks)]
+    stack_of_freed = np.searchsorted(stacks, lifetimes.freed_blocks.stack[freed_rows])
+    length, smallest_age = lifetimes.clock.length, max(lifetimes.clock.length / AGE_PARTS, 1.0)
+    ages, freed_ages = length - lifetimes.survivors.alloc_times[rows], lifetimes.freed_blocks.ages(freed_rows)
+    last_free = np.full(len(stacks), -np.inf)
+    is_old = freed_ages > smallest_age
+    np.maximum.at(
+        last_free, stack_of_freed[is_old], (lifetimes.freed_blocks.alloc_times(freed_rows) + freed_ages)[is_old]
+    )
+    may_leak = last_free <= EARLY_SHARE * length  # blocks kept since then may leak
+    for part in CANDIDATE_AGES:
+        old = np.bincount(stack_of_row[ages > part * smallest_age], minlength=len(stacks))
+        is_late = freed_ages > part * smallest_age
+        freed = np.bincount(
+            stack_of_freed[is_late],
+            weights=lifetimes.freed_blocks.counts[freed_rows[is_late]],
+            minlength=len(stacks),
+        )
+        may_leak |= (old >= MIN_BLOCKS) & (freed <= MAX_FREED_SHARE * (freed + old))
+    may_leak &= np.bincount(stack_of_row, minlength=len(stacks)) >= MIN_BLOCKS
+    selected = np.flatnonzero(may_leak)
+    yield from zip(
+        _split_by_group(rows, stack_of_row, selected),
+        _split_by_group(freed_rows, stack_of_freed, selected),
+        strict=True,
+    )
 
 
-def _of_groups(
-    values: npt.NDArray[np.int64], groups: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]
+def _split_by_group(
+    values: npt.NDArray[np.int64], groups: npt.NDArray[np.int64], selected: npt.NDArray[np.int64]
 ) -> list[npt.NDArray[np.int64]]:
-    """The values of each of the wanted groups, in order."""
-    if not len(wanted):
+    """Return the values of each selected group, in order."""
+    if not len(selected):
         return []
     order = np.argsort(groups, kind="stable")
-    begins, ends = (np.searchsorted(groups[order], wanted, side=side) for side in ("left", "right"))
+    begins, ends = (np.searchsorted(groups[order], selected, side=side) for side in ("left", "right"))
     return [values[order[begin:end]] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
-def _judge(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]) -> Judged:
-    found = _judge_all(lives, site, rows, deaths)
-    old = deaths[lives.deaths.age(deaths) > max(lives.clock.length / OLD, 1.0)]
-    if found.fate not in (Fate.DIE, Fate.UNCLEAR) or not len(old):
-        return found
-    # What a line held first may have been let go of, all of it, before the leak began.
-    over = float((lives.deaths.birth(old) + lives.deaths.age(old)).max())
-    later = rows[lives.survivors.birth[rows] >= over]
-    if over > EARLY * lives.clock.length or len(later) < MORE * lives.deaths.blocks[old].sum():
-        return found
-    again = _judge_all(lives, site, later, deaths[lives.deaths.birth(deaths) >= over])
-    return again if again.fate is Fate.KEPT else found
+def _judge(
+    lifetimes: LifetimeEvidence, site: int, rows: npt.NDArray[np.int64], freed_rows: npt.NDArray[np.int64]
+) -> JudgedLine:
+    line = _judge_all(lifetimes, site, rows, freed_rows)
+    freed_blocks = lifetimes.freed_blocks
+    old = freed_rows[freed_blocks.ages(freed_rows) > max(lifetimes.clock.length / AGE_PARTS, 1.0)]
+    if line.status not in (LineStatus.BOUNDED, LineStatus.UNCLEAR) or not len(old):
+        return line
+    # All blocks that the line held first may have been freed before the leak began.
+    last_free = float((freed_blocks.alloc_times(old) + freed_blocks.ages(old)).max())
+    later = rows[lifetimes.survivors.alloc_times[rows] >= last_free]
+    if (
+        last_free > EARLY_SHARE * lifetimes.clock.length
+        or len(later) < MIN_REGROWTH_RATIO * freed_blocks.counts[old].sum()
+    ):
+        return line
+    later_line = _judge_all(lifetimes, site, later, freed_rows[freed_blocks.alloc_times(freed_rows) >= last_free])
+    return later_line if later_line.status is LineStatus.LEAKING else line
 
 
-def _judge_all(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]) -> Judged:
-    end = lives.clock.length
-    ages = end - lives.survivors.birth[rows]
-    died_at, died = lives.deaths.age(deaths), lives.deaths.blocks[deaths]
-    smallest = max(end / OLD, 1.0)
-    held = rows[ages > smallest]
-    units = _units(lives, held)
-    if len(units) < LEAST_BLOCKS:
-        return Judged(Fate.FEW if len(units) else Fate.SETUP, site, held)
-    dying = False
-    for part in AGES:
-        age = part * smallest
-        old = ages > age
-        if old.sum() < LEAST_BLOCKS:
-            return Judged(Fate.DIE if dying else Fate.FEW, site, held)
-        gone = int(died[died_at > age].sum())
-        dying = gone > STILL_DYING * (gone + old.sum())
-        if not dying and np.median(ages[old]) >= 2 * age:
+def _judge_all(
+    lifetimes: LifetimeEvidence, site: int, rows: npt.NDArray[np.int64], freed_rows: npt.NDArray[np.int64]
+) -> JudgedLine:
+    end = lifetimes.clock.length
+    ages = end - lifetimes.survivors.alloc_times[rows]
+    freed_ages, freed_counts = lifetimes.freed_blocks.ages(freed_rows), lifetimes.freed_blocks.counts[freed_rows]
+    smallest_age = max(end / AGE_PARTS, 1.0)
+    old_rows = rows[ages > smallest_age]
+    units = _list_units(lifetimes, old_rows)
+    if len(units) < MIN_BLOCKS:
+        return JudgedLine(LineStatus.FEW if len(units) else LineStatus.SETUP, site, old_rows)
+    is_freed = False
+    for part in CANDIDATE_AGES:
+        age = part * smallest_age
+        is_old = ages > age
+        if is_old.sum() < MIN_BLOCKS:
+            return JudgedLine(LineStatus.BOUNDED if is_freed else LineStatus.FEW, site, old_rows)
+        freed = int(freed_counts[freed_ages > age].sum())
+        is_freed = freed > MAX_FREED_SHARE * (freed + is_old.sum())
+        if not is_freed and np.median(ages[is_old]) >= 2 * age:
             break
     else:
-        return Judged(Fate.DIE if dying else Fate.UNCLEAR, site, held)
-    if _all_die_later(ages[old], died_at, died, age):
-        return Judged(Fate.DIE, site, held)
-    found = Judged(
-        fate=Fate.KEPT,
+        return JudgedLine(LineStatus.BOUNDED if is_freed else LineStatus.UNCLEAR, site, old_rows)
+    if _are_freed_later(ages[is_old], freed_ages, freed_counts, age):
+        return JudgedLine(LineStatus.BOUNDED, site, old_rows)
+    line = JudgedLine(
+        status=LineStatus.LEAKING,
         site=site,
-        rows=rows[old],
+        rows=rows[is_old],
         age=age,
-        reached=gone + int(old.sum()),
-        died=gone,
-        last=float(np.ceil(end - age)) - 1 if lives.clock.whole else end - age,
-        ever_died=lives.freed.get(site, 0),
+        reached=freed + int(is_old.sum()),
+        freed=freed,
+        last=float(np.ceil(end - age)) - 1 if lifetimes.clock.is_discrete else end - age,
+        ever_freed=lifetimes.freed_counts.get(site, 0),
     )
-    return _judge_births(lives, found, held)
+    return _judge_alloc_times(lifetimes, line, old_rows)
 
 
-def _all_die_later(
-    ages: npt.NDArray[np.float64], died_at: npt.NDArray[np.float64], died: npt.NDArray[np.int64], age: float
+def _are_freed_later(
+    ages: npt.NDArray[np.float64],
+    freed_ages: npt.NDArray[np.float64],
+    freed_counts: npt.NDArray[np.int64],
+    age: float,
 ) -> bool:
-    """Whether nearly all that reach some later age die after all."""
-    later = died_at > age
-    order = np.argsort(-died_at[later])
-    gone = np.cumsum(died[later][order])
-    reached = gone + len(ages) - np.searchsorted(np.sort(ages), died_at[later][order], side="left")
-    return bool(((gone >= LEAST_BLOCKS) & (gone > ALL_DIE * reached)).any())
+    """Return whether nearly all blocks that reach some later age are freed after all."""
+    is_later = freed_ages > age
+    order = np.argsort(-freed_ages[is_later])
+    freed = np.cumsum(freed_counts[is_later][order])
+    reached = freed + len(ages) - np.searchsorted(np.sort(ages), freed_ages[is_later][order], side="left")
+    return bool(((freed >= MIN_BLOCKS) & (freed > MAX_LATER_FREED_SHARE * reached)).any())
 
 
-def _units(lives: Lives, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """The units, each once, in which blocks were born after the beginning."""
-    clock = lives.clock
-    finest = 1.0 if clock.whole else clock.length / FINEST
-    units = np.unique(np.floor(lives.survivors.birth[rows] / finest)) * finest
-    return units[units > SETUP * clock.length]
+def _list_units(lifetimes: LifetimeEvidence, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return the distinct units after the beginning in which blocks were allocated."""
+    clock = lifetimes.clock
+    resolution = 1.0 if clock.is_discrete else clock.length / RESOLUTION_PARTS
+    units = np.unique(np.floor(lifetimes.survivors.alloc_times[rows] / resolution)) * resolution
+    return units[units > SETUP_SHARE * clock.length]
 
 
-def _judge_births(lives: Lives, found: Judged, held: npt.NDArray[np.int64]) -> Judged:
-    """Whether blocks that are kept came again and again, until the end."""
-    clock, end = lives.clock, lives.clock.length
-    births = lives.survivors.birth[found.rows]
-    units = _units(lives, found.rows)
+def _judge_alloc_times(lifetimes: LifetimeEvidence, line: JudgedLine, old_rows: npt.NDArray[np.int64]) -> JudgedLine:
+    """Judge whether survivors kept coming, until the end."""
+    clock, end = lifetimes.clock, lifetimes.clock.length
+    alloc_times = lifetimes.survivors.alloc_times[line.rows]
+    units = _list_units(lifetimes, line.rows)
 
-    def other(fate: Fate) -> Judged:
-        return Judged(fate, found.site, held)
+    def reject(status: LineStatus) -> JudgedLine:
+        return JudgedLine(status, line.site, old_rows)
 
-    if len(units) < LEAST_BLOCKS or (not clock.whole and len(births) < LEAST_BLOCKS_WITHOUT_STEPS):
-        return other(Fate.FEW)
+    if len(units) < MIN_BLOCKS or (not clock.is_discrete and len(alloc_times) < MIN_BLOCKS_WITHOUT_STEPS):
+        return reject(LineStatus.FEW)
     onset = float(units[0])
-    span = found.last - onset
+    span = line.last - onset
     pauses = np.diff(units)
-    if found.last - units[-1] > OVER * max(float(pauses.max()), 1.0):
-        return other(Fate.OVER)
-    if span < SHORTEST * end:
-        return other(Fate.UNCLEAR)
+    if line.last - units[-1] > MAX_PAUSE_RATIO * max(float(pauses.max()), 1.0):
+        return reject(LineStatus.STOPPED)
+    if span < MIN_SPAN_SHARE * end:
+        return reject(LineStatus.UNCLEAR)
     count = len(units)
     limit = max(0.15, 1.15 / np.sqrt(count))
     share, expected = np.arange(1, count + 1) / count, (units - onset) / max(span, 1e-9)
     if float((share - expected).max()) > limit:
-        return other(Fate.FILLING)
-    if float(pauses.max()) > LONGEST_PAUSE * span:
-        return other(Fate.UNCLEAR)
+        return reject(LineStatus.FILLING)
+    if float(pauses.max()) > MAX_PAUSE_SHARE * span:
+        return reject(LineStatus.UNCLEAR)
     unevenness = float(np.abs(np.concatenate([share - expected, expected - (share - 1 / count)])).max())
-    kept = found.rows[births >= onset]
-    return Judged(
-        fate=Fate.KEPT,
-        site=found.site,
-        rows=kept,
-        age=found.age,
-        reached=found.reached,
-        died=found.died,
+    rows = line.rows[alloc_times >= onset]
+    return JudgedLine(
+        status=LineStatus.LEAKING,
+        site=line.site,
+        rows=rows,
+        age=line.age,
+        reached=line.reached,
+        freed=line.freed,
         onset=onset,
-        last=found.last,
-        births=units,
+        last=line.last,
+        alloc_units=units,
         unevenness=unevenness,
-        ever_died=found.ever_died,
+        ever_freed=line.ever_freed,
     )

@@ -1,7 +1,7 @@
-"""Windows: equal parts of the run in which growing buffers are looked at.
+"""Windows: equal parts of the run in which growing buffers are compared.
 
-They are made of the steps or iterations of a clock or, where there are none, of small equal parts of its allocations.
-The first part of the run, the warm-up, belongs to no window: buffers get their first contents there.
+A window consists of steps or iterations of a clock or, without these, of small equal parts of its allocations. The
+first part of the run, the warm-up, belongs to no window: buffers get their first contents there.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from ...reading.recorded import RecordedTrace
 from .clock import Clock
 
 WARMUP_SHARE = 0.2
-"""Share of the run, in units (at least one)."""
-WINDOWS = 24
-"""Most windows that a run is divided into."""
-OVER = 2
-"""Growth is over if none came for longer than this many times the longest time between two of them."""
-_UNITS = 300
-"""Parts of a run that has no steps."""
+"""Share of the units in the warm-up (at least one unit)."""
+MAX_WINDOWS = 24
+"""Maximum number of windows that a run is divided into."""
+MAX_PAUSE_RATIO = 2
+"""Maximum ratio of the time since the last growth to the longest time between two; beyond it growth has stopped."""
+_UNITS_WITHOUT_STEPS = 300
+"""Number of units in a run without steps."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """How a run is divided. Units are steps, iterations or small parts of the run."""
+    """Division of a run into units: steps, iterations or small parts of the run."""
 
     unit: str
-    """"step", "iteration" or "second": rates are given per step, iteration or second."""
+    """Unit of rates: "step", "iteration" or "second"."""
     units: int
-    """Units after the warm-up; 0 if there are none."""
+    """Number of units after the warm-up; may be 0."""
     warmup: int
-    """Units of the warm-up."""
+    """Number of units in the warm-up."""
     begin: int
-    """The event after which the judged part begins."""
+    """Event after which the judged part begins."""
     judged_at: int
-    """The event after which the live blocks are judged: see `Clock`."""
+    """Event after which the live blocks are judged (see `Clock`)."""
     seconds: float
-    """Duration of all units together."""
+    """Duration of all units together, in seconds."""
     ends: npt.NDArray[np.int64]
-    """The event that ends each unit."""
-    births: npt.NDArray[np.int64]
-    """The same, warm-up included."""
-    before: int = 0
-    """Units that came before all these, in a part of the run that is compacted."""
+    """Last event of each unit after the warm-up."""
+    all_ends: npt.NDArray[np.int64]
+    """Last event of each unit, warm-up included."""
+    units_before: int = 0
+    """Number of units before the first, in a compacted part of the run."""
 
     @classmethod
-    def of(cls, trace: RecordedTrace, clock: Clock) -> Windows:
-        """Of the part of the run that a clock counts."""
+    def divide(cls, trace: RecordedTrace, clock: Clock) -> Windows:
+        """Divide the part of the run that a clock counts."""
         ends = clock.ends
-        if not clock.whole:
-            ends = np.interp(np.linspace(0, clock.length, _UNITS + 1)[1:], clock.counts, clock.ends)
+        if not clock.is_discrete:
+            ends = np.interp(np.linspace(0, clock.length, _UNITS_WITHOUT_STEPS + 1)[1:], clock.counts, clock.ends)
         events = np.unique(ends.astype(np.int64))
         warmup = max(1, int(np.ceil(WARMUP_SHARE * len(events))))
         units = max(len(events) - warmup, 0)
@@ -66,55 +66,62 @@ class Windows:
             judged_at=clock.judged_at,
             seconds=max(seconds, 0) / 1e9,
             ends=events[warmup:],
-            births=events,
-            before=round(clock.before if clock.whole else clock.before * len(events) / max(clock.length, 1e-9)),
+            all_ends=events,
+            units_before=round(
+                clock.units_before if clock.is_discrete else clock.units_before * len(events) / max(clock.length, 1e-9)
+            ),
         )
 
     @property
-    def counts(self) -> list[int]:
-        """The numbers of windows to divide into, finest first. Coarser ones find what grows only every tenth step."""
-        coarser = [count for count in (WINDOWS // 2, WINDOWS // 4) if self.units >= 2 * count]
-        return [min(WINDOWS, self.units), *coarser]
+    def window_counts(self) -> list[int]:
+        """The numbers of windows to divide into, finest first. Coarse windows find growth in every tenth step."""
+        coarser = [count for count in (MAX_WINDOWS // 2, MAX_WINDOWS // 4) if self.units >= 2 * count]
+        return [min(MAX_WINDOWS, self.units), *coarser]
 
-    def units_of(self, births: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the unit in which each block was born; negative in the warm-up. births: the events."""
-        # The event that ends a step belongs to it. By order, since a program may count from 0 in each epoch.
-        ordinal = np.searchsorted(self.births, births, side="left")
-        return np.minimum(ordinal, len(self.births) - 1) - (len(self.births) - self.units)
+    def units_of(self, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the unit of each event; negative in the warm-up."""
+        # The event that ends a step belongs to the step. By order, since a program may count from 0 in each epoch.
+        ordinal = np.searchsorted(self.all_ends, events, side="left")
+        return np.minimum(ordinal, len(self.all_ends) - 1) - (len(self.all_ends) - self.units)
 
     def window_of(self, units: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-        """The window of each unit if there are `count` windows: consecutive, equally long to within one unit."""
+        """Return the window of each unit, of `count` consecutive windows of equal length to within one unit."""
         return units * count // self.units
 
-    def units_in(self, count: int) -> npt.NDArray[np.int64]:
-        """How many units each of `count` windows has."""
+    def count_units(self, count: int) -> npt.NDArray[np.int64]:
+        """Return the number of units in each of `count` windows."""
         return np.bincount(self.window_of(np.arange(self.units), count), minlength=count)
 
-    def is_over(self, units: npt.NDArray[np.int64]) -> bool:
-        """Whether what happened in some units is over: more than `OVER` times the longest time between two of them had
-        passed since the last when the run ended."""
-        happened = np.unique(units) + 1
-        return int(self.units - happened[-1]) > OVER * int(np.diff(happened).max(initial=1))
+    def has_stopped(self, units: npt.NDArray[np.int64]) -> bool:
+        """Return whether growth that happened in some units has stopped.
+
+        It has if more than `MAX_PAUSE_RATIO` times the longest time between two growths had passed since the last when
+        the run ended.
+        """
+        growth_units = np.unique(units) + 1
+        return int(self.units - growth_units[-1]) > MAX_PAUSE_RATIO * int(np.diff(growth_units).max(initial=1))
 
     @property
-    def length_of_unit(self) -> float:
-        """In steps (1) or in seconds, which rates are given in."""
+    def unit_length(self) -> float:
+        """The length of a unit in the unit of rates: 1 step or iteration, or its seconds."""
         return self.seconds / max(self.units, 1) if self.unit == "second" else 1.0
 
     @property
     def seconds_per_unit(self) -> float:
-        """How long a step took after the warm-up; 1 if rates are given per second."""
+        """The average seconds of a step after the warm-up; 1 if rates are per second."""
         return 1.0 if self.unit == "second" or not self.units else self.seconds / self.units
 
 
-def warmup_end(trace: RecordedTrace, clock: Clock) -> int:
-    """Return the event with which the warm-up ends."""
-    # What was live then is not known where the trace is compacted further.
-    return max(int(np.interp(warmup_length(clock), clock.counts, clock.ends)), trace.integrity.compacted_until - 1)
+def find_warmup_end(trace: RecordedTrace, clock: Clock) -> int:
+    """Return the last event of the warm-up."""
+    # The live blocks in a compacted part of the trace are unknown.
+    return max(
+        int(np.interp(compute_warmup_length(clock), clock.counts, clock.ends)), trace.integrity.compacted_until - 1
+    )
 
 
-def warmup_length(clock: Clock) -> float:
+def compute_warmup_length(clock: Clock) -> float:
     """Return the length of the warm-up, in units of the clock."""
-    # Where there are steps, at the end of one.
+    # A discrete warm-up ends with a step.
     steps = float(max(np.ceil(WARMUP_SHARE * (clock.length + 1)), 1))
-    return steps - 1 if clock.whole else WARMUP_SHARE * clock.length
+    return steps - 1 if clock.is_discrete else WARMUP_SHARE * clock.length
