@@ -150,6 +150,8 @@ def test_unknown_and_ambiguous_files_are_refused_with_the_names_there_are(folder
     assert "name a file: the trace has" in run_analyze(folder, "annotate", "t.alloctrace", status=2)
     assert "one file" in run_analyze(folder, "annotate", "t.alloctrace", "model.py", "program.py", status=2)
     trace = alloctrace.load(folder / "twins.alloctrace")
-    with pytest.raises(TraceError, match=r"2 files .model\.py.: say which, one/model\.py or two/model\.py"):
+    with pytest.raises(
+        TraceError, match=r"2 files of the trace match .model\.py.: name one of one/model\.py or two/model\.py"
+    ):
         trace.annotate("model.py")
     assert figures(trace.annotate("two/model.py"))[2][0] == 2

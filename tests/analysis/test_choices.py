@@ -78,7 +78,7 @@ def test_lanes_that_do_not_fit_into_memory_together_run_in_several_passes(
         return predicted(self, simulations, device=device)
 
     monkeypatch.setattr(RecordedTrace, "predicted", counted)
-    monkeypatch.setattr(model, "_MOST_BLOCKS", 50)
+    monkeypatch.setattr(model, "_MAX_BLOCKS_PER_PASS", 50)
     assert trace.what_if().to_frame().equals(at_once)
     assert len(passes) > 3 and max(passes) < 10
 
@@ -91,5 +91,5 @@ def test_bounds(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> Non
     none = choices_for(trace._recorded, "cuda:0", requests)
     assert none.found is None and none.left_out == SENSIBLE
     assert modelled_devices(trace._recorded) == ("cuda:0",)
-    monkeypatch.setattr(choices, "MOST_EVENTS", trace.integrity.events - 1)
+    monkeypatch.setattr(choices, "MAX_EVENTS", trace.integrity.events - 1)
     assert modelled_devices(trace._recorded) == ()

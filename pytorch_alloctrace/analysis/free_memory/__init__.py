@@ -1,1 +1,1 @@
-"""Memory that torch holds and the program does not use: fragmentation, pinners, failed allocations."""
+"""Memory that torch reserves and the program does not use: fragmentation, pinners, failed allocations."""

@@ -10,30 +10,30 @@ MIB = 1 << 20
 
 
 class SettingsHistory:
-    """The settings of each device over a trace."""
+    """Settings of each device's allocator over a trace."""
 
     def __init__(self, trace: RecordedTrace) -> None:
-        self._known: dict[str, list[tuple[int, AllocatorSettings]]] = {}
+        self._changes: dict[str, list[tuple[int, AllocatorSettings]]] = {}
         left = trace.kind_counts.get("config", 0)
         whole = Range(0, trace.end_seq)
-        # Most are at the beginning: once the last one is found, the rest need not be read.
+        # Most config events are at the beginning: stopping after the last one avoids decoding the rest.
         for events in trace.iter_events(whole, ("config",), chunk=left, with_state=False) if left else ():
             devices, texts = trace.devices_of(events).tolist(), events["requested_bytes"].tolist()
             for seq, device, text in zip(events["seq"].tolist(), devices, texts, strict=True):
-                self._known.setdefault(device, []).append((seq, AllocatorSettings(trace.text(text))))
+                self._changes.setdefault(device, []).append((seq, AllocatorSettings(trace.text(text))))
             left -= len(events)
             if left <= 0:
                 break
 
     def has(self, device: str) -> bool:
-        """Whether the device's allocator reported any: only torch's caching one does."""
-        return device in self._known
+        """Return True if the device's allocator reported settings: only torch's caching allocator does."""
+        return device in self._changes
 
     def before(self, device: str, until: int) -> AllocatorSettings:
-        """Those in force before event `until`. torch's defaults if the trace has none."""
-        found = AllocatorSettings()
-        for seq, settings in self._known.get(device, ()):
+        """Return the settings in force before event `until`; torch's defaults if the trace has none."""
+        settings = AllocatorSettings()
+        for seq, change in self._changes.get(device, ()):
             if seq >= until:
                 break
-            found = settings
-        return found
+            settings = change
+        return settings

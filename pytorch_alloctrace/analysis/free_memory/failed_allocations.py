@@ -1,4 +1,4 @@
-"""The failed allocations of a trace, and how the program went on after each."""
+"""Failed allocations of a trace, and how the program went on after each."""
 
 from __future__ import annotations
 
@@ -22,81 +22,85 @@ ENDED, WENT_ON, RETRIED = "ended", "went on", "retried"
 
 @dataclass(frozen=True)
 class FailedAllocation:
-    """A request that the allocator refused. Bytes."""
+    """A failed allocation (out of memory). Sizes in bytes."""
 
     seq: int
-    """Number of the event."""
+    """Event number of the failure."""
     time_ns: int
-    """Since 1970-01-01 UTC."""
+    """Nanoseconds since 1970-01-01 UTC."""
     device: str
-    """Torch's spelling."""
+    """Device in torch's spelling."""
     requested_bytes: int
-    """As torch rounded it up."""
+    """Requested bytes as rounded by torch."""
     device_free_bytes: int
-    """What the driver reported as free on the device at that time."""
+    """Free bytes of the device at the failure, as the driver reported them."""
     stream: int
-    """That it was for."""
+    """Stream of the request."""
     pool: tuple[int, int]
-    """That it was for; (0, 0): not a private one."""
+    """Pool of the request; (0, 0): not a private pool."""
     thread: int
-    """As in `Trace.threads`."""
+    """Thread of the request, as in `Trace.threads`."""
     stack_id: int
-    """0: unknown."""
+    """Stack of the request; 0: unknown."""
     node_type: str
-    """The autograd node that was evaluated, in full ("torch::autograd::generated::MmBackward0"); "": none."""
+    """Full name of the running autograd node ("torch::autograd::generated::MmBackward0"); empty if none."""
     backward: bool = False
-    """`stack_id` is that of the forward that caused it: autograd's threads have none."""
+    """True if `stack_id` is the forward stack that caused the request: autograd's threads have none."""
     outcome: str = ENDED
-    """"ended": nothing more was allocated on the device; "retried": a later request of this size or more was served;
-    "went on": smaller ones were, or, where the request is in a compacted part, any."""
+    """What the program allocated on the device afterwards: "ended", "retried" or "went on".
+
+    "ended": nothing. "retried": a request of this size or more. "went on": only smaller ones; for a failure in a
+    compacted part, any.
+    """
     outcome_seq: int | None = None
-    """The event of that allocation, the first one; None: none, or it is in a compacted part."""
+    """First event of such an allocation; None if there is none or it is in a compacted part."""
     outcome_ns: int | None = None
-    """Its time, since 1970-01-01 UTC."""
+    """Time of that event in nanoseconds since 1970-01-01 UTC."""
 
 
 def find_failed_allocations(
     trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
 ) -> list[FailedAllocation]:
-    """In order; on one device or all, in a range, only the last n of them. Reads the events from the first one on.
+    """Return the failed allocations in order: of one device or all, in a range, or only the last n.
 
-    Of those in a compacted part only the ones before which the memory is known.
+    Reads the events from the first failure on. In a compacted part, only failures at a known state of the memory are
+    returned.
     """
     within = within or Range(0, trace.end_seq)
-    numbers = np.array([*trace.failed_allocations], dtype=np.int64)
-    wanted = np.array([seq for seq in numbers[within.has(numbers)] if trace.is_known_at(int(seq) - 1)], dtype=np.int64)
-    if not len(wanted):
+    seqs = np.array([*trace.failed_allocations], dtype=np.int64)
+    selected_seqs = np.array([seq for seq in seqs[within.has(seqs)] if trace.is_known_at(int(seq) - 1)], dtype=np.int64)
+    if not len(selected_seqs):
         return []
-    requests: deque[FailedAllocation] = deque(maxlen=last)
+    failures: deque[FailedAllocation] = deque(maxlen=last)
     compacted = trace.integrity.compacted_until
-    first = 0 if wanted.min() < compacted else int(wanted.min())
+    first = 0 if selected_seqs.min() < compacted else int(selected_seqs.min())
     for events in trace.iter_events(Range(first, trace.end_seq), ("oom", "alloc"), chunk=_CHUNK, with_state=False):
         devices = trace.devices_of(events)
         is_oom = events["kind"] == _OOM
-        refused = is_oom & np.isin(events["seq"], wanted)
+        is_selected = is_oom & np.isin(events["seq"], selected_seqs)
         if device is not None:
-            refused &= devices == device
-        requests.extend(_requests(trace, events.take(refused)))
-        for name in {request.device for request in requests if request.outcome != RETRIED}:
-            _settle(requests, name, events.take(~is_oom & (devices == name)))
-    return [one if one.seq >= compacted else _settled_in_compacted_part(trace, one) for one in requests]
+            is_selected &= devices == device
+        failures.extend(_read_failures(trace, events.take(is_selected)))
+        for name in {failure.device for failure in failures if failure.outcome != RETRIED}:
+            _update_outcomes(failures, name, events.take(~is_oom & (devices == name)))
+    return [failure if failure.seq >= compacted else _set_compacted_outcome(trace, failure) for failure in failures]
 
 
-def _settled_in_compacted_part(trace: RecordedTrace, request: FailedAllocation) -> FailedAllocation:
-    """What the events after it were is not known, but whether anything was allocated."""
+def _set_compacted_outcome(trace: RecordedTrace, failure: FailedAllocation) -> FailedAllocation:
+    """Set the outcome from allocation totals: the events after the failure are compacted."""
     before, after = (
-        int(trace.stack_totals(at, device=request.device)["allocations"].sum()) for at in (request.seq - 1, "end")
+        int(trace.stack_totals(at, device=failure.device)["allocations"].sum()) for at in (failure.seq - 1, "end")
     )
-    return replace(request, outcome=WENT_ON if after > before else ENDED, outcome_seq=None, outcome_ns=None)
+    return replace(failure, outcome=WENT_ON if after > before else ENDED, outcome_seq=None, outcome_ns=None)
 
 
-def _requests(trace: RecordedTrace, events: Table) -> list[FailedAllocation]:
+def _read_failures(trace: RecordedTrace, events: Table) -> list[FailedAllocation]:
     caused_by = trace.failed_allocations
-    types = trace.node_types
-    requests = []
+    node_types = trace.node_types
+    failures = []
     for row in events.rows():
         device, stream, pool = trace.locations.row(row["location"])
-        requests.append(
+        failures.append(
             FailedAllocation(
                 seq=row["seq"],
                 time_ns=row["time_ns"],
@@ -107,32 +111,32 @@ def _requests(trace: RecordedTrace, events: Table) -> list[FailedAllocation]:
                 pool=pool,
                 thread=row["thread"],
                 stack_id=row["stack_id"] or caused_by[row["seq"]],
-                node_type=str(types[min(row["node_type"], len(types) - 1)]),
+                node_type=str(node_types[min(row["node_type"], len(node_types) - 1)]),
                 backward=caused_by[row["seq"]] != 0,
             )
         )
-    return requests
+    return failures
 
 
-def _settle(requests: deque[FailedAllocation], device: str, served: Table) -> None:
-    """Notes the outcome of the failed allocations of a device, as far as these allocations show it."""
-    if not len(served):
+def _update_outcomes(failures: deque[FailedAllocation], device: str, allocations: Table) -> None:
+    """Update the outcomes of the failed allocations of a device from these later allocations."""
+    if not len(allocations):
         return
-    seq: npt.NDArray[np.int64] = served["seq"]
-    # An out-of-memory event has the size rounded up, an allocation as it was asked for.
-    sizes = -(-served["requested_bytes"] // MINIMUM_BLOCK) * MINIMUM_BLOCK
+    seq: npt.NDArray[np.int64] = allocations["seq"]
+    # An oom event has the rounded size, an alloc event the requested one.
+    sizes = -(-allocations["requested_bytes"] // MINIMUM_BLOCK) * MINIMUM_BLOCK
     largest_from = np.maximum.accumulate(sizes[::-1])[::-1]
-    for index, request in enumerate(requests):
-        if request.device != device or request.outcome == RETRIED:
+    for index, failure in enumerate(failures):
+        if failure.device != device or failure.outcome == RETRIED:
             continue
-        first = int(np.searchsorted(seq, request.seq))
+        first = int(np.searchsorted(seq, failure.seq))
         if first == len(seq):
             continue
-        if largest_from[first] >= request.requested_bytes:
-            row, outcome = first + int(np.argmax(sizes[first:] >= request.requested_bytes)), RETRIED
-        elif request.outcome == ENDED:
+        if largest_from[first] >= failure.requested_bytes:
+            row, outcome = first + int(np.argmax(sizes[first:] >= failure.requested_bytes)), RETRIED
+        elif failure.outcome == ENDED:
             row, outcome = first, WENT_ON
         else:
             continue
-        time_ns = int(served["time_ns"][row])
-        requests[index] = replace(request, outcome=outcome, outcome_seq=int(seq[row]), outcome_ns=time_ns)
+        time_ns = int(allocations["time_ns"][row])
+        failures[index] = replace(failure, outcome=outcome, outcome_seq=int(seq[row]), outcome_ns=time_ns)

@@ -1,27 +1,28 @@
 """Failed allocations: what was requested, what was free, and why that was not enough.
 
-The state is that of the refusal. Before torch gives up, it waits for other streams, returns every segment that is
-wholly free to the driver (of an expandable one every free mapping unit) and asks the driver again. So what is still
-cached is stranded (free pieces next to live blocks) or belongs to a private pool that is still held, and empty_cache()
-would not have helped. (Only while a private pool is in use, as in a capture, torch returns nothing from other pools.)
+The state is the one at the failure. Before torch gives up, it waits for other streams, returns every wholly free
+segment (of an expandable one every free mapping unit) to the driver, and asks the driver again. So what is still cached
+is stranded (free pieces next to live blocks) or belongs to a private pool that is still alive, and empty_cache() would
+not have helped. While a private pool is in use, as in a capture, torch returns nothing from other pools.
 
-The rules of the verdict, in this order. *Needed* is what the driver had to give (`segment_bytes`), *room* what it still
-could: the free bytes of the device or, under a limit, what was left below the lowest value that the limit can have.
+The verdict is the first of these rules that applies. *Needed* is what the driver had to give (`segment_bytes`). *Room*
+is what the driver could still give: the free bytes of the device or, under a limit, the bytes below its lowest possible
+value.
 
-1. one request too large: needed exceeds the whole device, less what other code of this process (its CUDA context) keeps
-   for good.
-2. cache in another pool or stream: free pieces that torch holds for other streams or pools would have been enough, one
-   of them or all together with the room, and are at least a tenth of what is reserved.
+1. one request too large: needed exceeds the whole device, less what other code of this process (its CUDA context) uses
+   permanently.
+2. cache in another pool or stream: free pieces of other streams or pools would have been enough, one of them or all
+   together with the room, and are at least a tenth of the reserved bytes.
 3. fragmented: the free pieces of the request's own pool and stream, together with the room, would have been enough, but
-   no single one was; and they are at least a tenth of what is reserved. If both 2 and 3 hold, or only both together
-   would have been enough, the one with more free bytes counts.
-4. limit of the process: the driver had enough, so that a limit refused: `set_per_process_memory_fraction`, or the
-   setting `per_process_memory_fraction`. No event reports it.
-5. other process / outside PyTorch: what other processes use, and this one outside torch beyond the usual size of a CUDA
-   context, would have been enough together with the room, and is at least a tenth of the device.
+   no single piece was; and they are at least a tenth of the reserved bytes. If both 2 and 3 apply, or only both
+   together would have been enough, the one with more free bytes wins.
+4. limit of the process: the driver had enough, so a limit refused: `set_per_process_memory_fraction`, or the setting
+   `per_process_memory_fraction`. No event reports it.
+5. other process / outside PyTorch: the memory of other processes, and that of this process outside torch beyond the
+   usual CUDA context, would have been enough together with the room, and is at least a tenth of the device.
 6. full: none of these. The memory is in use; the top sites show by what.
 
-Less than a tenth would have served only one more request: what is nearly full fails at the next one.
+Below a tenth, the memory would have served only one more request: what is nearly full fails at the next one.
 """
 
 from __future__ import annotations
@@ -48,89 +49,104 @@ OUTSIDE = "other process / outside PyTorch"
 FULL = "full"
 VERDICTS = (TOO_LARGE, ELSEWHERE, FRAGMENTED, LIMIT, OUTSIDE, FULL)
 
-NOTABLE = 0.1
-"""Something is the cause, and not only present, if it is at least this share of what is reserved (of the device)."""
-USUAL_CONTEXT = 1 << 30
+MIN_CAUSE_SHARE = 0.1
+"""Minimum share of the reserved bytes (or of the device) for something to be the cause."""
+USUAL_CONTEXT_BYTES = 1 << 30
 """Bytes that a healthy process uses on a device outside torch: CUDA context, cuBLAS, NCCL."""
-TOP_SITES = 20
-_MOST_BLOCKS, ALWAYS_FOUND = 2_000_000, 20
-"""Requests are looked into, from the last one on, until there were so many blocks around them, and at least so many."""
+MAX_SITES = 20
+_MAX_BLOCKS, ALWAYS_FOUND = 2_000_000, 20
+"""Maximum blocks around the explained failures, and minimum number of explained failures.
+
+Failures are explained from the last one on, until both numbers are reached.
+"""
 SETUP_STEPS = 2
-"""The optimizer makes its state in the first step; the first gradients may be made again in the second."""
+"""Number of steps in which setup memory is allocated.
+
+The optimizer creates its state in the first step, and the first gradients may be replaced in the second.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class OutOfMemory:
-    """A failed allocation and its cause. Bytes are those of blocks, after rounding and splitting, but `top_sites`."""
+    """One failed allocation and its cause.
+
+    Sizes are bytes of blocks, after rounding and splitting, except in `top_sites` and `pool_sites`.
+    """
 
     request: FailedAllocation
-    """The event: seq, time_ns, device, requested, stream, pool, stack_id, outcome, ..."""
+    """Event of the failure: seq, time_ns, device, requested bytes, stream, pool, stack_id, outcome, ..."""
     step: int | None
-    """The step that it belongs to; None in a trace without steps."""
+    """Step of the request; None in a trace without steps."""
     site: Site
-    """The line that made the request (in backward: the line of forward that caused it, if known)."""
+    """Line that made the request; in backward, the line of forward that caused it, if known."""
     segment_bytes: int
-    """What torch needed from the driver: the size in its error message. If the allocator has no segments, what was
-    requested."""
+    """Bytes that torch requested from the driver, as in its error message.
+
+    If the allocator has no segments, the requested bytes.
+    """
     segment_type: str
-    """"small" or "large": which of its two pools serves such a size."""
+    """Pool of torch that serves this size: small or large."""
     settings: AllocatorSettings
-    """The allocator's settings at the request."""
+    """Settings of the allocator at the request."""
     reserved_bytes: int
-    """All segments; if the allocator reports none (cudaMallocAsync, pluggable ones), the live blocks."""
+    """Bytes of all segments; of live blocks if the allocator reports none (cudaMallocAsync, pluggable ones)."""
     allocated_bytes: int
-    """Live blocks."""
+    """Bytes of live blocks."""
     device_bytes: int | None
-    """The size of the device; None if unknown."""
+    """Total bytes of the device; None if unknown."""
     other_processes_bytes: int | None
-    """Used by other processes, as the driver reported around that time; None if unknown."""
+    """Bytes used by other processes, by the driver's sample near the request; None if unknown."""
     peak_reserved_bytes: int
-    """The highest of the whole run."""
+    """Maximum reserved bytes of the whole run."""
     here: Fragmentation = field(repr=False)
-    """The segments of the request's own pool and stream."""
+    """Segments of the request's own pool and stream."""
     elsewhere: Fragmentation = field(repr=False)
-    """Those of other pools and streams."""
+    """Segments of other pools and streams."""
     top_sites: tuple[SiteBytes, ...] = field(repr=False)
-    """The lines that held the most. Requested bytes."""
+    """Lines with the most live bytes. Requested bytes."""
     steps_of_top_site: int
-    """In how many different steps the blocks of the first line were born; 0 without steps."""
+    """Number of steps in which the blocks of the first line were allocated; 0 without steps."""
     setup_bytes: int | None
-    """Live bytes that were made before the second step had ended: weights, gradients, the optimizer's state. None
-    without three steps."""
+    """Live bytes allocated before the second step ended: weights, gradients, optimizer state.
+
+    None if the trace has fewer than three steps.
+    """
     pool_sites: tuple[SiteBytes, ...] = field(repr=False)
-    """The lines that hold the pool or stream which, of those that the request could not use, has the most free bytes.
-    Requested bytes."""
+    """Lines with blocks in the pool that the request could not use and that has the most free bytes.
+
+    Requested bytes.
+    """
 
     @property
     def seq(self) -> int:
-        """Number of the event."""
+        """Event number of the failure."""
         return self.request.seq
 
     @property
     def device(self) -> str:
-        """Torch's spelling."""
+        """Device in torch's spelling."""
         return self.request.device
 
     @property
     def requested_bytes(self) -> int:
-        """As torch rounded it up (to 512 B, or by roundup_power2_divisions)."""
+        """Requested bytes as rounded by torch: to 512 B, or by roundup_power2_divisions."""
         return self.request.requested_bytes
 
     @property
     def device_free_bytes(self) -> int:
-        """Free on the device at that time, as the driver reported it."""
+        """Free bytes of the device at the failure, as the driver reported them."""
         return self.request.device_free_bytes
 
     @property
     def largest_free_bytes(self) -> int:
-        """The largest free block that could have served it: of its pool, its stream and its kind of segments."""
+        """Bytes of the largest free block in the request's pool, stream and segment type."""
         segments = self.here.segments
         fitting = segments["segment_type"] == self.segment_type
         return int(segments["largest_free_bytes"][fitting].max(initial=0))
 
     @property
     def outside_bytes(self) -> int | None:
-        """Used on the device and not reserved by torch; None if the size of the device is unknown."""
+        """Bytes used on the device outside torch; None if the size of the device is unknown."""
         return (
             None
             if self.device_bytes is None
@@ -139,27 +155,30 @@ class OutOfMemory:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the driver had enough, so that something else refused."""
+        """True if the driver had enough memory, so that a limit of the process refused the request."""
         return self.device_free_bytes >= self.segment_bytes
 
     @property
     def limit_bytes(self) -> tuple[int, int] | None:
-        """The least and the most that the limit can be; None if the driver did not have enough."""
+        """Range (minimum, maximum) of the limit in bytes; None if the driver did not have enough memory."""
         if not self.is_limited:
             return None
-        most = self.reserved_bytes + self.segment_bytes - 1
-        # The limit allows what the run once had, unless it was set later.
-        is_kept = self.reserved_bytes <= self.peak_reserved_bytes <= most
-        return self.peak_reserved_bytes if is_kept else self.reserved_bytes, most
+        maximum = self.reserved_bytes + self.segment_bytes - 1
+        # The limit allows the earlier peak, unless it was set after the peak.
+        allows_peak = self.reserved_bytes <= self.peak_reserved_bytes <= maximum
+        return self.peak_reserved_bytes if allows_peak else self.reserved_bytes, maximum
 
     @property
     def available_bytes(self) -> int:
-        """What the driver could still give; under a limit, what it could give for certain."""
+        """Bytes that the driver could still give; under a limit, the bytes that it certainly could."""
         return self.limit_bytes[0] - self.reserved_bytes if self.limit_bytes is not None else self.device_free_bytes
 
     @property
     def max_possible_bytes(self) -> int | None:
-        """What the device could ever give to torch if nothing else but this process's context used it."""
+        """Bytes that torch could have if nothing but this process's context used the device.
+
+        None if the size of the device is unknown.
+        """
         if self.device_bytes is None or self.outside_bytes is None:
             return None
         return self.device_bytes - (
@@ -168,45 +187,45 @@ class OutOfMemory:
 
     @property
     def unusual_outside_bytes(self) -> int:
-        """What other processes use, and this one outside torch beyond a usual context."""
+        """Bytes of other processes, and of this process outside torch beyond a usual context."""
         others = self.other_processes_bytes or 0
-        return others + max((self.outside_bytes or 0) - others - USUAL_CONTEXT, 0)
+        return others + max((self.outside_bytes or 0) - others - USUAL_CONTEXT_BYTES, 0)
 
     @property
     def verdict(self) -> str:
-        """Why the request failed, such as "fragmented" or "full": one of those that docs/out-of-memory.md explains."""
+        """Cause of the failure, such as "fragmented" or "full": docs/out-of-memory.md explains each."""
         if self.max_possible_bytes is not None and self.segment_bytes > self.max_possible_bytes:
             return TOO_LARGE
-        cached = self._cached_verdict()
-        if cached is not None:
-            return cached
+        cached_verdict = self._cached_verdict()
+        if cached_verdict is not None:
+            return cached_verdict
         if self.is_limited:
             return LIMIT
         outside = self.unusual_outside_bytes
         if (
             self.device_bytes is not None
-            and outside >= NOTABLE * self.device_bytes
+            and outside >= MIN_CAUSE_SHARE * self.device_bytes
             and self.available_bytes + outside >= self.segment_bytes
         ):
             return OUTSIDE
         return FULL
 
     def _cached_verdict(self) -> str | None:
-        """Rules 2 and 3."""
+        """Apply rules 2 and 3."""
         here, elsewhere = self.here.free_bytes, self.elsewhere.free_bytes
-        elsewhere_would_do = (
+        elsewhere_is_enough = (
             self.elsewhere.largest_free_bytes >= self.requested_bytes
             or self.available_bytes + elsewhere >= self.segment_bytes
         )
-        here_would_do = self.available_bytes + here >= self.segment_bytes
-        together = self.available_bytes + here + elsewhere >= self.segment_bytes
-        if here_would_do == elsewhere_would_do:
-            if not (here_would_do or together):
+        here_is_enough = self.available_bytes + here >= self.segment_bytes
+        both_are_enough = self.available_bytes + here + elsewhere >= self.segment_bytes
+        if here_is_enough == elsewhere_is_enough:
+            if not (here_is_enough or both_are_enough):
                 return None
             is_elsewhere = elsewhere > here
         else:
-            is_elsewhere = elsewhere_would_do
-        if (elsewhere if is_elsewhere else here) < max(NOTABLE * self.reserved_bytes, 1):
+            is_elsewhere = elsewhere_is_enough
+        if (elsewhere if is_elsewhere else here) < max(MIN_CAUSE_SHARE * self.reserved_bytes, 1):
             return None
         return ELSEWHERE if is_elsewhere else FRAGMENTED
 
@@ -214,36 +233,36 @@ class OutOfMemory:
 def find_ooms(
     trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
 ) -> list[OutOfMemory]:
-    """See `Trace.ooms`. within: only requests in these events."""
+    """Implement `Trace.ooms`; `within` selects a range of events."""
     device = trace.named_device(device)
     requests = find_failed_allocations(trace, device=device, within=within, last=last)
     if not requests:
         return []
     history = SettingsHistory(trace)
-    found: list[OutOfMemory] = []
-    looked_at = 0
+    ooms: list[OutOfMemory] = []
+    block_count = 0
     for request in reversed(requests):
-        one, blocks = _out_of_memory(trace, request, history)
-        found.append(one)
-        looked_at += blocks
-        if looked_at > _MOST_BLOCKS and len(found) >= ALWAYS_FOUND:
+        oom, blocks = _explain_failure(trace, request, history)
+        ooms.append(oom)
+        block_count += blocks
+        if block_count > _MAX_BLOCKS and len(ooms) >= ALWAYS_FOUND:
             break
-    return found[::-1]
+    return ooms[::-1]
 
 
 def visit_last_oom(walk: Walk, trace: RecordedTrace, device: str) -> Visit[OutOfMemory] | None:
-    """Plan to look into the last failed allocation of a device; None if there is none."""
+    """Plan a visit that explains the last failed allocation of a device; None if there is none."""
     requests = find_failed_allocations(trace, device=device, last=1)
     if not requests:
         return None
     [request], history = requests, SettingsHistory(trace)
-    return walk.visit(request.seq, lambda: _out_of_memory(trace, request, history)[0])
+    return walk.visit(request.seq, lambda: _explain_failure(trace, request, history)[0])
 
 
-def _out_of_memory(
+def _explain_failure(
     trace: RecordedTrace, request: FailedAllocation, history: SettingsHistory
 ) -> tuple[OutOfMemory, int]:
-    """And how many blocks there were."""
+    """Return the explained failure and the number of blocks at that event."""
     device = request.device
     settings = history.before(device, request.seq)
     segments, blocks = trace.replay.segments(request.seq, device), blocks_with_steps(trace, request.seq, device)
@@ -252,60 +271,62 @@ def _out_of_memory(
         [pool == request.pool for pool in segments["segment_pool_id"].tolist()], np.bool_
     )
     parts = []
-    for wanted in (is_here, ~is_here):
-        chosen = segments.take(wanted)
-        is_inside = np.isin(blocks["segment"], chosen["address"]) & (blocks["segment"] != 0)
-        parts.append(fragmentation_of(trace, request.seq - 1, device, chosen, blocks.take(is_inside), settings))
-    makes_segments = history.has(device) or len(segments) > 0
-    total, by_others = _device_memory(trace, request)
+    for is_in_part in (is_here, ~is_here):
+        part_segments = segments.take(is_in_part)
+        is_part_block = np.isin(blocks["segment"], part_segments["address"]) & (blocks["segment"] != 0)
+        parts.append(
+            fragmentation_of(trace, request.seq - 1, device, part_segments, blocks.take(is_part_block), settings)
+        )
+    has_segments = history.has(device) or len(segments) > 0
+    device_bytes, other_processes_bytes = _read_device_memory(trace, request)
     allocated = int(blocks["block_bytes"][blocks["state"] == ALLOCATED].sum())
-    sites = top_sites(trace.stacks, sites_of_blocks(trace.stacks, live), TOP_SITES)
+    sites = top_sites(trace.stacks, sites_of_blocks(trace.stacks, live), MAX_SITES)
     peak = trace.replay.peak("reserved", device)
-    found = OutOfMemory(
+    oom = OutOfMemory(
         request=request,
         step=trace.positions.step_at(request.seq),
         site=Site.of_stack(trace.stacks, request.stack_id),
-        segment_bytes=settings.segment_size(request.requested_bytes) if makes_segments else request.requested_bytes,
+        segment_bytes=settings.segment_size(request.requested_bytes) if has_segments else request.requested_bytes,
         segment_type="small" if request.requested_bytes <= SMALL_REQUEST else "large",
         settings=settings,
         reserved_bytes=int(segments["total_bytes"].sum()) if len(segments) else allocated,
         allocated_bytes=allocated,
-        device_bytes=total,
-        other_processes_bytes=by_others,
+        device_bytes=device_bytes,
+        other_processes_bytes=other_processes_bytes,
         peak_reserved_bytes=peak.bytes if peak is not None else 0,
         here=parts[0],
         elsewhere=parts[1],
         top_sites=sites,
-        steps_of_top_site=_steps_of(trace, live, sites),
-        setup_bytes=_set_up(trace, request, blocks),
-        pool_sites=_pool_sites(trace, parts[1], live),
+        steps_of_top_site=_count_steps(trace, live, sites),
+        setup_bytes=_sum_setup_bytes(trace, request, blocks),
+        pool_sites=_find_pool_sites(trace, parts[1], live),
     )
-    return found, len(blocks)
+    return oom, len(blocks)
 
 
-def _set_up(trace: RecordedTrace, request: FailedAllocation, blocks: Table) -> int | None:
-    ends = trace.positions.step_ends
-    ends = ends[ends < request.seq]
-    if len(ends) < SETUP_STEPS + 1:
+def _sum_setup_bytes(trace: RecordedTrace, request: FailedAllocation, blocks: Table) -> int | None:
+    step_ends = trace.positions.step_ends
+    step_ends = step_ends[step_ends < request.seq]
+    if len(step_ends) < SETUP_STEPS + 1:
         return None
-    # What has no birth was there before the recording.
-    is_old = blocks["older"] | (blocks["alloc_seq"] <= ends[SETUP_STEPS - 1])
+    # A block without an allocation event is older than the recording.
+    is_old = blocks["older"] | (blocks["alloc_seq"] <= step_ends[SETUP_STEPS - 1])
     return int(blocks["block_bytes"][is_old & (blocks["state"] == ALLOCATED)].sum())
 
 
-def _pool_sites(trace: RecordedTrace, elsewhere: Fragmentation, live: Table) -> tuple[SiteBytes, ...]:
+def _find_pool_sites(trace: RecordedTrace, elsewhere: Fragmentation, live: Table) -> tuple[SiteBytes, ...]:
     pools, segments = elsewhere.pools, elsewhere.segments
     if not len(pools):
         return ()
     fullest = int(np.argmax(pools["free_bytes"]))
     pool, stream = pools["segment_pool_id"][fullest], pools["stream"][fullest]
-    of_pool = np.array([one == pool for one in segments["segment_pool_id"].tolist()], np.bool_)
-    inside = segments["address"][of_pool & (segments["stream"] == stream)]
-    sites = sites_of_blocks(trace.stacks, live.take(np.isin(live["segment"], inside)))
-    return top_sites(trace.stacks, sites, TOP_SITES)
+    is_in_pool = np.array([segment_pool == pool for segment_pool in segments["segment_pool_id"].tolist()], np.bool_)
+    addresses = segments["address"][is_in_pool & (segments["stream"] == stream)]
+    sites = sites_of_blocks(trace.stacks, live.take(np.isin(live["segment"], addresses)))
+    return top_sites(trace.stacks, sites, MAX_SITES)
 
 
-def _steps_of(trace: RecordedTrace, live: Table, sites: tuple[SiteBytes, ...]) -> int:
+def _count_steps(trace: RecordedTrace, live: Table, sites: tuple[SiteBytes, ...]) -> int:
     if not sites:
         return 0
     lines = trace.stacks.group("line")
@@ -314,14 +335,16 @@ def _steps_of(trace: RecordedTrace, live: Table, sites: tuple[SiteBytes, ...]) -
     return len(np.unique(np.ma.compressed(steps)))
 
 
-def _device_memory(trace: RecordedTrace, request: FailedAllocation) -> tuple[int | None, int | None]:
-    """Bytes of the device, and of other processes on it: by the last sample before the request that reports them, or,
-    as a program may fail before the first, the next one."""
+def _read_device_memory(trace: RecordedTrace, request: FailedAllocation) -> tuple[int | None, int | None]:
+    """Return the bytes of the device, and those of other processes on it.
+
+    The latter are from the last sample before the request or, if the program fails before the first, from that one.
+    """
     samples = trace.driver_samples(request.device)
     totals = np.ma.compressed(samples["total_bytes"])
     total = trace.device_bytes.get(request.device, int(totals.max()) if len(totals) else None)
     others = samples["other_processes_bytes"]
     rows = np.flatnonzero(~np.ma.getmaskarray(others))
     before = rows[samples["seq"][rows] < request.seq]
-    nearest = before[-1:] if len(before) else rows[:1]
-    return total, int(others[nearest[0]]) if len(nearest) else None
+    nearest_row = before[-1:] if len(before) else rows[:1]
+    return total, int(others[nearest_row[0]]) if len(nearest_row) else None

@@ -1,13 +1,13 @@
-"""Which live blocks keep free memory from being returned to the driver.
+"""Live blocks that keep free memory from being returned to the driver.
 
-torch returns memory in *ranges*: a segment as a whole, an expandable segment by its mapping units (2 MiB in the small
-pool, 20 MiB in the large one unless set otherwise). A range is returned only when nothing in it is live, so one live
-block strands all the free bytes of its range: it *pins* it. In an expandable segment the free units between two blocks
-can be returned, and only the rest of the units that a block begins or ends in is stranded.
+torch returns memory in *ranges*. A range is a whole segment or, in an expandable segment, one mapping unit: 2 MiB in
+the small pool, 20 MiB in the large one unless set otherwise. A range is returned only when nothing in it is live. So
+one live block strands all the free bytes of its range: it *pins* the range. In an expandable segment, free units
+between two blocks can be returned; only the rest of the units in which a block begins or ends is stranded.
 
-If several live blocks hold one range, each of them alone would suffice. The free bytes are divided equally among them,
-so that the sum over all blocks is what is stranded; `alone_bytes` is what would be returned if only this block (only
-the blocks of this line) were freed.
+The free bytes of a range with several live blocks are divided equally among these blocks, so that the sum over all
+blocks equals the stranded bytes. `alone_bytes` is what would be returned if only this block (only the blocks of this
+line) were freed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...reading.sites import StackIndex, describe_stacks
 from ...reading.table import INACTIVE, Table, maxima, sums
 
 MOSTLY_FREE = 0.5
-"""A live block is a pinner if more than this share of its range is free."""
+"""Minimum free share of a range whose live blocks count as pinners."""
 PINNER_COLUMNS = (
     *("site", "filename", "line", "function", "source", "user", "stack_id", "backward", "address", "block_bytes"),
     *("requested_bytes", "state", "age_ns", "alloc_seq", "step", "stranded_bytes", "alone_bytes", "segment"),
@@ -38,40 +38,43 @@ LINE_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Pinning:
-    """How many free bytes could be returned, and what holds the rest. Bytes are allocated bytes."""
+    """Bytes that could be returned to the driver, and the blocks that pin the rest. Sizes are allocated bytes."""
 
     releasable: int
-    """Free ranges: `empty_cache()` gives them back (those of a private pool once the pool is released)."""
+    """Bytes of free ranges: `empty_cache()` returns them, those of a private pool once the pool is released."""
     stranded: int
     """Free bytes in ranges that contain live blocks."""
     stranded_by_segment: npt.NDArray[np.int64]
-    """The same for each row of the segments."""
+    """Stranded bytes for each row of the segments."""
     holds: Table
-    """A row for each live block in each mostly free range that it lies in: row (of the blocks), range, stranded (its
-    equal part), free, range_size, blocks (that hold the range)."""
+    """One row per live block and mostly free range that contains a part of it.
+
+    Columns: row (of the blocks), range, stranded (its equal share), free, range_size, blocks (live blocks in the
+    range).
+    """
 
 
 def pinning(segments: Table, blocks: Table, settings: AllocatorSettings) -> Pinning:
-    """Return what pins the segments of one device (at least one, by address): `Replay.segments`, `Replay.blocks`."""
-    parts = _parts(segments, blocks, settings)
+    """Return what pins the segments of one device (`Replay.segments`: at least one, sorted by address)."""
+    parts = _split_blocks(segments, blocks, settings)
     is_stranded = parts.is_free & (parts.bytes < parts.range_size)
-    bytes_stranded = parts.bytes[is_stranded]
-    by_segment = sums(parts.segment_row[is_stranded], bytes_stranded, len(segments))
+    stranded_bytes = parts.bytes[is_stranded]
+    by_segment = sums(parts.segment_row[is_stranded], stranded_bytes, len(segments))
     free = int(blocks["block_bytes"][blocks["state"] == INACTIVE].sum())
-    total = int(bytes_stranded.sum())
+    total = int(stranded_bytes.sum())
 
     ranges, first, number = np.unique(parts.range[is_stranded], return_index=True, return_inverse=True)
-    range_free = sums(number, bytes_stranded, len(ranges))
+    range_free = sums(number, stranded_bytes, len(ranges))
     range_size = parts.range_size[is_stranded][first]
     mostly_free = np.flatnonzero(range_free > MOSTLY_FREE * range_size)
     live = np.flatnonzero(~parts.is_free)
-    at = np.searchsorted(ranges[mostly_free], parts.range[live])
-    at = np.minimum(at, max(len(mostly_free) - 1, 0))
-    held = ranges[mostly_free][at] == parts.range[live] if len(mostly_free) else np.zeros(len(live), dtype=bool)
-    live, of_range = live[held], mostly_free[at[held]] if len(mostly_free) else at[held]
+    index = np.searchsorted(ranges[mostly_free], parts.range[live])
+    index = np.minimum(index, max(len(mostly_free) - 1, 0))
+    pins = ranges[mostly_free][index] == parts.range[live] if len(mostly_free) else np.zeros(len(live), dtype=bool)
+    live, of_range = live[pins], mostly_free[index[pins]] if len(mostly_free) else index[pins]
     count = np.bincount(of_range, minlength=len(ranges))[of_range].astype(np.int64)
-    # The remainder goes to the first ones, so that the sum is what is stranded.
-    part, rest = np.divmod(range_free[of_range], np.maximum(count, 1))
+    # The remainder goes to the first blocks, so that the sum over blocks equals the stranded bytes.
+    quotient, remainder = np.divmod(range_free[of_range], np.maximum(count, 1))
     holds = Table(
         {
             "row": parts.row[live],
@@ -79,24 +82,24 @@ def pinning(segments: Table, blocks: Table, settings: AllocatorSettings) -> Pinn
             "free": range_free[of_range],
             "range_size": range_size[of_range],
             "blocks": count,
-            "stranded": part + (_earlier(of_range) < rest),
+            "stranded": quotient + (_count_earlier_in_group(of_range) < remainder),
         }
     )
     return Pinning(free - total, total, by_segment, holds)
 
 
-def _earlier(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many of the same group stand before each."""
+def _count_earlier_in_group(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return for each element the number of earlier elements of its group."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
-    made = np.empty(len(groups), dtype=np.int64)
-    made[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered, side="left")
-    return made
+    counts = np.empty(len(groups), dtype=np.int64)
+    counts[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered, side="left")
+    return counts
 
 
 @dataclass(frozen=True, eq=False)
-class _Parts:
-    """A row for each block in each range that it begins or ends in."""
+class _BlockParts:
+    """One row per block and range in which the block begins or ends."""
 
     row: npt.NDArray[np.int64]
     segment_row: npt.NDArray[np.int64]
@@ -106,13 +109,15 @@ class _Parts:
     is_free: npt.NDArray[np.bool_]
 
 
-def _parts(segments: Table, blocks: Table, settings: AllocatorSettings) -> _Parts:
-    """Each block in the range that it begins in and, if different, the one that it ends in. (It covers the ranges in
-    between, which are either wholly free or wholly used.)"""
+def _split_blocks(segments: Table, blocks: Table, settings: AllocatorSettings) -> _BlockParts:
+    """Return each block in the range in which it begins and, if different, in the range in which it ends.
+
+    The ranges in between are wholly covered: they are either wholly free or wholly used.
+    """
     total = segments["total_bytes"]
     mapped = np.where(segments["is_large"], settings.mapping_unit(is_large=True), settings.mapping_unit(is_large=False))
     unit = np.where(segments["is_expandable"], np.minimum(mapped, total), total)
-    origin = segments["address"].view(np.uint64)  # by address: the highest bit of a damaged trace's may be set
+    origin = segments["address"].view(np.uint64)  # unsigned: an address in a corrupt trace may have its highest bit set
     segment = np.searchsorted(origin, blocks["segment"].view(np.uint64))
     begin = (blocks["address"].view(np.uint64) - origin[segment]).astype(np.int64)
     size = blocks["block_bytes"]
@@ -121,28 +126,35 @@ def _parts(segments: Table, blocks: Table, settings: AllocatorSettings) -> _Part
     in_first = np.where(first == last, size, (first + 1) * length - begin)
     in_last = np.where(last > first, begin + size - last * length, 0)
     is_free = blocks["state"] == INACTIVE
-    in_one, in_other = np.flatnonzero(in_first > 0), np.flatnonzero(in_last > 0)
-    rows = np.concatenate([in_one, in_other])
+    begin_rows, end_rows = np.flatnonzero(in_first > 0), np.flatnonzero(in_last > 0)
+    rows = np.concatenate([begin_rows, end_rows])
     of_segment = segment[rows]
-    offset = np.concatenate([(first * length)[in_one], (last * length)[in_other]])
-    return _Parts(
+    offset = np.concatenate([(first * length)[begin_rows], (last * length)[end_rows]])
+    return _BlockParts(
         row=rows,
         segment_row=of_segment,
         range=origin[of_segment] + offset.astype(np.uint64),
         range_size=np.minimum(length[rows], total[of_segment] - offset),
-        bytes=np.concatenate([in_first[in_one], in_last[in_other]]),
+        bytes=np.concatenate([in_first[begin_rows], in_last[end_rows]]),
         is_free=is_free[rows],
     )
 
 
-def pinners(trace: RecordedTrace, found: Pinning, segments: Table, blocks: Table) -> Table:
-    """Return one row per live block in mostly free ranges, most stranded bytes first.
+def pinners(trace: RecordedTrace, pinned: Pinning, segments: Table, blocks: Table) -> Table:
+    """Return one row per live block in mostly free ranges, the most stranded bytes first.
 
-    blocks: as `Replay.blocks` has them, with the step of birth. Columns: PINNER_COLUMNS; age_ns in ns; stranded_bytes
-    and alone_bytes as the module says; range_bytes, range_free_bytes, range_blocks: size, free bytes and live blocks of
-    its range (of two ranges: the sums, and the fewer).
+    Args:
+        trace: The trace.
+        pinned: The pinning of the segments.
+        segments: `Replay.segments`.
+        blocks: `Replay.blocks` with the step in which each block was allocated.
+
+    Returns:
+        Columns: PINNER_COLUMNS. age_ns in nanoseconds; stranded_bytes and alone_bytes as in the module's docstring.
+        range_bytes, range_free_bytes and range_blocks are size, free bytes and live blocks of the block's range; for
+        two ranges, the sums and the minimum of the blocks.
     """
-    holds = found.holds
+    holds = pinned.holds
     rows, of_row = np.unique(holds["row"], return_inverse=True)
     count = len(rows)
     range_blocks = np.full(count, np.iinfo(np.int64).max)
@@ -166,22 +178,26 @@ def pinners(trace: RecordedTrace, found: Pinning, segments: Table, blocks: Table
     return table.take(order).select(*PINNER_COLUMNS)
 
 
-def pinners_by_line(stacks: StackIndex, found: Pinning, blocks: Table) -> Table:
-    """Return the same, one row a line of user code: stranded_bytes (sum), alone_bytes (free bytes of the ranges that
-    only blocks of this line hold), blocks, their allocated_bytes, the largest, ranges that they hold, age and step of
-    the oldest, stack_id (the one that strands the most). Columns: LINE_COLUMNS."""
-    lines = pinning_lines(stacks, found, blocks)
+def pinners_by_line(stacks: StackIndex, pinned: Pinning, blocks: Table) -> Table:
+    """Return the pinners by line of user code.
+
+    Returns:
+        Columns: LINE_COLUMNS. stranded_bytes is a sum; alone_bytes are the free bytes of ranges that only blocks of
+        this line pin. blocks, allocated_bytes and largest_bytes describe its blocks, ranges is the number of ranges
+        that they pin. oldest_age_ns and step are of the oldest block, stack_id is the stack that strands the most.
+    """
+    lines = pinning_lines(stacks, pinned, blocks)
     return lines.assign(**describe_stacks(stacks, lines["stack_id"]).columns).select(*LINE_COLUMNS)
 
 
-def pinning_lines(stacks: StackIndex, found: Pinning, blocks: Table) -> Table:
-    """Return the same without what names the lines."""
-    holds = found.holds
+def pinning_lines(stacks: StackIndex, pinned: Pinning, blocks: Table) -> Table:
+    """Return `pinners_by_line` without the columns that describe the line."""
+    holds = pinned.holds
     row, stranded = holds["row"], holds["stranded"]
     stack_ids, stack = np.unique(blocks["stack_id"][row], return_inverse=True)
     numbers: dict[tuple[Any, ...], int] = {}
     line_of_stack = np.array(
-        [numbers.setdefault(stacks.key(int(one), "line"), len(numbers)) for one in stack_ids], dtype=np.int64
+        [numbers.setdefault(stacks.key(int(stack_id), "line"), len(numbers)) for stack_id in stack_ids], dtype=np.int64
     )
     line, count = line_of_stack[stack], len(numbers)
     sizes = blocks["block_bytes"][row]
@@ -192,16 +208,16 @@ def pinning_lines(stacks: StackIndex, found: Pinning, blocks: Table) -> Table:
     holds_range[first_of_line] = True
     lines_of_range = np.bincount(pairs // max(count, 1), minlength=1)
     is_alone = holds_range & (lines_of_range[range_number] == 1)
-    # A block that reaches over two ranges is one block.
+    # A block in two ranges is counted once.
     is_first = np.zeros(len(row), dtype=bool)
     is_first[np.unique(row, return_index=True)[1]] = True
 
     age = np.ma.array(blocks["age_ns"][row], mask=blocks["older"][row])
-    # What is older than the recording is the oldest.
+    # Blocks older than the recording have no age: they sort as the oldest.
     by_age = np.argsort(-age.filled(np.iinfo(np.int64).max), kind="stable")
-    oldest = _first_of_each(line, by_age, count)
+    oldest = _find_first_of_each(line, by_age, count)
     by_stack = sums(stack, stranded, len(stack_ids))
-    most = _first_of_each(line, by_age[np.argsort(-by_stack[stack][by_age], kind="stable")], count)
+    top_stack = _find_first_of_each(line, by_age[np.argsort(-by_stack[stack][by_age], kind="stable")], count)
     lines = Table(
         {
             "stranded_bytes": sums(line, stranded, count),
@@ -212,18 +228,20 @@ def pinning_lines(stacks: StackIndex, found: Pinning, blocks: Table) -> Table:
             "ranges": np.bincount(line[holds_range], minlength=count),
             "oldest_age_ns": age[oldest],
             "step": blocks["step"][row[oldest]],
-            "stack_id": stack_ids[stack[most]],
+            "stack_id": stack_ids[stack[top_stack]],
         }
     )
-    # Of equal ones the older first.
+    # Among lines with equal bytes, the one with the older block comes first.
     order = np.argsort(np.argsort(by_age)[oldest])
     lines = lines.take(order)
     return lines.take(np.lexsort([np.arange(count), -lines["alone_bytes"], -lines["stranded_bytes"]]))
 
 
-def _first_of_each(groups: npt.NDArray[np.int64], order: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """The first of each of so many groups, in an order."""
-    known, first = np.unique(groups[order], return_index=True)
-    made = np.zeros(count, dtype=np.int64)
-    made[known] = order[first]
-    return made
+def _find_first_of_each(
+    groups: npt.NDArray[np.int64], order: npt.NDArray[np.int64], count: int
+) -> npt.NDArray[np.int64]:
+    """Return for each of `count` groups its first element in `order`."""
+    present, first = np.unique(groups[order], return_index=True)
+    result = np.zeros(count, dtype=np.int64)
+    result[present] = order[first]
+    return result

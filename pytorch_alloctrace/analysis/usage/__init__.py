@@ -1,1 +1,1 @@
-"""What memory consists of: by site, phase and age, at a position, over a range, and between two runs."""
+"""Composition of the memory by site, phase and age: at a position, over a range, and between two runs."""

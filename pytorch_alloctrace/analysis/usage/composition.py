@@ -1,15 +1,17 @@
-"""What the live memory consists of at a position: by site, by role, by age and by phase of the step.
+"""Composition of the live memory at a position: by site, role, age and phase of the step.
 
 A phase is the part of a training step in which a block was allocated, as far as autograd and its stack show:
 
-- backward: by a node of autograd, or under the call that runs its engine. What checkpointing recomputes there counts as
-  backward.
+- backward: by a node of autograd, or under the call that runs its engine. Memory that checkpointing recomputes there is
+  included.
 - optimizer: under a frame of torch.optim, which every subclass of `torch.optim.Optimizer` has on its stack. The closure
-  that an optimizer calls does not belong to the optimizer.
-- forward: under the call of an nn.Module or a function of torch.nn.functional, or from a stack that blocks of backward
-  were traced to.
-- other: parameters, inputs, metrics and everything else. This is a guess: an operator that is called outside any module
-  counts as other unless live blocks show its backward, and a module called outside training counts as forward.
+  that an optimizer calls does not count.
+- forward: under the call of an nn.Module or a function of torch.nn.functional, or from a stack that caused blocks of
+  backward.
+- other: parameters, inputs, metrics and everything else.
+
+The phase is a guess. An operator outside any module counts as other unless live blocks show its backward, and a module
+called outside training counts as forward.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from ...reading.table import Table, maxima, sums, texts
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = PHASES = ("forward", "backward", "optimizer", "other")
 _OPTIM = re.compile(r"[/\\]torch[/\\]optim[/\\](\w+)\.py$")
-_WRAPPERS = "optimizer"
-"""The file of torch.optim that calls the step of every optimizer, including the user's own."""
+_WRAPPER_FILE = "optimizer"
+"""File of torch.optim that wraps the step of every optimizer, including the user's own."""
 _ENGINE = re.compile(r"[/\\]torch[/\\]autograd[/\\](graph|__init__)\.py$")
 _ENGINE_CALLS = ("_engine_run_backward", "backward", "grad")
 """Functions of these files that run the engine or allocate its first gradients."""
@@ -41,26 +43,26 @@ _MODULE_CALLS = ("_call_impl", "_wrapped_call_impl")
 
 
 class StackPhases:
-    """The phase of each stack of a trace, by its frames alone."""
+    """Phase of each stack of a trace, from its frames alone."""
 
     def __init__(self, trace: RecordedTrace) -> None:
         self._stacks = trace.stacks
-        # The phase of a stack, and whether a user frame that it calls next is an optimizer's closure.
-        self._known: dict[int, tuple[str, bool]] = {0: (OTHER, False)}
+        # Phase of a stack, and whether a user frame called from it is an optimizer's closure.
+        self._states: dict[int, tuple[str, bool]] = {0: (OTHER, False)}
 
     def of_stack(self, stack: int) -> str:
-        """One of PHASES."""
+        """Return one of PHASES."""
         pending = []
-        while stack not in self._known:
+        while stack not in self._states:
             pending.append(stack)
             stack = int(self._stacks.parent[stack])
         for node in reversed(pending):
-            self._known[node] = self._within(node, *self._known[stack])
+            self._states[node] = self._state_of_callee(node, *self._states[stack])
             stack = node
-        return self._known[stack][0]
+        return self._states[stack][0]
 
-    def _within(self, stack: int, phase: str, calls_closure: bool) -> tuple[str, bool]:
-        """The phase of a frame that is called from one in `phase`."""
+    def _state_of_callee(self, stack: int, phase: str, calls_closure: bool) -> tuple[str, bool]:
+        """Return the state of a frame whose caller has this phase: phase and `calls_closure`."""
         if self._stacks.is_user[stack]:
             return (OTHER if calls_closure else phase), False
         frame = self._stacks.frame(stack)
@@ -68,17 +70,22 @@ class StackPhases:
             return BACKWARD, False
         optim = _OPTIM.search(frame.filename)
         if optim:
-            return OPTIMIZER, optim[1] != _WRAPPERS
+            return OPTIMIZER, optim[1] != _WRAPPER_FILE
         module = _MODULES.search(frame.filename)
         if phase == OTHER and module and (module[1] == "functional" or frame.name in _MODULE_CALLS):
             return FORWARD, False
         return phase, calls_closure
 
 
-def phases_of_blocks(trace: RecordedTrace, blocks: Table, known: StackPhases | None = None) -> npt.NDArray[np.int64]:
-    """Return the phase in which each live block was allocated, as a number of PHASES. blocks: as `Replay.live` has
-    them. known: the phases of the stacks, where several tables of blocks are asked for."""
-    phases = known or StackPhases(trace)
+def phases_of_blocks(trace: RecordedTrace, blocks: Table, phases: StackPhases | None = None) -> npt.NDArray[np.int64]:
+    """Return the phase in which each live block was allocated, as an index into PHASES.
+
+    Args:
+        trace: The trace.
+        blocks: `Replay.live`.
+        phases: Phases of the stacks, to be shared between several calls.
+    """
+    phases = phases or StackPhases(trace)
     stacks, of_row = np.unique(blocks["stack_id"], return_inverse=True)
     numbers = np.array([PHASES.index(phases.of_stack(stack)) for stack in stacks.tolist()], np.int64)
     caused_backward = np.isin(stacks, blocks["stack_id"][blocks["backward"]])
@@ -89,18 +96,18 @@ def phases_of_blocks(trace: RecordedTrace, blocks: Table, known: StackPhases | N
 COMPOSITION_BY = (*BY, "role", "age", "phase")
 _SITE = ("site", "filename", "line", "function", "source", "user")
 _LIVE = ("live_bytes", "share", "live_blocks", "largest_bytes", "live_backward_bytes")
-_LEAST_SECONDS = 1e-3
-"""End of the youngest class of age in seconds; each further one is ten times as long."""
+_YOUNGEST_CLASS_S = 1e-3
+"""Upper end of the youngest age class in seconds; each further class ends ten times later."""
 
 
 def composition_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line") -> Table:
-    """Return what is live at a position: see `Trace.usage`."""
+    """Return the composition of what is live at a position: see `Trace.usage`."""
     until = trace.first_event_after(at, device)
     return composition_of(trace, live_blocks(trace, until, device), by, until)
 
 
 def live_blocks(trace: RecordedTrace, until: int, device: str | None) -> Table:
-    """Return `Replay.live` before an event, of one device or of all, one after another."""
+    """Return `Replay.live` before an event, of one device or of all devices concatenated."""
     device = trace.named_device(device)
     tables = [trace.replay.live(until, name) for name in ([device] if device else trace.replay.devices)]
     if len(tables) == 1:
@@ -114,25 +121,25 @@ def live_blocks(trace: RecordedTrace, until: int, device: str | None) -> Table:
 
 
 def composition_of(trace: RecordedTrace, blocks: Table, by: str, until: int) -> Table:
-    """Return the same from live blocks (`live_blocks`). until: the first event after the position."""
+    """Return the composition of live blocks (`live_blocks`); `until` is the first event after the position."""
     if by not in COMPOSITION_BY and not groups_stacks(by):
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(COMPOSITION_BY)}")
     if by == "role":
-        return _by_role(blocks)
+        return _compose_by_role(blocks)
     if by == "age":
-        return _by_age(trace, blocks, until)
+        return _compose_by_age(trace, blocks, until)
     if by == "phase":
         phases = phases_of_blocks(trace, blocks)
-        return _summed(blocks, "phase", phases, PHASES)
+        return _sum_by_name(blocks, "phase", phases, PHASES)
     sites = sites_of_blocks(trace.stacks, blocks, by)
     names = describe_stacks(trace.stacks, sites["stack_id"], by)
     share = _shares(sites["live_bytes"])
     return Table({**names.columns, **sites.columns, "share": share}).select(*_SITE, *_LIVE, "stack_id")
 
 
-def _by_role(blocks: Table) -> Table:
+def _compose_by_role(blocks: Table) -> Table:
     numbers = np.array([ROLES_SHOWN.index(role) for role in ROLES])[blocks["role"]]
-    table = _summed(blocks, "role", numbers, ROLES_SHOWN)
+    table = _sum_by_name(blocks, "role", numbers, ROLES_SHOWN)
     exact = sums(numbers, np.where(blocks["role_is_exact"], blocks["requested_bytes"], 0), len(ROLES_SHOWN))
     exact_bytes = np.array([exact[ROLES_SHOWN.index(role)] for role in table["role"]], np.int64)
     return table.assign(exact_bytes=exact_bytes).select("role", "live_bytes", "exact_bytes", *_LIVE[1:])
@@ -142,51 +149,55 @@ def _shares(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     return sizes.astype(np.float64) / max(int(sizes.sum()), 1)
 
 
-def _summed(blocks: Table, name: str, numbers: npt.NDArray[np.int64], names: Sequence[str]) -> Table:
-    """Return one row for each of some names, in this order, without those that no block has. numbers: which of the
-    names each block has."""
+def _sum_by_name(blocks: Table, name: str, numbers: npt.NDArray[np.int64], names: Sequence[str]) -> Table:
+    """Return one row for each name that some block has, in the order of `names`.
+
+    `numbers` has the index of each block's name.
+    """
     sizes, count = blocks["requested_bytes"], len(names)
-    number = np.bincount(numbers, minlength=count)
+    block_counts = np.bincount(numbers, minlength=count)
     columns = {
         name: texts(names),
         "live_bytes": sums(numbers, sizes, count),
-        "live_blocks": number,
+        "live_blocks": block_counts,
         "largest_bytes": maxima(numbers, sizes, count),
         "live_backward_bytes": sums(numbers, np.where(blocks["backward"], sizes, 0), count),
     }
     columns["share"] = _shares(columns["live_bytes"])
-    return Table(columns).take(number > 0).select(name, *_LIVE)
+    return Table(columns).take(block_counts > 0).select(name, *_LIVE)
 
 
-def _by_age(trace: RecordedTrace, blocks: Table, until: int) -> Table:
-    """Classes of steps, each twice as long as the one before; without steps of seconds, each ten times as long. Blocks
-    that were there before the recording have no age."""
+def _compose_by_age(trace: RecordedTrace, blocks: Table, until: int) -> Table:
+    """Return one row per age class, in steps, each class twice as long as the one before.
+
+    Without steps the classes are in seconds, each ten times as long. Blocks older than the recording have no age.
+    """
     ends = trace.positions.step_ends
     if len(ends):
-        # By order, not by number: a program may count its steps from 0 in each epoch. The event that ends a step
-        # belongs to it.
-        born = np.searchsorted(ends, blocks["alloc_seq"], side="left")
-        now = int(np.searchsorted(ends, until - 1, side="left"))
-        ages, unit = (now - born).astype(np.float64), "step"
+        # Steps are compared by order, not by number: a program may restart at 0 in each epoch. The event that ends a
+        # step belongs to it.
+        allocation_steps = np.searchsorted(ends, blocks["alloc_seq"], side="left")
+        current_step = int(np.searchsorted(ends, until - 1, side="left"))
+        ages, unit = (current_step - allocation_steps).astype(np.float64), "step"
         limits = [0.0, 1.0]
         ratio = 2.0
     else:
         now_ns = trace.time_ns("end" if until >= trace.end_seq else until - 1)
         ages, unit = (now_ns - blocks["alloc_ns"]) / 1e9, "second"
-        limits, ratio = [0.0, _LEAST_SECONDS], 10.0
+        limits, ratio = [0.0, _YOUNGEST_CLASS_S], 10.0
     ages[blocks["older"]] = 0.0
     while limits[-1] <= ages.max(initial=0.0):
         limits.append(limits[-1] * ratio)
-    label = _steps_label if unit == "step" else _seconds_label
-    labels = (*(label(begin, end) for begin, end in itertools.pairwise(limits)), BEFORE_RECORDING)
-    # The clocks of threads may differ a little: what seems unborn is young.
-    young = np.searchsorted(limits, np.maximum(ages, 0.0), side="right") - 1
-    table = _summed(blocks, "age", np.where(blocks["older"], len(labels) - 1, young), labels)
-    index = [labels.index(age) for age in table["age"].tolist()]
+    make_label = _steps_label if unit == "step" else _seconds_label
+    labels = (*(make_label(begin, end) for begin, end in itertools.pairwise(limits)), BEFORE_RECORDING)
+    # Clocks of threads may differ slightly: a negative age counts as 0.
+    class_index = np.searchsorted(limits, np.maximum(ages, 0.0), side="right") - 1
+    table = _sum_by_name(blocks, "age", np.where(blocks["older"], len(labels) - 1, class_index), labels)
+    row_labels = [labels.index(age) for age in table["age"].tolist()]
     bounds: dict[str, npt.NDArray[Any]] = {
-        "from_age": np.array([*limits[:-1], np.nan])[index],
-        "to_age": np.array([*limits[1:], np.nan])[index],
-        "unit": texts([unit] * len(index)),
+        "from_age": np.array([*limits[:-1], np.nan])[row_labels],
+        "to_age": np.array([*limits[1:], np.nan])[row_labels],
+        "unit": texts([unit] * len(row_labels)),
     }
     return table.assign(**bounds).select("age", *bounds, *_LIVE)
 

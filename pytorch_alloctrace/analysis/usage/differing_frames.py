@@ -1,4 +1,4 @@
-"""In which frames the stacks of one site differ: what a table of stacks has to show of them."""
+"""Frames in which the stacks of one site differ."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from ...reading.sites import Frame, StackIndex
 
 
 def differing_frames(stacks: StackIndex, stack_ids: Iterable[int]) -> dict[int, list[Frame]]:
-    """For each of these stacks whose site another one has too: its frames that not all stacks of the site have,
-    innermost first. None for a stack that is part of the others, or that differs from them only within a line."""
+    """Return the frames of each stack that not all stacks of its site have, innermost first.
+
+    Stacks that are alone at their site are left out. The list is empty for a stack that is part of the others, or that
+    differs from them only within a line.
+    """
     by_site: dict[tuple[Any, ...], list[int]] = {}
     for stack in stack_ids:
         by_site.setdefault(stacks.key(stack, "line"), []).append(stack)
-    found: dict[int, list[Frame]] = {}
-    for alike in by_site.values():
-        if len(alike) == 1:
+    result: dict[int, list[Frame]] = {}
+    for stacks_of_site in by_site.values():
+        if len(stacks_of_site) == 1:
             continue
-        frames = {stack: stacks.frames(stack) for stack in alike}
-        common = set.intersection(*(set(of_stack) for of_stack in frames.values()))
-        found |= {stack: [frame for frame in of_stack if frame not in common] for stack, of_stack in frames.items()}
-    return found
+        frames = {stack: stacks.frames(stack) for stack in stacks_of_site}
+        common = set.intersection(*(set(stack_frames) for stack_frames in frames.values()))
+        result |= {
+            stack: [frame for frame in stack_frames if frame not in common] for stack, stack_frames in frames.items()
+        }
+    return result

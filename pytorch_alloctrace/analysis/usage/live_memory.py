@@ -1,4 +1,4 @@
-"""What a device holds at a position or at its peak, and what the whole run needs of the device."""
+"""Live memory of a device at a position or at its peak, and the memory that the whole run needs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from .peak import PeakMemory, peak_between, peak_memory
 
 @dataclass(frozen=True)
 class DeviceNeed:
-    """What a run needs of a device. Bytes."""
+    """Memory that a run needs on a device. Sizes in bytes."""
 
     reserved_bytes: int
-    """The most that torch held from the driver at once, its cache included."""
+    """Maximum bytes that torch reserved from the driver, including its cache."""
     outside_bytes: int | None
-    """The most that was used outside PyTorch at once: CUDA's context, libraries, other processes. None: the driver did
-    not report it."""
+    """Maximum bytes used outside PyTorch: CUDA's context, libraries, other processes.
+
+    None if the driver did not report them.
+    """
     device_bytes: int | None
-    """Of the device; None if that is unknown."""
+    """Total bytes of the device; None if unknown."""
 
     @property
     def bytes(self) -> int | None:
@@ -37,13 +39,13 @@ class DeviceNeed:
 
 
 def device_need(trace: RecordedTrace, device: str) -> DeviceNeed | None:
-    """Of the whole run; None for an allocator that reports no segments."""
+    """Return the need of the whole run; None if the allocator reports no segments."""
     peak = trace.replay.peak("reserved", device)
     if peak is None:
         return None
     samples = trace.driver_samples(device)
-    # The recorder repeats each sample that shows a change: the first may have been taken in the middle of a call that
-    # takes memory from the driver, before torch's own event of it.
+    # The recorder repeats each sample that shows a change. The first may fall into a call that allocates from the
+    # driver, before torch's event: the new segment would count as memory outside torch.
     used = np.ma.filled(samples["used_bytes"], -1)
     is_repeated = (used == np.append(used[1:], -1)) & (used >= 0)
     outside = np.ma.compressed(samples["outside_bytes"][~is_repeated])
@@ -56,30 +58,30 @@ def device_need(trace: RecordedTrace, device: str) -> DeviceNeed | None:
 
 @dataclass(frozen=True, eq=False)
 class LiveMemory:
-    """What is live on a device at a position. Bytes."""
+    """Live memory of a device at a position. Sizes in bytes."""
 
     device: str
     at: Position
     by: str
     composition: Table
-    """See `composition.composition_of`."""
+    """Composition of the live blocks: see `composition.composition_of`."""
     seq: int | None
     """The state is the one after this event; None: the end of the trace."""
     time_ns: int
-    """Since 1970-01-01 UTC."""
+    """Nanoseconds since 1970-01-01 UTC."""
     step: int | None
-    """None in a trace without steps."""
+    """Step of the position; None in a trace without steps."""
     requested_bytes: int
     reserved_bytes: int | None
-    """None where the allocator reports no segments."""
+    """Reserved bytes; None if the allocator reports no segments."""
     insides: dict[int, Inside]
-    """By row of the composition by line: what is inside the package that the line calls."""
+    """Package lines inside the line, by row of the composition by line."""
     peak: PeakMemory | None = None
-    """If the position is a peak."""
+    """The peak, if the position is one."""
     need: DeviceNeed | None = None
-    """If it is that of the whole run: what the run needs of the device."""
+    """Memory that the run needs on the device, if the position is the peak of the whole run."""
     since: Position | None = None
-    """If the position is a peak: the range in which it is the highest."""
+    """Range of the peak, if the position is one."""
     until: Position | None = None
 
 
@@ -92,12 +94,15 @@ def live_memory(
     since: Position | None = None,
     until: Position | None = None,
 ) -> LiveMemory:
-    """What a device holds at a position; of a peak, at the highest between `since` and `until`.
+    """Return the live memory of a device at a position; for a peak, the one between `since` and `until`.
 
-    device: default the one with the highest peak. Raises PositionError where the trace does not have the position.
+    The default device is the one with the highest peak.
+
+    Raises:
+        PositionError: The trace does not have the position.
     """
     if at in PEAKS:
-        return _at_peak(trace, at, by, device, since, until)
+        return _live_memory_at_peak(trace, at, by, device, since, until)
     device = trace.named_device(device) or next(iter(trace.known_devices), None)
     if device is None:
         raise PositionError("nothing is live: nothing was allocated in the trace")
@@ -117,17 +122,17 @@ def live_memory(
         step=trace.positions.step_at(max(end - 1, 0)),
         requested_bytes=int(blocks["requested_bytes"].sum()),
         reserved_bytes=int(segments.sum()) if len(segments) else None,
-        insides=_insides(trace, composition, blocks, by),
+        insides=_find_insides(trace, composition, blocks, by),
     )
 
 
-def _insides(trace: RecordedTrace, composition: Table, blocks: Table, by: str) -> dict[int, Inside]:
+def _find_insides(trace: RecordedTrace, composition: Table, blocks: Table, by: str) -> dict[int, Inside]:
     if by != "line":
         return {}
-    held = sites_of_blocks(trace.stacks, blocks, "stack")
+    stacks = sites_of_blocks(trace.stacks, blocks, "stack")
     total = int(composition["live_bytes"].sum())
-    worth = np.flatnonzero(composition["share"] >= WORTH_OPENING).tolist()
-    insides = {row: look_inside(trace.stacks, held, int(composition["stack_id"][row]), total) for row in worth}
+    large_rows = np.flatnonzero(composition["share"] >= WORTH_OPENING).tolist()
+    insides = {row: look_inside(trace.stacks, stacks, int(composition["stack_id"][row]), total) for row in large_rows}
     return {row: inside for row, inside in insides.items() if inside is not None}
 
 
@@ -139,23 +144,28 @@ def highest_of_ranges(
     by: str = "line",
     device: str | None = None,
 ) -> LiveMemory:
-    """As `live_memory`, of the highest peak of several ranges. A range in which nothing was allocated is left out;
-    raises PositionError where that is all of them."""
+    """Return `live_memory` at the highest peak of several ranges.
+
+    Ranges in which nothing was allocated are left out.
+
+    Raises:
+        PositionError: Nothing was allocated in any range.
+    """
     if len(ranges) == 1 or at not in PEAKS:
         return live_memory(trace, at, by=by, device=device, since=ranges[0][0], until=ranges[0][1])
     measure = "reserved" if at == "peak:reserved" else "allocated"
-    found = []
+    peaks = []
     for since, until in ranges:
         with contextlib.suppress(PositionError):
             within = trace.range(since, until, device=device)
-            found.append((peak_between(trace, within, measure, device=device), since, until))
-    if not found:
+            peaks.append((peak_between(trace, within, measure, device=device), since, until))
+    if not peaks:
         raise PositionError(f"there is no peak of {device or 'any device'} in these {len(ranges):,} ranges")
-    highest, since, until = max(found, key=lambda one: one[0].bytes)
+    highest, since, until = max(peaks, key=lambda entry: entry[0].bytes)
     return live_memory(trace, at, by=by, device=highest.device, since=since, until=until)
 
 
-def _at_peak(
+def _live_memory_at_peak(
     trace: RecordedTrace, at: Position, by: str, device: str | None, since: Position | None, until: Position | None
 ) -> LiveMemory:
     measure = "reserved" if at == "peak:reserved" else "allocated"
@@ -175,7 +185,7 @@ def _at_peak(
         step=peak.step,
         requested_bytes=peak.requested_bytes,
         reserved_bytes=peak.reserved_bytes,
-        insides=_insides(trace, composition, blocks, by),
+        insides=_find_insides(trace, composition, blocks, by),
         peak=peak,
         need=device_need(trace, peak.device) if since is None and until is None else None,
         since=since,

@@ -1,4 +1,4 @@
-"""The marks and regions that a program set, as a table."""
+"""Table of the marks and regions that a program set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .peak import peak_between
 
 
 def mark_table(trace: RecordedTrace, *, peaks: bool = False, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.marks`."""
+    """Implement `Trace.marks`."""
     counts: Counter[str] = Counter()
     marks = []
     for kind, seq, time_ns, name in trace.positions.marks:
@@ -41,11 +41,11 @@ def mark_table(trace: RecordedTrace, *, peaks: bool = False, device: str | None 
     if peaks:
         device = device or next(iter(trace.devices), None)
         ranges = [None if kind == "mark" else trace.range_of(region) for kind, region in rows]
-        table["peak_bytes"] = pd.Series([_peak(trace, within, device) for within in ranges], dtype="Int64")
+        table["peak_bytes"] = pd.Series([_peak_bytes(trace, within, device) for within in ranges], dtype="Int64")
     return table
 
 
-def _peak(trace: RecordedTrace, within: Range | None, device: str | None) -> int | None:
+def _peak_bytes(trace: RecordedTrace, within: Range | None, device: str | None) -> int | None:
     try:
         return None if within is None else peak_between(trace, within, "allocated", device=device).bytes
     except PositionError:

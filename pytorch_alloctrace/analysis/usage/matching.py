@@ -1,7 +1,7 @@
-"""Which line of one run is which line of another, when the program was changed between them.
+"""Matching of source lines between two versions of a program.
 
-Lines are the same if file, function and source text are. If several lines of a function have the same text, or the text
-was changed, the nearest line is taken, seen from where the lines around it moved to.
+Lines match if file, function and source text are equal. If several lines of a function have the same text, or the text
+was changed, the nearest line matches, relative to where the surrounding lines moved.
 """
 
 from __future__ import annotations
@@ -22,113 +22,115 @@ class CodeLine:
     function: str
     line: int
     source: str | None
-    """None if unknown."""
+    """Source text; None if unknown."""
 
     @property
     def text(self) -> str | None:
-        """The source without its indentation, which moves when code is wrapped."""
+        """The source without its indentation, which changes when code is wrapped."""
         return None if self.source is None else self.source.strip()
 
 
 @dataclass(frozen=True)
 class LineMatch:
-    """Two lines that are one, by their indices in the sequences that were matched."""
+    """Two matching lines, by their indices in the matched sequences."""
 
     before: int
     after: int
     kind: str
-    """"same": the text is the same (if it is unknown: the number); "near": the nearest line of the function."""
+    """SAME: equal text or, if that is unknown, equal number. NEAR: the nearest line of the function."""
 
 
 def match_files(before: Iterable[str], after: Iterable[str], folders: tuple[str, str] = ("", "")) -> dict[str, str]:
-    """The file of `after` for each file of `before` that has one; no file is given twice.
+    """Return the matching file of `after` for each file of `before` that has one; no file matches twice.
 
-    Files match by their path or their path within the working directories of the two programs; otherwise those that
-    agree in most of the last parts of their paths, at least in the name.
+    Files match by their path or their path within the working directories of the two programs. The others match the
+    file whose path has the most trailing parts in common, at least the name.
     """
     left = list(dict.fromkeys(before))
     right = list(dict.fromkeys(after))
-    found: dict[str, str] = {}
+    matches: dict[str, str] = {}
     for relative in (False, True):
-        known = {_within(name, folders[1] if relative else ""): name for name in right}
+        file_by_name = {_relative_name(name, folders[1] if relative else ""): name for name in right}
         for name in left:
-            other = known.get(_within(name, folders[0] if relative else ""))
-            if name not in found and other is not None and other not in found.values():
-                found[name] = other
-    taken = set(found.values())
+            candidate = file_by_name.get(_relative_name(name, folders[0] if relative else ""))
+            if name not in matches and candidate is not None and candidate not in matches.values():
+                matches[name] = candidate
+    taken = set(matches.values())
     pairs = [
-        (-_common_parts(name, other), row, column)
+        (-_count_common_parts(name, candidate), row, column)
         for row, name in enumerate(left)
-        for column, other in enumerate(right)
-        if name not in found and other not in taken and _common_parts(name, other)
+        for column, candidate in enumerate(right)
+        if name not in matches and candidate not in taken and _count_common_parts(name, candidate)
     ]
     for _, row, column in sorted(pairs):
-        if left[row] not in found and right[column] not in taken:
-            found[left[row]] = right[column]
+        if left[row] not in matches and right[column] not in taken:
+            matches[left[row]] = right[column]
             taken.add(right[column])
-    return found
+    return matches
 
 
-def _within(filename: str, folder: str) -> str:
+def _relative_name(filename: str, folder: str) -> str:
     path = PurePath(filename)
     return str(path.relative_to(folder)) if folder and path.is_relative_to(folder) else filename
 
 
-def _common_parts(one: str, other: str) -> int:
-    """How many of the last parts of two paths agree."""
-    pairs = zip(reversed(PurePath(one).parts), reversed(PurePath(other).parts), strict=False)
+def _count_common_parts(left: str, right: str) -> int:
+    """Count the equal trailing parts of two paths."""
+    pairs = zip(reversed(PurePath(left).parts), reversed(PurePath(right).parts), strict=False)
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def match_lines(before: Sequence[CodeLine], after: Sequence[CodeLine], files: Mapping[str, str]) -> list[LineMatch]:
-    """Pairs of lines, each line in at most one. files: from `match_files`. Lines of one sequence differ in file or
-    number."""
+    """Return pairs of lines, each line in at most one; `files` is from `match_files`.
+
+    The lines of a sequence must differ in file or number.
+    """
     matches: list[LineMatch] = []
-    functions = _grouped(range(len(after)), lambda row: (after[row].filename, after[row].function))
-    ours = _grouped(range(len(before)), lambda row: (files.get(before[row].filename), before[row].function))
-    for function, rows in ours.items():
-        others = functions.get(function, [])
-        same = _same_text(before, after, rows, others)
+    functions = _group_rows(range(len(after)), lambda row: (after[row].filename, after[row].function))
+    lines_before = _group_rows(range(len(before)), lambda row: (files.get(before[row].filename), before[row].function))
+    for function, rows in lines_before.items():
+        candidates = functions.get(function, [])
+        same = _match_same_text(before, after, rows, candidates)
         moved = [(before[match.before].line, after[match.after].line) for match in same]
         left = [row for row in rows if row not in {match.before for match in same}]
-        right = [row for row in others if row not in {match.after for match in same}]
+        right = [row for row in candidates if row not in {match.after for match in same}]
         matches += same
-        matches += _nearest(before, after, left, right, moved, NEAR, keep_order=True)
+        matches += _match_nearest(before, after, left, right, moved, NEAR, keep_order=True)
     return matches
 
 
-def _grouped(rows: Iterable[int], key: Callable[[int], Hashable]) -> dict[Hashable, list[int]]:
+def _group_rows(rows: Iterable[int], key: Callable[[int], Hashable]) -> dict[Hashable, list[int]]:
     groups: dict[Hashable, list[int]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups
 
 
-def _same_text(
+def _match_same_text(
     before: Sequence[CodeLine], after: Sequence[CodeLine], rows: list[int], others: list[int]
 ) -> list[LineMatch]:
-    """The lines of one function whose text is the same."""
+    """Match the lines of a function that have the same text."""
 
     def text_of(line: CodeLine) -> Hashable:
         return line.text if line.text is not None else (line.line,)
 
-    ours = _grouped(sorted(rows, key=lambda row: before[row].line), lambda row: text_of(before[row]))
-    theirs = _grouped(sorted(others, key=lambda row: after[row].line), lambda row: text_of(after[row]))
-    found: list[LineMatch] = []
-    unequal: list[tuple[list[int], list[int]]] = []
-    for text, left in ours.items():
-        right = theirs.get(text, [])
+    rows_by_text = _group_rows(sorted(rows, key=lambda row: before[row].line), lambda row: text_of(before[row]))
+    others_by_text = _group_rows(sorted(others, key=lambda row: after[row].line), lambda row: text_of(after[row]))
+    matches: list[LineMatch] = []
+    ambiguous: list[tuple[list[int], list[int]]] = []
+    for text, left in rows_by_text.items():
+        right = others_by_text.get(text, [])
         if len(left) == len(right):
-            found += [LineMatch(row, other, SAME) for row, other in zip(left, right, strict=True)]
+            matches += [LineMatch(row, other, SAME) for row, other in zip(left, right, strict=True)]
         elif right:
-            unequal.append((left, right))
-    moved = [(before[match.before].line, after[match.after].line) for match in found]
-    for left, right in unequal:
-        found += _nearest(before, after, left, right, moved, SAME, keep_order=False)
-    return found
+            ambiguous.append((left, right))
+    moved = [(before[match.before].line, after[match.after].line) for match in matches]
+    for left, right in ambiguous:
+        matches += _match_nearest(before, after, left, right, moved, SAME, keep_order=False)
+    return matches
 
 
-def _nearest(
+def _match_nearest(
     before: Sequence[CodeLine],
     after: Sequence[CodeLine],
     rows: list[int],
@@ -138,40 +140,40 @@ def _nearest(
     *,
     keep_order: bool,
 ) -> list[LineMatch]:
-    """Pairs of lines of one function, nearest first. moved: lines that are known to be the same, before and after.
+    """Match lines of a function, the nearest pair first; `moved` has the numbers of lines that are matched already.
 
-    keep_order: only pairs with the same known line before or after them, so that a removed line is not matched with one
-    that was added elsewhere.
+    With keep_order, both lines of a pair are next to the same matched line, so that a removed line is not matched with
+    one that was added elsewhere.
     """
-    expected = {row: _moved_to(before[row].line, moved) for row in rows}
-    around = {row: _around(before[row].line, moved, 0) for row in rows}
-    around_others = {other: _around(after[other].line, moved, 1) for other in others}
+    expected = {row: _expected_line(before[row].line, moved) for row in rows}
+    neighbours = {row: _find_neighbours(before[row].line, moved, 0) for row in rows}
+    neighbours_of_others = {other: _find_neighbours(after[other].line, moved, 1) for other in others}
     pairs = sorted(
         (abs(expected[row] - after[other].line), row, other)
         for row in rows
         for other in others
-        if not (keep_order and moved) or around[row] & around_others[other]
+        if not (keep_order and moved) or neighbours[row] & neighbours_of_others[other]
     )
-    found: list[LineMatch] = []
-    placed: set[int] = set()
-    taken: set[int] = set()
+    matches: list[LineMatch] = []
+    matched_rows: set[int] = set()
+    matched_others: set[int] = set()
     for _, row, other in pairs:
-        if row not in placed and other not in taken:
-            placed.add(row)
-            taken.add(other)
-            found.append(LineMatch(row, other, kind))
-    return found
+        if row not in matched_rows and other not in matched_others:
+            matched_rows.add(row)
+            matched_others.add(other)
+            matches.append(LineMatch(row, other, kind))
+    return matches
 
 
-def _moved_to(line: int, moved: list[tuple[int, int]]) -> int:
-    """Where to look for a line: it moved as far as the nearest known one."""
-    was, now = min(moved, key=lambda pair: abs(pair[0] - line), default=(line, line))
-    return line + now - was
+def _expected_line(line: int, moved: list[tuple[int, int]]) -> int:
+    """Return the expected number of a line: it moved as far as the nearest matched line."""
+    before, after = min(moved, key=lambda pair: abs(pair[0] - line), default=(line, line))
+    return line + after - before
 
 
-def _around(line: int, moved: list[tuple[int, int]], side: int) -> set[tuple[str, tuple[int, int]]]:
-    """The nearest known lines above and below a line, as far as there are any."""
+def _find_neighbours(line: int, moved: list[tuple[int, int]], side: int) -> set[tuple[str, tuple[int, int]]]:
+    """Return the nearest matched lines above and below a line, if any."""
     above = [pair for pair in moved if pair[side] < line]
     below = [pair for pair in moved if pair[side] > line]
-    found = {("above", max(above, key=lambda pair: pair[side]))} if above else set()
-    return found | ({("below", min(below, key=lambda pair: pair[side]))} if below else set())
+    neighbours = {("above", max(above, key=lambda pair: pair[side]))} if above else set()
+    return neighbours | ({("below", min(below, key=lambda pair: pair[side]))} if below else set())

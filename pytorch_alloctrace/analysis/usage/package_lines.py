@@ -1,7 +1,7 @@
-"""What a line of the user's code that holds much of the memory calls inside an installed package.
+"""Lines of an installed package under a line of user code with much of the memory.
 
-A program that trains a model of a library has one line, `model(batch)`, under which nearly everything is allocated. The
-lines of that package are then what the user wants to see. torch is below every line and is not looked into.
+A program that trains a library's model has one line, `model(batch)`, under which nearly everything is allocated. The
+lines of that package show where. torch is under every line, so its lines are not shown.
 """
 
 from __future__ import annotations
@@ -14,67 +14,69 @@ from ...reading.sites import Frame, StackIndex
 from ...reading.table import Table, sums
 
 WORTH_OPENING = 0.3
-"""Least share of all memory that a line holds, and of the line that a package does."""
-_LINES = 3
+"""Minimum share of all memory for a line, and of the line for a package."""
+_MAX_LINES = 3
 
 
 @dataclass(frozen=True)
 class PackageLine:
-    """The innermost line of a package, and what it holds. Bytes are requested bytes."""
+    """Innermost line of a package on the stacks of live blocks. Requested bytes."""
 
     frame: Frame
     bytes: int
     blocks: int
     stack_id: int
-    """The stack through it that holds the most."""
+    """The stack through the line with the most bytes."""
 
 
 @dataclass(frozen=True)
 class Inside:
-    """The package under a line of the user's code that holds the most of its bytes."""
+    """The package with the most bytes under a line of user code."""
 
     package: str
-    """As `user_paths` takes it."""
+    """Name of the package, as in `user_paths`."""
     bytes: int
-    """All that is allocated inside it for the line."""
+    """Bytes allocated in the package for the line."""
     lines: tuple[PackageLine, ...]
-    """The lines that hold the most, most bytes first."""
+    """Lines with the most bytes, in descending order."""
 
 
-def look_inside(stacks: StackIndex, held: Table, stack_id: int, total: int) -> Inside | None:
-    """Return what is inside the line of a stack; None if it holds little of `total` bytes, or does not call a package
-    that does.
+def look_inside(stacks: StackIndex, stack_rows: Table, stack_id: int, total: int) -> Inside | None:
+    """Return the package lines under the line of a stack.
 
-    held: what each stack holds, with stack_id, live_bytes, live_blocks.
+    None if the line has little of the `total` bytes, or no package has enough of the line. `stack_rows` has the bytes
+    of each stack: stack_id, live_bytes, live_blocks.
     """
-    sites = stacks.site[held["stack_id"]]
-    is_line = (held["live_bytes"] > 0) & (sites > 0) & (stacks.lines[sites] == stacks.lines[stacks.site[stack_id]])
-    held = held.take(is_line).select("stack_id", "live_bytes", "live_blocks")
-    size = int(held["live_bytes"].sum())
+    sites = stacks.site[stack_rows["stack_id"]]
+    is_line = (
+        (stack_rows["live_bytes"] > 0) & (sites > 0) & (stacks.lines[sites] == stacks.lines[stacks.site[stack_id]])
+    )
+    stack_rows = stack_rows.take(is_line).select("stack_id", "live_bytes", "live_blocks")
+    size = int(stack_rows["live_bytes"].sum())
     if size < WORTH_OPENING * total or not stacks.is_user[stacks.representative(stack_id)]:
         return None
-    held = held.take(np.argsort(-held["live_bytes"], kind="stable"))
-    frames = stacks.opened[held["stack_id"]]
-    held, frames = held.take(frames > 0), frames[frames > 0]
+    stack_rows = stack_rows.take(np.argsort(-stack_rows["live_bytes"], kind="stable"))
+    frames = stacks.opened[stack_rows["stack_id"]]
+    stack_rows, frames = stack_rows.take(frames > 0), frames[frames > 0]
     packages, of_row = np.unique(
         np.array([stacks.package(frame) for frame in frames.tolist()], "U"), return_inverse=True
     )
-    in_package = sums(of_row, held["live_bytes"], len(packages))
+    in_package = sums(of_row, stack_rows["live_bytes"], len(packages))
     if int(in_package.max(initial=0)) < WORTH_OPENING * size or not len(packages):
         return None
-    most = int(in_package.argmax())
-    held, frames = held.take(of_row == most), frames[of_row == most]
+    largest = int(in_package.argmax())
+    stack_rows, frames = stack_rows.take(of_row == largest), frames[of_row == largest]
     _, first, of_row = np.unique(stacks.lines[frames], return_index=True, return_inverse=True)
-    held_by_line = sums(of_row, held["live_bytes"], len(first))
-    blocks_of_line = sums(of_row, held["live_blocks"], len(first))
-    in_order = np.lexsort([first, -held_by_line])[:_LINES].tolist()
+    bytes_of_line = sums(of_row, stack_rows["live_bytes"], len(first))
+    blocks_of_line = sums(of_row, stack_rows["live_blocks"], len(first))
+    top_lines = np.lexsort([first, -bytes_of_line])[:_MAX_LINES].tolist()
     lines = tuple(
         PackageLine(
             stacks.frame(int(frames[first[line]])),
-            int(held_by_line[line]),
+            int(bytes_of_line[line]),
             int(blocks_of_line[line]),
-            int(held["stack_id"][first[line]]),
+            int(stack_rows["stack_id"][first[line]]),
         )
-        for line in in_order
+        for line in top_lines
     )
-    return Inside(str(packages[most]), int(in_package[most]), lines)
+    return Inside(str(packages[largest]), int(in_package[largest]), lines)

@@ -1,4 +1,4 @@
-"""Several ranges of a trace that are looked at together, such as all regions of one name."""
+"""Several ranges of a trace that are analysed together, such as all regions of one name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from ...reading.recorded import RecordedTrace
 def ranges_between(
     trace: RecordedTrace, pairs: Sequence[tuple[Position | None, Position | None]], *, device: str | None = None
 ) -> list[Range]:
-    """`RecordedTrace.range` of each pair of since and until. Of several, those in which nothing happened are left out;
-    raises PositionError if that is all of them."""
+    """Return `RecordedTrace.range` of each pair (since, until). Of several, ranges without events are left out.
+
+    Raises:
+        PositionError: No range has events.
+    """
     if len(pairs) == 1:
         return [trace.range(*pairs[0], device=device)]
-    found = []
+    ranges = []
     for since, until in pairs:
         with contextlib.suppress(PositionError):
-            found.append(trace.range(since, until, device=device))
-    if not found:
+            ranges.append(trace.range(since, until, device=device))
+    if not ranges:
         raise PositionError(f"nothing happened in any of these {len(pairs):,} ranges")
-    return found
+    return ranges

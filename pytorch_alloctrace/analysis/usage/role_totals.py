@@ -1,6 +1,6 @@
-"""How much was allocated for what, and how much of it is live: sums by role, of the run up to a position or of ranges.
+"""Allocated and live bytes by role, in the run up to a position or in ranges.
 
-csrc/core/replay/roles.h has the rules of roles. One pass over each range finds what was allocated in it.
+csrc/core/replay/roles.h has the rules of roles. One pass over each range sums the allocations.
 """
 
 from __future__ import annotations
@@ -23,57 +23,63 @@ _SUMS = ("allocations", "total_bytes", "exact_bytes")
 def role_totals(
     trace: RecordedTrace, *, device: str | None = None, since: Position | None = None, until: Position = "end"
 ) -> pd.DataFrame:
-    """Return what was allocated for each role in a range: see `Trace.usage` with `by="role"`."""
+    """Return the allocations of each role in a range: see `Trace.usage` with `by="role"`."""
     if since is None:
         return whole_role_totals(trace, until, device=device)
     return range_role_totals(trace, ranges_between(trace, [(since, until)], device=device), device=device)
 
 
 def whole_role_totals(trace: RecordedTrace, until: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """ROLE_TOTALS of the run up to a position. Blocks that are older than the recording are live, but not among its
-    allocations."""
+    """Return ROLE_TOTALS of the run up to a position.
+
+    Blocks older than the recording are live, but not among its allocations.
+    """
     device = trace.named_device(device)
     whole = Range(0, trace.first_event_after(until, device))
-    return _ordered(_totals(trace, [whole], device))
+    return _select_used_roles(_sum_roles(trace, [whole], device))
 
 
 def range_role_totals(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> pd.DataFrame:
-    """ROLE_TOTALS of some ranges together, which are in order and do not overlap: allocations are sums over them, what
-    is live is so at the end of the last one. live_bytes_change, one more column, is how much more of a role is live at
-    the end of a range than at its beginning, summed over the ranges."""
+    """Return ROLE_TOTALS of ordered, disjoint ranges together.
+
+    Allocations are sums over the ranges; live bytes are those at the end of the last range. live_bytes_change, one more
+    column, is the growth of a role's live bytes within a range, summed over the ranges.
+    """
     device = trace.named_device(device)
-    table = _totals(trace, ranges, device)
+    table = _sum_roles(trace, ranges, device)
     change = pd.Series(0, index=table.index)
     for within in ranges:
-        change += _live(trace, within.end, device)["live_bytes"] - _live(trace, within.first, device)["live_bytes"]
-    return _ordered(table.assign(live_bytes_change=change))
+        change += (
+            _live_by_role(trace, within.end, device)["live_bytes"]
+            - _live_by_role(trace, within.first, device)["live_bytes"]
+        )
+    return _select_used_roles(table.assign(live_bytes_change=change))
 
 
-def _totals(trace: RecordedTrace, ranges: Sequence[Range], device: str | None) -> pd.DataFrame:
+def _sum_roles(trace: RecordedTrace, ranges: Sequence[Range], device: str | None) -> pd.DataFrame:
     frames = [
         table.to_frame().assign(role=[*ROLES])
         for within in ranges
         for name, table in trace.replay.role_allocations(within.first, within.end).items()
         if device in (None, name)
     ]
-    made = pd.concat(frames or [no_rows(("role", *_SUMS, "largest_bytes"))]).groupby("role", observed=True)
-    table = _live(trace, ranges[-1].end, device)
+    allocations = pd.concat(frames or [no_rows(("role", *_SUMS, "largest_bytes"))]).groupby("role", observed=True)
+    table = _live_by_role(trace, ranges[-1].end, device)
     for name in _SUMS:
-        table[name] = made[name].sum().reindex(table.index, fill_value=0).astype(np.int64)
-    largest = made["largest_bytes"].max().fillna(0).reindex(table.index, fill_value=0).astype(np.int64)
+        table[name] = allocations[name].sum().reindex(table.index, fill_value=0).astype(np.int64)
+    largest = allocations["largest_bytes"].max().fillna(0).reindex(table.index, fill_value=0).astype(np.int64)
     return table.assign(largest_bytes=largest)
 
 
-def _live(trace: RecordedTrace, until: int, device: str | None) -> pd.DataFrame:
-    """live_bytes and live_blocks of each role before an event."""
-    held = np.zeros((len(ROLES_SHOWN), 2), np.int64)
+def _live_by_role(trace: RecordedTrace, until: int, device: str | None) -> pd.DataFrame:
+    """Return live_bytes and live_blocks of each role before an event."""
+    totals = np.zeros((len(ROLES_SHOWN), 2), np.int64)
     for name in [device] if device else trace.replay.devices:
         for role, (size, _, blocks) in trace.replay.role_bytes(until, name).items():
-            held[ROLES_SHOWN.index(role)] += size, blocks
-    return pd.DataFrame(held, columns=["live_bytes", "live_blocks"], index=[*ROLES_SHOWN])
+            totals[ROLES_SHOWN.index(role)] += size, blocks
+    return pd.DataFrame(totals, columns=["live_bytes", "live_blocks"], index=[*ROLES_SHOWN])
 
 
-def _ordered(table: pd.DataFrame) -> pd.DataFrame:
-    """Without roles that nothing has."""
+def _select_used_roles(table: pd.DataFrame) -> pd.DataFrame:
     table = table[(table != 0).any(axis=1)].rename_axis("role").reset_index()
     return table[[*ROLE_TOTALS, *(name for name in table.columns if name not in ROLE_TOTALS)]]

@@ -1,7 +1,7 @@
-"""What the live memory consists of, top-down: each call with what it and everything that it called allocated.
+"""Live memory as a call tree: each call with the bytes allocated in it and in everything it called.
 
-What backward allocated is under the line of the forward that caused it, as in `composition.py`. A function that
-calls itself from one line, over and over, is one call there.
+Memory that backward allocated is under the line of the forward that caused it, as in `composition.py`. A function that
+calls itself repeatedly from one line is one call.
 """
 
 from __future__ import annotations
@@ -29,34 +29,36 @@ TREE_COLUMNS = (
 )
 
 DEEPEST = 200
-"""Calls of a stack that are shown; the last of them stands for all below it. Python's own limits, of recursion and of
-nested JSON, are not far above."""
+"""Maximum depth of the tree; the last call stands for all calls below it.
+
+Python's limits on recursion and nested JSON are not far above.
+"""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call on the stacks of live blocks, with all that was allocated in it. Requested bytes."""
+    """A call on the stacks of live blocks. Requested bytes."""
 
     site: Site
-    """The function, and the line that it was at. `user` is False for library code, and where no line is known."""
+    """The function and its current line. `user` is False for library code, and if no line is recorded."""
     bytes: int
-    """What it and everything that it called allocated."""
+    """Bytes allocated in this call, including its callees."""
     share: float
-    """Of all that is live, 0 to 1."""
+    """Share of all live bytes, 0 to 1."""
     own_bytes: int
-    """The part that no call below it allocated."""
+    """Bytes that were not allocated in one of `calls`."""
     blocks: int
-    """How many blocks these bytes are."""
+    """Number of blocks."""
     backward_bytes: int
-    """The part of `bytes` that backward allocated for lines of forward."""
+    """Part of `bytes` that backward allocated for lines of forward."""
     stack_id: int
-    """The stack through it that holds the most."""
+    """The stack through this call with the most bytes."""
     calls: tuple[Call, ...]
-    """What it called, the most bytes first."""
+    """Its callees, the most bytes first."""
 
     @property
     def chain(self) -> tuple[Call, ...]:
-        """This call and, as long as there is only one that allocated everything, the call below it."""
+        """This call and, while a call has a single callee that allocated everything, the callee."""
         chain = [self]
         while len(chain[-1].calls) == 1 and not chain[-1].own_bytes:
             chain.append(chain[-1].calls[0])
@@ -65,22 +67,22 @@ class Call:
 
 @dataclass(frozen=True)
 class Tree:
-    """What is live, by call. Requested bytes."""
+    """Live memory by call. Requested bytes."""
 
     bytes: int
-    """All that is live."""
+    """All live bytes."""
     blocks: int
-    """How many blocks that is."""
+    """Number of live blocks."""
     calls: tuple[Call, ...]
-    """The outermost ones, the most bytes first."""
+    """The outermost calls, the most bytes first."""
 
     def head(self, top: int) -> Tree:
-        """The same with at most `top` callees of each call."""
+        """Return the tree with at most `top` callees of each call."""
         return dataclasses.replace(self, calls=_head(self.calls, top))
 
     @property
     def table(self) -> Table:
-        """A row a call, each followed by what it called: TREE_COLUMNS. depth: from 0; the others: see `Call`."""
+        """One row per call, followed by its callees: TREE_COLUMNS. depth counts from 0; for the others see `Call`."""
         rows = [
             (
                 *(depth, call.site.function, call.site.filename, call.site.line, call.site.source, call.site.user),
@@ -89,14 +91,14 @@ class Tree:
             for depth, call in _walk(self.calls, 0)
         ]
         columns = zip(TREE_COLUMNS, zip(*rows, strict=True) if rows else [()] * len(TREE_COLUMNS), strict=True)
-        return Table({name: _column(name, values) for name, values in columns})
+        return Table({name: _make_column(name, values) for name, values in columns})
 
     def to_frame(self) -> pd.DataFrame:
         """Return `table` as a DataFrame."""
         return self.table.to_frame()
 
 
-def _column(name: str, values: Sequence[Any]) -> npt.NDArray[Any]:
+def _make_column(name: str, values: Sequence[Any]) -> npt.NDArray[Any]:
     if name in ("function", "filename", "source"):
         return texts(values)
     return np.array(values, {"user": np.bool_, "share": np.float64}.get(name, np.int64))
@@ -113,26 +115,26 @@ def _walk(calls: tuple[Call, ...], depth: int) -> Iterator[tuple[int, Call]]:
 
 
 def tree_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, all_frames: bool = False) -> Tree:
-    """Return the calls that lead to what is live at a position, from the outermost down."""
+    """Return the calls that allocated the memory that is live at a position."""
     return tree_of(trace, live_blocks(trace, trace.first_event_after(at, device), device), all_frames=all_frames)
 
 
 def tree_of(trace: RecordedTrace, blocks: Table, *, all_frames: bool = False) -> Tree:
-    """Return the same from live blocks (`live_blocks`)."""
-    stacks, of_row = np.unique(blocks["stack_id"], return_inverse=True)
+    """Return the calls that allocated these live blocks (`live_blocks`)."""
+    stacks, stack_of_row = np.unique(blocks["stack_id"], return_inverse=True)
     sizes, count = blocks["requested_bytes"], len(stacks)
-    held, number = sums(of_row, sizes, count), np.bincount(of_row, minlength=count)
-    backward = sums(of_row, np.where(blocks["backward"], sizes, 0), count)
-    made = _Made(trace.stacks, all_frames)
-    # The stack that holds the most is the first to reach the calls that are on it.
-    for row in np.argsort(-held, kind="stable").tolist():
-        made.add(int(stacks[row]), int(held[row]), int(number[row]), int(backward[row]))
-    return Tree(int(held.sum()), len(blocks), made.calls())
+    bytes_of_stack, blocks_of_stack = sums(stack_of_row, sizes, count), np.bincount(stack_of_row, minlength=count)
+    backward_of_stack = sums(stack_of_row, np.where(blocks["backward"], sizes, 0), count)
+    builder = _TreeBuilder(trace.stacks, all_frames)
+    # In descending order, the first stack to reach a call is the one with the most bytes.
+    for row in np.argsort(-bytes_of_stack, kind="stable").tolist():
+        builder.add(int(stacks[row]), int(bytes_of_stack[row]), int(blocks_of_stack[row]), int(backward_of_stack[row]))
+    return Tree(int(bytes_of_stack.sum()), len(blocks), builder.calls())
 
 
 @dataclass
 class _Node:
-    """A call in the making."""
+    """A call whose sums are not complete yet."""
 
     site: Site
     parent: int
@@ -145,8 +147,8 @@ class _Node:
     callees: dict[Site, int] = field(default_factory=dict)
 
 
-class _Made:
-    """The nodes of a tree; number 0 is above the outermost calls."""
+class _TreeBuilder:
+    """Builder of a tree. Node 0 is the caller of the outermost calls."""
 
     def __init__(self, stacks: StackIndex, all_frames: bool) -> None:
         self._stacks = stacks
@@ -155,55 +157,57 @@ class _Made:
         self._of_stack = {0: 0}
 
     def add(self, stack: int, size: int, blocks: int, backward_bytes: int) -> None:
-        """What one stack holds."""
-        number = self._node(stack)
-        if number == 0:
-            # No frame is shown: its site stands in.
-            number = self._callee(0, Site.of_stack(self._stacks, stack), stack)
-        self._nodes[number].own_bytes += size
-        while number >= 0:
-            node = self._nodes[number]
+        """Add the bytes of one stack."""
+        node_id = self._node_of_stack(stack)
+        if node_id == 0:
+            # The stack has no displayed frame: its site stands for it.
+            node_id = self._callee(0, Site.of_stack(self._stacks, stack), stack)
+        self._nodes[node_id].own_bytes += size
+        while node_id >= 0:
+            node = self._nodes[node_id]
             node.bytes += size
             node.blocks += blocks
             node.backward_bytes += backward_bytes
-            number = node.parent
+            node_id = node.parent
 
-    def _node(self, stack: int) -> int:
-        """The node of the innermost frame of a stack that is shown."""
+    def _node_of_stack(self, stack: int) -> int:
+        """Return the node of the innermost displayed frame of a stack."""
         pending = []
         while stack not in self._of_stack:
             pending.append(stack)
             stack = int(self._stacks.parent[stack])
-        number = self._of_stack[stack]
+        node_id = self._of_stack[stack]
         for frame in reversed(pending):
             if self._all_frames or self._stacks.is_user[frame]:
-                number = self._callee(number, self._site(frame), pending[0])
-            self._of_stack[frame] = number
-        return number
+                node_id = self._callee(node_id, self._site_of_frame(frame), pending[0])
+            self._of_stack[frame] = node_id
+        return node_id
 
-    def _site(self, stack: int) -> Site:
+    def _site_of_frame(self, stack: int) -> Site:
         frame = self._stacks.frame(stack)
         return Site(frame.filename, frame.line, frame.function, frame.source, bool(self._stacks.is_user[stack]))
 
     def _callee(self, caller: int, site: Site, stack: int) -> int:
-        """The node of a call; that of its caller where it is the same line, or where the tree is as deep as it gets."""
+        """Return the node of a call.
+
+        It is the node of the caller if the line is the same, or if the tree has its maximum depth.
+        """
         node = self._nodes[caller]
         if caller and (node.site == site or node.depth == DEEPEST):
             return caller
-        found = node.callees.get(site)
-        if found is None:
-            found = node.callees[site] = len(self._nodes)
+        node_id = node.callees.get(site)
+        if node_id is None:
+            node_id = node.callees[site] = len(self._nodes)
             self._nodes.append(_Node(site, caller, node.depth + 1, stack))
-        return found
+        return node_id
 
     def calls(self) -> tuple[Call, ...]:
-        """The outermost calls."""
         total = max(self._nodes[0].bytes, 1)
-        made: dict[int, Call] = {}
-        # Callees have higher numbers than their callers.
-        for number in range(len(self._nodes) - 1, 0, -1):
-            node = self._nodes[number]
-            made[number] = Call(
+        calls: dict[int, Call] = {}
+        # Callees have higher numbers than their callers, so they are complete first.
+        for node_id in range(len(self._nodes) - 1, 0, -1):
+            node = self._nodes[node_id]
+            calls[node_id] = Call(
                 site=node.site,
                 bytes=node.bytes,
                 share=node.bytes / total,
@@ -211,10 +215,10 @@ class _Made:
                 blocks=node.blocks,
                 backward_bytes=node.backward_bytes,
                 stack_id=node.stack_id,
-                calls=_ordered(made, node.callees),
+                calls=_sort_calls(calls, node.callees),
             )
-        return _ordered(made, self._nodes[0].callees)
+        return _sort_calls(calls, self._nodes[0].callees)
 
 
-def _ordered(made: dict[int, Call], callees: dict[Site, int]) -> tuple[Call, ...]:
-    return tuple(sorted((made[number] for number in callees.values()), key=lambda call: -call.bytes))
+def _sort_calls(calls: dict[int, Call], callees: dict[Site, int]) -> tuple[Call, ...]:
+    return tuple(sorted((calls[node_id] for node_id in callees.values()), key=lambda call: -call.bytes))

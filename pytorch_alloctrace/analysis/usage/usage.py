@@ -1,4 +1,4 @@
-"""What the memory was used for: the entrance of `Trace.usage` to the analyses by site, role, phase, age and call."""
+"""Entry point of `Trace.usage` to the analyses by site, role, phase, age and call."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def usage(
     by: str,
     device: str | None,
 ) -> pd.DataFrame:
-    """See `Trace.usage`."""
+    """Implement `Trace.usage`."""
     if by not in USAGE_BY and not groups_stacks(by):
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(USAGE_BY)}")
     if at is not None:
         if (since, until) != (None, None):
-            raise ValueError("at= is one position, since= and until= are two: give either")
+            raise ValueError("at= cannot be combined with since= or until=: give a position or a range")
         if by == "call":
             return tree_at(trace, at, device=device).to_frame()
         return composition_at(trace, at, device=device, by=by).to_frame()
@@ -37,5 +37,5 @@ def usage(
     if by == "role":
         return role_totals(trace, device=device, since=since, until=end)
     if not groups_stacks(by):
-        raise ValueError(f"by={by!r} is of what is live at a position: give at=, such as at='end'")
+        raise ValueError(f"by={by!r} needs a position: give at=, such as at='end'")
     return site_lifetimes(trace, device=device, by=by, since=since, until=end)

@@ -1,6 +1,6 @@
-"""What torch's allocator would have done with the same requests: under other settings, and on other GPUs.
+"""Simulations of torch's allocator with the same requests, under other settings and on other GPUs.
 
-csrc/core/what_if is the model. What it says is exact but for two things that nobody knows before a run: the addresses
-that the driver will give, which is why figures are ranges over several orders of them, and what the program would have
-done after a request that is refused, which is why a run ends there.
+The model is csrc/core/what_if. It is exact except for two unknowns. The addresses that the driver will give are
+unknown, so figures are ranges over several orders of addresses. What the program would do after a failed request is
+unknown, so a simulation ends there.
 """

@@ -1,57 +1,64 @@
-"""The sensible settings, each with the smallest GPU that the run fits on: what a report shows without being asked, and
-so within a bound of work."""
+"""Predictions for a report: default settings, each with the smallest GPU that the run fits on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from ...reading.recorded import RecordedTrace
-from .fitting import smallest_cards
+from .fitting import smallest_gpus
 from .model import Gpu, Model
 from .prediction import WhatIf, predict_of
 from .settings import SENSIBLE, parse_setting
 
-MOST_EVENTS = 20_000_000
-"""Of the traces of which anything is tried, for each device that is: they are read a few times."""
+MAX_EVENTS = 20_000_000
+"""Maximum events of a trace, summed over the simulated devices: each device takes a few passes."""
 MOST_WORK = 60_000_000
-"""Requests that are run, all simulations of all devices together: half for the settings, half for the GPUs. About ten
-seconds of a processor."""
+"""Maximum requests of all simulations of all devices: half for the settings, half for the GPUs.
+
+They take about ten seconds of one core.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """What was tried of one device."""
+    """Settings that were tried on one device."""
 
     device: str
-    """Torch's spelling."""
+    """Device in torch's spelling."""
     found: WhatIf | None
-    """As `Trace.what_if` has it, the settings that were not tried left out; None where nothing was tried."""
+    """Result as from `Trace.what_if`, without the settings in `left_out`; None if none was tried."""
     smallest: tuple[tuple[str, Gpu] | None, ...] = field(repr=False)
-    """For each outcome, the smallest of the common GPUs from which on it fits on all; None: on none. Empty if it was
-    not tried."""
+    """Smallest common GPU for each outcome.
+
+    The run fits on it and on all larger ones; None if it fits on none. Empty if no GPU was tried.
+    """
     left_out: tuple[str, ...] = ()
-    """Sensible settings that were not tried, since the trace is long."""
+    """Default settings that were not tried, because the trace is long."""
 
 
 def modelled_devices(trace: RecordedTrace) -> tuple[str, ...]:
-    """The CUDA devices of which settings are tried: of a long trace those with the most reserved."""
-    known = [name for name in trace.replay.used_devices if name.startswith("cuda")]
+    """Return the CUDA devices to simulate; in a long trace, those with the most reserved bytes."""
+    cuda_devices = [name for name in trace.replay.used_devices if name.startswith("cuda")]
 
-    def reserved(name: str) -> int:
+    def peak_reserved(name: str) -> int:
         peak = trace.replay.peak("reserved", name)
         return peak.bytes if peak is not None else 0
 
-    return tuple(sorted(known, key=reserved, reverse=True)[: MOST_EVENTS // max(trace.integrity.events, 1)])
+    return tuple(sorted(cuda_devices, key=peak_reserved, reverse=True)[: MAX_EVENTS // max(trace.integrity.events, 1)])
 
 
-def choices_for(trace: RecordedTrace, device: str, most_work: int = MOST_WORK) -> Choices:
-    """What the sensible settings come to on a device. Raises NotPredictableError where it cannot be told."""
+def choices_for(trace: RecordedTrace, device: str, max_requests: int = MOST_WORK) -> Choices:
+    """Return the outcomes of the default settings on a device.
+
+    Raises:
+        NotPredictableError: The device cannot be modelled.
+    """
     model = Model(trace, device)
     orders = len(model.orders())
-    runs = most_work // 2 // max(model.requests, 1)
-    count = min(len(SENSIBLE), runs // orders - 1)  # one is as recorded
+    max_runs = max_requests // 2 // max(model.requests, 1)
+    count = min(len(SENSIBLE), max_runs // orders - 1)  # one simulation has the recorded settings
     if count < 1:
         return Choices(device, None, (), SENSIBLE)
-    found = predict_of(model, [parse_setting(text) for text in SENSIBLE[:count]], is_ranked=True)
-    smallest = smallest_cards(model, found.outcomes, runs)
-    return Choices(device, found, tuple(smallest or ()), SENSIBLE[count:])
+    prediction = predict_of(model, [parse_setting(text) for text in SENSIBLE[:count]], is_ranked=True)
+    smallest = smallest_gpus(model, prediction.outcomes, max_runs)
+    return Choices(device, prediction, tuple(smallest or ()), SENSIBLE[count:])

@@ -1,12 +1,12 @@
-"""The smallest memory that a run fits on: `Trace.fit`.
+"""Smallest memory that a run fits on: `Trace.fit`.
 
-Whether a run fits is not monotone in the memory: a retry at one size changes the layout, and so what fits later. So
-sizes are scanned, first over the whole span, from what was active at once to what torch reserves without a limit, then
-between the largest that fails and the one above. What counts as the smallest is the size from which on all that were
-tried fit, in every order of addresses.
+Fitting is not monotone in the memory: a retry at one size changes the layout, and with it what fits later. So two scans
+try a range of sizes. The first goes from the peak of active bytes to the peak of reserved bytes without a limit. The
+second goes from the largest size that failed to the next one tried above it. The smallest size is the one from which on
+every tried size fits, in every order of addresses.
 
-A request that ended the recorded run in out of memory has to be served, too; those that the program survived, and that
-it may make for no other reason than to find out how much there is, are left out, as are those that no GPU serves.
+A failed allocation that ended the recorded run must be served too. One that the program survived is left out, since a
+program may request memory only to find out how much there is. So is one that is larger than the largest GPU.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MARGIN = 0.05
-"""What a program should have more than it fits on: it moves by some percent with the addresses that the driver gives,
-which the next run will have others of."""
+"""Fraction to add to the smallest size: the need varies by some percent with the addresses from the driver."""
 GIB = 1 << 30
 GPUS = (
     ("24 GB (RTX 4090, L4, A10)", int(21.9 * GIB)),
@@ -39,18 +38,21 @@ GPUS = (
     ("96 GB (H100 NVL, GH200)", int(93.0 * GIB)),
     ("141 GB (H200)", int(139.7 * GIB)),
 )
-"""Common GPUs, and the memory that CUDA reports of them: `total_memory` of torch's device properties, "total capacity"
-in its message on out of memory. It is less than the name says, since error correction and the driver keep some of what
-is on the GPU for themselves; what lies outside torch (`GPU.outside`) still has to come off. Of the GPUs of one entry
-that which has the least, with error correction on, rounded down. These are what users of such GPUs have reported, not
-measured here; drivers and virtual machines move them by about a percent."""
-TRIED = (AS_RECORDED, "expandable_segments:True")
-"""Where no setting is asked for."""
-_UNIT = 2 << 20
-_SIZES = 24
-"""That are tried in a scan."""
-_MOST_WORK = 400_000_000
-"""Requests that a scan runs, all simulations together; for traces of many, fewer sizes and orders are tried."""
+"""Common GPUs with the bytes that CUDA reports: `total_memory` of torch's device properties.
+
+CUDA reports less than the nominal size, since error correction and the driver use memory. The memory outside torch
+(`Gpu.outside_bytes`) is not yet subtracted. Of the GPUs of an entry, the value is that of the smallest, with error
+correction on, rounded down. The values are reported by users, not measured; drivers and virtual machines change them by
+about a percent.
+"""
+DEFAULT_SETTINGS = (AS_RECORDED, "expandable_segments:True")
+"""Settings that are tried by default."""
+_GRANULARITY_BYTES = 2 << 20
+"""Granularity of the tried sizes in bytes."""
+_MAX_SIZES = 24
+"""Maximum number of sizes in a scan."""
+_MAX_REQUESTS = 400_000_000
+"""Maximum requests of all simulations of a scan; longer traces are scanned with fewer sizes."""
 COLUMNS = (
     *("setting", "smallest_bytes", "recommended_bytes", "without_retries_bytes", "peak_active_bytes"),
     *("resolution_bytes", "exceptions_bytes"),
@@ -59,66 +61,79 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class OnGpu:
-    """A run on a common GPU."""
+    """Outcome of a run on a common GPU."""
 
     name: str
-    """The GPU."""
+    """Name of the GPU."""
     outcome: Outcome
-    """What it comes to there."""
+    """Predicted outcome on this GPU."""
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """What a run needs under one setting. In bytes of a device, with what lies outside torch."""
+    """Memory that a run needs under one setting, in bytes of a device. Includes the memory outside torch."""
 
     setting: Setting
-    """What was tried."""
+    """Simulated setting."""
     smallest_bytes: int
-    """From here on it fits, at every size that was tried."""
+    """Smallest size from which on every tried size fits."""
     resolution_bytes: int
-    """How far apart the sizes were there: it may fit on so much less."""
+    """Distance to the largest size that failed: the true minimum may be lower by up to this."""
     without_retries_bytes: int
-    """What torch takes where it need not give anything back: the peak of reserved, in the worst order of addresses."""
+    """Size at which torch never has to release cached memory.
+
+    It is the peak of reserved bytes in the worst order of addresses.
+    """
     peak_active_bytes: int
-    """Fewer cannot be enough: the most that was in use at once."""
+    """Lower bound of the size: the peak of active bytes."""
     exceptions_bytes: tuple[int, ...]
-    """Smaller sizes that happen to fit, though others between them and `smallest_bytes` do not."""
+    """Sizes that fit although a size between them and `smallest_bytes` does not."""
     gpus: tuple[OnGpu, ...] = field(repr=False)
-    """What it comes to on common GPUs, the smallest first."""
+    """Outcomes on common GPUs, the smallest GPU first."""
 
     @property
     def recommended_bytes(self) -> int:
-        """The smallest size plus 5 %, for other orders of the driver's addresses."""
+        """`smallest_bytes` plus 5 %, for other orders of the driver's addresses."""
         return int(self.smallest_bytes * (1 + MARGIN))
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """See `Trace.fit`. Sizes in bytes."""
+    """Result of `Trace.fit`. Sizes in bytes."""
 
     device: str
-    """Whose requests; torch's spelling."""
+    """Device whose requests were simulated, in torch's spelling."""
     outside_bytes: int
-    """What is used outside torch."""
+    """Bytes used outside torch."""
     outside_is_known: bool
-    """Whether the trace, or who asked, says so; else it is assumed."""
+    """True if the trace or the caller gives `outside_bytes`; False if it is assumed."""
     check: Check
-    """How much of the recording the model reproduces."""
+    """Agreement of the model with the recording."""
     device_bytes: int | None
-    """The recorded device's memory; None if unknown."""
+    """Total bytes of the recorded device; None if unknown."""
     fittings: tuple[Fitting, ...] = field(repr=False)
-    """One a setting."""
+    """One result per setting."""
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row a setting; sizes in bytes, exceptions a tuple of them."""
+        """Return one row per setting.
+
+        Returns:
+            Columns: setting, smallest_bytes, recommended_bytes, without_retries_bytes, peak_active_bytes,
+            resolution_bytes, exceptions_bytes (a tuple). Sizes in bytes.
+        """
         import pandas as pd
 
         rows = [
             (
-                *(one.setting.text, one.smallest_bytes, one.recommended_bytes, one.without_retries_bytes),
-                *(one.peak_active_bytes, one.resolution_bytes, one.exceptions_bytes),
+                *(
+                    fitting.setting.text,
+                    fitting.smallest_bytes,
+                    fitting.recommended_bytes,
+                    fitting.without_retries_bytes,
+                ),
+                *(fitting.peak_active_bytes, fitting.resolution_bytes, fitting.exceptions_bytes),
             )
-            for one in self.fittings
+            for fitting in self.fittings
         ]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -130,127 +145,140 @@ def find_fit(
     outside: int | None = None,
     device: str | None = None,
 ) -> Fit:
-    """See `Trace.fit`."""
-    tried = [parse_setting(text) for text in settings or TRIED]
+    """Implement `Trace.fit`."""
+    parsed_settings = [parse_setting(text) for text in settings or DEFAULT_SETTINGS]
     model = Model(trace, device)
     gpu = gpu_of(model, None, outside)
     search = _Search(model)
-    fittings = tuple(_fitting(search, setting, gpu.outside_bytes) for setting in tried)
-    known = outside is not None or model.outside_bytes is not None
-    return Fit(model.device, gpu.outside_bytes, known, model.check, model.device_bytes, fittings)
+    fittings = tuple(_fit_setting(search, setting, gpu.outside_bytes) for setting in parsed_settings)
+    outside_is_known = outside is not None or model.outside_bytes is not None
+    return Fit(model.device, gpu.outside_bytes, outside_is_known, model.check, model.device_bytes, fittings)
 
 
 def fits_on(trace: RecordedTrace, memory: int, *, device: str | None = None) -> tuple[Outcome, Check]:
-    """What the run comes to on a GPU of so many bytes, under its own settings."""
+    """Return the outcome of the run on a GPU of `memory` bytes, under the recorded settings."""
     model = Model(trace, device)
     gpu = gpu_of(model, memory, None)
-    [found] = _Search(model).outcomes([(parse_setting(AS_RECORDED), gpu)])
-    return found, model.check
+    [result] = _Search(model).outcomes([(parse_setting(AS_RECORDED), gpu)])
+    return result, model.check
 
 
 class _Search:
-    """The runs of one model."""
+    """Simulations of one model in all orders of addresses."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.orders = model.orders()
-        requests = find_failed_allocations(model.trace, device=model.device)
-        self.must_serve = [one.seq for one in requests if one.outcome == ENDED and one.requested_bytes <= GPUS[-1][1]]
+        failures = find_failed_allocations(model.trace, device=model.device)
+        self.must_serve = [
+            failure.seq for failure in failures if failure.outcome == ENDED and failure.requested_bytes <= GPUS[-1][1]
+        ]
 
-    def run(self, tried: Sequence[tuple[Setting, Gpu]]) -> list[list[SimulationResult]]:
-        """For each setting on a GPU, a simulation an order; one pass."""
+    def run(self, cases: Sequence[tuple[Setting, Gpu]]) -> list[list[SimulationResult]]:
+        """Return the simulations of each setting and GPU, one per order of addresses, from one pass."""
         simulations = self.model.run(
             [
                 self.model.simulation(setting, gpu, order, must_serve=self.must_serve)
-                for setting, gpu in tried
+                for setting, gpu in cases
                 for order in self.orders
             ]
         )
         count = len(self.orders)
-        return [simulations[at : at + count] for at in range(0, len(simulations), count)]
+        return [simulations[start : start + count] for start in range(0, len(simulations), count)]
 
-    def outcomes(self, tried: Sequence[tuple[Setting, Gpu]]) -> list[Outcome]:
-        """What the run comes to with each."""
-        found = self.run(tried)
-        return [outcome(self.model, *one, simulations) for one, simulations in zip(tried, found, strict=True)]
+    def outcomes(self, cases: Sequence[tuple[Setting, Gpu]]) -> list[Outcome]:
+        results = self.run(cases)
+        return [outcome(self.model, *case, simulations) for case, simulations in zip(cases, results, strict=True)]
 
 
-def _fitting(search: _Search, setting: Setting, outside: int) -> Fitting:
+def _fit_setting(search: _Search, setting: Setting, outside: int) -> Fitting:
     model = search.model
     [unlimited] = search.run([(setting, Gpu(None, outside))])
-    wider = 1 + model.check.deviation
-    active = max(simulation.peak_active for simulation in unlimited)
-    most = int(max(simulation.peak_used for simulation in unlimited) * wider)
-    tried: dict[int, bool] = {_up(most): True}
-    below, above = _down(active) - _UNIT, _up(most)
-    sizes = max(min(_SIZES, _MOST_WORK // max(model.requests * len(search.orders), 1)), 2)
+    widening = 1 + model.check.deviation
+    peak_active = max(simulation.peak_active for simulation in unlimited)
+    peak_used = int(max(simulation.peak_used for simulation in unlimited) * widening)
+    fits_by_size: dict[int, bool] = {_round_up(peak_used): True}
+    below, above = _round_down(peak_active) - _GRANULARITY_BYTES, _round_up(peak_used)
+    sizes = max(min(_MAX_SIZES, _MAX_REQUESTS // max(model.requests * len(search.orders), 1)), 2)
     for _ in range(2):
-        if above - below <= _UNIT:
+        if above - below <= _GRANULARITY_BYTES:
             break
-        wanted = sorted({_up(int(size)) for size in np.linspace(below, above, sizes + 2)[1:-1]} - tried.keys())
-        found = search.run([(setting, Gpu(size + outside, outside)) for size in wanted])
-        tried |= {
+        new_sizes = sorted(
+            {_round_up(int(size)) for size in np.linspace(below, above, sizes + 2)[1:-1]} - fits_by_size.keys()
+        )
+        results = search.run([(setting, Gpu(size + outside, outside)) for size in new_sizes])
+        fits_by_size |= {
             size: not any(simulation.refusal for simulation in simulations)
-            for size, simulations in zip(wanted, found, strict=True)
+            for size, simulations in zip(new_sizes, results, strict=True)
         }
-        below, above = _edge(tried, below)
-    smallest = int(above * wider)
+        below, above = _find_edge(fits_by_size, below)
+    smallest = int(above * widening)
     outcomes = search.outcomes([(setting, Gpu(total, outside)) for _, total in GPUS])
     return Fitting(
         setting,
         smallest + outside,
         above - below,
-        most + outside,
-        active + outside,
-        tuple(size + outside for size, fits in sorted(tried.items()) if fits and size < above),
-        tuple(OnGpu(name, found) for (name, _), found in zip(GPUS, outcomes, strict=True)),
+        peak_used + outside,
+        peak_active + outside,
+        tuple(size + outside for size, fits in sorted(fits_by_size.items()) if fits and size < above),
+        tuple(OnGpu(name, prediction) for (name, _), prediction in zip(GPUS, outcomes, strict=True)),
     )
 
 
-def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> list[tuple[str, Gpu] | None] | None:
-    """For each of these outcomes, the smallest of `CARDS` from which on the run fits on all of them, with as much
-    outside torch; None where the largest is not enough. None for all if it took more than `most_runs` runs to say."""
+def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> list[tuple[str, Gpu] | None] | None:
+    """Return the smallest of `GPUS` for each outcome, such that the run fits on it and on all larger ones.
+
+    The memory outside torch stays the same. An entry is None if the run does not fit on the largest GPU. The result is
+    None if more than `max_runs` simulations would be needed.
+    """
     search = _Search(model)
     requested = model.trace.replay.most_requested(model.device)
-    gpus = [[(name, Gpu(total, one.gpu.outside_bytes)) for name, total in GPUS] for one in found]
-    unclear = [
-        (at, name, gpu)
-        for at, one in enumerate(found)
-        for name, gpu in gpus[at]
-        if not _has_plenty(one, gpu, search) and (gpu.capacity_bytes or 0) >= requested
+    gpus = [[(name, Gpu(total, candidate.gpu.outside_bytes)) for name, total in GPUS] for candidate in outcomes]
+    uncertain = [
+        (index, name, gpu)
+        for index, candidate in enumerate(outcomes)
+        for name, gpu in gpus[index]
+        if not _has_ample_memory(candidate, gpu, search) and (gpu.capacity_bytes or 0) >= requested
     ]
-    if len(unclear) * len(search.orders) > most_runs:
+    if len(uncertain) * len(search.orders) > max_runs:
         return None
-    tried = search.outcomes([(found[at].setting, gpu) for at, _, gpu in unclear])
-    fits = {(at, name) for (at, name, _), one in zip(unclear, tried, strict=True) if one.fits}
-    smallest = []
-    for at, one in enumerate(found):
-        enough: tuple[str, Gpu] | None = None
-        for name, gpu in reversed(gpus[at]):
-            if not (_has_plenty(one, gpu, search) or (at, name) in fits):
+    simulated = search.outcomes([(outcomes[index].setting, gpu) for index, _, gpu in uncertain])
+    fits = {(index, name) for (index, name, _), result in zip(uncertain, simulated, strict=True) if result.fits}
+    smallest_fits = []
+    for index, candidate in enumerate(outcomes):
+        smallest_fit: tuple[str, Gpu] | None = None
+        for name, gpu in reversed(gpus[index]):
+            if not (_has_ample_memory(candidate, gpu, search) or (index, name) in fits):
                 break
-            enough = name, gpu
-        smallest.append(enough)
-    return smallest
+            smallest_fit = name, gpu
+        smallest_fits.append(smallest_fit)
+    return smallest_fits
 
 
-def _has_plenty(one: Outcome, gpu: Gpu, search: _Search) -> bool:
-    """Whether a run is never refused anything on this GPU, since it needs less wherever it was tried. Of a share of
-    the device, that is not said."""
-    serves_all = one.serves_all and (one.gpu.device_bytes is not None or not search.must_serve)
-    has_limit = one.setting.fraction is not None or search.model.trace.kind_counts.get("memory_fraction", 0) > 0
-    return serves_all and not has_limit and one.retries[1] == 0 and (gpu.device_bytes or 0) >= one.device_used_bytes
+def _has_ample_memory(outcome: Outcome, gpu: Gpu, search: _Search) -> bool:
+    """Return True if the run never needed more than this GPU has, in any simulation.
+
+    Return False if a memory fraction limits the run, since the limit then depends on the size of the GPU.
+    """
+    serves_all = outcome.serves_all and (outcome.gpu.device_bytes is not None or not search.must_serve)
+    has_limit = outcome.setting.fraction is not None or search.model.trace.kind_counts.get("memory_fraction", 0) > 0
+    return (
+        serves_all
+        and not has_limit
+        and outcome.retries[1] == 0
+        and (gpu.device_bytes or 0) >= outcome.device_used_bytes
+    )
 
 
-def _edge(tried: dict[int, bool], least: int) -> tuple[int, int]:
-    """The largest size that fails (or `least`), and the one that was tried next above it."""
-    failing = max((size for size, fits in tried.items() if not fits), default=least)
-    return failing, min(size for size in tried if size > failing)
+def _find_edge(fits_by_size: dict[int, bool], lower_bound: int) -> tuple[int, int]:
+    """Return the largest failing size (or `lower_bound`) and the next tried size above it."""
+    failing = max((size for size, fits in fits_by_size.items() if not fits), default=lower_bound)
+    return failing, min(size for size in fits_by_size if size > failing)
 
 
-def _up(size: int) -> int:
-    return -(-size // _UNIT) * _UNIT
+def _round_up(size: int) -> int:
+    return -(-size // _GRANULARITY_BYTES) * _GRANULARITY_BYTES
 
 
-def _down(size: int) -> int:
-    return size // _UNIT * _UNIT
+def _round_down(size: int) -> int:
+    return size // _GRANULARITY_BYTES * _GRANULARITY_BYTES

@@ -1,4 +1,4 @@
-"""The model of torch's allocator, run over a trace: many simulations at once, checked against the recording."""
+"""Simulations of torch's allocator over a trace, and a check of the model against the recording."""
 
 from __future__ import annotations
 
@@ -13,84 +13,93 @@ from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
 from .settings import Setting
 
-USUAL_OUTSIDE = 700 << 20
-"""Bytes of a device that torch does not get, where the trace does not say: CUDA's context and libraries."""
-LEAST_REPRODUCED = 0.9
-"""A model that makes fewer of the recorded segment events says nothing about others."""
-_MOST_BLOCKS = 6_000_000
-"""Live blocks of all simulations of a pass: each takes some hundred bytes. What is more is another pass."""
+DEFAULT_OUTSIDE_BYTES = 700 << 20
+"""Bytes that CUDA's context and libraries are assumed to use on a device, if the trace does not report them."""
+MIN_REPRODUCED_SHARE = 0.9
+"""Minimum share of the recorded segment events that the model must reproduce to make predictions."""
+_MAX_BLOCKS_PER_PASS = 6_000_000
+"""Maximum live blocks of all simulations in a pass, at some hundred bytes each; the rest needs another pass."""
 _TIMELINE_POINTS = 2000
-_FEW = 200_000
-"""Requests of a trace that are run under more orders of addresses."""
-UNLIMITED = 1 << 40
-"""Memory of a device that is assumed unlimited, in bytes: ranges of addresses are drawn from it."""
+_MANY_REQUESTS = 200_000
+"""Number of requests from which on only one random order of addresses is simulated."""
+UNLIMITED_BYTES = 1 << 40
+"""Bytes of a device without a known size: the range that simulated addresses are drawn from."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """How much of the recording itself the model reproduces, given the recorded settings, and the driver's recorded
-    answers and addresses."""
+    """Agreement of the model with the recording.
+
+    The model runs with the recorded settings, and with the driver's recorded answers and addresses.
+    """
 
     recorded: int
-    """Segment events of the recording."""
+    """Number of segment events in the recording."""
     reproduced: int
-    """Those that the model makes too: the same kind, address and size, at the same request."""
+    """Number of these events that the model repeats: same kind, address and size, at the same request."""
     blocks: int
-    """Allocations."""
+    """Number of allocations."""
     same_blocks: int
-    """Those that get the recorded address."""
+    """Number of allocations that get their recorded address."""
     first_difference: int | None
-    """The first event whose request the model serves otherwise; None if there is none."""
+    """First event whose request the model serves differently; None if there is none."""
     deviation: float
-    """By how much ranges are widened: the share of events that differ, or that by which the peak does; 0 if none."""
+    """Fraction by which ranges are widened, 0 if exact.
+
+    It is the share of differing events or the relative error of the peak, whichever is larger.
+    """
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is all of them."""
+        """True if the model serves every request as recorded."""
         return self.first_difference is None
 
     @property
     def sentence(self) -> str:
-        """In words."""
-        said = f"Reproduces {self.reproduced:,} of {self.recorded:,} segment events of this recording"
+        """The check as one sentence."""
+        text = f"Reproduces {self.reproduced:,} of {self.recorded:,} segment events of this recording"
         if self.blocks > self.same_blocks:
-            said += f", and the addresses of {self.same_blocks:,} of {self.blocks:,} blocks"
+            text += f", and the addresses of {self.same_blocks:,} of {self.blocks:,} blocks"
         if self.is_exact:
-            return f"{said}."
+            return f"{text}."
         return (
-            f"{said}, the first other one at event {self.first_difference:,}: ranges are wider by {self.deviation:.1%}."
+            f"{text}; the first difference is at event {self.first_difference:,}:"
+            f" ranges are widened by {self.deviation:.1%}."
         )
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A device to run on. In bytes."""
+    """Device of a simulation. Sizes in bytes."""
 
     device_bytes: int | None
-    """Total memory; None: unlimited."""
+    """Total memory in bytes; None: unlimited."""
     outside_bytes: int
-    """Memory that is not available to torch."""
+    """Bytes that are not available to torch."""
 
     @property
     def capacity_bytes(self) -> int | None:
-        """What torch can have."""
+        """Bytes that are available to torch; None: unlimited."""
         return None if self.device_bytes is None else max(self.device_bytes - self.outside_bytes, 0)
 
 
 class Model:
-    """The model of one device of a trace. Raises NotPredictableError where it does not hold."""
+    """Model of torch's allocator for one device of a trace.
+
+    Its methods raise NotPredictableError if the trace cannot be modelled.
+    """
 
     def __init__(self, trace: RecordedTrace, device: str | None = None) -> None:
-        """device: default the CUDA device with the most reserved."""
+        """Check that the device can be modelled. Default: the CUDA device with the most reserved bytes."""
         self.trace = trace
-        self.device = _device(trace, trace.named_device(device))
-        _refuse(trace, self.device)
+        self.device = _choose_device(trace, trace.named_device(device))
+        _require_predictable(trace, self.device)
         self._check: Check | None = None
         self.requests = self.inherited = 0
 
     @property
     def check(self) -> Check:
-        """How well it reproduces the recording."""
+        """Agreement of the model with the recording; the first pass computes it."""
         if self._check is None:
             self.run([])
         assert self._check is not None
@@ -98,20 +107,23 @@ class Model:
 
     @property
     def device_bytes(self) -> int | None:
-        """Bytes of the recorded device; None if unknown."""
+        """Total bytes of the recorded device; None if unknown."""
         samples = np.ma.compressed(self.trace.driver_samples(self.device)["total_bytes"])
         return self.trace.device_bytes.get(self.device, int(samples.max()) if len(samples) else None)
 
     @property
     def outside_bytes(self) -> int | None:
-        """The most bytes that torch did not get of the recorded device; None if no sample of the driver says."""
+        """Maximum bytes of the recorded device that torch could not use; None if no driver sample reports them."""
         samples = np.ma.compressed(self.trace.driver_samples(self.device)["outside_bytes"])
         return max(int(samples.max()), 0) if len(samples) else None
 
     def orders(self) -> list[tuple[str, int]]:
-        """The orders of addresses that are tried, with their seeds: the driver's are not known before a run."""
-        self.check  # noqa: B018  (it counts the requests)
-        seeds = 6 if self.requests < _FEW else 1
+        """Return the orders of addresses to simulate, each with its seed.
+
+        The driver's own order is unknown before a run.
+        """
+        self.check  # noqa: B018  (the first pass counts the requests)
+        seeds = 6 if self.requests < _MANY_REQUESTS else 1
         return [("lowest", 0), ("highest", 0), *(("random", seed) for seed in range(seeds))]
 
     def simulation(
@@ -124,10 +136,18 @@ class Model:
         limit: int | None = None,
         keeps_events: bool = False,
     ) -> SimulationOptions:
-        """A run under a setting, on a GPU. must_serve: of the requests that the recorded run was refused, those that
-        it has to get, by event; None: all are tried, and none has to be served. limit: bytes that the process may
-        reserve (None: as the setting says)."""
-        total = gpu.device_bytes if gpu.device_bytes is not None else self.device_bytes or UNLIMITED
+        """Return the options of a simulation.
+
+        Args:
+            setting: The allocator setting.
+            gpu: The GPU.
+            order: The order of addresses and its seed, one of `orders`.
+            must_serve: Events of failed allocations in the recording that must be served. None: all are tried, none
+                must be.
+            limit: Bytes that the process may reserve; the memory fraction of `setting` takes precedence.
+            keeps_events: Whether the result contains the segment events.
+        """
+        total = gpu.device_bytes if gpu.device_bytes is not None else self.device_bytes or UNLIMITED_BYTES
         if setting.fraction is not None:
             limit = NO_LIMIT if setting.fraction == 1 else int(setting.fraction * total)
         is_tried = must_serve is None and gpu.device_bytes is not None
@@ -143,116 +163,121 @@ class Model:
         )
 
     def run(self, simulations: Sequence[SimulationOptions]) -> list[SimulationResult]:
-        """Run simulations in one pass, or in several if memory is short; the first also checks the model."""
-        at_once = max(_MOST_BLOCKS // max(self._live_blocks, 1), 1)
-        passes = [simulations[first : first + at_once] for first in range(0, len(simulations), at_once)]
-        found = self._first_pass(passes.pop(0) if passes else ()) if self._check is None else []
-        for some in passes:
-            found += _unambiguous(self.trace.predicted(some, device=self.device).simulations)
-        return found
+        """Return the result of each simulation, from as few passes over the trace as memory allows.
+
+        The first pass also checks the model against the recording.
+        """
+        batch_size = max(_MAX_BLOCKS_PER_PASS // max(self._live_blocks, 1), 1)
+        batches = [simulations[first : first + batch_size] for first in range(0, len(simulations), batch_size)]
+        results = self._run_first_pass(batches.pop(0) if batches else ()) if self._check is None else []
+        for batch in batches:
+            results += _require_unambiguous(self.trace.predicted(batch, device=self.device).simulations)
+        return results
 
     @functools.cached_property
     def _live_blocks(self) -> int:
-        """About the most there were at once."""
+        """Approximate maximum of live blocks."""
         return int(self.trace.timeline(_TIMELINE_POINTS, self.device)["blocks"].max(initial=0))
 
-    def _first_pass(self, simulations: Sequence[SimulationOptions]) -> list[SimulationResult]:
-        itself = SimulationOptions(order="recorded", total=self.device_bytes or UNLIMITED)
-        found = self.trace.predicted([itself, *simulations], device=self.device)
-        if found.inherits_expandable:
+    def _run_first_pass(self, simulations: Sequence[SimulationOptions]) -> list[SimulationResult]:
+        recorded_run = SimulationOptions(order="recorded", total=self.device_bytes or UNLIMITED_BYTES)
+        prediction = self.trace.predicted([recorded_run, *simulations], device=self.device)
+        if prediction.inherits_expandable:
             raise NotPredictableError(
                 "beginning",
-                "The recording began when torch had expandable segments, whose ranges are not known: record the program"
-                " from its start.",
+                "The recording began while torch had expandable segments, whose address ranges are unknown: record the"
+                " program from its start.",
             )
-        self.requests, self.inherited = found.requests, found.inherited
-        self._check = self._checked(_unambiguous(found.simulations)[0])
-        return found.simulations[1:]
+        self.requests, self.inherited = prediction.requests, prediction.inherited
+        self._check = self._compare_with_recording(_require_unambiguous(prediction.simulations)[0])
+        return prediction.simulations[1:]
 
-    def _checked(self, simulation: SimulationResult) -> Check:
+    def _compare_with_recording(self, simulation: SimulationResult) -> Check:
         peak = self.trace.replay.peak("reserved", self.device)
         recorded_peak = peak.bytes if peak is not None else 0
         if simulation.refusal is not None:
-            raise _not_reproduced(simulation.reproduced, simulation.recorded_events)
+            raise _not_reproduced_error(simulation.reproduced, simulation.recorded_events)
         if simulation.first_difference is None:
             return Check(
                 simulation.recorded_events, simulation.reproduced, simulation.blocks, simulation.same_blocks, None, 0.0
             )
-        share = 1 - simulation.reproduced / max(simulation.recorded_events, 1)
-        off = abs(simulation.peak_reserved - recorded_peak) / max(recorded_peak, 1)
-        if share > 1 - LEAST_REPRODUCED or off > 1 - LEAST_REPRODUCED:
-            raise _not_reproduced(simulation.reproduced, simulation.recorded_events)
+        differing_share = 1 - simulation.reproduced / max(simulation.recorded_events, 1)
+        peak_error = abs(simulation.peak_reserved - recorded_peak) / max(recorded_peak, 1)
+        if differing_share > 1 - MIN_REPRODUCED_SHARE or peak_error > 1 - MIN_REPRODUCED_SHARE:
+            raise _not_reproduced_error(simulation.reproduced, simulation.recorded_events)
         return Check(
             *(simulation.recorded_events, simulation.reproduced, simulation.blocks, simulation.same_blocks),
-            *(simulation.first_difference, max(share, off)),
+            *(simulation.first_difference, max(differing_share, peak_error)),
         )
 
 
-def _unambiguous(simulations: list[SimulationResult]) -> list[SimulationResult]:
-    """The simulations; raises NotPredictableError where one took what torch might not take."""
-    at = [simulation.several_pools for simulation in simulations if simulation.several_pools is not None]
-    if at:
+def _require_unambiguous(simulations: list[SimulationResult]) -> list[SimulationResult]:
+    """Return the simulations; raise NotPredictableError if torch's choice of a pool is ambiguous in one."""
+    ambiguous_events = [simulation.several_pools for simulation in simulations if simulation.several_pools is not None]
+    if ambiguous_events:
         raise NotPredictableError(
             "pools",
-            f"At event {min(at):,} torch would take a block of one of several pools with use_on_oom, and which of them"
-            " is not known: try a setting by running the program under it.",
+            f"At event {min(ambiguous_events):,} torch would take a block from one of several pools with use_on_oom, in"
+            " an unknown order: run the program under the setting instead.",
         )
     return simulations
 
 
-def _not_reproduced(reproduced: int, recorded: int) -> NotPredictableError:
+def _not_reproduced_error(reproduced: int, recorded: int) -> NotPredictableError:
     return NotPredictableError(
         "check",
-        f"The model reproduces only {reproduced:,} of {recorded:,} segment events of this recording, so that what it"
-        " says of other settings cannot be trusted: try a setting by running the program under it.",
+        f"The model reproduces only {reproduced:,} of {recorded:,} segment events of this recording, so its predictions"
+        " for other settings are unreliable: run the program under the setting instead.",
     )
 
 
-def _device(trace: RecordedTrace, device: str | None) -> str:
+def _choose_device(trace: RecordedTrace, device: str | None) -> str:
     if device is not None:
         if not device.startswith("cuda"):
             raise NotPredictableError(
                 "device",
-                f"{device} is not served by torch's CUDA allocator, which is what is modelled: name a CUDA device.",
+                f"{device} does not use torch's CUDA allocator, the only one that is modelled: name a CUDA device.",
             )
         return device
-    known = [name for name in trace.replay.used_devices if name.startswith("cuda")]
-    if not known:
-        raise NotPredictableError("device", "The trace has no memory of a CUDA device: record a program that uses one.")
+    cuda_devices = [name for name in trace.replay.used_devices if name.startswith("cuda")]
+    if not cuda_devices:
+        raise NotPredictableError(
+            "device", "The trace has no CUDA allocations: record a program that uses a CUDA device."
+        )
 
-    def reserved(name: str) -> int:
+    def peak_reserved(name: str) -> int:
         peak = trace.replay.peak("reserved", name)
         return peak.bytes if peak is not None else 0
 
-    return max(known, key=reserved)
+    return max(cuda_devices, key=peak_reserved)
 
 
-def _refuse(trace: RecordedTrace, device: str) -> None:
-    """Raises NotPredictableError for what is not modelled, as far as the trace says so without a look at each event."""
+def _require_predictable(trace: RecordedTrace, device: str) -> None:
+    """Raise NotPredictableError if the header or the event counts show something that is not modelled."""
     timeline = trace.replay.devices.get(device)
     if timeline is None or not timeline.reports_segments:
         raise NotPredictableError(
             "allocator",
-            f"{device} was not served by torch's caching allocator (the backend cudaMallocAsync, an allocator of the"
-            " program's own, or caching switched off): record it with torch's default allocator.",
+            f"{device} did not use torch's caching allocator, but the backend cudaMallocAsync, a custom allocator or no"
+            " caching: record the program with torch's default allocator.",
         )
     compacted = trace.integrity.compacted_until
     if compacted:
         raise NotPredictableError(
             "beginning",
-            f"the trace is compacted up to event {compacted - 1:,} and no longer has the requests before it: use the "
-            "whole trace.",
+            f"the trace is compacted up to event {compacted - 1:,}, so earlier requests are missing: use the original"
+            " trace.",
         )
     missing = trace.integrity.lost + trace.integrity.missing_events
     if missing:
         raise NotPredictableError(
             "incomplete",
-            f"{missing:,} events of the trace are missing, and each of them may have been a request: record it again.",
+            f"{missing:,} events of the trace are missing, and any of them may be a request: record the program again.",
         )
     counts = trace.kind_counts
     if counts.get("pool_restore"):
         raise NotPredictableError(
             "pools",
-            "CUDA graphs put memory pools back to earlier states, which the model does not follow: try a setting by"
-            " running the program under it.",
+            "CUDA graphs restored memory pools to earlier states, which is not modelled: run the program under the"
+            " setting instead.",
         )

@@ -1,4 +1,4 @@
-"""The same run under other settings or on another GPU: `Trace.what_if`."""
+"""Predictions of the same run under other settings or on another GPU: `Trace.what_if`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..._replay import SimulationFailure, SimulationResult
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
-from .model import USUAL_OUTSIDE, Check, Gpu, Model
+from .model import DEFAULT_OUTSIDE_BYTES, Check, Gpu, Model
 from .settings import RECORDED, SENSIBLE, Setting, parse_setting
 
 if TYPE_CHECKING:
@@ -32,90 +32,102 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Refused:
-    """A request that would not have been served. What the program would have done then is not known."""
+    """A request that fails in a simulation. What the program would do next is unknown."""
 
     seq: int
-    """Its event in the trace, in which it was served."""
+    """Event of the request in the trace, where it was served."""
     requested_bytes: int
-    """Bytes."""
+    """Requested bytes."""
     needed_bytes: int
-    """Bytes that torch would have asked the driver for."""
+    """Bytes that torch would have requested from the driver."""
     reserved_bytes: int
-    """Bytes that torch would have had by then."""
+    """Bytes that torch would have reserved by then."""
     allocated_bytes: int
-    """Bytes of that in live blocks."""
+    """Bytes of `reserved_bytes` in live blocks."""
     site: Site
-    """The line that makes it."""
+    """Line that makes the request."""
     stack_id: int
-    """As in `Trace.frames`."""
+    """Stack of the request, as in `Trace.frames`."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run comes to. Ranges (least, most) are over orders of the driver's addresses."""
+    """Predicted outcome of a run. Ranges (minimum, maximum) are over orders of the driver's addresses."""
 
     setting: Setting
-    """What was tried."""
+    """Simulated setting."""
     gpu: Gpu
-    """On what."""
+    """Simulated GPU."""
     peak_reserved_bytes: tuple[int, int]
-    """Bytes; up to the request that is refused, if one is."""
+    """Range of the peak of reserved bytes, up to the first failed request if there is one."""
     device_used_bytes: int
-    """The most bytes of the device that are used, with what is outside torch."""
+    """Maximum bytes of the device in use, including those outside torch."""
     retries: tuple[int, int]
-    """Times that torch had to give all cached memory back, and wait for the device, to serve a request."""
+    """Range of how often torch released all cached memory and synchronized the device to serve a request."""
     driver_calls: tuple[int, int]
-    """Segments made or mapped."""
+    """Range of the number of segments allocated or mapped."""
     orders: int
-    """Orders of addresses that were tried."""
+    """Number of simulated orders of addresses."""
     refused_orders: int
-    """Those in which a request was refused that the recorded run got."""
+    """Number of orders in which a request fails that was served in the recording."""
     refused: Refused | None
-    """The earliest of them."""
+    """Earliest such request; None if there is none."""
     served: tuple[int, ...]
-    """Events of requests that the recorded run was refused, and that would have been served in each order."""
+    """Events of failed allocations in the recording that would have been served in every order."""
     refused_again: tuple[int, ...]
-    """Those that would not have been, in one order at least."""
+    """Events of failed allocations in the recording that would have failed in at least one order."""
 
     @property
     def fits(self) -> bool:
-        """Whether no request would have been refused, in any order, but those that were refused in the recording."""
+        """True if no request fails in any order, except those that failed in the recording."""
         return self.refused_orders == 0
 
     @property
     def serves_all(self) -> bool:
-        """Whether those would have been served too."""
+        """True if the requests that failed in the recording would have been served too."""
         return self.fits and not self.refused_again
 
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """See `Trace.what_if`. Sizes in bytes."""
+    """Result of `Trace.what_if`. Sizes in bytes."""
 
     device: str
-    """Whose requests; torch's spelling."""
+    """Device whose requests were simulated, in torch's spelling."""
     gpu: Gpu
-    """What it would have run on."""
+    """Simulated GPU."""
     check: Check
-    """How much of the recording the model reproduces."""
+    """Agreement of the model with the recording."""
     outside_is_known: bool
-    """Whether the trace, or who asked, says what is used outside torch; else it is assumed."""
+    """True if the trace or the caller gives the memory used outside torch; False if it is assumed."""
     inherited: bool
-    """The recording began with memory in use, which keeps the layout that it had then."""
+    """True if the recording began with memory in use, which keeps its layout in every simulation."""
     outcomes: tuple[Outcome, ...] = field(repr=False)
-    """The first as recorded, then one a setting: as they were asked for or, if none was, the best first."""
+    """The recorded settings first, then one outcome per setting: as requested or, by default, the best first."""
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row an outcome. Sizes in bytes; refused_seq and refused_bytes <NA> where nothing is refused."""
+        """Return one row per outcome.
+
+        Returns:
+            Columns: setting, fits, min_peak_reserved_bytes, max_peak_reserved_bytes, device_used_bytes, retries_low,
+            retries_high, driver_calls (the maximum), refusals_served, refused_seq and refused_bytes (<NA> if no request
+            fails). Sizes in bytes.
+        """
         import pandas as pd
 
         rows = [
             (
-                *(one.setting.text, one.fits, *one.peak_reserved_bytes, one.device_used_bytes, *one.retries),
-                *(one.driver_calls[1], len(one.served)),
-                *((one.refused.seq, one.refused.requested_bytes) if one.refused else (None, None)),
+                *(
+                    outcome.setting.text,
+                    outcome.fits,
+                    *outcome.peak_reserved_bytes,
+                    outcome.device_used_bytes,
+                    *outcome.retries,
+                ),
+                *(outcome.driver_calls[1], len(outcome.served)),
+                *((outcome.refused.seq, outcome.refused.requested_bytes) if outcome.refused else (None, None)),
             )
-            for one in self.outcomes
+            for outcome in self.outcomes
         ]
         table = pd.DataFrame(rows, columns=list(COLUMNS))
         return table.astype({"refused_seq": "Int64", "refused_bytes": "Int64"})
@@ -129,18 +141,26 @@ def predict(
     outside: int | None = None,
     device: str | None = None,
 ) -> WhatIf:
-    """See `Trace.what_if`."""
-    asked = [parse_setting(text) for text in settings]
-    tried = asked or [parse_setting(text) for text in SENSIBLE]
-    return predict_of(Model(trace, device), tried, memory=memory, outside=outside, is_ranked=not asked)
+    """Implement `Trace.what_if`."""
+    requested = [parse_setting(text) for text in settings]
+    tried = requested or [parse_setting(text) for text in SENSIBLE]
+    return predict_of(Model(trace, device), tried, memory=memory, outside=outside, is_ranked=not requested)
 
 
 def predict_of(
-    model: Model, tried: Sequence[Setting], *, memory: int | None = None, outside: int | None = None, is_ranked: bool
+    model: Model, settings: Sequence[Setting], *, memory: int | None = None, outside: int | None = None, is_ranked: bool
 ) -> WhatIf:
-    """The same of a model. is_ranked: the best of `tried` comes first."""
+    """Return the predictions of a model.
+
+    Args:
+        model: The model of one device.
+        settings: The settings to simulate besides the recorded ones.
+        memory: Bytes of the GPU; None: as recorded.
+        outside: Bytes of the GPU that torch cannot use; None: as recorded, else assumed.
+        is_ranked: Whether to sort the settings, the best first.
+    """
     gpu = gpu_of(model, memory, outside)
-    first, *others = outcomes(model, [RECORDED, *tried], gpu)
+    first, *others = outcomes(model, [RECORDED, *settings], gpu)
     if is_ranked:
         others.sort(key=rank)
     return WhatIf(
@@ -154,20 +174,27 @@ def predict_of(
 
 
 def gpu_of(model: Model, memory: int | None, outside: int | None) -> Gpu:
-    """A GPU of so much memory (None: the recorded one), of which so much is used outside torch (None: as the trace
-    says, else what is usual)."""
+    """Return a GPU with `memory` bytes, of which torch cannot use `outside`.
+
+    None stands for the recorded value. If the trace has none, `DEFAULT_OUTSIDE_BYTES` is assumed.
+    """
     if outside is None:
         outside = model.outside_bytes
-    return Gpu(memory if memory is not None else model.device_bytes, USUAL_OUTSIDE if outside is None else outside)
+    return Gpu(
+        memory if memory is not None else model.device_bytes, DEFAULT_OUTSIDE_BYTES if outside is None else outside
+    )
 
 
 def rank(outcome: Outcome) -> tuple[bool, int, int, int]:
-    """By which of two is better: the one that serves all, then with less memory, fewer retries and calls."""
+    """Return the sort key of an outcome; the best is the smallest.
+
+    Outcomes that serve all requests come first, then those with less memory, fewer retries and fewer driver calls.
+    """
     return not outcome.serves_all, outcome.peak_reserved_bytes[1], outcome.retries[1], outcome.driver_calls[1]
 
 
 def outcomes(model: Model, settings: Sequence[Setting], gpu: Gpu) -> list[Outcome]:
-    """What each setting comes to on the GPU; one pass over the trace."""
+    """Return the outcome of each setting on the GPU, from one pass over the trace."""
     orders = model.orders()
     results = model.run([model.simulation(setting, gpu, order) for setting in settings for order in orders])
     return [
@@ -177,35 +204,35 @@ def outcomes(model: Model, settings: Sequence[Setting], gpu: Gpu) -> list[Outcom
 
 
 def outcome(model: Model, setting: Setting, gpu: Gpu, simulations: Sequence[SimulationResult]) -> Outcome:
-    """Of the simulations of one setting, an order of addresses each."""
-    wider = model.check.deviation
+    """Return the outcome of one setting from its simulations, one per order of addresses."""
+    widening = model.check.deviation
     peaks = [simulation.peak_reserved for simulation in simulations]
-    refused = [simulation.refusal for simulation in simulations if simulation.refusal is not None]
-    first = min(refused, key=lambda refusal: refusal.seq, default=None)
+    failures = [simulation.refusal for simulation in simulations if simulation.refusal is not None]
+    first_failure = min(failures, key=lambda refusal: refusal.seq, default=None)
     served = set.intersection(*(set(simulation.served) for simulation in simulations))
-    again = {seq for simulation in simulations for seq in simulation.refused_again}
-    most = int(max(peaks) * (1 + wider))
+    failed_again = {seq for simulation in simulations for seq in simulation.refused_again}
+    max_peak = int(max(peaks) * (1 + widening))
     return Outcome(
         setting=setting,
         gpu=gpu,
-        peak_reserved_bytes=(int(min(peaks) * (1 - wider)), most),
-        device_used_bytes=max(most, max(simulation.peak_used for simulation in simulations)) + gpu.outside_bytes,
-        retries=_range(simulation.retries for simulation in simulations),
-        driver_calls=_range(simulation.taken for simulation in simulations),
+        peak_reserved_bytes=(int(min(peaks) * (1 - widening)), max_peak),
+        device_used_bytes=max(max_peak, *(simulation.peak_used for simulation in simulations)) + gpu.outside_bytes,
+        retries=_min_and_max(simulation.retries for simulation in simulations),
+        driver_calls=_min_and_max(simulation.taken for simulation in simulations),
         orders=len(simulations),
-        refused_orders=len(refused),
-        refused=None if first is None else _refused(model.trace, first),
+        refused_orders=len(failures),
+        refused=None if first_failure is None else _describe_failure(model.trace, first_failure),
         served=tuple(sorted(served)),
-        refused_again=tuple(sorted(again)),
+        refused_again=tuple(sorted(failed_again)),
     )
 
 
-def _range(numbers: Iterable[int]) -> tuple[int, int]:
-    found = list(numbers)
-    return min(found), max(found)
+def _min_and_max(numbers: Iterable[int]) -> tuple[int, int]:
+    values = list(numbers)
+    return min(values), max(values)
 
 
-def _refused(trace: RecordedTrace, refusal: SimulationFailure) -> Refused:
+def _describe_failure(trace: RecordedTrace, refusal: SimulationFailure) -> Refused:
     [events] = trace.iter_events(Range(refusal.seq, refusal.seq + 1))
     stack = int(events["forward_stack_id"][0] or events["stack_id"][0])
     return Refused(

@@ -1,4 +1,4 @@
-"""Settings of torch's CUDA allocator, written as in PYTORCH_ALLOC_CONF."""
+"""Settings of torch's CUDA allocator, in the syntax of PYTORCH_ALLOC_CONF."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from ...errors import SettingError
 from ..free_memory.allocator import MIB
 
 AS_RECORDED = "as recorded"
-_PARTS = re.compile(r",(?![^\[]*\])")
+_SEPARATOR = re.compile(r",(?![^\[]*\])")
 _INTERVALS = 16
-"""Of roundup_power2_divisions: sizes of 1 MiB to 64 GiB, by powers of two."""
-_LEAST_LARGE_SEGMENT = 20
+"""Number of size classes of roundup_power2_divisions: powers of two from 1 MiB to 64 GiB."""
+_MIN_LARGE_SEGMENT_MIB = 20
+"""Minimum of large_segment_size_mb, in MiB."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting, or several that belong together."""
+    """One allocator setting, or several that are set together."""
 
     text: str
-    """As PYTORCH_ALLOC_CONF has it; "as recorded" for the settings of the run."""
+    """Text as in PYTORCH_ALLOC_CONF; "as recorded" for the settings of the run."""
     values: dict[str, Any] = field(default_factory=dict, compare=False)
-    """What it changes, as an event `config` has it."""
+    """Changed values, as in an event `config`."""
     fraction: float | None = None
-    """per_process_memory_fraction; None: not given."""
+    """Value of per_process_memory_fraction; None: not set."""
 
     @property
     def json(self) -> str:
@@ -36,60 +37,68 @@ class Setting:
         return json.dumps(self.values) if self.values else ""
 
     def for_release(self, release: tuple[int, int]) -> Setting:
-        """As that torch reads it: up to 2.9, the last size before ">" is overwritten by what stands there."""
+        """Return the setting as a release of torch reads it.
+
+        Up to torch 2.9, the ">" value of roundup_power2_divisions overwrites the value of the last size before it.
+
+        Args:
+            release: Major and minor version of torch.
+
+        Returns:
+            This setting, or a copy with other values.
+        """
         divisions = self.values.get("roundup_power2_divisions")
         limits = re.findall(r"(\d+):\d+,\s*>:(\d+)", self.text)
         if release > (2, 9) or not limits or divisions is None:
             return self
         limit, last = limits[0]
-        older = list(divisions)
-        older[min(int(limit).bit_length() - 1, _INTERVALS - 1)] = int(last)
-        return Setting(self.text, {**self.values, "roundup_power2_divisions": older}, self.fraction)
+        overwritten = list(divisions)
+        overwritten[min(int(limit).bit_length() - 1, _INTERVALS - 1)] = int(last)
+        return Setting(self.text, {**self.values, "roundup_power2_divisions": overwritten}, self.fraction)
 
 
 RECORDED = Setting(AS_RECORDED)
 
 
 def parse_setting(text: str) -> Setting:
-    """A setting as PYTORCH_ALLOC_CONF has it: "expandable_segments:True", or several with commas between.
+    """Parse a setting such as "expandable_segments:True", or several separated by commas.
 
-    Raises SettingError for what is not one, and for what torch would refuse.
+    Raises:
+        SettingError: The text is not a setting, or torch would reject it.
     """
     if text.strip() == AS_RECORDED:
         return RECORDED
     values: dict[str, Any] = {}
     fraction = None
-    for part in _PARTS.split(text.strip()):
+    for part in _SEPARATOR.split(text.strip()):
         name, colon, value = part.strip().partition(":")
-        if not colon or name not in _READERS:
-            known = ", ".join(sorted(_READERS))
-            raise SettingError(
-                f"{part.strip()!r} is not a setting that can be tried: use NAME:VALUE with one of {known}"
-            )
-        read = _READERS[name](name, value.strip())
+        if not colon or name not in _PARSERS:
+            names = ", ".join(sorted(_PARSERS))
+            raise SettingError(f"{part.strip()!r} is not a supported setting: use NAME:VALUE with one of {names}")
+        parsed = _PARSERS[name](name, value.strip())
         if name == "per_process_memory_fraction":
-            fraction = float(read)
+            fraction = float(parsed)
         else:
-            values[_NAMES.get(name, name)] = read
+            values[_CONFIG_NAMES.get(name, name)] = parsed
     return Setting(text.strip(), values, fraction)
 
 
-def _truth(name: str, value: str) -> bool:
+def _parse_bool(name: str, value: str) -> bool:
     if value not in ("True", "False"):
-        raise SettingError(f"{name}:{value} is neither True nor False: write it as torch does")
+        raise SettingError(f"{name}:{value} is neither True nor False: use one of these")
     return value == "True"
 
 
-def _mebibytes(name: str, value: str) -> int:
-    least = {"max_split_size_mb": LEAST_SPLIT_SIZE // MIB + 1, "large_segment_size_mb": _LEAST_LARGE_SEGMENT}.get(
+def _parse_mebibytes(name: str, value: str) -> int:
+    minimum = {"max_split_size_mb": LEAST_SPLIT_SIZE // MIB + 1, "large_segment_size_mb": _MIN_LARGE_SEGMENT_MIB}.get(
         name, 1
     )
-    if not value.isdecimal() or int(value) < least or int(value) >= 1 << 40:
-        raise SettingError(f"{name}:{value} is not a number of MiB that torch takes: use one of {least} or more")
+    if not value.isdecimal() or int(value) < minimum or int(value) >= 1 << 40:
+        raise SettingError(f"{name}:{value} is not a number of MiB that torch accepts: use {minimum} or more")
     return int(value) * MIB
 
 
-def _share(name: str, value: str) -> float:
+def _parse_share(name: str, value: str) -> float:
     try:
         share = float(value)
     except ValueError:
@@ -99,45 +108,43 @@ def _share(name: str, value: str) -> float:
     return share
 
 
-def _divisions(name: str, value: str) -> list[int]:
-    """One number for all sizes, or "[256:1,512:2,>:4]": up to so many MiB."""
+def _parse_divisions(name: str, value: str) -> list[int]:
+    """Parse one number for all sizes, or a list "[256:1,512:2,>:4]" whose keys are upper limits in MiB."""
     if not value.startswith("["):
-        return [_power(name, value)] * _INTERVALS
+        return [_parse_power_of_two(name, value)] * _INTERVALS
     divisions = [0] * _INTERVALS
-    last, is_first = 0, True
+    last_index, is_first = 0, True
     for pair in value.strip("[]").split(","):
         limit, _, number = (part.strip() for part in pair.partition(":"))
-        divided = _power(name, number)
+        count = _parse_power_of_two(name, number)
         if limit == ">":
-            divisions[last + 1 :] = [divided] * (_INTERVALS - last - 1)
+            divisions[last_index + 1 :] = [count] * (_INTERVALS - last_index - 1)
             continue
-        at = min(_power(name, limit).bit_length() - 1, _INTERVALS - 1)
+        index = min(_parse_power_of_two(name, limit).bit_length() - 1, _INTERVALS - 1)
         if is_first:
-            divisions[:at] = [divided] * at
+            divisions[:index] = [count] * index
             is_first = False
-        divisions[at] = divided
-        last = at
+        divisions[index] = count
+        last_index = index
     return divisions
 
 
-def _power(name: str, value: str) -> int:
+def _parse_power_of_two(name: str, value: str) -> int:
     if not value.isdecimal() or not int(value) or int(value) & (int(value) - 1) or int(value) >= 1 << 40:
-        raise SettingError(
-            f"{name} has {value!r} where torch takes a power of two: write it as in torch's documentation"
-        )
+        raise SettingError(f"{value!r} in {name} is not a power of two: write the setting as in torch's documentation")
     return int(value)
 
 
-_READERS: dict[str, Callable[[str, str], Any]] = {
-    "expandable_segments": _truth,
-    "max_split_size_mb": _mebibytes,
-    "max_non_split_rounding_mb": _mebibytes,
-    "large_segment_size_mb": _mebibytes,
-    "roundup_power2_divisions": _divisions,
-    "garbage_collection_threshold": _share,
-    "per_process_memory_fraction": _share,
+_PARSERS: dict[str, Callable[[str, str], Any]] = {
+    "expandable_segments": _parse_bool,
+    "max_split_size_mb": _parse_mebibytes,
+    "max_non_split_rounding_mb": _parse_mebibytes,
+    "large_segment_size_mb": _parse_mebibytes,
+    "roundup_power2_divisions": _parse_divisions,
+    "garbage_collection_threshold": _parse_share,
+    "per_process_memory_fraction": _parse_share,
 }
-_NAMES = {
+_CONFIG_NAMES = {
     "max_split_size_mb": "max_split_size",
     "max_non_split_rounding_mb": "max_non_split_rounding_size",
     "large_segment_size_mb": "large_segment_size",
@@ -151,5 +158,7 @@ SENSIBLE = (
     "roundup_power2_divisions:8",
     "expandable_segments:True,roundup_power2_divisions:8",
 )
-"""What is tried where no setting is asked for. Not garbage_collection_threshold: it does nothing without a memory
-fraction."""
+"""Settings that are tried by default.
+
+Without garbage_collection_threshold, which has no effect unless a memory fraction is set.
+"""
