@@ -1,12 +1,12 @@
-"""In IPython and notebooks: the cell magic %%alloctrace, and the diagnosis of the running recording.
+"""The cell magic %%alloctrace for IPython and notebooks, and the diagnosis of the running recording.
 
     %load_ext pytorch_alloctrace
 
     %%alloctrace
     train(steps=20)
 
-The cell is recorded, and the verdict on it shown below it. Where a recording already runs, the cell becomes a region of
-it ("In[3]"), and the verdict is on this part alone. `%%alloctrace run.alloctrace` keeps the trace of the cell.
+The magic records the cell and shows the verdict below it. If a recording already runs, the cell becomes a region of the
+recording ("In[3]"), and the verdict is on the region. `%%alloctrace run.alloctrace` keeps the trace of the cell.
 """
 
 from __future__ import annotations
@@ -23,83 +23,91 @@ from .report.diagnosis import Diagnosis, RangeVerdict
 
 
 def diagnose() -> Diagnosis:
-    """Diagnose the recording that runs, with `Session.diagnose`. The recording goes on.
+    """Diagnose the running recording with `Session.diagnose`. The recording goes on.
 
-    A notebook shows the verdict, `str` of the result is its text. Raises SessionError when nothing is recorded.
+    Returns:
+        The verdict. A notebook shows it; `str` returns its text.
+
+    Raises:
+        SessionError: Nothing is being recorded.
     """
     session = current_session()
     if session is None:
-        raise SessionError("nothing is recorded: enable() starts a recording; of a trace: load(path).diagnose()")
+        raise SessionError("nothing is recorded: call enable() first, or diagnose a trace with load(path).diagnose()")
     return session.diagnose()
 
 
 def register(shell: Any) -> None:
-    """Adds the cell magic to an IPython shell."""
+    """Add the cell magic to an IPython shell."""
 
     def alloctrace(line: str, cell: str) -> None:
-        _show(_run_cell(shell, os.path.expanduser(line.strip()), cell))
+        _show_verdict(_run_cell(shell, os.path.expanduser(line.strip()), cell))
 
     alloctrace.__doc__ = __doc__
     shell.register_magic_function(alloctrace, magic_kind="cell", magic_name="alloctrace")
 
 
 def _run_cell(shell: Any, path: str, cell: str) -> Diagnosis | RangeVerdict:
-    """Runs the cell and judges it. Raises UsageError, which IPython shows in one line, where it cannot be recorded."""
+    """Run the cell and return the verdict.
+
+    Raises:
+        UsageError: The cell cannot be recorded. IPython shows the error in one line.
+    """
     from IPython.core.error import UsageError
 
     session = current_session()
     if session is not None:
         if path:
-            raise UsageError(f"already recording to {session.path}: %%alloctrace takes no other path")
-        return _in_session(session, shell, cell)
+            raise UsageError(f"already recording to {session.path}: use %%alloctrace without a path")
+        return _run_cell_as_region(session, shell, cell)
     with tempfile.TemporaryDirectory(prefix="alloctrace-") as folder:
         try:
             session = enable(path or Path(folder, "cell.alloctrace"), overwrite=bool(path))
         except AlloctraceError as error:
             raise UsageError(str(error)) from None
         with session:
-            _run(shell, cell)
+            _run_code(shell, cell)
         return session.load().diagnose()
 
 
-def _in_session(session: Session, shell: Any, cell: str) -> RangeVerdict:
+def _run_cell_as_region(session: Session, shell: Any, cell: str) -> RangeVerdict:
     from .analysis.range_summary import summarize_range
 
-    name = f"In[{_number(shell)}]"
+    name = f"In[{_cell_number(shell)}]"
     with region(name):
-        _run(shell, cell)
+        _run_code(shell, cell)
     if session.is_recording:
         session.flush()
     trace = RecordedTrace(session.path)
     region_of_cell = trace.positions.regions_named(f"{name}#-1")[0]
-    # Without an end where the cell has ended the recording.
+    # The region has no end if the cell ended the recording.
     until = "end" if region_of_cell.end_seq is None else region_of_cell.end_seq
     return RangeVerdict(name, summarize_range(trace, trace.range(region_of_cell.begin_seq, until)))
 
 
-def _number(shell: Any) -> int:
-    """The number of the cell that runs. (`execution_count` is already that of the next one in newer releases.)"""
+def _cell_number(shell: Any) -> int:
+    """Return the number of the running cell. In newer releases `execution_count` is that of the next cell."""
     return len(shell.user_ns["In"]) - 1
 
 
-def _run(shell: Any, cell: str) -> None:
-    compiler, number = shell.compile, _number(shell)
-    known_as = compiler.cache
+def _run_code(shell: Any, cell: str) -> None:
+    compiler, number = shell.compile, _cell_number(shell)
+    original_cache = compiler.cache
 
     def cache(code: str, _: int = 0, **options: Any) -> Any:
-        return known_as(code, number, **options)
+        return original_cache(code, number, **options)
 
-    # IPython names the code by `execution_count`: the lines of this cell are not to be those of the next one.
+    # IPython names code by `execution_count`, so the lines of this cell would be attributed to the next cell.
     compiler.cache = cache
     try:
-        # The magic itself is the first line of the cell, so that its lines have the numbers that the notebook shows.
-        # What begins with another cell magic must stay first.
+        # Keep the magic as the first line, so that line numbers are those of the notebook. Another cell magic must stay
+        # in the first line.
         shell.run_cell(cell if cell.startswith("%%") else f"# %%alloctrace\n{cell}")
     finally:
         del compiler.cache
 
 
-def _show(verdict: Diagnosis | RangeVerdict) -> None:
+def _show_verdict(verdict: Diagnosis | RangeVerdict) -> None:
     from IPython.display import display
 
     display(verdict)

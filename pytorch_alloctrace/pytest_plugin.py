@@ -1,10 +1,10 @@
-"""The plugin for pytest: `pytest --alloctrace` records each test, and checks its limits. docs/testing.md.
+"""Plugin for pytest: `pytest --alloctrace` records each test and checks its limits (docs/testing.md).
 
     @pytest.mark.alloctrace_limit_memory("1.5 GiB", "cuda:0")
     @pytest.mark.alloctrace_limit_leaks("1 MiB")
     def test_training(): ...
 
-Without the option it does nothing but to register the two markers.
+Without the option the plugin only registers the two markers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 NAME = "alloctrace"
 MEMORY, LEAKS = f"{NAME}_limit_memory", f"{NAME}_limit_leaks"
-SHOWN = 10
-"""Most tests that the summary lists."""
-LINES = 5
-"""Most lines of code that a failure names."""
+MAX_TESTS = 10
+"""Maximum number of tests in the summary."""
+MAX_LINES = 5
+"""Maximum number of lines of code in a failure."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,19 +42,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{MEMORY}(limit, device=None): with --alloctrace, the most that the device, or each one, may have allocated "
-        'at once ("1.5 GiB")',
+        f"{MEMORY}(limit, device=None): with --alloctrace, maximum memory allocated at once on the device, or on each "
+        'device ("1.5 GiB")',
     )
     config.addinivalue_line(
         "markers",
-        f'{LEAKS}(limit, device=None): with --alloctrace, the most that the test may leave behind ("1 MiB")',
+        f'{LEAKS}(limit, device=None): with --alloctrace, maximum memory that the test leaves behind ("1 MiB")',
     )
     if config.getoption("--alloctrace") or config.getoption("--alloctrace-keep"):
-        config.pluginmanager.register(_Recorded(config), f"{NAME}_recorded")
+        config.pluginmanager.register(_RecordingPlugin(config), f"{NAME}_recorded")
 
 
-class _Recorded:
-    """The plugin while it records."""
+class _RecordingPlugin:
+    """Hooks that record the tests and check their limits."""
 
     def __init__(self, config: pytest.Config) -> None:
         keep = config.getoption("--alloctrace-keep")
@@ -65,17 +65,17 @@ class _Recorded:
         self._peaks: list[tuple[int, str, str]] = []
 
     def pytest_report_header(self) -> str | None:
-        return f"{NAME}: {self._not_recorded}" if self._problem else None
+        return f"{NAME}: {self._not_recorded_notice}" if self._problem else None
 
     @property
-    def _not_recorded(self) -> str:
+    def _not_recorded_notice(self) -> str:
         return f"nothing is recorded and no limit checked: {self._problem}"
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        # A limit that nobody can understand fails whether or not something can be recorded.
-        limits = _limits(item)
-        session = None if self._problem else self._started(item)
+        # An invalid limit fails the test even if nothing can be recorded.
+        limits = _read_limits(item)
+        session = None if self._problem else self._start_recording(item)
         if session is None:
             return (yield)
         passed = False
@@ -83,14 +83,14 @@ class _Recorded:
             result = yield
             passed = True
         finally:
-            gc.collect()  # what only a cycle holds is no leak
+            gc.collect()  # garbage cycles are not leaks
             if session.is_recording:
                 session.__exit__(None, None, None)
-            said = self._judged(item, session.path, limits, passed)
-            if not said and self._keep is None:
+            failures = self._find_failures(item, session.path, limits, passed)
+            if not failures and self._keep is None:
                 session.path.unlink(missing_ok=True)
-        if said:
-            pytest.fail("\n\n".join([*said, f"The trace of this test: {session.path}"]), pytrace=False)
+        if failures:
+            pytest.fail("\n\n".join([*failures, f"The trace of this test: {session.path}"]), pytrace=False)
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -104,27 +104,27 @@ class _Recorded:
 
         if not self._peaks:
             if self._problem:
-                terminalreporter.write_line(f"{NAME}: {self._not_recorded}", yellow=True)
+                terminalreporter.write_line(f"{NAME}: {self._not_recorded_notice}", yellow=True)
             return
         terminalreporter.section("memory of torch: highest peaks", sep="=")
         self._peaks.sort(key=lambda peak: -peak[0])
-        for peak, device, test in self._peaks[:SHOWN]:
+        for peak, device, test in self._peaks[:MAX_TESTS]:
             terminalreporter.write_line(f"{size(peak):>10}  {device:<7} {test}")
-        if len(self._peaks) > SHOWN:
-            terminalreporter.write_line(f"and {len(self._peaks) - SHOWN:,} more")
+        if len(self._peaks) > MAX_TESTS:
+            terminalreporter.write_line(f"and {len(self._peaks) - MAX_TESTS:,} more")
         if self._problem:
-            terminalreporter.write_line(f"{NAME}: from some test on, {self._not_recorded}", yellow=True)
+            terminalreporter.write_line(f"{NAME}: after an error, {self._not_recorded_notice}", yellow=True)
 
     def pytest_unconfigure(self) -> None:
         folder = self._folder
         if folder is not None and folder != self._keep and not any(folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _started(self, item: pytest.Item) -> Any:
+    def _start_recording(self, item: pytest.Item) -> Any:
         from .errors import AlloctraceError
         from .recording.session import enable, is_enabled
 
-        if is_enabled():  # by a fixture, or the program that calls pytest: theirs
+        if is_enabled():  # a fixture or the program that calls pytest owns the recording
             return None
         if self._folder is None:
             if self._keep is not None:
@@ -137,8 +137,11 @@ class _Recorded:
             self._problem = str(error)
             return None
 
-    def _judged(self, item: pytest.Item, path: Path, limits: list[_Limit], passed: bool) -> list[str]:
-        """What is above a limit. The peaks go into the report, which workers of pytest-xdist send home."""
+    def _find_failures(self, item: pytest.Item, path: Path, limits: list[_Limit], passed: bool) -> list[str]:
+        """Return a sentence for each exceeded limit.
+
+        Adds the peaks to the test's report, which workers of pytest-xdist send to the main process.
+        """
         from .errors import AlloctraceError
         from .reading.recorded import RecordedTrace
 
@@ -147,28 +150,28 @@ class _Recorded:
             for device in trace.devices:
                 if (peak := trace.replay.peak("allocated", device)) is not None:
                     item.user_properties.append((f"{NAME} peak of {device}", str(peak.bytes)))
-            # One failure is enough.
+            # Limits are checked only if the test passed: a second failure would add nothing.
             return [sentence for limit in limits if passed for sentence in limit.exceeded(trace)]
         except AlloctraceError as error:
             return [f"{NAME}: the trace of this test cannot be read: {error}"] if limits and passed else []
 
 
 class _Limit:
-    """One marker."""
+    """The limit of a marker."""
 
     def __init__(self, marker: pytest.Mark) -> None:
         self._leaks = marker.name == LEAKS
         names = ("limit", "device")
-        given = {**dict(zip(names, marker.args, strict=False)), **marker.kwargs}
-        if len(marker.args) > len(names) or set(given) - set(names) or "limit" not in given:
+        arguments = {**dict(zip(names, marker.args, strict=False)), **marker.kwargs}
+        if len(marker.args) > len(names) or set(arguments) - set(names) or "limit" not in arguments:
             pytest.fail(
-                f"@pytest.mark.{marker.name} takes a limit, and a device or none: "
+                f"@pytest.mark.{marker.name} takes a limit and an optional device: "
                 f'{marker.name}("1.5 GiB", device="cuda:0")',
                 pytrace=False,
             )
-        self._device: str | None = given.get("device")
-        self._text = str(given["limit"])
-        self._bytes = _size(self._text, marker.name)
+        self._device: str | None = arguments.get("device")
+        self._text = str(arguments["limit"])
+        self._bytes = _parse_limit(self._text, marker.name)
 
     def exceeded(self, trace: RecordedTrace) -> list[str]:
         return self._leaks_above(trace) if self._leaks else self._peak_above(trace)
@@ -178,14 +181,16 @@ class _Limit:
         from .report.units import size
 
         exceeded = []
-        named = _known(trace, self._device)
-        for device in trace.devices if self._device is None else [named] if named is not None else []:
+        device_in_trace = _find_device(trace, self._device)
+        for device in (
+            trace.devices if self._device is None else [device_in_trace] if device_in_trace is not None else []
+        ):
             peak = trace.replay.peak("allocated", device)
             if peak is None or peak.bytes <= self._bytes:
                 continue
             rows = composition_at(trace, peak.seq, device=device)
-            lines = [_line(trace, row["live_bytes"], row) for row in rows.head(LINES).rows()]
-            more = f"\n  and {len(rows) - LINES} more lines" if len(rows) > LINES else ""
+            lines = [_format_line(trace, row["live_bytes"], row) for row in rows.head(MAX_LINES).rows()]
+            more = f"\n  and {len(rows) - MAX_LINES} more lines" if len(rows) > MAX_LINES else ""
             exceeded.append(
                 f"The peak of {device} was {size(peak.bytes)} ({peak.bytes:,} B) allocated: the limit is {self._text}. "
                 "It consisted of (requested bytes):\n" + "\n".join(lines) + more
@@ -198,30 +203,32 @@ class _Limit:
         from .reading.sites import describe_stacks, sites_of_blocks
         from .report.units import size
 
-        device = _known(trace, self._device)
+        device = _find_device(trace, self._device)
         if self._device is not None and device is None:
             return []
         live = live_blocks(trace, trace.end_seq, device)
-        # What was there before is not this test's, and a library's workspace nobody's.
-        left = live.take(~live["older"] & (live["role"] != ROLES.index("library workspace")))
-        total = int(left["requested_bytes"].sum())
+        # Blocks from before the test and workspaces of libraries are not leaks of the test.
+        leaked = live.take(~live["older"] & (live["role"] != ROLES.index("library workspace")))
+        total = int(leaked["requested_bytes"].sum())
         if total <= self._bytes:
             return []
-        sites = sites_of_blocks(trace.stacks, left).head(LINES)
+        sites = sites_of_blocks(trace.stacks, leaked).head(MAX_LINES)
         names = describe_stacks(trace.stacks, sites["stack_id"])
-        lines = [_line(trace, size, row) for size, row in zip(sites["live_bytes"].tolist(), names.rows(), strict=True)]
-        on = f" on {device}" if device else ""
+        lines = [
+            _format_line(trace, size, row) for size, row in zip(sites["live_bytes"].tolist(), names.rows(), strict=True)
+        ]
+        on_device = f" on {device}" if device else ""
         return [
-            f"The test left {size(total)} ({total:,} B) behind{on}: the limit is {self._text}. "
-            "Allocated in it and not freed (requested bytes):\n" + "\n".join(lines)
+            f"The test left {size(total)} ({total:,} B) behind{on_device}: the limit is {self._text}. "
+            "Allocated in the test and not freed (requested bytes):\n" + "\n".join(lines)
         ]
 
 
-def _limits(item: pytest.Item) -> list[_Limit]:
+def _read_limits(item: pytest.Item) -> list[_Limit]:
     return [_Limit(marker) for name in (MEMORY, LEAKS) for marker in item.iter_markers(name)]
 
 
-def _size(text: str, marker: str) -> int:
+def _parse_limit(text: str, marker: str) -> int:
     from .sizes import parse_size
 
     try:
@@ -230,24 +237,24 @@ def _size(text: str, marker: str) -> int:
         pytest.fail(f"@pytest.mark.{marker}: {error}", pytrace=False)
 
 
-def _known(trace: RecordedTrace, device: str | None) -> str | None:
-    """The device as the trace names it; None where it has none of that name: nothing was allocated there."""
+def _find_device(trace: RecordedTrace, device: str | None) -> str | None:
+    """Return the device in the trace's spelling, or None if nothing was allocated on it."""
     from .errors import TraceError
 
     try:
-        found = trace.named_device(device)
+        device_in_trace = trace.named_device(device)
     except TraceError:
         return None
-    return found if found is None or found in trace.devices else None
+    return device_in_trace if device_in_trace is None or device_in_trace in trace.devices else None
 
 
-def _line(trace: RecordedTrace, count: int, row: Any) -> str:
+def _format_line(trace: RecordedTrace, count: int, row: Any) -> str:
     from .report.site_names import SiteNames, printable
     from .report.units import size
 
     if not row["filename"]:
         return f"  {size(count):>10}  {printable(row['function'])}"
     names = SiteNames(trace.working_directory)
-    where = f"  {size(count):>10}  {names.file(row['filename'])}:{row['line']} in {row['function']}"
+    text = f"  {size(count):>10}  {names.file(row['filename'])}:{row['line']} in {row['function']}"
     source = row.get("source")
-    return printable(where) + (f"\n{'':14}{printable(source.strip())}" if isinstance(source, str) else "")
+    return printable(text) + (f"\n{'':14}{printable(source.strip())}" if isinstance(source, str) else "")

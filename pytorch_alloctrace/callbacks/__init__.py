@@ -1,1 +1,1 @@
-"""Callbacks for trainers that have them: `callbacks.lightning`, `callbacks.transformers`. Each imports its trainer."""
+"""Callbacks for trainers: `callbacks.lightning` and `callbacks.transformers`. Each module imports its trainer."""

@@ -1,4 +1,4 @@
-"""For Lightning's Trainer: `Trainer(callbacks=[AlloctraceCallback()])`."""
+"""Callback for Lightning's Trainer: `Trainer(callbacks=[AlloctraceCallback()])`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ else:
 
 
 class AlloctraceCallback(Callback):
-    """Records `fit`, unless something records already; ends a step after each batch; every `log_every_n_steps` gives
-    the numbers of `status()` to all loggers of the trainer, as "alloctrace/...".
+    """Callback that records `fit` and logs the numbers of `status()`.
 
-    path and options: as in `enable`. top: as in `status`.
+    It records unless a recording already runs, and ends a step after each batch. Every `log_every_n_steps` it passes
+    the numbers to all loggers of the trainer, with names that begin with "alloctrace/".
+
+    Args:
+        path: As in `enable`.
+        top: As in `status`.
+        **options: As in `enable`.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, top: int = TOP, **options: object) -> None:

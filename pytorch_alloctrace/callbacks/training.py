@@ -1,4 +1,4 @@
-"""What the callbacks of all trainers have in common."""
+"""The common part of the callbacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Log = Callable[[dict[str, float], int], object]
 
 
 class Training:
-    """Records a training unless something records already, says where its steps end, and logs `status()`."""
+    """The recording of a training: begin, steps, the numbers of `status()`, end."""
 
     def __init__(self, path: str | os.PathLike[str] | None, top: int, options: Mapping[str, object]) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class Training:
         return {PREFIX + name: number for name, number in status(top=self._top).items()}
 
     def end(self) -> None:
-        """Ends the recording, if it is ours. Also after an error."""
+        """End the recording if this object began it, also after an error."""
         session, self._session = self._session, None
         if session is not None:
             session.__exit__(None, None, None)

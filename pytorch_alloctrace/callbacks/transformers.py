@@ -1,4 +1,4 @@
-"""For transformers' Trainer: `Trainer(callbacks=[AlloctraceCallback()])`."""
+"""Callback for transformers' Trainer: `Trainer(callbacks=[AlloctraceCallback()])`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ else:
 
 
 class AlloctraceCallback(TrainerCallback):
-    """Records the training, unless something records already; ends a step after each of the trainer's; when the trainer
-    logs, adds the numbers of `status()`, as "alloctrace/...", to `trainer.state.log_history`.
+    """Callback that records the training and logs the numbers of `status()`.
 
-    path and options: as in `enable`. top: as in `status`. log: called with the numbers and the step, for a logger of
-    your own (`lambda numbers, step: wandb.log(numbers, step=step)`): the trainer's own have had theirs by then.
+    It records unless a recording already runs, and ends a step after each step of the trainer. When the trainer logs,
+    it adds the numbers to `trainer.state.log_history`, with names that begin with "alloctrace/".
+
+    Args:
+        path: As in `enable`.
+        top: As in `status`.
+        log: Called with the numbers and the step, to pass them to a logger
+            (`lambda numbers, step: wandb.log(numbers, step=step)`). The trainer's own loggers do not get the numbers.
+        **options: As in `enable`.
     """
 
     def __init__(

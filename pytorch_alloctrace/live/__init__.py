@@ -1,1 +1,1 @@
-"""The tensors of this process: which there are, what came and went, what a model takes. See also `notebook`."""
+"""The tensors of this process: a list, the changes between two lines, and the memory of a model."""

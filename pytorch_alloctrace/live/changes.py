@@ -1,4 +1,4 @@
-"""`changes()`: what tensors came and went, between two lines of a program."""
+"""`changes()`: the tensors added and removed between two lines of a program."""
 
 from __future__ import annotations
 
@@ -9,73 +9,80 @@ from typing import TYPE_CHECKING
 from ..objects.inventory import Inventory, Item, inventory
 from ..recording.session import current_session
 from ..report import units
-from .tensors import COLUMNS, SECONDS, origins_of, row_of
+from .tensors import COLUMNS, SECONDS, create_row, read_origins
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = 20
-"""Most rows that `str` shows of `added`, and of `removed`."""
-_Seen = dict[tuple[int, int, int], "_Row"]
-"""By key, address and bytes of the storage, as its memory may be exchanged. The weak reference of each row keeps its
-key from a later storage: one that takes the memory of a freed one, of the same size, is often made where that was."""
+MAX_ROWS = 20
+"""Maximum number of rows of `added`, and of `removed`, in `str`."""
+_Rows = dict[tuple[int, int, int], "_Row"]
+"""Rows by key, address and bytes of the storage: torch can exchange the memory of a storage.
+
+The weak reference in each row reserves the key. Otherwise a new storage of the same size could get the key and the
+address of a freed storage and be taken for it.
+"""
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One piece of memory."""
+    """A storage and the line that allocated it."""
 
     item: Item
     line: str
-    """The line that made it, where a recording knows."""
+    """Line that allocated the storage; "" if it is not in a recording."""
 
 
 @dataclass
 class Changes:
-    """What came and went. Also a context manager: then it says what did inside, once that has ended."""
+    """The tensors added and removed since the previous call, or within a `with` block."""
 
     complete: bool = True
-    """Whether all objects were looked at, both times."""
+    """Whether both walks visited all objects."""
     _added: tuple[_Row, ...] = field(default=(), repr=False)
     _removed: tuple[_Row, ...] = field(default=(), repr=False)
-    _now: _Seen = field(default_factory=dict, repr=False)
+    _now: _Rows = field(default_factory=dict, repr=False)
 
     @property
     def change_bytes(self) -> int:
-        """By how much the requested bytes grew."""
+        """Return the requested bytes added minus those removed."""
         return sum(row.item.storage.bytes for row in self._added) - sum(row.item.storage.bytes for row in self._removed)
 
     @property
     def added(self) -> pd.DataFrame:
-        """What came, the largest first: a row for each piece of memory, with the columns of `tensors` without its
-        age."""
-        return _table(self._added)
+        """Return the added tensors, one row per storage, largest first.
+
+        The columns are those of `tensors` without step and age.
+        """
+        return _create_table(self._added)
 
     @property
     def removed(self) -> pd.DataFrame:
-        """What went, the largest first; names and lines are those that it had."""
-        return _table(self._removed)
+        """Return the removed tensors like `added`, with their previous names and lines."""
+        return _create_table(self._removed)
 
     def __enter__(self) -> Changes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        global _last
+        global _last_rows
         with _lock:
-            later = _compared(self._now)
-            _last = later._now
-        self._added, self._removed, self._now = later._added, later._removed, later._now
-        self.complete &= later.complete
+            changes_inside = _compare_with(self._now)
+            _last_rows = changes_inside._now
+        self._added, self._removed, self._now = changes_inside._added, changes_inside._removed, changes_inside._now
+        self.complete &= changes_inside.complete
 
     def __str__(self) -> str:
         if not self._added and not self._removed:
-            return "no tensors came or went"
-        lines = [f"{units.change(self.change_bytes)} in tensors: {len(self._added)} came, {len(self._removed)} went"]
+            return "no tensors added or removed"
+        lines = [
+            f"{units.change(self.change_bytes)} in tensors: {len(self._added)} added, {len(self._removed)} removed"
+        ]
         for sign, rows in (("+", self._added), ("-", self._removed)):
-            lines += [_line(sign, row) for row in rows[:SHOWN]]
-            if len(rows) > SHOWN:
-                rest = sum(row.item.storage.bytes for row in rows[SHOWN:])
-                lines.append(f"{sign} {units.size(rest):>10}  in {len(rows) - SHOWN:,} more")
+            lines += [_format_row(sign, row) for row in rows[:MAX_ROWS]]
+            if len(rows) > MAX_ROWS:
+                remaining_bytes = sum(row.item.storage.bytes for row in rows[MAX_ROWS:])
+                lines.append(f"{sign} {units.size(remaining_bytes):>10}  in {len(rows) - MAX_ROWS:,} more")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -88,55 +95,56 @@ class Changes:
 
 
 _lock = threading.Lock()
-_last: _Seen = {}
+_last_rows: _Rows = {}
 
 
 def changes() -> Changes:
-    """What tensors came and went since the last call, by name, shape and, where a recording runs, line.
+    """Return the tensors added and removed since the previous call, with names, shapes and recorded lines.
 
-    `print(alloctrace.changes())` between two lines of a program, or `with alloctrace.changes() as c:`, then `print(c)`.
-    The first call says what there is. A tensor in the memory that another has left has come, and the other has gone.
+    Use `print(alloctrace.changes())` between two lines of a program, or `with alloctrace.changes() as c:` and then
+    `print(c)`. The first call returns all tensors as added. If a new tensor has the memory of a freed tensor, the new
+    one is in `added` and the freed one in `removed`.
     """
-    global _last
+    global _last_rows
     with _lock:
-        found = _compared(_last)
-        _last = found._now
-    return found
+        result = _compare_with(_last_rows)
+        _last_rows = result._now
+    return result
 
 
-def _compared(before: _Seen) -> Changes:
-    found = inventory(SECONDS)
-    now = _seen(found, before)
-    came = sorted((now[key] for key in now.keys() - before.keys()), key=_size)
-    went = sorted((before[key] for key in before.keys() - now.keys()), key=_size)
-    return Changes(found.complete, tuple(came), tuple(went), now)
+def _compare_with(before: _Rows) -> Changes:
+    tensors = inventory(SECONDS)
+    rows = _read_rows(tensors, before)
+    added = sorted((rows[key] for key in rows.keys() - before.keys()), key=_sort_key)
+    removed = sorted((before[key] for key in before.keys() - rows.keys()), key=_sort_key)
+    return Changes(tensors.complete, tuple(added), tuple(removed), rows)
 
 
-def _seen(found: Inventory, before: _Seen) -> _Seen:
+def _read_rows(tensors: Inventory, before: _Rows) -> _Rows:
     session = current_session()
-    items = {(item.storage.key, item.storage.address, item.storage.bytes): item for item in found.items}
-    # The trace is read for what is new alone.
-    new = session is not None and bool(items.keys() - before.keys())
-    origins = origins_of(session) if new and session is not None else {}
+    items = {(item.storage.key, item.storage.address, item.storage.bytes): item for item in tensors.items}
+    # Read the trace only if there are new storages.
+    has_new = session is not None and bool(items.keys() - before.keys())
+    origins = read_origins(session) if has_new and session is not None else {}
     return {
         key: before[key] if key in before else _Row(item, origins.get(item.storage.address, ("", None, 0.0))[0])
         for key, item in items.items()
     }
 
 
-def _size(row: _Row) -> int:
+def _sort_key(row: _Row) -> int:
     return -row.item.storage.bytes
 
 
-def _line(sign: str, row: _Row) -> str:
+def _format_row(sign: str, row: _Row) -> str:
     item = row.item
     shape = "x".join(map(str, item.shape)) or "scalar"
-    name = item.name or "held by no name"
+    name = item.name or "unnamed"
     where = f"  {row.line}" if row.line else ""
     return f"{sign} {units.size(item.storage.bytes):>10}  {name}  {shape} {item.dtype} {item.storage.device}{where}"
 
 
-def _table(rows: tuple[_Row, ...]) -> pd.DataFrame:
+def _create_table(rows: tuple[_Row, ...]) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame([(*row_of(row.item), row.line) for row in rows], columns=[*COLUMNS, "line"])
+    return pd.DataFrame([(*create_row(row.item), row.line) for row in rows], columns=[*COLUMNS, "line"])

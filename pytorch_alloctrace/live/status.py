@@ -1,4 +1,4 @@
-"""`status()`: the recording that runs, in numbers."""
+"""`status()`: the numbers of the current recording."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from ..errors import SessionError, TraceError
 from ..reading.following import Following, View
 from ..recording.session import Session, current_session
 
-EVERY = 2.0
-"""Seconds between two readings of the trace, at least."""
+MIN_INTERVAL_S = 2.0
+"""Minimum number of seconds between two reads of the trace."""
 TOP = 5
+"""Default number of growing lines that are named."""
 
 
 class _Watch:
-    """What `status` keeps of one recording."""
+    """The state of `status` for one recording."""
 
     def __init__(self, session: Session) -> None:
         self.following: Following | None = None
-        with contextlib.suppress(TraceError):  # removed while it is written
+        with contextlib.suppress(TraceError):  # the trace was removed during the recording
             self.following = Following(session.path)
         self._recorder = session._recorder
         self._began = session._began
-        self._poked = float("-inf")
-        self._shown: View | None = None
-        self._before: tuple[int, int] | None = None
+        self._poked_at = float("-inf")
+        self._last_view: View | None = None
+        self._last_read: tuple[int, int] | None = None
         self._from_trace: dict[str, float] = {}
         self._peaks: dict[str, tuple[int, int]] = {}
-        self._top = -1
+        self._last_top = -1
         self._rate = 0.0
 
     def stop(self) -> None:
@@ -38,24 +39,24 @@ class _Watch:
             self.following.stop()
 
     def read(self) -> None:
-        """What cannot be read is not known: its age says so."""
+        """Read the trace now. On an error the previous numbers stay, and `read_age_seconds` grows."""
         if self.following is not None:
             with contextlib.suppress(TraceError):
                 self.following.advance()
 
     def numbers(self, top: int) -> dict[str, float]:
         now = time.monotonic()
-        if self.following is not None and now - self._poked >= EVERY:
-            self._poked = now
+        if self.following is not None and now - self._poked_at >= MIN_INTERVAL_S:
+            self._poked_at = now
             self.following.poke()
         view = self.following.latest() if self.following is not None else None
-        if view is not None and (view is not self._shown or top != self._top):
-            self._take(view, top)
+        if view is not None and (view is not self._last_view or top != self._last_top):
+            self._update_from_view(view, top)
         counts = self._recorder.counts()
         if counts is None:
             return {"recording": 0}
         events, lost, _, _ = counts
-        found: dict[str, float] = {
+        numbers: dict[str, float] = {
             "recording": 1,
             "seconds": now - self._began,
             "events": events,
@@ -63,93 +64,96 @@ class _Watch:
             **self._from_trace,
         }
         if view is not None:
-            found["read_age_seconds"] = max(time.time() - view.seen.read_at_ns / 1e9, 0.0)
+            numbers["read_age_seconds"] = max(time.time() - view.seen.read_at_ns / 1e9, 0.0)
         for index, requested, allocated, active, reserved in self._recorder.cuda_totals():
             device = f"cuda:{index}"
-            most_allocated, most_reserved = self._peaks.get(device, (0, 0))
-            found[f"{device}/requested_bytes"] = requested
-            found[f"{device}/allocated_bytes"] = allocated
-            found[f"{device}/active_bytes"] = active
-            found[f"{device}/reserved_bytes"] = reserved
-            found[f"{device}/cached_bytes"] = reserved - active
-            found[f"{device}/peak_allocated_bytes"] = max(most_allocated, allocated)
-            found[f"{device}/peak_reserved_bytes"] = max(most_reserved, reserved)
-        return found
+            peak_allocated, peak_reserved = self._peaks.get(device, (0, 0))
+            numbers[f"{device}/requested_bytes"] = requested
+            numbers[f"{device}/allocated_bytes"] = allocated
+            numbers[f"{device}/active_bytes"] = active
+            numbers[f"{device}/reserved_bytes"] = reserved
+            numbers[f"{device}/cached_bytes"] = reserved - active
+            numbers[f"{device}/peak_allocated_bytes"] = max(peak_allocated, allocated)
+            numbers[f"{device}/peak_reserved_bytes"] = max(peak_reserved, reserved)
+        return numbers
 
-    def _take(self, view: View, top: int) -> None:
-        seen = view.seen
-        if view is not self._shown:
-            self._rate = self._rate_since(seen.events, seen.read_at_ns)
-        self._shown, self._top = view, top
-        found: dict[str, float] = {
-            "events_read": seen.events,
+    def _update_from_view(self, view: View, top: int) -> None:
+        progress = view.seen
+        if view is not self._last_view:
+            self._rate = self._rate_since(progress.events, progress.read_at_ns)
+        self._last_view, self._last_top = view, top
+        numbers: dict[str, float] = {
+            "events_read": progress.events,
             "events_per_second": self._rate,
-            "file_bytes": seen.file_bytes,
-            "steps": seen.steps,
+            "file_bytes": progress.file_bytes,
+            "steps": progress.steps,
             "failed_allocations": sum(device.counts.refused for device in view.devices),
         }
-        if seen.steps:
-            found["step"] = seen.last_step
+        if progress.steps:
+            numbers["step"] = progress.last_step
         for device in view.devices:
             counts, name = device.counts, device.device
             self._peaks[name] = (counts.peak_allocated, counts.peak_reserved)
-            found[f"{name}/requested_bytes"] = counts.requested
-            found[f"{name}/allocated_bytes"] = counts.allocated
-            found[f"{name}/peak_allocated_bytes"] = counts.peak_allocated
+            numbers[f"{name}/requested_bytes"] = counts.requested
+            numbers[f"{name}/allocated_bytes"] = counts.allocated
+            numbers[f"{name}/peak_allocated_bytes"] = counts.peak_allocated
             if counts.reports_segments:
-                found[f"{name}/active_bytes"] = counts.active
-                found[f"{name}/reserved_bytes"] = counts.reserved
-                found[f"{name}/cached_bytes"] = device.cached
-                found[f"{name}/peak_reserved_bytes"] = counts.peak_reserved
-            found[f"{name}/growth_bytes_per_{view.unit}"] = device.rate
+                numbers[f"{name}/active_bytes"] = counts.active
+                numbers[f"{name}/reserved_bytes"] = counts.reserved
+                numbers[f"{name}/cached_bytes"] = device.cached
+                numbers[f"{name}/peak_reserved_bytes"] = counts.peak_reserved
+            numbers[f"{name}/growth_bytes_per_{view.unit}"] = device.rate
         growing = view.growing
-        found["growing_sites"] = len(growing)
+        numbers["growing_sites"] = len(growing)
         for site in growing[:top]:
             key = f"growth_bytes_per_{view.unit}/{site.name}"
-            found[key] = found.get(key, 0) + site.rate  # of all devices
-        self._from_trace = found
+            numbers[key] = numbers.get(key, 0) + site.rate  # the sum over all devices
+        self._from_trace = numbers
 
     def _rate_since(self, events: int, read_at_ns: int) -> float:
-        before, self._before = self._before, (events, read_at_ns)
-        if before is None or read_at_ns <= before[1]:
+        last_read, self._last_read = self._last_read, (events, read_at_ns)
+        if last_read is None or read_at_ns <= last_read[1]:
             return 0.0
-        return (events - before[0]) / ((read_at_ns - before[1]) / 1e9)
+        return (events - last_read[0]) / ((read_at_ns - last_read[1]) / 1e9)
 
 
 _watches: weakref.WeakKeyDictionary[Session, _Watch] = weakref.WeakKeyDictionary()
-_making = threading.Lock()
+_creation_lock = threading.Lock()
 
 
 def status(*, top: int = TOP, fresh: bool = False) -> dict[str, float]:
-    """The recording of this process in numbers, in a flat dict, for any logger. A few microseconds: for every step.
+    """Return the current recording as a flat dict of numbers for a logger. Takes a few microseconds.
 
-    top: how many of the lines that grow are named. fresh: reads the trace up to this moment first, which may take long;
-    else what comes from the trace is as of `read_age_seconds` ago, and is read at most every 2 seconds, on a thread of
-    its own.
+    Current values:
+    `recording` (0 if nothing is recorded; then it is the only key), `seconds` since `enable`, `events`, `events_lost`,
+    and for each CUDA device of torch's caching allocator `cuda:0/requested_bytes`, likewise allocated, active, reserved
+    and cached.
 
-    Now: recording (0: nothing is recorded, and there is no other key), seconds (since `enable`), events, events_lost;
-    of each CUDA device under torch's caching allocator "cuda:0/requested_bytes", and so on: allocated, active,
-    reserved, cached.
-    As of read_age_seconds ago: events_read, events_per_second (between the last two readings), file_bytes, steps, step
-    (number of the last that ended), failed_allocations; of each device its peaks, growth_bytes_per_step and, of other
-    allocators ("cpu/allocated_bytes"), its bytes; growing_sites and "growth_bytes_per_step/train.py:31" of each line
-    that grows. In a program without steps, rates are per_second. docs/watching.md says what each means.
+    Values as of `read_age_seconds` ago, read from the trace by a thread at most every 2 seconds:
+    `events_read`, `events_per_second` (between the last two reads), `file_bytes`, `steps`, `step` (the last that
+    ended), `failed_allocations`, `growing_sites` and `growth_bytes_per_step/train.py:31` for each growing line. For
+    each device its peaks, `growth_bytes_per_step` and, with other allocators, its bytes (`cpu/allocated_bytes`).
+    Without steps, rates are `per_second`. docs/watching.md describes every key.
+
+    Args:
+        top: Number of growing lines that are named.
+        fresh: Read the trace up to now first, which may take long.
     """
     session = current_session()
     if session is None:
         return {"recording": 0}
     watch = _watches.get(session)
     if watch is None:
-        watch = _made(session)
+        watch = _create_watch(session)
     if fresh:
-        with contextlib.suppress(SessionError):  # ended in the meantime, or the disk is full
+        with contextlib.suppress(SessionError):  # the recording has ended, or the disk is full
             session.flush()
         watch.read()
     return watch.numbers(top)
 
 
-def _made(session: Session) -> _Watch:
-    with _making:
+def _create_watch(session: Session) -> _Watch:
+    with _creation_lock:
         watch = _watches.get(session)
         if watch is None:
             watch = _Watch(session)

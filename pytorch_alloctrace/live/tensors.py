@@ -1,4 +1,4 @@
-"""`tensors()`: the tensors that are alive in this process, with the line that made each where a recording runs."""
+"""`tensors()`: the live tensors of this process, with the line that allocated each if a recording runs."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ COLUMNS = ("name", "shape", "dtype", "device", "requested_bytes", "tensors", "re
 
 
 def tensors(*, lines: bool = True, seconds: float = SECONDS) -> pd.DataFrame:
-    """The tensors that are alive, the largest first: a row for each piece of memory, whoever shares it.
+    """Return the live tensors, one row per storage, largest first.
 
-    lines: where a recording runs, say where each was made, which reads the trace so far. seconds: after which the
-    search gives up. `.attrs["complete"]` of the table is False then, and if gradients or graphs were passed over
-    because other threads may have been changing them.
+    Args:
+        lines: If a recording runs, add the line that allocated each storage. This reads the trace so far.
+        seconds: Time limit of the search.
 
-    Columns: name (as in `holders`), shape and dtype of the largest tensor in it, device, requested_bytes, tensors
-    (how many share it), requires_grad, role ("parameter", "buffer", "gradient", "optimizer state", or ""); with a
-    recording also line (that made it: "train.py:31"), step (in which) and age (seconds); <NA> for what is not in the
-    trace.
+    Returns:
+        A table with the columns name (as in `holders`), shape and dtype (of the largest tensor that shares the
+        storage), device, requested_bytes, tensors (number that share the storage), requires_grad and role
+        ("parameter", "buffer", "gradient", "optimizer state" or ""). With a recording also line ("train.py:31"), step
+        and age (seconds), <NA> for storages that are not in the trace. `.attrs["complete"]` is False if the time ran
+        out, or if gradients or graphs were passed over because other threads may have been changing them.
     """
     import pandas as pd
 
-    found = inventory(seconds)
-    rows = [row_of(item) for item in found.items]
+    storages = inventory(seconds)
+    rows = [create_row(item) for item in storages.items]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     session = current_session() if lines else None
     if session is not None:
-        origins = origins_of(session)
-        made = [origins.get(item.storage.address) for item in found.items]
-        table["line"] = pd.array([one[0] if one else pd.NA for one in made], dtype="string")
-        table["step"] = pd.array([one[1] if one else pd.NA for one in made], dtype="Int64")
-        table["age"] = pd.array([one[2] if one else pd.NA for one in made], dtype="Float64")
-    table.attrs["complete"] = found.complete
+        origins = read_origins(session)
+        item_origins = [origins.get(item.storage.address) for item in storages.items]
+        table["line"] = pd.array([origin[0] if origin else pd.NA for origin in item_origins], dtype="string")
+        table["step"] = pd.array([origin[1] if origin else pd.NA for origin in item_origins], dtype="Int64")
+        table["age"] = pd.array([origin[2] if origin else pd.NA for origin in item_origins], dtype="Float64")
+    table.attrs["complete"] = storages.complete
     return table
 
 
-def row_of(item: Item) -> tuple[object, ...]:
-    """What `COLUMNS` say of one piece of memory."""
+def create_row(item: Item) -> tuple[object, ...]:
+    """Return the values of `COLUMNS` for a storage."""
     storage = item.storage
     return (
         item.name,
@@ -59,18 +61,18 @@ def row_of(item: Item) -> tuple[object, ...]:
     )
 
 
-def origins_of(session: Session) -> dict[int, tuple[str, Any, float]]:
-    """Of each block that is live now in a recording, by address: its line, step and age."""
+def read_origins(session: Session) -> dict[int, tuple[str, Any, float]]:
+    """Return line, step and age in seconds of each live block of a recording, by address."""
     import pandas as pd
 
     trace = session.load()
     live, folder = trace.live(), working_directory_of(trace.header)
     now = time.time_ns()
-    found = {}
-    for address, filename, line, step, birth in zip(
+    origins = {}
+    for address, filename, line, step, allocated_at_ns in zip(
         live["address"], live["filename"], live["line"], live["step"], live["alloc_ns"], strict=True
     ):
-        age = 0.0 if pd.isna(birth) else round((now - int(birth)) / 1e9, 3)
+        age = 0.0 if pd.isna(allocated_at_ns) else round((now - int(allocated_at_ns)) / 1e9, 3)
         if filename:
-            found[int(address)] = (f"{short_filename(filename, folder)}:{line}", step, age)
-    return found
+            origins[int(address)] = (f"{short_filename(filename, folder)}:{line}", step, age)
+    return origins

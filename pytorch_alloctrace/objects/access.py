@@ -1,20 +1,22 @@
-"""Looking at objects of the program without running any of its code: no attribute is asked for by its name where a
-property, `__getattr__` or `__class__` of the program's could answer, and nothing is compared or printed.
+"""Access to objects of the program that runs none of the program's code.
+
+No attribute is read by a name for which the program's properties, `__getattr__` or `__class__` could run. Nothing is
+compared or printed.
 """
 
 from __future__ import annotations
 
 import types
-from _thread import _local as _Local
+from _thread import _local as _thread_local
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
-_of_types: Any = type.__dict__
-_of_modules: Any = vars(types.ModuleType)
-_mro = _of_types["__mro__"].__get__
-_type_dict = _of_types["__dict__"].__get__
-_qualname = _of_types["__qualname__"].__get__
-_module_dict = _of_modules["__dict__"].__get__
+_type_attributes: Any = type.__dict__
+_module_attributes: Any = vars(types.ModuleType)
+_mro = _type_attributes["__mro__"].__get__
+_type_dict = _type_attributes["__dict__"].__get__
+_qualname = _type_attributes["__qualname__"].__get__
+_module_dict = _module_attributes["__dict__"].__get__
 
 DICTS = (dict, OrderedDict, defaultdict)
 SEQUENCES = (list, tuple, deque)
@@ -22,105 +24,107 @@ SETS = (set, frozenset)
 
 
 def raised_here(error: Exception) -> bool:
-    """Return whether C code that the current frame called raised the error, rather than a signal handler of the program
-    that happened to run at the same line: a handler adds a frame to the traceback."""
+    """Return whether C code called by the current frame raised the error.
+
+    Otherwise a signal handler of the program, which ran at the same line, raised it. A handler adds a frame to the
+    traceback.
+    """
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def mro(cls: type) -> tuple[type, ...]:
-    """A class and its bases, whatever its metaclass says."""
-    found: tuple[type, ...] = _mro(cls)
-    return found
+    """Return a class and its bases, independent of its metaclass."""
+    classes: tuple[type, ...] = _mro(cls)
+    return classes
 
 
-def is_a(thing: object, base: type) -> bool:
-    """`isinstance` by the true type."""
-    return base in _mro(type(thing))
+def is_a(obj: object, base: type) -> bool:
+    """Return whether `base` is among the bases of the true type, which `__class__` cannot change."""
+    return base in _mro(type(obj))
 
 
-def is_class(thing: object) -> bool:
-    """Whether it is a class."""
-    return type in _mro(type(thing))
+def is_class(obj: object) -> bool:
+    return type in _mro(type(obj))
 
 
 def type_name(cls: type) -> str:
-    """The name of a class as its module has it: without the function that it was defined in."""
+    """Return the qualified name of a class, without the function that defined it."""
     name: str = _qualname(cls)
     return name.rpartition("<locals>.")[2]
 
 
 def class_dict(cls: type) -> types.MappingProxyType[str, object]:
-    """The attributes that a class itself has."""
-    found: types.MappingProxyType[str, object] = _type_dict(cls)
-    return found
+    """Return the attributes of a class, without those of its bases."""
+    attributes: types.MappingProxyType[str, object] = _type_dict(cls)
+    return attributes
 
 
 def module_dict(module: types.ModuleType) -> dict[str, object]:
-    """The global variables of a module."""
-    found: dict[str, object] = _module_dict(module)
-    return found
+    """Return the global variables of a module."""
+    variables: dict[str, object] = _module_dict(module)
+    return variables
 
 
 def module_of(cls: type) -> str:
-    """The name of the module that a class comes from; "" where it is not known."""
+    """Return the name of a class's module, or "" if the class does not name it."""
     name = class_dict(cls).get("__module__")
     return name if type(name) is str else ""
 
 
 def items(mapping: object) -> list[tuple[object, object]]:
-    """The items of a dict, or of an object of a class made from it, at one moment."""
+    """Return a snapshot of the items of a dict or of an instance of a subclass."""
     return list(dict.items(mapping))  # type: ignore[arg-type]
 
 
-def attributes(thing: object) -> dict[str, object] | None:
-    """The dict of an object's attributes; None for what has none. (Makes it, if Python has put that off.)"""
-    if _Local in _mro(type(thing)):  # would make another for this thread, by the program's __init__
+def attributes(obj: object) -> dict[str, object] | None:
+    """Return the attribute dict of an object, or None. Creates the dict if Python has not done so yet."""
+    if _thread_local in _mro(type(obj)):  # reading it would run the program's __init__ for this thread
         return None
-    for cls in _mro(type(thing)):
+    for cls in _mro(type(obj)):
         getter = _type_dict(cls).get("__dict__")
         if type(getter) is types.GetSetDescriptorType:
             try:
-                found = getter.__get__(thing)
+                attribute_dict = getter.__get__(obj)
             except AttributeError as error:
                 if not raised_here(error):
                     raise
                 return None
-            return found if type(found) is dict else None
-        if getter is not None:  # of the program's
+            return attribute_dict if type(attribute_dict) is dict else None
+        if getter is not None:  # defined by the program
             return None
     return None
 
 
-def slots(thing: object) -> list[tuple[str, object]]:
-    """What is in the `__slots__` of an object, by name."""
-    found = []
-    for cls in _mro(type(thing)):
+def slots(obj: object) -> list[tuple[str, object]]:
+    """Return names and values of the `__slots__` of an object."""
+    values = []
+    for cls in _mro(type(obj)):
         for name, slot in list(_type_dict(cls).items()):
             if type(slot) is types.MemberDescriptorType:
                 try:
-                    found.append((name, slot.__get__(thing)))
+                    values.append((name, slot.__get__(obj)))
                 except (AttributeError, TypeError) as error:
                     if not raised_here(error):
                         raise
-    return found
+    return values
 
 
-def attribute(thing: object, name: str) -> object:
-    """The attribute of an object that is in its own dict; None without one, or where a class has the name."""
-    if any(name in _type_dict(cls) for cls in _mro(type(thing))):
+def attribute(obj: object, name: str) -> object:
+    """Return an attribute from an object's own dict; None if it is missing or a class defines the name."""
+    if any(name in _type_dict(cls) for cls in _mro(type(obj))):
         return None
     try:
-        return object.__getattribute__(thing, name)
+        return object.__getattribute__(obj, name)
     except AttributeError as error:
         if not raised_here(error):
             raise
         return None
 
 
-def length(thing: object) -> int | None:
-    """How many things a container has; None for what is not one."""
-    bases = _mro(type(thing))
+def length(obj: object) -> int | None:
+    """Return the number of items of a container, or None for other objects."""
+    bases = _mro(type(obj))
     for container in (dict, list, tuple, deque, set, frozenset):
         if container in bases:
-            return container.__len__(thing)  # type: ignore[arg-type]
+            return container.__len__(obj)  # type: ignore[arg-type]
     return None

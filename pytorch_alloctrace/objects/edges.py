@@ -1,4 +1,4 @@
-"""What one object calls another that it refers to: an attribute, an index, a key, a variable."""
+"""The reference from one object to another, as it is written: an attribute, an index, a key, a variable."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ _GENERATORS = {
     types.CoroutineType: ("cr_frame", "cr_code"),
     types.AsyncGeneratorType: ("ag_frame", "ag_code"),
 }
-_SHOWN = 40
-"""Most characters of a key."""
+_MAX_KEY = 40
+"""Maximum length of a key in characters."""
 
 
 class How(enum.Enum):
-    """How an object refers to another."""
+    """The kind of a reference."""
 
     NOTHING = ""
-    """In a way that nobody writes: to its dict, a cell, a traceback to its frame."""
+    """Internal reference that has no expression: to an attribute dict, a cell, from a traceback to its frame."""
     VARIABLE = "variable"
-    """A variable of a module, a function, a generator."""
+    """Variable of a module, a function or a generator."""
     ATTRIBUTE = "attribute"
     ITEM = "item"
-    """One of the things in a container."""
+    """Item of a container."""
     CLOSED_OVER = "closed over"
     GRAPH = "graph"
-    """Through an autograd graph."""
+    """Reference within an autograd graph."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """One step of a chain."""
+    """One reference."""
 
     how: How
     text: str
-    """As it is written: ".name", "[12]", '["key"]', "name"."""
+    """The reference as an expression: ".name", "[12]", '["key"]', "name"."""
 
 
 NOTHING = Edge(How.NOTHING, "")
 
 
-def edge(parent: Any, child: Any, cut: bool = False) -> Edge:
-    """How `parent` refers to `child`. cut: do not look which item it is (`[...]`)."""
+def find_edge(parent: Any, child: Any, without_index: bool = False) -> Edge:
+    """Return how `parent` refers to `child`. without_index: write `[...]` without a search for the index or key."""
     cls = type(parent)
     if cls is ModuleRoot or cls is FrameRoot:
-        return _variable(parent, child)
+        return _find_variable(parent, child)
     bases = access.mro(cls)
     if dict in bases:
-        found = _attribute(parent, child) if cls not in access.DICTS else None
-        return found or _item_of_dict(parent, child, cut)
+        attribute = _find_attribute(parent, child) if cls not in access.DICTS else None
+        return attribute or _find_dict_item(parent, child, without_index)
     if any(base in bases for base in access.SEQUENCES):
-        return _item(parent, child, cut)
+        return _find_item(parent, child, without_index)
     if any(base in bases for base in access.SETS):
         return Edge(How.ITEM, "{...}")
     if type in bases:
@@ -70,11 +70,11 @@ def edge(parent: Any, child: Any, cut: bool = False) -> Edge:
         return NOTHING
     if cls in _GENERATORS:
         frame = getattr(parent, _GENERATORS[cls][0])
-        return _named(variables(frame) if frame is not None else [], child)
+        return _find_name(variables(frame) if frame is not None else [], child)
     if cls is types.FrameType:
-        return _named(variables(parent), child)
+        return _find_name(variables(parent), child)
     if cls is types.FunctionType:
-        return _of_function(parent, child)
+        return _find_closure_variable(parent, child)
     if cls is types.MethodType:
         return Edge(How.CLOSED_OVER, "") if child is parent.__self__ else NOTHING
     if cls is types.BuiltinFunctionType:
@@ -83,41 +83,41 @@ def edge(parent: Any, child: Any, cut: bool = False) -> Edge:
         return Edge(How.ITEM, "(...)")
     if cls is functools.partial:
         return Edge(How.CLOSED_OVER, "")
-    return _attribute(parent, child) or _special(parent, child) or NOTHING
+    return _find_attribute(parent, child) or _find_special_reference(parent, child) or NOTHING
 
 
-def _variable(root: ModuleRoot | FrameRoot, child: object) -> Edge:
-    named = root.variables if type(root) is FrameRoot else list(root.variables.items())  # type: ignore[union-attr]
-    return _named(named, child)  # type: ignore[arg-type]
+def _find_variable(root: ModuleRoot | FrameRoot, child: object) -> Edge:
+    variable_list = root.variables if type(root) is FrameRoot else list(root.variables.items())  # type: ignore[union-attr]
+    return _find_name(variable_list, child)  # type: ignore[arg-type]
 
 
-def _named(named: list[tuple[str, object]], child: object) -> Edge:
-    name = next((name for name, value in named if value is child), None)
+def _find_name(variable_list: list[tuple[str, object]], child: object) -> Edge:
+    name = next((name for name, value in variable_list if value is child), None)
     return Edge(How.VARIABLE, name) if type(name) is str else NOTHING
 
 
-def _item_of_dict(parent: Any, child: object, cut: bool) -> Edge:
-    if cut:
+def _find_dict_item(parent: Any, child: object, without_index: bool) -> Edge:
+    if without_index:
         return Edge(How.ITEM, "[...]")
     for key, value in access.items(parent):
         if value is child:
-            return Edge(How.ITEM, f"[{_written(key)}]")
+            return Edge(How.ITEM, f"[{_format_key(key)}]")
         if key is child:
             return Edge(How.ITEM, "{key}")
     return NOTHING
 
 
-def _item(parent: Any, child: object, cut: bool) -> Edge:
+def _find_item(parent: Any, child: object, without_index: bool) -> Edge:
     bases = access.mro(type(parent))
-    fields = next((one for base in bases if (one := access.class_dict(base).get("_fields")) is not None), None)
+    fields = next((names for base in bases if (names := access.class_dict(base).get("_fields")) is not None), None)
     if type(fields) is tuple and tuple in bases:
         position = next((n for n, value in enumerate(tuple.__iter__(parent)) if value is child), None)
         if position is not None and position < len(fields) and type(fields[position]) is str:
             return Edge(How.ATTRIBUTE, f".{fields[position]}")
-    own = _attribute(parent, child) if type(parent) not in access.SEQUENCES else None
-    if own:
-        return own
-    if cut:
+    attribute = _find_attribute(parent, child) if type(parent) not in access.SEQUENCES else None
+    if attribute:
+        return attribute
+    if without_index:
         return Edge(How.ITEM, "[...]")
     base = next(base for base in access.SEQUENCES if base in bases)
     for position, value in enumerate(base.__iter__(parent)):
@@ -126,12 +126,12 @@ def _item(parent: Any, child: object, cut: bool) -> Edge:
     return NOTHING
 
 
-def _written(key: object) -> str:
-    """A key as it is written; for what is not plain, its type."""
+def _format_key(key: object) -> str:
+    """Return a key as it is written; a key of another type than str, int, bool, float and None by its type."""
     if type(key) is str:
         text = repr(key)
         text = '"' + text[1:-1] + '"' if text[0] == "'" and '"' not in text else text
-        return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + '..."'
+        return text if len(text) <= _MAX_KEY else text[: _MAX_KEY - 4] + '..."'
     if type(key) in (int, bool, float, type(None)):
         return repr(key)
     if type(key) is tuple:
@@ -139,12 +139,12 @@ def _written(key: object) -> str:
     return access.type_name(type(key))
 
 
-def _of_function(function: types.FunctionType, child: object) -> Edge:
+def _find_closure_variable(function: types.FunctionType, child: object) -> Edge:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             if cell is child or cell.cell_contents is child:
                 return Edge(How.CLOSED_OVER, name)
-        except ValueError as error:  # an empty cell
+        except ValueError as error:  # noqa: PERF203 - an empty cell
             if not access.raised_here(error):
                 raise
     if child is function.__defaults__ or child is function.__kwdefaults__:
@@ -152,12 +152,12 @@ def _of_function(function: types.FunctionType, child: object) -> Edge:
     return NOTHING
 
 
-def _attribute(parent: object, child: object) -> Edge | None:
-    own = access.attributes(parent)
-    if own is child:
+def _find_attribute(parent: object, child: object) -> Edge | None:
+    own_attributes = access.attributes(parent)
+    if own_attributes is child:
         return NOTHING
-    if own is not None:
-        for name, value in access.items(own):
+    if own_attributes is not None:
+        for name, value in access.items(own_attributes):
             if value is child:
                 return Edge(How.ATTRIBUTE, f".{name}") if type(name) is str else None
     for name, value in access.slots(parent):
@@ -166,21 +166,21 @@ def _attribute(parent: object, child: object) -> Edge | None:
     return None
 
 
-def _of_thread(parent: Any, child: object) -> Edge | None:
-    """What a `threading.local` has for any thread: dicts in a dict."""
-    for threads in gc.get_referents(parent):
-        for own in access.items(threads) if type(threads) is dict else ():
-            if type(own[1]) is dict:
-                for name, value in access.items(own[1]):
+def _find_thread_local(parent: Any, child: object) -> Edge | None:
+    """Find the child among the attributes of a `threading.local`: a dict for each thread, in a dict."""
+    for dicts_by_thread in gc.get_referents(parent):
+        for entry in access.items(dicts_by_thread) if type(dicts_by_thread) is dict else ():
+            if type(entry[1]) is dict:
+                for name, value in access.items(entry[1]):
                     if value is child and type(name) is str:
                         return Edge(How.ATTRIBUTE, f".{name}")
     return None
 
 
-def _special(parent: Any, child: object) -> Edge | None:
+def _find_special_reference(parent: Any, child: object) -> Edge | None:
     bases = access.mro(type(parent))
     if threading.local in bases:
-        return _of_thread(parent, child)
+        return _find_thread_local(parent, child)
     if BaseException in bases:
         getter = BaseException.__dict__["__traceback__"].__get__
         if getter(parent) is child:

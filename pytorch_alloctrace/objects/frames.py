@@ -1,8 +1,10 @@
-"""The local variables of frames, read without a trace: `frame.f_locals` of a running function would, before Python
-3.13, make a dict that keeps the values alive until the function returns, and write over one that the program has.
+"""The local variables of frames, read without side effects.
 
-Before 3.12 they are read from memory. Between two instructions of ours another thread may return from its function, and
-its variables are then gone: those of other threads are read by the recorder module, which lets nobody run meanwhile.
+Before Python 3.13, `frame.f_locals` of a running function creates a dict that keeps the values alive until the function
+returns, and overwrites the dict that the program may have.
+
+Before 3.12 the variables are read from memory. Another thread may return from its function between two instructions of
+the read and free its variables, so the recorder module reads the frames of other threads without releasing the GIL.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 OPTIMIZED = 0x1
-"""Flag of code whose variables are not in a dict: functions, not modules or class bodies."""
+"""Flag of code objects whose variables are not in a dict: functions, not modules or class bodies."""
 CELLS = types.CellType
 Variables = list[tuple[str, object]]
 
@@ -27,97 +29,103 @@ _F_BACK = object.__basicsize__
 
 
 def variables(frame: types.FrameType) -> Variables:
-    """The local variables of a frame that are set, cells opened. Empty for modules, and where they cannot be read."""
+    """Return the set local variables of a frame, with the contents of cells.
+
+    Returns an empty list for modules and if this Python's frames cannot be read.
+    """
     if not frame.f_code.co_flags & OPTIMIZED:
         return []
-    read = _reader()
+    read = _select_reader()
     return [] if read is None else read(frame)
 
 
 def can_read() -> bool:
-    """Whether this Python's frames can be read."""
-    return _reader() is not None
+    """Return whether the frames of this Python can be read."""
+    return _select_reader() is not None
 
 
 def can_read_other_threads() -> bool:
-    """Return whether variables of other threads can be read: before Python 3.12, if the recorder is loaded."""
+    """Return whether frames of other threads can be read. Before Python 3.12 this needs the recorder module."""
     return sys.version_info >= (3, 12) or _RECORDER in sys.modules
 
 
 def _from_proxy(frame: types.FrameType) -> Variables:
-    """From 3.13 on, f_locals is a view of the frame and copies nothing."""
+    """Read from f_locals, which is a view of the frame from 3.13 on and copies nothing."""
     return list(frame.f_locals.items())
 
 
 def _from_get_var(frame: types.FrameType) -> Variables:
-    """3.12 has a function that reads one variable and makes no dict."""
-    found = []
+    """Read with PyFrame_GetVarString, a function of 3.12 that reads one variable and creates no dict."""
+    values = []
     code = frame.f_code
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         try:
-            found.append((name, _get_var(frame, name.encode())))
-        except NameError as error:  # not set
+            values.append((name, _get_var(frame, name.encode())))
+        except NameError as error:  # noqa: PERF203 - not set
             if error.__traceback__ and error.__traceback__.tb_next:  # a signal handler of the program raised it
                 raise
-    return found
+    return values
 
 
 def _from_memory_311(frame: types.FrameType) -> Variables:
-    """3.11: frame object -> internal frame, in which the variables follow nine words."""
+    """Read from the internal frame of 3.11, where the variables follow nine words."""
     code = frame.f_code
     names = code.co_varnames
     names = (*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars)
-    return _slots(frame, _F_BACK + _POINTER, 9 * _POINTER, names)
+    return _read_slots(frame, _F_BACK + _POINTER, 9 * _POINTER, names)
 
 
 def _from_memory_310(frame: types.FrameType) -> Variables:
-    """3.10: the variables lie before the value stack, to which the frame object points; cells have their own slots."""
+    """Read from the frame object of 3.10, which points to the value stack behind the variables and cells."""
     code = frame.f_code
     names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-    return _slots(frame, _VALUE_STACK_310, -len(names) * _POINTER, names)
+    return _read_slots(frame, _VALUE_STACK_310, -len(names) * _POINTER, names)
 
 
 _VALUE_STACK_310 = _F_BACK + 6 * _POINTER
-"""Behind the size of an object that varies: back, code, builtins, globals, locals, value stack."""
+"""Offset of the value stack pointer: back, code, builtins, globals and locals precede it."""
 
 
-def _slots(frame: types.FrameType, field: int, first: int, names: tuple[str, ...]) -> Variables:
-    """The variables in slots that begin `first` bytes from where a field of the frame object points."""
+def _read_slots(frame: types.FrameType, field: int, first: int, names: tuple[str, ...]) -> Variables:
+    """Read the slots that begin `first` bytes from the target of the pointer at offset `field` of a frame object."""
     recorder: Any = sys.modules.get(_RECORDER)
     if recorder is not None:
         values = recorder.read_slots(frame, field, first, len(names), _UNSET)
     else:
-        start = _word(id(frame) + field) + first
-        places = range(start, start + len(names) * _POINTER, _POINTER)
-        values = [ctypes.py_object.from_address(at).value if _word(at) else _UNSET for at in places]
-    found: Variables = []
+        start = _read_word(id(frame) + field) + first
+        slot_addresses = range(start, start + len(names) * _POINTER, _POINTER)
+        values = [
+            ctypes.py_object.from_address(address).value if _read_word(address) else _UNSET
+            for address in slot_addresses
+        ]
+    variable_values: Variables = []
     for name, value in zip(names, values, strict=True):
         if type(value) is CELLS:
             try:
-                found.append((name, value.cell_contents))
+                variable_values.append((name, value.cell_contents))
             except ValueError as error:  # empty
                 if error.__traceback__ and error.__traceback__.tb_next:  # a signal handler of the program raised it
                     raise
         elif value is not _UNSET:
-            found.append((name, value))
-    return found
+            variable_values.append((name, value))
+    return variable_values
 
 
-def _word(address: int) -> int:
+def _read_word(address: int) -> int:
     return ctypes.c_void_p.from_address(address).value or 0
 
 
 _get_var: Callable[[types.FrameType, bytes], object]
-_known: list[Callable[[types.FrameType], Variables] | None] = []
+_cached_reader: list[Callable[[types.FrameType], Variables] | None] = []
 
 
-def _reader() -> Callable[[types.FrameType], Variables] | None:
-    if not _known:
-        _known.append(_choose())
-    return _known[0]
+def _select_reader() -> Callable[[types.FrameType], Variables] | None:
+    if not _cached_reader:
+        _cached_reader.append(_choose_reader())
+    return _cached_reader[0]
 
 
-def _choose() -> Callable[[types.FrameType], Variables] | None:
+def _choose_reader() -> Callable[[types.FrameType], Variables] | None:
     global _get_var
     version = sys.version_info[:2]
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
@@ -129,36 +137,37 @@ def _choose() -> Callable[[types.FrameType], Variables] | None:
             ("PyFrame_GetVarString", ctypes.pythonapi)
         )
         return _from_get_var
-    # Debug builds have other objects. Memory that is known to be there is compared before any of it counts as one.
+    # Objects of debug builds have another layout. The probe compares words of known memory before any word is used as
+    # a pointer.
     if hasattr(sys, "gettotalrefcount") or hasattr(sys, "getobjects"):
         return None
-    read = {(3, 10): _from_memory_310, (3, 11): _from_memory_311}.get(version)
-    return read if read is not None and _reads(version) else None
+    reader = {(3, 10): _from_memory_310, (3, 11): _from_memory_311}.get(version)
+    return reader if reader is not None and _is_layout_expected(version) else None
 
 
-def _reads(version: tuple[int, int]) -> bool:
-    """Whether the variables of a frame of ours are where they are expected."""
+def _is_layout_expected(version: tuple[int, int]) -> bool:
+    """Return whether the variables of a probe's frame are at the expected addresses."""
 
     def probe(first: object, unset: bool) -> tuple[int, ...]:
         frame = sys._getframe()
         if unset:
-            later = first  # noqa: F841  # a variable that is not set, the fourth
+            later = first  # noqa: F841  # the fourth variable, never set
         if version == (3, 10):
             code = frame.f_code
             slots = len(code.co_varnames) + len(code.co_cellvars) + len(code.co_freevars)
-            start = _word(id(frame) + _VALUE_STACK_310) - slots * _POINTER
+            start = _read_word(id(frame) + _VALUE_STACK_310) - slots * _POINTER
         else:
-            inner = _word(id(frame) + _F_BACK + _POINTER)
+            inner = _read_word(id(frame) + _F_BACK + _POINTER)
             start = inner + 9 * _POINTER
-            # The fifth word, and the only pointer in it that we know.
-            if _word(inner + 4 * _POINTER) != id(frame.f_code):
+            # The fifth word must be the code object: the only pointer of the internal frame with a known value.
+            if _read_word(inner + 4 * _POINTER) != id(frame.f_code):
                 start = 0
-        words = [_word(start + slot * _POINTER) for slot in range(4)] if start else []
-        found = (*words, id(frame))
-        # A frame in a variable of its own is a cycle. It would keep all calls above it, the program's too, and what is
-        # in their variables, until the collector comes.
+        words = [_read_word(start + slot * _POINTER) for slot in range(4)] if start else []
+        observed = (*words, id(frame))
+        # A frame in a variable of its own is a cycle. It would keep the frames and variables of all callers, including
+        # the program's, alive until the next collection.
         del frame
-        return found
+        return observed
 
     marker = object()
     words = probe(marker, False)

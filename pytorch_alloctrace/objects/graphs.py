@@ -1,7 +1,7 @@
-"""Autograd graphs: the tensors that their nodes have saved, and gradients.
+"""Autograd graphs: saved tensors, next nodes and gradients.
 
-Other threads may run backward on them at any time, without the GIL. Only the recorder module reads them under the locks
-that backward takes (csrc/torch/graph_reading.h); torch's own attributes are no substitute.
+Other threads may run backward at any time without the GIL. The recorder module reads graphs under the locks of backward
+(csrc/torch/graph_reading.h). Reading torch's own attributes instead would race with backward.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _RECORDER = "pytorch_alloctrace._record"
 
 
 def load_reader() -> str:
-    """Load the recorder module, compiled if need be. Return "", or in one sentence why graphs cannot be read."""
+    """Load the recorder module and compile it if needed. Return "", or a sentence why graphs cannot be read."""
     from ..errors import RecorderUnavailableError
     from ..recording.loading import load_recorder
 
@@ -28,7 +28,7 @@ def load_reader() -> str:
 
 
 class GraphReader:
-    """Read graphs if the recorder module is loaded; else find nothing in them."""
+    """Reader of graphs. Without the recorder module every result is empty."""
 
     def __init__(self) -> None:
         import torch
@@ -39,20 +39,20 @@ class GraphReader:
 
     @property
     def can_read(self) -> bool:
-        """Return whether the recorder module is loaded."""
         return self._recorder is not None
 
     def gradients(self, tensor: Any) -> list[Any] | None:
-        """Return a list of the gradient of a tensor, empty if it has none; None if other threads may be changing it."""
+        """Return the gradient of a tensor in a list, or None if other threads may be changing it."""
         if self._recorder is None:
             return []
-        read: list[Any] | None = self._recorder.gradient_of(tensor)
-        return read
+        gradient_list: list[Any] | None = self._recorder.gradient_of(tensor)
+        return gradient_list
 
     def referents(self, node: Any) -> list[Any] | None:
-        """Return the nodes that come next in backward, and the tensors that the node has saved; None if other threads
-        may be changing it. Tensors that are saved through hooks are left out: to unpack them would run code of the
-        program."""
+        """Return the next nodes and the saved tensors of a node, or None if other threads may be changing it.
+
+        Tensors saved through hooks are left out: unpacking them would run code of the program.
+        """
         if self._recorder is None:
             return []
         getters = self._getters.get(type(node))
@@ -64,5 +64,5 @@ class GraphReader:
                 if (name.startswith("_raw_saved_") or name in ("next_functions", "variable"))
                 and type(descriptor) is types.GetSetDescriptorType
             )
-        read: list[Any] | None = self._recorder.graph_referents(node, getters, self._saved_type)
-        return read
+        objects: list[Any] | None = self._recorder.graph_referents(node, getters, self._saved_type)
+        return objects

@@ -1,4 +1,4 @@
-"""The memory of tensors: which share it, where it is, how large it is."""
+"""The storages of all tensors: address, size, and the tensors that share each."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ class Storage:
     """The memory of one or several tensors."""
 
     key: int
-    """The same for all that share it; once it is gone, another may get it."""
+    """Identity of torch's storage object. A later storage may get the key of a freed one."""
     address: int
-    """As torch's allocator gave it out."""
+    """Address returned by torch's allocator."""
     bytes: int
-    """Requested of the allocator."""
+    """Requested bytes."""
     device: str
-    """As torch writes it: "cuda:0", "cpu"."""
+    """Device in torch's spelling: "cuda:0", "cpu"."""
 
     def is_shared_by(self, tensor: Any) -> bool:
-        """Whether another tensor has the same memory: also where both only wrap it, such as a numpy array's."""
+        """Return whether a tensor has the same memory. Two tensors that wrap one numpy array have the same memory."""
         other = storage_of(tensor)
         return other is not None and (other.key == self.key or 0 != other.address == self.address)
 
 
 def storage_of(tensor: Any) -> Storage | None:
-    """Of a tensor or storage; None for what has no memory of its own: meta, sparse and wrapped tensors.
+    """Return the storage of a tensor or storage object; None for meta, sparse and wrapped tensors.
 
-    Copies nothing and runs nothing: not even a tensor that is only copied when it is written to (`_lazy_clone`).
+    Copies nothing: a tensor that is copied at its first write (`_lazy_clone`) has no storage yet. Runs no code of the
+    program.
     """
     import torch
 
@@ -53,16 +54,17 @@ def storage_of(tensor: Any) -> Storage | None:
         if device.type not in ("cpu", "cuda"):
             return None
         return Storage(storage._cdata, storage.data_ptr(), storage.nbytes(), str(device))
-    except (RuntimeError, AttributeError, TypeError) as error:  # torch raises them for what has no memory of its own
+    except (RuntimeError, AttributeError, TypeError) as error:  # torch: the tensor has no memory of its own
         if not access.raised_here(error):
             raise
         return None
 
 
 def weak_reference_of(tensor: Any) -> StorageWeakRef:
-    """To the storage of a tensor that has one, or to a storage: as long as it is kept, no other gets the same `key`.
+    """Return a weak reference to a storage or to the storage of a tensor.
 
-    It keeps torch's record of the storage (some 100 bytes), not the memory.
+    While the reference exists, no other storage gets the same `key`. It keeps torch's record of the storage alive
+    (about 100 bytes), not the memory.
     """
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
@@ -73,59 +75,64 @@ def weak_reference_of(tensor: Any) -> StorageWeakRef:
 
 
 def tensor_type() -> type:
-    """The class of all tensors."""
+    """Return the base class of all tensors."""
     import torch
 
-    found: type = torch._C.TensorBase
-    return found
+    base: type = torch._C.TensorBase
+    return base
 
 
 def disable_torch_function() -> AbstractContextManager[Any]:
-    """While it lasts, `__torch_function__` of the program's tensors is not called on this thread."""
+    """Return a context in which `__torch_function__` of the program's tensors does not run on this thread."""
     import torch
 
-    found: AbstractContextManager[Any] = torch._C.DisableTorchFunctionSubclass()
-    return found
+    context: AbstractContextManager[Any] = torch._C.DisableTorchFunctionSubclass()
+    return context
 
 
-OBJECTS = 30_000_000
-NAMED = 20_000
-"""Most pieces of memory that get a name, the largest."""
+MAX_OBJECTS = 30_000_000
+"""Maximum number of objects visited."""
+MAX_NAMED = 20_000
+"""Maximum number of storages with a name. The largest get one."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A piece of memory and the tensors that share it."""
+    """A storage and the tensors that share it."""
 
     name: str
-    """As in `holders`: `trainer.predictions[12]`."""
+    """Referrer path as in `holders`: `trainer.predictions[12]`."""
     holder: str
-    """In words: `Chain.__str__`."""
+    """Holder as in `Chain.__str__`."""
     storage: Storage
     reference: StorageWeakRef
-    """Weak: `storage.key` means this storage, and no later one, as long as it is kept."""
+    """Weak reference that reserves `storage.key` for this storage."""
     shape: tuple[int, ...]
-    """Of the largest of the tensors."""
+    """Shape of the largest tensor."""
     dtype: str
     tensors: int
+    """Number of tensors that share the storage."""
     requires_grad: bool
-    """Whether any of them does."""
+    """Whether any tensor requires a gradient."""
     role: str
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What was found, the largest first."""
+    """All storages, the largest first."""
 
     items: tuple[Item, ...]
     complete: bool
 
 
 def inventory(seconds: float) -> Inventory:
-    """Looks for at most about so many seconds. What is only in autograd graphs has the name of what leads there."""
+    """Collect the storages of all tensors within about `seconds` seconds.
+
+    A tensor that is only in an autograd graph has the name of the object that leads to the graph.
+    """
     load_reader()
     with disable_torch_function():
-        walk = Walker().walk(seconds, OBJECTS)
+        walk = Walker().walk(seconds, MAX_OBJECTS)
         members: dict[int, list[int]] = {}
         storages: dict[int, Storage] = {}
         for number in walk.tensors:
@@ -133,53 +140,54 @@ def inventory(seconds: float) -> Inventory:
             if storage is not None and storage.bytes:
                 storages.setdefault(storage.key, storage)
                 members.setdefault(storage.key, []).append(number)
-        roles = dict(_roles(walk))
-        found = sorted(members, key=lambda key: -storages[key].bytes)
+        roles = dict(_find_roles(walk))
+        keys_by_size = sorted(members, key=lambda key: -storages[key].bytes)
         items = [
-            _item(walk, storages[key], members[key], roles, position < NAMED) for position, key in enumerate(found)
+            _create_item(walk, storages[key], members[key], roles, position < MAX_NAMED)
+            for position, key in enumerate(keys_by_size)
         ]
     return Inventory(tuple(items), walk.complete)
 
 
-def _item(walk: Walk, storage: Storage, numbers: list[int], roles: dict[int, str], named: bool) -> Item:
-    things = [walk.objects[number] for number in numbers]
-    real = [thing for thing in things if tensor_type() in access.mro(type(thing))]
+def _create_item(walk: Walk, storage: Storage, numbers: list[int], roles: dict[int, str], with_name: bool) -> Item:
+    sharers = [walk.objects[number] for number in numbers]
+    tensors = [obj for obj in sharers if tensor_type() in access.mro(type(obj))]
     base = tensor_type()
     shape, dtype = ((storage.bytes,), "storage")
-    requires = False
+    requires_grad = False
     number = numbers[0]
-    if real:
-        largest = max(real, key=base.numel)  # type: ignore[attr-defined]
-        number = next(one for one in numbers if walk.objects[one] is largest)
+    if tensors:
+        largest = max(tensors, key=base.numel)  # type: ignore[attr-defined]
+        number = next(candidate for candidate in numbers if walk.objects[candidate] is largest)
         shape = tuple(base.size(largest))  # type: ignore[attr-defined]
         dtype = str(largest.dtype).removeprefix("torch.")
-        requires = any(one.requires_grad for one in real)
+        requires_grad = any(tensor.requires_grad for tensor in tensors)
     name = holder = ""
-    if named:
-        chain = chain_of([walk.objects[one] for one in walk.way(number)])
+    if with_name:
+        chain = chain_of([walk.objects[step] for step in walk.path_to(number)])
         name, holder = chain.path, str(chain)
-    role = next((roles[id(thing)] for thing in things if id(thing) in roles), "")
-    return Item(name, holder, storage, weak_reference_of(things[0]), shape, dtype, len(things), requires, role)
+    role = next((roles[id(obj)] for obj in sharers if id(obj) in roles), "")
+    return Item(name, holder, storage, weak_reference_of(sharers[0]), shape, dtype, len(sharers), requires_grad, role)
 
 
-def _roles(walk: Walk) -> Iterator[tuple[int, str]]:
-    """What modules and optimizers that were reached have, by identity."""
+def _find_roles(walk: Walk) -> Iterator[tuple[int, str]]:
+    """Return pairs of a tensor's id and its role, from the visited modules and optimizers."""
     import torch
 
     optimizer, module = torch.optim.Optimizer, torch.nn.Module
     for gradient in walk.gradients:
         yield gradient, "gradient"
-    for thing in walk.objects:
-        bases = access.mro(type(thing))
+    for obj in walk.objects:
+        bases = access.mro(type(obj))
         if module in bases:
-            own = access.attributes(thing) or {}
-            for kept, role in (("_buffers", "buffer"), ("_parameters", "parameter")):
-                names = own.get(kept)
-                for value in dict.values(names) if type(names) is dict else ():
+            attributes = access.attributes(obj) or {}
+            for attribute_name, role in (("_buffers", "buffer"), ("_parameters", "parameter")):
+                tensors_by_name = attributes.get(attribute_name)
+                for value in dict.values(tensors_by_name) if type(tensors_by_name) is dict else ():
                     if value is not None:
                         yield id(value), role
         elif optimizer in bases:
-            state = (access.attributes(thing) or {}).get("state")
+            state = (access.attributes(obj) or {}).get("state")
             for _, values in access.items(state) if dict in access.mro(type(state)) else ():
                 for value in dict.values(values) if type(values) is dict else ():
                     yield id(value), "optimizer state"

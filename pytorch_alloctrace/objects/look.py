@@ -1,4 +1,4 @@
-"""A quick look at what holds many tensors: all that a short walk finds, put together by what holds them."""
+"""The object scan: a short walk over the objects of the process that groups tensors by what holds them."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ from . import access
 from .chains import Chain, chain_of
 from .frames import can_read
 from .inventory import Storage, disable_torch_function, storage_of, tensor_type
-from .unreached import GARBAGE, unreached
+from .unreached import GARBAGE, find_referrers
 from .walk import Walk, Walker
 
-GROUPS = 16
-"""What holds most tensors, and what holds most bytes: so many of each."""
-SURELY = 6
-"""So many groups are told even if time is up: they are what was looked for."""
-ADDRESSES = 512
-"""Most addresses of one group that are told, evenly picked."""
-OBJECTS = 2_000_000
+MAX_GROUPS = 16
+"""Maximum number of groups reported by number of tensors, and of further groups reported by bytes."""
+MIN_GROUPS = 6
+"""Minimum number of groups reported, even past the deadline."""
+MAX_ADDRESSES = 512
+"""Maximum number of addresses reported of a group, evenly sampled."""
+MAX_OBJECTS = 2_000_000
+"""Maximum number of objects visited."""
 _CONTAINERS = (*access.DICTS, *access.SEQUENCES, *access.SETS)
-UNREACHED = 8
-"""So many tensors that were not found are worth more time."""
-PART = 256
-"""So many tensors are asked for their memory before the time is."""
-LONG = 10
-"""A chain of more objects, without a container, is one thing: a linked list."""
-_OF_MODULES = ("_modules", "_parameters", "_buffers")
-"""Attributes of torch modules that are no collections of the program's."""
+MIN_UNREACHED = 8
+"""Minimum number of unreached tensors for which a longer scan is worth its time."""
+TENSORS_PER_CHECK = 256
+"""Number of tensors read between two checks of the deadline."""
+MIN_LINKED_LIST = 10
+"""Minimum number of objects of a path without a container that is treated as a linked list."""
+_MODULE_ATTRIBUTES = ("_modules", "_parameters", "_buffers")
+"""Attributes of torch modules that are not collections of the program."""
 _SAMPLES = 5
-"""About so many tensors without a root are looked at more closely; what most of them are in is named."""
+"""Approximate number of unreached tensors whose referrers are followed."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors that are held by one thing."""
+    """Tensors that one object holds."""
 
     chain: Chain
-    """To one of them; items without their index."""
+    """Referrer path to one of the tensors, written without the index in the container."""
     note: str
-    """"" where a root leads to it; else that it is garbage."""
+    """Note that the tensors are garbage; "" if a root leads to them."""
     count: int
-    """Pieces of memory; estimated, where there was no time to see all."""
+    """Number of storages, estimated if the scan ran out of time."""
     bytes: int
-    """Requested bytes of them."""
+    """Requested bytes of the storages, estimated like `count`."""
     addresses: tuple[int, ...]
-    """Of some of them: see `ADDRESSES`."""
+    """Addresses of at most `MAX_ADDRESSES` storages."""
 
     @property
     def is_garbage(self) -> bool:
@@ -59,182 +60,199 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a look saw."""
+class ObjectScan:
+    """The result of an object scan."""
 
     groups: tuple[Group, ...]
-    """Most tensors first."""
+    """Groups, most tensors first."""
     complete: bool
-    """Whether all that can be seen was seen: within the time, and without a graph that other threads were changing."""
+    """False if the scan ran out of time or passed over graphs that other threads may have been changing."""
     seconds: float
+    """Duration of the scan."""
 
 
-def look(seconds: float, more: bool = True) -> Look:
-    """Looks for at most about so many seconds. more: if there are many tensors to which nothing of the program leads,
-    also at what only libraries hold, and at what no root leads to, which takes longest."""
+def look(seconds: float, more: bool = True) -> ObjectScan:
+    """Scan the objects of the process and group the tensors by what holds them.
+
+    Args:
+        seconds: Approximate time limit.
+        more: If the program's own variables do not lead to many of the tensors, continue with garbage and with the
+            variables of libraries. These steps take longest.
+    """
     begin = time.monotonic()
     if not can_read():
-        return Look((), False, 0.0)
+        return ObjectScan((), False, 0.0)
     with disable_torch_function():
-        return _look(seconds, begin, more)
+        return _scan_objects(seconds, begin, more)
 
 
-def _look(seconds: float, begin: float, more: bool) -> Look:
+def _scan_objects(seconds: float, begin: float, more: bool) -> ObjectScan:
     walker = Walker()
-    # The last step may take a part of the time as well.
-    walk = walker.walk(0.7 * seconds, OBJECTS, libraries=False)
-    of_nothing: list[Group] = []
-    if more and walk.within_budget and len(_unreached(walk)[0]) >= UNREACHED:
-        of_nothing = _of_garbage(walk, begin + 0.6 * seconds) if walk.complete else []
-        if not of_nothing:
-            walker.walk_libraries(walk, begin + 0.8 * seconds - time.monotonic(), OBJECTS)
-    members, seen = _members(walk, begin + 0.9 * seconds)
-    found = sorted(members.items(), key=lambda one: (-len(one[1]), -_bytes(one[1])))
-    most = found[:GROUPS]
-    most += sorted(found[GROUPS:], key=lambda one: -_bytes(one[1]))[:GROUPS]
+    # Leave time for grouping the tensors.
+    walk = walker.walk(0.7 * seconds, MAX_OBJECTS, libraries=False)
+    garbage_groups: list[Group] = []
+    if more and walk.within_budget and len(_unreached_tensors(walk)[0]) >= MIN_UNREACHED:
+        garbage_groups = _find_garbage(walk, begin + 0.6 * seconds) if walk.complete else []
+        if not garbage_groups:
+            walker.walk_libraries(walk, begin + 0.8 * seconds - time.monotonic(), MAX_OBJECTS)
+    members, read_share = _group_by_holder(walk, begin + 0.9 * seconds)
+    ordered = sorted(members.items(), key=lambda item: (-len(item[1]), -_total_bytes(item[1])))
+    largest = ordered[:MAX_GROUPS]
+    largest += sorted(ordered[MAX_GROUPS:], key=lambda item: -_total_bytes(item[1]))[:MAX_GROUPS]
     groups = []
-    for number, (holder, group) in enumerate(most):
-        if number >= SURELY and time.monotonic() - begin > seconds:
+    for number, (holder, group) in enumerate(largest):
+        if number >= MIN_GROUPS and time.monotonic() - begin > seconds:
             break
-        groups.append(_group(walk, holder, group, seen))
-    return Look((*groups, *of_nothing), walk.complete, time.monotonic() - begin)
+        groups.append(_create_group(walk, holder, group, read_share))
+    return ObjectScan((*groups, *garbage_groups), walk.complete, time.monotonic() - begin)
 
 
 Members = dict[Storage, int]
-"""The number of one tensor for each piece of memory."""
+"""One tensor of each storage, by its number in the walk."""
 
 
-def _bytes(members: Members) -> int:
+def _total_bytes(members: Members) -> int:
     return sum(storage.bytes for storage in members)
 
 
-def _members(walk: Walk, deadline: float) -> tuple[dict[int, Members], float]:
-    """The memory that the walk found, by what holds it (see `_Place`); and of which share of the tensors it is."""
-    fullest: dict[int, _Place] = {}
+def _group_by_holder(walk: Walk, deadline: float) -> tuple[dict[int, Members], float]:
+    """Return the storages by the number of their holder (see `_PathState`), and the share of the tensors read."""
+    path_states: dict[int, _PathState] = {}
     members: dict[int, Members] = {}
-    known: set[int] = set()
+    storage_keys: set[int] = set()
     for position, number in enumerate(walk.tensors):
-        if position % PART == PART - 1 and time.monotonic() > deadline:
+        if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.monotonic() > deadline:
             return members, position / len(walk.tensors)
         storage = storage_of(walk.objects[number])
-        if storage is None or not storage.bytes or not storage.address or storage.key in known:
+        if storage is None or not storage.bytes or not storage.address or storage.key in storage_keys:
             continue
-        known.add(storage.key)
-        holder = _fullest(walk, number, fullest)
+        storage_keys.add(storage.key)
+        holder = _find_holder(walk, number, path_states)
         members.setdefault(holder, {})[storage] = number
     return members, 1.0
 
 
-class _Place(NamedTuple):
-    """What is known of an object on the way to tensors."""
+class _PathState(NamedTuple):
+    """The holder of an object, as determined by the path from the root to the object."""
 
     holder: int
-    """The number of the fullest container above it; without one, of the object itself, or of the tensor that leads to
-    its graph; of the first object of a long chain."""
+    """Number of the fullest container above the object. Without a container: the object itself, the tensor that leads
+    to its graph, or the first object of a linked list."""
     size: int
+    """Number of items of the container, 0 without one."""
     first: int
+    """Number of the first object below the root, -1 for the root."""
     depth: int
+    """Number of objects above."""
     in_graph: bool
+    """Whether the path goes through an autograd graph."""
 
 
-def _fullest(walk: Walk, number: int, known: dict[int, _Place]) -> int:
-    """The number of what holds a tensor: see `_Place`."""
-    way = []
-    at = number
-    while at not in known:
-        way.append(at)
-        if walk.parents[at] == at:
+def _find_holder(walk: Walk, number: int, states: dict[int, _PathState]) -> int:
+    """Return the number of the holder of a tensor (see `_PathState`)."""
+    pending = []
+    current = number
+    while current not in states:
+        pending.append(current)
+        if walk.parents[current] == current:
             break
-        at = walk.parents[at]
-    for one in reversed(way):
-        above = walk.parents[one]
-        if above == one:
-            known[one] = _Place(one, 0, -1, 0, False)
+        current = walk.parents[current]
+    for object_number in reversed(pending):
+        parent = walk.parents[object_number]
+        if parent == object_number:
+            states[object_number] = _PathState(object_number, 0, -1, 0, False)
             continue
-        holder, size, first, depth, in_graph = known[above]
-        in_graph = in_graph or one in walk.nodes
-        first = one if first < 0 else first
-        length = _length(walk, above)
-        if length > size:
-            holder, size = above, length
+        holder, size, first, depth, in_graph = states[parent]
+        in_graph = in_graph or object_number in walk.nodes
+        first = object_number if first < 0 else first
+        parent_size = _collection_size(walk, parent)
+        if parent_size > size:
+            holder, size = parent, parent_size
         elif not size and not in_graph:
-            holder = first if depth >= LONG else one
-        known[one] = _Place(holder, size, first, depth + 1, in_graph)
-    return known[number].holder
+            holder = first if depth >= MIN_LINKED_LIST else object_number
+        states[object_number] = _PathState(holder, size, first, depth + 1, in_graph)
+    return states[number].holder
 
 
-def _length(walk: Walk, number: int) -> int:
-    """How many items a container has; 0 for others, and for the dicts of objects."""
-    thing = walk.objects[number]
-    if type(thing) is functools._lru_cache_wrapper:
-        return int(thing.cache_info().currsize)
-    if type(thing) not in _CONTAINERS and not any(base in access.mro(type(thing)) for base in _CONTAINERS):
+def _collection_size(walk: Walk, number: int) -> int:
+    """Return the number of items of a container; 0 for other objects and for attribute dicts."""
+    obj = walk.objects[number]
+    if type(obj) is functools._lru_cache_wrapper:
+        return int(obj.cache_info().currsize)
+    if type(obj) not in _CONTAINERS and not any(base in access.mro(type(obj)) for base in _CONTAINERS):
         return 0
-    above = walk.objects[walk.parents[number]]
-    if type(thing) is dict and type(above) not in _CONTAINERS and _is_of_attributes(thing, above):
+    parent = walk.objects[walk.parents[number]]
+    if type(obj) is dict and type(parent) not in _CONTAINERS and _is_attribute_dict(obj, parent):
         return 0
-    if type(above) is dict and any(above.get(name) is thing for name in _OF_MODULES):
+    if type(parent) is dict and any(parent.get(name) is obj for name in _MODULE_ATTRIBUTES):
         return 0
-    # One thing in a container is no collection.
-    size = access.length(thing) or 0
+    # A container of a single item is not a collection.
+    size = access.length(obj) or 0
     return size if size > 1 else 0
 
 
-def _is_of_attributes(thing: dict[Any, Any], above: Any) -> bool:
-    return access.is_class(above) or (all(type(key) is str for key in thing) and access.attributes(above) is thing)
+def _is_attribute_dict(mapping: dict[Any, Any], parent: Any) -> bool:
+    return access.is_class(parent) or (
+        all(type(key) is str for key in mapping) and access.attributes(parent) is mapping
+    )
 
 
-def _group(walk: Walk, holder: int, members: Members, seen: float) -> Group:
+def _create_group(walk: Walk, holder: int, members: Members, read_share: float) -> Group:
     numbers = sorted(members.values())
-    way = walk.way(numbers[len(numbers) // 2])
-    things = [walk.objects[one] for one in way]
-    # If it is no container, all that is below it is one.
-    is_container = bool(_length(walk, holder))
-    chain = chain_of(things, things[way.index(holder)]) if is_container else chain_of(things[: way.index(holder) + 1])
-    # What was not seen of it is like what was.
-    scale = 1 / walk.cut.get(holder, 1.0) / (seen if len(members) >= PART // 2 else 1.0)
-    return Group(chain, "", round(scale * len(members)), round(scale * _bytes(members)), _addresses(members))
+    path_numbers = walk.path_to(numbers[len(numbers) // 2])
+    objects = [walk.objects[object_number] for object_number in path_numbers]
+    is_container = bool(_collection_size(walk, holder))
+    chain = (
+        chain_of(objects, objects[path_numbers.index(holder)])
+        if is_container
+        else chain_of(objects[: path_numbers.index(holder) + 1])
+    )
+    # Extrapolate from the visited share of the container and the share of the tensors that were read.
+    scale = 1 / walk.visited_shares.get(holder, 1.0) / (read_share if len(members) >= TENSORS_PER_CHECK // 2 else 1.0)
+    return Group(
+        chain, "", round(scale * len(members)), round(scale * _total_bytes(members)), _sample_addresses(members)
+    )
 
 
-def _addresses(members: Members) -> tuple[int, ...]:
+def _sample_addresses(members: Members) -> tuple[int, ...]:
     addresses = [storage.address for storage in members]
-    step = max(1, -(-len(addresses) // ADDRESSES))
+    step = max(1, -(-len(addresses) // MAX_ADDRESSES))
     return tuple(addresses[::step])
 
 
-def _of_garbage(walk: Walk, deadline: float) -> list[Group]:
-    """The tensors that no root leads to, by what is above a few of them."""
-    things, left = _unreached(walk)
-    if not things:
+def _find_garbage(walk: Walk, deadline: float) -> list[Group]:
+    """Return a group of the tensors that no root leads to, named by the cycle in which most of a few samples are."""
+    tensors, members = _unreached_tensors(walk)
+    if not tensors:
         return []
-    seen: dict[str, list[tuple[Chain, str]]] = {}
-    samples = things[:: max(1, len(things) // _SAMPLES)]
-    for one in samples:
+    samples_by_name: dict[str, list[tuple[Chain, str]]] = {}
+    samples = tensors[:: max(1, len(tensors) // _SAMPLES)]
+    for tensor in samples:
         if time.monotonic() > deadline:
             break
-        chain, note = unreached(one, walk, [things, samples])
-        # What no cycle holds may yet be held by a library.
+        chain, note = find_referrers(tensor, walk, [tensors, samples])
+        # A tensor that is in no cycle may be held by a library.
         if chain is not None and note == GARBAGE:
-            seen.setdefault(str(chain), []).append((chain, note))
-    most = max(seen.values(), key=len, default=[])
-    if 2 * len(most) <= len(samples):  # of several kinds, nothing that has a name, or no time
+            samples_by_name.setdefault(str(chain), []).append((chain, note))
+    largest = max(samples_by_name.values(), key=len, default=[])
+    if 2 * len(largest) <= len(samples):  # several kinds, no name, or no time
         return []
-    chain, note = most[0]
-    return [Group(chain, note, len(left), _bytes(left), _addresses(left))]
+    chain, note = largest[0]
+    return [Group(chain, note, len(members), _total_bytes(members), _sample_addresses(members))]
 
 
-def _unreached(walk: Walk) -> tuple[list[Any], Members]:
-    """The tensors that the walk has not found, one for each piece of memory."""
-    tensor = tensor_type()
-    known = {storage.key for number in walk.tensors if (storage := storage_of(walk.objects[number]))}
-    left: Members = {}
-    things: list[Any] = []
+def _unreached_tensors(walk: Walk) -> tuple[list[Any], Members]:
+    """Return the tensors that the walk did not reach, one of each storage."""
+    base = tensor_type()
+    reached_keys = {storage.key for number in walk.tensors if (storage := storage_of(walk.objects[number]))}
+    members: Members = {}
+    unreached_tensors: list[Any] = []
     objects = gc.get_objects()
-    tensors = {kind for kind in set(map(type, objects)) if tensor in access.mro(kind)}
-    for thing in objects:
-        if type(thing) in tensors and id(thing) not in walk.index:
-            storage = storage_of(thing)
-            if storage is not None and storage.bytes and storage.key not in known and storage not in left:
-                left[storage] = len(things)
-                things.append(thing)
-    return things, left
+    tensor_types = {cls for cls in set(map(type, objects)) if base in access.mro(cls)}
+    for obj in objects:
+        if type(obj) in tensor_types and id(obj) not in walk.index:
+            storage = storage_of(obj)
+            if storage is not None and storage.bytes and storage.key not in reached_keys and storage not in members:
+                members[storage] = len(unreached_tensors)
+                unreached_tensors.append(obj)
+    return unreached_tensors, members

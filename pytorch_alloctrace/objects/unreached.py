@@ -1,4 +1,4 @@
-"""Tensors to which no root leads: garbage that waits for the collector, and what only C++ code holds."""
+"""Tensors to which no root leads: garbage that is not collected yet, and tensors held by C++ code only."""
 
 from __future__ import annotations
 
@@ -12,73 +12,82 @@ from .chains import Chain, chain_of
 from .roots import FrameRoot, ModuleRoot
 from .walk import Walk
 
-_LEVELS, _REFERRERS = 12, 2_000
-"""How far, and through how many objects, references are followed backwards."""
+_MAX_EXPANDED, _MAX_REFERRERS = 12, 2_000
+"""Maximum number of objects whose referrers are read, and of referrers found."""
 GARBAGE = "a reference cycle: garbage that the collector has not freed yet"
 OF_CPP = "held by C++ code, or by a value in use: nothing else in Python refers to it"
 
 
-def unreached(tensor: Any, walk: Walk, besides: Sequence[object] = ()) -> tuple[Chain | None, str]:
-    """What is above a tensor that the walk did not find, if anything is, and why it is alive. besides: objects of ours
-    that refer to it."""
-    objects, is_cycle = _above(tensor, walk, {id(besides), *map(id, besides)})
+def find_referrers(tensor: Any, walk: Walk, ignored: Sequence[object] = ()) -> tuple[Chain | None, str]:
+    """Return the referrer path to a tensor that the walk did not reach, or None, and why the tensor is alive.
+
+    Args:
+        tensor: The tensor.
+        walk: The walk that did not reach the tensor.
+        ignored: Objects of this package that refer to the tensor.
+    """
+    objects, is_cycle = _follow_referrers(tensor, walk, {id(ignored), *map(id, ignored)})
     if len(objects) < 2:
         return None, OF_CPP
     return chain_of(objects), GARBAGE if is_cycle else OF_CPP.replace("it", "that")
 
 
-def _above(tensor: Any, walk: Walk, ours: set[int]) -> tuple[list[Any], bool]:
-    """The objects that lead to a tensor, from one that is in a cycle, else from one that nothing refers to."""
-    below: dict[int, Any] = {}
-    known: dict[int, Any] = {id(tensor): tensor}
-    refers: dict[int, list[int]] = {}  # by the ids of those that were found: to which of them each refers
-    at = 0
-    order = [tensor]
-    ours |= {id(below), id(known), id(order), id(walk.objects), id(walk.index)}
+def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int]) -> tuple[list[Any], bool]:
+    """Return the objects that lead to a tensor, from a cycle or a top object, and whether there is a cycle."""
+    child_of: dict[int, Any] = {}
+    visited: dict[int, Any] = {id(tensor): tensor}
+    references: dict[int, list[int]] = {}  # ids of the visited objects that each object refers to
+    position = 0
+    queue = [tensor]
+    ignored_ids |= {id(child_of), id(visited), id(queue), id(walk.objects), id(walk.index)}
     for root in walk.objects:
         if type(root) is FrameRoot:
-            ours |= {id(root.variables), *map(id, root.variables)}
-    top: Any = None
-    while at < len(order) and len(order) < _REFERRERS and at < _LEVELS:
-        thing = order[at]
-        at += 1
-        referrers = gc.get_referrers(thing)
-        for one in referrers:
-            if id(one) in ours or id(one) in walk.index or type(one) in (types.FrameType, FrameRoot, ModuleRoot):
+            ignored_ids |= {id(root.variables), *map(id, root.variables)}
+    top_object: Any = None
+    while position < len(queue) and len(queue) < _MAX_REFERRERS and position < _MAX_EXPANDED:
+        obj = queue[position]
+        position += 1
+        referrers = gc.get_referrers(obj)
+        for referrer in referrers:
+            if (
+                id(referrer) in ignored_ids
+                or id(referrer) in walk.index
+                or type(referrer) in (types.FrameType, FrameRoot, ModuleRoot)
+            ):
                 continue
-            refers.setdefault(id(one), []).append(id(thing))
-            if id(one) in known:
-                # Two ways up to one object are no cycle.
-                if (one is not tensor or len(order) > 1) and _leads_to(id(thing), id(one), refers):
-                    return _down(one, thing, below, tensor), True
+            references.setdefault(id(referrer), []).append(id(obj))
+            if id(referrer) in visited:
+                # Two paths to the same object are not yet a cycle.
+                if (referrer is not tensor or len(queue) > 1) and _is_reachable(id(obj), id(referrer), references):
+                    return _build_chain(referrer, obj, child_of, tensor), True
                 continue
-            known[id(one)] = one
-            below[id(one)] = thing
-            order.append(one)
+            visited[id(referrer)] = referrer
+            child_of[id(referrer)] = obj
+            queue.append(referrer)
         del referrers
-    top = order[min(at, len(order) - 1)] if at >= len(order) else order[at]
-    return _down(top, None, below, tensor), False
+    top_object = queue[min(position, len(queue) - 1)] if position >= len(queue) else queue[position]
+    return _build_chain(top_object, None, child_of, tensor), False
 
 
-def _leads_to(begin: int, end: int, refers: dict[int, list[int]]) -> bool:
-    """Return whether references lead from one object to another, or both are the same object."""
-    waiting, seen = [begin], {begin}
-    while waiting:
-        at = waiting.pop()
-        if at == end:
+def _is_reachable(begin: int, end: int, references: dict[int, list[int]]) -> bool:
+    """Return whether references lead from the object `begin` to the object `end`. An object reaches itself."""
+    pending, visited = [begin], {begin}
+    while pending:
+        current = pending.pop()
+        if current == end:
             return True
-        new = [one for one in refers.get(at, ()) if one not in seen]
-        seen.update(new)
-        waiting += new
+        unvisited = [target for target in references.get(current, ()) if target not in visited]
+        visited.update(unvisited)
+        pending += unvisited
     return False
 
 
-def _down(top: Any, closing: Any, below: dict[int, Any], tensor: Any) -> list[Any]:
-    """From an object down to the tensor; from the owner, if it is the dict of one."""
-    start = top if top is not tensor else closing
+def _build_chain(top_object: Any, closing: Any, child_of: dict[int, Any], tensor: Any) -> list[Any]:
+    """Return the objects from `top_object` to the tensor, preceded by its owner if it is an attribute dict."""
+    start = top_object if top_object is not tensor else closing
     chain = [start]
-    while id(chain[-1]) in below:
-        chain.append(below[id(chain[-1])])
+    while id(chain[-1]) in child_of:
+        chain.append(child_of[id(chain[-1])])
     if type(start) is dict and closing is not None and access.attributes(closing) is start:
         return [closing, *chain]
     return chain

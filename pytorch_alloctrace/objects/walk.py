@@ -1,8 +1,8 @@
-"""A walk from the roots along references to the tensors, as far as a budget of time and objects goes.
+"""A walk from the roots along references to the tensors, within a budget of time and objects.
 
-Breadth first, so that what is found first is the shortest chain. References are those that the garbage collector sees
-(`gc.get_referents`), and those of autograd graphs, gradients and arrays made from tensors, which it does not see. The
-walk makes no objects that the collector counts but its own lists, and lets go of everything at its end.
+The walk is breadth first, so the first path to a tensor is a shortest one. It follows `gc.get_referents`, and the
+references that the garbage collector does not report: autograd graphs, gradients and arrays made from tensors.
+Apart from its own lists it creates no objects that the collector counts. It drops all references at its end.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ from .graphs import GraphReader
 from .roots import FrameRoot, ModuleRoot, frames, modules
 
 _CHECK_EVERY = 256
-_FEW = 1024
-"""Things in a container that are looked at before all others have been."""
-_MOST_PREFERRED = 50_000
-_MANY = 8
-"""A container with at least so many things may be what holds them."""
+"""Number of objects visited between two checks of the budget."""
+_SAMPLE_SIZE = 1024
+"""Number of a large container's items that are visited before all smaller objects."""
+_MAX_CONTAINER_REFERENCES = 50_000
+"""Maximum number of references in `Walk.containers`."""
+_MIN_COLLECTION = 8
+"""Minimum number of items of a container that may replace a shorter path to them."""
 
 
 class Kind(enum.IntEnum):
-    """What the walk does with an object, by its type."""
+    """How the walk treats an object, by its type."""
 
     ATOM = 0
-    """Refers to nothing."""
+    """No references."""
     PLAIN = 1
-    """To what the garbage collector says."""
+    """References as reported by `gc.get_referents`."""
     TENSOR = 2
     STORAGE = 3
     NODE = 4
-    """Of an autograd graph."""
+    """Node of an autograd graph."""
     ARRAY = 5
     MODULE = 6
     CLASS = 7
     FINALIZER = 8
-    """What `weakref.finalize` is to call."""
+    """Record of `weakref.finalize`."""
 
 
-# An enum's members are slow to look up.
+# Looking up a member of an enum is slow.
 _ATOM, _PLAIN, _TENSOR, _STORAGE, _NODE, _MODULE, _CLASS = (
     *(Kind.ATOM, Kind.PLAIN, Kind.TENSOR),
     *(Kind.STORAGE, Kind.NODE, Kind.MODULE, Kind.CLASS),
@@ -82,23 +84,23 @@ _FINALIZER = getattr(weakref.finalize, "_Info", None)
 
 @dataclass
 class Walk:
-    """What was reached. Object n was reached from `parents[n]`; its own index if it is a root."""
+    """The objects that a walk reached, by number."""
 
     objects: list[Any] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
+    """Number of the object from which each object was reached; a root is its own parent."""
     index: dict[int, int] = field(default_factory=dict)
-    """Of the object with an id."""
+    """Number of each object by its id; -1 for dicts that are not to be entered."""
     tensors: list[int] = field(default_factory=list)
-    """Which of the objects are tensors or storages."""
+    """Numbers of the tensors and storages."""
     references: list[int] = field(default_factory=list)
-    """All references to those that were seen: from, to, from, to. (A pair for each would be an object for each.)"""
+    """All references to tensors and storages: from, to, from, to. Tuples would be one more object each."""
     nodes: set[int] = field(default_factory=set)
-    """Which of them are nodes of autograd graphs."""
+    """Numbers of the nodes of autograd graphs."""
     containers: list[int] = field(default_factory=list)
-    """References to what was reached another way before, from containers with more than a few things in them: from,
-    to."""
-    cut: dict[int, float] = field(default_factory=dict)
-    """Of containers that were not seen as a whole: which share was."""
+    """References from collections to objects that were reached before by another path: from, to, from, to."""
+    visited_shares: dict[int, float] = field(default_factory=dict)
+    """Visited share, 0 to 1, of each container that was not visited completely."""
     within_budget: bool = True
     """False if the budget ran out, or graphs could not be read."""
     unread: int = 0
@@ -108,63 +110,73 @@ class Walk:
 
     @property
     def complete(self) -> bool:
-        """Return whether all that can be seen was seen."""
+        """Return whether every readable object was visited."""
         return self.within_budget and not self.unread
 
     def prefer(self, rank: Callable[[Any], int]) -> None:
-        """Leads to each tensor by the reference of the lowest rank. rank: of an object; a way has that of its worst."""
-        known: dict[int, int] = {}
+        """Choose the path of the lowest rank to each tensor.
 
-        def of(number: int) -> int:
-            way = []
-            while number not in known:
-                way.append(number)
+        Args:
+            rank: Returns the rank of an object. A path has the highest rank of its objects.
+        """
+        path_ranks: dict[int, int] = {}
+
+        def path_rank(number: int) -> int:
+            pending = []
+            while number not in path_ranks:
+                pending.append(number)
                 if self.parents[number] == number:
                     break
                 number = self.parents[number]
-            for one in reversed(way):
-                above = known.get(self.parents[one], 0)
-                known[one] = max(above, rank(self.objects[one]))
-            return known[way[0] if way else number]
+            for object_number in reversed(pending):
+                parent_rank = path_ranks.get(self.parents[object_number], 0)
+                path_ranks[object_number] = max(parent_rank, rank(self.objects[object_number]))
+            return path_ranks[pending[0] if pending else number]
 
-        def lead(parent: int, number: int) -> None:
-            if number not in self.way(parent):
+        def set_parent(parent: int, number: int) -> None:
+            if number not in self.path_to(parent):
                 self.parents[number] = parent
-                known.pop(number, None)
+                path_ranks.pop(number, None)
 
-        # What many things are in says more than the variable that has one of them, or some, at the moment.
-        for parent, number in pairs(self.containers):
-            before = self.parents[number]
-            if of(parent) <= of(before) and _size(self.objects[parent]) > _size(self.objects[before]):
-                lead(parent, number)
-        for parent, number in pairs(self.references):
-            if parent != self.parents[number] and of(parent) < of(self.parents[number]):
-                lead(parent, number)
+        # A collection of many objects explains more than a variable that refers to one of them at the moment.
+        for parent, number in reference_pairs(self.containers):
+            current_parent = self.parents[number]
+            if path_rank(parent) <= path_rank(current_parent) and _collection_size(
+                self.objects[parent]
+            ) > _collection_size(self.objects[current_parent]):
+                set_parent(parent, number)
+        for parent, number in reference_pairs(self.references):
+            if parent != self.parents[number] and path_rank(parent) < path_rank(self.parents[number]):
+                set_parent(parent, number)
 
-    def way(self, number: int) -> list[int]:
-        """The objects from the root to one of them, by number."""
-        way = [number]
-        while self.parents[way[-1]] != way[-1]:
-            way.append(self.parents[way[-1]])
-        return way[::-1]
+    def path_to(self, number: int) -> list[int]:
+        """Return the numbers of the objects from the root to the object `number`."""
+        path = [number]
+        while self.parents[path[-1]] != path[-1]:
+            path.append(self.parents[path[-1]])
+        return path[::-1]
 
 
-def pairs(flat: list[int]) -> Iterator[tuple[int, int]]:
-    """The references of `Walk.references` and `Walk.containers`."""
+def reference_pairs(flat: list[int]) -> Iterator[tuple[int, int]]:
+    """Iterate over the pairs of `Walk.references` or `Walk.containers`."""
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def _size(thing: Any) -> int:
-    return len(thing) if type(thing) in _COLLECTIONS else 0
+def _collection_size(obj: Any) -> int:
+    return len(obj) if type(obj) in _COLLECTIONS else 0
 
 
-def is_second(call: FrameRoot, name: str) -> bool:
-    """Whether a variable is looked at after all others."""
+def is_deferred_variable(call: FrameRoot, name: str) -> bool:
+    """Return whether a variable is visited after all others."""
     return call.is_library or name in ("self", "cls")
 
 
 class Walker:
-    """Knows torch's types. Raises ImportError without torch."""
+    """Walks over the objects of the process.
+
+    Raises:
+        ImportError: torch is not installed.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -178,23 +190,23 @@ class Walker:
         self._kinds: dict[type, Kind] = {}
         self._graphs = GraphReader()
         self._library_names: set[str] | None = None
-        self._classes: list[int] = []
-        self._others: list[ModuleRoot] = []
-        self._at = 0
+        self._library_classes: list[int] = []
+        self._library_modules: list[ModuleRoot] = []
+        self._next_number = 0
 
     def kind(self, cls: type) -> Kind:
-        """What is done with objects of a type."""
-        found = self._kinds.get(cls)
-        if found is None:
-            found = self._kinds[cls] = self._find_kind(cls)
-        return found
+        """Return the kind of the objects of a type."""
+        kind = self._kinds.get(cls)
+        if kind is None:
+            kind = self._kinds[cls] = self._determine_kind(cls)
+        return kind
 
-    def _find_kind(self, cls: type) -> Kind:
+    def _determine_kind(self, cls: type) -> Kind:
         torch = self._torch
         bases = access.mro(cls)
         if cls in _ATOMS or any(base in bases for base in (torch.dtype, torch.device, torch.layout)):
             return Kind.ATOM
-        # This package's own objects are many, and hold no tensors.
+        # This package has many objects of its own. They refer to no tensors.
         if access.module_of(cls).partition(".")[0] == _PACKAGE:
             return Kind.ATOM
         if self._tensor in bases:
@@ -215,33 +227,38 @@ class Walker:
         return Kind.PLAIN
 
     def walk(self, seconds: float, objects: int, libraries: bool = True) -> Walk:
-        """From all roots. seconds, objects: what it may take. libraries: from the variables of libraries, too, after
-        all others."""
+        """Walk from all roots.
+
+        Args:
+            seconds: Time limit.
+            objects: Maximum number of objects.
+            libraries: Walk from the variables of libraries too, after all others.
+        """
         walk = Walk(within_budget=self._graphs.can_read)
         deadline = time.monotonic() + seconds
-        self._at = 0
-        own, others, ours = modules()
-        # Every module's dict counts as seen: a function refers to its globals, which is no way to get to anything.
-        for variables in (*(root.variables for root in others), *ours):
+        self._next_number = 0
+        program_modules, library_modules, own_variables = modules()
+        # Mark the dict of every module as visited. Functions refer to their globals: such a path explains nothing.
+        for variables in (*(root.variables for root in library_modules), *own_variables):
             walk.index[id(variables)] = -1
-        # Nor is the class of an object, if a library has it: what is in there comes last.
-        self._library_names, self._classes = {root.name for root in others}, []
+        # Classes of libraries explain nothing either: their attributes are visited last.
+        self._library_names, self._library_classes = {root.name for root in library_modules}, []
         with self._torch._C.DisableTorchFunctionSubclass():
-            for module in own:
+            for module in program_modules:
                 self._add_module(walk, module)
-            calls = []
-            for found in frames():
-                if isinstance(found, FrameRoot):
-                    calls.append((self._add_frame(walk, found), found))
-                elif id(found.variables) not in walk.index:
-                    self._add_module(walk, found)
-            at = self._go_on(walk, 0, deadline, objects)
-            # What only a method's `self` leads to, or what a library has in its variables: `trainer.outputs` in main()
-            # says more than `self.outputs` does.
-            for number, call in calls:
-                self._add(walk, number, [value for name, value in call.variables if is_second(call, name)])
-            self._at = self._go_on(walk, at, deadline, objects)
-        self._others = others
+            call_roots = []
+            for root in frames():
+                if isinstance(root, FrameRoot):
+                    call_roots.append((self._add_frame(walk, root), root))
+                elif id(root.variables) not in walk.index:
+                    self._add_module(walk, root)
+            next_number = self._follow_references(walk, 0, deadline, objects)
+            # Visit `self` and the variables of library functions last: `trainer.outputs` in main() explains more than
+            # `self.outputs` in a method.
+            for number, call in call_roots:
+                self._add(walk, number, [value for name, value in call.variables if is_deferred_variable(call, name)])
+            self._next_number = self._follow_references(walk, next_number, deadline, objects)
+        self._library_modules = library_modules
         if libraries:
             self.walk_libraries(walk, deadline - time.monotonic(), objects)
         else:
@@ -249,21 +266,24 @@ class Walker:
         return walk
 
     def walk_libraries(self, walk: Walk, seconds: float, objects: int) -> None:
-        """Goes on from the variables of libraries, if what the program's own lead to was all seen."""
+        """Walk on from the variables of libraries, if the walk from the program's own variables finished."""
         if walk.within_budget:
             deadline = time.monotonic() + seconds
             with self._torch._C.DisableTorchFunctionSubclass():
                 self._library_names = None
-                for number in self._classes:
+                for number in self._library_classes:
                     self._add(walk, number, gc.get_referents(walk.objects[number]))
-                for module in self._others:
+                for module in self._library_modules:
                     self._add_module(walk, module)
-                self._at = self._go_on(walk, self._at, deadline, objects)
+                self._next_number = self._follow_references(walk, self._next_number, deadline, objects)
         walk.prefer(self.rank)
 
-    def rank(self, thing: Any) -> int:
-        """What a person would rather not be told: that an optimizer, or a graph, has a parameter."""
-        cls = type(thing)
+    def rank(self, obj: Any) -> int:
+        """Return how little an object explains on a path to a tensor.
+
+        Optimizers (1) and graph nodes (2) refer to parameters but are seldom the reason why a tensor is alive.
+        """
+        cls = type(obj)
         if cls is ModuleRoot or cls is FrameRoot:
             return 0
         if self._kinds.get(cls) is Kind.NODE:
@@ -271,8 +291,8 @@ class Walker:
         return int(self._torch.optim.Optimizer in access.mro(cls))
 
     def _add_module(self, walk: Walk, root: ModuleRoot) -> None:
-        known = walk.index.get(id(root.variables), -1)
-        if known >= 0:  # a module under two names
+        known_number = walk.index.get(id(root.variables), -1)
+        if known_number >= 0:  # a module under two names
             return
         walk.index[id(root.variables)] = len(walk.objects)
         number = len(walk.objects)
@@ -284,56 +304,68 @@ class Walker:
         number = len(walk.objects)
         walk.objects.append(root)
         walk.parents.append(number)
-        self._add(walk, number, [value for name, value in root.variables if not is_second(root, name)])
+        self._add(walk, number, [value for name, value in root.variables if not is_deferred_variable(root, name)])
         return number
 
-    def _go_on(self, walk: Walk, at: int, deadline: float, most: int) -> int:
-        """Follows all references of the objects from number `at` on, and of those found; returns where it got."""
+    def _follow_references(self, walk: Walk, next_number: int, deadline: float, max_objects: int) -> int:
+        """Follow the references of the objects from `next_number` on, and of the objects reached through them.
+
+        Returns:
+            The number of the first object whose references were not followed.
+        """
         objects, kinds, referents = walk.objects, self._kinds, gc.get_referents
-        later: list[tuple[int, list[Any]]] = []
-        while at < len(objects) or later:
-            if at == len(objects):
-                if not self._add_rest(walk, *later.pop(), deadline, most):
+        large_containers: list[tuple[int, list[Any]]] = []
+        while next_number < len(objects) or large_containers:
+            if next_number == len(objects):
+                if not self._add_remaining_items(walk, *large_containers.pop(), deadline, max_objects):
                     walk.within_budget = False
-                    walk.cut |= {number: _FEW / len(children) for number, children in later}
-                    return at
+                    walk.visited_shares |= {
+                        number: _SAMPLE_SIZE / len(children) for number, children in large_containers
+                    }
+                    return next_number
                 continue
-            if at % _CHECK_EVERY == 0 and (time.monotonic() > deadline or len(objects) > most):
+            if next_number % _CHECK_EVERY == 0 and (time.monotonic() > deadline or len(objects) > max_objects):
                 walk.within_budget = False
-                walk.cut |= {number: _FEW / len(children) for number, children in later}
-                return at
-            thing = objects[at]
-            cls = type(thing)
+                walk.visited_shares |= {number: _SAMPLE_SIZE / len(children) for number, children in large_containers}
+                return next_number
+            obj = objects[next_number]
+            cls = type(obj)
             if cls is not ModuleRoot and cls is not FrameRoot:
                 kind = kinds[cls]
                 if kind is _CLASS and self._library_names is not None:
-                    if access.module_of(thing) in self._library_names:
-                        self._classes.append(at)
-                        at += 1
+                    if access.module_of(obj) in self._library_names:
+                        self._library_classes.append(next_number)
+                        next_number += 1
                         continue
                     kind = _PLAIN
-                children = referents(thing) if kind is _PLAIN else self._referents(walk, thing, kind)
-                if len(children) > 2 * _FEW:
-                    # Some, evenly picked, with all others; the rest when nothing smaller is left.
-                    later.append((at, children))
-                    children = children[:: -(-len(children) // _FEW)]
-                self._add(walk, at, children)
-            at += 1
-        return at
+                children = referents(obj) if kind is _PLAIN else self._referents(walk, obj, kind)
+                if len(children) > 2 * _SAMPLE_SIZE:
+                    # Visit an even sample now, the remaining items when no smaller object is left.
+                    large_containers.append((next_number, children))
+                    children = children[:: -(-len(children) // _SAMPLE_SIZE)]
+                self._add(walk, next_number, children)
+            next_number += 1
+        return next_number
 
-    def _add_rest(self, walk: Walk, number: int, children: list[Any], deadline: float, most: int) -> bool:
-        """What a large container refers to, in parts; False if time is up, and how much was seen is in `Walk.cut`."""
-        for start in range(0, len(children), _FEW):
-            if time.monotonic() > deadline or len(walk.objects) > most:
-                walk.cut[number] = max(start, _FEW) / len(children)
+    def _add_remaining_items(
+        self, walk: Walk, number: int, children: list[Any], deadline: float, max_objects: int
+    ) -> bool:
+        """Add all items of a large container. Return False and set `Walk.visited_shares` if the budget ran out."""
+        for start in range(0, len(children), _SAMPLE_SIZE):
+            if time.monotonic() > deadline or len(walk.objects) > max_objects:
+                walk.visited_shares[number] = max(start, _SAMPLE_SIZE) / len(children)
                 return False
-            self._add(walk, number, children[start : start + _FEW])
+            self._add(walk, number, children[start : start + _SAMPLE_SIZE])
         return True
 
     def _add(self, walk: Walk, parent: int, children: list[Any]) -> None:
         index, objects, parents, kinds = walk.index, walk.objects, walk.parents, self._kinds
-        is_many = len(children) >= _MANY and type(objects[parent]) in _COLLECTIONS and _size(objects[parent]) >= _MANY
-        is_many = is_many and len(walk.containers) < 2 * _MOST_PREFERRED
+        is_collection = (
+            len(children) >= _MIN_COLLECTION
+            and type(objects[parent]) in _COLLECTIONS
+            and _collection_size(objects[parent]) >= _MIN_COLLECTION
+        )
+        is_collection = is_collection and len(walk.containers) < 2 * _MAX_CONTAINER_REFERENCES
         for child in children:
             cls = type(child)
             try:
@@ -356,42 +388,42 @@ class Walker:
                     walk.nodes.add(number)
             elif kind is _TENSOR or kind is _STORAGE:
                 walk.references += parent, number
-                if is_many and number >= 0:
+                if is_collection and number >= 0:
                     walk.containers += parent, number
-            elif is_many and number >= 0:
+            elif is_collection and number >= 0:
                 walk.containers += parent, number
 
-    def _referents(self, walk: Walk, thing: Any, kind: Kind) -> list[Any]:
+    def _referents(self, walk: Walk, obj: Any, kind: Kind) -> list[Any]:
         if kind is Kind.TENSOR:
-            return self._of_tensor(walk, thing)
+            return self._tensor_referents(walk, obj)
         if kind is Kind.NODE:
-            read = self._graphs.referents(thing)
-            walk.unread += read is None
-            return [*gc.get_referents(thing), *(read or ())]
+            graph_referents = self._graphs.referents(obj)
+            walk.unread += graph_referents is None
+            return [*gc.get_referents(obj), *(graph_referents or ())]
         if kind is Kind.ARRAY:
-            base = type(thing).__dict__["base"].__get__(thing)
+            base = type(obj).__dict__["base"].__get__(obj)
             return [] if base is None else [base]
         if kind is Kind.CLASS:
-            return gc.get_referents(thing)
+            return gc.get_referents(obj)
         if kind is Kind.MODULE:
-            return list(access.module_dict(thing).values())
+            return list(access.module_dict(obj).values())
         if kind is Kind.FINALIZER:
-            # Torch has over a hundred of them for its own operators, with thousands of objects behind.
-            return [] if thing.func is self._forget_operators else gc.get_referents(thing)
+            # torch registers over a hundred finalizers for its operators, which lead to thousands of objects.
+            return [] if obj.func is self._forget_operators else gc.get_referents(obj)
         return []
 
-    def _of_tensor(self, walk: Walk, tensor: Any) -> list[Any]:
-        found = gc.get_referents(tensor)
+    def _tensor_referents(self, walk: Walk, tensor: Any) -> list[Any]:
+        referents = gc.get_referents(tensor)
         try:
-            # A frozen parameter keeps its gradient, and any tensor may retain one.
+            # Any tensor may have a gradient: frozen parameters keep theirs, `retain_grad` keeps it elsewhere.
             gradients = self._graphs.gradients(tensor)
             walk.unread += gradients is None
             walk.gradients.update(map(id, gradients or ()))
-            found += gradients or ()
+            referents += gradients or ()
             if not self._is_leaf(tensor) and not (self._tensor._is_view(tensor) and tensor._version):
-                # (A view of what was written to since would make its node anew.)
-                found.append(self._grad_fn(tensor))
-        except (RuntimeError, AttributeError) as error:  # a tensor without a graph, or one that is being made
+                # Not of a view whose base was written to: reading grad_fn would create a node.
+                referents.append(self._grad_fn(tensor))
+        except (RuntimeError, AttributeError) as error:  # no graph, or the tensor is being constructed
             if not access.raised_here(error):
                 raise
-        return found
+        return referents

@@ -72,7 +72,7 @@ def test_changes() -> None:
     assert list(zip(found.added["name"], found.added["shape"], strict=True)) == [("made", (300,))]
     assert list(zip(found.removed["name"], found.removed["requested_bytes"], strict=True)) == [("kept[0]", 400)]
     assert found.change_bytes == 800
-    assert str(alloctrace.changes()) == "no tensors came or went"
+    assert str(alloctrace.changes()) == "no tensors added or removed"
     assert len(made) == 300
 
 
@@ -94,7 +94,7 @@ def test_changes_as_a_context_manager_reports_what_came_inside() -> None:
     with alloctrace.changes() as found:
         kept.append(torch.ones(50))
     assert list(found.added["name"]) == ["kept[1]"] and found.removed.empty
-    assert str(alloctrace.changes()) == "no tensors came or went"
+    assert str(alloctrace.changes()) == "no tensors added or removed"
 
 
 def test_changes_keep_nothing_alive() -> None:

@@ -73,7 +73,7 @@ def test_a_scheduler_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Mon
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(alloctrace.SchedulerError, match="no scheduler of dask answers"):
+        with pytest.raises(alloctrace.SchedulerError, match="no dask scheduler answers"):
             alloctrace.load_ranks(tmp_path, scheduler=address)
     with cluster(tmp_path, workers=0) as (address, _), pytest.raises(alloctrace.SchedulerError, match="has no workers"):
         alloctrace.load_ranks(tmp_path, scheduler=address)

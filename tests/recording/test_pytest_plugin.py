@@ -96,7 +96,7 @@ def test_tests_fail_above_their_limits(tmp_path: Path, workers: tuple[str, ...])
     leaks = reported(out, "The test left 14.6 KiB (15,000 B) behind: the limit is 1 KiB.")
     assert "14.6 KiB  test_it.py:17 in test_leaks" in leaks and "# the leak" in leaks
     assert "its own reason" in out and "left 19.5 KiB" not in out, "one reason is enough"
-    assert "'large' is not a size" in out and "alloctrace_limit_memory takes a limit, and a device or none" in out
+    assert "'large' is not a size" in out and "alloctrace_limit_memory takes a limit and an optional device" in out
     assert re.search(r"1\.00 MiB +cpu +test_it.py::test_above", out), "the summary"
     # The traces of tests that were above a limit stay, the others go.
     kept = [Path(found) for found in re.findall(r"The trace of this test: (\S+)", out)]

@@ -141,12 +141,12 @@ for name, (interrupt, expected) in CASES.items():
         raised = type(error)
     assert raised is expected and gc.isenabled(), (name, raised)
 scanning.look = before
-members, scanning._members, spent = scanning._members, len, session._object_scans._spent_s  # len raises TypeError
+members, scanning._group_by_holder, spent = scanning._group_by_holder, len, session._object_scans._spent_s  # TypeError
 sys.stderr = io.StringIO()
 while session._object_scans._spent_s == spent:
     torch.empty(10)
 written, sys.stderr = sys.stderr.getvalue(), sys.__stderr__
-scanning._members = members
+scanning._group_by_holder = members
 alloctrace.disable()
 assert not written, written
 """

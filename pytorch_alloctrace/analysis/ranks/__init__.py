@@ -1,1 +1,1 @@
-"""Many traces at once, one of each rank: each is reduced to a summary of at most 1 MB, and these are compared."""
+"""Comparison of the traces of all ranks. Each trace is reduced to a rank summary of at most 1 MB."""

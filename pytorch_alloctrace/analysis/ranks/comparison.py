@@ -1,7 +1,7 @@
-"""The verdict on all ranks of a run: which of them differ from the others, in which line, since which step.
+"""The verdict on all ranks of a run: which ranks differ, in which line, since which step.
 
-What counts as different, and since when, is decided in `outliers`. A leak or a failed allocation that more than
-half of the ranks have is one of the run, and said once; else the ranks that have it differ by it.
+`outliers` decides what counts as different, and since when. A leak or failed allocation of more than half of the ranks
+is a finding of the run, reported once. Otherwise the ranks that have it differ from the others.
 """
 
 from __future__ import annotations
@@ -15,116 +15,117 @@ import numpy as np
 
 from ...reading.sites import Site
 from ..summary import LeaksAnswer
-from .outliers import BYTES, LEAST_BYTES, MEASURES, TIME, Departure, Deviation, Spread, find_departure
+from .outliers import BYTES, MEASURES, MIN_BYTES, TIME, Departure, Deviation, Spread, find_departure
 from .rank_summary import CUDA, Detail, DeviceFigures, RankLeak, RankSummary
 from .runs import LeftOut, Run, find_run
 
 COMPARED_KINDS = (CUDA, "cpu", "pinned")
-MOST_EXPLAINED = 8
-"""Of so many outliers the lines are looked up; there may be thousands."""
-MOST_REFERENCES = 33
-"""So many of the others, evenly chosen, stand for them all."""
+MAX_EXPLAINED = 8
+"""Maximum number of outliers whose lines are determined. There may be thousands of outliers."""
+MAX_REFERENCES = 33
+"""Maximum number of other ranks, evenly sampled, that an outlier is compared with."""
 
 Details = Callable[[Sequence[RankSummary]], Mapping[str, Detail]]
-"""The details of some ranks, by the paths of their traces."""
+"""Function that returns the details of ranks by the paths of their traces."""
 _Key = tuple[str, tuple[str, int, str]]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The line that makes most of what a rank holds more, or less, at its peak."""
+    """The line whose bytes at the peak of a rank differ most from the other ranks."""
 
     site: Site
     bytes: int
+    """Requested bytes of the line at the peak."""
     usual: int
-    """The median of the others."""
+    """Median of the other ranks."""
     difference: int
-    """What all lines together hold more."""
+    """Requested bytes by which all lines together differ from the other ranks."""
 
 
 @dataclass(frozen=True)
 class RankFinding:
-    """Something that is wrong with ranks, or different about them."""
+    """A problem of ranks, or a difference between them."""
 
     kind: str
-    """"oom": a request was refused; "leak"; "differs": its figures are outliers; "device": it also uses the CUDA
-    device of another rank."""
+    """"oom": failed allocation; "leak"; "differs": figures are outliers; "device": a rank also uses the CUDA device of
+    another rank."""
     device: str
-    """The kind of device: "cuda" is each rank's own."""
+    """Kind of device: "cuda" is each rank's own."""
     ranks: tuple[RankSummary, ...]
-    """The one that stands for all first."""
+    """Ranks that have the finding, the representative first."""
     of: int
-    """Of so many ranks that could have it."""
+    """Number of ranks that could have the finding."""
     leak: RankLeak | None = None
-    """That of the first rank."""
+    """Leak of the first rank."""
     rates: tuple[float, float] = (0.0, 0.0)
-    """The lowest and the highest rate of the leak."""
+    """Minimum and maximum rate of the leak."""
     deviations: tuple[Deviation, ...] = ()
-    """The outliers among the figures of the first rank, in the order of MEASURES."""
+    """Outliers among the figures of the first rank, in the order of MEASURES."""
     departure: Departure | None = None
     explanation: Explanation | None = None
 
     @property
     def is_common(self) -> bool:
-        """More than half of the ranks have it: it is no difference between them."""
+        """Return whether more than half of the ranks have the leak or failed allocation."""
         return 2 * len(self.ranks) > self.of and self.of > 1 and self.kind in ("oom", "leak")
 
     @property
     def figures(self) -> DeviceFigures:
-        found = self.ranks[0].of_kind(self.device)
-        assert found is not None
-        return found
+        figures = self.ranks[0].of_kind(self.device)
+        assert figures is not None
+        return figures
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What the traces of a run say together."""
+    """The comparison of the traces of a run."""
 
     run: Run | None
     left_out: tuple[LeftOut, ...]
     findings: tuple[RankFinding, ...]
-    """The most pressing first."""
+    """Findings, the most urgent first."""
     spreads: Mapping[tuple[str, str], Spread] = field(repr=False)
-    """What is usual, by kind of device and measure."""
+    """Spread of the ranks by kind of device and measure."""
     main: str
-    """The kind of device that holds most."""
+    """Kind of device with the highest median peak."""
     summaries: tuple[RankSummary, ...]
-    """All ranks, those that differ most first."""
+    """All ranks, the most different first."""
     compared: tuple[RankSummary, ...]
-    """Those whose figures were compared: without gaps."""
+    """Ranks whose figures were compared: their traces have no gaps."""
     distances: Mapping[str, float] = field(repr=False)
-    """The distance of each rank, by path: that of its furthest figure, which is an outlier from 1 on."""
+    """Distance of each rank by path: the maximum over its figures. A figure is an outlier from 1 on."""
     more_outliers: int = 0
-    """Further ranks that have outliers and are in no finding."""
+    """Number of further ranks that have outliers and are in no finding."""
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of devices that ranks have used."""
-        return list(dict.fromkeys(one.kind for summary in self.summaries for one in summary.devices))
+        """Return the kinds of devices that the ranks used."""
+        return list(dict.fromkeys(device.kind for summary in self.summaries for device in summary.devices))
 
     @property
     def incomplete(self) -> tuple[RankSummary, ...]:
-        """The ranks of whose traces a part is missing."""
+        """Return the ranks whose traces are incomplete."""
         return tuple(summary for summary in self.summaries if not summary.whole)
 
     @property
     def leaks_answer(self) -> LeaksAnswer:
-        """Whether any rank leaks; see `Summary.leaks_answer`."""
+        """Return whether any rank leaks (see `Summary.leaks_answer`)."""
         if any(finding.kind == "leak" for finding in self.findings):
             return LeaksAnswer.FOUND
         return LeaksAnswer.NONE if self.is_known else LeaksAnswer.UNKNOWN
 
     @property
     def is_known(self) -> bool:
-        """Whether every rank of the run was read in full and judged."""
-        unreadable = any(one.why == "unreadable" for one in self.left_out)
+        """Return whether the traces of all ranks were read completely and judged."""
+        unreadable = any(trace.why == "unreadable" for trace in self.left_out)
         return bool(self.run and not self.run.missing and not unreadable) and all(
             summary.leaks_known for summary in self.summaries
         )
 
     @property
     def is_alike(self) -> bool:
-        """Whether all figures of the main device are within what nobody would look into."""
+        """Return whether all differences in the bytes of the main device are below the threshold."""
         return not self.findings and all(
             spread.is_alike
             for (kind, measure), spread in self.spreads.items()
@@ -133,46 +134,52 @@ class Comparison:
 
 
 def compare_ranks(summaries: Sequence[RankSummary], details: Details) -> Comparison:
-    """summaries: of any traces. details: what is asked for a few of them."""
+    """Compare the ranks of the run with the most ranks.
+
+    Args:
+        summaries: Summaries of any traces.
+        details: Returns the details of a few of them.
+    """
     run, left_out = find_run(summaries)
     if run is None:
         return Comparison(None, tuple(left_out), (), {}, "", (), (), {})
-    return _Comparing(run, details).compare(left_out)
+    return _RankComparer(run, details).compare(left_out)
 
 
-class _Comparing:
+class _RankComparer:
     def __init__(self, run: Run, details: Details) -> None:
         self._run = run
         self._details = details
         self._compared = [summary for summary in run.summaries if summary.devices and not summary.has_gaps]
-        # What ended before its time shows less of everything.
-        whole = [summary for summary in self._compared if not _ended_early(summary)]
-        self._typical = whole if len(whole) > 1 else self._compared
+        # A trace that ended early has lower figures.
+        finished = [summary for summary in self._compared if not _has_ended_early(summary)]
+        self._typical = finished if len(finished) > 1 else self._compared
         counts = Counter(summary.last_step for summary in self._typical)
         self._last_step = counts.most_common(1)[0][0] if counts else None
         self._kinds = [kind for kind in COMPARED_KINDS if any(summary.of_kind(kind) for summary in self._compared)]
-        self._main = max(self._kinds, key=self._median_peak, default="")
+        self._main = max(self._kinds, key=self._compute_median_peak, default="")
         self._spreads: dict[tuple[str, str], Spread] = {}
         self._deviations = self._find_deviations()
 
     def compare(self, left_out: Sequence[LeftOut]) -> Comparison:
-        common, rare = self._events()
-        found = [self._explained(one) for one in rare]
-        covered = {(summary.path, one.device) for one in rare for summary in one.ranks}
-        differing, more = self._differing(covered)
-        ordered = sorted([*common, *found], key=_pressing)
+        common_findings, rare_findings = self._find_events()
+        explained = [self._explain(finding) for finding in rare_findings]
+        covered = {(summary.path, finding.device) for finding in rare_findings for summary in finding.ranks}
+        outlier_findings, more_outliers = self._find_outliers(covered)
+        ordered = sorted([*common_findings, *explained], key=_sort_key)
         distances = {
-            path: max((abs(one.distance) for one in found), default=0.0) for path, found in self._deviations.items()
+            path: max((abs(deviation.distance) for deviation in deviations), default=0.0)
+            for path, deviations in self._deviations.items()
         }
-        for one in rare:
-            distances |= {summary.path: max(distances.get(summary.path, 0.0), 1.0) for summary in one.ranks}
-        first = [summary.path for one in rare for summary in one.ranks]
+        for finding in rare_findings:
+            distances |= {summary.path: max(distances.get(summary.path, 0.0), 1.0) for summary in finding.ranks}
+        rare_paths = [summary.path for finding in rare_findings for summary in finding.ranks]
         summaries = sorted(
             self._run.summaries,
             key=lambda summary: (
-                summary.path not in first,
+                summary.path not in rare_paths,
                 -distances.get(summary.path, 0.0),
-                summary.whole and not _ended_early(summary),  # not among those of which nothing is to be said
+                summary.whole and not _has_ended_early(summary),  # incomplete traces before unremarkable ranks
                 summary.rank or 0,
                 summary.path,
             ),
@@ -180,171 +187,201 @@ class _Comparing:
         return Comparison(
             run=self._run,
             left_out=tuple(left_out),
-            findings=(*ordered, *differing, *self._foreign_devices()),
+            findings=(*ordered, *outlier_findings, *self._find_foreign_devices()),
             spreads=self._spreads,
             main=self._main,
             summaries=tuple(summaries),
             compared=tuple(self._compared),
             distances=distances,
-            more_outliers=more,
+            more_outliers=more_outliers,
         )
 
     # Figures
 
-    def _median_peak(self, kind: str) -> float:
-        return float(np.median([_value(summary, kind, "peak") or 0 for summary in self._typical]))
+    def _compute_median_peak(self, kind: str) -> float:
+        return float(np.median([_read_figure(summary, kind, "peak") or 0 for summary in self._typical]))
 
     def _find_deviations(self) -> dict[str, list[Deviation]]:
-        """By path; also notes the spreads."""
-        found: dict[str, list[Deviation]] = {summary.path: [] for summary in self._run.summaries}
+        """Return the outliers of each rank by path, and set the spreads."""
+        deviations: dict[str, list[Deviation]] = {summary.path: [] for summary in self._run.summaries}
         if len(self._compared) < 2:
-            return found
+            return deviations
         for kind in self._kinds:
             for measure in MEASURES:
                 if measure == TIME and kind != self._main:
                     continue  # all devices of a rank have the same steps
-                self._compare(kind, measure, found)
-        return found
+                self._compare_figures(kind, measure, deviations)
+        return deviations
 
-    def _compare(self, kind: str, measure: str, found: dict[str, list[Deviation]]) -> None:
+    def _compare_figures(self, kind: str, measure: str, deviations: dict[str, list[Deviation]]) -> None:
         values = {
             summary.path: value
             for summary in self._compared
-            if (value := self._comparable(summary, kind, measure)) is not None
+            if (value := self._read_comparable_figure(summary, kind, measure)) is not None
         }
         typical = {summary.path: values[summary.path] for summary in self._typical if summary.path in values}
         if len(values) < 2 or len(typical) < 2:
             return
         spread = self._spreads[kind, measure] = Spread.of(measure, typical)
-        small = sum(_is_small(summary, kind) for summary in self._typical) * 2 > len(self._typical)
+        is_mostly_small = sum(_is_small(summary, kind) for summary in self._typical) * 2 > len(self._typical)
         for summary in self._compared:
-            if summary.path not in values or (small and _is_small(summary, kind)):
+            if summary.path not in values or (is_mostly_small and _is_small(summary, kind)):
                 continue
             distance = spread.distance(values[summary.path])
             others = [value for path, value in typical.items() if path != summary.path]
-            too_low = distance < 0 and (_ended_early(summary) or len(values) == 2)
+            too_low = distance < 0 and (_has_ended_early(summary) or len(values) == 2)
             if abs(distance) >= 1 and not too_low:
-                usual = float(np.median(others))
-                found[summary.path].append(Deviation(kind, measure, values[summary.path], usual, distance))
+                median_of_others = float(np.median(others))
+                deviations[summary.path].append(
+                    Deviation(kind, measure, values[summary.path], median_of_others, distance)
+                )
 
-    def _comparable(self, summary: RankSummary, kind: str, measure: str) -> float | None:
-        """What a rank held at the end of its last step is compared where that is the last one of most."""
+    def _read_comparable_figure(self, summary: RankSummary, kind: str, measure: str) -> float | None:
+        """Return a figure, or None for the live bytes of a rank whose last step is not the last step of most ranks."""
         if measure == "live" and summary.last_step != self._last_step:
             return None
-        return _value(summary, kind, measure)
+        return _read_figure(summary, kind, measure)
 
     # Findings
 
-    def _events(self) -> tuple[list[RankFinding], list[RankFinding]]:
-        """Leaks and failed allocations: those that most ranks have, and those by which ranks differ."""
+    def _find_events(self) -> tuple[list[RankFinding], list[RankFinding]]:
+        """Return the leaks and failed allocations of most ranks, and those by which ranks differ."""
         leaks: dict[_Key, list[tuple[RankSummary, RankLeak]]] = {}
-        refused: dict[str, list[RankSummary]] = {}
+        failed_ranks: dict[str, list[RankSummary]] = {}
         for summary in self._run.summaries:
             for device in summary.devices:
                 for leak in device.leaks:
                     leaks.setdefault((device.kind, summary.line(leak.site)), []).append((summary, leak))
                 if device.refused is not None:
-                    refused.setdefault(device.kind, []).append(summary)
-        found = []
-        for (kind, _), ones in leaks.items():
-            of = sum(summary.of_kind(kind) is not None for summary in self._run.summaries)
-            ones = sorted(ones, key=lambda one: -one[1].rate)
-            ranks = tuple(dict.fromkeys(summary for summary, _ in ones))
-            found.append(RankFinding("leak", kind, ranks, of, ones[0][1], (ones[-1][1].rate, ones[0][1].rate)))
-        for kind, summaries in refused.items():
-            of = sum(summary.of_kind(kind) is not None for summary in self._run.summaries)
-            summaries = sorted(summaries, key=lambda summary: -self._furthest(summary))
-            found.append(RankFinding("oom", kind, tuple(summaries), of))
-        found.sort(key=_pressing)
-        return [one for one in found if one.is_common], [one for one in found if not one.is_common]
+                    failed_ranks.setdefault(device.kind, []).append(summary)
+        findings = []
+        for (kind, _), pairs in leaks.items():
+            rank_count = sum(summary.of_kind(kind) is not None for summary in self._run.summaries)
+            leaking_ranks = sorted(pairs, key=lambda item: -item[1].rate)
+            ranks = tuple(dict.fromkeys(summary for summary, _ in leaking_ranks))
+            findings.append(
+                RankFinding(
+                    "leak",
+                    kind,
+                    ranks,
+                    rank_count,
+                    leaking_ranks[0][1],
+                    (leaking_ranks[-1][1].rate, leaking_ranks[0][1].rate),
+                )
+            )
+        for kind, failed in failed_ranks.items():
+            rank_count = sum(summary.of_kind(kind) is not None for summary in self._run.summaries)
+            summaries = sorted(failed, key=lambda summary: -self._compute_max_distance(summary))
+            findings.append(RankFinding("oom", kind, tuple(summaries), rank_count))
+        findings.sort(key=_sort_key)
+        return (
+            [finding for finding in findings if finding.is_common],
+            [finding for finding in findings if not finding.is_common],
+        )
 
-    def _furthest(self, summary: RankSummary) -> float:
-        return max((abs(one.distance) for one in self._deviations[summary.path]), default=0.0)
+    def _compute_max_distance(self, summary: RankSummary) -> float:
+        return max((abs(deviation.distance) for deviation in self._deviations[summary.path]), default=0.0)
 
-    def _differing(self, covered: set[tuple[str, str]]) -> tuple[list[RankFinding], int]:
-        """Ranks whose figures are outliers without a leak or a failed allocation of their own: together, if it is the
-        same line that makes them so. And how many more there are."""
-        open_ones = []
+    def _find_outliers(self, covered: set[tuple[str, str]]) -> tuple[list[RankFinding], int]:
+        """Find ranks whose figures are outliers, apart from leaks and failed allocations that differ.
+
+        Args:
+            covered: Path and kind of device of the ranks that a leak or failed allocation explains.
+
+        Returns:
+            The findings, one for all ranks that the same line explains, and the number of further outliers.
+        """
+        outliers = []
         for summary in self._run.summaries:
-            ones = [one for one in self._deviations[summary.path] if (summary.path, one.kind) not in covered]
-            if ones:
-                open_ones.append((summary, ones))
-        open_ones.sort(key=lambda pair: -max(abs(one.distance) for one in pair[1]))
+            deviations = [item for item in self._deviations[summary.path] if (summary.path, item.kind) not in covered]
+            if deviations:
+                outliers.append((summary, deviations))
+        outliers.sort(key=lambda pair: -max(abs(item.distance) for item in pair[1]))
         groups: dict[tuple[object, ...], list[RankFinding]] = {}
-        for summary, ones in open_ones[:MOST_EXPLAINED]:
-            kind = max(ones, key=lambda one: abs(one.distance)).kind
-            mine = tuple(one for one in ones if one.kind == kind)
-            finding = self._explained(RankFinding("differs", kind, (summary,), len(self._compared), deviations=mine))
+        for summary, deviations in outliers[:MAX_EXPLAINED]:
+            kind = max(deviations, key=lambda item: abs(item.distance)).kind
+            own_deviations = tuple(item for item in deviations if item.kind == kind)
+            finding = self._explain(
+                RankFinding("differs", kind, (summary,), len(self._compared), deviations=own_deviations)
+            )
             line = None if finding.explanation is None else summary.line(finding.explanation.site)
-            groups.setdefault((kind, mine[0].distance > 0, mine[0].measure == TIME, line), []).append(finding)
-        found = []
-        for ones_together in groups.values():
-            first = ones_together[0]
-            ranks = tuple(one.ranks[0] for one in ones_together)
-            found.append(dataclasses.replace(first, ranks=ranks))
-        return found, max(len(open_ones) - MOST_EXPLAINED, 0)
+            groups.setdefault(
+                (kind, own_deviations[0].distance > 0, own_deviations[0].measure == TIME, line), []
+            ).append(finding)
+        findings = []
+        for group in groups.values():
+            representative = group[0]
+            ranks = tuple(finding.ranks[0] for finding in group)
+            findings.append(dataclasses.replace(representative, ranks=ranks))
+        return findings, max(len(outliers) - MAX_EXPLAINED, 0)
 
-    def _explained(self, finding: RankFinding) -> RankFinding:
-        """With the outliers of its first rank, since when, and by which line."""
+    def _explain(self, finding: RankFinding) -> RankFinding:
+        """Add the outliers of the first rank, the step of its departure and the line to a finding."""
         summary, kind = finding.ranks[0], finding.device
-        deviations = tuple(one for one in self._deviations[summary.path] if one.kind == kind)
-        others = self._references(kind, finding.ranks)
+        deviations = tuple(item for item in self._deviations[summary.path] if item.kind == kind)
+        others = self._select_references(kind, finding.ranks)
         if len(self._run.summaries) < 2 or not others:
             return finding
         details = self._details([summary, *others])
-        own = details[summary.path]
-        theirs = [details[other.path] for other in others]
-        levels = own.levels_of(kind)
-        others_levels = [one for one in (detail.levels_of(kind) for detail in theirs) if one is not None]
-        departure = None if levels is None else find_departure(levels, others_levels)
-        if departure is not None and not _is_apart(departure):
+        own_detail = details[summary.path]
+        other_details = [details[other.path] for other in others]
+        levels = own_detail.levels_of(kind)
+        other_levels = [item for item in (detail.levels_of(kind) for detail in other_details) if item is not None]
+        departure = None if levels is None else find_departure(levels, other_levels)
+        if departure is not None and not _is_significant(departure):
             departure = None
-        up = not deviations or deviations[0].distance > 0
-        of_bytes = any(one.measure in BYTES for one in deviations)
-        explanation = _explain(summary, own, others, theirs, kind, up) if of_bytes else None
+        is_higher = not deviations or deviations[0].distance > 0
+        has_byte_outlier = any(item.measure in BYTES for item in deviations)
+        explanation = (
+            _find_explanation(summary, own_detail, others, other_details, kind, is_higher) if has_byte_outlier else None
+        )
         return dataclasses.replace(finding, deviations=deviations, departure=departure, explanation=explanation)
 
-    def _references(self, kind: str, ranks: Sequence[RankSummary]) -> list[RankSummary]:
-        """Ranks that stand for the others: those without outliers, if there are any such."""
-        out = {summary.path for summary in ranks}
-        others = [summary for summary in self._typical if summary.path not in out and summary.of_kind(kind) is not None]
-        in_line = [
-            summary for summary in others if not any(one.kind == kind for one in self._deviations[summary.path])
+    def _select_references(self, kind: str, ranks: Sequence[RankSummary]) -> list[RankSummary]:
+        """Return a sample of the other ranks, without outliers if possible."""
+        own_paths = {summary.path for summary in ranks}
+        others = [
+            summary for summary in self._typical if summary.path not in own_paths and summary.of_kind(kind) is not None
+        ]
+        candidates = [
+            summary for summary in others if not any(item.kind == kind for item in self._deviations[summary.path])
         ] or others
-        at = np.unique(np.linspace(0, len(in_line) - 1, min(len(in_line), MOST_REFERENCES)).round().astype(int))
-        return [in_line[index] for index in at.tolist()]
+        positions = np.unique(
+            np.linspace(0, len(candidates) - 1, min(len(candidates), MAX_REFERENCES)).round().astype(int)
+        )
+        return [candidates[index] for index in positions.tolist()]
 
-    def _foreign_devices(self) -> list[RankFinding]:
-        """Ranks that use the CUDA device of another rank of their machine too."""
+    def _find_foreign_devices(self) -> list[RankFinding]:
+        """Find ranks that also use the CUDA device of another rank on the same machine."""
         owners = {
-            (summary.host, one.device): summary
+            (summary.host, device.device): summary
             for summary in self._run.summaries
-            for one in summary.devices
-            if one.kind == CUDA
+            for device in summary.devices
+            if device.kind == CUDA
         }
-        found: dict[str, list[RankSummary]] = {}
+        ranks_by_kind: dict[str, list[RankSummary]] = {}
         for summary in self._run.summaries:
-            for one in summary.devices if summary.rank is not None else ():
-                owner = owners.get((summary.host, one.device))
-                if one.kind.startswith("cuda:") and owner not in (None, summary) and one.peak >= LEAST_BYTES:
-                    found.setdefault(one.kind, []).append(summary)
+            for device in summary.devices if summary.rank is not None else ():
+                owner = owners.get((summary.host, device.device))
+                if device.kind.startswith("cuda:") and owner not in (None, summary) and device.peak >= MIN_BYTES:
+                    ranks_by_kind.setdefault(device.kind, []).append(summary)
         return [
             RankFinding(
                 "device",
                 kind,
-                tuple(sorted(summaries, key=lambda summary: -_peak(summary, kind))),
+                tuple(sorted(summaries, key=lambda summary: -_read_peak(summary, kind))),
                 len(self._run.summaries),
             )
-            for kind, summaries in found.items()
+            for kind, summaries in ranks_by_kind.items()
         ]
 
 
-def _pressing(finding: RankFinding) -> tuple[object, ...]:
+def _sort_key(finding: RankFinding) -> tuple[object, ...]:
     return finding.kind != "oom", finding.is_common, -finding.rates[1]
 
 
-def _value(summary: RankSummary, kind: str, measure: str) -> float | None:
-    """None where it is not known. A rank that has nothing on a device has nothing there at its peak."""
+def _read_figure(summary: RankSummary, kind: str, measure: str) -> float | None:
+    """Return a figure, or None if it is not recorded. The peak of a device that a rank does not use is 0."""
     figures = summary.of_kind(kind)
     if figures is None:
         return 0.0 if measure == "peak" else None
@@ -352,8 +389,8 @@ def _value(summary: RankSummary, kind: str, measure: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _peak(summary: RankSummary, kind: str) -> float:
-    return _value(summary, kind, "peak") or 0.0
+def _read_peak(summary: RankSummary, kind: str) -> float:
+    return _read_figure(summary, kind, "peak") or 0.0
 
 
 def _is_small(summary: RankSummary, kind: str) -> bool:
@@ -361,32 +398,42 @@ def _is_small(summary: RankSummary, kind: str) -> bool:
     return figures is None or figures.is_small
 
 
-def _ended_early(summary: RankSummary) -> bool:
+def _has_ended_early(summary: RankSummary) -> bool:
     return summary.cut or summary.is_killed or summary.is_running
 
 
-def _is_apart(departure: Departure) -> bool:
-    """Whether what was live at the ends of steps differs by more than nobody would look into."""
+def _is_significant(departure: Departure) -> bool:
+    """Return whether the live bytes differ by at least `MIN_BYTES` at the end of any step."""
     live, usual = (np.array(values, dtype=np.float64) for values in (departure.live, departure.usual))
-    return bool(np.any(np.abs(live - usual) >= LEAST_BYTES))
+    return bool(np.any(np.abs(live - usual) >= MIN_BYTES))
 
 
-def _explain(
-    summary: RankSummary, own: Detail, others: Sequence[RankSummary], theirs: Sequence[Detail], kind: str, up: bool
+def _find_explanation(
+    summary: RankSummary,
+    own_detail: Detail,
+    others: Sequence[RankSummary],
+    other_details: Sequence[Detail],
+    kind: str,
+    is_higher: bool,
 ) -> Explanation | None:
-    """The line whose bytes at the peak differ most from the median of the others, in the direction asked for."""
-    held = {summary.line(line.site): (line.site, line.bytes) for line in own.lines_of(kind)}
+    """Return the line whose bytes at the peak differ most from the median of the others, upwards or downwards."""
+    own_lines = {summary.line(line.site): (line.site, line.bytes) for line in own_detail.lines_of(kind)}
     tables = [
         {other.line(line.site): (line.site, line.bytes) for line in detail.lines_of(kind)}
-        for other, detail in zip(others, theirs, strict=True)
+        for other, detail in zip(others, other_details, strict=True)
     ]
-    sites = {key: site for table in [*tables, held] for key, (site, _) in table.items()}
-    usual = {key: float(np.median([table[key][1] if key in table else 0 for table in tables])) for key in sites}
-    changes = {key: (held[key][1] if key in held else 0) - usual[key] for key in sites}
+    sites = {key: site for table in [*tables, own_lines] for key, (site, _) in table.items()}
+    medians = {key: float(np.median([table[key][1] if key in table else 0 for table in tables])) for key in sites}
+    changes = {key: (own_lines[key][1] if key in own_lines else 0) - medians[key] for key in sites}
     if not changes:
         return None
-    most = (max if up else min)(changes, key=lambda key: changes[key])
-    if abs(changes[most]) < LEAST_BYTES or (changes[most] > 0) != up:
+    key_of_line = (max if is_higher else min)(changes, key=lambda key: changes[key])
+    if abs(changes[key_of_line]) < MIN_BYTES or (changes[key_of_line] > 0) != is_higher:
         return None
     total = sum(changes.values())
-    return Explanation(sites[most], held[most][1] if most in held else 0, round(usual[most]), round(total))
+    return Explanation(
+        sites[key_of_line],
+        own_lines[key_of_line][1] if key_of_line in own_lines else 0,
+        round(medians[key_of_line]),
+        round(total),
+    )

@@ -1,17 +1,17 @@
-"""Ranks that differ from the others: in which figure, and since which step.
+"""Outliers among ranks: in which figure a rank differs, and since which step.
 
-A figure of a rank is an outlier if it is further from the median of all ranks than `FAR` times the spread, and than a
-floor. The spread is the median absolute deviation from the median, times 1.4826, which makes it the standard deviation
-where values are distributed normally: unlike that one it does not grow with the outliers themselves. The floor is what
-nobody would look into: `LEAST_SHARE` of the median and `LEAST_BYTES`, of times `LEAST_SHARE_OF_TIME`. Where most ranks
-are exactly alike the spread is nothing, and the floor decides.
+A figure of a rank is an outlier if its distance from the median of all ranks exceeds both `OUTLIER_DEVIATIONS` times
+the spread and a floor. The spread is the median absolute deviation, times 1.4826 to equal the standard deviation of
+normally distributed values. Unlike the standard deviation, it does not grow with the outliers. The floor is the larger
+of `MIN_SHARE` of the median and `MIN_BYTES`; for times it is `MIN_SHARE_OF_TIME` of the median. If most ranks are
+exactly alike, the spread is 0 and the floor decides.
 
-Two ranks have no others to be compared with: they differ if they are further apart than the floor of the smaller.
+Two ranks differ if their distance exceeds the floor of the smaller value.
 
-Since when: what the rank holds at the ends of its steps is compared with the median of other ranks. The difference is
-explained in the two ways in which a rank may depart from the others, for every step in which it may have begun: it
-jumps there from one level to another, or grows evenly from there on. The step that leaves the smallest sum of squares
-is when it departed. A difference that is better explained without a beginning has been there from the first step.
+The step of a departure: the live bytes at the ends of steps are compared with the median of other ranks. For every step
+the difference is fitted in two ways: as a jump from one level to another in this step, and as linear growth from this
+step on. The step with the smallest sum of squared residuals is the departure. If a fit without a departure explains the
+difference better, the rank has differed since the first step.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ import numpy.typing as npt
 
 from .rank_summary import Levels
 
-FAR = 5.0
+OUTLIER_DEVIATIONS = 5.0
 _NORMAL = 1.4826
-LEAST_SHARE = 0.05
-LEAST_BYTES = 1 << 20
-LEAST_SHARE_OF_TIME = 0.25
+MIN_SHARE = 0.05
+MIN_BYTES = 1 << 20
+MIN_SHARE_OF_TIME = 0.25
 
 BYTES = ("peak", "reserved", "live")
-"""The measures of a device that are compared, by the names of `DeviceFigures`."""
+"""Compared measures of a device in bytes, named as in `DeviceFigures`."""
 TIME = "seconds_per_step"
 MEASURES = (*BYTES, TIME)
 
-LEAST_STEPS = 4
-"""Fewer show no beginning."""
-BETTER = 0.5
-"""A beginning must leave less than this share of what is left unexplained without one."""
+MIN_STEPS = 4
+"""Minimum number of common steps for a departure."""
+MAX_RESIDUAL_SHARE = 0.5
+"""Maximum residual of a fit with a departure, as a share of the residual without one."""
 
 Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What is usual among ranks."""
+    """The distribution of a figure over the ranks."""
 
     measure: str
     median: float
     low: float
     high: float
     width: float
-    """So far from the median is an outlier."""
+    """Distance from the median from which on a value is an outlier."""
     floor: float
 
     @classmethod
     def of(cls, measure: str, values: Mapping[str, float]) -> Spread:
-        """values: by rank."""
-        found = np.array([*values.values()], dtype=np.float64)
-        median = float(np.median(found))
-        floor = least(measure, float(found.min()) if len(found) == 2 else median)
-        spread = FAR * _NORMAL * float(np.median(np.abs(found - median)))
-        # Of two, each is as far from their median as half of what they are apart.
-        width = floor / 2 if len(found) == 2 else max(spread, floor)
-        return cls(measure, median, float(found.min()), float(found.max()), width, floor)
+        """Return the spread of a measure. values: by rank."""
+        figures = np.array([*values.values()], dtype=np.float64)
+        median = float(np.median(figures))
+        floor = compute_floor(measure, float(figures.min()) if len(figures) == 2 else median)
+        spread = OUTLIER_DEVIATIONS * _NORMAL * float(np.median(np.abs(figures - median)))
+        # The distance of each of two values from their median is half of their difference.
+        width = floor / 2 if len(figures) == 2 else max(spread, floor)
+        return cls(measure, median, float(figures.min()), float(figures.max()), width, floor)
 
     def distance(self, value: float) -> float:
-        """From the median, in widths: an outlier from 1 on. Negative below."""
+        """Return the distance from the median in widths: an outlier from 1 on, negative below the median."""
         return (value - self.median) / self.width if self.width else 0.0
 
     @property
     def is_alike(self) -> bool:
-        """Whether all values lie within what nobody would look into."""
+        """Return whether all values differ by at most the floor."""
         return self.high - self.low <= self.floor
 
 
@@ -81,86 +81,99 @@ class Deviation:
     """A figure of a rank that is an outlier."""
 
     kind: str
-    """Of device."""
+    """Kind of device."""
     measure: str
     value: float
     usual: float
-    """The median of the other ranks."""
+    """Median of the other ranks."""
     distance: float
-    """From the median of all, in multiples of what is just an outlier."""
+    """Distance from the median of all ranks in widths of the spread (see `Spread.distance`)."""
 
 
-def least(measure: str, median: float) -> float:
-    """The floor."""
+def compute_floor(measure: str, median: float) -> float:
+    """Return the smallest difference that counts: bytes, or seconds per step."""
     if measure == TIME:
-        return LEAST_SHARE_OF_TIME * median
-    return max(LEAST_SHARE * median, LEAST_BYTES)
+        return MIN_SHARE_OF_TIME * median
+    return max(MIN_SHARE * median, MIN_BYTES)
 
 
 @dataclass(frozen=True)
 class Departure:
-    """When a rank departed from the others."""
+    """The step in which a rank departed from the others."""
 
     step: int
     from_start: bool
-    """It differs since the first step."""
+    """Whether the rank has differed since the first step."""
     steps: tuple[int, ...]
     live: tuple[int, ...]
-    """What it held at the ends of these steps,"""
+    """Requested bytes that were live at the ends of `steps`."""
     usual: tuple[int, ...]
-    """and the median of the others."""
+    """Median of the other ranks at the ends of `steps`."""
 
 
 def find_departure(own: Levels, others: Sequence[Levels]) -> Departure | None:
-    """None if there are too few steps in common."""
+    """Find the step in which a rank departed from the others.
+
+    Args:
+        own: Live bytes of the rank at the ends of its steps.
+        others: Live bytes of other ranks.
+
+    Returns:
+        The departure, or None if fewer than `MIN_STEPS` steps are common.
+    """
     table = np.full((len(others), len(own.steps)), np.nan)
     for row, other in zip(table, others, strict=True):
-        _, here, there = np.intersect1d(own.steps, other.steps, return_indices=True)
-        row[here] = other.live[there]
-    # Where most others are no longer there, they have no median.
-    known = np.count_nonzero(~np.isnan(table), axis=0) * 2 >= max(len(others), 1)
-    if not len(others) or np.count_nonzero(known) < LEAST_STEPS:
+        _, own_positions, other_positions = np.intersect1d(own.steps, other.steps, return_indices=True)
+        row[own_positions] = other.live[other_positions]
+    # A step that most other ranks do not have has no median.
+    is_common = np.count_nonzero(~np.isnan(table), axis=0) * 2 >= max(len(others), 1)
+    if not len(others) or np.count_nonzero(is_common) < MIN_STEPS:
         return None
-    steps, live, usual = own.steps[known], own.live[known].astype(np.float64), np.nanmedian(table[:, known], axis=0)
-    begin = _begin(steps.astype(np.float64), live - usual)
+    steps, live, usual = (
+        own.steps[is_common],
+        own.live[is_common].astype(np.float64),
+        np.nanmedian(table[:, is_common], axis=0),
+    )
+    index = _find_departure_index(steps.astype(np.float64), live - usual)
     return Departure(
-        step=int(steps[begin or 0]),
-        from_start=begin is None,
+        step=int(steps[index or 0]),
+        from_start=index is None,
         steps=tuple(steps.tolist()),
         live=tuple(live.astype(np.int64).tolist()),
         usual=tuple(usual.astype(np.int64).tolist()),
     )
 
 
-def _begin(steps: Values, difference: Values) -> int | None:
-    """The index of the step in which it began; None: it has been there from the start."""
+def _find_departure_index(steps: Values, difference: Values) -> int | None:
+    """Return the index of the step in which the difference began, or None if it exists since the first step."""
     count = len(steps)
-    # Sums of squares of bytes are exact to some 16 digits.
-    nothing = 1e-12 * float(difference @ difference)
+    # Sums of squares in float64 have about 16 exact digits: a smaller residual is rounding error.
+    rounding_error = 1e-12 * float(difference @ difference)
     difference = difference - difference.mean()
-    constant = float(difference @ difference)
-    line = _after_line(steps, difference)
-    without = min(constant, line)
-    # A jump at i: two means, before and from i on.
+    residual_of_constant = float(difference @ difference)
+    residual_of_line = _fit_line(steps, difference)
+    residual_without = min(residual_of_constant, residual_of_line)
+    # A jump at step i: one mean before step i, another from step i on.
     sums, squares = np.cumsum(difference), np.cumsum(difference**2)
-    at = np.arange(1, count)
-    before = squares[at - 1] - sums[at - 1] ** 2 / at
-    after = (squares[-1] - squares[at - 1]) - (sums[-1] - sums[at - 1]) ** 2 / (count - at)
-    jumps = np.maximum(before + after, 0.0)
-    # An even growth from the end of step i - 1 on: a mean, and a slope.
-    slopes = np.array([_after_line(np.maximum(steps - steps[index - 1], 0.0), difference) for index in at])
+    indices = np.arange(1, count)
+    squares_before = squares[indices - 1] - sums[indices - 1] ** 2 / indices
+    squares_after = (squares[-1] - squares[indices - 1]) - (sums[-1] - sums[indices - 1]) ** 2 / (count - indices)
+    jumps = np.maximum(squares_before + squares_after, 0.0)
+    # Linear growth from the end of step i - 1 on: a mean and a slope.
+    slopes = np.array([_fit_line(np.maximum(steps - steps[index - 1], 0.0), difference) for index in indices])
     best_jump, best_slope = int(np.argmin(jumps)), int(np.argmin(slopes))
-    begin, left = min(
-        ((best_jump + 1, float(jumps[best_jump])), (best_slope + 1, float(slopes[best_slope]))), key=lambda one: one[1]
+    begin, residual = min(
+        ((best_jump + 1, float(jumps[best_jump])), (best_slope + 1, float(slopes[best_slope]))),
+        key=lambda item: item[1],
     )
-    if without <= nothing or left >= BETTER * without:
+    if residual_without <= rounding_error or residual >= MAX_RESIDUAL_SHARE * residual_without:
         return None
     return begin
 
 
-def _after_line(positions: Values, values: Values) -> float:
-    """The sum of squares that the best straight line leaves."""
-    moved, level = positions - positions.mean(), values - values.mean()
-    spread = float(moved @ moved)
-    slope = float(moved @ level) / spread if spread else 0.0
-    return float(np.sum((level - slope * moved) ** 2))
+def _fit_line(positions: Values, values: Values) -> float:
+    """Return the sum of squared residuals of the best straight line."""
+    centered_positions, centered_values = positions - positions.mean(), values - values.mean()
+    spread = float(centered_positions @ centered_positions)
+    slope = float(centered_positions @ centered_values) / spread if spread else 0.0
+    return float(np.sum((centered_values - slope * centered_positions) ** 2))

@@ -1,16 +1,16 @@
-"""The summary of the trace of one rank: plain values that fit into a megabyte, however long the run was.
+"""The rank summary: plain values of one trace, at most 1 MB for a run of any length.
 
-Without its detail a summary is a few kilobytes: whose trace it is, and its figures, by which all ranks are compared.
-The detail, what was live at the end of each step and what the peak consisted of, is looked at of a few ranks only. All
-figures are those that the verdict on the single trace shows.
+Without its detail a summary is a few kilobytes: the origin of the trace, and the figures by which ranks are compared.
+The detail is needed for a few ranks only: the live bytes at the ends of steps, and the lines of the peak. All figures
+equal those of the verdict on the single trace.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,19 +25,19 @@ from ..free_memory.oom import find_ooms
 from ..summary import DeviceSummary, Summary, summarize
 
 CUDA = "cuda"
-"""Stands for the CUDA device of a rank, whatever its number."""
+"""Kind of the CUDA device of a rank, independent of its number."""
 MAX_WORLD_SIZE = 999_999
-"""Ranks without a trace are listed: an untrusted file must not cause a list of any length."""
-MOST_POINTS = 1000
-"""Most steps whose level is kept, for each of at most `_DEVICES` devices."""
-_DEVICES = 16
-"""Most devices: a process with more has those with the highest peaks."""
-_LINES = 100
-"""Most lines of a peak."""
-_LEAKS = 8
-_TEXT = 400
-"""Longest text: a foreign trace may have any. Of a path the end is kept."""
-_JOB = (
+"""Maximum number of ranks. It bounds the list of ranks without a trace, whose length an untrusted file chooses."""
+MAX_POINTS = 1000
+"""Maximum number of steps in the levels of a device."""
+_MAX_DEVICES = 16
+"""Maximum number of devices. Those with the highest peaks are summarized."""
+_MAX_LINES = 100
+"""Maximum number of lines of a peak."""
+_MAX_LEAKS = 8
+_MAX_TEXT = 400
+"""Maximum length of a text in characters. Longer paths keep their end."""
+_JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
     "MASTER_ADDR",
@@ -49,7 +49,7 @@ _JOB = (
 
 @dataclass(frozen=True)
 class RankLeak:
-    """A leak that matters, as in `analysis.leaks.leak.Leak`."""
+    """A leak that is not minor, as in `analysis.leaks.leak.Leak`."""
 
     site: Site
     kind: str
@@ -61,7 +61,7 @@ class RankLeak:
     onset: float
     units_judged: int
     holder: str
-    """What holds it, in words; "" if that is not known."""
+    """Description of what holds the leaked memory; "" if unknown."""
 
 
 @dataclass(frozen=True)
@@ -69,32 +69,32 @@ class DeviceFigures:
     """One device of a rank."""
 
     kind: str
-    """What it is compared with on other ranks: "cuda" is the rank's own CUDA device, "cuda:3" another one that it uses
-    too; "cpu", "pinned"."""
+    """Kind by which ranks are compared: "cuda" (the rank's own CUDA device), "cuda:3" (another device that the rank
+    uses), "cpu" or "pinned"."""
     device: str
-    """Torch's spelling."""
+    """Device in torch's spelling."""
     peak: int
     """Requested bytes at the peak."""
     peak_step: int | None
     reserved: int | None
-    """The highest; None where the allocator reports no segments."""
+    """Maximum reserved bytes; None if the allocator reports no segments."""
     live: int | None
     """Requested bytes at the end of the last step; None without steps."""
     seconds_per_step: float | None
     is_small: bool
-    """It hardly counts beside the other devices of the rank: see `Summary.is_small`."""
+    """Whether the device is negligible beside the other devices of the rank (see `Summary.is_small`)."""
     refused: int | None
-    """The last request that ran out of memory, in bytes."""
+    """Size of the last failed allocation in bytes."""
     refused_step: int | None
     refused_site: Site | None
     judged: bool
     decided: bool
     unexplained: Site | None
-    """What grows, though it could not be decided whether it leaks."""
+    """Line that grows and for which the leak verdict is inconclusive."""
     leaks: tuple[RankLeak, ...]
-    """Those that matter, the most pressing first; the first few of many."""
+    """At most `_MAX_LEAKS` leaks that are not minor, the most urgent first."""
     leak_bytes_per_unit: float
-    """Bytes per unit of all of them."""
+    """Bytes per unit of all leaks that are not minor."""
 
     @property
     def leak_unit(self) -> str:
@@ -103,45 +103,45 @@ class DeviceFigures:
 
 @dataclass(frozen=True)
 class RankSummary:
-    """Whose trace it is, how whole it is, and its figures."""
+    """The origin, state and figures of a trace."""
 
     path: str
     unreadable: str
-    """Why nothing can be read of it; "" if something can."""
+    """Why the trace cannot be read; "" if it can."""
     session: str
-    """The trace's own random id, in hexadecimal."""
+    """Random id of the trace in hexadecimal."""
     program: str
     working_directory: str
     host: str
     process: int
     parent_process: int
     rank: int | None
-    """None if the process had none."""
+    """Rank; None if the process had none."""
     world_size: int | None
     job: tuple[str, ...]
-    """What the launcher calls the run: the same on all of its ranks. Empty if it does not say."""
+    """The launcher's identification of the run, equal on all ranks; empty if the launcher sets none."""
     begin_ns: int
     end_ns: int
     state: str
-    """That of `Integrity`."""
+    """State as in `Integrity`."""
     integrity: str
-    """The same in words."""
+    """Description of the state."""
     cut: bool
     has_gaps: bool
     whole: bool
     is_killed: bool
-    """The recording was not ended in good order. Its last events may have been read from its spool all the same."""
+    """Whether the recording was not ended regularly. The spool may have contained its last events nevertheless."""
     is_running: bool
     events: int
-    """Readable events, compacted ones not included."""
+    """Number of readable events without compacted events."""
     steps: int
     last_step: int | None
     devices: tuple[DeviceFigures, ...]
-    """Highest peak first."""
+    """Devices, highest peak first."""
     leaks_known: bool
-    """See `Summary.leaks_are_known`."""
+    """Whether the leak verdict is conclusive (see `Summary.leaks_are_known`)."""
     detail: Detail | None = field(default=None, repr=False, compare=False)
-    """None where it was left out to save memory."""
+    """Detail; None if it was left out to save memory."""
 
     def __post_init__(self) -> None:
         if (self.world_size or 0) > MAX_WORLD_SIZE:
@@ -149,7 +149,7 @@ class RankSummary:
 
     @classmethod
     def of_unreadable(cls, path: str, why: str) -> RankSummary:
-        """Of a file that cannot be read."""
+        """Return the summary of a file that cannot be read. why: the reason."""
         return cls(
             path=path,
             unreadable=why,
@@ -181,21 +181,21 @@ class RankSummary:
 
     @property
     def name(self) -> str:
-        """What it is called: "rank 3"; without a rank the name of its file."""
-        return os.path.basename(self.path) if self.rank is None else f"rank {self.rank}"
+        """Return "rank 3", or the file name if the process had no rank."""
+        return Path(self.path).name if self.rank is None else f"rank {self.rank}"
 
     def of_kind(self, kind: str) -> DeviceFigures | None:
-        """The figures of its device of that kind."""
-        return next((one for one in self.devices if one.kind == kind), None)
+        """Return the figures of the device of a kind, or None if the rank does not use one."""
+        return next((device for device in self.devices if device.kind == kind), None)
 
     def line(self, site: Site) -> tuple[str, int, str]:
-        """A line as other ranks have it too, wherever the program lies on their machines."""
+        """Return the key of a line that is equal on all ranks: file below the working directory, line, function."""
         return short_filename(site.filename, self.working_directory), site.line, site.function
 
 
 @dataclass(frozen=True)
 class HeldLine:
-    """A line, and the requested bytes that it held at the peak."""
+    """A line and its requested bytes at the peak."""
 
     site: Site
     bytes: int
@@ -203,13 +203,16 @@ class HeldLine:
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """What was live on a device at the ends of steps, at most `MOST_POINTS` of them: all whose numbers are multiples of
-    a power of two, so that ranks with more or fewer steps have steps in common."""
+    """Live bytes of a device at the ends of at most `MAX_POINTS` steps.
+
+    The numbers of the steps are the multiples of a power of two, so that ranks with different numbers of steps have
+    steps in common.
+    """
 
     kind: str
     steps: npt.NDArray[np.int64]
     live: npt.NDArray[np.int64]
-    """Requested bytes."""
+    """Requested bytes, one value for each of `steps`."""
 
     def __post_init__(self) -> None:
         if len(self.steps) != len(self.live):
@@ -218,60 +221,68 @@ class Levels:
 
 @dataclass(frozen=True, eq=False)
 class Detail:
-    """What is looked at of a few ranks only."""
+    """The part of a rank summary that is needed for a few ranks only."""
 
     levels: tuple[Levels, ...]
     lines: tuple[tuple[str, tuple[HeldLine, ...]], ...]
-    """By kind of device: the lines that held the most at its peak."""
+    """By kind of device: the lines that held the most bytes at its peak."""
 
     def levels_of(self, kind: str) -> Levels | None:
-        return next((one for one in self.levels if one.kind == kind), None)
+        return next((levels for levels in self.levels if levels.kind == kind), None)
 
     def lines_of(self, kind: str) -> tuple[HeldLine, ...]:
         return next((lines for name, lines in self.lines if name == kind), ())
 
 
 def summarize_trace(path: str, session: str, user_paths: Sequence[str] = ()) -> RankSummary:
-    """Raises TraceError for what cannot be read."""
-    trace = _opened(path, user_paths)
-    summary = summarize(trace, top=_LINES, of_leaks=True)  # conditions are those of one process, and cost the most
-    return _rank_summary(trace, session, summary, _kinds(summary))
+    """Read a trace and return its summary.
+
+    Args:
+        path: Path of the trace.
+        session: Id of the trace in hexadecimal.
+        user_paths: As in `load`. The trace need not have all of them.
+
+    Raises:
+        TraceError: The trace cannot be read.
+    """
+    trace = _open_trace(path, user_paths)
+    summary = summarize(trace, top=_MAX_LINES, of_leaks=True)  # no inefficiencies: slow, and not compared
+    return _create_summary(trace, session, summary, _map_kinds(summary))
 
 
-def _opened(path: str, user_paths: Sequence[str]) -> RecordedTrace:
-    """One of several traces need not have all of the user paths."""
+def _open_trace(path: str, user_paths: Sequence[str]) -> RecordedTrace:
+    """Open a trace with those of the user paths that it has."""
     try:
         return RecordedTrace(path, user_paths=user_paths)
     except UserPathError as error:
         return RecordedTrace(path, user_paths=[name for name in user_paths if name not in error.paths])
 
 
-def _kinds(summary: Summary) -> dict[str, str]:
-    """By device, what it is compared with on other ranks. Of several CUDA devices that a rank uses, its own is the one
-    with the highest peak."""
-    names = [device.device for device in summary.devices[:_DEVICES]]
+def _map_kinds(summary: Summary) -> dict[str, str]:
+    """Return the kind of each device. The CUDA device with the highest peak is the rank's own."""
+    names = [device.device for device in summary.devices[:_MAX_DEVICES]]
     cuda = [name for name in names if name.startswith("cuda:")]
     return {name: CUDA if name in cuda[:1] else name for name in names}
 
 
-def _rank_summary(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str, str]) -> RankSummary:
+def _create_summary(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str, str]) -> RankSummary:
     header, integrity = trace.header, trace.integrity
-    environment = _environment(header)
-    rank, world_size = _rank(header, environment)
+    environment = _read_environment(header)
+    rank, world_size = _read_rank(header, environment)
     steps = trace.steps()
     devices = [device for device in summary.devices if device.device in kinds]
     return RankSummary(
         path=trace.path,
         unreadable="",
         session=session,
-        program=_end(summary.program.path),
-        working_directory=summary.program.working_directory[:_TEXT],
-        host=summary.program.host[:_TEXT],
-        process=_number(header.get("process")),
-        parent_process=_number(header.get("parent_process")),
+        program=_shorten_path(summary.program.path),
+        working_directory=summary.program.working_directory[:_MAX_TEXT],
+        host=summary.program.host[:_MAX_TEXT],
+        process=_clamp_number(header.get("process")),
+        parent_process=_clamp_number(header.get("parent_process")),
         rank=rank,
         world_size=world_size,
-        job=tuple(f"{name}={environment[name]}"[:_TEXT] for name in _JOB if name in environment),
+        job=tuple(f"{name}={environment[name]}"[:_MAX_TEXT] for name in _JOB_VARIABLES if name in environment),
         begin_ns=trace.begin_ns,
         end_ns=time.time_ns() if integrity.is_running else trace.end_ns,
         state=integrity.state,
@@ -284,17 +295,17 @@ def _rank_summary(trace: RecordedTrace, session: str, summary: Summary, kinds: d
         events=integrity.events,
         steps=trace.positions.step_count,
         last_step=int(steps["step"][-1]) if len(steps) else None,
-        devices=tuple(_figures(trace, summary, device, kinds[device.device]) for device in devices),
+        devices=tuple(_create_figures(trace, summary, device, kinds[device.device]) for device in devices),
         leaks_known=summary.leaks_are_known,
-        detail=_detail(trace, devices, kinds),
+        detail=_create_detail(trace, devices, kinds),
     )
 
 
-def _figures(trace: RecordedTrace, summary: Summary, device: DeviceSummary, kind: str) -> DeviceFigures:
+def _create_figures(trace: RecordedTrace, summary: Summary, device: DeviceSummary, kind: str) -> DeviceFigures:
     reserved = trace.replay.peak("reserved", device.device)
     leaks = [leak for leak in device.leaks.leaks if not leak.minor]
-    growth, open_lines = device.growth, device.leaks.unexplained
-    refused = next(iter(find_ooms(trace, device=device.device, last=1)), None)
+    growth, inconclusive_lines = device.growth, device.leaks.unexplained
+    failed_allocation = next(iter(find_ooms(trace, device=device.device, last=1)), None)
     return DeviceFigures(
         kind=kind,
         device=device.device,
@@ -304,15 +315,15 @@ def _figures(trace: RecordedTrace, summary: Summary, device: DeviceSummary, kind
         live=None if growth is None else growth.last_bytes,
         seconds_per_step=None if growth is None or growth.steps < 2 else growth.seconds_per_step,
         is_small=summary.is_small(device),
-        refused=None if refused is None else refused.request.requested_bytes,
-        refused_step=None if refused is None else refused.step,
-        refused_site=None if refused is None else _site(refused.site),
+        refused=None if failed_allocation is None else failed_allocation.request.requested_bytes,
+        refused_step=None if failed_allocation is None else failed_allocation.step,
+        refused_site=None if failed_allocation is None else _shorten_site(failed_allocation.site),
         judged=device.leaks.judged,
         decided=device.leaks.decided,
-        unexplained=_site(open_lines[0].site) if open_lines else None,
+        unexplained=_shorten_site(inconclusive_lines[0].site) if inconclusive_lines else None,
         leaks=tuple(
             RankLeak(
-                _site(leak.line),
+                _shorten_site(leak.line),
                 leak.kind,
                 leak.unit,
                 float(leak.bytes_per_unit),
@@ -320,40 +331,39 @@ def _figures(trace: RecordedTrace, summary: Summary, device: DeviceSummary, kind
                 float(leak.confidence),
                 float(leak.onset),
                 int(leak.units_judged),
-                "" if leak.holder is None else leak.holder.names[0][:_TEXT],
+                "" if leak.holder is None else leak.holder.names[0][:_MAX_TEXT],
             )
-            for leak in leaks[:_LEAKS]
+            for leak in leaks[:_MAX_LEAKS]
         ),
         leak_bytes_per_unit=float(sum(leak.bytes_per_unit for leak in leaks)),
     )
 
 
-def _detail(trace: RecordedTrace, devices: Sequence[DeviceSummary], kinds: dict[str, str]) -> Detail:
+def _create_detail(trace: RecordedTrace, devices: Sequence[DeviceSummary], kinds: dict[str, str]) -> Detail:
     return Detail(
-        levels=tuple(_levels(trace, device.device, kinds[device.device]) for device in devices),
+        levels=tuple(_sample_levels(trace, device.device, kinds[device.device]) for device in devices),
         lines=tuple(
-            (kinds[device.device], tuple(HeldLine(_site(one.site), one.bytes) for one in device.peak.sites))
+            (kinds[device.device], tuple(HeldLine(_shorten_site(line.site), line.bytes) for line in device.peak.sites))
             for device in devices
         ),
     )
 
 
-def _levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
+def _sample_levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
     table = trace.steps(device)
     steps, live = table["step"], table["live_bytes"]
-    # A program may begin its count anew, with each epoch perhaps: numbers that come again are of no use here.
+    # A program may restart its step count, for example in each epoch. Renumber the steps if numbers repeat.
     if len(np.unique(steps)) < len(steps):
         steps = np.arange(len(steps), dtype=np.int64)
     stride = 1
-    while np.count_nonzero(steps % stride == 0) > MOST_POINTS:
+    while np.count_nonzero(steps % stride == 0) > MAX_POINTS:
         stride *= 2
-    picked = steps % stride == 0
-    return Levels(kind, steps[picked], live[picked])
+    is_sampled = steps % stride == 0
+    return Levels(kind, steps[is_sampled], live[is_sampled])
 
 
-def _rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | None, int | None]:
-    """The rank and the number of ranks, as the launcher had told the process. Traces of earlier versions have them
-    among their environment variables alone."""
+def _read_rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | None, int | None]:
+    """Return the rank and the number of ranks. Earlier versions recorded them in the environment variables only."""
     size, rank = header.get("world_size"), header.get("rank")
     if not isinstance(size, int):
         size, rank = environment.get("WORLD_SIZE", ""), environment.get("RANK", "")
@@ -361,29 +371,29 @@ def _rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | No
     return numbers[0], numbers[1]
 
 
-def _environment(header: dict[str, Any]) -> dict[str, str]:
-    # A damaged header may hold anything.
-    found = header.get("environment")
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+def _read_environment(header: dict[str, Any]) -> dict[str, str]:
+    # A corrupt header may contain a value of any type.
+    environment = header.get("environment")
+    return {str(name): str(value) for name, value in environment.items()} if isinstance(environment, dict) else {}
 
 
-def _number(value: object) -> int:
+def _clamp_number(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 63 else 0
 
 
-def _site(site: Site) -> Site:
-    source = None if site.source is None else site.source.strip()[:_TEXT]
-    return Site(_end(site.filename), site.line, site.function[:_TEXT], source, site.user)
+def _shorten_site(site: Site) -> Site:
+    source = None if site.source is None else site.source.strip()[:_MAX_TEXT]
+    return Site(_shorten_path(site.filename), site.line, site.function[:_MAX_TEXT], source, site.user)
 
 
-def _end(path: str) -> str:
-    return path if len(path) <= _TEXT else "..." + path[-_TEXT:]
+def _shorten_path(path: str) -> str:
+    return path if len(path) <= _MAX_TEXT else "..." + path[-_MAX_TEXT:]
 
 
-def session_of(path: str) -> str:
-    """The id of a trace, in hexadecimal; "" of what cannot be read."""
+def read_session(path: str) -> str:
+    """Return the id of a trace in hexadecimal, or "" if the file cannot be read."""
     try:
         with open_at_once(path) as file:
-            return (file.read(32) or b"")[16:].hex()  # None of a pipe without data
+            return (file.read(32) or b"")[16:].hex()  # a pipe without data returns None
     except OSError:
         return ""

@@ -2,8 +2,8 @@
 
 A file is one JSON object: `sha256`, the checksum of the bytes of `content`, and `content`, with `source` (the versions,
 and the trace's id, size, time of change and user paths) and `summary` (see `rank_summary`). A file is used only if its
-checksum is right and its source is that of the trace as it is now. The summary of a trace that is being written is
-neither stored nor used; that of a truncated trace is not stored. The file has the trace's permissions.
+checksum is correct and its source equals that of the trace as it is now. For a trace that is being written, no summary
+file is read or written; for a truncated trace, none is written. The file has the trace's permissions.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import secrets
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ... import __version__
 from ...errors import TraceError
 from ...reading.integrity import is_being_recorded, open_at_once
-from .rank_summary import Detail, Levels, RankSummary, session_of, summarize_trace
+from .rank_summary import Detail, Levels, RankSummary, read_session, summarize_trace
 from .typed_json import TypedJsonError, decode, encode
 
 VERSION = 3
-"""Version of the file's content. The version of the package counts too: another may judge otherwise."""
+"""Version of the file's content. `Source.package` is checked too: another version may have another verdict."""
 PACKAGE = __version__
 SUFFIX = ".summary.json"
 MAX_BYTES = 1_000_000
@@ -33,25 +34,25 @@ _BEFORE_CONTENT = len(b'{"sha256":"","content":') + hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class Source:
-    """The trace and the versions that a summary was made with."""
+    """The trace and the versions from which a summary was computed."""
 
     version: int
     package: str
     session: str
     trace: tuple[int, int] | None
-    """Size and time of change; None where there is no such file."""
+    """Size in bytes and time of change in ns; None if there is no such file."""
     spool: tuple[int, int] | None
     user_paths: tuple[str, ...]
 
     @classmethod
     def of_trace(cls, path: str, user_paths: Sequence[str]) -> Source:
-        """Return the source of a summary made of the trace as it is now."""
+        """Return the source for the trace as it is now."""
         return cls(
             version=VERSION,
             package=PACKAGE,
-            session=session_of(path),
-            trace=_stamp(path),
-            spool=_stamp(path + ".spool"),
+            session=read_session(path),
+            trace=_read_stamp(path),
+            spool=_read_stamp(path + ".spool"),
             user_paths=tuple(sorted(user_paths)),
         )
 
@@ -63,13 +64,12 @@ class _Content:
 
 
 def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> RankSummary:
-    """Return the summary of a trace. Never raises for what is in the file: the summary of an unreadable trace
-    has the reason.
+    """Return the summary of a trace. The summary of an unreadable trace contains the reason.
 
     Args:
         path: Absolute path of the trace.
         user_paths: As in `load`.
-        keep: Use the summary file if it is up to date, else write it if its folder can be written.
+        keep: Use the summary file if it is up to date, otherwise write it if the folder is writable.
     """
     stored = load_summary(path, user_paths) if keep else None
     if stored is not None:
@@ -80,8 +80,8 @@ def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True)
     except (TraceError, OSError) as error:
         why = str(error) if os.path.exists(path) else f"there is no {path} on {os.uname().nodename}"
         return RankSummary.of_unreadable(path, why)
-    # A trace that was written to meanwhile has another summary by now. The spool of a truncated one may only be out of
-    # reach, on another machine.
+    # The summary of a trace that changed during the read is out of date. The spool of a truncated trace may exist on
+    # another machine and complete the trace there.
     if keep and not running and not summary.cut and source == Source.of_trace(path, user_paths):
         _save_summary(path, summary, source)
     return summary
@@ -93,7 +93,7 @@ def load_summary(path: str, user_paths: Sequence[str] = ()) -> RankSummary | Non
         return None
     try:
         with open_at_once(summary_path(path)) as file:
-            data = file.read(MAX_BYTES) or b""  # None of a pipe without data
+            data = file.read(MAX_BYTES) or b""  # a pipe without data returns None
     except OSError:
         return None
     text = data[_BEFORE_CONTENT:-1]
@@ -114,8 +114,10 @@ def summary_path(path: str) -> str:
 
 
 def encode_file(summary: RankSummary, source: Source) -> bytes | None:
-    """Return the bytes of a summary file. If they would be more than MAX_BYTES, lines of peaks are left out, then
-    steps; None if that does not suffice."""
+    """Return the bytes of a summary file, or None if they exceed `MAX_BYTES` in any case.
+
+    To meet the limit, lines of peaks are left out first, then steps.
+    """
     assert summary.detail is not None
     levels, lines = summary.detail.levels, summary.detail.lines
     while True:
@@ -123,41 +125,40 @@ def encode_file(summary: RankSummary, source: Source) -> bytes | None:
         data = _with_checksum(encode(_Content(source, shortened)))
         if len(data) <= MAX_BYTES:
             return data
-        if any(held for _, held in lines):
-            lines = tuple((kind, held[: len(held) // 2]) for kind, held in lines)
-        elif any(len(one.steps) > 1 for one in levels):
-            levels = tuple(Levels(one.kind, one.steps[::2], one.live[::2]) for one in levels)
+        if any(held_lines for _, held_lines in lines):
+            lines = tuple((kind, held_lines[: len(held_lines) // 2]) for kind, held_lines in lines)
+        elif any(len(level.steps) > 1 for level in levels):
+            levels = tuple(Levels(level.kind, level.steps[::2], level.live[::2]) for level in levels)
         else:
             return None
 
 
 def _save_summary(path: str, summary: RankSummary, source: Source) -> None:
-    """Write the summary file of a trace, at once. Does nothing where that fails: the folder is read-only, or the disk
-    full."""
+    """Write the summary file of a trace atomically. Ignore errors: the folder may be read-only or the disk full."""
     data = encode_file(summary, source)
     if data is None:
         return
     unfinished = f"{summary_path(path)}.{secrets.token_hex(4)}"
     with contextlib.suppress(OSError):
         try:
-            # It has lines of source, as the trace has.
-            mode = stat.S_IMODE(os.stat(path).st_mode) & 0o666
+            # The file contains source lines like the trace, so it gets the same permissions.
+            mode = stat.S_IMODE(Path(path).stat().st_mode) & 0o666
             with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)
-            os.replace(unfinished, summary_path(path))
+            Path(unfinished).replace(summary_path(path))
         finally:
             with contextlib.suppress(OSError):
-                os.unlink(unfinished)
+                Path(unfinished).unlink()
 
 
 def _with_checksum(content: bytes) -> bytes:
     return b'{"sha256":"%s","content":%s}' % (hashlib.sha256(content).hexdigest().encode(), content)
 
 
-def _stamp(path: str) -> tuple[int, int] | None:
-    """Return size and time of change of a file."""
+def _read_stamp(path: str) -> tuple[int, int] | None:
+    """Return the size and the time of change of a file, or None if there is no such file."""
     try:
-        status = os.stat(path)
+        status = Path(path).stat()
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns

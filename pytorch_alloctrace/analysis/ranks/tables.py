@@ -27,27 +27,27 @@ _TYPES = {
     "distance": "float64",
     "path": "object",
 }
-"""The columns, and what each holds."""
+"""Columns of the table and their dtypes."""
 
 
 def ranks_table(comparison: Comparison, kind: str | None = None) -> pd.DataFrame:
-    """See `Ranks.table`. kind: of device, as in `DeviceFigures.kind`; default the one that holds most."""
-    rows = [_row(comparison, summary, kind or comparison.main) for summary in comparison.summaries]
+    """Return the table of `Ranks.table`. kind: as in `DeviceFigures.kind`; default `Comparison.main`."""
+    rows = [_create_row(comparison, summary, kind or comparison.main) for summary in comparison.summaries]
     return pd.DataFrame(rows, columns=list(_TYPES)).astype(_TYPES)
 
 
 def state_of(summary: RankSummary) -> str:
-    """In a word or two; "complete" of a trace that is whole and was ended in good order."""
+    """Return the state of a trace in a word or two, "complete" if it is complete and was ended regularly."""
     if summary.is_running:
         return "running"
     return "killed" if summary.whole and summary.is_killed else summary.state
 
 
-def _row(comparison: Comparison, summary: RankSummary, kind: str) -> dict[str, Any]:
+def _create_row(comparison: Comparison, summary: RankSummary, kind: str) -> dict[str, Any]:
     device = summary.of_kind(kind)
     leak = device.leaks[0] if device is not None and device.leaks else None
 
-    def figure(name: str) -> Any:
+    def read_figure(name: str) -> Any:
         value = None if device is None else getattr(device, name)
         return pd.NA if value is None else value
 
@@ -55,16 +55,16 @@ def _row(comparison: Comparison, summary: RankSummary, kind: str) -> dict[str, A
         "rank": pd.NA if summary.rank is None else summary.rank,
         "host": summary.host,
         "device": "" if device is None else device.device,
-        "peak_bytes": figure("peak"),
-        "reserved_bytes": figure("reserved"),
-        "live_bytes": figure("live"),
+        "peak_bytes": read_figure("peak"),
+        "reserved_bytes": read_figure("reserved"),
+        "live_bytes": read_figure("live"),
         "leak_bytes_per_unit": 0.0 if device is None else device.leak_bytes_per_unit,
         "leak_unit": "" if device is None else device.leak_unit,
         "leak_filename": "" if leak is None else leak.site.filename,
         "leak_line": pd.NA if leak is None else leak.site.line,
-        "seconds_per_step": figure("seconds_per_step"),
+        "seconds_per_step": read_figure("seconds_per_step"),
         "steps": summary.steps,
-        "out_of_memory": any(one.refused is not None for one in summary.devices),
+        "out_of_memory": any(figures.refused is not None for figures in summary.devices),
         "state": state_of(summary),
         "distance": comparison.distances.get(summary.path, 0.0),
         "path": summary.path,

@@ -1,9 +1,8 @@
-"""Processes of this machine that read traces: one reads one trace at a time.
+"""Worker processes on this machine. Each reads one trace at a time.
 
-They are plain Python processes that get tasks and return summaries as lines of JSON over pipes: not those of
-multiprocessing, which begin with the main module of the program that started them, and fail where that has no
-`if __name__ == "__main__"`. One that dies, because memory ran out perhaps, takes no other with it, and it is known
-which trace it was reading.
+Workers are plain Python processes that receive tasks and return summaries as lines of JSON over pipes. Processes of
+multiprocessing would import the program's main module and fail without `if __name__ == "__main__"`. If a worker dies,
+for example out of memory, the other workers go on and the summary of its trace contains the reason.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ class Task:
 
 
 def available_cores() -> int:
-    """How many processes of this machine run at once."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers:
-    """Worker processes, each started when it is first needed. A context manager that ends them."""
+    """Worker processes, each started at its first task. A context manager that ends the processes."""
 
     def __init__(self, count: int) -> None:
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
@@ -58,24 +57,28 @@ class Workers:
         self.end()
 
     def end(self) -> None:
-        """Ends the processes, whatever they are reading: summaries that are asked for raise CancelledError."""
+        """Kill the processes. Later calls of `summarize` raise CancelledError."""
         with self._starting:
             self._ended = True
         for process in self._started:
             process.kill()
         for process in self._started:
-            with contextlib.suppress(BrokenPipeError), process:  # closes its pipes, and waits
+            with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
                 pass
 
     def summarize(self, task: Task) -> RankSummary:
-        """Return the summary of a trace, read by the first process that is idle. May be called on any thread."""
+        """Read a trace in the first idle process and return its summary. May be called on any thread.
+
+        Raises:
+            CancelledError: `end` was called.
+        """
         process = self._idle.get()
         try:
             with self._starting:
                 if self._ended:
                     raise CancelledError
                 if process is None:
-                    process = _start()
+                    process = _start_worker()
                     self._started.append(process)
             assert process.stdin is not None and process.stdout is not None
             try:
@@ -87,14 +90,14 @@ class Workers:
             if answer.endswith(b"\n"):
                 return decode(RankSummary, answer)
             status, process = process.wait(), None
-            died = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            return RankSummary.of_unreadable(task.path, f"the process that read it {died}")
+            reason = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            return RankSummary.of_unreadable(task.path, f"the process that read it {reason}")
         finally:
             self._idle.put(process)
 
 
-def _start() -> subprocess.Popen[bytes]:
-    # What is recorded is the user's program, not this.
+def _start_worker() -> subprocess.Popen[bytes]:
+    # Do not record the worker: only the user's program is to be recorded.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ALLOCTRACE")}
     package = str(Path(__file__).resolve().parents[3])
     environment["PYTHONPATH"] = os.pathsep.join([package, *filter(None, [environment.get("PYTHONPATH")])])
@@ -103,14 +106,14 @@ def _start() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
-        start_new_session=True,  # Ctrl-C is for the parent, which ends it
+        start_new_session=True,  # Ctrl-C must reach only the parent, which ends the workers
     )
 
 
 def serve() -> None:
-    """Answer tasks until the parent closes the pipe or has ended. The main function of a worker process."""
+    """Answer tasks until the parent closes the pipe or ends. The main function of a worker process."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library may print is no answer
+    os.dup2(2, 1)  # output that a library prints must not be read as an answer
     with contextlib.suppress(BrokenPipeError):
         while (line := sys.stdin.buffer.readline()).endswith(b"\n"):
             task = decode(Task, line)
