@@ -1,18 +1,18 @@
-"""Records every allocation of a PyTorch program with its Python stack, and says what happened to the memory.
+"""Recorder and analyses of every allocation of a PyTorch program, with Python stacks.
 
     import pytorch_alloctrace as alloctrace
     alloctrace.enable()
 
-Then ``alloctrace TRACE``, or ``python -m pytorch_alloctrace TRACE``. Reading traces needs neither torch nor a GPU.
+Then run ``alloctrace TRACE``, or ``python -m pytorch_alloctrace TRACE``. Reading traces needs neither torch nor a GPU.
 """
 
 from __future__ import annotations
 
 from . import command as _command
 
-# Before the other imports: until here, Ctrl-C shows a traceback.
+# Before the other imports: Ctrl-C during an import would show a traceback.
 if _command.is_running():
-    _command.end_at_interrupt()
+    _command.exit_on_interrupt()
 
 import importlib as _importlib
 import os as _os
@@ -112,7 +112,7 @@ __all__ = [
 ]
 
 
-_ON_FIRST_USE = {
+_LAZY_IMPORTS = {
     "Changes": ".live.changes",
     "Footprint": ".live.footprint",
     "Frame": ".reading.sites",
@@ -144,19 +144,22 @@ _ON_FIRST_USE = {
     "step": ".recording.session",
     "tensors": ".live.tensors",
 }
-"""Where each name comes from that is imported when it is first used: a program that records needs nothing of what reads
-a trace (pandas alone takes 0.4 s and 34 MiB), and a command that reads one nothing of what records."""
+"""Modules of the names that are imported on first use.
+
+A recorded program must not pay for the readers (pandas alone takes 0.4 s and 34 MiB), nor a reading command for the
+recorder.
+"""
 
 if not _command.is_running():
-    # At once: exit handlers run in reverse order, and those that a program has registered since are to be recorded.
+    # Not lazy: exit handlers run in reverse order, and the recording must end after the program's own handlers.
     from .recording import session as _session  # noqa: F401
 
 
 def __getattr__(name: str) -> _Any:
-    if name not in _ON_FIRST_USE:
+    if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(_importlib.import_module(_ON_FIRST_USE[name], __name__), name)
-    return found
+    globals()[name] = value = getattr(_importlib.import_module(_LAZY_IMPORTS[name], __name__), name)
+    return value
 
 
 def __dir__() -> list[str]:
@@ -164,16 +167,16 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: _Any) -> None:
-    """`%load_ext pytorch_alloctrace`: adds the cell magic %%alloctrace."""
+    """Register the cell magic %%alloctrace, for `%load_ext pytorch_alloctrace`."""
     from .notebook import register
 
     register(shell)
 
 
 def _enable_from_environment() -> None:
-    """ALLOCTRACE=path: records from the import on. If that fails, a line on stderr says why and the program runs on."""
+    """Start recording if ALLOCTRACE is set to a path. On an error, print one line to stderr and continue."""
     path = _os.environ.get("ALLOCTRACE")
-    # `alloctrace run` records by itself, and nobody wants the other commands recorded.
+    # `alloctrace run` starts its own recording, and the other commands must not be recorded.
     if not path or _command.is_running():
         return
     from .recording.session import enable, is_enabled
@@ -182,7 +185,7 @@ def _enable_from_environment() -> None:
         return
     try:
         enable(path)
-    except Exception as error:  # whatever it is: it must not reach a program that only imported us
+    except Exception as error:  # must not reach a program that only imports this package
         print(f"pytorch_alloctrace: not recording: {error}", file=_sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""The command: records a program, or says from a trace what happened to the memory.
+"""Entry point of the command `alloctrace`.
 
 ``alloctrace``, ``python -m pytorch_alloctrace`` and ``python -m pytorch_alloctrace.analyze`` are the same.
 """
@@ -12,24 +12,24 @@ from .errors import AlloctraceError
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command and return its exit status. Errors and interrupts of a recorded program go through."""
+    """Run a command and return its exit status. Errors and interrupts of a recorded program propagate."""
     from .parser import PROGRAM, parse
 
-    with command.quiet_pipe():
-        chosen, options = parse(arguments)
+    with command.QuietPipe():
+        selected_command, options = parse(arguments)
     if arguments[0] == "run":
-        return chosen.execute(options)
+        return selected_command.execute(options)
     try:
         command.raise_interrupts()
-        with command.quiet_pipe():
-            return chosen.execute(options)
+        with command.QuietPipe():
+            return selected_command.execute(options)
     except AlloctraceError as error:
         from .report.site_names import printable
 
         print(f"{PROGRAM}: error: {printable(str(error))}", file=sys.stderr)
         return command.BAD_INPUT
     except KeyboardInterrupt:
-        command.say_interrupted()
+        command.print_interrupted()
         return command.INTERRUPTED
     finally:
         if command.is_running():
@@ -37,16 +37,16 @@ def main(arguments: list[str]) -> int:
 
 
 def script() -> int:
-    """The entry point of the installed script."""
-    arguments = sys.argv[1:]  # `run` gives the program its own
+    """Run the command of the installed script, and return its exit status."""
+    arguments = sys.argv[1:]  # before `main`: the command `run` changes sys.argv
     status = main(arguments)
-    if arguments[:1] != ["run"]:  # a recorded program ends as it would without us
-        command.end_at_once(status)
+    if arguments[:1] != ["run"]:  # a recorded program must exit as it would without us
+        command.exit_now(status)
     return status
 
 
 if __name__ == "__main__":
     status = script()
-    # Nothing is raised where the program came to its end: a debugger or `python -i` sees what it would see without us.
+    # No SystemExit on success: a debugger or `python -i` must find the same state as without us.
     if status:
         sys.exit(status)

@@ -1,4 +1,4 @@
-"""Types of the compiled module: csrc/python/reading."""
+"""Types of the compiled module in csrc/python/reading."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,16 +10,16 @@ from .errors import TraceError
 
 _Device = tuple[int, int]  # type, index
 Columns = dict[str, npt.NDArray[Any]]
-"""A table, by column. Numbers are int64; an address above 2**63 is negative, with the same bits."""
+"""A table by column. Numbers are int64; an address above 2**63 is negative, with the same bits."""
 
 MINIMUM_BLOCK: int
-"""Sizes of blocks are rounded up to a multiple of it. This and what follows: rules of torch's allocator, in bytes."""
+"""Unit to which torch's allocator rounds block sizes up, in bytes."""
 SMALL_REQUEST: int
-"""Requests up to here come from the small pool."""
+"""Maximum request that torch's allocator serves from the small pool, in bytes."""
 SMALL_SEGMENT: int
-"""Size of all its segments; unit of those that are made for one request."""
+"""Size of the segments of the small pool, and unit of segments made for one request, in bytes."""
 LEAST_SPLIT_SIZE: int
-"""torch takes no max_split_size_mb that is not above this."""
+"""Exclusive minimum of max_split_size_mb, in bytes."""
 
 class FormatError(TraceError): ...
 class OpenError(TraceError): ...
@@ -27,26 +27,30 @@ class PlainPickleError(TraceError): ...
 class TraceFileError(TraceError): ...
 
 class AllocatorSettings:
-    """The settings of torch's CUDA allocator, and its rules under them. Sizes in bytes. json: as an event `config` has
-    them; what it lacks, or lost to damage, has torch's default."""
+    """Settings of torch's CUDA allocator, and its rules under these settings. Sizes are bytes.
+
+    json: as in an event `config`. Missing and corrupt settings have torch's default.
+    """
 
     def __init__(self, json: str = "") -> None: ...
     @property
     def expandable_segments(self) -> bool:
-        """Whether segments grow by mapping memory."""
+        """True if segments grow by mapping memory."""
     @property
     def large_segment_size(self) -> int:
-        """Bytes of a segment of the large pool, for requests that do not need more."""
+        """Default size of a segment of the large pool in bytes; larger requests get larger segments."""
     @property
     def max_split_size(self) -> int | None:
-        """None: free blocks of any size are split."""
+        """Maximum size of a free block that torch splits, in bytes; None: no limit."""
     def segment_size(self, rounded: int) -> int:
-        """Return what torch requests from the driver where no free block serves a request of this size, and what its
-        error message reports (c10/cuda/CUDACachingAllocator.cpp: get_allocation_size)."""
+        """Return the bytes that torch requests from the driver if no free block serves a request of this size.
+
+        The error message of torch reports the same number (c10/cuda/CUDACachingAllocator.cpp: get_allocation_size).
+        """
     def mapping_unit(self, *, is_large: bool) -> int:
-        """Return the bytes in which an expandable segment of the large or the small pool is mapped and unmapped."""
+        """Return the unit in bytes in which torch maps an expandable segment of the large or small pool."""
     def rounded(self, bytes: int) -> int:
-        """Return the bytes that torch rounds a request up to."""
+        """Return the bytes to which torch rounds a request up."""
     def splits(self, block: int, wanted: int, is_large: bool) -> bool:
         """Return whether torch splits a free block of `block` bytes to serve a request of `wanted` bytes."""
 
@@ -169,8 +173,10 @@ class TraceReader:
     def stack_labels(self) -> list[tuple[str, str]]: ...
     def library_blocks(self) -> list[tuple[int, int, int]]: ...
     def holders(self) -> list[tuple[int, str, str, str, int, int, int, npt.NDArray[Any], bool]]:
-        """Event, holder, path, filename, line, count, bytes, addresses, whether it is garbage: as in definition 13 of
-        the format."""
+        """Return event, holder, path, filename, line, count, bytes, addresses, is_garbage of each held memory.
+
+        The fields are those of definition 13 in docs/trace-format.md.
+        """
     def string(self, id: int) -> str: ...
     def source(self, filename: int, line: int) -> str | None: ...
     def devices(self) -> list[Device]: ...
@@ -182,17 +188,17 @@ class TraceReader:
     ) -> EventStream: ...
 
 class PositionEvent:
-    """A step's end, a mark, a region's begin or end."""
+    """End of a step, mark, begin or end of a region."""
 
     kind: int
     seq: int
     time_ns: int
     value: int
-    """The number of the step, or the string id of the name."""
+    """Number of the step, or string id of the name."""
     is_said: bool
-    """Of a step: the program ended it, not an optimizer."""
+    """True for a step ended by the program; False for a step inferred from an optimizer."""
     ordinal: int
-    """Of a step: how many of the same kind (said, inferred) came before it. A compacted part may have left some out."""
+    """Number of earlier steps of the same kind (explicit, inferred), including steps missing in a compacted part."""
 
 class Refusal:
     seq: int
@@ -218,41 +224,41 @@ class DeviceTimeline:
     most_requested: int
 
 class LongLives:
-    """Which blocks of a device lived long: see csrc/core/replay/long_lives.h."""
+    """Long-lived blocks of a device: see csrc/core/replay/long_lives.h."""
 
     begins: npt.NDArray[Any]
-    """The event with which each cell begins."""
+    """First event of each cell."""
     begins_ns: npt.NDArray[Any]
-    """Its time (ns since 1970)."""
+    """Time of the first event of each cell (ns since 1970)."""
     cell_length: int
-    """Allocations in each cell, but in the last."""
+    """Number of allocations per cell, except in the last cell."""
     allocations: int
     last_allocation: int
-    """Number of the event."""
+    """Event number of the last allocation."""
     last_ns: int
-    """Its time."""
+    """Time of the last allocation (ns since 1970)."""
     deaths: Columns
-    """stack_id, born, died (cells), blocks, allocated (bytes)."""
+    """Freed blocks: stack_id, born, died (cells of alloc and free), blocks, allocated (bytes)."""
     growths: Columns
-    """line, cell: in which a line allocated more at once than ever before."""
+    """line, cell: cells in which a line allocated more at once than ever before."""
 
 class Loop:
-    """A function that begins again and again under the same calls: see csrc/core/replay/loops.h."""
+    """A function that is called repeatedly from the same stack: see csrc/core/replay/loops.h."""
 
     caller: int
-    """The stack that calls it; 0: it is the outermost."""
+    """Calling stack; 0: the function is the outermost."""
     function: int
-    """A stack that ends in it."""
+    """A stack that ends in the function."""
     depth: int
     rounds: int
     stride: int
     begins: npt.NDArray[Any]
-    """The event with which each `stride`-th round begins."""
+    """First event of every `stride`-th call."""
 
 class Disagreement:
     seq: int
     device: int
-    """Its index in `Replay.timelines`."""
+    """Index of the device in `Replay.timelines`."""
     text: str
 
 class ReplayFindings:
@@ -266,8 +272,10 @@ class ReplayFindings:
     kept_contradictions: list[Disagreement]
 
 class States:
-    """The memory at events that are asked for one after another; in their order they take one walk through the trace.
-    Two of these may walk at once, on two threads."""
+    """Memory at any event. Queries in ascending order take one pass through the trace.
+
+    Two instances may be used at the same time on two threads.
+    """
 
     def __init__(self, replay: Replay) -> None: ...
     def segments_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
@@ -276,12 +284,12 @@ class States:
         self, until: int, wanted: _Device | None = None, stacks: Sequence[int] | None = None
     ) -> list[DeviceColumns]: ...
     def lives_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]:
-        """Of the live blocks, oldest first: alloc_seq, alloc_ns, allocated, stack_id, older."""
+        """Return alloc_seq, alloc_ns, allocated, stack_id, older of the live blocks, oldest first."""
     def roles_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]:
-        """By role number what is live: bytes, exact_bytes, blocks."""
+        """Return bytes, exact_bytes, blocks of the live blocks by role number."""
     def stacks_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
     def release(self) -> None:
-        """Free the state that was asked for last, and its memory."""
+        """Free the state of the last query."""
 
 class Replay:
     def __init__(
@@ -292,21 +300,24 @@ class Replay:
         progress: Callable[[float], object] | None = None,
         nodes_at_begin: tuple[int, int] = (0, 0),
     ) -> None:
-        """lines: by stack, a number of its line, which `LongLives.growths` tells about. nodes_at_begin: the native id
-        of the thread that began the recording, and how many autograd nodes it had made by then."""
+        """Replay a trace.
+
+        lines: line number of each stack, for `LongLives.growths`. nodes_at_begin: native id of the thread that began
+        the recording, and the number of autograd nodes that it had created.
+        """
     @property
     def positions(self) -> list[PositionEvent]: ...
     def bytes_at_positions(self, devices: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Requested bytes on some devices together (numbers in the order of `timelines`), at each of `positions`."""
+        """Return the requested bytes at each of `positions`, summed over devices (indices in `timelines`)."""
     @property
     def compacted_positions(self) -> list[int]:
-        """Of a compacted trace: the events before which the memory is known nevertheless."""
+        """Events of the compacted part before which the memory is known."""
     @property
     def compacted_interval_ns(self) -> int:
-        """Nanoseconds of an interval of the timeline of the compacted part; 0: nothing is compacted."""
+        """Length of the timeline intervals of the compacted part, in ns; 0: nothing is compacted."""
     @property
     def left_out(self) -> int:
-        """Steps, marks and regions that a compacted part has left out."""
+        """Number of steps, marks and regions dropped from the compacted part."""
     @property
     def refusals(self) -> list[Refusal]: ...
     @property
@@ -322,28 +333,33 @@ class Replay:
     def sequence_after(self, time_ns: int) -> int: ...
     def timelines(self) -> list[DeviceTimeline]: ...
     def timeline(self, device: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Columns:
-        """A row for each range of measured intervals. device: by its number in `timelines`."""
+        """Return one row per range of measured intervals. device: index in `timelines`."""
     def long_lives(self) -> list[LongLives]:
-        """By device, in the order of `timelines`."""
+        """Return the long-lived blocks by device, in the order of `timelines`."""
     def loops(self) -> list[Loop]: ...
     def nodes_made(self) -> npt.NDArray[Any]:
-        """By stack: about how many of its allocations were of operators that made an autograd node."""
+        """Return, by stack, the estimated number of allocations by operators that created an autograd node."""
     def named_blocks(self) -> Columns: ...
     def role_timelines(
         self, points: int, progress: Callable[[float], object] | None = None
     ) -> list[list[npt.NDArray[Any]]]:
-        """By device, in the order of `timelines`, and role number: requested bytes at the end of each interval."""
+        """Return the requested bytes at the end of each interval, by device (as `timelines`) and role number."""
     def role_allocations(self, first: int, until: int) -> list[Columns]:
-        """By device, in the order of `timelines`: allocations, bytes, exact_bytes and largest by role number, of the
-        events from `first` on and before `until`."""
+        """Return allocations, bytes, exact_bytes and largest by device (as `timelines`) and role number.
+
+        The events are those from `first` up to but excluding `until`.
+        """
     def samples(self) -> Columns: ...
 
 NO_LIMIT: int
 
 class SimulationOptions:
-    """settings: JSON as in an event `config`, what is different; capacity, limit, total: bytes. capacity None: no end;
-    limit None: the share of the device that the recorded run had, NO_LIMIT: all. must_serve: of the requests that the
-    recorded run was refused, by event, ascending; tries_refused: whether the others are tried."""
+    """Options of a simulation of torch's allocator. Sizes are bytes.
+
+    settings: the changed settings, as JSON of an event `config`. capacity: None: unlimited. limit: None: the share of
+    the device in the recorded run; NO_LIMIT: all of the device. must_serve: events of failed allocations that the
+    simulation must serve, ascending. tries_refused: whether it tries the other failed allocations.
+    """
 
     def __init__(
         self,
@@ -438,7 +454,7 @@ class FollowedStack:
     def holder(self) -> str: ...
 
 class FollowedDevice:
-    """In bytes; the definitions are those of docs/reading.md."""
+    """Memory of one device in bytes, as defined in docs/reading.md."""
 
     @property
     def device_type(self) -> int: ...
@@ -484,7 +500,7 @@ class FollowedDevice:
     def requested_at_points(self) -> list[int]: ...
 
 class Followed:
-    """What is known of a recording that runs: csrc/core/replay/followed.h."""
+    """State of a running recording: see csrc/core/replay/followed.h."""
 
     @property
     def readings(self) -> int: ...
@@ -524,7 +540,7 @@ class Followed:
     def stacks(self) -> list[FollowedStack]: ...
 
 class Following:
-    """A recording that runs, read as it goes on. Raises OpenError or FormatError."""
+    """Incremental reader of a running recording. Raises OpenError or FormatError."""
 
     def __init__(self, path: bytes) -> None: ...
     def poke(self) -> None: ...

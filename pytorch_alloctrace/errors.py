@@ -1,43 +1,43 @@
-"""What can go wrong. Every message is one sentence that says what to do next."""
+"""Errors and warnings of the package. Every message is one sentence with the next step."""
 
 from __future__ import annotations
 
 
 class AlloctraceError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class RecorderUnavailableError(AlloctraceError):
-    """Recording is not possible here: no torch, one that is too old, or no compiler to build the recorder for it."""
+    """Recording is impossible: torch is missing or too old, or there is no compiler to build the recorder."""
 
 
 class SessionError(AlloctraceError):
-    """A recording cannot start, or was asked for something that it cannot do; nothing is hooked."""
+    """A recording cannot start, or cannot do what was requested; no hooks are installed."""
 
 
 class TraceError(AlloctraceError):
-    """A file cannot be read as a trace (not there, not a trace, of a newer format), or lacks the device asked for."""
+    """A file cannot be read as a trace (missing, not a trace, newer format), or lacks the requested device."""
 
 
 class PositionError(AlloctraceError):
-    """A position was asked for (``at=``, ``since=``, ``until=``) that the trace does not have."""
+    """The trace lacks a requested position (``at=``, ``since=``, ``until=``)."""
 
 
 class CompactedError(PositionError):
-    """A position lies in the compacted part of a trace, of which only sums are left."""
+    """A requested position lies in the compacted part of a trace, which has only sums."""
 
 
 class IncompleteTraceWarning(UserWarning):
-    """Part of a trace is missing: what is read from it may be wrong about the rest."""
+    """A part of a trace is missing: results may be incomplete."""
 
 
 class UserPathError(AlloctraceError):
-    """No file of a trace is in one of the ``user_paths``."""
+    """One of the ``user_paths`` contains no file of the trace."""
 
     def __init__(self, message: str, paths: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.paths = paths
-        """Those that name no file."""
+        """The `user_paths` that contain no file of the trace."""
 
 
 class MissingPackageError(AlloctraceError):
@@ -45,23 +45,23 @@ class MissingPackageError(AlloctraceError):
 
 
 class SettingError(AlloctraceError):
-    """A setting of torch's allocator is not one, or is one that torch would refuse."""
+    """A setting of torch's allocator is unknown, or torch would reject it."""
 
 
 class NotPredictableError(AlloctraceError):
-    """What torch's allocator would have done cannot be told from this trace."""
+    """The behaviour of torch's allocator cannot be predicted from this trace."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-        """In a word: "device" (none with CUDA), "allocator" (not torch's caching one), "incomplete" (events are
-        missing), "pools" (of a kind that is not modelled), "beginning" (the recording began in memory that is not
-        known) or "check" (the model does not reproduce the recording)."""
+        """Reason: "device" (no CUDA device), "allocator" (not torch's caching allocator), "incomplete" (missing
+        events), "pools" (kind of pool not modelled), "beginning" (memory at the begin of the recording unknown) or
+        "check" (the model does not reproduce the recording)."""
 
 
 class ReportError(AlloctraceError):
-    """A report cannot be written where it was asked for."""
+    """A report cannot be written to the requested path."""
 
 
 class SchedulerError(AlloctraceError):
-    """A scheduler of Dask cannot be used: nobody answers, it has no workers, or these lack this package."""
+    """A Dask scheduler cannot be used: it does not answer, it has no workers, or the workers lack this package."""

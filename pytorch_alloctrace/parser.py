@@ -1,4 +1,4 @@
-"""Table of the commands and the parser of the command line. Only the module of the chosen command is imported."""
+"""Table of commands and parser of the command line. Imports only the module of the selected command."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any, NoReturn, Protocol
 from . import __version__, command
 
 PROGRAM = command.SCRIPT if command.spelled() == command.SCRIPT else f"python -m {command.MODULES[0]}"
-"""Name of the program in help and errors: as short as it is installed here."""
+"""Shortest spelling of the program on this machine, for help and errors."""
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("recording.run:Run", "record a program, unchanged, into a trace file"),
+    "run": ("recording.run:Run", "record an unmodified program into a trace file"),
     "build": ("recording.loading:Build", "build the recorder for this torch before its first use"),
     "cost": ("cost.command:Cost", "measure what recording costs on this machine"),
     "diagnose": ("analyze.diagnose:Diagnose", "(or no command) what is wrong, the peak, the end, the growth"),
-    "leaks": ("analyze.leaks:Leaks", "what leaks, how fast, and the line to look at"),
-    "peak": ("analyze.peak:Peak", "what the memory consisted of when it was at its highest"),
-    "annotate": ("analyze.usage:Annotate", "a source file, with what each line allocated"),
+    "leaks": ("analyze.leaks:Leaks", "what leaks, how fast, and the line to inspect"),
+    "peak": ("analyze.peak:Peak", "what the peak memory consisted of"),
+    "annotate": ("analyze.usage:Annotate", "a source file with the allocations of each line"),
     "diff": ("analyze.diff:Diff", "what changed between two runs, or two positions of one"),
     "ranks": ("analyze.ranks:Ranks", "(or a folder) which rank of a distributed run differs"),
     "sites": ("analyze.usage:Sites", "what each line allocates, and how long it lives"),
-    "segments": ("analyze.memory:Segments", "what torch holds of each device, by segment"),
-    "blocks": ("analyze.memory:Blocks", "the largest blocks, and the line that made each"),
+    "segments": ("analyze.memory:Segments", "the memory reserved by torch on each device, by segment"),
+    "blocks": ("analyze.memory:Blocks", "the largest blocks, and the line that allocated each"),
     "timeline": ("analyze.memory:Timeline", "requested, allocated, active, reserved bytes over time"),
     "fragmentation": (
         "analyze.memory:Fragmentation",
-        "what is free in which pieces, and which blocks pin it",
+        "how the free memory is divided, and which blocks pin it",
     ),
     "oom": ("analyze.oom:Oom", "why memory ran out, and what to do"),
     "what-if": ("analyze.what_if:WhatIf", "the same run under other allocator settings, or on another GPU"),
@@ -38,12 +38,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("analyze.report:Serve", "the report, with full detail at any event"),
     "live": ("analyze.live:Live", "watch a program while it runs"),
     "export": ("analyze.trace_files:Export", "the trace in a format of another tool"),
-    "convert": ("analyze.trace_files:Convert", "make a trace of torch's memory snapshot"),
+    "convert": ("analyze.trace_files:Convert", "convert torch's memory snapshot into a trace"),
     "verify": ("analyze.trace_files:Verify", "whether the trace agrees with the allocator's own states"),
     "finish": ("analyze.trace_files:Finish", "recover the trace of a killed program"),
-    "compact": ("analyze.trace_files:Compact", "a smaller trace: its beginning as sums"),
+    "compact": ("analyze.trace_files:Compact", "compact the beginning of a trace into sums"),
 }
-"""Module and class of each command, and its help in one line. In the order of the help."""
+"""Module, class and one-line help of each command, in the order of the help."""
 _EXAMPLES = f"""\
   {PROGRAM} run train.py
   {PROGRAM} run.alloctrace
@@ -53,7 +53,7 @@ _EXAMPLES = f"""\
 
 
 class Command(Protocol):
-    """Class of a command in COMMANDS."""
+    """Interface of the commands in COMMANDS."""
 
     def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the options. Raises SystemExit for wrong options, and after the help."""
@@ -63,10 +63,10 @@ class Command(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that refuses abbreviations, and reports an error in one line."""
+    """Parser that rejects abbreviations and reports errors in one line."""
 
     def __init__(self, **settings: Any) -> None:
-        # An abbreviation would make --fail of a command that has only --fail-above.
+        # With abbreviations, a command that has only --fail-above would accept --fail.
         super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
@@ -75,15 +75,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def load(name: str) -> Command:
-    """Return a command, and import its module."""
-    loaded: Command = pkgutil.resolve_name(f"{__package__}.{COMMANDS[name][0]}")()
-    return loaded
+    """Import the module of a command, and return the command."""
+    loaded_command: Command = pkgutil.resolve_name(f"{__package__}.{COMMANDS[name][0]}")()
+    return loaded_command
 
 
 def parse(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     """Return the command and its options. Raises SystemExit for wrong options, and after the help.
 
-    A first word that names no command is a trace, for `diagnose`; a folder or several traces are for `ranks`.
+    Without a command name, `diagnose` reads one trace, and `ranks` reads a folder or several traces.
     """
     if not arguments or arguments[0] in ("-h", "--help", "--version"):
         parser = _make_parser()
@@ -98,17 +98,17 @@ def parse(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
         traces = [*itertools.takewhile(lambda word: not word.startswith("-"), arguments)]
         has_folder = any(trace.endswith(os.sep) or os.path.isdir(trace) for trace in traces)
         name, rest = "ranks" if has_folder or len(traces) > 1 else "diagnose", arguments
-    loaded = load(name)
-    return loaded, loaded.parse(f"{PROGRAM} {name}", rest)
+    loaded_command = load(name)
+    return loaded_command, loaded_command.parse(f"{PROGRAM} {name}", rest)
 
 
 def _make_parser() -> Parser:
-    """Return the parser of a command line without a command, whose help lists the commands."""
+    """Return the parser of a command line without a command. Its help lists the commands."""
     parser = Parser(
         prog=PROGRAM,
         usage="%(prog)s COMMAND [options]\n       %(prog)s TRACE|FOLDER [options]\n"
         "       %(prog)s run [options] SCRIPT [arguments]",
-        description="Records the memory of a PyTorch program, and says from the trace what happened:\n"
+        description="Records the memory of a PyTorch program, and reports from the trace\n"
         "what leaks, what made the peak, what grows.",
         epilog=f"examples:\n{_EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""All ranks of a distributed run at once: which differs, in which line, since which step."""
+"""Comparison of all ranks of a distributed run: the rank that differs, its line and its step."""
 
 from __future__ import annotations
 
@@ -30,93 +30,115 @@ def load_ranks(
     keep_summaries: bool = True,
     progress: Progress | None = None,
 ) -> Ranks:
-    """Reads the traces of all ranks of a run, each in a process of its own, and compares them.
+    """Read the traces of all ranks of a run in parallel processes, and compare the ranks.
 
-    traces: a folder with traces (``*.alloctrace``), or several folders and traces. scheduler: the address of a
-    dask.distributed scheduler, or a client of it, whose workers read instead of this machine; they need this package
-    and the same folder. jobs: so many processes of this machine (default its cores). user_paths: as in `load`; a trace
-    need not have all of them. keep_summaries: keep what was found next to each trace (``TRACE.summary.json``, at most
-    1 MB), so that the next time is quick. progress: called with a share from 0 to 1.
+    Traces that are corrupt, truncated, unreadable or of another run do not raise: the verdict reports them.
 
-    A trace that is damaged, cut off, of another run or cannot be read does not raise: the verdict says so. Raises
-    TraceError where there are no traces, MissingPackageError for a scheduler without dask, SchedulerError for one that
-    cannot be used.
+    Args:
+        traces: A folder with traces (``*.alloctrace``), or several folders and traces.
+        scheduler: Address of a dask.distributed scheduler, or a client of it, whose workers read the traces instead of
+            this machine. The workers need this package and the same folder.
+        jobs: Number of processes on this machine; default the number of cores.
+        user_paths: As in `load`; a trace need not contain all of them.
+        keep_summaries: Whether to store a rank summary next to each trace (``TRACE.summary.json``, at most 1 MB), which
+            makes the next call fast.
+        progress: Called repeatedly with the share done, 0 to 1.
+
+    Returns:
+        The compared ranks.
+
+    Raises:
+        TraceError: There are no traces.
+        MissingPackageError: `scheduler` needs dask.
+        SchedulerError: The scheduler cannot be used.
     """
     paths = trace_files([traces] if isinstance(traces, (str, os.PathLike)) else traces)
     with Reduction(scheduler, jobs, user_paths, keep_summaries, progress) as reduction:
 
-        def details(summaries: Sequence[RankSummary]) -> Mapping[str, Detail]:
-            without = [summary.path for summary in summaries if summary.detail is None]
+        def read_details(summaries: Sequence[RankSummary]) -> Mapping[str, Detail]:
+            paths_without_detail = [summary.path for summary in summaries if summary.detail is None]
             return {
                 summary.path: summary.detail
-                for summary in [*summaries, *reduction.read(without)]
+                for summary in [*summaries, *reduction.read(paths_without_detail)]
                 if summary.detail is not None
             }
 
-        return Ranks(compare_ranks(reduction.read(paths), details))
+        return Ranks(compare_ranks(reduction.read(paths), read_details))
 
 
-def trace_files(given: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The traces, and those in the folders, by absolute paths; each once. Raises TraceError if there are none."""
-    found: dict[str, None] = {}
-    for path in map(Path, given):
+def trace_files(traces_or_folders: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Return the distinct absolute paths of the traces, and of the traces in the folders.
+
+    Raises:
+        TraceError: There are no traces.
+    """
+    traces: dict[str, None] = {}
+    for path in map(Path, traces_or_folders):
         if path.is_dir():
-            inside = sorted(path.glob("*.alloctrace"))
-            if not inside:
-                below = next((one.parent for one in sorted(path.glob("*/*.alloctrace"))), None)
-                hint = f": {str(below)!r} has some, name such folders" if below is not None else ""
+            folder_traces = sorted(path.glob("*.alloctrace"))
+            if not folder_traces:
+                subfolder = next((trace.parent for trace in sorted(path.glob("*/*.alloctrace"))), None)
+                hint = f": name a folder with traces, such as {str(subfolder)!r}" if subfolder is not None else ""
                 raise TraceError(f"there are no traces (*.alloctrace) in {str(path)!r}{hint}")
-            found |= dict.fromkeys(os.path.abspath(one) for one in inside)
+            traces |= dict.fromkeys(os.path.abspath(trace) for trace in folder_traces)
         elif path.exists():
-            found[os.path.abspath(path)] = None
+            traces[os.path.abspath(path)] = None
         else:
             raise TraceError(f"there is no trace or folder {str(path)!r}")
-    if not found:
-        raise TraceError("name a folder with traces, or some traces")
-    return list(found)
+    if not traces:
+        raise TraceError("name traces, or a folder with traces")
+    return list(traces)
 
 
 class Ranks:
-    """The ranks of a run, compared: see `load_ranks`. `str` of it is the verdict; a notebook shows it."""
+    """Comparison of the ranks of a run, from `load_ranks`. `str(ranks)` is the verdict, which a notebook displays."""
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks the run has; None if its processes were told none."""
+        """Number of ranks of the run; None if unknown to its processes."""
         return self._comparison.run.world_size if self._comparison.run else None
 
     @property
     def missing(self) -> list[int]:
-        """The ranks that have no trace."""
+        """Ranks without a trace."""
         return self._comparison.run.missing if self._comparison.run else []
 
     @property
     def left_out(self) -> dict[str, str]:
-        """The traces that are not compared, by path: "unreadable", "copy" (of another of them), "other run", "child"
-        (of the process of a rank) or "no rank"."""
-        return {one.summary.path: one.why for one in self._comparison.left_out}
+        """Traces excluded from the comparison, with the reason by path.
+
+        Reasons: "unreadable", "copy" (of another trace), "other run", "child" (of the process of a rank) or "no rank".
+        """
+        return {excluded.summary.path: excluded.why for excluded in self._comparison.left_out}
 
     def table(self, device: str | None = None) -> pd.DataFrame:
-        """The ranks, a row each, those that differ most first.
+        """Return one row per rank, the ranks that differ most first.
 
-        device: "cuda" (each rank's own), "cpu", "pinned", or another CUDA device that ranks use besides their own, such
-        as "cuda:0"; default the one that holds most. Columns: rank (<NA> if the
-        process had none), host, device (its own name: "cuda:3"), peak_bytes and live_bytes (requested bytes: at the
-        peak, at the end of the last step), reserved_bytes (the highest), leak_bytes_per_unit (allocated),
-        leak_filename, leak_line, seconds_per_step, steps, out_of_memory, state ("complete", "killed", "running",
-        "truncated", "gaps", "corrupt"), distance (of its furthest figure from the median: an outlier from 1 on, see
-        docs/ranks.md), path. What is not known is <NA>. Raises TraceError for a device that no rank has used.
+        Args:
+            device: "cuda" (the own GPU of each rank), "cpu", "pinned", or another CUDA device that ranks use besides
+                their own, such as "cuda:0"; default the device with the most memory.
+
+        Returns:
+            Columns: rank (<NA> if the process had none), host, device (its own name: "cuda:3"), peak_bytes and
+            live_bytes (requested bytes: at the peak, at the end of the last step), reserved_bytes (maximum),
+            leak_bytes_per_unit (allocated), leak_filename, leak_line, seconds_per_step, steps, out_of_memory, state
+            ("complete", "killed", "running", "truncated", "gaps", "corrupt"), distance (of the figure furthest from the
+            median; 1 or more: an outlier, see docs/ranks.md), path. Unknown values are <NA>.
+
+        Raises:
+            TraceError: No rank has used the device.
         """
         return ranks_table(self._comparison, None if device is None else named_device(device, self._comparison.kinds))
 
     def findings(self) -> tuple[RankWords, ...]:
-        """Return what is wrong with ranks or different about them, the most pressing first."""
+        """Return the problems of ranks and the differences between them, the most urgent first."""
         return ranks_findings(self._comparison)
 
     def verdict(self) -> str:
-        """Which rank differs, in which line, since which step; then the ranks that differ most."""
+        """Return the verdict as text: the rank that differs, its line and step; then the ranks that differ most."""
         return text_of(self._write)
 
     def __str__(self) -> str:
@@ -126,7 +148,6 @@ class Ranks:
         return f"<Ranks: {len(self._comparison.summaries)} of {self.world_size or 'an unknown number'}>"
 
     def _repr_html_(self) -> str:
-        """In a notebook."""
         return html_of(self._write)
 
     def _write(self, screen: Screen) -> None:

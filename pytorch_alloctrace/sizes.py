@@ -1,4 +1,4 @@
-"""Sizes as people write them, with one meaning everywhere: K, KiB, M, MiB and so on are binary, KB, MB, GB decimal."""
+"""Parser of sizes: K, KiB, M, MiB and so on are binary; KB, MB, GB are decimal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _POWERS = "KMGTP"
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of "512MiB", "1.5 GB", "2G" or "4096". Raises ValueError, whose text is a sentence."""
-    matched = _SIZE.fullmatch(text.strip())
-    if matched is None:
-        raise ValueError(f"{text!r} is not a size: use one such as 512MiB, 2GiB or a number of bytes")
-    whole, fraction, unit, ending = matched.groups()
+    """Return the bytes of "512MiB", "1.5 GB", "2G" or "4096". Raises ValueError with a message for users."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size: use a size such as 512MiB or 2GiB, or a number of bytes")
+    whole, fraction, unit, ending = match.groups()
     base = 1000 if (ending or "").upper() == "B" else 1024
     scale: int = base ** (_POWERS.index(unit.upper()) + 1) if unit else 1
     return int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)

@@ -1,4 +1,4 @@
-"""A trace, opened for reading: what was in memory at any position, and what the analyses make of it."""
+"""The public reading interface: memory at any position of a trace, and the analyses of it."""
 
 from __future__ import annotations
 
@@ -38,15 +38,23 @@ def load(
     user_paths: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Trace:
-    """Opens a trace, whole or damaged, together with the spool of a recording that was killed or still runs.
+    """Open a trace for reading, together with the spool of a killed or running recording.
 
-    spool: where the spool is, if it was moved away from the trace. user_paths: files, folders or packages
-    ("transformers") whose code counts as the user's own although it is installed. progress: called now and then with a
-    share from 0 to 1.
+    A corrupt or truncated trace does not raise: `load` warns (IncompleteTraceWarning), and `Trace.integrity` lists what
+    is missing.
 
-    Raises TraceError for a file or a spool that is not there, and for a file that is not a trace or is of a newer
-    format; UserPathError if no file of the trace is in one of `user_paths`. Damage does not raise: it warns
-    (IncompleteTraceWarning), and `Trace.integrity` says what is missing.
+    Args:
+        path: The trace file.
+        spool: The spool, if it was moved away from the trace.
+        user_paths: Files, folders or packages ("transformers") whose code counts as user code although it is installed.
+        progress: Called repeatedly with the share done, 0 to 1.
+
+    Returns:
+        The opened trace.
+
+    Raises:
+        TraceError: The trace or the spool does not exist, or the file is not a trace or has a newer format.
+        UserPathError: One of `user_paths` contains no file of the trace.
     """
     trace = Trace(path, spool=spool, user_paths=user_paths, progress=progress)
     if not trace.integrity.whole:
@@ -57,28 +65,28 @@ def load(
 def compare(
     trace_a: Trace, trace_b: Trace, *, at: Position = "peak", device: str | None = None, by: str = "line"
 ) -> pd.DataFrame:
-    """Return what two runs hold at a position of each, matched by site, the largest change first, in requested bytes.
+    """Compare the live memory of two runs by site, in requested bytes, the largest change first.
 
-    A site is the same if file (by its path within the program's working directory, else by the last parts of its path),
-    function and source text are; a line whose text was changed is matched with the nearest line of its function. By
-    "stack" only the frames of user code count, and stacks that have the same frames are one row.
+    Sites match if file, function and source text are equal. Files are compared by their path within the working
+    directory, else by the last parts of the path. A line whose text changed is matched with the nearest line of its
+    function. By "stack", only frames of user code are compared, and stacks with equal frames are one row.
 
     Args:
         trace_a: The trace of the run before.
         trace_b: The trace of the run after.
-        at: A position of both, as in `Trace.live`.
+        at: A position in both traces, as in `Trace.live`.
         device: As in `Trace.live`; default all.
         by: As in `Trace.usage` at a position, except "call".
 
     Returns:
         Columns: match ("same", "near": the nearest line, "new": only in trace_b, "gone": only in trace_a), filename (as
-        trace_b has it), line_before, line_after (<NA> if there is none), function, source_before, source_after, user,
+        in trace_b), line_before, line_after (<NA> if there is none), function, source_before, source_after, user,
         stack_id_before, stack_id_after (for `frames` of each trace: the stack with the most bytes); by "role", "age"
-        and "phase" those that name it; live_bytes_before, live_bytes_after, change_bytes, live_blocks_before,
-        live_blocks_after.
+        and "phase" the columns that name the group; live_bytes_before, live_bytes_after, change_bytes,
+        live_blocks_before, live_blocks_after.
 
     Raises:
-        PositionError: A trace does not have the position.
+        PositionError: One of the traces lacks the position.
         TraceError: Neither trace has the device.
     """
     from .analysis.usage import comparison
@@ -87,7 +95,7 @@ def compare(
 
 
 class Trace:
-    """A trace, opened for reading by `load`."""
+    """A trace opened by `load`."""
 
     def __init__(
         self,
@@ -101,37 +109,46 @@ class Trace:
         self.path: str = self._recorded.path
         """The trace file."""
         self.header: dict[str, Any] = self._recorded.header
-        """The program, its versions, folders and options, as of enable(); empty if damage took it."""
+        """The program, its versions, folders and options when `enable` was called; empty if corrupt."""
         self.integrity: Integrity = self._recorded.integrity
-        """What the trace has and what is missing from it."""
+        """Completeness of the trace: readable, lost and missing events."""
 
     def __repr__(self) -> str:
         return repr(self._recorded)
 
     @property
     def begin_ns(self) -> int:
-        """When the recording began: nanoseconds since 1970-01-01 UTC."""
+        """Begin of the recording: nanoseconds since 1970-01-01 UTC."""
         return self._recorded.begin_ns
 
     @property
     def end_ns(self) -> int:
-        """When the last known block of the file was written or, of a killed recording, the last event in its spool
-        happened: nanoseconds since 1970-01-01 UTC."""
+        """End of the trace: nanoseconds since 1970-01-01 UTC.
+
+        The time at which the last readable block of the file was written; of a killed recording, the time of the last
+        event in its spool.
+        """
         return self._recorded.end_ns
 
     @property
     def devices(self) -> list[str]:
-        """The devices that have events, the one with the highest peak first."""
+        """Devices with events, the device with the highest peak first."""
         return self._recorded.devices
 
     def hardware(self) -> pd.DataFrame:
-        """Return the CUDA devices that the program could use: device, name, total_bytes (of memory), uuid,
-        pci_address."""
+        """Return the CUDA devices visible to the program.
+
+        Returns:
+            Columns: device, name, total_bytes (of memory), uuid, pci_address.
+        """
         return tables.hardware(self._recorded)
 
     def threads(self) -> pd.DataFrame:
-        """Return the threads that had events: thread (as in events), native_id, name (Python's if it has one),
-        autograd_id."""
+        """Return the threads that had events.
+
+        Returns:
+            Columns: thread (as in `events`), native_id, name (Python's thread name, else the system's), autograd_id.
+        """
         return tables.threads(self._recorded)
 
     @overload
@@ -167,28 +184,28 @@ class Trace:
     ) -> pd.DataFrame | Iterator[pd.DataFrame]:
         """Return the events after `since`, up to and including `until`, in order, one row each.
 
-        A compacted trace has the events after its compacted part; if kinds are given, also the failed allocations
-        ("oom") and settings ("config") of that part.
+        A compacted trace has only the events after its compacted part. If `kinds` are given, it also has the compacted
+        failed allocations ("oom") and allocator settings ("config").
 
         Args:
             since: A position, as `at` of `live`; default the beginning.
             until: A position; default the end.
-            columns: Of EVENT_COLUMNS (the default) and AUTOGRAD_COLUMNS.
-            kinds: Only events of these kinds.
-            chunk: Return an iterator of tables of at least so many rows (the last may have fewer), for traces larger
-                than memory.
+            columns: Names from EVENT_COLUMNS (the default) and AUTOGRAD_COLUMNS.
+            kinds: Only events of these kinds; default all.
+            chunk: Minimum rows of a table. If given, return an iterator of tables, for traces larger than memory; the
+                last table may have fewer rows.
 
         Returns:
-            Columns: seq (the number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words; a
-            "free_completed" without a "free_requested" before it is both), device ("cpu", "cuda:0"; "" for positions),
-            address, requested_bytes (of a free those of its alloc, 0 if unknown; of a segment event what torch
-            requested from the driver; of a step its number), stream, pool, thread (see `threads`), stack_id (for
-            `frames`; 0: none), step (<NA> in a trace without steps). Kind, device, stream and pool are categories: a
-            row takes 49 bytes.
+            Columns: seq (event number), time_ns (since 1970-01-01 UTC), kind (torch's names; a "free_completed" without
+            a preceding "free_requested" stands for both), device ("cpu", "cuda:0"; "" for positions), address,
+            requested_bytes (of a free, the bytes of its alloc, 0 if unknown; of a segment event, the bytes requested
+            from the driver; of a step, its number), stream, pool, thread (see `threads`), stack_id (for `frames`; 0:
+            none), step (<NA> in a trace without steps). Kind, device, stream and pool are categorical: a row takes 49
+            bytes.
 
         Raises:
-            PositionError: The trace does not have a position.
-            CompactedError: A position is in the compacted part.
+            PositionError: The trace lacks a position.
+            CompactedError: A position lies in the compacted part.
             ValueError: A column or kind is unknown.
         """
         trace = self._recorded
@@ -197,9 +214,16 @@ class Trace:
         return event_tables.iter_events(trace, chunk, since=since, until=until, columns=columns, kinds=kinds)
 
     def frames(self, stack_id: int) -> list[Frame]:
-        """The frames of a stack, innermost first; none for stack 0, which means that no stack is known.
+        """Return the frames of a stack, innermost first.
 
-        Raises IndexError for a stack that the trace does not have.
+        Args:
+            stack_id: The number of a stack; 0 means that no stack is known.
+
+        Returns:
+            The frames; empty for stack 0.
+
+        Raises:
+            IndexError: The trace has no stack of this number.
         """
         return self._recorded.frames(stack_id)
 
@@ -207,27 +231,28 @@ class Trace:
         """Return the blocks that were live at a position, oldest first.
 
         Args:
-            at: "end", "peak" (of `device`, default the one with the highest), "peak:reserved", an event number (after
-                it), "step:N" (the end of step N), "mark:NAME" (the first of that name), "mark:NAME#3" (the third),
-                "region:NAME" (its beginning), "region:NAME:end", "12.5s" (after the recording began) or a datetime.
+            at: "end", "peak" (of `device`; default the device with the highest peak), "peak:reserved", an event number
+                (the state after the event), "step:N" (the end of step N), "mark:NAME" (the first of that name),
+                "mark:NAME#3" (the third), "region:NAME" (its beginning), "region:NAME:end", "12.5s" (after the
+                recording began) or a datetime.
             device: "cpu", "cuda:0", ..., or "cuda" if the trace has one CUDA device; default all.
 
         Returns:
-            Columns: device, address, requested_bytes, stack_id (where `backward` is True: of the forward that caused
-            it), backward, node_type (of the autograd node that allocated it, in full; "": none), thread, alloc_seq,
-            alloc_ns, role (what the block is for in its whole life: see docs/roles.md), role_is_exact (False:
-            inferred), step (of birth); site ("train.py:12"), filename, line, function (where the user's code allocated
-            it); name ("layers.0.weight", where the program named it: its optimizers, or `observe`; else ""). alloc_seq,
-            alloc_ns and step are <NA> for a block that was there before the recording.
+            Columns: device, address, requested_bytes, stack_id (where `backward` is True, the stack of the forward that
+            caused the allocation), backward, node_type (full type of the autograd node that allocated the block; "":
+            none), thread, alloc_seq, alloc_ns, role (over the lifetime of the block: see docs/roles.md), role_is_exact
+            (False: inferred), step (of the allocation); site ("train.py:12"), filename, line, function (of the
+            allocating user code); name ("layers.0.weight", as named by an optimizer or `observe`; "": not named).
+            alloc_seq, alloc_ns and step are <NA> for a block allocated before the recording.
 
         Raises:
-            PositionError: The trace does not have the position.
-            TraceError: The trace does not have the device.
+            PositionError: The trace lacks the position.
+            TraceError: The trace lacks the device.
         """
         return tables.live(self._recorded, at, device=device)
 
     def blocks(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-        """Return the blocks of the allocator at a position, including the free ones, by address.
+        """Return the blocks of the allocator at a position, including free blocks, by address.
 
         Args:
             at: A position, as in `live`.
@@ -235,15 +260,19 @@ class Trace:
 
         Returns:
             Columns: device, segment (its address; 0 if the allocator reports none), address, block_bytes (after
-            rounding), requested_bytes, state ("active_allocated", "active_pending_free", "inactive"), as torch has
-            them. For blocks that are not free also the other columns of `live` but name, and age_ns.
+            rounding), requested_bytes, state (torch's "active_allocated", "active_pending_free" or "inactive"). For
+            blocks in use also age_ns and the other columns of `live` except name.
+
+        Raises:
+            PositionError: The trace lacks the position.
+            TraceError: The trace lacks the device.
         """
         return tables.blocks(self._recorded, at, device=device)
 
     def segments(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """Return the segments of torch's CUDA allocator at a position, as `torch.cuda.memory_snapshot()` lists them.
 
-        Allocators that report no segments (the CPU's, cudaMallocAsync, pluggable ones) have none.
+        There are no rows for allocators that report no segments: the CPU's, cudaMallocAsync, pluggable ones.
 
         Args:
             at: A position, as in `live`.
@@ -252,6 +281,10 @@ class Trace:
         Returns:
             Columns: device, address, total_bytes, allocated_bytes, active_bytes, requested_bytes, stream, segment_type
             ("small" or "large"), segment_pool_id, is_expandable.
+
+        Raises:
+            PositionError: The trace lacks the position.
+            TraceError: The trace lacks the device.
         """
         return tables.segments(self._recorded, at, device=device)
 
@@ -264,8 +297,10 @@ class Trace:
         by: str = "line",
         device: str | None = None,
     ) -> pd.DataFrame:
-        """Return what the memory was used for: what is live at a position or, without `at`, what was allocated in a
-        range of the run, how much of that is live at its end, and how long it lives.
+        """Return the memory of each line, or other group: live at a position, or allocated in a range.
+
+        Without `at`, the rows are of a range: what was allocated in it, how much is live at its end, and how long it
+        lives.
 
         Args:
             at: A position, as in `live`.
@@ -274,26 +309,29 @@ class Trace:
             by: "line", "function" or "file" of the user's code; "stack"; "module": the innermost instance of
                 torch.nn.Module that was being called ("GPT.h.3.attn"), "module:2" the first two parts of its name;
                 "role" (parameter, gradient, ...: see docs/roles.md). At a position also "phase" (forward, backward,
-                optimizer, other), "age", and "call": a row a call, from the outermost down.
+                optimizer, other), "age", and "call": one row per call, from the outermost down.
             device: As in `live`; default all.
 
         Returns:
-            At a position, the most live bytes first: live_bytes, share (0 to 1), live_blocks, largest_bytes,
-            live_backward_bytes (the part that autograd's threads allocated). Of a range, the most live bytes first
-            (with `since`, the most allocated bytes): allocations, total_bytes (all that was allocated, freed or not),
-            live_bytes, live_blocks, largest_bytes, live_backward_bytes; with `since` live_bytes_change; averages over
-            the last whole steps, <NA> without steps: allocations_per_step, bytes_per_step, churn_bytes_per_step (freed
-            within the step), retained_bytes_per_step (allocated in forward, freed in backward),
-            backward_bytes_per_step; temporary (True: nothing outlives its step); slow_calls, slow_ns, slowest_ns (calls
-            of the allocator that took long). All are requested bytes. Rows by site have site, filename, line, function,
-            source, user (False: the stack has no frame of user code, and its innermost frame stands in) and stack_id
-            (the stack with the most live bytes); others role (with exact_bytes, whose role was recorded, not inferred),
-            phase, or age (with from_age, to_age, unit: "step" or, without steps, "second"). Rows by call are those of
+            Sizes are requested bytes. At a position, the most live bytes first: live_bytes, share (0 to 1),
+            live_blocks, largest_bytes, live_backward_bytes (the part allocated by autograd's threads).
+
+            Of a range, the most live bytes first (with `since`, the most allocated bytes): allocations, total_bytes
+            (freed or not), live_bytes, live_blocks, largest_bytes, live_backward_bytes; with `since`,
+            live_bytes_change. Averages over the last complete steps, <NA> without steps: allocations_per_step,
+            bytes_per_step, churn_bytes_per_step (freed within the step), retained_bytes_per_step (allocated in forward,
+            freed in backward), backward_bytes_per_step. temporary (True: nothing outlives its step); slow_calls,
+            slow_ns, slowest_ns (slow calls of the allocator).
+
+            Rows by site have site, filename, line, function, source, user (False: the stack has no frame of user code,
+            and the row names its innermost frame) and stack_id (the stack with the most live bytes). Others have role
+            (with exact_bytes: role recorded, not inferred), phase, or age (with from_age, to_age, unit: "step" or,
+            without steps, "second"). Rows by call have the columns of
             `pytorch_alloctrace.analysis.usage.tree.Tree.table`.
 
         Raises:
-            PositionError: The trace does not have a position, or nothing happened in the range.
-            TraceError: The trace does not have the device, or no modules.
+            PositionError: The trace lacks a position, or nothing happened in the range.
+            TraceError: The trace lacks the device, or has no modules.
             ValueError: `by` is unknown, or `at` is given with a range.
         """
         from .analysis.usage.usage import usage
@@ -305,9 +343,9 @@ class Trace:
     ) -> pd.DataFrame:
         """Return the memory of each device over time, in `points` intervals of equal length.
 
-        The replay has measured 60,000 intervals: where `points` does not divide that, an interval begins and ends with
-        the nearest of them; where `points` is larger, several show what was measured of the same one.
-        `pytorch_alloctrace.plot_timeline` draws it.
+        The replay measures 60,000 intervals, and each interval of the timeline is made of the nearest of them. With
+        more points than that, several intervals show the same measurement. `pytorch_alloctrace.plot_timeline` draws
+        the table.
 
         Args:
             points: Number of intervals.
@@ -316,15 +354,16 @@ class Trace:
             device: As in `live`; default all.
 
         Returns:
-            Columns: device, time_ns (when the interval begins); requested_bytes, allocated_bytes, active_bytes,
+            Columns: device, time_ns (begin of the interval); requested_bytes, allocated_bytes, active_bytes,
             reserved_bytes, releasable_bytes, stranded_bytes, largest_free_bytes (at its end; see docs/reading.md), each
-            with _min and _max (within it, so that no peak is lost); external_fragmentation (0 to 1, at its end),
-            outside_bytes (used outside PyTorch, as the driver reports it, at its end), blocks (allocated at its end),
-            seq (the event that reached the most allocated bytes in it). What an allocator does not report is <NA>. By
-            role: one column for each, <NA> in a compacted part.
+            with _min and _max (within the interval, so that no peak is lost); external_fragmentation (0 to 1, at its
+            end), outside_bytes (used outside PyTorch, reported by the driver, at its end), blocks (allocated at its
+            end), seq (the event that reached the most allocated bytes in the interval). Values that an allocator does
+            not report are <NA>. By role: one column per role, <NA> in a compacted part.
 
         Raises:
-            ValueError: Less than one point, or `by` is unknown.
+            TraceError: The trace lacks the device.
+            ValueError: `points` is less than 1, or `by` is unknown.
         """
         if by not in ("sum", "role"):
             raise ValueError(f"by={by!r} is not known: use sum or role")
@@ -332,38 +371,55 @@ class Trace:
         return make(self._recorded, points, device=device)
 
     def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
-        """Return what the driver reported of each device's memory, and the system of this process's: a row for each
-        change, sampled ten times a second.
+        """Return the memory reported by the driver for each GPU, and by the system for this process.
+
+        One row per change, sampled ten times a second.
 
         Args:
             device: As in `live`; default all.
 
         Returns:
-            Columns: seq, time_ns, device, used_bytes (by everyone; for "cpu" the resident memory of this process),
-            total_bytes (of the device, of the machine), this_process_bytes and other_processes_bytes (in most
-            containers the driver does not report them), reserved_bytes (torch's segments then), outside_bytes (used -
-            reserved: the CUDA context, libraries, other processes). What is not known is <NA>.
+            Columns: seq, time_ns, device, used_bytes (by all processes; for "cpu" the resident memory of this process),
+            total_bytes (of the device, of the machine), this_process_bytes and other_processes_bytes (not reported in
+            most containers), reserved_bytes (torch's segments at that time), outside_bytes (used - reserved: the CUDA
+            context, libraries, other processes). Unknown values are <NA>.
+
+        Raises:
+            TraceError: The trace lacks the device.
         """
         return tables.driver_memory(self._recorded, device=device)
 
     def steps(self, *, device: str | None = None) -> pd.DataFrame:
-        """Return the steps that ended: step, seq and time_ns of the end, live_bytes then (requested, on `device`,
-        default all together)."""
+        """Return the steps that ended.
+
+        Args:
+            device: As in `live`; default all.
+
+        Returns:
+            Columns: step, seq and time_ns of its end, live_bytes at its end (requested bytes; the sum of all devices
+            unless `device` is given).
+
+        Raises:
+            TraceError: The trace lacks the device.
+        """
         return tables.steps(self._recorded, device=device)
 
     def marks(self, *, peaks: bool = False, device: str | None = None) -> pd.DataFrame:
-        """Return the marks and regions of the program, one row each, by their beginnings.
+        """Return the marks and regions of the program, one row each, ordered by begin.
 
         Args:
-            peaks: Also peak_bytes, the most bytes that `device` had allocated within each region; each costs some
-                states of the replay.
-            device: Default the one with the highest peak.
+            peaks: Add peak_bytes, the maximum of allocated bytes on `device` within each region. Each region costs
+                several states of the replay.
+            device: Default the device with the highest peak.
 
         Returns:
-            Columns: name, kind ("mark" or "region"), number (from 1, among those of the same name and kind), begin_seq,
-            begin_ns, end_seq, end_ns (of a mark the same; <NA> if the trace ends before the region does), step (in
-            which it begins; <NA> without steps). `since=begin_seq, until=end_seq` is the range of a region. peak_bytes
-            is <NA> of a mark, and where nothing was allocated.
+            Columns: name, kind ("mark" or "region"), number (from 1, per name and kind), begin_seq, begin_ns, end_seq,
+            end_ns (equal to the begin for a mark; <NA> if the trace ends within the region), step (at the begin; <NA>
+            without steps). `since=begin_seq, until=end_seq` is the range of a region. peak_bytes is <NA> for a mark,
+            and where nothing was allocated.
+
+        Raises:
+            TraceError: The trace lacks the device.
         """
         from .analysis.usage.marks import mark_table
 
@@ -377,13 +433,23 @@ class Trace:
         since: Position | None = None,
         until: Position | None = None,
     ) -> PeakMemory:
-        """The most bytes that a device had "allocated" or "reserved" at once: how many, at which event, and when.
+        """Return the peak of a device's allocated or reserved bytes: size, event and time.
 
-        device: default the one with the highest peak. since, until: only in this range (positions, as `at` of `live`);
-        the state that it begins with counts. What the peak consisted of is worked out when it is first asked for.
+        The composition of the peak is computed on first access.
 
-        Raises PositionError if there is no peak or no such range, TraceError for a device that the trace does not have,
-        ValueError for another measure.
+        Args:
+            measure: "allocated" or "reserved".
+            device: Default the device with the highest peak.
+            since: A position, as `at` of `live`; default the beginning. The state at `since` counts, too.
+            until: A position; default the end.
+
+        Returns:
+            The peak, in bytes.
+
+        Raises:
+            PositionError: There is no peak, or the trace lacks the range.
+            TraceError: The trace lacks the device.
+            ValueError: `measure` is unknown.
         """
         from .analysis.usage.peak import peak_between, peak_memory
 
@@ -399,26 +465,44 @@ class Trace:
         since: Position | None = None,
         until: Position | None = None,
     ) -> pd.DataFrame:
-        """What each line of a source file allocated, including what it called; a row a line. In requested bytes.
+        """Return what each line of a source file allocated, callees included, in requested bytes.
 
-        filename: as in the trace, or the end of it ("train.py"). device: default the one with the highest peak. since,
-        until: positions, as `at` of `live`; default the whole run.
+        Args:
+            filename: The file as in the trace, or the end of its path ("train.py").
+            device: Default the device with the highest peak.
+            since: A position, as `at` of `live`; default the beginning.
+            until: A position; default the end.
 
-        Columns: line, source, allocations and total_bytes (all that was allocated), peak_bytes (live at the peak of the
-        device, in the range if there is one), net_bytes (live at the end; in a range by how much that changed). If the
-        file is here and unchanged, it has all its lines, otherwise only those that the trace knows.
+        Returns:
+            One row per line: all lines if the file exists unchanged, else only the lines in the trace. Columns: line,
+            source, allocations, total_bytes (freed or not), peak_bytes (live at the peak of the device within the
+            range), net_bytes (live at the end; with a range, the change).
 
-        Raises TraceError for a file that the trace does not have, PositionError if nothing was allocated.
+        Raises:
+            TraceError: The trace lacks the file or the device.
+            PositionError: Nothing was allocated, or the trace lacks a position.
         """
         from .analysis.usage.annotation import annotate
 
         return annotate(self._recorded, filename, [(since, until)], device=device).table
 
     def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
-        """How the live memory changed from position `a` to position `b`, the largest change first. In requested bytes.
+        """Return the change of live memory between two positions, in requested bytes, the largest change first.
 
-        device, by: as in `usage`, but not "call". Columns: those that name the site, role, age or phase;
-        live_bytes_before, live_bytes_after, change_bytes, live_blocks_before, live_blocks_after.
+        Args:
+            a: The first position, as `at` of `live`.
+            b: The second position.
+            device: As in `live`; default all.
+            by: As in `usage` at a position, except "call".
+
+        Returns:
+            Columns: those that name the site, role, age or phase; live_bytes_before, live_bytes_after, change_bytes,
+            live_blocks_before, live_blocks_after.
+
+        Raises:
+            PositionError: The trace lacks a position.
+            TraceError: The trace lacks the device.
+            ValueError: `by` is unknown.
         """
         from .analysis.usage.comparison import difference
 
@@ -427,26 +511,42 @@ class Trace:
     def leaks(
         self, *, device: str | None = None, since: Position | None = None, until: Position | None = None
     ) -> LeakReport:
-        """Return what leaks, likely leaks first, then by rate.
+        """Return the leaks, likely leaks first, then by rate.
 
-        A report without leaks is an all-clear only where it is `conclusive`: not if the run is too short to judge, if
-        something grows of which too little has been seen to say whether it leaks, or if a part of the trace is missing.
+        A report without leaks is an all-clear only if it is `conclusive`. It is inconclusive if the run is too short,
+        if memory grows that was observed too briefly, or if a part of the trace is missing.
+        `pytorch_alloctrace.analysis.leaks.judge` defines what counts as a leak.
 
-        device: default all. since, until: judges only the steps that lie wholly in this range, and takes everything
-        before them as the warm-up. What counts as a leak is defined in `pytorch_alloctrace.analysis.leaks.judge`.
+        Args:
+            device: As in `live`; default all.
+            since: Judge only complete steps after this position; everything before is warm-up.
+            until: Judge only complete steps before this position.
 
-        Raises PositionError if no whole step lies in the range, TraceError for a device that the trace does not have.
+        Returns:
+            The report on all judged devices.
+
+        Raises:
+            PositionError: No complete step lies in the range.
+            TraceError: The trace lacks the device.
         """
         from .analysis.leaks.leak_report import leak_report
 
         device = self._recorded.named_device(device)
-        return leak_report(self._recorded, device, self._asked_range(since, until, device))
+        return leak_report(self._recorded, device, self._resolve_range(since, until, device))
 
     def fragmentation(self, at: Position = "end", *, device: str | None = None) -> Fragmentation:
-        """How the free memory of a CUDA device was cut up at a position, and which live blocks pin it. In bytes.
+        """Return the fragmentation of a CUDA device's free memory, and the live blocks that pin it, in bytes.
 
-        at: as in `live`. device: default the one with the most reserved then. All is empty if the allocator reports no
-        segments. Raises TraceError for a device that the trace does not have.
+        Args:
+            at: A position, as in `live`.
+            device: Default the device with the most reserved bytes at the position.
+
+        Returns:
+            The fragmentation; empty if the allocator reports no segments.
+
+        Raises:
+            PositionError: The trace lacks the position.
+            TraceError: The trace lacks the device.
         """
         from .analysis.free_memory.fragmentation import fragmentation_at
 
@@ -460,20 +560,38 @@ class Trace:
         until: Position | None = None,
         last: int | None = None,
     ) -> list[OutOfMemory]:
-        """The failed allocations, in order: what was asked for, what there was, and why it was not enough. In bytes.
+        """Return the failed allocations in order: the request, the available memory, and the cause, in bytes.
 
-        device: default all. since, until: only in this range. last: only the last n; each costs a state of the replay.
-        Of very many, among very many blocks, only the last are looked into: those with 2 million blocks around them.
-        Raises TraceError for a device that the trace does not have, PositionError for a range without events.
+        If there are very many, only the last are analysed: as many as have 2 million blocks around them.
+
+        Args:
+            device: As in `live`; default all.
+            since: A position, as `at` of `live`; default the beginning.
+            until: A position; default the end.
+            last: Return only the last n. Each costs a state of the replay.
+
+        Returns:
+            The failed allocations; empty if there are none.
+
+        Raises:
+            TraceError: The trace lacks the device.
+            PositionError: The range has no events.
         """
         from .analysis.free_memory.oom import find_ooms
 
-        return find_ooms(self._recorded, device=device, within=self._asked_range(since, until, device), last=last)
+        return find_ooms(self._recorded, device=device, within=self._resolve_range(since, until, device), last=last)
 
     def settings_that_help(self, oom: OutOfMemory) -> tuple[str, ...]:
-        """Return settings for PYTORCH_ALLOC_CONF that would have served a failed allocation (one of `ooms`), the best
-        first; each helps alone. Empty if none that was tried would have for certain, or if nothing could be
-        tried. Takes a pass over the trace: a model of torch's allocator is run with each."""
+        """Return settings for PYTORCH_ALLOC_CONF that would have served a failed allocation, the best first.
+
+        Each setting helps alone. Takes a pass over the trace: a model of torch's allocator runs with each candidate.
+
+        Args:
+            oom: One of `ooms`.
+
+        Returns:
+            The settings; empty if no candidate would have helped for certain, or if none could be simulated.
+        """
         from .analysis.advice import Advisor
 
         return Advisor(self._recorded).on_request(oom).settings
@@ -486,41 +604,60 @@ class Trace:
         outside: int | None = None,
         device: str | None = None,
     ) -> WhatIf:
-        """What the same requests would have come to under other settings of torch's allocator, or on another GPU.
+        """Predict the memory of the run under other settings of torch's allocator, or on another GPU.
 
-        settings: each as PYTORCH_ALLOC_CONF has it ("expandable_segments:True", or several with commas); without any,
-        the sensible ones are tried, and ranked. memory: bytes of the GPU (default those of the recorded one). outside:
-        bytes of it that torch does not get (default as the driver reported, else 700 MiB). device: default the CUDA
-        device with the most reserved.
+        Sizes are ranges, because the driver may return addresses in different orders. A simulation ends at the first
+        failed allocation: what the program would do next is unknown.
 
-        Sizes are ranges over orders of the addresses that the driver may give. A run ends at the first request that is
-        refused: what the program would have done then is not known.
+        Args:
+            settings: Each as in PYTORCH_ALLOC_CONF ("expandable_segments:True", several separated by commas). Default:
+                promising settings, ranked.
+            memory: Bytes of the GPU; default those of the recorded GPU.
+            outside: Bytes of the GPU not available to torch; default as reported by the driver, else 700 MiB.
+            device: Default the CUDA device with the most reserved bytes.
 
-        Raises SettingError for what is no setting, NotPredictableError where the trace's allocator cannot be modelled,
-        TraceError for a device that the trace does not have.
+        Returns:
+            One outcome per setting.
+
+        Raises:
+            SettingError: A setting is invalid.
+            NotPredictableError: The trace's allocator cannot be modelled.
+            TraceError: The trace lacks the device.
         """
         from .analysis.what_if.prediction import predict
 
         return predict(self._recorded, settings, memory=memory, outside=outside, device=device)
 
     def fit(self, settings: Sequence[str] = (), *, outside: int | None = None, device: str | None = None) -> Fit:
-        """The smallest memory that the run fits on, and what it comes to on common GPUs. In bytes.
+        """Return the smallest GPU memory that the run fits on, and whether it fits on common GPUs, in bytes.
 
-        settings, outside, device: as in `what_if`; without settings, the recorded ones and expandable segments. Raises
-        the same errors.
+        Args:
+            settings: As in `what_if`; default the recorded settings and expandable segments.
+            outside: As in `what_if`.
+            device: As in `what_if`.
+
+        Returns:
+            One fitting per setting.
+
+        Raises:
+            SettingError: A setting is invalid.
+            NotPredictableError: The trace's allocator cannot be modelled.
+            TraceError: The trace lacks the device.
         """
         from .analysis.what_if.fitting import find_fit
 
         return find_fit(self._recorded, settings, outside=outside, device=device)
 
-    def _asked_range(self, since: Position | None, until: Position | None, device: str | None) -> Range | None:
+    def _resolve_range(self, since: Position | None, until: Position | None, device: str | None) -> Range | None:
         return None if since is None and until is None else self._recorded.range(since, until, device=device)
 
     def diagnose(self) -> Diagnosis:
-        """What is wrong with the memory, the most pressing first, in sentences, as the command `diagnose` does.
+        """Return the memory problems of the run in sentences, the most urgent first, as the command `diagnose`.
 
-        Each finding has kind, title, sentences, device, bytes (at stake), site (the line to look at) and stack_id. A
-        healthy run has one, of kind "no_leak". `str` of the result is the whole verdict, which a notebook shows.
+        Returns:
+            Findings with kind, title, sentences, device, bytes (at stake), site (the line to inspect) and stack_id. A
+            healthy run has one finding, of kind "no_leak". `str` of the result is the full verdict; a notebook
+            displays it.
         """
         from .analysis.summary import summarize
         from .report.diagnosis import Diagnosis
@@ -528,14 +665,17 @@ class Trace:
         return Diagnosis(summarize(self._recorded, top=5))
 
     def _repr_html_(self) -> str:
-        """In a notebook: the verdict."""
         return self.diagnose()._repr_html_()
 
     def report(self, *, redact: bool = False) -> Report:
-        """One self-contained HTML page that shows the whole run; it works offline, from a file. `Report.write(path)`
-        makes the file, `Report.open(path)` shows it in the browser, and a notebook shows the report itself.
+        """Return the report of the run: one self-contained HTML page that works offline.
 
-        redact: leaves out source, arguments, the host's name and folders, for a report that is shared.
+        Args:
+            redact: Omit source, arguments, the host's name and folders, for a report to share.
+
+        Returns:
+            The report. `Report.write(path)` writes the file, `Report.open(path)` opens it in the browser, and a
+            notebook displays it.
         """
         from .report.page.report import Report
 
@@ -551,15 +691,28 @@ class Trace:
         until: Position | None = None,
         device: str | None = None,
     ) -> Path:
-        """Writes the trace in the format of another tool; returns the path.
+        """Write the trace in the format of another tool.
 
-        to: "speedscope" or "collapsed": what each stack holds at `at` (default the end) or, with `since` or `until`,
-        what it allocated in that range. "perfetto": the memory over time. "memory-viz": what torch's
-        `_memory_viz.py` reads: the state at `at`, and the events of the range, the last 600,000 at most. "parquet": the
-        events of the range. at, since, until, device: as in `live`; default all devices.
+        Args:
+            path: The file to write.
+            to: "speedscope" or "collapsed": bytes of each stack live at `at` (default the end) or, with `since` or
+                `until`, allocated in that range. "perfetto": the memory over time. "memory-viz", for torch's
+                `_memory_viz.py`: the state at `at`, and up to 600,000 last events of the range. "parquet": the events
+                of the range.
+            at: A position, as in `live`.
+            since: A position; default the beginning.
+            until: A position; default the end.
+            device: As in `live`; default all.
 
-        Raises ValueError for another format, PositionError for a position, TraceError for a device that the trace does
-        not have, ReportError where the file cannot be written, MissingPackageError where Parquet needs pyarrow.
+        Returns:
+            The path of the file.
+
+        Raises:
+            ValueError: The format is unknown.
+            PositionError: The trace lacks a position.
+            TraceError: The trace lacks the device.
+            ReportError: The file cannot be written.
+            MissingPackageError: Parquet needs pyarrow.
         """
         from .report.export.formats import Selection, export
 
@@ -567,8 +720,11 @@ class Trace:
         return export(self._recorded, path, to, selection)
 
     def verify(self) -> Verification:
-        """Whether the trace agrees with itself: the replay with each allocator state, each event with those before it;
-        and what was lost."""
+        """Check the replay against each recorded allocator state, and each event against the events before it.
+
+        Returns:
+            The differences, the contradictions, and the number of lost events.
+        """
         return self._recorded.replay.verification(self.integrity)
 
 

@@ -1,1 +1,1 @@
-"""The trace as recorded: events, stacks and sites, segments, blocks, sums over time, positions."""
+"""Traces as recorded: events, stacks and sites, segments, blocks, sums over time, positions."""

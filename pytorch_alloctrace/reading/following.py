@@ -1,6 +1,6 @@
-"""A recording that runs, read as it goes on: what is live, and which lines hold ever more.
+"""Reader of a running recording: live memory, and the lines whose memory grows.
 
-Imports neither pandas nor numpy: `status()` reads the trace of its own process with it.
+Imports neither pandas nor numpy, because `status()` runs it in the recorded program.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from .json_text import json_object
 from .names import BEFORE_RECORDING, NO_STACK, device_name
 from .source_code import UserCode, short_filename, working_directory_of
 
-LEAST_POINTS = 5
-"""With fewer, nothing is said to grow."""
+MIN_POINTS = 5
+"""Minimum number of points at which growth is judged."""
 
 
 @dataclass(frozen=True)
 class FollowedSite:
-    """What one site holds on one device. Bytes are requested bytes."""
+    """Live memory of one site on one device, in requested bytes."""
 
     device: str
     name: str
-    """ "train.py:31", from the program's working directory; of what no line explains what it is instead."""
+    """Site relative to the working directory ("train.py:31"), or a label for memory without a line."""
     function: str
     source: str
     bytes: int
     blocks: int
     rate: float
-    """Bytes per unit by which it grew over the later half of the run, up to now; may be negative."""
+    """Growth over the later half of the run so far, in bytes per unit; may be negative."""
     grows: bool
-    """It fell at no point of the later half, and rose between at least half of them. Not a verdict: a cache that is
-    still being filled grows, too."""
+    """True if the bytes never fell in the later half, and rose between at least half of its points. Not a verdict: a
+    cache that is being filled grows, too."""
     holder: str
-    """What holds it, as the last look at the program's objects found it; "" where that is not known."""
+    """Variable that holds the memory, from the last object scan; "" if unknown."""
 
 
 @dataclass(frozen=True)
 class FollowedMemory:
-    """The memory of one device, in the words of docs/reading.md."""
+    """Memory of one device, in the terms of docs/reading.md."""
 
     device: str
     counts: _replay.FollowedDevice
     rate: float
-    """Bytes per unit by which its requested bytes grew over the later half of the run; 0 where that is not known."""
+    """Growth of requested bytes over the later half of the run, in bytes per unit; 0 if unknown."""
 
     @property
     def cached(self) -> int:
@@ -58,14 +58,14 @@ class FollowedMemory:
 
 @dataclass(frozen=True)
 class View:
-    """What is known as of one reading."""
+    """State of the recording after one read."""
 
     seen: _replay.Followed
     unit: str
-    """ "step" or, in a program without steps, "second": of all rates."""
+    """Unit of all rates: "step" or, in a program without steps, "second"."""
     devices: tuple[FollowedMemory, ...]
     sites: tuple[FollowedSite, ...]
-    """Those that grow first, the fastest first; then those that hold most."""
+    """Growing sites first, the fastest first; then the others, the largest first."""
 
     @property
     def growing(self) -> tuple[FollowedSite, ...]:
@@ -73,7 +73,7 @@ class View:
 
 
 @dataclass
-class _Sum:
+class _SiteTotal:
     device: int
     name: str
     function: str
@@ -85,98 +85,100 @@ class _Sum:
 
 
 class Following:
-    """Reads what a trace gains. Raises TraceError where there is none."""
+    """Incremental reader of a growing trace. Raises TraceError if the trace does not exist."""
 
     def __init__(self, path: str | os.PathLike[str], user_paths: Sequence[str] = ()) -> None:
         self._native = _replay.Following(os.fsencode(path))
         self._user_paths = user_paths
         self._code: UserCode | None = None
         self._folder = ""
-        self._named: dict[int, tuple[str, str, str]] = {}
+        self._site_names: dict[int, tuple[str, str, str]] = {}
         self._view: View | None = None
 
     def poke(self) -> None:
-        """Has what is new read on a thread of its own, which neither needs the GIL nor makes anybody wait."""
-        with contextlib.suppress(RuntimeError, OSError):  # no thread to be had: later, perhaps
+        """Read new events on a separate thread that does not need the GIL."""
+        with contextlib.suppress(RuntimeError, OSError):  # no thread available: the next call tries again
             self._native.poke()
 
     def advance(self) -> View:
-        """Reads what is new now. Raises TraceError where the trace is gone."""
+        """Read new events on this thread. Raises TraceError if the trace no longer exists."""
         self._native.advance()
         view = self.latest()
         assert view is not None
         return view
 
     def read_spool_at(self, path: str | os.PathLike[str]) -> None:
-        """From the next reading on, also what is in the spool and not yet in the trace."""
+        """Read events of this spool that are not yet in the trace, from the next read on."""
         self._native.read_spool_at(os.fsencode(path))
 
     @property
     def header(self) -> dict[str, Any]:
-        """As `Trace.header`; empty before the first reading."""
+        """Header as in `Trace.header`; empty before the first read."""
         return json_object(self._native.header_json)
 
     @property
     def problem(self) -> str:
-        """Why the last reading by `poke` failed; "" where it did not."""
+        """Error of the last read by `poke`; "" if it succeeded."""
         return self._native.problem
 
     def stop(self) -> None:
-        """Ends a reading that is under way, and the thread."""
+        """Stop a read in progress, and the thread."""
         self._native.stop()
 
     def latest(self) -> View | None:
-        """As of the last reading; None before there was one."""
-        seen = self._native.latest()
-        if seen is None:
+        """Return the state after the last read; None before the first read."""
+        state = self._native.latest()
+        if state is None:
             return None
-        if self._view is None or self._view.seen is not seen:
-            self._view = self._viewed(seen)
+        if self._view is None or self._view.seen is not state:
+            self._view = self._make_view(state)
         return self._view
 
-    def _viewed(self, seen: _replay.Followed) -> View:
-        points = seen.points
-        spans = points[-1] - points[0] if len(points) >= LEAST_POINTS else 0.0
+    def _make_view(self, state: _replay.Followed) -> View:
+        points = state.points
+        span = points[-1] - points[0] if len(points) >= MIN_POINTS else 0.0
         devices = tuple(
             FollowedMemory(
-                device_name(counts.device_type, counts.device_index), counts, _rate(counts.requested_at_points, spans)
+                device_name(counts.device_type, counts.device_index), counts, _rate(counts.requested_at_points, span)
             )
-            for counts in seen.devices
+            for counts in state.devices
         )
-        sums: dict[tuple[int, str], _Sum] = {}
-        for row in seen.stacks:
-            name, function, source = self._name(row)
-            one = sums.setdefault((row.device, name), _Sum(row.device, name, function, source, 0, 0, [0] * len(points)))
-            one.bytes += row.bytes
-            one.blocks += row.blocks
-            one.at_points = [a + b for a, b in zip(one.at_points, row.at_points, strict=True)]
-            one.holder = one.holder or row.holder
+        totals: dict[tuple[int, str], _SiteTotal] = {}
+        for row in state.stacks:
+            name, function, source = self._site_name(row)
+            total = totals.setdefault(
+                (row.device, name), _SiteTotal(row.device, name, function, source, 0, 0, [0] * len(points))
+            )
+            total.bytes += row.bytes
+            total.blocks += row.blocks
+            total.at_points = [a + b for a, b in zip(total.at_points, row.at_points, strict=True)]
+            total.holder = total.holder or row.holder
         sites = [
             FollowedSite(
-                devices[one.device].device,
-                one.name,
-                one.function,
-                one.source,
-                one.bytes,
-                one.blocks,
-                _rate(one.at_points, spans),
-                spans > 0 and _grows(one.at_points),
-                one.holder,
+                devices[total.device].device,
+                total.name,
+                total.function,
+                total.source,
+                total.bytes,
+                total.blocks,
+                _rate(total.at_points, span),
+                span > 0 and _is_growing(total.at_points),
+                total.holder,
             )
-            for one in sums.values()
+            for total in totals.values()
         ]
         sites.sort(key=lambda site: (not site.grows, -site.rate if site.grows else -site.bytes))
-        return View(seen, "step" if seen.points_are_steps else "second", devices, tuple(sites))
+        return View(state, "step" if state.points_are_steps else "second", devices, tuple(sites))
 
-    def _name(self, row: _replay.FollowedStack) -> tuple[str, str, str]:
-        known = self._named.get(row.stack)
-        if known is None:
-            known = self._name_of(row)
-            if known[2]:  # the text of a line may come later
-                self._named[row.stack] = known
-        return known
+    def _site_name(self, row: _replay.FollowedStack) -> tuple[str, str, str]:
+        names = self._site_names.get(row.stack)
+        if names is None:
+            names = self._read_site_name(row)
+            if names[2]:  # the text of a line may be recorded later
+                self._site_names[row.stack] = names
+        return names
 
-    def _name_of(self, row: _replay.FollowedStack) -> tuple[str, str, str]:
+    def _read_site_name(self, row: _replay.FollowedStack) -> tuple[str, str, str]:
         frames = row.frames
         if not frames:
             if row.is_older:
@@ -195,48 +197,54 @@ def _rate(values: Sequence[int], span: float) -> float:
     return (values[-1] - values[0]) / span if span > 0 and values else 0.0
 
 
-def _grows(values: Sequence[int]) -> bool:
+def _is_growing(values: Sequence[int]) -> bool:
     changes = [after - before for before, after in itertools.pairwise(values)]
     return min(changes) >= 0 and sum(change > 0 for change in changes) * 2 >= len(changes)
 
 
 _MAGIC = b"ALLOCTRC"
-_WRITES = os.O_WRONLY | os.O_RDWR
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
 def trace_of_process(process: int) -> str:
-    """The path of the trace that a process is writing, found among its open files, which does not disturb it. Raises
-    TraceError, with what to do, where there is none."""
+    """Return the path of the trace that a process is writing, from its open files in /proc.
+
+    Raises:
+        TraceError: The process writes no trace, or its files cannot be read.
+    """
     folder = f"/proc/{process}"
     if not os.path.isdir(folder):
-        raise TraceError(f"there is no process {process}: give the number of one that runs, or its trace")
+        raise TraceError(f"there is no process {process}: give the id of a running process, or its trace")
     try:
         numbers = os.listdir(f"{folder}/fd")
     except PermissionError:
         raise TraceError(f"process {process} belongs to another user: give its trace") from None
     except FileNotFoundError:
         raise TraceError(f"process {process} has just ended: give its trace") from None
-    gone = False
+    was_removed = False
     for number in sorted(numbers, key=int):
         try:
             path = os.readlink(f"{folder}/fd/{number}")
             with open(f"{folder}/fdinfo/{number}") as file:
                 flags = int(next(line for line in file if line.startswith("flags:")).split()[1], 8)
-            if not path.startswith("/") or not flags & _WRITES:
+            if not path.startswith("/") or not flags & _WRITE_FLAGS:
                 continue
-            is_gone = path.endswith(" (deleted)") and not os.path.exists(path)
-            if not is_gone and not os.path.isfile(path):  # a device, which reading may act on
+            is_removed = path.endswith(" (deleted)") and not os.path.exists(path)
+            if not is_removed and not os.path.isfile(path):  # a device: a read may have side effects
                 continue
-            if not is_gone:
+            if not is_removed:
                 with open(path, "rb") as file:
                     if file.read(len(_MAGIC)) == _MAGIC:
                         return path
-            gone = gone or path.endswith(".alloctrace (deleted)")
-        except (OSError, StopIteration, ValueError):  # closed in the meantime, or not ours to read
+            was_removed = was_removed or path.endswith(".alloctrace (deleted)")
+        except (OSError, StopIteration, ValueError):  # closed in the meantime, or not readable for this user
             continue
-    if gone:
-        raise TraceError(f"the trace of process {process} was removed while it is being written: nothing can be read")
+    if was_removed:
+        raise TraceError(
+            f"the trace of process {process} was removed during the recording, and cannot be read: "
+            "record the program again"
+        )
     raise TraceError(
-        f"process {process} records nothing: start it with `alloctrace run`, or with alloctrace.enable() in it; a "
-        "child of it that does has a number of its own"
+        f"process {process} records nothing: start it with `alloctrace run`, or call alloctrace.enable() in it; for a "
+        "recording child process, give the id of the child"
     )

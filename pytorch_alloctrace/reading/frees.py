@@ -1,5 +1,7 @@
-"""Frees are one event or two: `free_completed` alone where the block could be used again at once, as nearly every block
-can, else `free_requested` first."""
+"""Frees of the caching allocator: one event or two.
+
+`free_completed` alone if the block is reusable at once, as nearly every block is; else `free_requested` comes first.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,19 @@ def were_not_requested(
     device: NDArray[Any],
     address: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Return which of some events are `free_completed` without a `free_requested` before it, and so stand for both.
+    """Return a mask of the `free_completed` events without a preceding `free_requested`, which stand for both.
 
-    The arguments are columns of events, in order; kind: by number. Of each device among them, no event of kind alloc,
-    free_requested or free_completed is missing in between.
+    The arguments are columns of consecutive events, in order; kind is a number. They must include every alloc,
+    free_requested and free_completed of their devices.
     """
     devices, of_device = np.unique(device.astype(str), return_inverse=True)
     order = np.lexsort([np.arange(len(seq)), address, of_device])
     is_same = np.zeros(len(seq), np.bool_)
     is_same[1:] = (address[order][1:] == address[order][:-1]) & (of_device[order][1:] == of_device[order][:-1])
-    before = np.full(len(seq), -1, np.int64)  # the kind of the event before it at the same address
-    before[order[1:]] = np.where(is_same[1:], kind[order][:-1].astype(np.int64), -1)
-    is_alone: NDArray[np.bool_] = (kind == _COMPLETED) & (before != _REQUESTED)
-    first_of_block = np.flatnonzero(is_alone & (before == -1))
+    previous_kind = np.full(len(seq), -1, np.int64)  # at the same address
+    previous_kind[order[1:]] = np.where(is_same[1:], kind[order][:-1].astype(np.int64), -1)
+    is_alone: NDArray[np.bool_] = (kind == _COMPLETED) & (previous_kind != _REQUESTED)
+    first_of_block = np.flatnonzero(is_alone & (previous_kind == -1))
     if len(first_of_block):
         first = int(seq[(kind == _REQUESTED) | (kind == _COMPLETED)][0])
         for name in devices_with_two_events(trace) & set(devices[of_device[first_of_block]].tolist()):
@@ -45,5 +47,5 @@ def were_not_requested(
 
 
 def devices_with_two_events(trace: RecordedTrace) -> set[str]:
-    """Return the devices of the caching allocator: no other reports when a free is requested, nor segments."""
+    """Return the devices of the caching allocator, the only allocator that reports free requests and segments."""
     return {name for name, timeline in trace.replay.devices.items() if timeline.reports_segments}

@@ -1,4 +1,4 @@
-"""What a trace has and what is missing from it."""
+"""Completeness of a trace."""
 
 from __future__ import annotations
 
@@ -13,59 +13,60 @@ from .names import counted
 
 @dataclass(frozen=True)
 class Integrity:
-    """How whole a trace is. Counts are events unless the name says otherwise."""
+    """Completeness of a trace. Counts are events unless the name states another unit."""
 
     state: str
     """"complete", "truncated" (ends before the recording did), "gaps" (events lost while recording, or blocks absent)
-    or "corrupt" (bytes of the file are damaged); the worst that applies."""
+    or "corrupt" (bytes of the file are corrupt); the worst that applies."""
     events: int
-    """Readable events."""
+    """Number of readable events."""
     lost: int
-    """Not recorded: the ring stayed full, the file could not be written, or a fault of ours."""
+    """Number of events that were not recorded: the ring was full, a write failed, or an internal fault."""
     lost_by_cause: dict[str, int] = field(default_factory=dict)
-    """The same by cause: ring_full, write_failed, fault."""
+    """`lost` by cause: ring_full, write_failed, fault."""
     missing_events: int = 0
-    """In damaged or absent blocks, by the sequence numbers around them."""
+    """Number of events in corrupt or absent blocks, computed from the adjacent sequence numbers."""
     corrupt_blocks: int = 0
-    """Damaged places in the file."""
+    """Number of corrupt places in the file."""
     corrupt_bytes: int = 0
-    """Bytes in them."""
+    """Number of bytes in corrupt places."""
     truncated_bytes: int = 0
-    """In an unfinished block at the end of the file."""
+    """Number of bytes in an unfinished block at the end of the file."""
     recovered: int = 0
-    """Readable events that came from the spool of a recording that was killed or still runs."""
+    """Number of readable events from the spool of a killed or running recording."""
     uncommitted: int = 0
-    """Allocator calls in progress when the program was killed; they had not returned."""
+    """Number of allocator calls that had not returned when the program was killed."""
     compacted_events: int = 0
-    """At the beginning, of which the trace has sums alone: see `pytorch_alloctrace.compact`. Not among `events`."""
+    """Number of events at the beginning that are compacted into sums: see `pytorch_alloctrace.compact`. Not included in
+    `events`."""
     compacted_until: int = 0
-    """The first event that the trace has as such; 0: nothing is compacted."""
+    """First event that is not compacted; 0: nothing is compacted."""
     compacted_until_ns: int = 0
-    """When the last compacted event happened: nanoseconds since 1970-01-01 UTC."""
+    """Time of the last compacted event: nanoseconds since 1970-01-01 UTC."""
     max_bytes: int = 0
-    """What the files of the recording were to have at most; 0 before it was compacted, or if it was not bounded."""
+    """Size limit of the recording's files in bytes; 0 before the first compaction, or without a limit."""
     bound_exceeded: bool = False
-    """That could not be kept to: what cannot be compacted is larger."""
+    """True if the size limit was exceeded, because the data that cannot be compacted is larger."""
     keep_ns: int = 0
-    """How long single events were to stay, where the recording was given `keep`; 0 before it was compacted."""
+    """Duration of single events requested by `keep`, in ns; 0 before the first compaction, or without `keep`."""
     keeps_less: bool = False
-    """That could not be kept to: `max_bytes` had no room for the events of so long a time."""
+    """True if `max_bytes` was too small for the events of the duration requested by `keep`."""
     ended: bool = True
-    """The recording was stopped in good order."""
+    """True if the recording was stopped regularly."""
     spool_read: bool = False
-    """Whether the spool was there and was read."""
+    """True if a spool was read."""
     empty_allocations: int = 0
-    """Allocations of zero bytes: no address, hence no event."""
+    """Number of allocations of zero bytes, which have no address and no event."""
     reentered: int = 0
-    """Allocations made inside the hook itself; none is expected."""
+    """Number of allocations made inside the hook itself; expected to be 0."""
     unknown_stacks: int = 0
-    """Events whose stack could not be stored, or only its outer frames: there was no room for the new one, or there are
-    more stacks than a recording tells apart (see docs/long-runs.md)."""
+    """Number of events without a complete stack: the stack table was full, or the recording had more stacks than it can
+    distinguish (see docs/long-runs.md)."""
     is_running: bool = False
-    """Whether a process was writing the trace when it was opened: False, too, if its file system has no locks."""
+    """True if a process was writing the trace when it was opened. Always False on a file system without locks."""
     end_reason: str = ""
-    """How the recording ended: "disable", "exit", "SIGTERM" or, where `finish` ended the trace, "killed"; "converted"
-    of a trace that `convert` wrote. Empty as long as the trace has no end."""
+    """How the recording ended: "disable", "exit", "SIGTERM", "killed" (ended by `finish`) or "converted" (written by
+    `convert`); empty if the trace has no end."""
 
     @classmethod
     def from_reader(cls, integrity: _replay.Integrity, path: str, end_reason: str) -> Integrity:
@@ -75,17 +76,17 @@ class Integrity:
 
     @property
     def whole(self) -> bool:
-        """Nothing is missing: every answer holds for the whole recording."""
+        """True if nothing is missing."""
         return self.state == "complete"
 
     @property
     def cut(self) -> bool:
-        """The end is missing. What comes before it is exact, unless it has gaps too."""
+        """True if the end of the recording is missing. Results before it are exact unless `has_gaps`."""
         return not self.ended and not self.spool_read
 
     @property
     def has_gaps(self) -> bool:
-        """Events are missing before the end: what was live after them is uncertain."""
+        """True if events before the end are missing, which makes the live memory after them uncertain."""
         return bool(self.lost or self.missing_events or self.corrupt_blocks)
 
     def __str__(self) -> str:
@@ -93,12 +94,12 @@ class Integrity:
         if self.compacted_until:
             notes.append(f"compacted up to event {self.compacted_until - 1:,}")
         if self.bound_exceeded:
-            notes.append(f"larger than max_bytes={self.max_bytes:,}: the sums alone take too much")
+            notes.append(f"larger than max_bytes={self.max_bytes:,}: the sums alone exceed it")
         if self.keeps_less:
-            asked = f"{self.keep_ns / 1e9:,.10g} s"
-            notes.append(f"fewer single events than keep={asked} asks for: max_bytes={self.max_bytes:,} has no room")
+            keep = f"{self.keep_ns / 1e9:,.10g} s"
+            notes.append(f"fewer single events than keep={keep} requires: max_bytes={self.max_bytes:,} is too small")
         if self.corrupt_blocks:
-            notes.append(f"{counted(self.corrupt_bytes, 'damaged byte')} in {counted(self.corrupt_blocks, 'place')}")
+            notes.append(f"{counted(self.corrupt_bytes, 'corrupt byte')} in {counted(self.corrupt_blocks, 'place')}")
         if self.missing_events:
             notes.append(f"{counted(self.missing_events, 'event')} missing")
         if self.lost:
@@ -119,14 +120,14 @@ class Integrity:
             were = "was" if self.uncommitted == 1 else "were"
             notes.append(f"{counted(self.uncommitted, 'call')} {were} in progress at the end")
         if self.unknown_stacks:
-            notes.append(f"{counted(self.unknown_stacks, 'event')} without a whole stack")
+            notes.append(f"{counted(self.unknown_stacks, 'event')} without a complete stack")
         if self.whole and self.compacted_until:
             notes.insert(0, "nothing lost")
         return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"
 
 
 def is_being_recorded(path: str | os.PathLike[str]) -> bool:
-    """Whether a process is writing this trace: a recorder holds a lock on it."""
+    """Return whether a process is writing this trace, from the recorder's lock on the file."""
     try:
         with open_at_once(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -138,5 +139,5 @@ def is_being_recorded(path: str | os.PathLike[str]) -> bool:
 
 
 def open_at_once(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading; opening a named pipe would wait for somebody to write into it. Raises OSError."""
+    """Open a file for reading without blocking on a named pipe that nobody writes to. Raises OSError."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))

@@ -1,4 +1,4 @@
-"""The JSON objects of a trace: header, end, allocator settings."""
+"""JSON objects of a trace: header, end, allocator settings."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-_DEEPEST = 32
+_MAX_DEPTH = 32
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Return an empty one for other text, or for text nested deeper than a recorder nests:
-    code that walks it later would raise a RecursionError."""
+    """Parse a JSON object. Return an empty object for other text, and for text nested deeper than a recorder nests.
+
+    Deeper text would raise a RecursionError in code that walks it later.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     level = [value]
-    for _ in range(_DEEPEST):
-        level = [part for one in level for part in _parts(one)]
+    for _ in range(_MAX_DEPTH):
+        level = [child for node in level for child in _children(node)]
     return value if isinstance(value, dict) and not level else {}
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _children(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()

@@ -1,4 +1,4 @@
-"""Locations: the device, stream and pool that the events of a trace name by one number."""
+"""Locations: device, stream and pool of an event, identified by one number."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NONE = ("", 0, (0, 0))
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Device, stream and pool by location id."""
+    """Devices, streams and pools by location id."""
 
     devices: npt.NDArray[Any]
-    """Torch's spelling; "" for none."""
+    """Device names in torch's spelling; "": no device."""
     streams: npt.NDArray[np.int64]
     pools: npt.NDArray[Any]
-    """Pairs of numbers; (0, 0) is no private pool."""
+    """Pool ids, pairs of numbers; (0, 0): no private pool."""
 
 
 class Locations:
-    """The locations of a trace. Location 0 is none."""
+    """Locations of a trace. Location 0 is none."""
 
     def __init__(self, reader: _replay.TraceReader) -> None:
         rows = [
@@ -38,8 +38,7 @@ class Locations:
         self._places: Places | None = None
 
     def up_to(self, highest: int) -> Places:
-        """Return the locations with an entry for each id up to `highest`: damage may have taken the definition of
-        one."""
+        """Return the locations with an entry for each id up to `highest`, although a corrupt trace may lack some."""
         if self._places is None or highest >= len(self._places.streams):
             rows = [*self._rows, *[_NONE] * max(highest + 1 - len(self._rows), 0)]
             devices, streams, pools = zip(*rows, strict=True)
@@ -47,5 +46,5 @@ class Locations:
         return self._places
 
     def row(self, location: int) -> tuple[str, int, tuple[int, int]]:
-        """Return the device, the stream and the pool of a location."""
+        """Return device, stream and pool of a location."""
         return self._rows[location] if location < len(self._rows) else _NONE

@@ -1,4 +1,4 @@
-"""From stacks to modules: which instance of torch.nn.Module was being called."""
+"""Modules of stacks: the instance of torch.nn.Module that was being called."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 MODULE = "module"
 OUTSIDE = "(outside of modules)"
-"""What stands for the module of a stack that calls none."""
-_MOST_PARTS = 256
-"""Of a name. No model is so deep; a damaged trace may have a circle, or a chain as long as itself."""
+"""Label for stacks that call no module."""
+_MAX_PARTS = 256
+"""Maximum number of parts of a name: a corrupt trace may contain cycles, or very long chains."""
 
 
 def module_depth(by: str) -> int | None:
-    """How many parts of a module's name "module" or "module:3" asks for, 0 for all; None if it is neither."""
+    """Return the number of name parts selected by "module:3", 0 (all) for "module", None for other values."""
     word, colon, depth = by.partition(":")
     if word != MODULE or (colon and not (depth.isascii() and depth.isdigit() and int(depth) > 0)):
         return None
@@ -24,10 +24,12 @@ def module_depth(by: str) -> int | None:
 
 
 class ModuleNames:
-    """The module of each stack: the innermost one that it calls.
+    """Names of the innermost module that each stack calls.
 
-    A name has parts: the outermost module, by its class ("GPT", "GPT#2" of a second one), then as ``named_modules()``
-    has it. A module that nobody is known to hold is the last part, by its class: "(Softmax)".
+    The first part of a name is the class of the outermost module ("GPT", or "GPT#2" for the second instance). The other
+    parts are as in ``named_modules()``. A module whose owner is unknown is the last part, by its class: "(Softmax)".
+
+    modules: class, owner and name of each (see `TraceReader.modules`). parent, called: by stack.
     """
 
     def __init__(
@@ -36,51 +38,51 @@ class ModuleNames:
         parent: npt.NDArray[np.uint32],
         called: npt.NDArray[np.uint32],
     ) -> None:
-        """modules: class, owner and name of each (see `TraceReader.modules`). parent, called: by stack."""
         self._modules = modules
-        # Callers have lower ids: one pass is enough.
+        # One pass is enough, because callers have lower ids.
         innermost = np.where(called > 0, np.arange(len(parent), dtype=np.uint32), np.uint32(0))
         for stack in np.flatnonzero((called == 0) & (parent < np.arange(len(parent)))):
             innermost[stack] = innermost[parent[stack]]
         self._innermost = innermost
         self._parent = parent
         self._called = called
-        self._of_call: dict[int, tuple[str, ...]] = {0: ()}
+        self._parts_by_call: dict[int, tuple[str, ...]] = {0: ()}
 
     def parts(self, stack: int) -> tuple[str, ...]:
-        """Of the name of a stack's module; none if the stack calls none."""
+        """Return the name parts of a stack's module; empty if the stack calls no module."""
         call = int(self._innermost[stack])
         chain = []
-        while call not in self._of_call:
+        while call not in self._parts_by_call:
             chain.append(call)
             call = int(self._innermost[self._parent[call]])
-        parts = self._of_call[call]
+        parts = self._parts_by_call[call]
         for call in reversed(chain):
-            parts = self._of_call[call] = self._parts(int(self._called[call]), parts)
+            parts = self._parts_by_call[call] = self._resolve_parts(int(self._called[call]), parts)
         return parts
 
     def name(self, stack: int, depth: int = 0) -> str:
-        """The first `depth` parts of it, all if that is 0."""
+        """Return the first `depth` parts of a stack's module name; 0: all."""
         parts = self.parts(stack)
         return ".".join(parts[:depth] if depth else parts) or OUTSIDE
 
-    def _parts(self, module: int, inside: tuple[str, ...]) -> tuple[str, ...]:
-        """inside: the parts of the module in which it is called."""
-        if full := self._full(module):
-            return full
-        return inside if len(inside) >= _MOST_PARTS else (*inside, f"({self._record(module)[0] or 'unknown module'})")
+    def _resolve_parts(self, module: int, caller_parts: tuple[str, ...]) -> tuple[str, ...]:
+        if owned_parts := self._owned_parts(module):
+            return owned_parts
+        if len(caller_parts) >= _MAX_PARTS:
+            return caller_parts
+        return (*caller_parts, f"({self._record(module)[0] or 'unknown module'})")
 
     @functools.cache  # noqa: B019 - as long-lived as the trace
-    def _full(self, module: int) -> tuple[str, ...]:
-        """Its name from the outermost on; empty where that is unknown."""
-        found: list[str] = []
+    def _owned_parts(self, module: int) -> tuple[str, ...]:
+        """Return the name parts along the owners of a module, the outermost first; empty if an owner is unknown."""
+        names: list[str] = []
         while module:
             _, owner, name = self._record(module)
-            if not name or len(found) >= _MOST_PARTS:  # damage may have taken a definition
+            if not name or len(names) >= _MAX_PARTS:  # a corrupt trace may lack definitions
                 return ()
-            found.append(name)
+            names.append(name)
             module = owner
-        return tuple(reversed(found))
+        return tuple(reversed(names))
 
     def _record(self, module: int) -> tuple[str, int, str]:
         return self._modules[module] if module < len(self._modules) else ("", 0, "")

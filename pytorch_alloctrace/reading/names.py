@@ -1,4 +1,4 @@
-"""Names of what a trace holds as numbers: event kinds, devices, roles; and counted nouns."""
+"""Names of event kinds, devices and roles, which a trace stores as numbers; and counted nouns."""
 
 from __future__ import annotations
 
@@ -41,35 +41,37 @@ KINDS = (
     "pool_on_oom",
     "capture",
 )
-"""Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as
-csrc/core/format/event.h; "none" is written by `finish` alone."""
+"""Event kinds by number, in torch's words (``TraceEntry::Action``) where torch has one.
+
+Same order as csrc/core/format/event.h. Only `finish` writes "none".
+"""
 
 STEP, MARK, REGION_BEGIN, REGION_END = (KINDS.index(name) for name in ("step", "mark", "region_begin", "region_end"))
 
 _DEVICE_TYPES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 1000: "pinned"}
-"""c10::DeviceType numbers with a name here, and pinned host memory, which has none in torch."""
+"""Names by c10::DeviceType; 1000, not a type of torch, is pinned host memory."""
 
 
 def device_name(device_type: int, device_index: int) -> str:
-    """Torch's own spelling: "cpu", "cuda:0"; and "pinned"."""
+    """Return the name of a device in torch's spelling ("cpu", "cuda:0"), or "pinned"."""
     name = _DEVICE_TYPES.get(device_type, f"device{device_type}")
     return name if name in ("cpu", "pinned") else f"{name}:{device_index}"
 
 
-def named_device(name: str, known: Sequence[str]) -> str:
-    """One of the known devices; "cuda" stands for the only CUDA device. Raises TraceError for any other."""
-    if name in known:
+def named_device(name: str, devices: Sequence[str]) -> str:
+    """Return one of these devices; "cuda" is the only CUDA device. Raises TraceError for other names."""
+    if name in devices:
         return name
-    same_type = [one for one in known if one.startswith(f"{name}:")]
+    same_type = [device for device in devices if device.startswith(f"{name}:")]
     if len(same_type) == 1:
         return same_type[0]
     if same_type:
-        raise TraceError(f"{name!r} is {len(same_type)} devices: name one of {', '.join(same_type)}")
-    raise TraceError(f"no device {name!r} was recorded, only {', '.join(known) or 'none'}")
+        raise TraceError(f"{name!r} matches {len(same_type)} devices: name one of {', '.join(same_type)}")
+    raise TraceError(f"no device {name!r} was recorded, only {', '.join(devices) or 'none'}")
 
 
 def kind_name(number: int) -> str:
-    """A kind's name; "kind_NN" for one that a newer recorder wrote."""
+    """Return the name of an event kind; "kind_NN" for a kind of a newer recorder."""
     return KINDS[number] if number < len(KINDS) else f"kind_{number}"
 
 
@@ -85,7 +87,7 @@ ROLES = (
     "library workspace",
     "other",
 )
-"""By number; same order as csrc/core/format/event.h."""
+"""Roles by number; same order as csrc/core/format/event.h."""
 
 UNKNOWN = ROLES[0]
 
@@ -101,12 +103,12 @@ ROLES_SHOWN = (
     "other",
     "unknown",
 )
-"""In the order in which tables have them."""
+"""Roles in the order of tables."""
 BEFORE_RECORDING = "before the recording"
-"""What stands for the stack of blocks that were there when the recording began."""
+"""Label for the stack of blocks allocated before the recording."""
 NO_STACK = "(no Python stack)"
 
 
 def counted(count: int, noun: str) -> str:
-    """A count and its noun, in the plural unless it is one: "1 step", "5,662 events"."""
+    """Pluralise a counted noun: "1 step", "5,662 events"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

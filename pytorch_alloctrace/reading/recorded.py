@@ -1,4 +1,4 @@
-"""A trace as it was recorded: its file, events, stacks and positions, and its replay. Numpy columns, no DataFrames."""
+"""A trace as recorded: file, events, stacks, positions and replay. Numpy columns, no DataFrames."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,68 +28,70 @@ from .table import Table, sums
 from .timeline import MEASURED, device_timeline, driver_samples, intervals
 
 KEPT_WHEN_COMPACTED = frozenset({"oom", "config"})
-"""Kinds of events that a compacted trace keeps."""
+"""Event kinds kept in the compacted part of a trace."""
 FREES = ("free_requested", "free_completed")
 _CHUNK = 50_000
-"""Events that are read at once."""
+"""Events per read."""
 
 Progress = Callable[[float], None]
 
 
 @runtime_checkable
 class PassProgress(Protocol):
-    """A `Progress` that is also told which pass over the trace the shares are of."""
+    """A `Progress` that is also called at the begin and end of each pass over the trace."""
 
     def __call__(self, share: float) -> None: ...
 
     def begin_pass(self, name: str) -> None:
-        """name: "reading run.alloctrace", "replaying run.alloctrace"."""
+        """Begin a pass, such as "reading run.alloctrace" or "replaying run.alloctrace"."""
 
     def end_pass(self) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What an object scan found to be held by one variable of the program."""
+    """Memory held by one variable of the program, from an object scan."""
 
     event: int
-    """The number of the next event when the scan was made."""
+    """Number of the next event at the time of the scan."""
     holder: str
-    """In words: "Cache.items, global of train.py"."""
+    """Description of the variable: "Cache.items, global of train.py"."""
     path: str
-    """To one of the blocks: "trainer.predictions[...]"."""
+    """Referrer path to one of the blocks: "trainer.predictions[...]"."""
     filename: str
-    """Of the function that has the variable, or of the global one; "" if neither."""
+    """File of the function that has the variable, or of the global variable; "" if neither."""
     line: int
-    """Where that function was; 0 for a global variable."""
+    """Current line of that function; 0 for a global variable."""
     count: int
-    """How many pieces of memory it holds."""
+    """Number of held blocks."""
     bytes: int
-    """Requested bytes of them."""
+    """Requested bytes of the held blocks."""
     addresses: npt.NDArray[np.int64]
-    """Of some of them."""
+    """Addresses of some of the held blocks."""
     is_garbage: bool
-    """True for a reference cycle that waited for the collector: no variable of the program led to it."""
+    """True for an uncollected reference cycle that no variable of the program refers to."""
 
 
 def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:
-    """Open a trace file. spool: its path; empty where it is next to the trace. Raises TraceError for what is no trace,
-    with what to do."""
+    """Open a trace file. Raises TraceError if the file is not a trace.
+
+    spool: the path of the spool; empty if it is next to the trace.
+    """
     try:
         return _replay.TraceReader(os.fsencode(path), spool, progress)
     except _replay.FormatError:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             is_pickle = re.match(rb"\x80[\x02-\x05]", file.read(2)) is not None
         if is_pickle:
             raise TraceError(
-                f"{path!r} is a pickle, not a trace: if torch's _dump_snapshot wrote it, `alloctrace convert` makes a "
-                "trace of it"
+                f"{path!r} is a pickle, not a trace: if torch's _dump_snapshot wrote it, convert it with "
+                "`alloctrace convert`"
             ) from None
         raise
 
 
 class RecordedTrace:
-    """A trace, opened for reading, as analyses see it. `pytorch_alloctrace.Trace` is what users hold."""
+    """A trace opened for reading by the analyses. The public interface is `pytorch_alloctrace.Trace`."""
 
     def __init__(
         self,
@@ -101,31 +104,31 @@ class RecordedTrace:
         self.path = os.fspath(path)
         self._progress = progress
         if spool is not None and not os.path.exists(spool):
-            raise TraceError(f"there is no spool {os.fspath(spool)!r}: give the file that lay next to the trace")
+            raise TraceError(f"there is no spool {os.fspath(spool)!r}: give the spool file of this trace")
         with self._pass("reading"):
             self.reader = open_reader(self.path, os.fsencode(spool) if spool else b"", progress)
         self.header: dict[str, Any] = json_object(self.reader.header_json)
-        """The program, its versions, folders and options, as of enable(); empty if damage took it."""
+        """The program, its versions, folders and options when `enable` was called; empty if corrupt."""
         self.ending: dict[str, Any] = json_object(self.reader.end_json)
-        """How the recording ended; empty as long as the trace has no end."""
+        """How the recording ended; empty if the trace has no end."""
         self.integrity = Integrity.from_reader(self.reader.integrity, self.path, str(self.ending.get("reason", "")))
-        """What the trace has and what is missing from it."""
+        """Completeness of the trace: readable, lost and missing events."""
         self.user_paths = tuple(user_paths)
-        self._code = self._user_code()
+        self._code = self._read_user_code()
 
     def __repr__(self) -> str:
         return f"<Trace {self.path}: {counted(self.integrity.events, 'event')}, {self.integrity.state}>"
 
-    def _user_code(self) -> UserCode:
+    def _read_user_code(self) -> UserCode:
         code = UserCode.of_header(self.header, self.user_paths)
         if self.user_paths:
             files = self.reader.stack_table()["filename"]
             names = [self.reader.string(int(file)) for file in np.unique(files)]
             if unmatched := code.unmatched(names):
-                there = ", ".join(packages_to_open(names)) or "none but torch"
+                packages = ", ".join(packages_to_open(names)) or "none but torch"
                 raise UserPathError(
                     f"no file of the trace is in {unmatched[0]!r}: name a file, a folder or a package "
-                    f"(installed packages that the trace has: {there})",
+                    f"(installed packages in the trace: {packages})",
                     tuple(unmatched),
                 )
         return code
@@ -134,33 +137,32 @@ class RecordedTrace:
 
     @property
     def begin_ns(self) -> int:
-        """When the recording began: nanoseconds since 1970-01-01 UTC."""
+        """Begin of the recording: nanoseconds since 1970-01-01 UTC."""
         return self.reader.begin_ns
 
     @property
     def end_ns(self) -> int:
-        """When the last known block of the file was written or, of a killed recording, the last event in its spool
-        happened: nanoseconds since 1970-01-01 UTC."""
+        """End of the trace, as `Trace.end_ns`: nanoseconds since 1970-01-01 UTC."""
         return self.reader.end_ns
 
     @property
     def end_seq(self) -> int:
-        """The number after that of the last event. Not the count of events: a damaged trace lacks numbers."""
+        """Number of the last event + 1. Not the count of events: a corrupt trace lacks some numbers."""
         return self.reader.end_seq
 
     @property
     def file_bytes(self) -> int:
-        """Size of the trace file."""
+        """Size of the trace file in bytes."""
         return self.reader.file_bytes
 
     @property
     def working_directory(self) -> str:
-        """Of the program; "" if damage took it."""
+        """Working directory of the program; "" if corrupt."""
         return working_directory_of(self.header)
 
     @functools.cached_property
     def replay(self) -> Replay:
-        """The replay of the whole trace, made once."""
+        """Replay of the complete trace."""
         with self._pass("replaying"):
             run = _replay.Replay(
                 self.reader, MEASURED, self.stacks.line_numbers, self._progress, self._autograd_nodes_at_begin
@@ -170,14 +172,14 @@ class RecordedTrace:
     @property
     def _autograd_nodes_at_begin(self) -> tuple[int, int]:
         """See `_replay.Replay`."""
-        # A damaged header may hold anything, an older one has none.
+        # A corrupt header may contain any value, an older header has none.
         match self.header.get("autograd_nodes"):
             case [int(thread), int(nodes)] if min(thread, nodes) >= 0 and max(thread, nodes) < 1 << 63:
                 return thread, nodes
         return 0, 0
 
     def write_compacted(self, out: bytes, until: int, overwrite: bool) -> _replay.CompactedTrace:
-        """See `pytorch_alloctrace.compact`. until: the first event that stays."""
+        """Write a compacted trace: see `pytorch_alloctrace.compact`. until: the first event that is not compacted."""
         with self._pass("compaction"):
             return _replay.compact_trace(
                 self.reader, until, out, overwrite, self._autograd_nodes_at_begin, self._progress
@@ -193,19 +195,19 @@ class RecordedTrace:
             progress.end_pass()
 
     def is_known_at(self, seq: int) -> bool:
-        """Return whether what was in memory after an event is known: not at most moments of a compacted part."""
+        """Return whether the memory after an event is known. In a compacted part, it is known after few events."""
         return seq + 1 >= self.integrity.compacted_until or seq + 1 in self.replay.compacted_positions
 
     # Events
 
     @functools.cached_property
     def locations(self) -> Locations:
-        """Device, stream and pool of events."""
+        """Devices, streams and pools of events."""
         return Locations(self.reader)
 
     @functools.cached_property
     def node_types(self) -> npt.NDArray[Any]:
-        """Types of autograd nodes, in full, by number; "" for none."""
+        """Full type names of autograd nodes by number; "": no node."""
         return np.array([*self.reader.node_types()] or [""], dtype=object)
 
     def iter_events(
@@ -219,11 +221,11 @@ class RecordedTrace:
         """Yield the events of a range, in order, in tables of at least `chunk` rows (the last may have fewer).
 
         Args:
-            within: Their numbers.
+            within: The range.
             kinds: Only events of these kinds; default all.
-            chunk: Rows of a table.
-            with_state: Whether requested_bytes of frees and forward_stack_id are wanted, which follow from the events
-                before.
+            chunk: Minimum rows of a table.
+            with_state: Whether to compute requested_bytes of frees and forward_stack_id, which depend on earlier
+                events.
 
         Yields:
             seq, time_ns, kind (a number), location, address, requested_bytes, thread, stack_id, forward_stack_id,
@@ -237,7 +239,8 @@ class RecordedTrace:
         compacted = self.integrity.compacted_until
         if 0 < within.first < compacted and (kinds is None or not KEPT_WHEN_COMPACTED.issuperset(kinds)):
             raise CompactedError(
-                f"the events before {compacted:,} are compacted into sums: use one from event {compacted:,} on, or none"
+                f"the events before {compacted:,} are compacted into sums: "
+                f"give a position from event {compacted:,} on, or none"
             )
         numbers = [KINDS.index(kind) for kind in kinds or ()]
         if compacted or (with_state and within.first > 0):
@@ -255,38 +258,34 @@ class RecordedTrace:
 
     @property
     def kind_counts(self) -> dict[str, int]:
-        """How many events of each kind there are, by kind."""
+        """Number of events by kind."""
         return {kind_name(number): count for number, count in enumerate(self.replay.kind_counts) if count}
 
     @functools.cached_property
     def failed_allocations(self) -> dict[int, int]:
-        """The out-of-memory events: the number of each, and the stack id of the forward that caused the request, where
-        backward has no stack and that is known; else 0."""
+        """Failed allocations: event number -> stack id of the forward that caused the request of backward, or 0."""
         return {refusal.seq: refusal.forward_stack for refusal in self.replay.refusals}
 
     def text(self, identifier: int) -> str:
-        """Return the text that an event names by number (of a mark, of the allocator's settings); "" if it was lost."""
+        """Return the text of an id in an event (name of a mark, allocator settings); "" if it was lost."""
         return self.reader.string(int(identifier))
 
     # Stacks and sites
 
     @functools.cached_property
     def stacks(self) -> StackIndex:
-        """The stacks, and the site of each."""
+        """Stacks and their sites."""
         options = self.header.get("options")
-        # Of a damaged header it is not known.
+        # A corrupt header has no options.
         has_modules = bool(options.get("modules")) if isinstance(options, dict) else len(self.reader.modules()) > 0
         return StackIndex(self.reader, self._code, has_modules)
 
     def frames(self, stack_id: int) -> list[Frame]:
-        """Return the frames of a stack, innermost first; none for stack 0, which means that no stack is known.
-
-        Raises IndexError for a stack that the trace does not have.
-        """
+        """Return the frames of a stack: see `Trace.frames`."""
         return self.stacks.frames(int(stack_id))
 
     def stack_totals(self, at: Position = "end", *, device: str | None = None) -> Table:
-        """Return what each stack had allocated up to a position. Several devices are summed up."""
+        """Return the totals of each stack up to a position. Several devices are added up."""
         device = self.named_device(device)
         until = self.first_event_after(at, device)
         tables = [self.replay.stacks(until, name) for name in ([device] if device else self.replay.devices)]
@@ -306,43 +305,45 @@ class RecordedTrace:
         return Table(columns)
 
     def sites(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> Table:
-        """Return what each site had allocated up to a position, the most live bytes first: SITE_TOTALS."""
+        """Return SITE_TOTALS up to a position, the most live bytes first."""
         return group_stacks(self.stacks, self.stack_totals(at, device=device), by)
 
     # Devices
 
     @property
     def devices(self) -> list[str]:
-        """The devices that have events, the one with the highest peak first."""
-        return sorted(self.replay.used_devices, key=lambda name: -self._most_allocated(name))
+        """Devices with events, the device with the highest peak first."""
+        return sorted(self.replay.used_devices, key=lambda name: -self._peak_allocated(name))
 
     @functools.cached_property
     def known_devices(self) -> list[str]:
-        """`devices`, then those on which nothing was allocated: the program could use them, a request was refused
-        there, or the driver reported."""
+        """`devices`, then devices without allocations: visible, with failed requests, or reported by the driver."""
         names = [*self.devices, *self.replay.devices, *self._samples["device"], *self.device_bytes]
         return [*dict.fromkeys(names)]
 
     def named_device(self, device: str | None) -> str | None:
-        """Return a device as `known_devices` has it; None: all. "cuda" stands for the only CUDA device. Raises
-        TraceError for one that the trace does not have, and for "cuda" if there are several."""
+        """Return a device spelled as in `known_devices`; None: all. "cuda" is the only CUDA device.
+
+        Raises:
+            TraceError: The trace lacks the device, or has several for "cuda".
+        """
         return None if device is None else named_device(device, self.known_devices)
 
-    def _most_allocated(self, device: str) -> int:
+    def _peak_allocated(self, device: str) -> int:
         peak = self.replay.peak("allocated", device)
         return peak.bytes if peak else 0
 
     @functools.cached_property
     def device_bytes(self) -> dict[str, int]:
-        """The memory of the CUDA devices that the program could use, in bytes."""
-        return {device_name(one.device_type, one.device_index): one.bytes for one in self.reader.devices()}
+        """Memory of the CUDA devices visible to the program, in bytes."""
+        return {device_name(gpu.device_type, gpu.device_index): gpu.bytes for gpu in self.reader.devices()}
 
     @functools.cached_property
     def _samples(self) -> Table:
         return driver_samples(self.replay.samples())
 
     def driver_samples(self, device: str | None = None) -> Table:
-        """Return what the driver reported: see `Trace.driver_memory`. device: as in `known_devices`; default all."""
+        """Return the samples of the driver: see `Trace.driver_memory`. device: as in `known_devices`; default all."""
         return self._samples if device is None else self._samples.take(self._samples["device"] == device)
 
     def timeline(self, points: int, device: str) -> Table:
@@ -351,14 +352,18 @@ class RecordedTrace:
         return device_timeline(self.replay, self.driver_samples(device), device, borders, ends)
 
     def role_timelines(self, points: int) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
-        """Return, by device and role, the requested bytes at the end of each of as many measured intervals. It takes
-        another pass over the trace."""
+        """Return the requested bytes at the end of each measured interval, by device and role.
+
+        Takes another pass over the trace.
+        """
         with self._pass("replaying"):
             return self.replay.role_timelines(points, self._progress)
 
     def predicted(self, simulations: Sequence[_replay.SimulationOptions], *, device: str) -> _replay.Prediction:
-        """Return what torch's allocator would have done with a device's requests in each simulation; one pass over the
-        events. See `pytorch_alloctrace.analysis.what_if`."""
+        """Run simulations of torch's allocator over a device's requests, in one pass over the events.
+
+        See `pytorch_alloctrace.analysis.what_if`.
+        """
         memory = self.replay.devices[device]
         return _replay.predict(
             self.reader, memory.device_type, memory.device_index, self.torch_release, list(simulations)
@@ -366,53 +371,60 @@ class RecordedTrace:
 
     @property
     def torch_release(self) -> tuple[int, int]:
-        """Of the torch that the program had; where the header does not say, the one whose rules are best known."""
+        """Release of the program's torch; without one in the header, 2.11, whose rules the replay models best."""
         release = re.match(r"(\d+)\.(\d+)", str(self.header.get("torch")))
         return (int(release[1]), int(release[2])) if release else (2, 11)
 
     @functools.cached_property
     def held(self) -> tuple[Held, ...]:
-        """What the recorder's object scans found to be held by what, in the order in which they were made."""
-        return tuple(Held(*one) for one in self.reader.holders())
+        """Memory held by variables of the program, in the order of the object scans."""
+        return tuple(Held(*fields) for fields in self.reader.holders())
 
     # Positions
 
     def steps(self, device: str | None = None) -> Table:
         """Return the steps that ended: see `Trace.steps`."""
         device = self.named_device(device)
-        wanted = [index for index, name in enumerate(self.replay.devices) if device in (None, name)]
-        return self.positions.steps(wanted)
+        devices = [index for index, name in enumerate(self.replay.devices) if device in (None, name)]
+        return self.positions.steps(devices)
 
     @functools.cached_property
     def positions(self) -> PositionTable:
-        """The steps, marks and regions, and which step an event belongs to."""
+        """Steps, marks and regions of the trace."""
         return PositionTable.of_events(
-            [(one.kind, one.seq, one.time_ns, one.value, one.is_said, one.ordinal) for one in self.replay.positions],
+            [
+                (event.kind, event.seq, event.time_ns, event.value, event.is_said, event.ordinal)
+                for event in self.replay.positions
+            ],
             self.reader.string,
             self.replay.bytes_at_positions,
         )
 
     @functools.cached_property
     def positions_without_levels(self) -> PositionTable:
-        """The same without what was live, which takes a replay to know."""
+        """`positions` without live bytes, which need a replay."""
         if "replay" in vars(self) or self.integrity.compacted_until:
             return self.positions
         names = ("kind", "seq", "time_ns", "requested_bytes", "address")
         rows: list[PositionEvent] = []
-        counts = [0, 0]  # of steps, inferred and said
+        counts = [0, 0]  # of inferred steps, of steps ended by the program
         stream = self.reader.events(0, self.end_seq, [STEP, *range(STEP + 1, STEP + 4)], False)
         while (columns := stream.next(_CHUNK)) is not None:
-            for kind, seq, time_ns, value, is_said in zip(*(columns[name].tolist() for name in names), strict=True):
-                rows.append((kind, seq, time_ns, value, is_said != 0, counts[is_said != 0]))
-                counts[is_said != 0] += kind == STEP
+            for kind, seq, time_ns, value, explicit in zip(*(columns[name].tolist() for name in names), strict=True):
+                rows.append((kind, seq, time_ns, value, explicit != 0, counts[explicit != 0]))
+                counts[explicit != 0] += kind == STEP
         return PositionTable.of_events(rows, self.reader.string)
 
     def first_event_after(self, at: Position, device: str | None = None) -> int:
-        """Return the number of the first event after a position: the state at the position is the one before this
-        event.
+        """Return the number of the first event after a position. The state at the position is the state before it.
 
-        at, device: as in `Trace.live`; -1 is before all events. Raises PositionError or TraceError if the trace lacks
-        it.
+        Args:
+            at: As in `Trace.live`; -1 is before all events.
+            device: As in `Trace.live`.
+
+        Raises:
+            PositionError: The trace lacks the position.
+            TraceError: The trace lacks the device.
         """
         device = self.named_device(device)
         if isinstance(at, (int, np.integer)):
@@ -423,7 +435,7 @@ class RecordedTrace:
             return self.end_seq
         time_ns = time_of(at, self.begin_ns)
         if time_ns is not None:
-            # A datetime has microseconds.
+            # Tolerance: a datetime has a resolution of 1 us.
             if not self.begin_ns - 1000 <= time_ns <= self.end_ns + 1000:
                 seconds = (self.end_ns - self.begin_ns) // 1000 / 1e6
                 raise PositionError(f"{at} is outside the trace, which lasts {seconds:.6f} s")
@@ -441,7 +453,7 @@ class RecordedTrace:
         return min(self.replay.sequence_after(time_ns), self.end_seq)
 
     def time_ns(self, at: Position, *, device: str | None = None) -> int:
-        """Return the time of a position: nanoseconds since 1970-01-01 UTC. at, device: as in `Trace.live`."""
+        """Return the time of a position in nanoseconds since 1970-01-01 UTC. at, device: as in `Trace.live`."""
         if at == "end":
             return self.end_ns
         return self.replay.time_before(self.first_event_after(at, device)) or self.begin_ns
@@ -449,10 +461,15 @@ class RecordedTrace:
     def range(
         self, since: Position | None = None, until: Position | None = None, *, device: str | None = None
     ) -> Range:
-        """Return the event numbers of a range: after `since` (default: from the beginning), up to and including `until`
-        (default: to the end).
+        """Return the event numbers of a range: after `since`, up to and including `until`.
 
-        since, until, device: as `at` and `device` of `Trace.live`. Raises PositionError if nothing happened in between.
+        Args:
+            since: As `at` of `Trace.live`; default the beginning.
+            until: As `at` of `Trace.live`; default the end.
+            device: As in `Trace.live`.
+
+        Raises:
+            PositionError: The trace lacks a position, or nothing happened in the range.
         """
         within = self.unchecked_range(since, until, device)
         if next(self.iter_events(within, chunk=1, with_state=False), None) is None:
@@ -461,10 +478,10 @@ class RecordedTrace:
         return within
 
     def range_of(self, region: Region) -> Range:
-        """Return the events of a region, from after its beginning up to and including its end."""
+        """Return the events of a region, after its begin, up to and including its end."""
         return Range(region.begin_seq + 1, self.end_seq if region.end_seq is None else region.end_seq + 1)
 
     def unchecked_range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
-        """Return the same, though nothing may have happened in between."""
+        """Return a range as `range` does, but allow one without events."""
         first = 0 if since is None else self.first_event_after(since, device)
         return Range(first, self.end_seq if until is None else self.first_event_after(until, device))

@@ -1,4 +1,4 @@
-"""Source code of the program: which files are the user's own, and the text of their lines."""
+"""Source code of the program: the rule for user code, and the text of source lines."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from typing import Any
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](?P<module>.+)", re.DOTALL)
 _GENERATED = re.compile(
-    # What torch.compile and triton write into their caches, and code that is made from strings inside libraries.
+    # Caches of torch.compile and triton, and code that libraries compile from strings.
     r".*[/\\](?:torchinductor_[^/\\]+|\.triton)[/\\]|<(?:frozen |eval_with_key>|attrs generated |__array_function__)"
 )
 _NATIVE = re.compile(r".*\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|hxx|inl|so|S)|\?\?")
-"""Files of C++: stacks of it are in traces that were made of torch's snapshots."""
+"""C++ files. Traces converted from torch's snapshots have C++ frames."""
 _NOT_OPENED = ("torch", "torchgen", "functorch", "triton", "pytorch_alloctrace")
-"""Packages that are below every line: what they do inside is not what a user looks for."""
+"""Packages below every line, whose internals reports do not show."""
 
 
 def package_of(filename: str) -> str:
-    """The installed package that a file belongs to ("transformers"); "" if it is in none."""
-    found = _INSTALLED.match(filename)
-    return re.split(r"[/\\]", found["module"])[0].removesuffix(".py") if found else ""
+    """Return the installed package of a file ("transformers"), or ""."""
+    installed = _INSTALLED.match(filename)
+    return re.split(r"[/\\]", installed["module"])[0].removesuffix(".py") if installed else ""
 
 
 def short_filename(filename: str, working_directory: str) -> str:
-    """Return a filename as users know it: relative to the folder of installed packages, which may be inside the
-    program's working directory, or to the working directory; else in full."""
-    # Matched once: searched from each of its characters on, a long name takes half a second.
+    """Return a filename relative to the installed packages, else to the working directory, else in full.
+
+    The folder of installed packages may be inside the working directory.
+    """
+    # match, not search: a search from every character of a long name takes half a second.
     if installed := _INSTALLED.match(filename):
         filename = installed["module"]
     folder = working_directory.rstrip(os.sep) + os.sep if working_directory else ""
@@ -37,27 +39,27 @@ def short_filename(filename: str, working_directory: str) -> str:
 
 
 def working_directory_of(header: Mapping[str, Any]) -> str:
-    """Return the working directory in the header of a trace; "" if a damaged header has no text for it."""
+    """Return the working directory in the header of a trace; "" if the header is corrupt."""
     folder = header.get("working_directory")
     return folder if isinstance(folder, str) else ""
 
 
 def can_be_opened(package: str) -> bool:
-    """Whether an installed package can be looked into, to show what a line that calls it allocates."""
+    """Return whether reports can show the allocating lines inside an installed package."""
     return package not in ("", *_NOT_OPENED)
 
 
 def packages_to_open(filenames: Iterable[str]) -> list[str]:
-    """The packages of these files that can be looked into, in alphabetical order."""
+    """Return the packages of these files for which `can_be_opened` is true, in alphabetical order."""
     return sorted(filter(can_be_opened, {package_of(filename) for filename in filenames}))
 
 
 class UserCode:
-    """The rule for one trace.
+    """Rule for user code in one trace.
 
-    library_prefixes: folders of libraries, as the trace has them. user_paths: files, folders or installed packages
-    ("transformers", "transformers.models") whose code counts as the user's own although it is installed; a relative
-    path is one of the working directory, here or where the trace was made.
+    library_prefixes: folders of libraries, as recorded. user_paths: files, folders or installed packages
+    ("transformers", "transformers.models") whose code counts as user code although it is installed. Relative paths are
+    resolved against the current and the recorded working directory.
     """
 
     def __init__(
@@ -68,13 +70,13 @@ class UserCode:
 
     @classmethod
     def of_header(cls, header: Mapping[str, Any], user_paths: Sequence[str] = ()) -> UserCode:
-        """Return the rule for the trace with this header, which may be damaged."""
+        """Return the rule for the trace with this header, which may be corrupt."""
         prefixes = header.get("library_prefixes")
-        known = [str(prefix) for prefix in prefixes] if isinstance(prefixes, list) else []
-        return cls(known, user_paths, working_directory_of(header))
+        library_prefixes = [str(prefix) for prefix in prefixes] if isinstance(prefixes, list) else []
+        return cls(library_prefixes, user_paths, working_directory_of(header))
 
     def is_user_file(self, filename: str) -> bool:
-        """Whether a file is the user's own code."""
+        """Return whether a file is user code."""
         if any(_is_within(filename, path, paths) for path, paths in self._user_paths.items()):
             return True
         if not filename or _GENERATED.match(filename) or _NATIVE.fullmatch(filename):
@@ -82,7 +84,7 @@ class UserCode:
         return not any(filename.startswith(prefix) for prefix in self._library_prefixes)
 
     def unmatched(self, filenames: Sequence[str]) -> list[str]:
-        """Those of `user_paths` that name none of these files."""
+        """Return the `user_paths` that contain none of these files."""
         return [
             path
             for path, paths in self._user_paths.items()
@@ -91,12 +93,12 @@ class UserCode:
 
 
 def _paths_of(path: str, working_directory: str) -> tuple[str, ...]:
-    made_there = os.path.normpath(os.path.join(working_directory, path))
-    return tuple(dict.fromkeys(name.rstrip(os.sep) for name in (path, os.path.abspath(path), made_there)))
+    recorded_path = os.path.normpath(os.path.join(working_directory, path))
+    return tuple(dict.fromkeys(name.rstrip(os.sep) for name in (path, os.path.abspath(path), recorded_path)))
 
 
 def _is_within(filename: str, path: str, paths: Sequence[str]) -> bool:
-    # A folder means its contents, not other names that begin like it: lib does not match library.
+    # Whole path components: lib does not match library.
     if any(filename == name or filename.startswith(name + os.sep) for name in paths):
         return True
     installed = _INSTALLED.match(filename)
@@ -106,44 +108,48 @@ def _is_within(filename: str, path: str, paths: Sequence[str]) -> bool:
     return module == path or module.startswith(path + ".")
 
 
-_CUT_AT = 512
-"""The recorder keeps so many bytes of a line."""
+_MAX_LINE_BYTES = 512
+"""Maximum bytes of a line that the recorder stores."""
 
 
 class TextFrom(enum.Enum):
-    """Where the text of a source file comes from."""
+    """Origin of the text of a source file."""
 
     FILE = "file"
-    """The file, whose lines are as the trace has them."""
+    """The file itself, which agrees with the trace."""
     CHANGED = "changed"
-    """The trace, which has only lines that occur in stacks: the file has changed since."""
+    """The trace, which has only lines that occur in stacks: the file has changed since the recording."""
     MISSING = "missing"
-    """The trace: the file is not here."""
+    """The trace: the file does not exist on this machine."""
 
 
 def source_text(path: str, recorded: Mapping[int, str | None], begin_ns: int) -> tuple[dict[int, str], TextFrom]:
-    """The lines of a file, by number.
+    """Return the lines of a source file by number, and their origin.
 
-    recorded: the lines that occur in stacks, with their text as the trace has it; None: it does not have it. begin_ns:
-    when the recording began. Where the trace has no line at all, a file that is older than it is believed.
+    If the trace has no text at all, the file is used if it is older than the recording.
+
+    Args:
+        path: The file.
+        recorded: Text of the lines that occur in stacks; None: the trace lacks the text.
+        begin_ns: Begin of the recording.
     """
-    known = {line: text for line, text in recorded.items() if text is not None}
-    if not os.path.isfile(path):  # nor opened: it may be a pipe
-        return known, TextFrom.MISSING
+    recorded_text = {line: text for line, text in recorded.items() if text is not None}
+    if not os.path.isfile(path):  # to open a pipe would block
+        return recorded_text, TextFrom.MISSING
     try:
         is_older = os.stat(path).st_mtime_ns < begin_ns
         with tokenize.open(path) as file:
             lines = [line.rstrip("\n") for line in file]
     except (OSError, SyntaxError, UnicodeError):
-        return known, TextFrom.MISSING
-    agrees = all(line <= len(lines) and _is_same(lines[line - 1], text) for line, text in known.items())
-    if not agrees or max(recorded, default=0) > len(lines) or not (known or is_older):
-        return known, TextFrom.CHANGED
+        return recorded_text, TextFrom.MISSING
+    is_unchanged = all(line <= len(lines) and _is_same(lines[line - 1], text) for line, text in recorded_text.items())
+    if not is_unchanged or max(recorded, default=0) > len(lines) or not (recorded_text or is_older):
+        return recorded_text, TextFrom.CHANGED
     return dict(enumerate(lines, 1)), TextFrom.FILE
 
 
 def _is_same(line: str, recorded: str) -> bool:
-    if len(recorded.encode(errors="replace")) < _CUT_AT:
+    if len(recorded.encode(errors="replace")) < _MAX_LINE_BYTES:
         return line.rstrip() == recorded.rstrip()
-    # What was cut off may end in the middle of a character.
+    # A truncated line may end within a character.
     return line.startswith(recorded[:-1])

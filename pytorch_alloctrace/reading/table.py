@@ -1,4 +1,4 @@
-"""Tables as numpy columns: what analyses work on. DataFrames are made of them at the public surface alone."""
+"""Tables of numpy columns for the analyses. Only the public interface converts them into DataFrames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 INACTIVE, ALLOCATED, PENDING_FREE = range(3)
 BLOCK_STATES = ("inactive", "active_allocated", "active_pending_free")
-"""The states of a block by number, in torch's words."""
+"""Torch's names of block states, by number."""
 
 Column: TypeAlias = npt.NDArray[Any]
 
@@ -45,11 +45,11 @@ class Table:
         return str(self.to_frame()._repr_html_())  # type: ignore[operator]
 
     def take(self, rows: Any) -> Table:
-        """Return some of the rows. rows: their numbers in the wanted order, a mask, or a slice."""
+        """Return selected rows. rows: row numbers in order, a mask, or a slice."""
         return Table({name: column[rows] for name, column in self.columns.items()})
 
     def head(self, count: int) -> Table:
-        """Return the first rows."""
+        """Return the first `count` rows."""
         return self.take(slice(max(count, 0)))
 
     def select(self, *names: str) -> Table:
@@ -61,7 +61,7 @@ class Table:
         return Table({**self.columns, **columns})
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return each row as a dict of plain values; None is a missing one."""
+        """Return each row as a dict of plain values; None: missing."""
         values = [column.tolist() for column in self.columns.values()]
         return [dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True)]
 
@@ -87,7 +87,7 @@ def maxima(groups: npt.NDArray[np.int64], values: Column, count: int) -> npt.NDA
 
 
 def texts(values: Any) -> Column:
-    """Return texts, or any other objects, as a column."""
+    """Return a column of objects, such as texts."""
     values = [*values]
     column = np.empty(len(values), dtype=object)
     column[:] = values
@@ -97,11 +97,11 @@ def texts(values: Any) -> Column:
 _OBJECTS = frozenset({"source", "segment_pool_id", "pool", "sites"})
 """Columns of objects that are not text."""
 _CATEGORIES = {"state": BLOCK_STATES, "role": ROLES}
-"""Columns of numbers that stand for names."""
+"""Names by number, for columns that store numbers."""
 
 
 def names_of(name: str, column: Column) -> Column:
-    """Return a column with the names that its numbers stand for, if it is one of states or roles."""
+    """Return a column of states or roles as names; other columns unchanged."""
     if name in _CATEGORIES and column.dtype == np.int8:
         return texts(_CATEGORIES[name])[column]
     return column
@@ -118,6 +118,6 @@ def _series(name: str, column: Column) -> Any:
     if column.dtype == np.int8 and name in _CATEGORIES:
         return pd.Categorical.from_codes(column, dtype=pd.CategoricalDtype([*_CATEGORIES[name]]))
     if column.dtype == object:
-        # Text has a type of its own since pandas 3, which infers that type for a column of source lines, too.
+        # pandas 3 would infer its string dtype for source lines, which are objects (text or None).
         return pd.Series(column, dtype=object if name in _OBJECTS else pd.Series([""]).dtype)
     return column

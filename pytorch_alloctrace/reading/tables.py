@@ -1,5 +1,4 @@
-"""The DataFrames of a trace: what `Trace` returns. Everything that is shared with analyses is in `RecordedTrace`, as
-columns without pandas."""
+"""DataFrames that `Trace` returns. `RecordedTrace` has the same data as numpy columns, for the analyses."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ from .table import BLOCK_STATES, Table
 from .timeline import intervals
 
 TEXT = pd.Series([""]).dtype
-"""What pandas makes of text: a dtype of its own since pandas 3, object before."""
+"""Dtype of text: pandas' string dtype since pandas 3, object before."""
 ROLE = pd.CategoricalDtype([*ROLES])
 STACK_TOTALS = STACK_COLUMNS[:-1]
-"""The columns of `stack_totals`."""
+"""Columns of `stack_totals`."""
 _NOT_INT64: dict[str, Any] = {
     **dict.fromkeys(("device", "segment_type", "node_type", "name", "kind", "uuid", "pci_address"), TEXT),
     **dict.fromkeys(("site", "filename", "function"), TEXT),
@@ -35,37 +34,37 @@ _NOT_INT64: dict[str, Any] = {
     "share": np.float64,
     "external_fragmentation": "Float64",
 }
-"""By the name of a column, which means the same in all tables."""
+"""Dtypes by column name, for all tables; other columns are int64."""
 
 
 def no_rows(columns: Iterable[str], **dtypes: Any) -> pd.DataFrame:
-    """Return a table with these columns and without rows. dtypes: of columns that have another one in this table."""
+    """Return an empty table with these columns. dtypes: exceptions from the usual dtype of a column."""
     return _no_rows(tuple(columns), tuple(dtypes.items())).copy()
 
 
 @functools.cache
 def _no_rows(columns: tuple[str, ...], dtypes: tuple[tuple[str, Any], ...]) -> pd.DataFrame:
-    chosen = {name: dict(dtypes).get(name, _NOT_INT64.get(name, np.int64)) for name in columns}
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in chosen.items()})
+    column_dtypes = {name: dict(dtypes).get(name, _NOT_INT64.get(name, np.int64)) for name in columns}
+    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in column_dtypes.items()})
 
 
 def live(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.live`."""
-    blocks = _of_devices(trace, trace.replay.live, at, device, LIVE_COLUMNS, node_type=np.int64, role=np.int8)
+    """Return the live blocks: see `Trace.live`."""
+    blocks = _concat_devices(trace, trace.replay.live, at, device, LIVE_COLUMNS, node_type=np.int64, role=np.int8)
     if trace.named_device(device) is None:
         blocks = blocks.sort_values("alloc_seq", ignore_index=True, kind="stable")
-    del blocks["block_bytes"]  # `blocks` has it
-    table = _described(trace, blocks, np.zeros(len(blocks), np.bool_))
+    del blocks["block_bytes"]  # a column of `Trace.blocks` only
+    table = _describe_blocks(trace, blocks, np.zeros(len(blocks), np.bool_))
     table = table.assign(**site_columns(trace.stacks, blocks["stack_id"].to_numpy()))
-    return table.assign(name=_names_of(trace, blocks, trace.first_event_after(at, device)))
+    return table.assign(name=_block_names(trace, blocks, trace.first_event_after(at, device)))
 
 
-def _names_of(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.Series[Any]:
-    """Return the last name that the program gave each live block before event `until`; "" for none."""
-    named = trace.replay.named_blocks()
-    named = named.take(named["seq"] < until)
-    keys = zip(named["device"].tolist(), named["address"].tolist(), named["alloc_seq"].tolist(), strict=True)
-    names = dict(zip(keys, named["name"].tolist(), strict=True))
+def _block_names(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.Series[Any]:
+    """Return the last name that the program gave each live block before event `until`, or ""."""
+    namings = trace.replay.named_blocks()
+    namings = namings.take(namings["seq"] < until)
+    keys = zip(namings["device"].tolist(), namings["address"].tolist(), namings["alloc_seq"].tolist(), strict=True)
+    names = dict(zip(keys, namings["name"].tolist(), strict=True))
     if not names:
         return pd.Series("", index=blocks.index, dtype=TEXT)
     rows = zip(blocks["device"].tolist(), blocks["address"].tolist(), blocks["alloc_seq"].tolist(), strict=True)
@@ -73,20 +72,20 @@ def _names_of(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.Seri
 
 
 def blocks(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.blocks`."""
-    table = _of_devices(
+    """Return all blocks: see `Trace.blocks`."""
+    table = _concat_devices(
         trace, trace.replay.blocks, at, device, BLOCK_COLUMNS, node_type=np.int64, role=np.int8, state=np.int8
     )
     is_free = (table["state"] == 0).to_numpy(bool)
     table["state"] = pd.Categorical.from_codes(table["state"], dtype=_NOT_INT64["state"])
-    table = _described(trace, table, is_free)
+    table = _describe_blocks(trace, table, is_free)
     return table.assign(**site_columns(trace.stacks, table["stack_id"].to_numpy(), unknown=is_free))
 
 
 def segments(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.segments`."""
+    """Return the segments: see `Trace.segments`."""
     columns = (*SEGMENT_COLUMNS, "is_large", "stream", "segment_pool_id")
-    table = _of_devices(trace, trace.replay.segments, at, device, columns)
+    table = _concat_devices(trace, trace.replay.segments, at, device, columns)
     sizes = np.where(table["is_large"].to_numpy(bool), "large", "small").astype(object)
     table["segment_type"] = pd.Series(sizes, index=table.index, dtype=TEXT)
     expandable = table.pop("is_expandable")
@@ -95,23 +94,23 @@ def segments(trace: RecordedTrace, at: Position = "end", *, device: str | None =
 
 
 def named_sites(stacks: StackIndex, table: Table, by: str) -> pd.DataFrame:
-    """Return a table by site with NAME_COLUMNS before its own columns. table: with stack_id, as of `group_stacks`."""
+    """Return a table by site (with stack_id, as of `group_stacks`) with NAME_COLUMNS before its own columns."""
     names = describe_stacks(stacks, table["stack_id"], by)
     return Table({**names.columns, **table.columns}).to_frame()
 
 
 def stack_totals(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """Return what each stack had allocated up to a position, as `RecordedTrace.stack_totals`."""
+    """Return the totals of each stack up to a position: see `RecordedTrace.stack_totals`."""
     return trace.stack_totals(at, device=device).select(*STACK_TOTALS).to_frame()
 
 
 def steps(trace: RecordedTrace, *, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.steps`."""
+    """Return the steps that ended: see `Trace.steps`."""
     return trace.steps(device).to_frame()
 
 
 def timeline(trace: RecordedTrace, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.timeline`."""
+    """Return the memory over time: see `Trace.timeline`."""
     intervals(trace.begin_ns, trace.end_ns, points)  # raises ValueError
     device = trace.named_device(device)
     names = [name for name in trace.replay.devices if device in (None, name)]
@@ -147,27 +146,27 @@ def role_timeline(trace: RecordedTrace, points: int = 2000, *, device: str | Non
 
 
 def driver_memory(trace: RecordedTrace, *, device: str | None = None) -> pd.DataFrame:
-    """See `Trace.driver_memory`."""
+    """Return the samples of the driver: see `Trace.driver_memory`."""
     return trace.driver_samples(trace.named_device(device)).to_frame()
 
 
 def hardware(trace: RecordedTrace) -> pd.DataFrame:
-    """See `Trace.hardware`."""
+    """Return the CUDA devices: see `Trace.hardware`."""
     columns = ["device", "name", "total_bytes", "uuid", "pci_address"]
     rows = [
-        (device_name(one.device_type, one.device_index), one.name, one.bytes, one.uuid, one.pci_address)
-        for one in trace.reader.devices()
+        (device_name(gpu.device_type, gpu.device_index), gpu.name, gpu.bytes, gpu.uuid, gpu.pci_address)
+        for gpu in trace.reader.devices()
     ]
     return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
 
 
 def threads(trace: RecordedTrace) -> pd.DataFrame:
-    """See `Trace.threads`."""
+    """Return the threads: see `Trace.threads`."""
     columns = ["thread", "native_id", "name", "autograd_id"]
     rows = [
         (number, thread.native_id, thread.python_name or thread.name, thread.autograd_id)
         for number, thread in enumerate(trace.reader.threads())
-        if number  # there is none of number 0
+        if number  # 0 is no thread
     ]
     return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
 
@@ -175,8 +174,10 @@ def threads(trace: RecordedTrace) -> pd.DataFrame:
 def site_columns(
     stacks: StackIndex, stack_ids: npt.NDArray[np.int64], unknown: npt.NDArray[np.bool_] | None = None
 ) -> dict[str, Any]:
-    """Return BLOCK_SITE_COLUMNS for each of these stacks, missing where `unknown` is True. Texts are categorical: a
-    million rows cost a few bytes each."""
+    """Return BLOCK_SITE_COLUMNS for each of these stacks, missing where `unknown` is True.
+
+    Texts are categorical, because strings would cost far more memory for a million rows.
+    """
     numbers, names = stacks.names_by_line
     rows = numbers[stack_ids]
     columns: dict[str, Any] = {}
@@ -192,7 +193,7 @@ def site_columns(
     return columns
 
 
-def _of_devices(
+def _concat_devices(
     trace: RecordedTrace,
     table_of: Callable[[int, str], Table],
     at: Position,
@@ -200,7 +201,7 @@ def _of_devices(
     columns: Sequence[str],
     **dtypes: Any,
 ) -> pd.DataFrame:
-    """Return the tables of one device or all, by type and index, one after another, with the column device."""
+    """Return the concatenated tables of one device or all, by type and index, with the column device."""
     until, device = trace.first_event_after(at, device), trace.named_device(device)
     timelines = trace.replay.devices
     in_order = sorted(timelines, key=lambda name: (timelines[name].device_type, timelines[name].device_index))
@@ -216,10 +217,9 @@ def _of_devices(
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
-def _described(trace: RecordedTrace, table: pd.DataFrame, is_free: npt.NDArray[np.bool_]) -> pd.DataFrame:
-    """Return the blocks with the names of their roles and types, their steps, and with <NA> in what is unknown of those
-    that are older than the recording."""
-    births = [name for name in ("alloc_seq", "alloc_ns", "age_ns") if name in table]
+def _describe_blocks(trace: RecordedTrace, table: pd.DataFrame, is_free: npt.NDArray[np.bool_]) -> pd.DataFrame:
+    """Add role names, node types and steps; blocks older than the recording get <NA> in the allocation columns."""
+    allocation_columns = [name for name in ("alloc_seq", "alloc_ns", "age_ns") if name in table]
     is_older = table.pop("older").to_numpy(bool)
     step = trace.positions.step_of(table["alloc_seq"].to_numpy(), unknown=is_free)
     columns: dict[str, Any] = {
@@ -227,5 +227,5 @@ def _described(trace: RecordedTrace, table: pd.DataFrame, is_free: npt.NDArray[n
         "node_type": node_type_names(trace, table["node_type"].to_numpy()),
         "step": pd.arrays.IntegerArray(step.data, np.ma.getmaskarray(step) | is_older),
     }
-    columns |= {name: pd.arrays.IntegerArray(table[name].to_numpy(), is_older) for name in births}
+    columns |= {name: pd.arrays.IntegerArray(table[name].to_numpy(), is_older) for name in allocation_columns}
     return table.assign(**columns)

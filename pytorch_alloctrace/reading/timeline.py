@@ -1,6 +1,6 @@
-"""Memory over time: the sums of a device's memory in equal intervals, and what the driver reported of it.
+"""Memory over time: the sums of a device's memory in equal intervals, and the samples of the driver.
 
-csrc/core/replay measures 60,000 intervals in its one pass; every timeline is made of them.
+csrc/core/replay measures 60,000 intervals in its one pass. Every timeline is made of these intervals.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from .replay import Replay, external_fragmentation
 from .table import Table, texts
 
 MEASURED = 60_000
-"""Intervals that the one pass measures: those of a timeline are made of them."""
+"""Number of intervals that the replay measures."""
 POINTS = 6000
-"""Intervals of a curve that is shown whole."""
+"""Number of intervals of a curve over the complete run."""
 _SAMPLED = ("used_bytes", "total_bytes", "this_process_bytes", "other_processes_bytes", "reserved_bytes")
 
 
 def driver_samples(columns: dict[str, npt.NDArray[Any]]) -> Table:
-    """Return a row for each change of what the driver reported: see `Trace.driver_memory`.
+    """Return one row per change in the driver's samples: see `Trace.driver_memory`.
 
     Args:
-        columns: The samples by column, as the replay took them, in bytes; -1 is unknown.
+        columns: The samples by column, as read by the replay, in bytes; -1: unknown.
     """
     pairs = zip(columns["device_type"].tolist(), columns["device_index"].tolist(), strict=True)
     devices = texts(device_name(kind, index) for kind, index in pairs)
     table = {name: np.ma.array(columns[name], mask=columns[name] < 0) for name in _SAMPLED}
-    # For the machine no sum of other processes is known, and all that is resident belongs to this process.
+    # CPU: the resident bytes are those of this process, and those of other processes are unknown.
     is_cpu = devices == "cpu"
     table["this_process_bytes"][is_cpu] = table["used_bytes"][is_cpu]
     table["other_processes_bytes"][is_cpu] = np.ma.masked
@@ -41,13 +41,18 @@ def driver_samples(columns: dict[str, npt.NDArray[Any]]) -> Table:
 
 
 def intervals(begin_ns: int, end_ns: int, points: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the borders of `points` intervals of equal length, in ns, and as numbers of borders of `MEASURED` ones, or
-    of `points` if that is more. Raises ValueError for less than one point."""
+    """Return the borders of `points` equal intervals: times in ns, and indices of the finest borders.
+
+    The finest borders divide the run into `MEASURED` intervals, or into `points` if that is more.
+
+    Raises:
+        ValueError: `points` is less than 1.
+    """
     if points < 1:
-        raise ValueError(f"points={points}: a timeline has at least one")
+        raise ValueError(f"points={points}: a timeline has at least one point")
     finest = max(points, MEASURED)
     ends = np.linspace(0, finest, points + 1).round().astype(np.int64)
-    # Not between the times themselves: a double has 256 ns there.
+    # Durations, not times since 1970: a double resolves these to 256 ns only.
     times = np.linspace(0, max(end_ns - begin_ns, 1), finest + 1).astype(np.int64)
     return begin_ns + times[ends], ends
 
@@ -59,10 +64,10 @@ def device_timeline(
 
     Args:
         replay: The replayed trace.
-        samples: What the driver reported of this device: see `driver_samples`.
-        device: Torch's spelling.
-        borders: Those of the intervals, in ns since 1970, one more than there are intervals.
-        ends: The same as numbers of borders: see `intervals`.
+        samples: The driver's samples of this device: see `driver_samples`.
+        device: The device, in torch's spelling.
+        borders: Borders of the intervals, in ns since 1970: one more than intervals.
+        ends: The borders as indices: see `intervals`.
     """
     first, until = ends[:-1] * MEASURED // ends[-1], -(-ends[1:] * MEASURED // ends[-1])
     measured = replay.timeline(first, until, device)
@@ -70,7 +75,7 @@ def device_timeline(
     columns = {"time_ns": borders[:-1][: len(measured)], **measured.columns}
     blocks, seq = columns.pop("blocks"), columns.pop("seq")
     columns["external_fragmentation"] = external_fragmentation(measured["largest_free_bytes"], cached)
-    # Not the sample's used bytes without what is reserved now: segments come and go between two samples.
+    # The outside bytes of the sample, not its used bytes - reserved bytes now: segments change between two samples.
     last = np.searchsorted(samples["time_ns"], borders[1:][: len(measured)], side="right") - 1
     outside = samples["outside_bytes"]
     if len(samples):
@@ -82,7 +87,7 @@ def device_timeline(
 
 
 def in_range(table: Any, since_ns: int | None, until_ns: int | None) -> npt.NDArray[np.bool_]:
-    """Return which intervals of a timeline lie in a range or reach into it. since_ns, until_ns: None is no limit."""
+    """Return a mask of the intervals of a timeline that overlap a range. since_ns, until_ns: None is no limit."""
     begins = np.asarray(table["time_ns"], np.int64)
     borders = np.append(np.unique(begins), np.iinfo(np.int64).max)
     ends = borders[np.searchsorted(borders, begins, side="right")]

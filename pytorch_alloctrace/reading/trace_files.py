@@ -1,4 +1,4 @@
-"""Rewriting trace files: ending the trace of a killed recording, and compacting the beginning of a trace into sums."""
+"""Rewriting of trace files: recovery of the trace of a killed process, and compaction."""
 
 from __future__ import annotations
 
@@ -13,57 +13,64 @@ from .recorded import Progress, RecordedTrace
 
 @dataclass(frozen=True)
 class Finished:
-    """What `finish` did."""
+    """Result of `finish`."""
 
     trace: Path
-    """The trace, which is one whole file now."""
+    """The trace, now one complete file."""
     was_ended: bool
-    """It had its end already: at most a spool was left to remove."""
+    """True if the trace already had an end, so that only its spool was removed, if any."""
     spool: Path | None
-    """The spool that was read, and removed unless `copied_from` is set; None if there was none."""
+    """The spool that was read, and removed unless `copied_from` is set; None: no spool."""
     copied_from: Path | None
-    """The trace that was recorded, if `trace` is a copy of it or was moved: the spool stays for it. Else None."""
+    """The recorded trace, if `trace` is a copy of it or was moved: the recorded trace keeps the spool. Else None."""
     events: int
-    """How many events were taken over from the spool."""
+    """Number of events copied from the spool."""
     calls_in_progress: int
-    """Allocator calls in progress when the program was killed; they had not returned."""
+    """Number of allocator calls that had not returned when the program was killed."""
 
 
 def finish(
     path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None = None, force: bool = False
 ) -> Finished:
-    """End the trace of a recording that was killed: write what its spool has into it, state that the program was killed
-    as its end (`Integrity.end_reason`), and remove the spool.
+    """Recover the trace of a killed process: append the events of its spool, and remove the spool.
 
-    The trace can be read at any time while this runs, and the spool is removed last: what is interrupted can be
-    repeated. A spool that is not next to the trace, and is found where the trace's header says, is removed only if the
-    trace is the file that was recorded, not for a copy. spool: where the spool is, if it was moved; it is removed.
-    force: go on where the file system has no locks and the recording was made on another machine or in another
-    container, so that nothing shows whether it still runs.
+    The end of the trace is recorded as "killed" (`Integrity.end_reason`). The trace is readable at any time during the
+    call. The spool is removed last, so that an interrupted call can be repeated. A spool in the folder recorded in the
+    header is not removed if the trace is a copy.
 
-    Raises TraceError if the recording still runs (also for a copy of its trace), if the spool of a trace without an end
-    is missing, or if the trace cannot be read or written.
+    Args:
+        path: The trace file.
+        spool: The spool, if it was moved; it is removed.
+        force: Continue although nothing shows whether the recording still runs: the file system has no locks, and the
+            recording was made on another machine or in another container.
+
+    Returns:
+        The trace, the spool, and the number of recovered events.
+
+    Raises:
+        TraceError: The recording still runs (also for a copy of its trace), the spool of a trace without an end is
+            missing, or the trace cannot be read or written.
     """
-    done = _replay.finish_trace(os.fsencode(path), os.fsencode(spool) if spool else "", force)
-    read = Path(os.fsdecode(done.spool)) if done.spool else None
-    recorded = Path(os.fsdecode(done.recorded_path)) if done.recorded_path else None
-    return Finished(Path(path), done.was_ended, read, recorded, done.events, done.uncommitted)
+    result = _replay.finish_trace(os.fsencode(path), os.fsencode(spool) if spool else "", force)
+    spool_path = Path(os.fsdecode(result.spool)) if result.spool else None
+    recorded_path = Path(os.fsdecode(result.recorded_path)) if result.recorded_path else None
+    return Finished(Path(path), result.was_ended, spool_path, recorded_path, result.events, result.uncommitted)
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """What `compact` did."""
+    """Result of `compact`."""
 
     trace: Path
-    """The smaller trace."""
+    """The compacted trace."""
     until: int
-    """The first event that it has as such."""
+    """First event that is not compacted."""
     events: int
-    """How many came before it, and are compacted."""
+    """Number of compacted events."""
     bytes_before: int
-    """Size of the trace that was compacted."""
+    """Size of the original trace in bytes."""
     bytes_after: int
-    """Size of the trace that was written."""
+    """Size of the compacted trace in bytes."""
 
 
 def compact(
@@ -74,18 +81,28 @@ def compact(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Compacted:
-    """Writes a smaller trace: what happened up to and including a position is compacted into sums.
+    """Write a smaller trace, in which the events up to and including a position are compacted into sums.
 
-    Exact in the compacted trace are what each stack has allocated, the peaks of allocated and reserved memory and what
-    they consisted of, the leaks made of blocks that stay, and everything after the position. Curves over time are there
-    at a lower resolution. Single events before the position, and the memory at a moment before it, are not: asking for
-    them raises CompactedError. See docs/long-runs.md.
+    The compacted trace has exact totals of each stack, exact peaks of allocated and reserved memory with their
+    composition, the leaks of surviving blocks, and everything after the position. Curves over time have a lower
+    resolution. Queries for single events before the position, and for the memory before it, raise CompactedError. See
+    docs/long-runs.md.
 
-    until: as `at` of `Trace.live`. A trace may be compacted again, further.
+    Args:
+        path: The trace file.
+        out: The file to write.
+        until: A position, as `at` of `Trace.live`. A compacted trace may be compacted up to a later position.
+        overwrite: Whether to overwrite `out`.
+        progress: Called repeatedly with the share done, 0 to 1.
 
-    Raises TraceError if the trace still is recorded, cannot be read or is compacted up to there already, or if `out`
-    cannot be written; PositionError for a position that the trace does not have.
+    Returns:
+        The compacted trace, with sizes and number of compacted events.
+
+    Raises:
+        TraceError: The trace is still being recorded, cannot be read, or is already compacted up to the position, or
+            `out` cannot be written.
+        PositionError: The trace lacks the position.
     """
     trace = RecordedTrace(path, progress=progress)
-    done = trace.write_compacted(os.fsencode(out), trace.first_event_after(until), overwrite)
-    return Compacted(Path(out), done.until, done.events, done.bytes_before, done.bytes_after)
+    result = trace.write_compacted(os.fsencode(out), trace.first_event_after(until), overwrite)
+    return Compacted(Path(out), result.until, result.events, result.bytes_before, result.bytes_after)

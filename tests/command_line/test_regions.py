@@ -264,4 +264,4 @@ def test_cuda_names_all_devices_or_is_refused_where_one_is_meant(tmp_path: Path)
     whole = json.loads(run_analyze(tmp_path, name, "--device", "cuda", "--json"))
     assert sorted(one["device"] for one in whole["devices"]) == ["cuda:0", "cuda:1"]
     error = run_analyze(tmp_path, "peak", name, "--device", "cuda", "--json", status=2)
-    assert "'cuda' is 2 devices: name one of cuda:0, cuda:1" in error
+    assert "'cuda' matches 2 devices: name one of cuda:0, cuda:1" in error
