@@ -1,1 +1,1 @@
-"""What a person or a program gets to see of an analysis: text, JSON."""
+"""Output of the analyses as text and JSON."""

@@ -1,4 +1,4 @@
-"""What the live memory consists of, at the peak or at another position, as text and as plain values.
+"""Composition of the live memory at the peak or another position, as text and as plain values.
 
 docs/json.md has the fields of the JSON; the CSV is its `composition`.
 """
@@ -24,84 +24,87 @@ from .site_names import SiteNames
 from .tables import by_word, records, rows, site_of
 
 _COLUMN = 16
-"""Width of a share and a size."""
-_BARS = 48
-"""Width of everything but the bar in a line that has one."""
-_NAME = 16
-"""Width of an age or a phase."""
-_ROLE = 33
-"""Width of a role and of whether it was recorded."""
-_DIFFERING = 3
-"""As many of the frames by which a stack differs are shown."""
+"""Width of a share and a size, in columns."""
+_WIDTH_WITHOUT_BAR = 48
+"""Width of a line without its bar, in columns."""
+_NAME_COLUMN = 16
+"""Width of an age or a phase, in columns."""
+_ROLE_COLUMN = 33
+"""Width of a role and its exactness, in columns."""
+_MAX_DIFFERING = 3
+"""Maximum number of differing frames written of a stack."""
 
 
-def composition_data(shown: LiveMemory, top: int) -> dict[str, Any]:
-    """As plain values, with at most `top` rows."""
-    composition = records(shown.composition.head(top))
-    if shown.by == "line":
-        composition = [{**row, "inside": inside_data(shown.insides.get(i))} for i, row in enumerate(composition)]
-    return {**position_data(shown), "by": shown.by, "composition": composition}
+def composition_data(memory: LiveMemory, top: int) -> dict[str, Any]:
+    """Return the composition as plain values, with at most `top` rows."""
+    composition = records(memory.composition.head(top))
+    if memory.by == "line":
+        composition = [{**row, "inside": inside_data(memory.insides.get(i))} for i, row in enumerate(composition)]
+    return {**position_data(memory), "by": memory.by, "composition": composition}
 
 
-def position_data(shown: LiveMemory) -> dict[str, Any]:
-    """What the position is and how much was live there, as plain values."""
+def position_data(memory: LiveMemory) -> dict[str, Any]:
+    """Return the position and its live bytes as plain values."""
     return {
-        "device": shown.device,
-        "at": str(shown.at),
-        "since": None if shown.since is None else str(shown.since),
-        "until": None if shown.until is None else str(shown.until),
-        "measure": shown.peak.measure if shown.peak else None,
-        "bytes": shown.peak.bytes if shown.peak else None,
-        "seq": shown.seq,
-        "time_ns": shown.time_ns,
-        "step": shown.step,
-        "requested_bytes": shown.requested_bytes,
-        "reserved_bytes": shown.reserved_bytes,
-        "need": None if shown.need is None else dataclasses.asdict(shown.need),
+        "device": memory.device,
+        "at": str(memory.at),
+        "since": None if memory.since is None else str(memory.since),
+        "until": None if memory.until is None else str(memory.until),
+        "measure": memory.peak.measure if memory.peak else None,
+        "bytes": memory.peak.bytes if memory.peak else None,
+        "seq": memory.seq,
+        "time_ns": memory.time_ns,
+        "step": memory.step,
+        "requested_bytes": memory.requested_bytes,
+        "reserved_bytes": memory.reserved_bytes,
+        "need": None if memory.need is None else dataclasses.asdict(memory.need),
     }
 
 
 def write_composition(
-    shown: LiveMemory, begin_ns: int, screen: Screen, names: SiteNames, top: int, differing: Mapping[int, list[Frame]]
+    memory: LiveMemory, begin_ns: int, screen: Screen, names: SiteNames, top: int, differing: Mapping[int, list[Frame]]
 ) -> None:
-    """The position and what was live there; of a peak also by role, by phase and by age. begin_ns: when the recording
-    began. differing: what `differing_frames` found, if the rows are stacks."""
-    write_position(shown, begin_ns, screen)
-    write_table(shown.composition, shown.by, screen, names, top, shown.insides, differing)
-    if shown.peak is not None and groups_stacks(shown.by):
+    """Write the position and its composition; for a peak also by role, by phase and by age.
+
+    differing: the result of `differing_frames`, if the rows are stacks.
+    """
+    write_position(memory, begin_ns, screen)
+    write_table(memory.composition, memory.by, screen, names, top, memory.insides, differing)
+    if memory.peak is not None and groups_stacks(memory.by):
         for name in ("role", "phase", "age"):
             screen.blank()
             screen.text(Text.assemble((f"BY {name.upper()}", "bold")))
-            write_table(shown.peak.composition(name), name, screen, names, top, {}, {})
+            write_table(memory.peak.composition(name), name, screen, names, top, {}, {})
 
 
-def write_position(shown: LiveMemory, begin_ns: int, screen: Screen) -> None:
-    """What the position is and how much was live there."""
-    blocks = units.counted(int(shown.composition["live_blocks"].sum()), "block")
-    when = f"at {units.duration((shown.time_ns - begin_ns) / 1e9)}"
-    if shown.step is not None:
-        when += f" in step {shown.step}"
-    label, amount = "LIVE", f"{units.size(shown.requested_bytes)} in {blocks}"
-    if shown.peak is not None:
-        label, amount = "PEAK", f"{units.size(shown.peak.bytes)} {shown.peak.measure}"
-    after = "" if shown.seq is None else f", after event {shown.seq:,}"
-    if (shown.since, shown.until) != (None, None):
-        begin = "the beginning" if shown.since is None else shown.since
-        after += f": the highest from {begin} to {'the end' if shown.until is None else shown.until}"
-    title = Text.assemble((label, "bold"), f"  {shown.device}: {amount} {when}{after}")
+def write_position(memory: LiveMemory, begin_ns: int, screen: Screen) -> None:
+    """Write the position and its live bytes."""
+    blocks = units.counted(int(memory.composition["live_blocks"].sum()), "block")
+    when = f"at {units.duration((memory.time_ns - begin_ns) / 1e9)}"
+    if memory.step is not None:
+        when += f" in step {memory.step}"
+    label, amount = "LIVE", f"{units.size(memory.requested_bytes)} in {blocks}"
+    if memory.peak is not None:
+        label, amount = "PEAK", f"{units.size(memory.peak.bytes)} {memory.peak.measure}"
+    position = "" if memory.seq is None else f", after event {memory.seq:,}"
+    if (memory.since, memory.until) != (None, None):
+        begin = "the beginning" if memory.since is None else memory.since
+        position += f": the highest from {begin} to {'the end' if memory.until is None else memory.until}"
+    title = Text.assemble((label, "bold"), f"  {memory.device}: {amount} {when}{position}")
     screen.text(title, hanging=len(label) + 2)
-    if shown.peak is not None:
-        reserved = "" if shown.reserved_bytes is None else f"; {units.size(shown.reserved_bytes)} was reserved"
-        screen.text(f"The program requested {units.size(shown.requested_bytes)} in {blocks}{reserved}.", len(label) + 2)
-    if shown.need is not None:
-        screen.text(_need_sentence(shown.need), len(label) + 2)
+    if memory.peak is not None:
+        reserved = "" if memory.reserved_bytes is None else f"; {units.size(memory.reserved_bytes)} was reserved"
+        screen.text(
+            f"The program requested {units.size(memory.requested_bytes)} in {blocks}{reserved}.", len(label) + 2
+        )
+    if memory.need is not None:
+        screen.text(_describe_need(memory.need), len(label) + 2)
 
 
-def _need_sentence(need: DeviceNeed) -> str:
-    """What the run needs of the device: whether it fits on another one."""
+def _describe_need(need: DeviceNeed) -> str:
     reserved = f"torch reserved at most {units.size(need.reserved_bytes)}"
     if need.bytes is None or need.outside_bytes is None:
-        return f"In all, {reserved}; what CUDA's context and libraries took besides is unknown."
+        return f"In all, {reserved}; the memory of CUDA's context and libraries is unknown."
     device = "the device" if need.device_bytes is None else f"the device's {units.size(need.device_bytes)}"
     outside = f"{units.size(need.outside_bytes)} was used outside PyTorch"
     return f"In all, the run needed up to {units.size(need.bytes)} of {device}: {reserved}, and {outside}."
@@ -116,19 +119,21 @@ def write_table(
     insides: Mapping[int, Inside],
     differing: Mapping[int, list[Frame]],
 ) -> None:
-    """The rows of a composition; of sites the first `top`, and what is left in one line. insides: by row. differing: by
-    stack, the frames by which it differs from those of other rows of its site."""
+    """Write the rows of a composition; of sites the first `top`, and one line for the rest.
+
+    insides: package lines by row number. differing: frames by stack that distinguish it from others of its site.
+    """
     total = int(table["live_bytes"].sum())
     if not groups_stacks(by):
-        name_width = _ROLE if by == "role" else _NAME
-        width = max(min(screen.width - _BARS - (name_width - _NAME), 40), 4)
+        name_width = _ROLE_COLUMN if by == "role" else _NAME_COLUMN
+        width = max(min(screen.width - _WIDTH_WITHOUT_BAR - (name_width - _NAME_COLUMN), 40), 4)
         for row in rows(table):
             bar = units.bar(row["share"], width, plain=screen.plain)
             amount = f"{units.share(row['live_bytes'], total):>5}  {units.size(row['live_bytes']):>9}"
-            name = _role_name(row) if by == "role" else row[by]
+            name = _format_role(row) if by == "role" else row[by]
             screen.text(Text.assemble(f"{amount}  {name:<{name_width}}  ", (bar, "green")))
         return
-    named = set()
+    named_sites = set()
     for number, row in enumerate(rows(table.head(top))):
         site = site_of(row)
         name = names.file(site.filename) if by == "file" and site.filename else names.site(site)
@@ -140,30 +145,34 @@ def write_table(
         amount = f"{units.share(row['live_bytes'], total):>5}  {units.size(row['live_bytes']):>9}"
         bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
         frames = names.stack(int(row["stack_id"]))
-        differs = differing.get(int(row["stack_id"]))
-        source = names.source(site) if differs is None or site not in named else None
-        named.add(site)
+        differing_frames = differing.get(int(row["stack_id"]))
+        source = names.source(site) if differing_frames is None or site not in named_sites else None
+        named_sites.add(site)
         screen.entry(amount, f"{name} ({', '.join(notes)})", source, 0, _COLUMN, bar=bar, frames=frames)
-        if differs is not None and not frames:
-            _write_differing(differs, screen, names, _COLUMN + 2 + ENTRY_BAR + 2)
+        if differing_frames is not None and not frames:
+            _write_differing(differing_frames, screen, names, _COLUMN + 2 + ENTRY_BAR + 2)
         write_inside(insides.get(number), total, screen, names, _COLUMN)
-    rest = table.take(slice(top, None))
-    if len(rest):
-        left = int(rest["live_bytes"].sum())
-        amount = f"{units.share(left, total):>5}  {units.size(left):>9}"
-        screen.text(f"{amount}  in {units.counted(len(rest), f'more {by_word(by)}')} (--top 0 shows all)", style="dim")
+    omitted = table.take(slice(top, None))
+    if len(omitted):
+        omitted_bytes = int(omitted["live_bytes"].sum())
+        amount = f"{units.share(omitted_bytes, total):>5}  {units.size(omitted_bytes):>9}"
+        screen.text(
+            f"{amount}  in {units.counted(len(omitted), f'more {by_word(by)}')} (--top 0 shows all)", style="dim"
+        )
 
 
-def _role_name(row: Mapping[str, Any]) -> str:
-    known = exactness(RoleBytes(row["role"], row["live_bytes"], row["exact_bytes"], row["live_blocks"]))
-    return f"{row['role']:<17}  {known}"
+def _format_role(row: Mapping[str, Any]) -> str:
+    note = exactness(RoleBytes(row["role"], row["live_bytes"], row["exact_bytes"], row["live_blocks"]))
+    return f"{row['role']:<17}  {note}"
 
 
 def _write_differing(frames: Sequence[Frame], screen: Screen, names: SiteNames, indent: int) -> None:
     if not frames:
-        screen.text("via no other frames than the others have", indent, style="dim")
-    for number, frame in enumerate(frames[:_DIFFERING]):
+        screen.text("via no frames that the others lack", indent, style="dim")
+    for number, frame in enumerate(frames[:_MAX_DIFFERING]):
         word = "called by" if number else "via"
         screen.text(f"{word} {names.site(frame)}", indent, hanging=indent + 2, style="dim")
-    if len(frames) > _DIFFERING:
-        screen.text(f"and {units.counted(len(frames) - _DIFFERING, 'more frame')} (--all-frames)", indent, style="dim")
+    if len(frames) > _MAX_DIFFERING:
+        screen.text(
+            f"and {units.counted(len(frames) - _MAX_DIFFERING, 'more frame')} (--all-frames)", indent, style="dim"
+        )

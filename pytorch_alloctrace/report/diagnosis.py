@@ -1,4 +1,4 @@
-"""The verdict as users hold it: of a whole trace, and of a part of a run such as a notebook cell."""
+"""Verdict objects of a trace and of a part of a run, such as a notebook cell."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .verdict import diagnosis, write_findings, write_verdict
 
 
 class Diagnosis(tuple[Finding, ...]):
-    """The findings, the most pressing first. `str` is the verdict; a notebook shows it."""
+    """Findings, the most severe first. `str` returns the verdict; a notebook shows it."""
 
     _summary: Summary
 
     def __new__(cls, summary: Summary) -> Diagnosis:
-        made = super().__new__(cls, diagnosis(summary))
-        made._summary = summary
-        return made
+        instance = super().__new__(cls, diagnosis(summary))
+        instance._summary = summary
+        return instance
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return (self._summary,)
@@ -41,7 +41,7 @@ class Diagnosis(tuple[Finding, ...]):
         return html_of(self._write)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """In IPython on a terminal."""
+        """Print the verdict in IPython on a terminal."""
         printer.text(str(self).rstrip())
 
     def _write(self, screen: Screen) -> None:
@@ -49,16 +49,16 @@ class Diagnosis(tuple[Finding, ...]):
         write_verdict(self._summary, screen)
 
 
-_ROWS = 5
+_MAX_ROWS = 5
 _KINDS = ("leak", "growth", "inconclusive", "no_leak")
-"""Findings on leaks that are worth a line: most cells are too short to judge."""
+"""Kinds of leak findings shown for a cell; without "not_judged", which most cells are."""
 
 
 class RangeVerdict:
-    """The verdict on a range. `str` is its text; a notebook shows it."""
+    """Verdict on a range. `str` returns its text; a notebook shows it."""
 
     def __init__(self, name: str, summary: RangeSummary) -> None:
-        """name: what the range is called: "In[3]"."""
+        """Set the name of the range, such as "In[3]", and its summary."""
         self._name = name
         self._summary = summary
 
@@ -69,7 +69,7 @@ class RangeVerdict:
         return html_of(self._write)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """In IPython on a terminal."""
+        """Print the verdict in IPython on a terminal."""
         printer.text(str(self).rstrip())
 
     def _write(self, screen: Screen) -> None:
@@ -82,18 +82,18 @@ class RangeVerdict:
         screen.text(Text.assemble((self._name, "bold"), f"  {facts}: a part of {trace}"), hanging=2)
         if not summary.devices:
             screen.text("It allocated nothing.")
-        found = [oom_finding(one, names, summary.advisor) for one in summary.refused]
+        findings = [oom_finding(failure, names, summary.advisor) for failure in summary.refused]
         if summary.leaks is not None:
-            found += [finding for finding in leak_findings(summary.leaks) if finding.kind in _KINDS]
-        write_findings(found, screen, names)
+            findings += [finding for finding in leak_findings(summary.leaks) if finding.kind in _KINDS]
+        write_findings(findings, screen, names)
         for device in summary.devices:
-            self._device(device, screen, names)
+            self._write_device(device, screen, names)
 
-    def _device(self, device: DeviceRange, screen: Screen, names: SiteNames) -> None:
+    def _write_device(self, device: DeviceRange, screen: Screen, names: SiteNames) -> None:
         screen.blank()
-        peak = dataclasses.replace(device.peak, since=None, until=None)  # the heading has said what the range is
+        peak = dataclasses.replace(device.peak, since=None, until=None)  # the heading names the range
         write_position(peak, self._summary.begin_ns, screen)
-        write_table(peak.composition, "line", screen, names, _ROWS, peak.insides, {})
+        write_table(peak.composition, "line", screen, names, _MAX_ROWS, peak.insides, {})
         screen.blank()
         begin, end = f"the beginning of {self._name}", "its end"
-        write_changes(Changes(peak.device, begin, end, "line", device.changes), screen, names, _ROWS)
+        write_changes(Changes(peak.device, begin, end, "line", device.changes), screen, names, _MAX_ROWS)

@@ -1,4 +1,4 @@
-"""What changed between two positions or two runs, as text and as plain values.
+"""Changes between two positions or two runs, as text and as plain values.
 
 docs/json.md has the fields of the JSON; the CSV has the `changes` of all devices.
 """
@@ -22,54 +22,54 @@ from .site_names import SiteNames, frames_data
 from .tables import by_word, records, rows, site_of, text_of
 
 _COLUMN = 10
-"""Width of a change."""
-_MOST_TIMES = 10
-"""A change of more than this many times what was there before is not given in percent."""
+"""Width of a change, in columns."""
+_MAX_PERCENT_RATIO = 10
+"""Maximum ratio of a change to the bytes before that is written in percent."""
 _LABELS = {1: ("MORE", "bold yellow"), -1: ("LESS", "bold green"), 0: ("SAME", "bold green")}
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What changed on one device."""
+    """Changes on one device."""
 
     device: str
     before: str
-    """What was compared, in words."""
+    """First position or run, in words."""
     after: str
     by: str
     table: pd.DataFrame
-    """As `Trace.diff` or `compare` returns it."""
+    """Result of `Trace.diff` or `compare`."""
     frames: Callable[[dict[str, Any]], Sequence[Frame]] | None = None
-    """The whole stack of a row; given if stacks are to be shown."""
+    """Frames of the stack of a row; None if stacks are not written."""
     steps: int = 0
-    """How many steps ended in between; 0 for two runs."""
+    """Number of steps that ended in between; 0 for two runs."""
 
     @property
     def bytes_before(self) -> int:
-        """Sum over all rows."""
+        """Return the live bytes before."""
         return int(self.table["live_bytes_before"].sum())
 
     @property
     def bytes_after(self) -> int:
-        """Sum over all rows."""
+        """Return the live bytes after."""
         return int(self.table["live_bytes_after"].sum())
 
     @property
     def change(self) -> int:
-        """In bytes; above 0 if it grew."""
+        """Return the growth in bytes."""
         return self.bytes_after - self.bytes_before
 
     @property
     def per_step(self) -> float | None:
-        """The change per step; None if no step ended in between."""
+        """Return the growth in bytes per step; None if no step ended in between."""
         return self.change / self.steps if self.steps else None
 
 
 def changes_data(changes: Changes, top: int) -> dict[str, Any]:
-    """As plain values, with at most `top` rows."""
-    shown = records(changes.table.head(top))
+    """Return the changes as plain values, with at most `top` rows."""
+    row_records = records(changes.table.head(top))
     if changes.frames is not None:
-        shown = [{**row, "frames": frames_data(changes.frames(row))} for row in shown]
+        row_records = [{**row, "frames": frames_data(changes.frames(row))} for row in row_records]
     return {
         "device": changes.device,
         "before": changes.before,
@@ -78,12 +78,12 @@ def changes_data(changes: Changes, top: int) -> dict[str, Any]:
         "live_bytes_after": changes.bytes_after,
         "change_bytes": changes.change,
         "by": changes.by,
-        "changes": shown,
+        "changes": row_records,
     }
 
 
 def grew_sentence(changes: Changes, limit: GrowthLimit) -> str:
-    """That a device grew by more than a limit allows."""
+    """Return the sentence on a device that grew by more than a limit."""
     rate = f", {units.rate(changes.per_step, 'step')}" if limit.per_step and changes.per_step is not None else ""
     share = f" ({units.share(changes.change, changes.bytes_before)})" if limit.share is not None else ""
     amount = f"{units.size(changes.change)}{share}{rate}"
@@ -91,10 +91,10 @@ def grew_sentence(changes: Changes, limit: GrowthLimit) -> str:
 
 
 def amount_of(changes: Changes) -> str:
-    """The change in words: "+6.00 MiB (2.00 MiB to 8.00 MiB, 300 %)"; what is held where nothing changed."""
+    """Return "+6.00 MiB (2.00 MiB to 8.00 MiB, 300 %)", or the live bytes if nothing changed."""
     if not changes.change:
         return units.size(changes.bytes_after)
-    comparable = changes.bytes_before and abs(changes.change) <= _MOST_TIMES * changes.bytes_before
+    comparable = changes.bytes_before and abs(changes.change) <= _MAX_PERCENT_RATIO * changes.bytes_before
     percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if comparable else ""
     return (
         f"{units.change(changes.change)} "
@@ -103,32 +103,35 @@ def amount_of(changes: Changes) -> str:
 
 
 def label_of(changes: Changes) -> tuple[str, str]:
-    """MORE, LESS or SAME, and its style."""
+    """Return "MORE", "LESS" or "SAME", and its style."""
     return _LABELS[(changes.change > 0) - (changes.change < 0)]
 
 
 def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) -> None:
-    """One device: the sums, then the rows that changed the most; of a line that moved, where it was."""
+    """Write the sums of one device, then the `top` rows that changed most."""
     label, style = label_of(changes)
     amount = amount_of(changes)
     screen.text(Text.assemble((label, style), f"  {changes.device}: ", (amount, "bold")), hanging=len(label) + 2)
     screen.text(f"from {changes.before} to {changes.after}", len(label) + 2)
-    moved = changes.table[changes.table["change_bytes"] != 0]
-    largest = int(moved["change_bytes"].abs().max()) if len(moved) else 0
-    for row in rows(moved.head(top)):
-        _row(row, changes, largest, screen, names)
-    rest = moved.iloc[top:]
-    if len(rest):
-        more = units.counted(len(rest), f"more {by_word(changes.by)}")
-        amount = units.change(int(rest["change_bytes"].sum()))
-        screen.text(f"{amount:>{_COLUMN}}  in {more} (--top 0 shows all)", style="dim")
-    same = len(changes.table) - len(moved)
-    if same and len(moved):
-        kept = int(changes.table.loc[changes.table["change_bytes"] == 0, "live_bytes_after"].sum())
-        screen.text(f"{units.counted(same, by_word(changes.by))} with {units.size(kept)} did not change.", style="dim")
+    changed_rows = changes.table[changes.table["change_bytes"] != 0]
+    largest = int(changed_rows["change_bytes"].abs().max()) if len(changed_rows) else 0
+    for row in rows(changed_rows.head(top)):
+        _write_row(row, changes, largest, screen, names)
+    omitted = changed_rows.iloc[top:]
+    if len(omitted):
+        omitted_count = units.counted(len(omitted), f"more {by_word(changes.by)}")
+        amount = units.change(int(omitted["change_bytes"].sum()))
+        screen.text(f"{amount:>{_COLUMN}}  in {omitted_count} (--top 0 shows all)", style="dim")
+    unchanged_rows = len(changes.table) - len(changed_rows)
+    if unchanged_rows and len(changed_rows):
+        unchanged_bytes = int(changes.table.loc[changes.table["change_bytes"] == 0, "live_bytes_after"].sum())
+        screen.text(
+            f"{units.counted(unchanged_rows, by_word(changes.by))} with {units.size(unchanged_bytes)} did not change.",
+            style="dim",
+        )
 
 
-def _row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, names: SiteNames) -> None:
+def _write_row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, names: SiteNames) -> None:
     sizes = f"{units.size(row['live_bytes_before'])} to {units.size(row['live_bytes_after'])}"
     bar = units.bar(abs(row["change_bytes"]) / max(largest, 1), ENTRY_BAR, plain=screen.plain)
     name, source = row_name(row, changes.by, names)
@@ -137,7 +140,7 @@ def _row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, na
 
 
 def row_name(row: dict[str, Any], by: str, names: SiteNames) -> tuple[str, str | None]:
-    """What a row is about, and its source."""
+    """Return the name of a row and its source."""
     if not groups_stacks(by):
         return str(row[by]), None
     if "match" not in row:

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all."""
+"""Atomic file output."""
 
 from __future__ import annotations
 
@@ -12,8 +12,19 @@ from ..errors import ReportError
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, trace: str) -> Path:
-    """Writes a file, which another process never sees half written, in place of one that is there. trace: the path of
-    the trace that it is made of, which is never replaced. Raises ReportError where it cannot be written."""
+    """Write a file atomically, replacing an existing one.
+
+    Args:
+        path: The file to write.
+        write: The function that writes the content.
+        trace: The path of the source trace, which is never replaced.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ReportError: If `path` is the trace or cannot be written.
+    """
     target = Path(path)
     if target.exists() and target.samefile(trace):
         raise ReportError(f"{str(target)!r} is the trace itself: name another file")
@@ -22,7 +33,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
         try:
             with unfinished.open("wb") as file:
                 write(file)
-            os.replace(unfinished, target)
+            unfinished.replace(target)
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:

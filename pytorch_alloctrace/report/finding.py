@@ -1,4 +1,4 @@
-"""A finding: one thing that the diagnosis reports, in words. `leaks`, `oom` and `conditions` each word their own."""
+"""Finding: one result of the diagnosis, in words. `leaks`, `oom` and `inefficiencies` make them."""
 
 from __future__ import annotations
 
@@ -29,35 +29,36 @@ _STYLES = {
     "outside": ("OUTSIDE", "bold yellow"),
 }
 LABELS = {kind: label for kind, (label, _) in _STYLES.items()}
-"""What a finding of each kind begins with."""
+"""First words of a finding, by kind."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One statement about the trace. Bytes are requested bytes; of leaks and what is not decided, allocated bytes."""
+    """One result of the diagnosis. Bytes are requested bytes; for leaks and inconclusive findings, allocated bytes."""
 
     kind: str
-    """"incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "inconclusive", "not_judged",
-    or the kind of an inefficiency: see `analysis.free_memory.inefficiencies`."""
+    """Kind: "incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "inconclusive", "not_judged",
+    or that of an inefficiency, see `analysis.free_memory.inefficiencies`.
+    """
     title: str
-    """One line without a full stop."""
+    """Title on one line, without a full stop."""
     device: str
-    """As torch spells it; several, separated by ", ", if it is about all of them."""
+    """Device as torch spells it; several devices are separated by ", "."""
     bytes: int
-    """What is at stake; 0 if nothing is wrong."""
+    """Bytes affected; 0 if nothing is wrong."""
     confidence: float | None
-    """How certain a leak is, from 0 to 1."""
+    """Confidence in a leak, from 0 to 1."""
     site: Site | None
-    """The line to look at."""
+    """Line that causes the finding."""
     stack_id: int
-    """The stack with the most bytes; 0: none."""
+    """Number of the stack with the most bytes; 0 if there is none."""
     sentences: tuple[str, ...]
-    """What it rests on, and what to do."""
+    """Evidence and remedies."""
     leak: Leak | None = None
-    """The leak that it words."""
+    """Leak that the finding describes."""
 
     def _repr_html_(self) -> str:
-        """In a notebook."""
+        """Return the finding as HTML for a notebook."""
 
         def write(screen: Screen) -> None:
             write_finding(self, screen, SiteNames(""))
@@ -66,7 +67,7 @@ class Finding:
 
 
 def write_finding(finding: Finding, screen: Screen, names: SiteNames) -> int:
-    """Its label, title, line and sentences. Returns their indent."""
+    """Write label, title, line and sentences; return their indent."""
     label, style = _STYLES[finding.kind]
     indent = len(label) + 2
     screen.text(Text.assemble((label, style), "  ", (finding.title, "bold")), hanging=indent)

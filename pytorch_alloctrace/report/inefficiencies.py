@@ -1,4 +1,4 @@
-"""Conditions of a device's memory in words: what is wrong, with figures, and what to do about it."""
+"""Inefficiencies of a device in words: figures and remedies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _VARIABLE = "PYTORCH_ALLOC_CONF"
 
 
 def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: Advisor) -> Finding:
-    """Put a condition into words. advisor: is asked only about fragmentation, which takes a pass over the trace."""
+    """Return an inefficiency in words; only fragmentation uses the advisor, which takes a pass over the trace."""
     if inefficiency.kind == "fragmentation":
-        sentences = _fragmentation(inefficiency, names, advisor.on_fragmentation(inefficiency.device))
+        sentences = _describe_fragmentation(inefficiency, names, advisor.on_fragmentation(inefficiency.device))
     else:
-        sentences = _SENTENCES[inefficiency.kind](inefficiency, names)
+        sentences = _DESCRIBE_BY_KIND[inefficiency.kind](inefficiency, names)
     return Finding(
         kind=inefficiency.kind,
-        title=_title(inefficiency),
+        title=_make_title(inefficiency),
         device=inefficiency.device,
         bytes=inefficiency.bytes,
         confidence=None,
@@ -31,82 +31,82 @@ def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: 
     )
 
 
-def _title(inefficiency: Inefficiency) -> str:
-    amount, of = units.size(inefficiency.bytes), units.size(inefficiency.of)
+def _make_title(inefficiency: Inefficiency) -> str:
+    amount, total = units.size(inefficiency.bytes), units.size(inefficiency.of)
     titles = {
-        "fragmentation": f"{amount} of {of} reserved is stranded in segments that live blocks hold",
-        "cache": f"{amount} of {of} reserved is cached, but no longer used",
-        "rounding": f"{amount} of {of} allocated at the peak is rounding waste",
-        "pending": f"{amount} of {of} reserved was freed, but held back for another stream",
-        "churn": f"{amount} was returned to the driver and taken again",
-        "outside": f"{amount} of the device's {of} is used outside PyTorch",
+        "fragmentation": f"{amount} of {total} reserved is stranded in segments that live blocks hold",
+        "cache": f"{amount} of {total} reserved is cached, but no longer used",
+        "rounding": f"{amount} of {total} allocated at the peak is rounding waste",
+        "pending": f"{amount} of {total} reserved was freed, but held back for another stream",
+        "churn": f"{amount} was returned to the driver and requested again",
+        "outside": f"{amount} of the device's {total} is used outside PyTorch",
     }
     return f"{inefficiency.device}: {titles[inefficiency.kind]}"
 
 
-def _fragmentation(inefficiency: Inefficiency, names: SiteNames, advice: Advice | None) -> tuple[str, ...]:
+def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice: Advice | None) -> tuple[str, ...]:
     if inefficiency.site is None:
         return (
-            f"Which lines pin the memory is unknown: the run {_when(inefficiency)} is compacted into sums.",
-            f"What helps: allocate long-lived memory before large memory{_instead(advice)}",
+            f"Which lines pin the memory is unknown: the run {_describe_time(inefficiency)} is compacted into sums.",
+            f"What helps: allocate long-lived memory before large memory{_describe_setting(advice)}",
         )
     count, amount = int(inefficiency.figures["blocks"]), units.size(inefficiency.figures["block_bytes"])
     blocks = f"1 block of {amount} keeps" if count == 1 else f"{count:,} blocks ({amount}) keep"
     return (
-        f"Mostly because of {_where(inefficiency, names)}: {blocks} {units.size(inefficiency.site_bytes)} from being"
-        f" returned ({_when(inefficiency)}).",
-        f"What helps: allocate long-lived memory before large memory{_instead(advice)} The command fragmentation"
-        " shows all such lines.",
+        f"Mostly because of {_describe_site(inefficiency, names)}: {blocks} {units.size(inefficiency.site_bytes)}"
+        f" from being returned ({_describe_time(inefficiency)}).",
+        f"What helps: allocate long-lived memory before large memory{_describe_setting(advice)} The command"
+        " fragmentation shows all such lines.",
     )
 
 
-def _instead(advice: Advice | None) -> str:
-    """The setting that would have helped, if there is one: how a sentence goes on."""
+def _describe_setting(advice: Advice | None) -> str:
+    """Return the end of a sentence: the setting that would have helped, if any."""
     if advice is None:
         return "."
     if advice.why_not:
-        return f"; {_VARIABLE}=expandable_segments:True may help, too, which could not be tried in a model here."
+        return f"; {_VARIABLE}=expandable_segments:True may help, too (not simulated)."
     if not advice.helping:
         return f". ({advice.tried[0]} would not have reserved notably less, as a model of torch's allocator shows.)"
-    best = advice.helping[0]
+    outcome = advice.helping[0]
     return (
-        f", or set {_VARIABLE}={best.setting.text}: at most {units.sizes(*best.peak_reserved_bytes)} would have been"
-        " reserved, as a model of torch's allocator shows."
+        f", or set {_VARIABLE}={outcome.setting.text}: at most {units.sizes(*outcome.peak_reserved_bytes)} would have"
+        " been reserved, as a model of torch's allocator shows."
     )
 
 
-def _cache(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
-    needed = "Only the warm-up needed it" if inefficiency.figures["is_warmup"] else "It was last needed"
+def _describe_cache(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+    last_use = "Only the warm-up needed it" if inefficiency.figures["is_warmup"] else "It was last needed"
     return (
-        f"{needed} ({_when(inefficiency)}), and other processes cannot use it.",
+        f"{last_use} ({_describe_time(inefficiency)}), and other processes cannot use it.",
         "What helps: one torch.cuda.empty_cache() after that returns it to the driver.",
     )
 
 
-def _rounding(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+def _describe_rounding(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     return (
-        f"Blocks are larger than requested, most of all at {_where(inefficiency, names)}:"
+        f"Blocks are larger than requested, most of all at {_describe_site(inefficiency, names)}:"
         f" {units.size(inefficiency.site_bytes)}.",
-        "torch rounds requests up to a multiple of 512 B; one of over 1 MiB also gets the rest of its block if that is"
-        " less than 1 MiB. What helps: sizes just below a multiple of 2 MiB or, if it is set, a finer"
+        "torch rounds requests up to a multiple of 512 B; a request of over 1 MiB also gets the rest of its block if"
+        " that is less than 1 MiB. What helps: sizes just below a multiple of 2 MiB or, if it is set, a finer"
         f" roundup_power2_divisions in {_VARIABLE}.",
     )
 
 
-def _pending(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+def _describe_pending(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     origin = "the lines that allocated it are unknown, as the run is compacted into sums there"
     if inefficiency.site is not None:
-        origin = f"{units.size(inefficiency.site_bytes)} was allocated at {_where(inefficiency, names)}"
-    held_for_a_second = units.size(inefficiency.figures["byte_seconds"])
+        origin = f"{units.size(inefficiency.site_bytes)} was allocated at {_describe_site(inefficiency, names)}"
     return (
-        f"The tensors are gone, but record_stream() makes torch wait for the other stream ({_when(inefficiency)});"
-        f" {origin}. Over the run this adds up to {held_for_a_second} held for one second.",
+        "The tensors are gone, but record_stream() makes torch wait for the other stream"
+        f" ({_describe_time(inefficiency)}); {origin}. Over the run this adds up to"
+        f" {units.size(inefficiency.figures['byte_seconds'])} held for one second.",
         "What helps: make the streams wait for each other (Stream.wait_stream) before freeing, instead of"
         " record_stream().",
     )
 
 
-def _churn(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+def _describe_churn(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     return (
         f"In the second half of the run alone: {inefficiency.figures['times']:.0f} times the"
         f" {units.size(inefficiency.of)} reserved (estimated). Each time the device has to wait.",
@@ -115,26 +115,26 @@ def _churn(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     )
 
 
-def _outside(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+def _describe_outside(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     return (
-        f"By CUDA's context, libraries or other processes ({_when(inefficiency)}); memory that torch reserved is not"
-        " included.",
+        f"By CUDA's context, libraries or other processes ({_describe_time(inefficiency)}); memory that torch reserved"
+        " is not included.",
         "nvidia-smi lists the processes on the device.",
     )
 
 
-_SENTENCES: dict[str, Callable[[Inefficiency, SiteNames], tuple[str, ...]]] = {
-    "cache": _cache,
-    "rounding": _rounding,
-    "pending": _pending,
-    "churn": _churn,
-    "outside": _outside,
+_DESCRIBE_BY_KIND: dict[str, Callable[[Inefficiency, SiteNames], tuple[str, ...]]] = {
+    "cache": _describe_cache,
+    "rounding": _describe_rounding,
+    "pending": _describe_pending,
+    "churn": _describe_churn,
+    "outside": _describe_outside,
 }
 
 
-def _where(inefficiency: Inefficiency, names: SiteNames) -> str:
+def _describe_site(inefficiency: Inefficiency, names: SiteNames) -> str:
     return names.site(inefficiency.site) if inefficiency.site is not None else "an unknown line"
 
 
-def _when(inefficiency: Inefficiency) -> str:
+def _describe_time(inefficiency: Inefficiency) -> str:
     return f"at {units.duration(inefficiency.seconds)}"

@@ -1,4 +1,4 @@
-"""What is missing from a trace and what contradicts itself in it, as text."""
+"""Missing parts and contradictions of a trace, as text."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ COMPACTED = "COMPACTED"
 NOTE = "NOTE"
 IN_DIAGNOSIS = "What happened after the break is unknown: a higher peak, a leak, a request that ran out of memory."
 _GAPS = (
-    "Where events are missing, memory may be counted as live though it was freed, or not be counted though it was"
-    " allocated."
+    "Where events are missing, memory may be counted as live after it was freed, or not be counted although it is live."
 )
 _SPOOL = "If the program was killed and its spool was moved away, name it with --spool."
 
 
 def effects(integrity: Integrity, if_cut: str) -> tuple[str, ...]:
-    """What it does to an answer that a part is missing; nothing for a whole trace. if_cut: if the end is missing."""
+    """Return the effects of missing parts on an answer; `if_cut` is the effect of a missing end."""
     return (
         *((f"It is {describe_compaction(integrity)}",) if integrity.compacted_until else ()),
         *((if_cut, _SPOOL) if integrity.cut else ()),
@@ -33,46 +32,46 @@ def effects(integrity: Integrity, if_cut: str) -> tuple[str, ...]:
 
 
 def describe_compaction(integrity: Integrity) -> str:
-    """Which part of a trace is compacted, and what is left of it: the end of a sentence."""
+    """Return the end of a sentence: the compacted part of a trace, and what remains of it."""
     return (
-        f"compacted up to event {integrity.compacted_until - 1:,}: of what came before there are sums by line, peaks, "
-        "leaks and coarse curves, but no single events."
+        f"compacted up to event {integrity.compacted_until - 1:,}: that part has sums by line, peaks, leaks and coarse "
+        "curves, but no single events."
     )
 
 
-def reservations(integrity: Integrity) -> tuple[str, ...]:
-    """What a whole trace does not keep to, or tells apart less well than it could."""
-    said = []
+def list_limitations(integrity: Integrity) -> tuple[str, ...]:
+    """Return the limitations of a complete trace."""
+    texts = []
     if integrity.bound_exceeded:
-        said.append(
-            f"Its files are larger than max_bytes={integrity.max_bytes:,}: what cannot be compacted, live blocks and "
-            "stacks, takes more than its share."
+        texts.append(
+            f"Its files are larger than max_bytes={integrity.max_bytes:,}: live blocks and stacks cannot be compacted, "
+            "and need more."
         )
     if integrity.keeps_less:
-        said.append(
+        texts.append(
             f"max_bytes={integrity.max_bytes:,} has no room for the single events of the last "
-            f"{integrity.keep_ns / 1e9:,.10g} s, which keep asks for: fewer are there."
+            f"{integrity.keep_ns / 1e9:,.10g} s (keep): the trace has fewer."
         )
     if integrity.unknown_stacks:
-        have = "has" if integrity.unknown_stacks == 1 else "have"
-        said.append(f"{counted(integrity.unknown_stacks, 'event')} {have} no stack, or its outer frames alone.")
-    return tuple(said)
+        verb = "has" if integrity.unknown_stacks == 1 else "have"
+        texts.append(f"{counted(integrity.unknown_stacks, 'event')} {verb} no stack, or its outer frames alone.")
+    return tuple(texts)
 
 
 def of_whole(integrity: Integrity, trace: str = "") -> tuple[str, str] | None:
-    """The label, and what is said of a trace of which nothing is missing. trace: its name, where there are two."""
-    said = reservations(integrity)
+    """Return label and text on the limitations of a complete trace, or None; `trace` is its name, if there are two."""
+    texts = list_limitations(integrity)
     if integrity.compacted_until:
         name = f"{trace} is " if trace else ""
-        return COMPACTED, " ".join((f"{name}{describe_compaction(integrity)}", *said))
-    return (NOTE, " ".join((f"{trace}:", *said) if trace else said)) if said else None
+        return COMPACTED, " ".join((f"{name}{describe_compaction(integrity)}", *texts))
+    return (NOTE, " ".join((f"{trace}:", *texts) if trace else texts)) if texts else None
 
 
 def write_incomplete(integrity: Integrity, if_cut: str, screen: Screen, trace: str = "") -> None:
-    """Write what is missing, compacted into sums or coarser than it could be. trace: its name, if there are two."""
+    """Write what is missing or compacted in a trace, and its limitations; `trace` is its name, if there are two."""
     if integrity.whole:
-        if said := of_whole(integrity, trace):
-            label, text = said
+        if note := of_whole(integrity, trace):
+            label, text = note
             screen.text(Text.assemble((label, "bold"), f"  {text}"), hanging=len(label) + 2)
             screen.blank()
         return
@@ -83,35 +82,38 @@ def write_incomplete(integrity: Integrity, if_cut: str, screen: Screen, trace: s
     screen.blank()
 
 
-_SHOWN = 20
-"""Most faults of each list."""
+_MAX_FAULTS = 20
+"""Maximum number of faults written of each list."""
 
 
-def write_verification(found: Verification, screen: Screen) -> None:
-    """What agrees and what does not."""
-    label, style = ("OK", "bold green") if found.ok else ("FOUND", "bold red")
-    agreeing = f"the replay equals {found.agreeing:,} of {units.counted(found.states, 'allocator state')} in the trace"
-    title = f"{agreeing}; {units.counted(found.contradictions, 'event')} contradict what came before."
+def write_verification(verification: Verification, screen: Screen) -> None:
+    """Write which allocator states agree with the replay, and which events contradict others."""
+    label, style = ("OK", "bold green") if verification.ok else ("FOUND", "bold red")
+    states = units.counted(verification.states, "allocator state")
+    agreeing = f"the replay equals {verification.agreeing:,} of {states} in the trace"
+    title = f"{agreeing}; {units.counted(verification.contradictions, 'event')} contradict earlier events."
     screen.text(Text.assemble((label, style), "  ", title[:1].upper() + title[1:]), hanging=len(label) + 2)
-    if found.lost:
-        screen.text(f"{units.counted(found.lost, 'event')} lost or damaged: what depends on them is unknown.", 2)
-    if found.after_loss or found.resumed:
+    if verification.lost:
         screen.text(
-            f"After losses, {units.counted(found.after_loss, 'event')} did not fit; the replay resumed from "
-            f"{units.counted(found.resumed, 'state')}.",
+            f"{units.counted(verification.lost, 'event')} lost or corrupt: states that depend on them are unknown.", 2
+        )
+    if verification.after_loss or verification.resumed:
+        screen.text(
+            f"After losses, {units.counted(verification.after_loss, 'event')} did not fit; the replay resumed from "
+            f"{units.counted(verification.resumed, 'state')}.",
             2,
         )
-    if found.void_states:
-        screen.text(f"{units.counted(found.void_states, 'incomplete allocator state')} in the trace.", 2)
-    if found.unmatched_frees:
-        frees = units.counted(found.unmatched_frees, "free")
+    if verification.void_states:
+        screen.text(f"{units.counted(verification.void_states, 'incomplete allocator state')} in the trace.", 2)
+    if verification.unmatched_frees:
+        frees = units.counted(verification.unmatched_frees, "free")
         screen.text(f"{frees} of blocks whose allocation is not in the trace.", 2)
-    _list("State that the replay does not equal", found.differences, screen)
-    _list("Event that contradicts what came before", found.contradiction_list, screen)
+    _write_faults("State that the replay does not equal", verification.differences, screen)
+    _write_faults("Event that contradicts earlier events", verification.contradiction_list, screen)
 
 
-def _list(title: str, found: Sequence[Contradiction], screen: Screen) -> None:
-    for item in found[:_SHOWN]:
-        screen.text(f"{title}: event {item.seq:,} on {item.device}: {item.sentence}.", 2, hanging=4)
-    if len(found) > _SHOWN:
-        screen.text(f"and {len(found) - _SHOWN:,} more (--json has up to 1,000 of each)", 2, style="dim")
+def _write_faults(title: str, faults: Sequence[Contradiction], screen: Screen) -> None:
+    for fault in faults[:_MAX_FAULTS]:
+        screen.text(f"{title}: event {fault.seq:,} on {fault.device}: {fault.sentence}.", 2, hanging=4)
+    if len(faults) > _MAX_FAULTS:
+        screen.text(f"and {len(faults) - _MAX_FAULTS:,} more (--json has up to 1,000 of each)", 2, style="dim")

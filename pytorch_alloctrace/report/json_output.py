@@ -1,8 +1,8 @@
-"""JSON of the commands: one encoder for dataclasses and tables, and what every output has in common.
+"""JSON of the commands: an encoder for dataclasses and tables, and the fields common to every output.
 
-Every output is one object. It begins with `format` ("pytorch_alloctrace.leaks") and `format_version`; later versions of
-this package may add fields, but neither change nor remove any, as long as the version stays the same. A table has its
-rows in `rows`, a list of objects. docs/json.md describes the fields of each format.
+Every output is one object that begins with `format` ("pytorch_alloctrace.leaks") and `format_version`. Later versions
+of this package may add fields; removing or changing a field raises `format_version`. A table has its rows in `rows`, a
+list of objects. docs/json.md describes the fields of each format.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ FORMAT_VERSION = 1
 
 
 def plain(value: Any) -> Any:
-    """Return a value as dicts, lists, texts, numbers, booleans and None: dataclasses by field, tables and DataFrames by
-    row. NaN and infinity, which JSON does not have, become None."""
+    """Return a value as dicts, lists, texts, numbers, booleans and None.
+
+    Dataclasses are encoded by field, tables and DataFrames by row. NaN and infinity become None, which JSON lacks.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Table) or hasattr(value, "to_json"):
@@ -45,15 +47,15 @@ def plain(value: Any) -> Any:
 
 
 def document(name: str, data: Any, frames: Frames | None = None, *, indent: int | None = 1) -> str:
-    """Return the JSON of one command, ASCII only, with a line break at its end.
+    """Return the JSON of one command, ASCII only, with a final line break.
 
     Args:
         name: The format, such as "leaks".
-        data: A mapping or a dataclass, whose fields the object gets; or a list or table, whose rows it gets.
-        frames: If whole stacks are to be shown: whatever has a `stack_id` gets its `frames`.
-        indent: As of `json.dumps`.
+        data: A mapping or dataclass, whose fields the object gets; or a list or table, whose rows it gets.
+        frames: Frames by stack number, to add `frames` to each object that has a `stack_id`.
+        indent: The `indent` of `json.dumps`.
     """
     content = plain(data)
     fields = content if isinstance(content, dict) else {"rows": content}
-    whole = {"format": f"pytorch_alloctrace.{name}", "format_version": FORMAT_VERSION, **with_frames(fields, frames)}
-    return json.dumps(whole, indent=indent, allow_nan=False) + "\n"
+    output = {"format": f"pytorch_alloctrace.{name}", "format_version": FORMAT_VERSION, **with_frames(fields, frames)}
+    return json.dumps(output, indent=indent, allow_nan=False) + "\n"

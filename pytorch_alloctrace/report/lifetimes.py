@@ -1,4 +1,4 @@
-"""What each site allocates, as text."""
+"""Allocations of each site, as text."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from .tables import by_word, rows, site_of
 from .units import Span
 
 _COLUMN = 9
-_LARGE = 1 << 20
-"""A temporary block from this size on is large: smaller ones come from the small pool."""
+_MIN_LARGE_BYTES = 1 << 20
+"""Minimum bytes of a large temporary block; smaller ones come from the small pool."""
 
 
-_OPENED = ("live_bytes", "total_bytes", "churn_bytes_per_step", "retained_bytes_per_step")
-"""Of these, what is inside an installed package is shown below a line that has much of it."""
+_INSIDE_COLUMNS = ("live_bytes", "total_bytes", "churn_bytes_per_step", "retained_bytes_per_step")
+"""Columns whose sections show the package lines below a line."""
 
 
 @dataclass(frozen=True)
 class _Section:
-    """One table of the text: the sites that lead in one respect."""
+    """Section of the text: the sites with the most of one column."""
 
     label: str
     title: str
     column: str
-    """What it is ordered by."""
+    """Column that orders the section."""
     note: Callable[[dict[str, Any]], str]
     size: Callable[[float], str] = units.size
 
 
 def write_lifetimes(
-    found: Lifetimes,
+    lifetimes: Lifetimes,
     stacks: StackIndex,
     span: Span,
     by: str,
@@ -49,51 +49,57 @@ def write_lifetimes(
     names: SiteNames,
     top: int,
 ) -> None:
-    """A table for each respect in which sites can lead."""
-    table, steps = found.table(stacks, by), found.steps
+    """Write a section for each column that has values."""
+    table, steps = lifetimes.table(stacks, by), lifetimes.steps
     if table.empty:
         screen.text("Nothing was allocated.")
         return
-    measured = "unknown, there are no steps" if not found.trace_has_steps else "unknown, no whole step lies in it"
+    basis = "unknown, there are no steps" if not lifetimes.trace_has_steps else "unknown, the range has no whole step"
     if steps:
-        measured = f"{'as in' if steps == 1 else 'the average of'} {units.last(steps, 'step')}"
-    sections = [_Section("LIVE", f"at {span.until}: what holds the most", "live_bytes", _live)]
-    if found.is_of_ranges:
+        basis = f"{'as in' if steps == 1 else 'the average of'} {units.last(steps, 'step')}"
+    sections = [_Section("LIVE", f"at {span.until}: what holds the most", "live_bytes", _describe_live)]
+    if lifetimes.is_of_ranges:
         table = table.assign(live_shrunk=-table["live_bytes_change"])
         sections = [
-            _Section("ALLOCATED", f"{span}, including what was freed again", "total_bytes", _allocated),
-            _Section("GREW", f"{span}: what holds more", "live_bytes_change", _changed, units.change),
-            _Section("SHRANK", f"{span}: what holds less", "live_shrunk", _changed, _less),
+            _Section("ALLOCATED", f"{span}, including what was freed again", "total_bytes", _describe_allocated),
+            _Section("GREW", f"{span}: what holds more", "live_bytes_change", _describe_change, units.change),
+            _Section("SHRANK", f"{span}: what holds less", "live_shrunk", _describe_change, _format_decrease),
         ]
     if steps:
         sections += [
-            _Section("CHURN", "per step: allocated and freed within it", "churn_bytes_per_step", _churn),
+            _Section("CHURN", "per step: allocated and freed within it", "churn_bytes_per_step", _describe_churn),
             _Section(
                 "KEPT FOR BACKWARD",
                 "per step: allocated in forward, freed in backward",
                 "retained_bytes_per_step",
-                _retained,
+                _describe_retained,
             ),
-            _Section("LARGE TEMPORARIES", "never live at the end of a step", "largest_bytes", _temporary),
+            _Section("LARGE TEMPORARIES", "never live at the end of a step", "largest_bytes", _describe_temporary),
         ]
     sections += [
         _Section(
-            "SLOW CALLS", "of the allocator: over 10 us, or with a call to the driver", "slow_ns", _slow, _duration
+            "SLOW CALLS",
+            "of the allocator: over 10 us, or with a call to the driver",
+            "slow_ns",
+            _describe_slow,
+            _format_duration,
         )
     ]
-    screen.text(f"Per step: {measured}.", style="dim")
-    opened: set[str] = set()
+    screen.text(f"Per step: {basis}.", style="dim")
+    hinted: set[str] = set()
     for section in sections:
         is_largest = section.column == "largest_bytes"
-        own = table[table["temporary"] & (table["largest_bytes"] >= _LARGE)] if is_largest else table
-        leading = own[own[section.column].fillna(0) > 0].sort_values(section.column, ascending=False, kind="stable")
+        section_rows = table[table["temporary"] & (table["largest_bytes"] >= _MIN_LARGE_BYTES)] if is_largest else table
+        leading = section_rows[section_rows[section.column].fillna(0) > 0].sort_values(
+            section.column, ascending=False, kind="stable"
+        )
         if len(leading):
-            is_opened = by == "line" and section.column in _OPENED
-            insides = found.insides(stacks, table, section.column) if is_opened else {}
-            _write(section, leading, by, screen, names, top, insides, opened)
+            shows_insides = by == "line" and section.column in _INSIDE_COLUMNS
+            insides = lifetimes.insides(stacks, table, section.column) if shows_insides else {}
+            _write_section(section, leading, by, screen, names, top, insides, hinted)
 
 
-def _write(
+def _write_section(
     section: _Section,
     leading: pd.DataFrame,
     by: str,
@@ -101,9 +107,9 @@ def _write(
     names: SiteNames,
     top: int,
     insides: Mapping[int, Inside],
-    opened: set[str],
+    hinted: set[str],
 ) -> None:
-    """insides: by row. opened: the packages for which a hint was given; those of this section are added."""
+    """Write one section; `insides` are by row, `hinted` gets the packages for which a hint was written."""
     screen.blank()
     screen.text(Text.assemble((section.label, "bold"), f"  {section.title}"), hanging=len(section.label) + 2)
     highest = float(leading[section.column].iloc[0])
@@ -114,56 +120,58 @@ def _write(
         screen.entry(section.size(amount), name, names.source(site), 0, _COLUMN, bar=bar, frames=frames)
         inside = insides.get(int(number))
         if inside is not None:
-            write_inside(inside, None, screen, names, _COLUMN, hint=inside.package not in opened)
-            opened.add(inside.package)
+            write_inside(inside, None, screen, names, _COLUMN, hint=inside.package not in hinted)
+            hinted.add(inside.package)
     if len(leading) > top:
-        left = float(leading[section.column].iloc[top:].sum())
-        rest = "" if section.column == "largest_bytes" else f" with {section.size(left)}"
+        omitted = float(leading[section.column].iloc[top:].sum())
+        omitted_text = "" if section.column == "largest_bytes" else f" with {section.size(omitted)}"
         screen.text(
-            f"and {units.counted(len(leading) - top, f'more {by_word(by)}')}{rest} (--top 0 shows all)", 2, style="dim"
+            f"and {units.counted(len(leading) - top, f'more {by_word(by)}')}{omitted_text} (--top 0 shows all)",
+            2,
+            style="dim",
         )
 
 
-def _allocated(row: dict[str, Any]) -> str:
+def _describe_allocated(row: dict[str, Any]) -> str:
     allocations = units.counted(int(row["allocations"]), "allocation")
     return (
         f"{allocations}; it holds {units.change(row['live_bytes_change'])}" if row["live_bytes_change"] else allocations
     )
 
 
-def _less(size: float) -> str:
+def _format_decrease(size: float) -> str:
     return units.size(-size)
 
 
-def _changed(row: dict[str, Any]) -> str:
-    return f"to {units.size(row['live_bytes'])} in {_live(row)}"
+def _describe_change(row: dict[str, Any]) -> str:
+    return f"to {units.size(row['live_bytes'])} in {_describe_live(row)}"
 
 
-def _live(row: dict[str, Any]) -> str:
+def _describe_live(row: dict[str, Any]) -> str:
     blocks = units.counted(int(row["live_blocks"]), "block")
     backward = row["live_backward_bytes"]
     return f"{blocks}, including {units.size(backward)} in its backward" if backward else blocks
 
 
-def _churn(row: dict[str, Any]) -> str:
+def _describe_churn(row: dict[str, Any]) -> str:
     note = units.averaged(row["allocations_per_step"], "allocation")
     backward = row["backward_bytes_per_step"]
     return f"{note}; backward allocates {units.size(backward)} for it" if backward else note
 
 
-def _retained(row: dict[str, Any]) -> str:
+def _describe_retained(row: dict[str, Any]) -> str:
     return f"{units.share(row['retained_bytes_per_step'], row['bytes_per_step'])} of what it allocates"
 
 
-def _temporary(row: dict[str, Any]) -> str:
+def _describe_temporary(row: dict[str, Any]) -> str:
     allocations = units.averaged(row["allocations_per_step"], "allocation")
     return f"the largest; {units.size(row['bytes_per_step'])} in {allocations} per step"
 
 
-def _slow(row: dict[str, Any]) -> str:
+def _describe_slow(row: dict[str, Any]) -> str:
     longest = units.duration(row["slowest_ns"] / 1e9)
     return f"{units.counted(int(row['slow_calls']), 'call')}, the longest {longest}"
 
 
-def _duration(nanoseconds: float) -> str:
+def _format_duration(nanoseconds: float) -> str:
     return units.duration(nanoseconds / 1e9)

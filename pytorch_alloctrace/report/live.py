@@ -1,4 +1,4 @@
-"""The view of a recording that runs."""
+"""View of a running recording."""
 
 from __future__ import annotations
 
@@ -13,73 +13,79 @@ from .screen import Screen
 from .site_names import printable
 
 GROWING, LARGEST = 8, 5
-"""Most lines that are named."""
-_CHART = 60
-_WORTH_A_CHART = 100
-"""A device whose peak is less than this part of the highest has no chart."""
+"""Maximum number of growing and of largest lines."""
+_MAX_CHART = 60
+_MAX_PEAK_RATIO = 100
+"""Divisor of the highest peak: devices with a lower peak get no chart."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast it goes, since another look, or since the beginning."""
+    """Events and steps per second since the previous view, or since the beginning."""
 
     events: float
     steps: float
 
     @classmethod
     def between(cls, before: View | None, now: View) -> Rates:
-        seen, old = now.seen, before.seen if before is not None else None
-        begin = old.end_ns if old is not None else seen.begin_ns
-        seconds = (seen.end_ns - begin) / 1e9
+        progress, previous = now.seen, before.seen if before is not None else None
+        begin = previous.end_ns if previous is not None else progress.begin_ns
+        seconds = (progress.end_ns - begin) / 1e9
         if seconds <= 0:
             return cls(0.0, 0.0)
-        events, steps = (old.events, old.steps) if old is not None else (0, 0)
-        return cls((seen.events - events) / seconds, max(seen.steps - steps, 0) / seconds)
+        events, steps = (previous.events, previous.steps) if previous is not None else (0, 0)
+        return cls((progress.events - events) / seconds, max(progress.steps - steps, 0) / seconds)
 
 
 def write_view(view: View, rates: Rates, path: str, header: dict[str, Any], screen: Screen, top: int = GROWING) -> None:
-    """What a look shows: where it stands, the memory of each device over time, what grows and what is large."""
-    seen = view.seen
-    lasted = units.duration(max(seen.end_ns - seen.begin_ns, 0) / 1e9)
+    """Write progress, the memory of each device over time, and the growing and the largest lines."""
+    progress = view.seen
+    duration = units.duration(max(progress.end_ns - progress.begin_ns, 0) / 1e9)
     pid = header.get("process")
-    of = f", process {pid}" if isinstance(pid, int) else ""
-    screen.text(Text.assemble(("LIVE", "bold green"), f"  {printable(path)}{of}, recorded for {lasted}"), hanging=6)
-    steps = f", {units.counted(seen.steps, 'step')} ({_per_second(rates.steps)})" if seen.steps else ", no steps yet"
-    losses = seen.lost + seen.missing_events
-    lost = f", {units.counted(losses, 'event')} lost" if losses else ", none lost"
-    behind = "" if seen.caught_up else " (still catching up)"
+    process = f", process {pid}" if isinstance(pid, int) else ""
     screen.text(
-        f"{units.counted(seen.events, 'event')} ({_per_second(rates.events)}){lost}{steps}, "
-        f"{units.size(seen.file_bytes)} of trace{behind}",
+        Text.assemble(("LIVE", "bold green"), f"  {printable(path)}{process}, recorded for {duration}"), hanging=6
+    )
+    steps = (
+        f", {units.counted(progress.steps, 'step')} ({_per_second(rates.steps)})"
+        if progress.steps
+        else ", no steps yet"
+    )
+    losses = progress.lost + progress.missing_events
+    loss_text = f", {units.counted(losses, 'event')} lost" if losses else ", none lost"
+    catching_up = "" if progress.caught_up else " (still catching up)"
+    screen.text(
+        f"{units.counted(progress.events, 'event')} ({_per_second(rates.events)}){loss_text}{steps}, "
+        f"{units.size(progress.file_bytes)} of trace{catching_up}",
         6,
     )
-    devices = sorted(view.devices, key=lambda one: -one.counts.peak_allocated)
+    devices = sorted(view.devices, key=lambda device: -device.counts.peak_allocated)
     for memory in devices:
         _write_device(memory, view, screen, devices[0].counts.peak_allocated)
-    # Where it is not said otherwise, a line is of the first.
+    # Lines of the first device do not name it.
     first = devices[0].device if devices else ""
     growing = view.growing
     screen.blank()
     if growing:
         screen.text(Text("GROWS", "bold yellow"))
         for site in growing[:top]:
-            _write_site(site, units.rate(site.rate, view.unit), screen, first, held=True)
+            _write_site(site, units.rate(site.rate, view.unit), screen, first, shows_bytes=True)
         if len(growing) > top:
             screen.text(f"and {units.counted(len(growing) - top, 'more line')}", 2)
-        screen.text("Not judged: what fills up once grows, too. `alloctrace leaks` judges.", 2, style="dim")
-    elif len(seen.points) < 5:
+        screen.text("A cache that fills once grows, too. Run `alloctrace leaks` to judge.", 2, style="dim")
+    elif len(progress.points) < 5:
         screen.text(Text("Too early to say what grows.", "dim"))
     else:
-        screen.text(Text.assemble(("OK", "bold green"), "  No line holds ever more."))
+        screen.text(Text.assemble(("OK", "bold green"), "  No line keeps growing."))
     largest = sorted((site for site in view.sites if site.bytes), key=lambda site: -site.bytes)[: min(LARGEST, top)]
     if largest:
         screen.blank()
         screen.text(Text("HOLDS MOST", "bold"))
         for site in largest:
-            _write_site(site, units.size(site.bytes), screen, first, held=False)
+            _write_site(site, units.size(site.bytes), screen, first, shows_bytes=False)
 
 
-def _write_device(memory: FollowedMemory, view: View, screen: Screen, most: int) -> None:
+def _write_device(memory: FollowedMemory, view: View, screen: Screen, highest_peak: int) -> None:
     counts = memory.counts
     screen.blank()
     parts = [f"{units.size(counts.allocated)} allocated"]
@@ -92,19 +98,19 @@ def _write_device(memory: FollowedMemory, view: View, screen: Screen, most: int)
         parts.append(units.counted(counts.refused, "failed allocation"))
     screen.text(Text.assemble((memory.device, "bold"), "  ", ", ".join(parts)), hanging=len(memory.device) + 2)
     curve = counts.curve_allocated
-    if len(curve) > 1 and counts.peak_allocated * _WORTH_A_CHART >= most:
-        chart = units.sparkline(curve, max(min(screen.width - 32, _CHART), 10), plain=screen.plain, least=0)
-        grew = f"  {units.rate(memory.rate, view.unit)}" if memory.rate else ""
-        screen.text(Text.assemble((chart, "cyan"), f"  allocated{grew}"), 2)
+    if len(curve) > 1 and counts.peak_allocated * _MAX_PEAK_RATIO >= highest_peak:
+        chart = units.sparkline(curve, max(min(screen.width - 32, _MAX_CHART), 10), plain=screen.plain, minimum=0)
+        growth = f"  {units.rate(memory.rate, view.unit)}" if memory.rate else ""
+        screen.text(Text.assemble((chart, "cyan"), f"  allocated{growth}"), 2)
 
 
-def _write_site(site: FollowedSite, amount: str, screen: Screen, first: str, *, held: bool) -> None:
-    on = f" on {site.device}" if site.device != first else ""
-    held_now = f", {units.size(site.bytes)} in {units.counted(site.blocks, 'block')}" if held else ""
-    name = f"{printable(site.name)}{f' in {printable(site.function)}' if site.function else ''}{held_now}{on}"
-    screen.entry(amount, name, printable(site.source) or None, 2, 20 if held else 10)
+def _write_site(site: FollowedSite, amount: str, screen: Screen, default_device: str, *, shows_bytes: bool) -> None:
+    device = f" on {site.device}" if site.device != default_device else ""
+    amount_held = f", {units.size(site.bytes)} in {units.counted(site.blocks, 'block')}" if shows_bytes else ""
+    name = f"{printable(site.name)}{f' in {printable(site.function)}' if site.function else ''}{amount_held}{device}"
+    screen.entry(amount, name, printable(site.source) or None, 2, 20 if shows_bytes else 10)
     if site.holder:
-        screen.text(f"held by {printable(site.holder)}", 24 if held else 14, style="dim")
+        screen.text(f"held by {printable(site.holder)}", 24 if shows_bytes else 14, style="dim")
 
 
 def _per_second(rate: float) -> str:
@@ -114,22 +120,21 @@ def _per_second(rate: float) -> str:
 def view_json(
     view: View, rates: Rates, path: str, header: dict[str, Any], *, running: bool = True, top: int | None = None
 ) -> dict[str, Any]:
-    """The same as plain values. Bytes; rates are of `unit`, or of a second where they say so. top: how many sites, in
-    the order of `View.sites`."""
-    seen = view.seen
+    """Return the view and its first `top` sites: sizes in bytes, rates per `unit` unless the key says per second."""
+    progress = view.seen
     process = header.get("process")
     return {
         "trace": path,
         "process": process if isinstance(process, int) else None,
         "running": running,
-        "begin_ns": seen.begin_ns,
-        "end_ns": seen.end_ns,
-        "events": seen.events,
+        "begin_ns": progress.begin_ns,
+        "end_ns": progress.end_ns,
+        "events": progress.events,
         "events_per_second": rates.events,
-        "events_lost": seen.lost + seen.missing_events,
-        "file_bytes": seen.file_bytes,
-        "steps": seen.steps,
-        "step": seen.last_step if seen.steps else None,
+        "events_lost": progress.lost + progress.missing_events,
+        "file_bytes": progress.file_bytes,
+        "steps": progress.steps,
+        "step": progress.last_step if progress.steps else None,
         "steps_per_second": rates.steps,
         "unit": view.unit,
         "devices": [

@@ -1,4 +1,4 @@
-"""What a line of the user's code calls inside an installed package, below the line, as text and as plain values."""
+"""Lines of an installed package called by a line of user code, as text and as plain values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from .site_names import SiteNames
 def write_inside(
     inside: Inside | None, total: int | None, screen: Screen, names: SiteNames, column: int, *, hint: bool = True
 ) -> None:
-    """The lines of the package, indented below the entry of their line, and how to see all of them. column: as of the
-    entry. total: of which each has a share; None: of nothing. hint: False where it was given before."""
+    """Write the lines of the package below the entry of the calling line.
+
+    total: the bytes that shares refer to; None writes no shares. hint: whether to write how to see all lines.
+    """
     if inside is None:
         return
     for line in inside.lines:
@@ -27,7 +29,7 @@ def write_inside(
 
 
 def inside_data(inside: Inside | None) -> dict[str, Any] | None:
-    """Return the package and its lines as plain values; None without a package."""
+    """Return the package and its lines as plain values."""
     if inside is None:
         return None
     lines = [

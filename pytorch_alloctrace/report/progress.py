@@ -1,4 +1,4 @@
-"""A progress bar for slow reading: on stderr, only if that is a terminal, and only after a second."""
+"""Progress bar for slow reading, on a terminal, after one second."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ _PATIENCE_SECONDS = 1.0
 
 
 class SlowProgress:
-    """A `PassProgress`: called with shares from 0 to 1 of the pass that `begin_pass` has named. Between passes, and
-    after the last, it says what else is done, without a share, which nobody knows."""
+    """A `PassProgress` that shows the share, from 0 to 1, of the pass named by `begin_pass`.
+
+    Between and after passes the bar shows `otherwise`, without a share.
+    """
 
     def __init__(self, console: Console, otherwise: str = "working") -> None:
-        """otherwise: what is done between the passes, and after them."""
+        """Set the console and the description between passes."""
         self._console = console
         self._otherwise = otherwise
         self._begin = time.monotonic()
@@ -34,17 +36,17 @@ class SlowProgress:
             self._bar.stop()
 
     def begin_pass(self, name: str) -> None:
-        """The shares that follow are of this: "reading run.alloctrace"."""
+        """Begin a pass such as "reading run.alloctrace"."""
         self._name = name
         self(0.0)
 
     def end_pass(self) -> None:
-        """It is over: what follows has no share."""
+        """End the pass."""
         self._name = self._otherwise
         self._show(None)
 
     def __call__(self, share: float) -> None:
-        """Shows the share of the current pass."""
+        """Show the share of the current pass."""
         self._show(share)
 
     def _show(self, share: float | None) -> None:
@@ -53,7 +55,7 @@ class SlowProgress:
         if self._bar is None:
             if time.monotonic() - self._begin < _PATIENCE_SECONDS:
                 return
-            # Most commands are done before.
+            # Imported late: most commands end before a bar is needed.
             from rich.progress import BarColumn, Progress, TextColumn
 
             self._bar = Progress(
@@ -66,5 +68,5 @@ class SlowProgress:
             self._bar.add_task("", total=1.0, share="")
             self._bar.start()
         text = "" if share is None else f"{100 * share:3.0f} %"
-        total = None if share is None else 1.0  # None: the bar moves to and fro
+        total = None if share is None else 1.0  # None: the bar shows no share
         self._bar.update(self._bar.task_ids[0], completed=share or 0.0, total=total, description=self._name, share=text)

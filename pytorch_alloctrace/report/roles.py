@@ -1,4 +1,4 @@
-"""Roles as text: whether a role was recorded or inferred, and how much was allocated for each."""
+"""Roles as text: exactness and bytes of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .units import Span
 if TYPE_CHECKING:
     import pandas as pd
 
-_MANY = {
+_PLURALS = {
     "parameter": "parameters",
     "buffer": "buffers",
     "gradient": "gradients",
@@ -26,22 +26,22 @@ _MANY = {
     "temporary": "temporaries",
     "library workspace": "library workspaces",
 }
-_LEAST_SHARE = 0.01
-"""What is less is summed up."""
+_MIN_SHARE = 0.01
+"""Minimum share of a role to be named; smaller ones are summed up."""
 
 
 def roles_sentence(shares: RoleShares, total: int) -> str:
-    """All roles that have a share worth a mention: "parameters 2.13 MiB, activations 768 KiB (inferred)"."""
+    """Return the main roles, such as "parameters 2.13 MiB, activations 768 KiB (inferred)"."""
     if not shares.are_known:
         return "Role unknown (not recorded)."
-    shown = [part for part in shares.roles if part.bytes >= _LEAST_SHARE * total]
-    rest = sum(part.bytes for part in shares.roles) - sum(part.bytes for part in shown)
-    parts = [_part(part) for part in shown] + ([f"more {units.size(rest)}"] if rest else [])
+    named = [part for part in shares.roles if part.bytes >= _MIN_SHARE * total]
+    unnamed_bytes = sum(part.bytes for part in shares.roles) - sum(part.bytes for part in named)
+    parts = [_format_role(part) for part in named] + ([f"more {units.size(unnamed_bytes)}"] if unnamed_bytes else [])
     return ", ".join(parts)
 
 
 def exactness(part: RoleBytes) -> str:
-    """Whether the role was recorded: "exact", "inferred" or the share of what is exact; "" where it is unknown."""
+    """Return "exact", "inferred" or the exact share such as "80 % exact"; "" for an unknown role."""
     if part.role == UNKNOWN:
         return ""
     if not part.exact_bytes:
@@ -49,57 +49,57 @@ def exactness(part: RoleBytes) -> str:
     return "exact" if part.exact_bytes == part.bytes else f"{units.share(part.exact_bytes, part.bytes)} exact"
 
 
-def _part(part: RoleBytes) -> str:
-    known = exactness(part)
-    note = f" ({known})" if known not in ("", "exact") else ""
-    return f"{_MANY.get(part.role, part.role)} {units.size(part.bytes)}{note}"
+def _format_role(part: RoleBytes) -> str:
+    exactness_text = exactness(part)
+    note = f" ({exactness_text})" if exactness_text not in ("", "exact") else ""
+    return f"{_PLURALS.get(part.role, part.role)} {units.size(part.bytes)}{note}"
 
 
-_SIZE = 10
-_ROLE = 18
+_SIZE_COLUMN = 10
+_ROLE_COLUMN = 18
 
 
 def write_role_totals(table: pd.DataFrame, span: Span, screen: Screen) -> None:
-    """What is live or, of ranges, how that changed; and what was allocated."""
+    """Write live bytes (for ranges, their change) and allocated bytes by role."""
     if table.empty:
         screen.text("Nothing was allocated.")
         return
     if "live_bytes_change" in table:
         sections = [
-            ("ALLOCATED", f"{span}, including what was freed again", "total_bytes", _allocated),
-            ("CHANGED", f"{span}: how much more is live", "live_bytes_change", _live),
+            ("ALLOCATED", f"{span}, including what was freed again", "total_bytes", _describe_allocated),
+            ("CHANGED", f"{span}: how much more is live", "live_bytes_change", _describe_live),
         ]
     else:
         sections = [
-            ("LIVE", f"at {span.until}", "live_bytes", _live),
-            ("ALLOCATED", f"up to {span.until}, including what was freed again", "total_bytes", _allocated),
+            ("LIVE", f"at {span.until}", "live_bytes", _describe_live),
+            ("ALLOCATED", f"up to {span.until}, including what was freed again", "total_bytes", _describe_allocated),
         ]
-    written = False
+    is_separated = False
     for label, title, column, note in sections:
-        own = table[table[column] != 0]
-        if own.empty:
+        section_rows = table[table[column] != 0]
+        if section_rows.empty:
             continue
-        if written:
+        if is_separated:
             screen.blank()
-        written = True
+        is_separated = True
         screen.text(Text.assemble((label, "bold"), f"  {title}"), hanging=len(label) + 2)
-        _write(own, column, note, screen)
+        _write_section(section_rows, column, note, screen)
 
 
-def _write(table: pd.DataFrame, column: str, note: Callable[[dict[str, Any]], str], screen: Screen) -> None:
-    most = int(table[column].abs().max())
+def _write_section(table: pd.DataFrame, column: str, note: Callable[[dict[str, Any]], str], screen: Screen) -> None:
+    largest = int(table[column].abs().max())
     for row in rows(table):
         size = units.change(row[column]) if column == "live_bytes_change" else units.size(row[column])
-        bar = units.bar(abs(row[column]) / most, ENTRY_BAR, plain=screen.plain)
-        name = f"  {row['role']:{_ROLE}}{note(row)}"
-        screen.text(Text.assemble(f"{size:>{_SIZE}}  ", (f"{bar:{ENTRY_BAR}}", "green"), name))
+        bar = units.bar(abs(row[column]) / largest, ENTRY_BAR, plain=screen.plain)
+        name = f"  {row['role']:{_ROLE_COLUMN}}{note(row)}"
+        screen.text(Text.assemble(f"{size:>{_SIZE_COLUMN}}  ", (f"{bar:{ENTRY_BAR}}", "green"), name))
 
 
-def _live(row: dict[str, Any]) -> str:
+def _describe_live(row: dict[str, Any]) -> str:
     blocks = units.counted(int(row["live_blocks"]), "block")
     return f"to {units.size(row['live_bytes'])} in {blocks}" if "live_bytes_change" in row else blocks
 
 
-def _allocated(row: dict[str, Any]) -> str:
-    known = exactness(RoleBytes(row["role"], row["total_bytes"], row["exact_bytes"], row["allocations"]))
-    return ", ".join(filter(None, [units.counted(int(row["allocations"]), "allocation"), known]))
+def _describe_allocated(row: dict[str, Any]) -> str:
+    exactness_text = exactness(RoleBytes(row["role"], row["total_bytes"], row["exact_bytes"], row["allocations"]))
+    return ", ".join(filter(None, [units.counted(int(row["allocations"]), "allocation"), exactness_text]))

@@ -1,8 +1,8 @@
 """Lines of text for a terminal or a pipe.
 
-Text breaks between words, at the width of the terminal or at 80 columns in a pipe. In a pipe a path is never broken or
-cut off, so that it can be searched for. On a terminal, which would break it anywhere, a path that is longer than a line
-is shortened in the middle, and quoted source at its end.
+Text breaks between words, at the width of the terminal or at 80 columns in a pipe. A pipe gets paths in full, so that
+they can be searched. A terminal would break long paths anywhere, so a path longer than a line is shortened in the
+middle, and quoted source at its end.
 """
 
 from __future__ import annotations
@@ -16,44 +16,43 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-# A number stays with its unit.
+# Never break between a number and its unit.
 _BREAK = re.compile(r"(?<=\S) (?!(?:[KMGTPE]i)?B\b|%|(?:s|ms|us|min|h|d)\b)")
 
 ENTRY_BAR = 8
-"""Width of the bar of an entry."""
-_LEAST_PATH = 24
-"""A path is not made shorter than this."""
+"""Width of the bar of an entry, in columns."""
+_MIN_PATH = 24
+"""Minimum width of a shortened path, in columns."""
 
 
 class Screen:
-    """Writes lines to a console."""
+    """Writer of lines to a console."""
 
     def __init__(self, console: Console, width: int | None = None) -> None:
         self._console = console
         self._shortens = console.is_terminal or width is not None
         self.width = max(width or (console.width if console.is_terminal else 80), 30)
         self.plain = not (console.encoding or "").lower().startswith("utf")
-        """Whether only ASCII can be shown."""
+        """True if the console can only show ASCII."""
 
     def blank(self) -> None:
-        """An empty line."""
+        """Write an empty line."""
         self._console.out("", highlight=False)
 
     def text(self, text: Text | str, indent: int = 0, *, hanging: int | Text | None = None, style: str = "") -> None:
-        """A paragraph; `hanging` is the indent of its further lines, or what they begin with."""
+        """Write a paragraph; `hanging` is the indent, or the beginning, of its further lines."""
         whole = Text(text, style=style) if isinstance(text, str) else text
-        further = _margin(indent if hanging is None else hanging)
-        for number, line in enumerate(whole.divide(self._breaks(whole.plain, indent, further.cell_len))):
-            line.rstrip()
-            if number:
-                # Where several blanks separate columns, those after the break.
-                line = line[len(line.plain) - len(line.plain.lstrip()) :]
-            margin = further if number else _margin(indent)
-            self._write(margin + self._fitted(line, self.width - margin.cell_len))
+        further_margin = _make_margin(indent if hanging is None else hanging)
+        for number, part in enumerate(whole.divide(self._find_breaks(whole.plain, indent, further_margin.cell_len))):
+            part.rstrip()
+            # Drop all blanks after a break: columns are separated by several.
+            line = part[len(part.plain) - len(part.plain.lstrip()) :] if number else part
+            margin = further_margin if number else _make_margin(indent)
+            self._write(margin + self._fit_line(line, self.width - margin.cell_len))
 
     def source(self, text: str, indent: int | Text, *, style: str = "cyan") -> None:
-        """A line of source, shortened on a terminal. indent: or what the line begins with."""
-        margin = _margin(indent)
+        """Write a line of source, shortened on a terminal; `indent` may be the beginning of the line."""
+        margin = _make_margin(indent)
         if self._shortens:
             text = shortened(text, self.width - margin.cell_len)
         line = margin + Text(text, style=style)
@@ -61,12 +60,12 @@ class Screen:
         self._write(line)
 
     def frames(self, frames: Sequence[str], indent: int) -> None:
-        """The frames of a stack, one on each line."""
+        """Write the frames of a stack, one on each line."""
         for frame in frames:
             self.text(frame, indent, hanging=indent + 2, style="dim")
 
     def stack(self, frames: Sequence[str], indent: int) -> None:
-        """A whole stack under a heading; nothing if there is none."""
+        """Write a stack under a heading; write nothing for an empty one."""
         if frames:
             self.text("Stack, innermost frame first:", indent)
             self.frames(frames, indent + 2)
@@ -82,8 +81,10 @@ class Screen:
         bar: str | None = None,
         frames: Sequence[str] = (),
     ) -> None:
-        """An amount, a name and, below it, its source and frames: lines, since cells would cut them off. bar: at most
-        ENTRY_BAR characters, between the two."""
+        """Write an amount, a name and, on lines below, its source and frames.
+
+        bar: at most ENTRY_BAR characters, written before the name.
+        """
         begin = indent + column + 2 + (0 if bar is None else ENTRY_BAR + 2)
         chart = "" if bar is None else f"{bar:<{ENTRY_BAR}}  "
         self.text(Text.assemble(f"{amount:>{column}}  ", (chart, "green"), name), indent, hanging=begin)
@@ -91,28 +92,28 @@ class Screen:
             self.source(source, begin)
         self.frames(frames, begin)
 
-    def _fitted(self, line: Text, room: int) -> Text:
-        """The line, with a word that is too long for it shortened in the middle."""
-        over = cell_len(line.plain) - room
+    def _fit_line(self, line: Text, room: int) -> Text:
+        """Shorten the longest word of a line in its middle if the line does not fit."""
+        excess = cell_len(line.plain) - room
         longest = max(re.finditer(r"\S+", line.plain), key=lambda word: cell_len(word[0]), default=None)
-        if not self._shortens or over <= 0 or longest is None or cell_len(longest[0]) <= _LEAST_PATH:
+        if not self._shortens or excess <= 0 or longest is None or cell_len(longest[0]) <= _MIN_PATH:
             return line
         mark = "..." if self.plain else "…"
-        kept = max(len(longest[0]) - over - len(mark), _LEAST_PATH)
-        # The name of the file and the line are at the end.
-        begin = longest.start() + kept // 3
-        return Text.assemble(line[:begin], mark, line[begin + len(longest[0]) - kept :])
+        remaining = max(len(longest[0]) - excess - len(mark), _MIN_PATH)
+        # Keep two thirds of the end: it has the name of the file and the line.
+        begin = longest.start() + remaining // 3
+        return Text.assemble(line[:begin], mark, line[begin + len(longest[0]) - remaining :])
 
     def _write(self, line: Text) -> None:
         if not line.plain.isprintable():
-            # A foreign trace must not control the reader's terminal. Of the same length: the styles stay in place.
+            # A hostile trace must not control the terminal. Same length, so that styles stay in place.
             sign = "?" if self.plain else "\ufffd"
             line.plain = "".join(c if c.isprintable() or c == "\n" else sign for c in line.plain)
-        # Otherwise rich would break paths and pad lines with blanks.
+        # Without soft_wrap, rich breaks paths and pads lines with blanks.
         self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
-    def _breaks(self, plain: str, indent: int, hanging: int) -> list[int]:
-        """Where lines begin: at each word that no longer fits."""
+    def _find_breaks(self, plain: str, indent: int, hanging: int) -> list[int]:
+        """Return the positions of the words at which a new line begins."""
         breaks: list[int] = []
         begin, room = 0, self.width - indent
         ends = [match.end() for match in _BREAK.finditer(plain)] + [len(plain) + 1]
@@ -124,32 +125,31 @@ class Screen:
 
 
 def shortened(text: str, room: int) -> str:
-    """Source that fits into so many columns, cut off at its end where it is longer."""
+    """Shorten source at its end to fit into `room` columns."""
     room = max(room, 4)
     return text if cell_len(text) <= room else set_cell_size(text, room - 3).rstrip() + "..."
 
 
-def _margin(width: int | Text) -> Text:
-    """What a line begins with."""
+def _make_margin(width: int | Text) -> Text:
     return Text(" " * width) if isinstance(width, int) else width
 
 
-_COLUMNS = 100
-"""Width of the HTML: that of a notebook."""
+_HTML_COLUMNS = 100
+"""Width of the HTML, in columns."""
 _FORMAT = (
     '<pre style="white-space: pre; overflow-x: auto; margin: 0; background: transparent; color: inherit; '
     'line-height: 1.3; font-family: monospace">{code}</pre>'
 )
-# A notebook may be light or dark, and its HTML cannot know: each colour can be read on white and on black (contrast 4).
+# A notebook may be light or dark: each colour has a contrast of 4 on both white and black.
 _RED, _GREEN, _YELLOW = (0xDE, 0x3B, 0x40), (0x24, 0x88, 0x3F), (0x9C, 0x6F, 0x0A)
 _BLUE, _MAGENTA, _CYAN, _GREY = (0x3B, 0x78, 0xD8), (0xA8, 0x55, 0xB8), (0x14, 0x80, 0xA0), (0x7F, 0x7F, 0x7F)
 _COLOURS = [_GREY, _RED, _GREEN, _YELLOW, _BLUE, _MAGENTA, _CYAN, _GREY]
-# What is dim becomes the middle between these two: grey.
+# Dim text gets the middle between these two: grey.
 _THEME = TerminalTheme((255, 255, 255), (0, 0, 0), _COLOURS, _COLOURS)
 
 
 def text_of(write: Callable[[Screen], None]) -> str:
-    """As in a pipe: without colours, paths in full."""
+    """Return the text written to a pipe: without colours, paths in full."""
     console = Console(file=io.StringIO(), force_terminal=False, force_jupyter=False, width=80)
     with console.capture() as captured:
         write(Screen(console))
@@ -157,11 +157,11 @@ def text_of(write: Callable[[Screen], None]) -> str:
 
 
 def html_of(write: Callable[[Screen], None]) -> str:
-    """As on a terminal, with colours for light and dark pages."""
+    """Return HTML of the text on a terminal, with colours for light and dark pages."""
     console = Console(
         record=True,
         file=io.StringIO(),
-        width=_COLUMNS,
+        width=_HTML_COLUMNS,
         force_terminal=True,
         force_jupyter=False,
         color_system="standard",

@@ -16,49 +16,49 @@ from .tables import rows
 if TYPE_CHECKING:
     import pandas as pd
 
-_MAP = {"active_allocated": "█", "active_pending_free": "▒", "inactive": "·"}
-_PLAIN_MAP = {"active_allocated": "#", "active_pending_free": "%", "inactive": "."}
+_MAP_CHARACTERS = {"active_allocated": "█", "active_pending_free": "▒", "inactive": "·"}
+_ASCII_MAP_CHARACTERS = {"active_allocated": "#", "active_pending_free": "%", "inactive": "."}
 
 
 def largest_segments(segments: pd.DataFrame, top: int) -> pd.DataFrame:
-    """The largest segments of each device, in the order of the table."""
-    return _largest(segments, "total_bytes", top)
+    """Return the `top` largest segments of each device, in table order."""
+    return _select_largest(segments, "total_bytes", top)
 
 
 def largest_blocks(blocks: pd.DataFrame, top: int) -> pd.DataFrame:
-    """The largest blocks of each device that are not free, in the order of the table."""
-    return _largest(blocks[blocks["state"] != "inactive"], "block_bytes", top)
+    """Return the `top` largest used blocks of each device, in table order."""
+    return _select_largest(blocks[blocks["state"] != "inactive"], "block_bytes", top)
 
 
-def _largest(table: pd.DataFrame, size: str, top: int) -> pd.DataFrame:
+def _select_largest(table: pd.DataFrame, size: str, top: int) -> pd.DataFrame:
     rank = table.sort_values(size, ascending=False, kind="stable").groupby("device", sort=False).cumcount()
     return table[rank.reindex(table.index) < top]
 
 
 def write_segments(segments: pd.DataFrame, blocks: pd.DataFrame, screen: Screen, top: int) -> None:
-    """The largest segments, each with a map of its blocks."""
+    """Write the largest segments, each with a map of its blocks."""
     if segments.empty:
         screen.text(
             "No segments: nothing is reserved at this position, or the allocator reports none (the CPU's never does)."
         )
         return
-    for device, of_device in segments.groupby("device", sort=False):
-        total, active = int(of_device["total_bytes"].sum()), int(of_device["active_bytes"].sum())
-        count = units.counted(len(of_device), "segment")
+    for device, device_segments in segments.groupby("device", sort=False):
+        total, active = int(device_segments["total_bytes"].sum()), int(device_segments["active_bytes"].sum())
+        count = units.counted(len(device_segments), "segment")
         title = f"{units.size(total)} reserved in {count}, {units.size(active)} active"
         screen.text(Text.assemble((str(device), "bold"), f"  {title}"))
-        largest = largest_segments(of_device, top)
+        largest = largest_segments(device_segments, top)
         for row in rows(largest):
-            inside = blocks[(blocks["device"] == device) & (blocks["segment"] == row["address"])]
-            write_segment(row, inside, screen)
-        if len(of_device) > len(largest):
-            rest = total - int(largest["total_bytes"].sum())
-            more = units.counted(len(of_device) - len(largest), "more segment")
-            screen.text(f"and {more} with {units.size(rest)} (--top 0 shows all)", 2, style="dim")
+            segment_blocks = blocks[(blocks["device"] == device) & (blocks["segment"] == row["address"])]
+            write_segment(row, segment_blocks, screen)
+        if len(device_segments) > len(largest):
+            omitted_bytes = total - int(largest["total_bytes"].sum())
+            omitted_count = units.counted(len(device_segments) - len(largest), "more segment")
+            screen.text(f"and {omitted_count} with {units.size(omitted_bytes)} (--top 0 shows all)", 2, style="dim")
 
 
 def write_segment(row: dict[str, Any], blocks: pd.DataFrame, screen: Screen) -> None:
-    """A segment (a row of `Trace.segments`) with a map of its blocks."""
+    """Write a segment (a row of `Trace.segments`) with a map of its blocks."""
     notes = [str(row["segment_type"])]
     if row["is_expandable"]:
         notes.append("expandable")
@@ -70,12 +70,12 @@ def write_segment(row: dict[str, Any], blocks: pd.DataFrame, screen: Screen) -> 
     head = f"{row['address']:#x}  {units.size(row['total_bytes']):>9}  {used:>5} active  "
     tail = ", ".join(notes)
     room = screen.width - len(head) - len(tail) - 4
-    screen.text(head + _map(blocks, row, min(max(room, 4), 60), screen.plain) + "  " + tail, 2)
+    screen.text(head + _draw_map(blocks, row, min(max(room, 4), 60), screen.plain) + "  " + tail, 2)
 
 
-def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool) -> str:
-    """A character for each equal part of the segment: the state of most of its bytes."""
-    signs = _PLAIN_MAP if plain else _MAP
+def _draw_map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool) -> str:
+    """Return a character for each equal part of the segment: the state of most of its bytes."""
+    characters = _ASCII_MAP_CHARACTERS if plain else _MAP_CHARACTERS
     shares: list[dict[str, float]] = [{} for _ in range(width)]
     per_cell = max(segment["total_bytes"], 1) / width
     for address, size, state in zip(blocks["address"], blocks["block_bytes"], blocks["state"], strict=True):
@@ -84,26 +84,28 @@ def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool)
         for cell in range(int(begin), min(int(end) + 1, width)):
             covered = min(end, cell + 1) - max(begin, cell)
             shares[cell][state] = shares[cell].get(state, 0.0) + covered
-    return "".join(signs[max(share, key=lambda state: share[state])] if share else " " for share in shares)
+    return "".join(characters[max(share, key=lambda state: share[state])] if share else " " for share in shares)
 
 
 def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, names: SiteNames, top: int) -> None:
-    """The largest blocks that are not free, each with the line that allocated it; the fullest device first."""
+    """Write the largest used blocks, each with its allocating line; the fullest device first."""
     import pandas as pd
 
     live = blocks[blocks["state"] != "inactive"]
     free = blocks[blocks["state"] == "inactive"]
-    held_by = live.groupby("device", observed=True)["block_bytes"].sum()
-    for device in sorted(blocks["device"].unique(), key=lambda name: -held_by.get(name, 0)):
-        held, idle = live[live["device"] == device], free[free["device"] == device]
-        title = f"{units.size(held['block_bytes'].sum())} in {units.counted(len(held), 'block')}"
-        if len(idle):
-            title += f", {units.size(idle['block_bytes'].sum())} free in {units.counted(len(idle), 'piece')}"
+    bytes_by_device = live.groupby("device", observed=True)["block_bytes"].sum()
+    for device in sorted(blocks["device"].unique(), key=lambda name: -bytes_by_device.get(name, 0)):
+        used_blocks, free_blocks = live[live["device"] == device], free[free["device"] == device]
+        title = f"{units.size(used_blocks['block_bytes'].sum())} in {units.counted(len(used_blocks), 'block')}"
+        if len(free_blocks):
+            title += (
+                f", {units.size(free_blocks['block_bytes'].sum())} free in {units.counted(len(free_blocks), 'piece')}"
+            )
         screen.text(Text.assemble((str(device), "bold"), f"  {title}"))
-        largest = held.nlargest(top, "block_bytes", keep="first")
+        largest = used_blocks.nlargest(top, "block_bytes", keep="first")
         for row in rows(largest):
             site = Site.of_stack(trace.stacks, int(row["stack_id"]))
-            age = "no age" if pd.isna(row["age_ns"]) else f"{units.duration(row['age_ns'] / 1e9)} old"
+            age = "age unknown" if pd.isna(row["age_ns"]) else f"{units.duration(row['age_ns'] / 1e9)} old"
             facts = f"{units.size(row['block_bytes']):>9}  {row['address']:#x}  {age:>14}"
             pending = "  waits for a stream" if row["state"] == "active_pending_free" else ""
             screen.text(f"{facts}  {names.site(site)}{pending}", 2, hanging=13)
@@ -111,9 +113,9 @@ def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, nam
             if source:
                 screen.source(source, 13)
             screen.frames(names.stack(int(row["stack_id"])), 13)
-        if len(held) > len(largest):
-            more = units.counted(len(held) - len(largest), "more block")
-            rest = units.size(held["block_bytes"].sum() - largest["block_bytes"].sum())
-            screen.text(f"and {more} with {rest} (--top 0 shows all)", 2, style="dim")
+        if len(used_blocks) > len(largest):
+            omitted_count = units.counted(len(used_blocks) - len(largest), "more block")
+            omitted_size = units.size(used_blocks["block_bytes"].sum() - largest["block_bytes"].sum())
+            screen.text(f"and {omitted_count} with {omitted_size} (--top 0 shows all)", 2, style="dim")
     if blocks.empty:
         screen.text("No blocks at this position.")

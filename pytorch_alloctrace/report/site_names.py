@@ -1,7 +1,7 @@
-"""Names of sites, frames and whole stacks: short but never cut off, each on one line, whatever the trace holds.
+"""Names of sites, frames and whole stacks: short but never cut off, each on one line.
 
-Whole stacks are shown if --all-frames asks for them: every frame, including those of libraries, innermost first. In
-JSON, whatever has a `stack_id` then also has `frames`: a list of function, filename, line, source.
+--all-frames shows whole stacks: every frame, including library frames, innermost first. In JSON, each object with a
+`stack_id` then also has `frames`: a list of function, filename, line, source.
 """
 
 from __future__ import annotations
@@ -22,49 +22,50 @@ if TYPE_CHECKING:
 
 
 Frames = Callable[[int], Sequence[Frame]]
-"""The frames of a stack, by its number."""
+"""Function that returns the frames of a stack, by its number."""
 
 
 def frames_of(trace: RecordedTrace) -> Frames:
-    """Those of a trace; none for a stack that a damaged trace lacks."""
+    """Return the frames function of a trace; it returns no frames for stacks that a corrupt trace lacks."""
     return lambda stack: trace.frames(stack) if 0 <= stack < len(trace.stacks) else []
 
 
 def with_frames(data: Any, frames: Frames | None) -> Any:
-    """Plain values, where each object that has a stack gets its frames; unchanged without `frames`."""
+    """Add frames to each object that has a stack; return `data` unchanged without `frames`."""
     if frames is None:
         return data
     if isinstance(data, list | tuple):
         return [with_frames(item, frames) for item in data]
     if not isinstance(data, dict):
         return data
-    made = {name: with_frames(value, frames) for name, value in data.items()}
+    with_stacks = {name: with_frames(value, frames) for name, value in data.items()}
     if isinstance(data.get("stack_id"), int):
-        made["frames"] = frames_data(frames(data["stack_id"]))
-    return made
+        with_stacks["frames"] = frames_data(frames(data["stack_id"]))
+    return with_stacks
 
 
 def frames_data(frames: Sequence[Frame]) -> list[dict[str, Any]]:
-    """Frames as plain values."""
+    """Return frames as plain values."""
     return [dataclasses.asdict(frame) for frame in frames]
 
 
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
-"""As Jupyter starts the kernel of a notebook, and others do it after its pattern."""
+"""Program path of a notebook kernel, of Jupyter and of tools that follow its naming."""
 _PART = 1 << 20
-"""Characters that are checked at once."""
+"""Number of characters checked at once."""
 
 
 def printable(text: str) -> str:
-    """The text with control characters made visible: a foreign trace must not control the reader's terminal."""
-    if text.isprintable():  # as nearly all are: character by character, a stack of thousands of frames takes seconds
+    """Escape control characters: a hostile trace must not control the terminal."""
+    # Fast path: character by character, a stack of thousands of frames takes seconds.
+    if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def without_controls(text: str) -> str:
-    """Return text of several lines with control and invisible characters escaped, except newline and tab."""
-    # An output may have hundreds of megabytes: a copy of all of it is made only if need be.
+    """Escape control and invisible characters of multi-line text, except newline and tab."""
+    # Copy only if needed: an output may have hundreds of megabytes.
     parts = (text[begin : begin + _PART] for begin in range(0, len(text), _PART))
     if all(part.replace("\n", " ").replace("\t", " ").isprintable() for part in parts):
         return text
@@ -72,10 +73,10 @@ def without_controls(text: str) -> str:
 
 
 class SiteNames:
-    """Names of files as the user of the traced program knows them."""
+    """Names of sites and files, relative to the working directory of the traced program."""
 
     def __init__(self, working_directory: str, frames: Frames | None = None) -> None:
-        """frames: given if whole stacks are to be shown."""
+        """Set the working directory, and the frames function to show whole stacks."""
         self._frames = frames
         self._working_directory = working_directory
 
@@ -84,35 +85,35 @@ class SiteNames:
         return printable(short_filename(filename, self._working_directory))
 
     def site(self, code: Site | Frame) -> str:
-        """Where it is: "train.py:41 in train"."""
+        """Return the name of a site or frame, such as "train.py:41 in train"."""
         if not code.filename:
             return printable(code.function) or NO_STACK
-        # "<module>" says nothing that the file's name does not.
-        inside = f" in {printable(code.function)}" if code.function and code.function != "<module>" else ""
+        # "<module>" adds nothing to the name of the file.
+        function = f" in {printable(code.function)}" if code.function and code.function != "<module>" else ""
         library = " (library code; no user code called it)" if isinstance(code, Site) and not code.user else ""
         line = f":{code.line}" if code.line else ""
-        return f"{self.file(code.filename)}{line}{inside}{library}"
+        return f"{self.file(code.filename)}{line}{function}{library}"
 
-    def holder(self, held: SiteBytes) -> str:
-        """A site that holds bytes, and how many of them its backward allocated."""
-        backward = units.size(held.backward_bytes)
-        return self.site(held.site) + (f" (including {backward} in its backward)" if held.backward_bytes else "")
+    def holder(self, site: SiteBytes) -> str:
+        """Return the name of a site, with the bytes that its backward allocated."""
+        backward = units.size(site.backward_bytes)
+        return self.site(site.site) + (f" (including {backward} in its backward)" if site.backward_bytes else "")
 
     def stack(self, stack: int) -> list[str]:
-        """Each frame of a stack, innermost first; empty if whole stacks are not to be shown."""
+        """Return the names of the frames of a stack, innermost first; empty without --all-frames."""
         return [self.site(frame) for frame in self._frames(stack)] if self._frames is not None else []
 
     def source(self, code: Site | Frame) -> str | None:
-        """The text of the line; None if it is unknown."""
+        """Return the source of the line; None if unknown."""
         text = printable(code.source.strip()) if code.source else ""
         return text or None
 
     def referrer(self, text: str) -> str:
-        """Return what the recorder wrote about an object that holds memory: "Cache.items, global of train.py"."""
+        """Return a referrer path as recorded, such as "Cache.items, global of train.py"."""
         return text
 
     def command(self, program: Program) -> str:
-        """The program and its arguments; of a notebook's kernel, which has only some of Jupyter's, that it is one."""
+        """Return the program and its arguments, or "notebook" for a notebook kernel."""
         if _KERNEL.match(program.path):
             return "notebook"
         return printable(" ".join([self.file(program.path) or "(unknown program)", *program.arguments]))

@@ -1,4 +1,4 @@
-"""The rows of tables, as plain values."""
+"""Rows of tables as plain values."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
-"""First character of a cell that a spreadsheet evaluates; the last four are full-width forms of the first four."""
+"""First characters of cells that spreadsheets evaluate; the last four are full-width forms of the first four."""
 
 
 def rows(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows, by column."""
+    """Return the rows as dicts by column."""
     return table.rows() if isinstance(table, Table) else cast(list[dict[str, Any]], table.to_dict("records"))
 
 
 def records(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows as JSON has them: null for what is missing."""
+    """Return the rows as JSON values, with None for missing values."""
     if not isinstance(table, Table):
         return cast(list[dict[str, Any]], json.loads(table.to_json(orient="records")))
     columns = {name: names_of(name, column).tolist() for name, column in table.columns.items()}
@@ -35,32 +35,35 @@ def records(table: Table | pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def csv_text(table: Table | pd.DataFrame) -> str:
-    """Return the table as CSV. Text that a spreadsheet would evaluate gets a leading apostrophe; numbers stay as is."""
+    """Return the table as CSV.
+
+    Text that a spreadsheet would evaluate gets a leading apostrophe; numbers stay unchanged.
+    """
     import pandas as pd
 
     frame = table.to_frame() if isinstance(table, Table) else table
     texts = {
-        name: pd.Series([_inert(cell) for cell in column], column.index, dtype=object)
+        name: pd.Series([_escape_formula(cell) for cell in column], column.index, dtype=object)
         for name, column in frame.items()
         if not pd.api.types.is_numeric_dtype(column.dtype)
     }
     return frame.assign(**cast(dict[str, Any], texts)).to_csv(index=False)
 
 
-def _inert(cell: Any) -> Any:
+def _escape_formula(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 def text_of(value: Any) -> str | None:
-    """A cell of a column of text, which has NaN instead of None."""
+    """Return the text of a cell, or None for NaN."""
     return value if isinstance(value, str) else None
 
 
 def by_word(by: str) -> str:
-    """What a row is, in a word: of "module:3" it is "module"."""
+    """Return the noun for a row: "module" for "module:3"."""
     return by.partition(":")[0]
 
 
 def site_of(row: dict[str, Any]) -> Site:
-    """The site of a row that has the columns of one."""
+    """Return the site of a row with site columns."""
     return Site(row["filename"], int(row["line"]), row["function"], text_of(row["source"]), bool(row["user"]))

@@ -1,4 +1,4 @@
-"""The timeline, as text and drawn with matplotlib (see `plot_timeline`)."""
+"""Timeline as text, and as a matplotlib figure."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _LAYERS = (
     ("unreleasable", "#f6ad55", "cached, stranded among live blocks"),
     ("reserved_bytes", "#fde8c8", "cached, releasable by empty_cache()"),
 )
-"""Each reaches from the level of the one before it to its own."""
+"""Column, colour and label of each stacked layer, from bottom to top."""
 _CHARTS = (*MEASURES, "outside_bytes")
-_NAME = 14
-_ROLE = 18
-_SIZE = 11
-"""Widths of columns."""
+# Widths in columns.
+_NAME_COLUMN = 14
+_ROLE_COLUMN = 18
+_SIZE_COLUMN = 11
 
 
 def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
-    """A chart of each sum, with its lowest, highest and last value."""
+    """Write a chart of each sum, with its lowest, highest and last value."""
     if timeline.empty:
         screen.text("Nothing was allocated.")
     for device, rows in timeline.groupby("device", sort=False):
-        room = _write_heads(str(device), rows, screen, _NAME)
+        room = _write_headings(str(device), rows, screen, _NAME_COLUMN)
         for name in _CHARTS:
             highest = rows[f"{name}_max"] if f"{name}_max" in rows else rows[name]
             if highest.isna().all():
@@ -44,52 +44,60 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
             levels = [int(level) for level in highest.dropna()]
             chart = units.sparkline(levels, room, plain=screen.plain)
             line = Text.assemble(
-                f"{name.removesuffix('_bytes').replace('_', ' '):{_NAME}}", (f"{chart:{room}}", "green")
+                f"{name.removesuffix('_bytes').replace('_', ' '):{_NAME_COLUMN}}", (f"{chart:{room}}", "green")
             )
             lowest = rows[f"{name}_min" if f"{name}_min" in rows else name].min()
-            sizes = units.size(int(lowest)), units.size(max(levels)), _last(rows[name])
-            line.append("".join(f"{size:>{_SIZE}}" for size in sizes))
+            sizes = units.size(int(lowest)), units.size(max(levels)), _format_last(rows[name])
+            line.append("".join(f"{size:>{_SIZE_COLUMN}}" for size in sizes))
             screen.text(line, 2)
         shares = rows["external_fragmentation"].dropna()
         if len(shares):
-            most, last = (units.share(value, 1) for value in (shares.max(), shares.iloc[-1]))
-            screen.text(f"external fragmentation: at most {most}, at the end {last}", 2)
+            highest_share, last_share = (units.share(value, 1) for value in (shares.max(), shares.iloc[-1]))
+            screen.text(f"external fragmentation: at most {highest_share}, at the end {last_share}", 2)
 
 
 def write_role_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
-    """A chart of each role (see `reading.tables.role_timeline`), with its lowest, highest and last value."""
+    """Write a chart of each role (`reading.tables.role_timeline`), with lowest, highest and last value."""
     if timeline.empty:
         screen.text("Nothing was allocated.")
     for device, rows in timeline.groupby("device", sort=False):
-        room = _write_heads(str(device), rows, screen, _ROLE)
+        room = _write_headings(str(device), rows, screen, _ROLE_COLUMN)
         for role in (name for name in rows.columns[2:] if rows[name].any()):
             levels = [int(level) for level in rows[role]]
             chart = units.sparkline(levels, room, plain=screen.plain)
             sizes = (units.size(size) for size in (min(levels), max(levels), levels[-1]))
-            line = Text.assemble(f"{role:{_ROLE}}", (f"{chart:{room}}", "green"))
-            screen.text(line.append("".join(f"{size:>{_SIZE}}" for size in sizes)), 2)
+            line = Text.assemble(f"{role:{_ROLE_COLUMN}}", (f"{chart:{room}}", "green"))
+            screen.text(line.append("".join(f"{size:>{_SIZE_COLUMN}}" for size in sizes)), 2)
 
 
-def _write_heads(device: str, rows: pd.DataFrame, screen: Screen, name: int) -> int:
-    """The line above the charts of a device; the width of each of them. name: the width of what they are called."""
+def _write_headings(device: str, rows: pd.DataFrame, screen: Screen, name: int) -> int:
+    """Write the headings of a device; return the width of its charts, given the width of their names."""
     seconds = (int(rows["time_ns"].iloc[-1]) - int(rows["time_ns"].iloc[0])) / 1e9
-    room = max(min(screen.width - name - 3 * _SIZE - 2, 60), 0)
+    room = max(min(screen.width - name - 3 * _SIZE_COLUMN - 2, 60), 0)
     title = f"{device}  over {units.duration(seconds)}"
-    heads = "".join(f"{head:>{_SIZE}}" for head in ("lowest", "highest", "at the end"))
+    heads = "".join(f"{head:>{_SIZE_COLUMN}}" for head in ("lowest", "highest", "at the end"))
     screen.text(Text.assemble((f"{title:{name + room + 2}}", "bold"), heads))
     return room
 
 
-def _last(values: pd.Series[Any]) -> str:
+def _format_last(values: pd.Series[Any]) -> str:
     last = values.iloc[-1]
     return "unknown" if pd.isna(last) else units.size(int(last))
 
 
 def plot_timeline(timeline: pd.DataFrame, axes: Axes | None = None) -> Figure:
-    """Draws what `Trace.timeline` returns: what each device has allocated, cached and, by the driver, used.
+    """Draw allocated, cached and driver-reported memory of each device over time.
 
-    axes: where to draw one device; without it a figure is made, with one chart per device. Raises MissingPackageError
-    without matplotlib, ValueError for an empty timeline or for `axes` with several devices.
+    Args:
+        timeline: The result of `Trace.timeline`: times in nanoseconds, sizes in bytes.
+        axes: The axes for a timeline of one device. None creates a figure with one chart per device.
+
+    Returns:
+        The figure.
+
+    Raises:
+        MissingPackageError: If matplotlib is not installed.
+        ValueError: If the timeline is empty, or has several devices for one `axes`.
     """
     try:
         from matplotlib import pyplot
@@ -118,7 +126,7 @@ def _draw(axes: Axes, table: pd.DataFrame, device: str, begin_ns: int | None = N
 
     begin = int(table["time_ns"].min()) if begin_ns is None else begin_ns
     seconds = (table["time_ns"].to_numpy(np.int64) - begin) / 1e9
-    levels = {name: _floats(table[name]) for name in (*MEASURES[1:5], "outside_bytes")}
+    levels = {name: _to_floats(table[name]) for name in (*MEASURES[1:5], "outside_bytes")}
     levels["unreleasable"] = levels["reserved_bytes"] - levels["releasable_bytes"]
     below = np.zeros(len(table))
     for name, color, label in _LAYERS:
@@ -127,8 +135,8 @@ def _draw(axes: Axes, table: pd.DataFrame, device: str, begin_ns: int | None = N
             continue
         axes.fill_between(seconds, below, np.maximum(level, below), step="post", color=color, label=label, linewidth=0)
         below = np.maximum(level, below)
-    # The highest of each interval, so that a peak between two drawn points is visible.
-    highest = _floats(table["allocated_bytes_max"])
+    # Draw the maximum of each interval: a peak between two points must be visible.
+    highest = _to_floats(table["allocated_bytes_max"])
     axes.step(seconds, highest, where="post", color="#1a365d", linewidth=0.8, label="allocated, at most")
     used = levels["reserved_bytes"] + levels["outside_bytes"]
     if not np.isnan(used).all():
@@ -155,12 +163,13 @@ def _draw(axes: Axes, table: pd.DataFrame, device: str, begin_ns: int | None = N
     top = max(np.nanmax(below), np.nanmax(highest), np.nanmax(used, initial=0), 1)
     axes.set_ylim(bottom=0, top=top * 1.15)
     axes.margins(x=0)
-    axes.yaxis.set_major_locator(MultipleLocator(2 ** max(np.ceil(np.log2(top / 6)), 0)))  # whole MiB and GiB
+    # Ticks at powers of two: whole MiB and GiB.
+    axes.yaxis.set_major_locator(MultipleLocator(2 ** max(np.ceil(np.log2(top / 6)), 0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.size(value)))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8, frameon=False)
 
 
-def _floats(column: pd.Series[Any]) -> Any:
-    """As an array; what is unknown is NaN."""
+def _to_floats(column: pd.Series[Any]) -> Any:
+    """Return a float array with NaN for unknown values."""
     return column.astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)

@@ -1,6 +1,6 @@
-"""The live memory by call, top-down, as text and as plain values.
+"""Live memory by call, top-down, as text and as plain values.
 
-docs/json.md has the fields of the JSON; the CSV has a row a call, with its depth.
+docs/json.md has the fields of the JSON; the CSV has one row per call, with its depth.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from . import units
 from .screen import Screen, shortened
 from .site_names import SiteNames, printable
 
-_LEAST_SHARE = 0.01
-"""Calls that allocated less are summed up, unless all are asked for."""
+_MIN_SHARE = 0.01
+"""Minimum share of a call to be written by default; smaller calls are summed up."""
 _AMOUNT = 18
-"""Width of a share and a size."""
-_ENDS = 5
-"""Of a longer chain, only so many calls at its two ends are named."""
-_LEAST_SOURCE = 20
-"""Source is not shortened to less: it gets a line of its own."""
+"""Width of a share and a size, in columns."""
+_CHAIN_ENDS = 5
+"""Number of calls named at each end of a longer chain."""
+_MIN_SOURCE = 20
+"""Minimum width of shortened source, in columns; otherwise it gets its own line."""
 
 
 def calls_data(calls: Sequence[Call]) -> list[dict[str, Any]]:
-    """As plain values."""
+    """Return calls as plain values."""
     return [
         {
             **dataclasses.asdict(call.site),
@@ -45,12 +45,14 @@ def calls_data(calls: Sequence[Call]) -> list[dict[str, Any]]:
 
 
 def write_tree(tree: Tree, screen: Screen, names: SiteNames, top: int | None, *, all_frames: bool) -> None:
-    """A line for each call, or chain of calls with only one callee each. top: of each call at most so many callees;
-    None: all but small ones."""
-    _Writer(tree, screen, names, top, all_frames).write()
+    """Write a line for each call, or chain of calls with one callee each.
+
+    top: the maximum number of callees of a call; None for all but small ones.
+    """
+    _TreeWriter(tree, screen, names, top, all_frames).write()
 
 
-class _Writer:
+class _TreeWriter:
     def __init__(self, tree: Tree, screen: Screen, names: SiteNames, top: int | None, all_frames: bool) -> None:
         self._tree = tree
         self._screen = screen
@@ -59,65 +61,71 @@ class _Writer:
         self._all_frames = all_frames
         self._has_hint = False
         self._guides: tuple[str, ...] = ("|- ", "`- ", "|  ", "   ") if screen.plain else ("├─ ", "└─ ", "│  ", "   ")
-        if 3 * self._depth(tree.calls) * len(self._guides[0]) > screen.width:
+        if 3 * self._measure_depth(tree.calls) * len(self._guides[0]) > screen.width:
             self._guides = tuple(f"{guide[0]} " for guide in self._guides)
 
     def write(self) -> None:
-        self._calls(self._tree.calls, None, "")
+        self._write_calls(self._tree.calls, None, "")
 
-    def _shown(self, calls: Sequence[Call]) -> Sequence[Call]:
-        return [call for call in calls if self._top is not None or call.share >= _LEAST_SHARE][: self._top]
+    def _select_calls(self, calls: Sequence[Call]) -> Sequence[Call]:
+        return [call for call in calls if self._top is not None or call.share >= _MIN_SHARE][: self._top]
 
-    def _depth(self, calls: Sequence[Call]) -> int:
-        return max((1 + self._depth(call.chain[-1].calls) for call in self._shown(calls)), default=0)
+    def _measure_depth(self, calls: Sequence[Call]) -> int:
+        return max((1 + self._measure_depth(call.chain[-1].calls) for call in self._select_calls(calls)), default=0)
 
-    def _calls(self, calls: Sequence[Call], caller: Call | None, guides: str) -> None:
-        """What one call called. guides: the lines of the tree that pass by."""
-        branch, last, passing, none = self._guides if caller is not None else ("", "", "", "")
-        shown = self._shown(calls)
-        rest = calls[len(shown) :]
-        for call in shown:
-            is_last = call is calls[-1] or (call is shown[-1] and not rest)
-            self._call(call, caller, guides + (last if is_last else branch), guides + (none if is_last else passing))
-        if rest:
-            all_of = "" if self._has_hint else " (--top 0 shows all)"
+    def _write_calls(self, calls: Sequence[Call], caller: Call | None, guides: str) -> None:
+        """Write the callees of a call; `guides` are the tree lines to the left."""
+        branch, last, passing, blank = self._guides if caller is not None else ("", "", "", "")
+        written = self._select_calls(calls)
+        omitted = calls[len(written) :]
+        for call in written:
+            is_last = call is calls[-1] or (call is written[-1] and not omitted)
+            self._write_call(
+                call, caller, guides + (last if is_last else branch), guides + (blank if is_last else passing)
+            )
+        if omitted:
+            hint = "" if self._has_hint else " (--top 0 shows all)"
             self._has_hint = True
-            more = f"{guides}{last}{units.counted(len(rest), 'more call')}{all_of}"
-            self._screen.text(Text(self._amount(sum(call.bytes for call in rest)) + more, style="dim"))
+            text = f"{guides}{last}{units.counted(len(omitted), 'more call')}{hint}"
+            self._screen.text(Text(self._format_amount(sum(call.bytes for call in omitted)) + text, style="dim"))
 
-    def _call(self, call: Call, caller: Call | None, branch: str, guides: str) -> None:
+    def _write_call(self, call: Call, caller: Call | None, branch: str, guides: str) -> None:
         chain = call.chain
         last = chain[-1]
         arrow = " > " if self._screen.plain else " → "
-        words = [self._name(one, before) for before, one in zip([caller, *chain], chain, strict=False)]
-        if len(words) > 2 * _ENDS + 1:
-            words[_ENDS:-_ENDS] = [f"... {len(words) - 2 * _ENDS} calls ..."]
-        name = arrow.join(words)
+        call_names = [
+            self._name_call(callee, previous) for previous, callee in zip([caller, *chain], chain, strict=False)
+        ]
+        if len(call_names) > 2 * _CHAIN_ENDS + 1:
+            call_names[_CHAIN_ENDS:-_CHAIN_ENDS] = [f"... {len(call_names) - 2 * _CHAIN_ENDS} calls ..."]
+        name = arrow.join(call_names)
         notes = []
-        if last.calls and last.own_bytes >= _LEAST_SHARE * self._tree.bytes:
+        if last.calls and last.own_bytes >= _MIN_SHARE * self._tree.bytes:
             notes.append(f"{units.size(last.own_bytes)} here")
         if last.backward_bytes and not last.calls:
             notes.append(f"including {units.size(last.backward_bytes)} in its backward")
-        line = Text.assemble(self._amount(call.bytes), (branch, "dim"), name, f" ({', '.join(notes)})" if notes else "")
-        below = Text(" " * _AMOUNT + guides + (self._guides[2] if last.calls else self._guides[3]), style="dim")
+        line = Text.assemble(
+            self._format_amount(call.bytes), (branch, "dim"), name, f" ({', '.join(notes)})" if notes else ""
+        )
+        margin = Text(" " * _AMOUNT + guides + (self._guides[2] if last.calls else self._guides[3]), style="dim")
         source = self._names.source(last.site) or ""
         room = self._screen.width - line.cell_len - 2
-        if source and room >= min(cell_len(source), _LEAST_SOURCE):
+        if source and room >= min(cell_len(source), _MIN_SOURCE):
             line, source = Text.assemble(line, "  ", (shortened(source, room), "cyan")), ""
-        self._screen.text(line, hanging=below)
+        self._screen.text(line, hanging=margin)
         if source and not last.calls:
-            cut = shortened(source, self._screen.width - below.cell_len)
-            self._screen.text(Text.assemble((below.plain, "dim"), (cut, "cyan")), hanging=below)
-        self._calls(last.calls, last, guides)
+            short_source = shortened(source, self._screen.width - margin.cell_len)
+            self._screen.text(Text.assemble((margin.plain, "dim"), (short_source, "cyan")), hanging=margin)
+        self._write_calls(last.calls, last, guides)
 
-    def _amount(self, size: int) -> str:
+    def _format_amount(self, size: int) -> str:
         return f"{units.share(size, self._tree.bytes):>5}  {units.size(size):>9}  "
 
-    def _name(self, call: Call, caller: Call | None) -> str:
-        """Its file is named where it is not that of its caller."""
+    def _name_call(self, call: Call, caller: Call | None) -> str:
+        """Return the name of a call, without its file if the caller is in the same file."""
         code = call.site
         if caller is not None and code.filename and caller.site.filename == code.filename:
             inside = f" in {printable(code.function)}" if code.function != "<module>" else ""
             return f":{code.line}{inside}"
-        # Among all frames, one of a library is no exception.
+        # With all frames, do not mark library code.
         return self._names.site(dataclasses.replace(code, user=True) if self._all_frames else code)

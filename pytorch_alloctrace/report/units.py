@@ -1,4 +1,4 @@
-"""Sizes, durations, counts and ranges in words, and small charts of text."""
+"""Sizes, durations, counts and ranges as text, and small text charts."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def size(count: float) -> str:
-    """Bytes in binary units with three digits: "0 B", "1.25 KiB", "52.5 MiB", "1,020 TiB"."""
+    """Format bytes in binary units with three digits: "0 B", "1.25 KiB", "52.5 MiB", "1,020 TiB"."""
     sign, value = ("-" if count < 0 else ""), abs(float(count))
     unit = 0
-    # 1023.7 would be printed as 1024: already the next unit.
+    # 1023.7 would round to 1024: use the next unit.
     while unit < len(_BINARY) - 1 and value >= (1023.5 if unit else 1024):
         value /= 1024
         unit += 1
     if unit == 0:
-        shown = f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
+        digits = f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
     elif value >= 99.95:
-        shown = f"{value:,.0f}"
+        digits = f"{value:,.0f}"
     elif value >= 9.995:
-        shown = f"{value:.1f}"
+        digits = f"{value:.1f}"
     else:
-        shown = f"{value:.2f}"
-    return f"{sign}{shown} {_BINARY[unit]}"
+        digits = f"{value:.2f}"
+    return f"{sign}{digits} {_BINARY[unit]}"
 
 
-def sizes(least: float, most: float) -> str:
-    """A range of sizes; one where both look the same."""
-    first, last = size(least), size(most)
+def sizes(low: float, high: float) -> str:
+    """Format a range of sizes, or one size if both look the same."""
+    first, last = size(low), size(high)
     return last if first == last else f"{first} to {last}"
 
 
 def change(count: float) -> str:
-    """A size with its sign: "+1.25 MiB", "-3 B", "0 B"."""
+    """Format a size with its sign: "+1.25 MiB", "-3 B", "0 B"."""
     return f"+{size(count)}" if count > 0 else size(count)
 
 
 def rate(count: float, unit: str) -> str:
-    """A change per unit: "+1.25 MiB per step"."""
+    """Format a change per unit: "+1.25 MiB per step"."""
     return f"{change(count)} per {unit}"
 
 
 def number(count: int) -> str:
-    """A count with separators: "5,662"."""
+    """Format a count with separators: "5,662"."""
     return f"{count:,}"
 
 
 def averaged(count: float, noun: str) -> str:
-    """An average count with three digits, and its noun: "1 allocation", "2.67 allocations"."""
-    shown = f"{count:.3g}"
-    return f"{shown} {noun}" if shown == "1" else f"{shown} {noun}s"
+    """Format an average count with three digits and its noun: "1 allocation", "2.67 allocations"."""
+    digits = f"{count:.3g}"
+    return f"{digits} {noun}" if digits == "1" else f"{digits} {noun}s"
 
 
 def last(count: int, noun: str) -> str:
-    """So many at the end: "the last step", "the last 4 steps"."""
+    """Format the last items: "the last step", "the last 4 steps"."""
     return f"the last {noun}" if count == 1 else f"the last {counted(count, noun)}"
 
 
 def duration(seconds: float) -> str:
-    """Short: "0.42 ms", "12.3 s", "4 min 5 s", "2 h 3 min", "3 d 4 h", "49 years"; "0 s"."""
+    """Format a duration: "0.42 ms", "12.3 s", "4 min 5 s", "2 h 3 min", "3 d 4 h", "49 years"."""
     if seconds <= 0:
         return "0 s"
     if seconds < 0.9995:
@@ -82,52 +82,52 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part in percent: "45 %", "<1 %"; "-" if the whole is nothing."""
+    """Format a part in percent: "45 %", "<1 %"; "-" if the whole is 0."""
     if whole <= 0:
         return "-"
     percent = 100 * part / whole
     return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
-def sparkline(values: Sequence[int], width: int, *, plain: bool = False, least: int | None = None) -> str:
-    """A chart of one line; `plain` uses ASCII characters.
+def sparkline(values: Sequence[int], width: int, *, plain: bool = False, minimum: int | None = None) -> str:
+    """Draw a chart of one line.
 
-    It spans `least` to the highest value; by default the lowest, but at least a tenth of the highest: what hardly
-    changes must look flat.
+    The scale goes up to the highest value, from `minimum` or by default the lowest value, but spans at least a tenth of
+    the highest: nearly constant values must look flat.
     """
     columns = min(width, len(values))
-    # The highest of each part: a spike that lasts one step must be visible. Python's numbers: numpy's would overflow.
-    picked = [int(max(values[i * len(values) // columns : (i + 1) * len(values) // columns])) for i in range(columns)]
+    # Maximum of each part: a spike of one step must be visible. Python integers: numpy's would overflow.
+    heights = [int(max(values[i * len(values) // columns : (i + 1) * len(values) // columns])) for i in range(columns)]
     levels = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
-    highest = max(picked, default=0)
-    lowest = min(min(picked, default=0), highest - max(highest // 10, 1)) if highest else 0
-    lowest = lowest if least is None else min(lowest, least)
+    highest = max(heights, default=0)
+    lowest = min(min(heights, default=0), highest - max(highest // 10, 1)) if highest else 0
+    lowest = lowest if minimum is None else min(lowest, minimum)
     span = max(highest - lowest, 1)
-    return "".join(levels[(value - lowest) * (len(levels) - 1) // span] for value in picked)
+    return "".join(levels[(value - lowest) * (len(levels) - 1) // span] for value in heights)
 
 
 def bar(part: float, width: int, *, plain: bool = False) -> str:
-    """A share, 0 to 1, as a bar of at most `width` characters; anything above nothing has at least one."""
+    """Draw a share from 0 to 1 as a bar of at most `width` characters, and at least one if it is above 0."""
     return ("#" if plain else "█") * max(round(min(part, 1.0) * width), 1 if part > 0 else 0)
 
 
 @dataclass(frozen=True)
 class Span:
-    """A range, or several."""
+    """Range of a run, or several regions."""
 
     since: str | None = None
-    """None: from the beginning."""
+    """First position; None for the beginning."""
     until: str = "end"
     regions: str = ""
-    """If it is several regions of one name: "all 12 regions 'validation'"."""
+    """Regions of one name, such as "all 12 regions 'validation'"; empty for a range."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the whole run."""
+        """Return whether the span is the whole run."""
         return self.since is None and self.until == "end"
 
     def __str__(self) -> str:
-        """As a title goes on: "from step:10 to step:20", "in all 12 regions 'validation'"."""
+        """Return "from step:10 to step:20" or "in all 12 regions 'validation'"."""
         if self.regions:
             return f"in {self.regions}"
         return f"from {self.since or 'the beginning'} to {'the end' if self.until == 'end' else self.until}"

@@ -1,4 +1,4 @@
-"""The verdict: every finding, the most pressing first, then the peak, the end and the growth of each device.
+"""Verdict: findings, the most severe first, then peak, end and growth of each device.
 
 docs/json.md has the fields of the JSON.
 """
@@ -26,52 +26,53 @@ from .roles import roles_sentence
 from .screen import Screen
 from .site_names import Frames, SiteNames
 
-_GROWING_SITES = 5
-_ALIKE = 0.2
-"""The end is like the peak if what its lines hold differs by at most this share of the peak."""
+_MAX_GROWING_SITES = 5
+_MAX_DIFFERENCE = 0.2
+"""Maximum difference between the lines at the end and at the peak, as a share of the peak, to call them alike."""
 _SIZE_COLUMN = 11
 
 
 def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
-    """Everything that is wrong, the most pressing first: what is missing from the trace, failed allocations, leaks (or
-    that there are none), the conditions of each device, those with the most bytes first, and last the minor leaks.
-    names: default those of `SiteNames`."""
+    """Return all findings, the most severe first.
+
+    The order is: incomplete trace, failed allocations, leaks (or their absence), inefficiencies by bytes, minor leaks.
+    """
     names = names or SiteNames(summary.program.working_directory)
     inefficiencies = [
         inefficiency
         for device in summary.devices
         for inefficiency in device.inefficiencies
-        # The failed allocation names the same pieces already.
+        # The failed allocation already names these pieces.
         if not (
             inefficiency.kind == "fragmentation" and device.refused is not None and device.refused.verdict == FRAGMENTED
         )
     ]
     leaks = leak_findings(summary, names)
     return (
-        *_incomplete(summary.integrity),
-        *_refused(summary, names),
-        *(one for one in leaks if one.kind != "minor_leak"),
+        *_list_incomplete(summary.integrity),
+        *_list_failed_allocations(summary, names),
+        *(finding for finding in leaks if finding.kind != "minor_leak"),
         *(
-            inefficiency_finding(one, names, summary.advisor)
-            for one in sorted(inefficiencies, key=lambda one: -one.bytes)
+            inefficiency_finding(finding, names, summary.advisor)
+            for finding in sorted(inefficiencies, key=lambda finding: -finding.bytes)
         ),
-        *(one for one in leaks if one.kind == "minor_leak"),
+        *(finding for finding in leaks if finding.kind == "minor_leak"),
     )
 
 
-def _refused(summary: Summary, names: SiteNames) -> list[Finding]:
-    refused = [(device.refused, device.leaks.leaks) for device in summary.devices if device.refused is not None]
-    if not refused:
+def _list_failed_allocations(summary: Summary, names: SiteNames) -> list[Finding]:
+    failures = [(device.refused, device.leaks.leaks) for device in summary.devices if device.refused is not None]
+    if not failures:
         return []
     from .oom import oom_finding
 
     return [
-        oom_finding(one, names, summary.advisor, leaked)
-        for one, leaked in sorted(refused, key=lambda pair: -pair[0].requested_bytes)
+        oom_finding(failure, names, summary.advisor, leaks)
+        for failure, leaks in sorted(failures, key=lambda pair: -pair[0].requested_bytes)
     ]
 
 
-def _incomplete(integrity: Integrity) -> tuple[Finding, ...]:
+def _list_incomplete(integrity: Integrity) -> tuple[Finding, ...]:
     if integrity.whole:
         return ()
     sentences = effects(integrity, IN_DIAGNOSIS)
@@ -79,62 +80,64 @@ def _incomplete(integrity: Integrity) -> tuple[Finding, ...]:
 
 
 def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None) -> None:
-    """Writes a summary to the screen, but not what is missing from the trace: see `write_incomplete`. frames: given if
-    whole stacks are to be shown."""
+    """Write the summary, with whole stacks if `frames` is given; `write_incomplete` writes what is missing."""
     names = SiteNames(summary.program.working_directory, frames)
-    _header(summary, screen, names)
+    _write_header(summary, screen, names)
     if not summary.devices:
-        _nothing(summary, screen)
+        _write_no_allocations(summary, screen)
         return
-    found = [finding for finding in diagnosis(summary) if finding.kind != "incomplete"]
-    write_findings([finding for finding in found if finding.kind != "minor_leak"], screen, names)
-    small = [device for device in summary.devices if summary.is_small(device) or _is_aside(device, summary)]
+    findings = [finding for finding in diagnosis(summary) if finding.kind != "incomplete"]
+    write_findings([finding for finding in findings if finding.kind != "minor_leak"], screen, names)
+    small_devices = [
+        device for device in summary.devices if summary.is_small(device) or _is_unremarkable_cpu(device, summary)
+    ]
     for device in summary.devices:
-        if device not in small:
-            _device(device, summary, screen, names)
-    _small_devices(small, screen)
-    _minor_leaks([finding for finding in found if finding.kind == "minor_leak"], screen)
-    _notes(summary, screen)
+        if device not in small_devices:
+            _write_device(device, summary, screen, names)
+    _write_small_devices(small_devices, screen)
+    _write_minor_leaks([finding for finding in findings if finding.kind == "minor_leak"], screen)
+    _write_notes(summary, screen)
 
 
 def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | None = None) -> None:
-    """Writes only the first findings on leaks. frames: as for write_verdict."""
+    """Write at most `top` leaks, and every other finding on leaks."""
     names = SiteNames(summary.program.working_directory, frames)
-    _header(summary, screen, names)
+    _write_header(summary, screen, names)
     if not summary.devices:
-        _nothing(summary, screen)
+        _write_no_allocations(summary, screen)
         return
-    found = leak_findings(summary)
-    # Only leaks are left out: a device that could not be judged is always shown.
-    leaks = [finding for finding in found if finding.kind in ("leak", "growth", "minor_leak")]
-    more = leaks[top:]
-    shown = [*leaks[:top], *(finding for finding in found if finding.kind not in ("leak", "growth", "minor_leak"))]
-    write_findings([finding for finding in shown if finding.kind != "minor_leak"], screen, names)
-    _minor_leaks([finding for finding in shown if finding.kind == "minor_leak"], screen)
-    if more:
+    findings = leak_findings(summary)
+    # `top` limits only leaks: a device that could not be judged must always show.
+    leaks = [finding for finding in findings if finding.kind in ("leak", "growth", "minor_leak")]
+    omitted = leaks[top:]
+    written = [*leaks[:top], *(finding for finding in findings if finding.kind not in ("leak", "growth", "minor_leak"))]
+    write_findings([finding for finding in written if finding.kind != "minor_leak"], screen, names)
+    _write_minor_leaks([finding for finding in written if finding.kind == "minor_leak"], screen)
+    if omitted:
         screen.blank()
-        screen.text(f"and {units.counted(len(more), 'more leak')}", style="dim")
+        screen.text(f"and {units.counted(len(omitted), 'more leak')}", style="dim")
 
 
-def _header(summary: Summary, screen: Screen, names: SiteNames) -> None:
+def _write_header(summary: Summary, screen: Screen, names: SiteNames) -> None:
     program, devices = summary.program, [device.device for device in summary.devices]
     versions = [f"torch {program.torch}" if program.torch else "", f"Python {program.python}" if program.python else ""]
     rank = f"rank {program.rank}" if program.rank not in ("", "0") else ""
-    first = Text(names.command(program), style="bold")
-    first.append("".join(f", {part}" for part in [*versions, rank, *devices] if part), style="not bold")
-    screen.text(first, hanging=2)
+    title = Text(names.command(program), style="bold")
+    title.append("".join(f", {part}" for part in [*versions, rank, *devices] if part), style="not bold")
+    screen.text(title, hanging=2)
     facts = [
         units.duration(summary.seconds),
         units.counted(summary.steps, "step") if summary.steps else "no steps",
         f"{units.counted(summary.integrity.events, 'event')} in {units.size(summary.file_bytes)}",
     ]
-    whole = summary.integrity.whole
+    is_complete = summary.integrity.whole
     screen.text(
-        ", ".join(facts) + (f": trace {summary.integrity}" if whole else ", as far as it could be read"), hanging=2
+        ", ".join(facts) + (f": trace {summary.integrity}" if is_complete else ", as far as it could be read"),
+        hanging=2,
     )
 
 
-def _nothing(summary: Summary, screen: Screen) -> None:
+def _write_no_allocations(summary: Summary, screen: Screen) -> None:
     screen.blank()
     if summary.integrity.whole:
         recorded = ", ".join(summary.program.recorded_devices) or "no device"
@@ -143,10 +146,10 @@ def _nothing(summary: Summary, screen: Screen) -> None:
         screen.text("No allocation could be read from this trace.")
 
 
-def write_findings(found: Sequence[Finding], screen: Screen, names: SiteNames) -> None:
-    """Writes findings, each after a blank line."""
-    explained = False
-    for finding in found:
+def write_findings(findings: Sequence[Finding], screen: Screen, names: SiteNames) -> None:
+    """Write each finding after a blank line."""
+    has_explanation = False
+    for finding in findings:
         screen.blank()
         indent = write_finding(finding, screen, names)
         stack = names.stack(finding.stack_id)
@@ -154,59 +157,59 @@ def write_findings(found: Sequence[Finding], screen: Screen, names: SiteNames) -
             screen.stack(stack, indent)
             continue
         write_leak(finding.leak, stack, indent, screen, names)
-        # The first one is explained, which is enough for all.
-        if not explained and finding.leak.line.filename:
+        # One explanation is enough for all leaks.
+        if not has_explanation and finding.leak.line.filename:
             screen.text(explanation(finding.leak), indent, style="dim")
-        explained = True
+        has_explanation = True
 
 
-def _minor_leaks(found: Sequence[Finding], screen: Screen) -> None:
+def _write_minor_leaks(findings: Sequence[Finding], screen: Screen) -> None:
     """Write minor leaks dimmed, a line or two each."""
-    if found:
+    if findings:
         screen.blank()
-    for finding in found:
+    for finding in findings:
         screen.text(f"NOTE  {finding.title}.", hanging=6, style="dim")
 
 
-def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: SiteNames) -> None:
+def _write_device(device: DeviceSummary, summary: Summary, screen: Screen, names: SiteNames) -> None:
     when = f"at {units.duration(device.peak.seconds)}"
     if device.peak.step is not None:
         when += f" in step {device.peak.step}"
-    _holding("PEAK", device.peak, when, device, summary, screen, names)
-    if _resembles(device.end, device.peak):
-        held = f"{units.size(device.end.bytes)} in {units.counted(device.end.blocks, 'block')}"
+    _write_holding("PEAK", device.peak, when, device, summary, screen, names)
+    if _is_similar(device.end, device.peak):
+        amount = f"{units.size(device.end.bytes)} in {units.counted(device.end.blocks, 'block')}"
         screen.blank()
         line = Text.assemble(
-            ("AT THE END", "bold"), f"  {device.device}: {held}, mostly from the same lines as at the peak"
+            ("AT THE END", "bold"), f"  {device.device}: {amount}, mostly from the same lines as at the peak"
         )
         screen.text(line, hanging=12)
     else:
-        _holding("AT THE END", device.end, "when the trace ends", device, summary, screen, names)
-    _growth(device, screen, names)
+        _write_holding("AT THE END", device.end, "when the trace ends", device, summary, screen, names)
+    _write_growth(device, screen, names)
 
 
-def _is_aside(device: DeviceSummary, summary: Summary) -> bool:
-    """Whether nothing is wrong with the memory of the CPU, where a GPU is what it is about."""
+def _is_unremarkable_cpu(device: DeviceSummary, summary: Summary) -> bool:
+    """Return whether the device is CPU memory without findings in a trace of a GPU."""
     is_wrong = device.leaks.leaks or device.inefficiencies or device.refused is not None
     return device.device in ("cpu", "pinned") and summary.devices[0].device not in ("cpu", "pinned") and not is_wrong
 
 
-def _resembles(end: Holding, peak: Holding) -> bool:
-    """Whether the same lines hold nearly the same: showing them again would say nothing."""
-    before, after = ({site.site: site.bytes for site in holding.sites} for holding in (peak, end))
-    different = sum(abs(before.get(site, 0) - after.get(site, 0)) for site in {*before, *after})
-    return bool(end.blocks) and different <= _ALIKE * peak.bytes
+def _is_similar(end: Holding, peak: Holding) -> bool:
+    """Return whether the lines at the end hold nearly the same as at the peak."""
+    peak_bytes, end_bytes = ({site.site: site.bytes for site in holding.sites} for holding in (peak, end))
+    different = sum(abs(peak_bytes.get(site, 0) - end_bytes.get(site, 0)) for site in {*peak_bytes, *end_bytes})
+    return bool(end.blocks) and different <= _MAX_DIFFERENCE * peak.bytes
 
 
-def _small_devices(devices: Sequence[DeviceSummary], screen: Screen) -> None:
+def _write_small_devices(devices: Sequence[DeviceSummary], screen: Screen) -> None:
     if devices:
         screen.blank()
     for device in devices:
-        held = f"{units.size(device.peak.bytes)} at the peak, {units.size(device.end.bytes)} at the end"
-        screen.text(Text.assemble(("ALSO", "bold"), f"  {device.device}: {held}"), hanging=6)
+        amounts = f"{units.size(device.peak.bytes)} at the peak, {units.size(device.end.bytes)} at the end"
+        screen.text(Text.assemble(("ALSO", "bold"), f"  {device.device}: {amounts}"), hanging=6)
 
 
-def _holding(
+def _write_holding(
     label: str,
     holding: Holding,
     when: str,
@@ -216,8 +219,8 @@ def _holding(
     names: SiteNames,
 ) -> None:
     screen.blank()
-    held = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}"
-    amount = held if holding.blocks else "nothing is live"
+    amount_held = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}"
+    amount = amount_held if holding.blocks else "nothing is live"
     screen.text(Text.assemble((label, "bold"), f"  {device.device}: {amount} {when}"), hanging=len(label) + 2)
     if holding.blocks:
         screen.text(roles_sentence(holding.roles, holding.bytes), 2, hanging=4)
@@ -237,16 +240,16 @@ def _holding(
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
 
 
-def _growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:
+def _write_growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:
     screen.blank()
     growth = device.growth
     title = "live at the end of each step" if growth else "live over time (the trace has no steps)"
     screen.text(Text.assemble(("GROWTH", "bold"), f"  {device.device}, {title}"), hanging=8)
-    drawn = growth.samples if growth else device.levels
+    levels = growth.samples if growth else device.levels
     lowest, highest = (
-        (growth.lowest_bytes, growth.highest_bytes) if growth else (min(drawn, default=0), max(drawn, default=0))
+        (growth.lowest_bytes, growth.highest_bytes) if growth else (min(levels, default=0), max(levels, default=0))
     )
-    chart = units.sparkline(drawn, min(screen.width - 32, 60), plain=screen.plain)
+    chart = units.sparkline(levels, min(screen.width - 32, 60), plain=screen.plain)
     screen.text(Text.assemble((chart, "green"), f"  {units.size(lowest)} to {units.size(highest)}"), 2)
     if growth:
         slope = "too few steps for a slope"
@@ -255,18 +258,18 @@ def _growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:
             slope = f"slope {units.rate(growth.bytes_per_step, 'step')} after {warmup} of warm-up"
         first, median, last = map(units.size, (growth.first_bytes, growth.median_bytes, growth.last_bytes))
         screen.text(f"first {first}, median {median}, last {last}; {slope}", 2)
-    # A line that grew by less than a thousandth of the peak explains nothing.
+    # Skip lines that grew by less than a thousandth of the peak.
     growing = [site for site in device.growing if site.grown_bytes * 1000 >= device.peak.bytes and site.site.filename]
     leaking = {(site.site.filename, site.site.line) for leak in device.leaks.leaks for site in leak.sites}
     if growing:
-        screen.text("Lines that hold more than they did after the warm-up:", 2)
-    for site in growing[:_GROWING_SITES]:
+        screen.text("Lines that hold more than after the warm-up:", 2)
+    for site in growing[:_MAX_GROWING_SITES]:
         leak = " (leak)" if (site.site.filename, site.site.line) in leaking else ""
         name, frames = names.site(site.site) + leak, names.stack(site.stack_id)
         screen.entry(units.change(site.grown_bytes), name, None, 0, _SIZE_COLUMN + 5, frames=frames)
 
 
-def _notes(summary: Summary, screen: Screen) -> None:
+def _write_notes(summary: Summary, screen: Screen) -> None:
     notes = []
     if summary.unmatched_frees and summary.integrity.whole:
         frees = units.counted(summary.unmatched_frees, "free")

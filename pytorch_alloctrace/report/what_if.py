@@ -1,4 +1,4 @@
-"""What would have been under other settings and on other GPUs, in words and tables."""
+"""Simulations under other settings and on other GPUs, in words and tables."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .screen import Screen
 from .site_names import SiteNames
 
 UNKNOWN = (
-    "Not known before a run: what a program does after a failed allocation, or with what it sees of free memory, and"
-    " what libraries such as cuDNN choose there."
+    "Not predictable: how a program reacts to a failed allocation or to the free memory, and what libraries such as"
+    " cuDNN choose there."
 )
-INHERITED = "The recording began with memory in use, which keeps the layout that it had."
+INHERITED = "The recording began with memory in use; its layout is kept."
 GPU_SIZES_ARE_NOMINAL = (
-    "The gigabytes in a GPU's name are nominal. What counts is the memory that CUDA reports of it (where GPUs are"
-    " listed together, the least of them, with error correction on), less what lies outside torch."
+    "The gigabytes in a GPU's name are nominal. What counts is the memory that CUDA reports (of GPUs listed together,"
+    " the smallest, with error correction on) minus the memory outside torch."
 )
 
 
-def write_what_if(found: WhatIf, screen: Screen, names: SiteNames) -> None:
-    """The outcomes of one device, under its check."""
-    _write_head(found.device, found.check, screen)
-    screen.text(f"On {describe_gpu(found.gpu, is_known=found.outside_is_known)}.", style="dim")
-    if found.inherited:
+def write_what_if(what_if: WhatIf, screen: Screen, names: SiteNames) -> None:
+    """Write the check of a device, then the outcome under each setting."""
+    _write_head(what_if.device, what_if.check, screen)
+    screen.text(f"On {describe_gpu(what_if.gpu, is_known=what_if.outside_is_known)}.", style="dim")
+    if what_if.inherited:
         screen.text(INHERITED, style="dim")
     screen.blank()
-    for one in found.outcomes:
-        _write_outcome(one, screen, names)
+    for outcome in what_if.outcomes:
+        _write_outcome(outcome, screen, names)
     screen.blank()
     screen.text(UNKNOWN, style="dim")
 
@@ -45,7 +45,7 @@ def _write_head(device: str, check: Check, screen: Screen) -> None:
 
 
 def describe_gpu(gpu: Gpu, *, is_known: bool) -> str:
-    """ "a device of 80.0 GiB, 500 MiB of it outside torch"; is_known: whether what is outside is."""
+    """Return "a device of 80.0 GiB, 500 MiB of it outside torch", or "(assumed)" unless `is_known`."""
     outside = f"{units.size(gpu.outside_bytes)} of it outside torch{'' if is_known else ' (assumed)'}"
     return (
         "a device of unlimited memory"
@@ -54,163 +54,173 @@ def describe_gpu(gpu: Gpu, *, is_known: bool) -> str:
     )
 
 
-def _write_outcome(one: Outcome, screen: Screen, names: SiteNames) -> None:
-    style = "bold green" if one.serves_all else "bold red"
-    screen.text(Text.assemble(("fits   " if one.fits else "FAILS  ", style), (one.setting.text, "bold")), hanging=9)
-    screen.text(f"{figures(one)}.", 7)
-    if one.refused is not None:
+def _write_outcome(outcome: Outcome, screen: Screen, names: SiteNames) -> None:
+    style = "bold green" if outcome.serves_all else "bold red"
+    screen.text(
+        Text.assemble(("fits   " if outcome.fits else "FAILS  ", style), (outcome.setting.text, "bold")), hanging=9
+    )
+    screen.text(f"{figures(outcome)}.", 7)
+    if outcome.refused is not None:
         where = (
-            "" if one.refused_orders == one.orders else f" in {one.refused_orders} of {one.orders} orders of addresses"
+            ""
+            if outcome.refused_orders == outcome.orders
+            else f" in {outcome.refused_orders} of {outcome.orders} orders of addresses"
         )
         screen.text(
-            f"Refused{where}: {units.size(one.refused.requested_bytes)} at {names.site(one.refused.site)}"
-            f" (event {one.refused.seq:,}), with {units.size(one.refused.reserved_bytes)} reserved,"
-            f" {units.size(one.refused.allocated_bytes)} of it allocated.",
+            f"Refused{where}: {units.size(outcome.refused.requested_bytes)} at {names.site(outcome.refused.site)}"
+            f" (event {outcome.refused.seq:,}), with {units.size(outcome.refused.reserved_bytes)} reserved,"
+            f" {units.size(outcome.refused.allocated_bytes)} of it allocated.",
             7,
         )
-    if one.served:
-        count = units.counted(len(one.served), "request")
+    if outcome.served:
+        count = units.counted(len(outcome.served), "request")
         screen.text(f"{count} that the recorded run was refused would have been served.", 7)
-    if one.refused_again:
-        screen.text(f"{units.counted(len(one.refused_again), 'request')} would have been refused again.", 7)
+    if outcome.refused_again:
+        screen.text(f"{units.counted(len(outcome.refused_again), 'request')} would have been refused again.", 7)
 
 
-def figures(one: Outcome) -> str:
-    """What a run comes to: "peak reserved 9.88 to 9.92 GiB, 10.6 GiB of the device, no retries"."""
+def figures(outcome: Outcome) -> str:
+    """Return figures such as "peak reserved 9.88 to 9.92 GiB, 10.6 GiB of the device, no retries"."""
     retries = (
-        "no retries" if one.retries[1] == 0 else units.counted(one.retries[1], "retry").replace("retrys", "retries")
+        "no retries"
+        if outcome.retries[1] == 0
+        else units.counted(outcome.retries[1], "retry").replace("retrys", "retries")
     )
-    if one.retries[0] != one.retries[1]:
-        retries = f"{one.retries[0]:,} to {one.retries[1]:,} retries"
-    peak = units.sizes(*one.peak_reserved_bytes)
-    return f"peak reserved {peak}, {units.size(one.device_used_bytes)} of the device, {retries}"
+    if outcome.retries[0] != outcome.retries[1]:
+        retries = f"{outcome.retries[0]:,} to {outcome.retries[1]:,} retries"
+    peak = units.sizes(*outcome.peak_reserved_bytes)
+    return f"peak reserved {peak}, {units.size(outcome.device_used_bytes)} of the device, {retries}"
 
 
-def what_if_data(found: WhatIf) -> dict[str, Any]:
-    """As plain values; sizes in bytes."""
+def what_if_data(what_if: WhatIf) -> dict[str, Any]:
+    """Return the outcomes as plain values; sizes in bytes."""
     return {
-        "device": found.device,
-        "device_bytes": found.gpu.device_bytes,
-        "outside_bytes": found.gpu.outside_bytes,
-        "outside_is_known": found.outside_is_known,
-        "inherited": found.inherited,
-        "check": dataclasses.asdict(found.check),
-        "outcomes": [_outcome_data(one) for one in found.outcomes],
+        "device": what_if.device,
+        "device_bytes": what_if.gpu.device_bytes,
+        "outside_bytes": what_if.gpu.outside_bytes,
+        "outside_is_known": what_if.outside_is_known,
+        "inherited": what_if.inherited,
+        "check": dataclasses.asdict(what_if.check),
+        "outcomes": [_outcome_data(outcome) for outcome in what_if.outcomes],
     }
 
 
-def outcome_figures(one: Outcome) -> dict[str, Any]:
-    """What the page and the JSON say of an outcome alike."""
+def outcome_figures(outcome: Outcome) -> dict[str, Any]:
+    """Return the figures that the page and the JSON share."""
     return {
-        "setting": one.setting.text,
-        "fits": one.fits,
-        "serves_all": one.serves_all,
-        "peak_reserved_bytes": list(one.peak_reserved_bytes),
-        "device_used_bytes": one.device_used_bytes,
-        "retries": list(one.retries),
-        "orders": one.orders,
-        "refused_orders": one.refused_orders,
+        "setting": outcome.setting.text,
+        "fits": outcome.fits,
+        "serves_all": outcome.serves_all,
+        "peak_reserved_bytes": list(outcome.peak_reserved_bytes),
+        "device_used_bytes": outcome.device_used_bytes,
+        "retries": list(outcome.retries),
+        "orders": outcome.orders,
+        "refused_orders": outcome.refused_orders,
     }
 
 
-def _outcome_data(one: Outcome) -> dict[str, Any]:
+def _outcome_data(outcome: Outcome) -> dict[str, Any]:
     return {
-        **outcome_figures(one),
-        "driver_calls": list(one.driver_calls),
-        "refused": None if one.refused is None else dataclasses.asdict(one.refused),
-        "served": list(one.served),
-        "refused_again": list(one.refused_again),
+        **outcome_figures(outcome),
+        "driver_calls": list(outcome.driver_calls),
+        "refused": None if outcome.refused is None else dataclasses.asdict(outcome.refused),
+        "served": list(outcome.served),
+        "refused_again": list(outcome.refused_again),
     }
 
 
-def write_fit(found: Fit, screen: Screen) -> None:
-    """What a run needs, under each setting, and on common GPUs."""
-    _write_head(found.device, found.check, screen)
-    assumed = "" if found.outside_is_known else " (assumed)"
-    recorded = "" if found.device_bytes is None else f" The run had {units.size(found.device_bytes)}."
+def write_fit(fit: Fit, screen: Screen) -> None:
+    """Write the memory that a run needs under each setting, and whether it fits on common GPUs."""
+    _write_head(fit.device, fit.check, screen)
+    assumed = "" if fit.outside_is_known else " (assumed)"
+    recorded = "" if fit.device_bytes is None else f" The run had {units.size(fit.device_bytes)}."
     screen.text(
-        f"Memory of the whole device, with {units.size(found.outside_bytes)} outside torch{assumed}.{recorded}",
+        f"Memory of the whole device, with {units.size(fit.outside_bytes)} outside torch{assumed}.{recorded}",
         style="dim",
     )
-    for one in found.fittings:
+    for fitting in fit.fittings:
         screen.blank()
-        _write_fitting(one, screen)
+        _write_fitting(fitting, screen)
     screen.blank()
     screen.text(f"{GPU_SIZES_ARE_NOMINAL} {UNKNOWN}", style="dim")
 
 
-def _write_fitting(one: Fitting, screen: Screen) -> None:
-    screen.text(one.setting.text, style="bold")
-    sizes = (one.smallest_bytes, one.recommended_bytes, one.without_retries_bytes, one.peak_active_bytes)
+def _write_fitting(fitting: Fitting, screen: Screen) -> None:
+    screen.text(fitting.setting.text, style="bold")
+    sizes = (
+        fitting.smallest_bytes,
+        fitting.recommended_bytes,
+        fitting.without_retries_bytes,
+        fitting.peak_active_bytes,
+    )
     smallest, recommended, without_retries, peak_active = map(units.size, sizes)
     screen.text(
-        f"Fits on {smallest}; with {MARGIN:.0%} more for the driver's addresses, {recommended}. Without giving anything"
-        f" back it takes {without_retries}; {peak_active} is the least that can be enough.",
+        f"Fits on {smallest}; with {MARGIN:.0%} more for the driver's addresses, {recommended}. Without returning"
+        f" cached memory it needs {without_retries}; {peak_active} is the lower bound.",
         2,
     )
-    if one.exceptions_bytes:
-        listed = ", ".join(units.size(size) for size in one.exceptions_bytes[:4])
-        screen.text(f"It also happens to fit on {listed}, but not on all sizes above.", 2)
-    for gpu in one.gpus:
+    if fitting.exceptions_bytes:
+        listed = ", ".join(units.size(size) for size in fitting.exceptions_bytes[:4])
+        screen.text(f"It also fits on {listed}, but not on all sizes above.", 2)
+    for gpu in fitting.gpus:
         outcome = gpu.outcome
         if outcome.fits:
-            words = "fits, " + figures(outcome).rsplit(", ", 1)[1]
+            verdict = "fits, " + figures(outcome).rsplit(", ", 1)[1]
         elif outcome.refused_orders < outcome.orders:
-            words = "depends on the driver's addresses"
+            verdict = "depends on the driver's addresses"
         else:
-            words = "does not fit"
-        screen.text(f"{gpu.name:<27}{for_torch(outcome.gpu)}: {words}", 2, hanging=29)
+            verdict = "does not fit"
+        screen.text(f"{gpu.name:<27}{for_torch(outcome.gpu)}: {verdict}", 2, hanging=29)
 
 
 def for_torch(gpu: Gpu) -> str:
-    """What a GPU has: "21.9 GiB, 21.4 GiB for torch"."""
+    """Return "21.9 GiB, 21.4 GiB for torch"."""
     return f"{units.size(gpu.device_bytes or 0)}, {units.size(gpu.capacity_bytes or 0)} for torch"
 
 
-def fit_data(found: Fit) -> dict[str, Any]:
-    """As plain values; sizes in bytes."""
+def fit_data(fit: Fit) -> dict[str, Any]:
+    """Return the outcomes as plain values; sizes in bytes."""
     return {
-        "device": found.device,
-        "outside_bytes": found.outside_bytes,
-        "outside_is_known": found.outside_is_known,
-        "recorded_device_bytes": found.device_bytes,
-        "check": dataclasses.asdict(found.check),
+        "device": fit.device,
+        "outside_bytes": fit.outside_bytes,
+        "outside_is_known": fit.outside_is_known,
+        "recorded_device_bytes": fit.device_bytes,
+        "check": dataclasses.asdict(fit.check),
         "settings": [
             {
-                "setting": one.setting.text,
-                "smallest_bytes": one.smallest_bytes,
-                "recommended_bytes": one.recommended_bytes,
-                "without_retries_bytes": one.without_retries_bytes,
-                "peak_active_bytes": one.peak_active_bytes,
-                "resolution_bytes": one.resolution_bytes,
-                "exceptions_bytes": list(one.exceptions_bytes),
+                "setting": fitting.setting.text,
+                "smallest_bytes": fitting.smallest_bytes,
+                "recommended_bytes": fitting.recommended_bytes,
+                "without_retries_bytes": fitting.without_retries_bytes,
+                "peak_active_bytes": fitting.peak_active_bytes,
+                "resolution_bytes": fitting.resolution_bytes,
+                "exceptions_bytes": list(fitting.exceptions_bytes),
                 "gpus": [
                     {"name": gpu.name, "device_bytes": gpu.outcome.gpu.device_bytes, **_outcome_data(gpu.outcome)}
-                    for gpu in one.gpus
+                    for gpu in fitting.gpus
                 ],
             }
-            for one in found.fittings
+            for fitting in fit.fittings
         ],
     }
 
 
-def fits_sentence(memory: int, one: Outcome, check: Check) -> str:
-    """Whether a run fits on so much memory, in a line."""
-    where = f"On {units.size(memory)} ({units.size(one.gpu.outside_bytes)} of it outside torch)"
+def fits_sentence(memory: int, outcome: Outcome, check: Check) -> str:
+    """Return a sentence on whether a run fits on `memory` bytes."""
+    where = f"On {units.size(memory)} ({units.size(outcome.gpu.outside_bytes)} of it outside torch)"
     exact = "" if check.is_exact else f" {check.sentence}"
-    if one.fits:
-        return f"{where} the run fits: {figures(one)}.{exact}"
-    if one.refused_orders < one.orders:
-        return f"{where} it depends on the driver's addresses whether the run fits: {figures(one)}.{exact}"
-    return (
-        f"{where} the run does not fit: a request is refused at event {one.refused.seq if one.refused else 0:,}.{exact}"
-    )
+    if outcome.fits:
+        return f"{where} the run fits: {figures(outcome)}.{exact}"
+    if outcome.refused_orders < outcome.orders:
+        return f"{where} the run may fit, depending on the driver's addresses: {figures(outcome)}.{exact}"
+    event = outcome.refused.seq if outcome.refused else 0
+    return f"{where} the run does not fit: a request is refused at event {event:,}.{exact}"
 
 
 def write_fits(trace: RecordedTrace, memory: int, device: str, screen: Screen) -> None:
-    """The same of a trace; where it cannot be told, why."""
+    """Write whether the run of a trace fits on `memory` bytes, or why that cannot be predicted."""
     try:
         screen.text(fits_sentence(memory, *fits_on(trace, memory, device=device)))
     except NotPredictableError as error:
-        screen.text(f"Whether it fits on {units.size(memory)} cannot be told. {error}")
+        screen.text(f"Cannot predict whether the run fits on {units.size(memory)}. {error}")
     screen.blank()

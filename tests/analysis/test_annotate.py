@@ -116,7 +116,7 @@ def test_text_shows_the_lines_around_and_data_all_lines(folder: Path) -> None:
 def test_file_that_changed_or_is_gone_shows_what_the_trace_has_and_one_that_moved_is_found(folder: Path) -> None:
     model = folder / "models/model.py"
     before = figures(alloctrace.load(folder / "t.alloctrace").annotate("model.py"))
-    for text, said in ((MODEL.replace("first = leaf", "a = leaf"), "has changed since"), (None, "is not here")):
+    for text, said in ((MODEL.replace("first = leaf", "a = leaf"), "has changed since"), (None, "was not found")):
         model.unlink()  # written again at the end: the folder is that of all tests
         if text is not None:
             model.write_text(text)
@@ -124,7 +124,7 @@ def test_file_that_changed_or_is_gone_shows_what_the_trace_has_and_one_that_move
         assert figures(table) == before and sorted(table["line"]) == sorted(before)
         assert table["source"].tolist() == [MODEL.splitlines()[line - 1] for line in table["line"]]
         shown = run_analyze(folder, "annotate", "t.alloctrace", "model.py")
-        assert said in shown and "only lines that the trace has" in shown
+        assert said in shown and "only lines in the trace" in shown
     # Lines put in below what the trace knows do no harm; a pipe is not read.
     model.write_text(MODEL + "\n# More.\n")
     assert alloctrace.load(folder / "t.alloctrace").annotate("model.py")["line"].max() == MODEL.count("\n") + 2

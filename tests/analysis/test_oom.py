@@ -57,9 +57,9 @@ CASES = [
     Case("full_by_a_leak", FULL, top=True, advice="it is a leak"),
     Case("fragmented", FRAGMENTED, pin="cut_up", advice="expandable_segments:True"),
     Case("fragmented_with_max_split_size", FRAGMENTED, pin="cut_up", advice="max_split_size_mb:21"),
-    Case("cache_in_a_private_pool", ELSEWHERE, advice="let go of pool"),
-    Case("cache_in_a_pool_that_is_held", ELSEWHERE, advice="What is live in it was made mostly at "),
-    Case("cache_of_a_graph", ELSEWHERE, advice="let go of pool"),
+    Case("cache_in_a_private_pool", ELSEWHERE, advice="delete pool"),
+    Case("cache_in_a_pool_that_is_held", ELSEWHERE, advice="Its live blocks were allocated mostly at "),
+    Case("cache_of_a_graph", ELSEWHERE, advice="delete pool"),
     Case("cache_outside_of_the_pool_in_use", ELSEWHERE, advice="torch.cuda.empty_cache() before"),
     Case("cache_of_another_stream", ELSEWHERE, pin="cache_of_another_stream", advice="one stream"),
     Case("another_process", OUTSIDE, top=True, device="cuda:1", advice="5.00 GiB of it by other processes"),
@@ -204,7 +204,7 @@ def test_leak_that_fills_the_device_is_told_from_activations_by_its_steps(folder
     first = leaking.diagnose()[0]
     assert first.kind == "oom" and first.site is not None
     assert first.title.endswith(f":{first.site.line} in full_by_a_leak leaks"), first.title
-    assert "what helps is to let go of it" in " ".join(first.sentences)
+    assert "fix this leak first" in " ".join(first.sentences)
     other = active.diagnose()[0]
     assert other.kind == "oom" and other.title.endswith(": full") and "leak" not in " ".join(other.sentences)
 

@@ -75,7 +75,7 @@ def test_each_rank_that_differs_is_named_with_its_line_and_step(mixed: Path) -> 
     data = json.loads(said_of(mixed, "--json"))
     found = {one["kind"]: one for one in data["findings"]}
     assert [one["kind"] for one in data["findings"]] == ["oom", "leak", "differs"]
-    assert found["oom"]["ranks"] == [5] and "a request of 4.00 GiB was refused in step 39" in found["oom"]["title"]
+    assert found["oom"]["ranks"] == [5] and "an allocation of 4.00 GiB failed in step 39" in found["oom"]["title"]
     leak = found["leak"]
     assert leak["ranks"] == [12] and leak["site"]["line"] == 20 and leak["bytes_per_unit"] == 12 * MIB
     assert leak["since_step"] == 10 and not leak["since_start"]

@@ -154,7 +154,7 @@ def test_blocks_older_than_the_recording_have_no_age(record, tmp_path: Path) -> 
     peak = run_command(tmp_path, ["peak", "run.alloctrace"]).stdout
     assert peak.count(BEFORE) == 2, peak  # by line and by age
     blocks_text = run_command(tmp_path, ["blocks", "run.alloctrace"]).stdout
-    assert "no age" in blocks_text
+    assert "age unknown" in blocks_text
     assert BEFORE in blocks_text
     assert "null" in run_command(tmp_path, ["blocks", "run.alloctrace", "--json"]).stdout
 

@@ -111,7 +111,7 @@ def test_verdict_reports_an_incomplete_final_scan(run_program, tmp_path: Path, s
     assert trace._recorded.ending == {"reason": "disable"} | ({} if sees_all else {"last_look": "cut"})
     assert (first_leak(trace).holder is not None) == sees_all
     verdict = " ".join(str(trace.diagnose()).split())
-    assert ("What holds them was not found: the last look could not see all objects" in verdict) != sees_all
+    assert ("Their referrers are unknown: the final scan did not reach all objects" in verdict) != sees_all
 
 
 def test_holder_is_found_when_main_left_it_in_a_cycle(run_program, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def fragmented_below_a_memory_fraction() -> None:
 
 
 def cache_in_a_private_pool() -> None:
-    """ "let go of pool" """
+    """ "delete pool" """
     in_one_pool(5 * GIB)
     block(4 * GIB)
 
@@ -99,7 +99,7 @@ def cache_in_a_pool_that_is_held() -> None:
 
 
 def cache_of_a_graph() -> None:
-    """ "let go of pool (its MemPool, the CUDA graphs captured into it)" """
+    """ "delete pool (its MemPool, the CUDA graphs captured into it)" """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         batch = block(5 * GIB)
