@@ -1,1 +1,1 @@
-"""Commands that read traces, one class a command, listed in `parser.py`. They parse, call and print."""
+"""Commands that read traces, one class per command. `parser.py` lists them."""

@@ -1,4 +1,4 @@
-"""``python -m pytorch_alloctrace.analyze``: the same as ``alloctrace``."""
+"""Entry point of ``python -m pytorch_alloctrace.analyze``, which equals ``alloctrace``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and how their values are read."""
+"""Arguments that several commands share, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ a position is one of:
 RANGES = """\
 A range is everything after --since, up to and including --until. --in names
 regions: validation (all of this name together), validation#3 (the third).
-Of several, what was allocated, and what more is held at the end of each than at
-its beginning, is summed up; the peak is the highest in any; each is judged by
-itself for leaks. What lies in two, one within the other, counts once.
+Over several regions, allocations and growth are summed up, the peak is the
+highest one, and leaks are judged in each region by itself. What lies in nested
+regions counts once.
 """
 
-_MOST_DIGITS = 20
-"""The longest event number: Python refuses to read thousands of digits."""
+_MAX_DIGITS = 20
+"""Maximum number of digits of an event number. Python refuses to read thousands of digits."""
 ALL_ROWS = 1 << 62
-"""More rows than any table has."""
+"""Number of rows that stands for all."""
 
 
 class CommandParser(Parser):
-    """Parser of one command. Arguments of an `add` method mean the same in every command that has them."""
+    """Parser of one command. The `add` methods add arguments that have one meaning in all commands."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
         self._output = self.add_argument_group("output")
-        self._form = self._output.add_mutually_exclusive_group()
-        self._form.add_argument("--json", action="store_true", help="print JSON; sizes are in bytes")
+        self._format_group = self._output.add_mutually_exclusive_group()
+        self._format_group.add_argument("--json", action="store_true", help="print JSON; sizes are in bytes")
         self._reading = self.add_argument_group("reading")
         self.notes = ""
-        """What the help says below the options: how positions and ranges are written."""
-        # `TraceCommand` and `Query` read these options of every command.
+        """Text of the help below the options: syntax of positions and ranges."""
+        # `TraceCommand` and `Query` read these options, which not every command adds.
         self.set_defaults(csv=False, markdown=False, all_frames=False, by=None, device=None, top=None, user_path=[])
         self.set_defaults(since=None, until=None, region=None, depth=None)
 
     def add_common(self, traces: str) -> None:
-        """Add the arguments of all commands, after those of this one. traces: help of the positional argument."""
+        """Add the arguments of all commands. `traces` is the help of the positional argument."""
         self.add_argument("traces", nargs="+", metavar="TRACE", help=traces)
         self._output.add_argument(
             "--width",
-            type=count,
+            type=parse_count,
             metavar="COLUMNS",
             help="width of the text (default: that of the terminal; 80 when piped)",
         )
@@ -66,56 +66,58 @@ class CommandParser(Parser):
         )
 
     def add_fail_above(self, what: str, share: str) -> None:
-        """what grew, and what a share is of."""
+        """Add --fail-above. `what` names what grows, `share` what a percentage relates to."""
         self.add_argument(
             "--fail-above",
-            type=growth_limit,
+            type=parse_growth_limit,
             metavar="LIMIT",
             help=f"exit with status 1 when {what} more: 512MiB (0: at all), 1MiB/step, or 5%% (of {share})",
         )
 
     def add_markdown(self) -> None:
-        """Add --markdown, for a verdict that belongs into a pull request."""
-        self._form.add_argument(
+        """Add --markdown, for a verdict that can be a comment of a pull request."""
+        self._format_group.add_argument(
             "--markdown", action="store_true", help="print Markdown: a short comment for a pull request"
         )
 
     def add_csv(self) -> None:
         """Add --csv, for a result that is one table."""
-        self._form.add_argument("--csv", action="store_true", help="print the table as CSV; sizes are in bytes")
+        self._format_group.add_argument("--csv", action="store_true", help="print the table as CSV; sizes are in bytes")
 
     def add_top(self, default: int, what: str = "rows of each table") -> None:
-        """default: how many the text shows; 0: all. JSON and CSV have all unless --top is given."""
-        shown = f"{default}, in JSON and CSV all; 0: all" if default else "all"
-        self._output.add_argument("--top", type=row_count, metavar="N", help=f"show N {what} (default: {shown})")
+        """Add --top. The text shows `default` rows (0: all); JSON and CSV have all."""
+        default_text = f"{default}, in JSON and CSV all; 0: all" if default else "all"
+        self._output.add_argument(
+            "--top", type=parse_row_count, metavar="N", help=f"show N {what} (default: {default_text})"
+        )
 
     def add_device(self, text: str = 'show only this device, such as "cuda:0" ("cuda" where there is one)') -> None:
-        """One device."""
-        self.add_argument("--device", action=_Once, metavar="NAME", help=text)
+        """Add --device, for one device."""
+        self.add_argument("--device", action=_SingleValue, metavar="NAME", help=text)
 
     def add_at(self, text: str, default: str | None = "end") -> None:
-        """A position. default: None, where it matters whether it was given."""
-        self._explain(POSITIONS)
-        self.add_argument("--at", type=position, metavar="POSITION", default=default, help=text)
+        """Add --at. With the default None, a command can tell whether it was given."""
+        self._add_note(POSITIONS)
+        self.add_argument("--at", type=parse_position, metavar="POSITION", default=default, help=text)
 
     def add_range(self, since: str, until: str) -> None:
-        """Two positions."""
-        self._explain(POSITIONS)
-        self._explain(RANGES)
-        self.add_argument("--since", type=position, metavar="POSITION", help=since)
-        self.add_argument("--until", type=position, metavar="POSITION", help=until)
+        """Add --since, --until and --in."""
+        self._add_note(POSITIONS)
+        self._add_note(RANGES)
+        self.add_argument("--since", type=parse_position, metavar="POSITION", help=since)
+        self.add_argument("--until", type=parse_position, metavar="POSITION", help=until)
         self.add_argument(
             "--in", dest="region", metavar="REGION", help="only what happened in the regions of this name"
         )
 
     def add_by(self, choices: Sequence[str]) -> None:
-        """What the rows are; the first is the default."""
+        """Add --by, of which the first choice is the default, and --depth if modules are a choice."""
         text = f"what the rows are: {', '.join(choices)} (default: {choices[0]})"
         self.add_argument("--by", choices=choices, default=choices[0], metavar="WHAT", help=text)
         if MODULE in choices:
             self.add_argument(
                 "--depth",
-                type=count,
+                type=parse_count,
                 metavar="N",
                 help="with --by module: only the first N parts of a module's name, with all that is inside",
             )
@@ -130,11 +132,12 @@ class CommandParser(Parser):
         self.add_user_path()
 
     def add_output(self, what: str, metavar: str = "FILE") -> None:
+        """Add --output and --overwrite. `what` completes the help of --output."""
         self.add_argument("-o", "--output", metavar=metavar, help=f"the file to write{what}")
         self.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
 
     def add_user_path(self) -> None:
-        """Add --user-path, for a result that tells the user's own code from that of libraries."""
+        """Add --user-path, for a result that distinguishes the user's own code from libraries."""
         self._reading.add_argument(
             "--user-path",
             action="append",
@@ -144,13 +147,13 @@ class CommandParser(Parser):
             "(repeatable)",
         )
 
-    def _explain(self, note: str) -> None:
+    def _add_note(self, note: str) -> None:
         if note not in self.notes:
             self.notes += note
 
 
-class _Once(argparse.Action):
-    """Refuses a second value instead of forgetting the first."""
+class _SingleValue(argparse.Action):
+    """Action that refuses a second value. argparse would silently replace the first."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -160,48 +163,47 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def position(text: str) -> int | str:
-    """A number is that of an event."""
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else text
+def parse_position(text: str) -> int | str:
+    """Return an event number as int, and any other position as text."""
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else text
 
 
-def count(text: str) -> int:
-    """0 or more."""
+def parse_count(text: str) -> int:
+    """Parse an integer from 0 to 999999999."""
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 999999999")
     return int(text)
 
 
-def positive(text: str) -> int:
-    """1 or more."""
-    value = count(text)
+def parse_positive(text: str) -> int:
+    """Parse an integer from 1 to 999999999."""
+    value = parse_count(text)
     if value == 0:
-        raise argparse.ArgumentTypeError("at least 1 is needed")
+        raise argparse.ArgumentTypeError("use 1 or more")
     return value
 
 
-def row_count(text: str) -> int:
-    """0 stands for all."""
-    return count(text) or ALL_ROWS
+def parse_row_count(text: str) -> int:
+    """Parse a number of rows, where 0 stands for all."""
+    return parse_count(text) or ALL_ROWS
 
 
-def growth_limit(text: str) -> GrowthLimit:
-    """ "64MiB", "1MiB/step" or "5%"."""
-    shown = text.strip()
-    percent = re.fullmatch(r"(\d{1,9}(?:\.\d*)?)\s*%", shown)
+def parse_growth_limit(text: str) -> GrowthLimit:
+    """Parse a limit such as "64MiB", "1MiB/step" or "5%"."""
+    stripped = text.strip()
+    percent = re.fullmatch(r"(\d{1,9}(?:\.\d*)?)\s*%", stripped)
     if percent is not None:
-        return GrowthLimit(shown, share=float(percent[1]) / 100)
-    size, slash, unit = shown.partition("/")
+        return GrowthLimit(stripped, share=float(percent[1]) / 100)
+    size, slash, unit = stripped.partition("/")
     try:
         if slash and unit.strip() != "step":
             raise argparse.ArgumentTypeError
-        return GrowthLimit(shown, bytes=byte_count(size), per_step=bool(slash))
+        return GrowthLimit(stripped, bytes=parse_byte_count(size), per_step=bool(slash))
     except argparse.ArgumentTypeError:
-        wanted = "use one such as 512MiB, 1MiB/step or 5%"
-        raise argparse.ArgumentTypeError(f"{text!r} is not a limit: {wanted}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a limit: use one such as 512MiB, 1MiB/step or 5%") from None
 
 
-def byte_count(text: str) -> int:
+def parse_byte_count(text: str) -> int:
     """Return the bytes of a size: see `parse_size`."""
     try:
         return parse_size(text)

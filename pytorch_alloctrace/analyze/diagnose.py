@@ -1,4 +1,4 @@
-"""`diagnose`, the command of a command line that begins with a trace."""
+"""Command `diagnose`: what is wrong. A command line that begins with a trace runs it, too."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _ROWS = 5
 
 
 class Diagnose(TraceCommand):
-    working = "judging"
+    progress_label = "judging"
     description = (
-        "Says first what is wrong: requests that ran out of memory, leaks, memory held for nothing. Then what the peak "
-        "consisted of by line of your code, what was live at the end, and the growth."
+        "Shows first what is wrong: failed allocations, leaks, unused reserved memory. Then the composition of the "
+        "peak by line of your code, the live memory at the end, and the growth."
     )
     examples = (
         ("run.alloctrace", "what is wrong, then peak, end and growth"),
-        ("run.alloctrace --json > diagnosis.json", "the same for programs, with all lines"),
+        ("run.alloctrace --json > diagnosis.json", "the same as JSON, with all lines"),
     )
-    if_cut = IN_DIAGNOSIS
+    if_truncated = IN_DIAGNOSIS
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -34,7 +34,7 @@ class Diagnose(TraceCommand):
         parser.add_markdown()
         parser.add_top(_ROWS)
         parser.add_code()
-        parser.notes = "Sizes are those that the program requested. docs/json.md has the fields of\n--json.\n"
+        parser.notes = "Sizes are requested bytes. docs/json.md describes the fields of --json.\n"
 
     def run(self, query: Query) -> Exit:
         summary = summarize(query.trace, top=query.rows(_ROWS), devices=query.options.device)

@@ -1,10 +1,10 @@
-"""The command `diff`: two runs, or two positions of one."""
+"""Command `diff`: comparison of two runs, or of two positions of one."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -25,10 +25,10 @@ _ROWS = 10
 
 
 class Diff(TraceCommand):
-    working = "comparing"
+    progress_label = "comparing"
     description = (
-        "Compares what two runs of a program hold, or what one holds at two positions, the largest change first. Lines "
-        "that moved between the runs, or were edited, are matched."
+        "Compares the memory of two runs of a program, or of one run at two positions, the largest change first. Lines "
+        "that moved or were edited between the runs are matched."
     )
     examples = (
         (
@@ -39,7 +39,7 @@ class Diff(TraceCommand):
         ("diff run.alloctrace --in validation --fail-above 0", "what all validations together left behind"),
     )
     traces = "TRACE [OTHER]"
-    if_cut = "What was held after the break is not compared, and a peak may have come after it."
+    if_truncated = "What was held after the break is not compared, and a peak may have come after it."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_at("of two runs: the position of each to compare (default: peak)", None)
@@ -52,7 +52,7 @@ class Diff(TraceCommand):
         parser.add_top(_ROWS, "rows of the table")
         parser.add_code()
 
-    def mistake(self, options: argparse.Namespace) -> str | None:
+    def find_mistake(self, options: argparse.Namespace) -> str | None:
         if len(options.traces) > 2:
             return f"diff compares two traces, not {len(options.traces)}"
         if len(options.traces) == 2 and (options.since, options.until, options.region) != (None, None, None):
@@ -63,59 +63,59 @@ class Diff(TraceCommand):
             return "growth per step is between two positions of one run: give --since, or a limit without /step"
         if len(options.traces) == 1 and options.at is not None:
             return "diff of one trace compares two positions of it: --since POSITION [--until POSITION], not --at"
-        return super().mistake(options)
+        return super().find_mistake(options)
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        found = _between_runs(query) if len(query.traces) == 2 else _between_positions(query)
+        devices = _compare_runs(query) if len(query.traces) == 2 else _compare_positions(query)
         limit = options.fail_above
-        grew = [changes for changes in found if limit is not None and _is_above(limit, changes)]
+        grown = [changes for changes in devices if limit is not None and _is_above(limit, changes)]
         top = query.rows(_ROWS)
         if options.json:
-            query.print_json("diff", [changes_data(changes, top) for changes in found])
+            query.print_json("diff", [changes_data(changes, top) for changes in devices])
         elif options.csv:
-            tables = [changes.table.head(top).assign(device=changes.device) for changes in found]
+            tables = [changes.table.head(top).assign(device=changes.device) for changes in devices]
             if tables:
                 query.print_csv(pd.concat(tables, ignore_index=True))
         elif options.markdown:
-            sentences = [grew_sentence(changes, limit) for changes in grew]
-            query.print_text(changes_markdown(found, sentences, query.names, top))
+            sentences = [grew_sentence(changes, limit) for changes in grown]
+            query.print_text(changes_markdown(devices, sentences, query.names, top))
         else:
-            _write(found, grew, query, top)
-        return Exit.OK if limit is None else self._judged(query, found, grew)
+            _write_text(devices, grown, query, top)
+        return Exit.OK if limit is None else self._judge(query, devices, grown)
 
-    def _judged(self, query: Query, found: Sequence[Changes], grew: Sequence[Changes]) -> Exit:
+    def _judge(self, query: Query, devices: Sequence[Changes], grown: Sequence[Changes]) -> Exit:
         before, after = (query.trace.integrity, query.traces[-1].integrity)
-        # Of the regions of a name, some may be missing.
+        # In a truncated trace, later regions of the name may be missing.
         until_end = query.options.region is not None or query.options.until in (None, "end", *PEAKS)
         if len(query.traces) == 1:
-            # What comes before the break is exact.
-            known = not before.has_gaps and not (before.cut and until_end)
-        elif grew:
-            # Had the later run gone on, it could only have come to more.
-            known = before.whole and not after.has_gaps
+            # Everything before the break is exact.
+            is_certain = not before.has_gaps and not (before.cut and until_end)
+        elif grown:
+            # The missing end of the later run can only increase the growth.
+            is_certain = before.whole and not after.has_gaps
         else:
-            known = before.whole and after.whole
-        if known and found:
-            return Exit.FOUND if grew else Exit.OK
-        why = "a part of a trace is missing" if found else "nothing was allocated"
-        said = f"Whether a device grew by more than the limit: {why}."
+            is_certain = before.whole and after.whole
+        if is_certain and devices:
+            return Exit.FOUND if grown else Exit.OK
+        reason = "a part of a trace is missing" if devices else "nothing was allocated"
+        sentence = f"Cannot tell whether a device grew by more than the limit: {reason}."
         if query.options.markdown:
-            query.print_text(f"\n**UNKNOWN** {said}\n")
+            query.print_text(f"\n**UNKNOWN** {sentence}\n")
         elif not (query.options.json or query.options.csv):
-            query.screen.text(f"UNKNOWN  {said}", hanging=9, style="bold")
+            query.screen.text(f"UNKNOWN  {sentence}", hanging=9, style="bold")
         return Exit.UNKNOWN
 
 
-def _write(found: Sequence[Changes], grew: Sequence[Changes], query: Query, top: int) -> None:
+def _write_text(devices: Sequence[Changes], grown: Sequence[Changes], query: Query, top: int) -> None:
     screen = query.screen
-    if not found:
+    if not devices:
         screen.text("Nothing was allocated in either.")
-    for number, changes in enumerate(found):
+    for number, changes in enumerate(devices):
         if number:
             screen.blank()
         write_changes(changes, screen, query.names, top)
-    for changes in grew:
+    for changes in grown:
         sentence = grew_sentence(changes, query.options.fail_above)
         screen.text(f"FAIL  {sentence}", hanging=6, style="bold red")
 
@@ -126,33 +126,35 @@ def _is_above(limit: GrowthLimit, changes: Changes) -> bool:
     return limit.is_exceeded(changes.change, changes.bytes_before, changes.per_step)
 
 
-def _between_runs(query: Query) -> list[Changes]:
+def _compare_runs(query: Query) -> list[Changes]:
     (before, after), options = query.traces, query.options
     at = "peak" if options.at is None else options.at
-    first, second = (f"{at} of {os.path.basename(trace.path)}" for trace in query.traces)
+    first, second = (f"{at} of {Path(trace.path).name}" for trace in query.traces)
 
     def frames(row: dict[str, Any]) -> Sequence[Frame]:
-        is_gone = pd.isna(row["stack_id_after"])
-        trace, stack = (before, row["stack_id_before"]) if is_gone else (after, row["stack_id_after"])
+        is_removed = pd.isna(row["stack_id_after"])
+        trace, stack = (before, row["stack_id_before"]) if is_removed else (after, row["stack_id_after"])
         return frames_of(trace)(int(stack))
 
-    shown = frames if options.all_frames else None
-    # Each device on its own: the peak of one says nothing about another.
+    row_frames = frames if options.all_frames else None
+    # One comparison per device: each has its own peak.
     devices = [options.device] if options.device else devices_at(before, after, at)
     tables = [compare(before, after, at=at, by=query.by, device=device) for device in devices]
-    return [Changes(name, first, second, query.by, table, shown) for name, table in zip(devices, tables, strict=True)]
+    return [
+        Changes(name, first, second, query.by, table, row_frames) for name, table in zip(devices, tables, strict=True)
+    ]
 
 
-def _between_positions(query: Query) -> list[Changes]:
+def _compare_positions(query: Query) -> list[Changes]:
     trace, options = query.trace, query.options
     ranges = [(0 if since is None else since, "end" if until is None else until) for since, until in query.ranges]
     frames = (lambda row: frames_of(trace)(int(row["stack_id"]))) if options.all_frames else None
     devices = [options.device] if options.device else trace.devices
     tables = [differences(trace, ranges, device=device, by=query.by) for device in devices]
-    (since, until), number = ranges[0], len(ranges)
+    (since, until), count = ranges[0], len(ranges)
     names = str(since), str(until)
-    if number > 1:
-        regions = f"of all {number:,} regions {options.region!r}"
+    if count > 1:
+        regions = f"of all {count:,} regions {options.region!r}"
         names = f"the beginnings {regions}", f"the ends {regions}"
     steps = sum(steps_between(trace, since, until) for since, until in ranges)
     return [Changes(name, *names, query.by, table, frames, steps) for name, table in zip(devices, tables, strict=True)]

@@ -19,28 +19,28 @@ from ..report.verdict import write_leaks
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand
 
-_LISTED = 5
-"""Most regions that a sentence names."""
-_STATUSES = {LeaksAnswer.FOUND: Exit.FOUND, LeaksAnswer.NONE: Exit.OK, LeaksAnswer.UNKNOWN: Exit.UNKNOWN}
+_MAX_NAMED_REGIONS = 5
+"""Maximum number of regions that a sentence names."""
+_EXIT_BY_ANSWER = {LeaksAnswer.FOUND: Exit.FOUND, LeaksAnswer.NONE: Exit.OK, LeaksAnswer.UNKNOWN: Exit.UNKNOWN}
 
 
 class Leaks(TraceCommand):
-    working = "judging"
+    progress_label = "judging"
     description = (
-        "Shows the lines whose blocks are allocated again and again and never freed, and the buffers that are replaced "
-        "by ever larger ones. The whole run is judged, or a range of its steps, most certain and fastest leaks first."
+        "Shows the lines that allocate blocks again and again and never free them, and the buffers that grow with each "
+        "replacement. It judges the whole run or a range of its steps, most certain and fastest leaks first."
     )
     examples = (
         ("leaks run.alloctrace", "each leak with its rate, how certain it is, and when the device is full"),
         ("leaks run.alloctrace --fail", "the same; exit status 1 when there is one, 3 when this cannot be judged"),
-        ("leaks run.alloctrace --since step:10", "what leaks once ten steps have gone by"),
+        ("leaks run.alloctrace --since step:10", "what leaks after the first ten steps"),
         ("leaks run.alloctrace --in epoch", "what leaks in the regions of this name, each judged by itself"),
         (
             "leaks run.alloctrace --fail-above 1MiB/step --markdown > comment.md",
             "a comment for a pull request; exit status 1 when a device leaks more than 1 MiB per step",
         ),
     )
-    if_cut = "Whether anything leaked after the break is unknown."
+    if_truncated = "Whether anything leaked after the break is unknown."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_range(
@@ -61,42 +61,42 @@ class Leaks(TraceCommand):
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        judged = _judged(query)
-        exceeded = [one for found in judged for one in _exceeded(query, found.leaks)]
-        sentences = [exceeded_sentence(one, options.fail_above) for one in exceeded]
+        judged = _judge_ranges(query)
+        exceeded = [device for part in judged for device in _devices_above_limit(query, part.leaks)]
+        sentences = [exceeded_sentence(device, options.fail_above) for device in exceeded]
         top = query.rows(0)
         if options.json or options.csv:
-            table = _table(query, judged).head(top)
+            table = _make_table(query, judged).head(top)
             if options.json:
                 query.print_json("leaks", table)
             else:
-                query.print_csv(_flat(table))
+                query.print_csv(_flatten_sites(table))
         elif options.markdown:
             from ..report.markdown import leaks_markdown
 
-            for number, found in enumerate(_leaking(judged) or [_most_pressing(judged)]):
-                # What is above a limit is said once.
-                query.print_text(leaks_markdown(found.summary, () if number else sentences, top, found.region))
+            for number, part in enumerate(_select_leaking(judged) or [_most_pressing(judged)]):
+                # Exceeded limits are printed once, with the first part.
+                query.print_text(leaks_markdown(part.summary, () if number else sentences, top, part.region))
         else:
-            _write(query, judged, top)
+            _write_text(query, judged, top)
             if sentences:
                 query.screen.blank()
             for sentence in sentences:
                 query.screen.text(f"FAIL  {sentence}", hanging=6, style="bold red")
         answer = _most_pressing(judged).summary.leaks_answer
         if options.fail_above is None:
-            return _STATUSES[answer] if options.fail else Exit.OK
+            return _EXIT_BY_ANSWER[answer] if options.fail else Exit.OK
         if exceeded or (options.fail and answer is LeaksAnswer.FOUND):
             return Exit.FOUND
-        return Exit.OK if all(found.summary.leaks_are_known for found in judged) else Exit.UNKNOWN
+        return Exit.OK if all(part.summary.leaks_are_known for part in judged) else Exit.UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
-    """The whole run, a range, or a region."""
+class _JudgedPart:
+    """Summary of the whole run, a range, or a region."""
 
     region: str
-    """"" if it is none."""
+    """Region as name#number, or "" for the run or a range."""
     summary: Summary
 
     @property
@@ -108,79 +108,84 @@ class _Judged:
         )
 
 
-def _judged(query: Query) -> list[_Judged]:
-    """Each region by itself: a leak is what grows from step to step, and is not a sum. Of several regions, those in
-    which no whole step lies are left out; raises PositionError if that is all of them."""
+def _judge_ranges(query: Query) -> list[_JudgedPart]:
+    """Judge the run, the range, or each region by itself, since growth from step to step cannot be summed up.
+
+    Of several regions, those without a whole step are left out.
+
+    Raises:
+        PositionError: None of several regions has a whole step.
+    """
     trace, options, ranges = query.trace, query.options, query.ranges
     devices = [options.device] if options.device else []
-    if query.is_whole:
-        return [_Judged("", summarize(trace, devices=devices, of_leaks=True))]
+    if query.is_whole_run:
+        return [_JudgedPart("", summarize(trace, devices=devices, of_leaks=True))]
     within = ranges_between(trace, ranges, device=options.device)
     if len(ranges) == 1:
-        return [_Judged("", summarize(trace, devices=devices, of_leaks=True, within=within[0]))]
+        return [_JudgedPart("", summarize(trace, devices=devices, of_leaks=True, within=within[0]))]
     regions = {trace.range_of(region): region for region in trace.positions.stretches_named(options.region)}
-    with_steps = [one for one in within if trace.positions.whole_steps(one).any()]
+    with_steps = [part for part in within if trace.positions.whole_steps(part).any()]
     if not with_steps:
         raise PositionError(
-            f"leaks are judged by steps, and no whole step lies in any of the {len(ranges):,} regions "
+            f"leaks are judged by steps, but no whole step lies in any of the {len(ranges):,} regions "
             f"{options.region!r}: `{command.spelled()} diff {shlex.quote(trace.path)} --in "
             f"{shlex.quote(options.region)}` shows what all of them left behind"
         )
     return [
-        _Judged(
-            f"{regions[one].name}#{regions[one].number}",
-            summarize(trace, devices=devices, of_leaks=True, within=one),
+        _JudgedPart(
+            f"{regions[part].name}#{regions[part].number}",
+            summarize(trace, devices=devices, of_leaks=True, within=part),
         )
-        for one in with_steps
+        for part in with_steps
     ]
 
 
-def _most_pressing(judged: Sequence[_Judged]) -> _Judged:
+def _most_pressing(judged: Sequence[_JudgedPart]) -> _JudgedPart:
     order = (LeaksAnswer.FOUND, LeaksAnswer.UNKNOWN, LeaksAnswer.NONE)
-    return min(judged, key=lambda found: order.index(found.summary.leaks_answer))
+    return min(judged, key=lambda part: order.index(part.summary.leaks_answer))
 
 
-def _leaking(judged: Sequence[_Judged]) -> list[_Judged]:
-    return [found for found in judged if found.summary.leaks_answer is LeaksAnswer.FOUND]
+def _select_leaking(judged: Sequence[_JudgedPart]) -> list[_JudgedPart]:
+    return [part for part in judged if part.summary.leaks_answer is LeaksAnswer.FOUND]
 
 
-def _write(query: Query, judged: Sequence[_Judged], top: int) -> None:
+def _write_text(query: Query, judged: Sequence[_JudgedPart], top: int) -> None:
     if len(judged) == 1 and not judged[0].region:
         write_leaks(judged[0].summary, query.screen, top, query.frames)
         return
-    answers = {found.region: found.summary.leaks_answer for found in judged}
-    for found in _leaking(judged):
-        query.screen.text(f"IN {found.region}", style="bold")
-        write_leaks(found.summary, query.screen, top, query.frames)
+    answers = {part.region: part.summary.leaks_answer for part in judged}
+    for part in _select_leaking(judged):
+        query.screen.text(f"IN {part.region}", style="bold")
+        write_leaks(part.summary, query.screen, top, query.frames)
         query.screen.blank()
     total = f"of {len(query.ranges):,} regions {query.options.region!r}"
-    for answer, said in ((LeaksAnswer.NONE, "No leak in"), (LeaksAnswer.UNKNOWN, "Too short to judge:")):
+    for answer, prefix in ((LeaksAnswer.NONE, "No leak in"), (LeaksAnswer.UNKNOWN, "Too short to judge:")):
         regions = [region for region, own in answers.items() if own is answer]
         if regions:
-            query.screen.text(f"{said} {len(regions):,} {total}: {_listed(regions)}.")
+            query.screen.text(f"{prefix} {len(regions):,} {total}: {_join_regions(regions)}.")
     if len(judged) < len(query.ranges):
         query.screen.text(f"No whole step lies in {len(query.ranges) - len(judged):,} {total}.")
 
 
-def _listed(regions: Sequence[str]) -> str:
-    shown = ", ".join(regions[:_LISTED])
-    return shown if len(regions) <= _LISTED else f"{shown} and {len(regions) - _LISTED:,} more"
+def _join_regions(regions: Sequence[str]) -> str:
+    listed = ", ".join(regions[:_MAX_NAMED_REGIONS])
+    return listed if len(regions) <= _MAX_NAMED_REGIONS else f"{listed} and {len(regions) - _MAX_NAMED_REGIONS:,} more"
 
 
-def _table(query: Query, judged: Sequence[_Judged]) -> Table:
-    """Of several regions, with the name of each."""
-    leaks = [(leak, found.region) for found in judged for leak in found.leaks]
+def _make_table(query: Query, judged: Sequence[_JudgedPart]) -> Table:
+    """Return the leaks as a table, with a column of regions if there are several."""
+    leaks = [(leak, part.region) for part in judged for leak in part.leaks]
     table = leaks_as_table(query.trace, [leak for leak, _ in leaks])
     return table.assign(region=texts(region for _, region in leaks)) if judged[0].region else table
 
 
-def _exceeded(query: Query, leaks: Sequence[Leak]) -> list[Exceeded]:
+def _devices_above_limit(query: Query, leaks: Sequence[Leak]) -> list[Exceeded]:
     limit = query.options.fail_above
     return [] if limit is None else devices_above(query.trace, leaks, limit)
 
 
-def _flat(leaks: Table) -> Table:
-    """The sites of each leak in one cell: FILE:LINE BYTES, separated by semicolons."""
+def _flatten_sites(leaks: Table) -> Table:
+    """Return the table with the sites of a leak in one cell: FILE:LINE BYTES, separated by semicolons."""
     sites = (
         "; ".join(f"{site['filename']}:{site['line']} {site['allocated_bytes']}" for site in row)
         for row in leaks["sites"].tolist()

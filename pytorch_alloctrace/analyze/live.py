@@ -1,4 +1,4 @@
-"""The command `live`."""
+"""Command `live`: the memory of a running program."""
 
 from __future__ import annotations
 
@@ -25,42 +25,43 @@ from ..report.verdict import write_verdict
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand, write_recording_status
 
-_EVERY = 1.0
-_LEAST = 0.1
+_DEFAULT_INTERVAL_S = 1.0
+_MIN_INTERVAL_S = 0.1
+_MAX_INTERVAL_S = 86400
 _ROWS = 5
 
 
 class Live(TraceCommand):
-    working = "judging"
+    progress_label = "judging"
     description = (
-        "Shows what a running program holds now, over time, and which lines hold ever more, until it ends or Ctrl-C; "
-        "then the verdict, if it has ended. PID: of the program. Only its files are read: it is not disturbed. In a "
-        "pipe it prints once."
+        "Shows what a running program holds now and over time, and which lines grow, until it ends or Ctrl-C; then the "
+        "verdict, if it has ended. PID is that of the program. Only the trace files are read, so the program is not "
+        "disturbed. In a pipe, it prints once."
     )
     examples = (
-        ("live run.alloctrace", "watch it; if it has ended, its verdict"),
-        ("live run.alloctrace --once", "print once, and exit"),
+        ("live run.alloctrace", "watch a program; if it has ended, its verdict"),
+        ("live run.alloctrace --once", "print once and exit"),
     )
-    if_cut = IN_DIAGNOSIS
+    if_truncated = IN_DIAGNOSIS
     traces = "TRACE|PID"
     reads_events = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help="print once, and exit")
+        parser.add_argument("--once", action="store_true", help="print once and exit")
         parser.add_argument(
             "--every",
-            type=_seconds,
-            default=_EVERY,
+            type=_parse_interval,
+            default=_DEFAULT_INTERVAL_S,
             metavar="SECONDS",
-            help=f"seconds between two readings (default: {_EVERY:g})",
+            help=f"seconds between two readings (default: {_DEFAULT_INTERVAL_S:g})",
         )
         parser.add_top(GROWING, "lines that grow")
         parser.add_user_path()
 
-    def mistake(self, options: argparse.Namespace) -> str | None:
+    def find_mistake(self, options: argparse.Namespace) -> str | None:
         if len(options.traces) > 1:
             return f"give one trace, not {options.traces[1]!r} too"
-        return super().mistake(options)
+        return super().find_mistake(options)
 
     def run(self, query: Query) -> Exit:
         options = query.options
@@ -68,26 +69,26 @@ class Live(TraceCommand):
         path = trace_of_process(int(name)) if name.isdecimal() and not os.path.exists(name) else name
         if not os.path.exists(path):
             raise TraceError(f"cannot open {path}: No such file or directory")
-        running = _runs(path)
-        if not running and not options.json:
-            _judge(path, query)
+        is_running = _is_recording(path)
+        if not is_running and not options.json:
+            _write_final_verdict(path, query)
             return Exit.OK
-        followed = _Followed(path, query)
+        monitor = _Monitor(path, query)
         if options.json:
-            view, top = followed.look(), query.rows(0)
-            header = followed.following.header
-            query.print_json("live", view_json(view, followed.rates, path, header, running=running, top=top))
+            view, top = monitor.refresh(), query.rows(0)
+            header = monitor.following.header
+            query.print_json("live", view_json(view, monitor.rates, path, header, running=is_running, top=top))
             return Exit.OK
         if options.once or not sys.stdout.isatty():
-            followed.look()
-            followed.write(query.screen)
+            monitor.refresh()
+            monitor.write(query.screen)
             return Exit.OK
-        if followed.watch():
-            _judge(path, query)
+        if monitor.watch():
+            _write_final_verdict(path, query)
         return Exit.OK
 
 
-class _Followed:
+class _Monitor:
     def __init__(self, path: str, query: Query) -> None:
         self.path = path
         self.following = Following(path, query.options.user_path)
@@ -96,7 +97,7 @@ class _Followed:
         self._view: View | None = None
         self._first: View | None = None
 
-    def look(self) -> View:
+    def refresh(self) -> View:
         view = self.following.advance()
         if self._view is None:
             spool = self._query.options.spool or self.following.header.get("spool")
@@ -116,45 +117,49 @@ class _Followed:
         write_view(self._view, self.rates, self.path, self.following.header, screen, top)
 
     def watch(self) -> bool:
-        """Looks again and again; whether the recording has ended, which Ctrl-C does not wait for."""
-        # Not the console of the query, whose text is printed at the end as a whole.
+        """Refresh the view until the recording ends or Ctrl-C. Return True if the recording has ended."""
+        # The console of the query captures its output until the command ends.
         console = Console()
         try:
-            with Refreshed(console=console, screen=True, auto_refresh=False) as shown:
+            with Refreshed(console=console, screen=True, auto_refresh=False) as display:
                 while True:
-                    runs = _runs(self.path)
-                    self.look()
-                    shown.update(self._drawn(console), refresh=True)
-                    if not runs:
+                    is_running = _is_recording(self.path)
+                    self.refresh()
+                    display.update(self._render(console), refresh=True)
+                    if not is_running:
                         break
                     time.sleep(self._query.options.every)
         except KeyboardInterrupt:
-            runs = True
-        # The other screen is gone with what was on it.
-        if self._view is not None and runs:
+            is_running = True
+        # Closing the alternate screen erased the view.
+        if self._view is not None and is_running:
             self.write(self._query.screen)
-        return not runs
+        return not is_running
 
-    def _drawn(self, console: Console) -> Text:
-        # A console of its own: what is printed to the other one goes above the view.
-        drawn = io.StringIO()
+    def _render(self, console: Console) -> Text:
+        # A separate console: text printed to the other one would appear above the view.
+        buffer = io.StringIO()
         system: Any = console.color_system
-        own = Console(file=drawn, force_terminal=True, color_system=system, width=console.width, legacy_windows=False)
-        self.write(Screen(own, self._query.options.width))
-        lines = drawn.getvalue().splitlines()
+        separate = Console(
+            file=buffer, force_terminal=True, color_system=system, width=console.width, legacy_windows=False
+        )
+        self.write(Screen(separate, self._query.options.width))
+        lines = buffer.getvalue().splitlines()
         return Text.from_ansi("\n".join(lines[: max(console.height - 1, 5)]))
 
 
-def _runs(path: str) -> bool:
-    """Whether it is being recorded; twice, since a file that takes the place of another is locked a moment later."""
+def _is_recording(path: str) -> bool:
+    """Return True if the trace is being recorded.
+
+    Checked twice: when compaction replaces the file, the new one is locked shortly after.
+    """
     if is_being_recorded(path):
         return True
-    time.sleep(_LEAST)
+    time.sleep(_MIN_INTERVAL_S)
     return is_being_recorded(path)
 
 
-def _judge(path: str, query: Query) -> None:
-    """The verdict on a recording that has ended."""
+def _write_final_verdict(path: str, query: Query) -> None:
     trace = RecordedTrace(path, spool=query.options.spool, user_paths=query.options.user_path)
     summary = summarize(trace, top=query.rows(_ROWS), devices=[])
     query.screen.text("The recording has ended. The verdict:", style="dim")
@@ -164,11 +169,11 @@ def _judge(path: str, query: Query) -> None:
     write_recording_status(trace)
 
 
-def _seconds(text: str) -> float:
+def _parse_interval(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not _LEAST <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds: use {_LEAST:g} or more")
+    if not _MIN_INTERVAL_S <= value <= _MAX_INTERVAL_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds: use {_MIN_INTERVAL_S:g} or more")
     return value

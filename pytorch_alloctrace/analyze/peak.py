@@ -1,4 +1,4 @@
-"""The command `peak`."""
+"""Command `peak`: the memory at its peak, or at another position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..analysis.usage.differing_frames import differing_frames
 from ..analysis.usage.live_memory import LiveMemory, highest_of_ranges
 from ..reading.positions import PEAKS
 from ..report.composition import composition_data, position_data, write_composition, write_position
-from .arguments import CommandParser, byte_count
+from .arguments import CommandParser, parse_byte_count
 from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 10
@@ -17,21 +17,21 @@ _ROWS = 10
 
 class Peak(TraceCommand):
     description = (
-        "Shows what was live when the most was allocated (or reserved, or at another position). Rows are lines of your "
-        "code, each with its share; below them the same by role (parameters, activations, ...), by phase of the step "
-        "and by age."
+        "Shows what was live at the peak of allocated memory (or reserved, or at another position). Rows are lines of "
+        "your code, each with its share; below them the same memory by role (parameters, activations, ...), by phase "
+        "of the step and by age."
     )
     examples = (
         ("peak run.alloctrace --by function", "which functions hold the peak"),
         ("peak run.alloctrace --by role", "how much is for parameters, gradients, activations, ..."),
-        ("peak run.alloctrace --tree", "who called them: from the outermost call down, each with all that it called"),
+        ("peak run.alloctrace --tree", "the call tree: from the outermost call down, each with all that it called"),
         ("peak run.alloctrace --by module --depth 3", "which parts of the model hold it"),
         ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
         ("peak run.alloctrace --since step:10 --until step:20", "the peak within ten steps"),
         ("peak run.alloctrace --in validation", "the highest peak of all regions of this name"),
         ("peak run.alloctrace --top 3 --all-frames", "the three lines that hold most, each with its whole stack"),
     )
-    if_cut = "A higher peak may have come after the break."
+    if_truncated = "A higher peak may have come after the break."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_at("what to show: peak (default), peak:reserved, or any other position", "peak")
@@ -48,57 +48,57 @@ class Peak(TraceCommand):
         )
         parser.add_argument(
             "--fits",
-            type=byte_count,
+            type=parse_byte_count,
             metavar="SIZE",
-            help="also say whether the run fits on a GPU of this size, such as 24GiB, or 24GB (of 1000): see fit",
+            help="also show whether the run fits on a GPU of this size, such as 24GiB, or 24GB (of 1000): see fit",
         )
         parser.add_device("show only this device (default: the one with the highest peak)")
         parser.add_csv()
         parser.add_top(_ROWS, "rows of the table")
         parser.add_code()
 
-    def mistake(self, options: argparse.Namespace) -> str | None:
+    def find_mistake(self, options: argparse.Namespace) -> str | None:
         has_range = (options.since, options.until, options.region) != (None, None, None)
         if has_range and options.at not in PEAKS:
-            return f"--since, --until and --in look for a peak: --at peak or peak:reserved, not {options.at}"
+            return f"--since, --until and --in look for a peak: use --at peak or peak:reserved, not {options.at}"
         if options.tree and options.by != COMPOSITION_BY[0]:
             return f"--tree shows calls: not --by {options.by}"
         if options.fits is not None and (options.json or options.csv):
             return "--fits is a line of the text: with --json or --csv use the command what-if with --memory"
-        return super().mistake(options)
+        return super().find_mistake(options)
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
-        found = highest_of_ranges(trace, query.ranges, options.at, by=query.by, device=options.device)
+        memory = highest_of_ranges(trace, query.ranges, options.at, by=query.by, device=options.device)
         top = query.rows(_ROWS)
         if options.fits is not None:
             from ..report.what_if import write_fits
 
-            write_fits(trace, options.fits, found.device, query.screen)
+            write_fits(trace, options.fits, memory.device, query.screen)
         if options.tree:
-            self._tree(query, found)
+            self._write_tree(query, memory)
         elif options.json:
-            query.print_json("peak", composition_data(found, top))
+            query.print_json("peak", composition_data(memory, top))
         elif options.csv:
-            query.print_csv(found.composition.head(top))
+            query.print_csv(memory.composition.head(top))
         else:
-            shown = found.composition["stack_id"][:top].tolist() if options.by == "stack" else ()
-            differing = differing_frames(trace.stacks, shown)
-            write_composition(found, trace.begin_ns, query.screen, query.names, top, differing)
+            stack_ids = memory.composition["stack_id"][:top].tolist() if options.by == "stack" else ()
+            differing = differing_frames(trace.stacks, stack_ids)
+            write_composition(memory, trace.begin_ns, query.screen, query.names, top, differing)
         return Exit.OK
 
-    def _tree(self, query: Query, found: LiveMemory) -> None:
+    def _write_tree(self, query: Query, memory: LiveMemory) -> None:
         from ..analysis.usage.tree import tree_at
         from ..report.tree import calls_data, write_tree
 
         trace, options = query.trace, query.options
-        at = "end" if found.seq is None else found.seq
-        tree = tree_at(trace, at, device=found.device, all_frames=options.all_frames)
+        at = "end" if memory.seq is None else memory.seq
+        tree = tree_at(trace, at, device=memory.device, all_frames=options.all_frames)
         if options.json:
-            data = {**position_data(found), "calls": calls_data(tree.head(query.rows(0)).calls)}
-            query.print_json("peak-tree", data, indent=None)  # indented, most of it would be blanks
+            data = {**position_data(memory), "calls": calls_data(tree.head(query.rows(0)).calls)}
+            query.print_json("peak-tree", data, indent=None)  # indentation would be most of the output
         elif options.csv:
             query.print_csv(tree.head(query.rows(0)).table)
         else:
-            write_position(found, trace.begin_ns, query.screen)
+            write_position(memory, trace.begin_ns, query.screen)
             write_tree(tree, query.screen, query.names, options.top, all_frames=options.all_frames)

@@ -1,5 +1,4 @@
-"""The command `ranks`: all ranks of a distributed run. It is also that of a command line that begins with a folder or
-several traces."""
+"""Command `ranks`: all ranks of a distributed run. A command line with a folder or several traces runs it, too."""
 
 from __future__ import annotations
 
@@ -12,22 +11,25 @@ from ..errors import TraceError
 from ..reading.names import named_device
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
-from .arguments import CommandParser, positive
+from .arguments import CommandParser, parse_positive
 from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 10
-_REASONS = 4
-"""The error gives the reasons of this many traces that cannot be read."""
+_MAX_REASONS = 4
+"""Maximum number of unreadable traces that the error names."""
 
 
 class Ranks(TraceCommand):
     description = (
-        "Reads the traces of all ranks, each in a process of its own, and says which rank differs, in which line and "
-        "since which step. A folder, or several traces, need no command."
+        "Reads the traces of all ranks in parallel processes, and shows which rank differs, in which line and since "
+        "which step. With a folder or several traces, the command can be omitted."
     )
     examples = (
         ("traces/", "the ranks whose traces are in a folder"),
-        ("ranks traces/ --fail", "the same; exit status 1 when a rank leaks or differs, 3 when one cannot be judged"),
+        (
+            "ranks traces/ --fail",
+            "the same; exit status 1 when a rank leaks or differs, 3 when a rank cannot be judged",
+        ),
         ("ranks traces/ --csv > ranks.csv", "the figures of all of them"),
     )
     traces = "FOLDER|TRACE..."
@@ -40,14 +42,16 @@ class Ranks(TraceCommand):
             "--fail",
             action="store_true",
             help="for CI: exit with status 1 when a rank leaks, ran out of memory or differs from the others, 3 when "
-            "one has no whole trace or cannot be judged",
+            "a rank has no complete trace or cannot be judged",
         )
-        parser.add_argument("--jobs", type=positive, metavar="N", help="processes that read (default: one a core)")
+        parser.add_argument(
+            "--jobs", type=parse_positive, metavar="N", help="number of reading processes (default: one per core)"
+        )
         parser.add_argument(
             "--scheduler",
             metavar="ADDRESS",
-            help="of a cluster of Dask (tcp://host:8786) whose workers read instead; they need this package, and the "
-            "traces under the same path",
+            help="address of a Dask cluster (tcp://host:8786) whose workers read instead; they need this package, and "
+            "the traces under the same path",
         )
         parser.add_argument(
             "--no-summaries", action="store_true", help="neither use nor keep TRACE.summary.json next to each trace"
@@ -56,12 +60,12 @@ class Ranks(TraceCommand):
         parser.add_top(_ROWS, "ranks")
         parser.add_user_path()
 
-    def mistake(self, options: argparse.Namespace) -> str | None:
+    def find_mistake(self, options: argparse.Namespace) -> str | None:
         if options.spool is not None:
-            return "--spool is of one trace: read that one alone, or move its spool next to it"
+            return "--spool is of one trace: read that trace alone, or move its spool next to it"
         if options.scheduler is not None and options.jobs is not None:
-            return "--jobs are processes of this machine: not with --scheduler"
-        return super().mistake(options)
+            return "--jobs are processes of this machine: omit it with --scheduler"
+        return super().find_mistake(options)
 
     def run(self, query: Query) -> Exit:
         from ..ranks import load_ranks
@@ -78,24 +82,24 @@ class Ranks(TraceCommand):
                 keep_summaries=not options.no_summaries,
                 progress=progress,
             )
-        found, top = ranks._comparison, query.rows(_ROWS)
-        if found.run is None:
-            reasons = [sentence.rstrip(".") for sentence in incomplete_sentences(found)]
-            more = f"; and {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""
-            raise TraceError("; ".join(reasons[:_REASONS]) + more)
-        kind = None if options.device is None else named_device(options.device, found.kinds)
+        comparison, top = ranks._comparison, query.rows(_ROWS)
+        if comparison.run is None:
+            reasons = [sentence.rstrip(".") for sentence in incomplete_sentences(comparison)]
+            more = f"; and {len(reasons) - _MAX_REASONS} more" if len(reasons) > _MAX_REASONS else ""
+            raise TraceError("; ".join(reasons[:_MAX_REASONS]) + more)
+        kind = None if options.device is None else named_device(options.device, comparison.kinds)
         if options.json:
-            query.print_json("ranks", ranks_data(found, top, kind))
+            query.print_json("ranks", ranks_data(comparison, top, kind))
         elif options.csv:
             query.print_csv(ranks.table(kind).head(top))
         else:
-            write_ranks(found, query.screen, top, kind)
+            write_ranks(comparison, query.screen, top, kind)
         if options.json or options.csv:
             screen = Screen(Console(stderr=True), options.width)
-            for sentence in incomplete_sentences(found):
+            for sentence in incomplete_sentences(comparison):
                 screen.text(f"INCOMPLETE  {sentence}", hanging=12)
         if not options.fail:
             return Exit.OK
-        if found.findings:
+        if comparison.findings:
             return Exit.FOUND
-        return Exit.OK if found.leaks_answer is LeaksAnswer.NONE else Exit.UNKNOWN
+        return Exit.OK if comparison.leaks_answer is LeaksAnswer.NONE else Exit.UNKNOWN

@@ -1,4 +1,4 @@
-"""Base class of the commands that read traces, and the query that each of them answers."""
+"""Base class of the commands that read traces, and the query that a command answers."""
 
 from __future__ import annotations
 
@@ -36,66 +36,65 @@ from .arguments import ALL_ROWS, CommandParser
 if TYPE_CHECKING:
     import pandas as pd
 
-_WRITTEN_AT_ONCE = 1 << 20
-"""Characters."""
-_LINE = 79
-"""Columns of the help."""
+_WRITE_SIZE = 1 << 20
+"""Number of characters per write to stdout."""
+_HELP_WIDTH = 79
+"""Width of the help, in columns."""
 
 
 class Exit(enum.IntEnum):
-    """The exit statuses of the command line."""
+    """Exit statuses of the command line."""
 
     OK = 0
     FOUND = 1
     """`verify` found a fault, `leaks --fail` a leak, `diff --fail-above` a device that grew too much."""
     BAD_INPUT = command.BAD_INPUT
     UNKNOWN = 3
-    """With --fail or --fail-above: it cannot be judged, since the trace is too short or a part of it is missing."""
+    """--fail or --fail-above cannot be decided: the trace is too short or incomplete."""
     INTERRUPTED = command.INTERRUPTED
     BROKEN_PIPE = command.BROKEN_PIPE
 
 
 class Query:
-    """One call of a command: the traces, the options, and where the output goes."""
+    """One call of a command: traces, options and output."""
 
     def __init__(self, traces: Sequence[RecordedTrace], options: argparse.Namespace, screen: Screen) -> None:
         self.traces = traces
         self.options = options
         self.screen = screen
-        """Where the text goes."""
+        """Destination of the text."""
         self.data = ""
-        """What was printed as JSON, CSV or Markdown."""
+        """Output as JSON, CSV or Markdown."""
 
     @property
     def trace(self) -> RecordedTrace:
-        """The trace of a command that takes one."""
+        """The first trace."""
         return self.traces[0]
 
     @property
     def frames(self) -> Frames | None:
-        """The frames of a stack, where --all-frames asks for whole stacks."""
+        """Function that returns the frames of a stack, or None without --all-frames."""
         return frames_of(self.trace) if self.options.all_frames else None
 
     @property
     def names(self) -> SiteNames:
-        """What lines of code are called in the text."""
-        # Two runs share the names of the later one.
+        """Names of lines of code in the text. Two runs share the names of the later one."""
         return SiteNames(self.traces[-1].working_directory, self.frames)
 
     @property
     def by(self) -> str:
-        """What the rows are, with the depth of modules."""
+        """Grouping of the rows, with the depth of modules."""
         by: str = self.options.by
         return by if self.options.depth is None else f"{by}:{self.options.depth}"
 
     @property
-    def is_whole(self) -> bool:
-        """Whether no range was asked for."""
+    def is_whole_run(self) -> bool:
+        """True if no range was given."""
         return self.options.since is None and self.options.until is None and self.options.region is None
 
     @property
     def ranges(self) -> list[tuple[Position | None, Position | None]]:
-        """The positions of --since and --until, or those of each region that --in names, in order, none in another."""
+        """Positions of --since and --until, or of each region of --in, in order. Nested regions are left out."""
         if self.options.region is None:
             return [(self.options.since, self.options.until)]
         regions = self.trace.positions.stretches_named(self.options.region)
@@ -103,7 +102,7 @@ class Query:
         return [(name, f"{name}:end") for name in names]
 
     def span(self, at: Position | None = None) -> Span:
-        """The same in words. at: a position that was given instead of --until."""
+        """Return the ranges in words. `at` replaces --until if that is missing."""
         ranges, region = self.ranges, self.options.region
         (since, _), (_, until) = ranges[0], ranges[-1]
         until = next((position for position in (until, at) if position is not None), "end")
@@ -111,15 +110,18 @@ class Query:
         return Span(None if since is None else str(since), str(until), regions)
 
     def rows(self, default: int) -> int:
-        """How many rows to show: what --top says; without it `default` in text, all in JSON and CSV."""
+        """Return the number of rows: --top, or `default` in text, or all in JSON and CSV."""
         if self.options.top is not None:
             return int(self.options.top)
         is_data = self.options.json or self.options.csv
         return ALL_ROWS if is_data or not default else default
 
-    def target(self, default: Path) -> Path:
-        """The file to write: -o, or this one. Raises ReportError if it exists, without --overwrite, or its folder does
-        not."""
+    def target_path(self, default: Path) -> Path:
+        """Return the file to write: --output, or `default`.
+
+        Raises:
+            ReportError: The file exists and --overwrite is missing, or its folder does not exist.
+        """
         target = Path(self.options.output) if self.options.output else default
         if not target.parent.is_dir():
             raise ReportError(f"{target.parent} is not a folder: give another path with -o")
@@ -128,50 +130,49 @@ class Query:
         return target
 
     def print_text(self, text: str) -> None:
-        """Text that is wrapped already, or must not be."""
+        """Print text without wrapping it."""
         self.data += text
 
     def print_json(self, name: str, data: Any, *, indent: int | None = 1) -> None:
-        """Print a table or plain values in the JSON format of a command: see `report.json_output`. With --all-frames
-        whatever has a stack has its frames."""
+        """Print a table or plain values in the JSON format `name`, with frames if --all-frames is given."""
         self.data += document(name, data, self.frames, indent=indent)
 
     def print_csv(self, table: Table | pd.DataFrame) -> None:
-        """A table."""
+        """Print a table as CSV."""
         self.data += csv_text(table)
 
 
 class TraceCommand(ABC):
-    """A command on traces: its help, its arguments, and what it prints."""
+    """Base class of a command on traces."""
 
     description: ClassVar[str]
-    """In two sentences."""
+    """Description in the help, of two sentences."""
     examples: ClassVar[Sequence[tuple[str, str]]]
-    """What follows the name of the program, and what it shows."""
-    if_cut: ClassVar[str] = "What came after the break is not in it."
-    """Effect of a missing end of the trace on the answer, in a sentence."""
+    """Arguments after the program name, and their effect."""
+    if_truncated: ClassVar[str] = "What came after the break is not in it."
+    """Effect of a truncated trace on the answer, in a sentence."""
     traces: ClassVar[str] = "TRACE"
     """Positional arguments in the usage."""
     traces_help: ClassVar[str] = "the trace file"
     """Help of the positional arguments."""
 
-    working: ClassVar[str] = "adding up"
-    """What the progress bar shows after the replay."""
+    progress_label: ClassVar[str] = "adding up"
+    """Text of the progress bar after the replay."""
 
     reads_events: ClassVar[bool] = True
-    """Whether `Query.traces` has the traces, opened. Otherwise the command reads their paths in the options."""
+    """True if `Query.traces` has the opened traces. Otherwise the command opens the paths in the options."""
 
     @abstractmethod
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command, but for those of all commands (`CommandParser.add_common`)."""
+        """Add the arguments of this command. `CommandParser.add_common` adds those of all commands."""
 
-    def settle(self, options: argparse.Namespace) -> None:  # noqa: B027  (most commands have nothing to settle)
-        """Complete the options, before `mistake` checks them."""
+    def complete_options(self, options: argparse.Namespace) -> None:  # noqa: B027  (most commands complete nothing)
+        """Complete the options. `find_mistake` checks them afterwards."""
 
-    def mistake(self, options: argparse.Namespace) -> str | None:
-        """Return what is wrong with the combination of options, in a sentence, or None."""
+    def find_mistake(self, options: argparse.Namespace) -> str | None:
+        """Return a sentence on an invalid combination of options, or None."""
         if options.region is not None and (options.since, options.until) != (None, None):
-            return "--in is a range already: not --since and --until too"
+            return "--in is a range already: omit --since and --until"
         if len(options.traces) > 1 and self.traces == TraceCommand.traces:
             return f"give one trace, not {options.traces[1]!r} too"
         if options.all_frames and options.csv:
@@ -184,18 +185,18 @@ class TraceCommand(ABC):
 
     @abstractmethod
     def run(self, query: Query) -> Exit:
-        """Print the answer. Raises AlloctraceError for bad input."""
+        """Print the answer and return the exit status. Raises AlloctraceError for bad input."""
 
     def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the options. Raises SystemExit for wrong options, and after the help."""
-        parser = CommandParser(prog=prog, description=textwrap.fill(self.description, _LINE))
+        parser = CommandParser(prog=prog, description=textwrap.fill(self.description, _HELP_WIDTH))
         parser.usage = f"{prog} {self.traces} [options]"
         self.add_arguments(parser)
         parser.add_common(self.traces_help)
-        examples = "\n".join(_example(*example) for example in self.examples)
+        examples = "\n".join(_format_example(*example) for example in self.examples)
         parser.epilog = f"{parser.notes}\nexamples:\n{examples}".lstrip()
         options, unknown = parser.parse_known_args(arguments)
-        # argparse does not join what follows an option to the traces before it. (Intermixed, it loses what follows --.)
+        # argparse reports traces after an option as unknown. parse_intermixed_args would lose what follows "--".
         options.traces += [word for word in unknown if not word.startswith("-")]
         for word in options.traces:
             if word in COMMANDS and not os.path.exists(word):
@@ -203,8 +204,8 @@ class TraceCommand(ABC):
         unrecognized = [word for word in unknown if word.startswith("-")]
         if unrecognized:
             parser.error(f"unrecognized arguments: {' '.join(unrecognized)}")
-        self.settle(options)
-        mistake = self.mistake(options)
+        self.complete_options(options)
+        mistake = self.find_mistake(options)
         if mistake is not None:
             parser.error(mistake)
         return options
@@ -212,21 +213,22 @@ class TraceCommand(ABC):
     def execute(self, options: argparse.Namespace) -> Exit:
         """Run the command, print its output, and return the exit status. Raises AlloctraceError for bad input."""
         console = Console()
-        with SlowProgress(Console(stderr=True), self.working) as progress:
-            traces = _load(options, progress) if self.reads_events else []
+        with SlowProgress(Console(stderr=True), self.progress_label) as progress:
+            traces = _load_traces(options, progress) if self.reads_events else []
             query = Query(traces, options, Screen(console, options.width))
-            # What each trace lacks, what this does to the answer, and the name of the trace where there are two.
+            # Integrity, effect on the answer, and the path if there are several traces.
             incomplete = [
-                (trace.integrity, self.if_cut, trace.path if len(query.traces) > 1 else "") for trace in query.traces
+                (trace.integrity, self.if_truncated, trace.path if len(query.traces) > 1 else "")
+                for trace in query.traces
             ]
-            # As a whole, so that a reader that goes away (head) is noticed in one place, in `quiet_pipe`.
+            # Captured, and written at the end: only there can a closed pipe (head) raise, which `quiet_pipe` handles.
             with console.capture() as captured:
                 if not (options.json or options.csv or options.markdown):
-                    _write_incomplete(incomplete, query.screen)
+                    _write_incomplete_traces(incomplete, query.screen)
                 status = self.run(query)
         if options.json or options.csv:
-            # The data have no room for it.
-            _write_incomplete(incomplete, Screen(Console(stderr=True), options.width))
+            # JSON and CSV have no place for warnings.
+            _write_incomplete_traces(incomplete, Screen(Console(stderr=True), options.width))
         if options.markdown:
             from ..report.markdown import incomplete_markdown
 
@@ -235,73 +237,77 @@ class TraceCommand(ABC):
             write_recording_status(trace)
         text = without_controls(query.data) or captured.get()
         if hasattr(sys.stdout, "reconfigure"):
-            # Source may hold what the terminal's encoding does not have.
+            # Source lines may contain characters that the terminal's encoding lacks.
             sys.stdout.reconfigure(errors="backslashreplace")
-        # In parts: encoded at once, a table of hundreds of megabytes would be there twice.
-        for begin in range(0, len(text), _WRITTEN_AT_ONCE):
-            sys.stdout.write(text[begin : begin + _WRITTEN_AT_ONCE])
+        # In parts: a single write would encode a second copy of the text, which may be hundreds of megabytes.
+        for begin in range(0, len(text), _WRITE_SIZE):
+            sys.stdout.write(text[begin : begin + _WRITE_SIZE])
         return status
 
 
 def write_recording_status(trace: RecordedTrace) -> None:
-    """Write to stderr that a recording still runs, or was killed, and the command that helps."""
+    """Write to stderr that a recording is still running, or was killed, and the next command."""
     integrity = trace.integrity
     if integrity.ended:
         return
     if integrity.is_running:
         print(
-            f"The program still runs: this is what it had recorded. To watch it: {command.spelled()} live "
+            f"The program is still running: this is the trace so far. To watch it: {command.spelled()} live "
             f"{shlex.quote(trace.path)}",
             file=sys.stderr,
         )
     elif integrity.spool_read:
         finish = f"{command.spelled()} finish {shlex.quote(trace.path)}"
         print(
-            f"The recording was killed; its last events were read from its spool. One whole file: {finish}",
+            f"The recording was killed; its last events were read from its spool. To merge it into the trace: {finish}",
             file=sys.stderr,
         )
 
 
-def _write_incomplete(incomplete: Sequence[tuple[Integrity, str, str]], screen: Screen) -> None:
-    for integrity, if_cut, name in incomplete:
-        write_incomplete(integrity, if_cut, screen, name)
+def _write_incomplete_traces(incomplete: Sequence[tuple[Integrity, str, str]], screen: Screen) -> None:
+    for integrity, if_truncated, name in incomplete:
+        write_incomplete(integrity, if_truncated, screen, name)
 
 
-def _example(arguments: str, shows: str) -> str:
-    wrapped = textwrap.wrap(f"{PROGRAM} {arguments}", _LINE - 4, break_on_hyphens=False, subsequent_indent="        ")
-    explained = textwrap.indent(textwrap.fill(shows, _LINE - 6), "      ")
+def _format_example(arguments: str, effect: str) -> str:
+    wrapped = textwrap.wrap(
+        f"{PROGRAM} {arguments}", _HELP_WIDTH - 4, break_on_hyphens=False, subsequent_indent="        "
+    )
+    explained = textwrap.indent(textwrap.fill(effect, _HELP_WIDTH - 6), "      ")
     return "  " + " \\\n".join(wrapped) + "\n" + explained
 
 
-def _load(options: argparse.Namespace, progress: Progress) -> list[RecordedTrace]:
+def _load_traces(options: argparse.Namespace, progress: Progress) -> list[RecordedTrace]:
     spools = [options.spool, *[None] * (len(options.traces) - 1)]
     traces = [
-        _load_one(path, spool, options.user_path, progress, len(spools) > 1)
+        _load_trace(path, spool, options.user_path, progress, len(spools) > 1)
         for path, spool in zip(options.traces, spools, strict=True)
     ]
     for path in options.user_path:
         if not any(path in trace.user_paths for trace in traces):
-            RecordedTrace(options.traces[0], spool=options.spool, user_paths=[path])  # says what there is instead
-    known = list(dict.fromkeys(device for trace in traces for device in trace.known_devices))
+            # Raises UserPathError, with suggestions.
+            RecordedTrace(options.traces[0], spool=options.spool, user_paths=[path])
+    all_devices = list(dict.fromkeys(device for trace in traces for device in trace.known_devices))
     if isinstance(options.device, str):
-        options.device = named_device(options.device, known)
+        options.device = named_device(options.device, all_devices)
     elif options.device:
-        # Where several may be shown, "cuda" is all that there are.
+        # A command that shows several devices takes "cuda" for all CUDA devices.
         options.device = [
             name
             for device in options.device
-            for name in [one for one in known if one.startswith(f"{device}:")] or [named_device(device, known)]
+            for name in [match for match in all_devices if match.startswith(f"{device}:")]
+            or [named_device(device, all_devices)]
         ]
     return traces
 
 
-def _load_one(
-    path: str, spool: str | None, user_paths: Sequence[str], progress: Progress, is_one_of_several: bool
+def _load_trace(
+    path: str, spool: str | None, user_paths: Sequence[str], progress: Progress, has_others: bool
 ) -> RecordedTrace:
-    """A trace; one of several need not have all of the user paths."""
+    """Open a trace. If it has others, some user paths may be missing in it."""
     try:
         return RecordedTrace(path, spool=spool, user_paths=user_paths, progress=progress)
     except UserPathError as error:
-        if not is_one_of_several:
+        if not has_others:
             raise
         return RecordedTrace(path, spool=spool, user_paths=[name for name in user_paths if name not in error.paths])

@@ -1,4 +1,4 @@
-"""The commands `sites` and `annotate`: what each line of code allocates."""
+"""Commands `sites` and `annotate`: what each line of code allocates."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ROWS = 5
 class Sites(TraceCommand):
     description = (
         "Shows which lines hold the most, which allocate the most per step, and how much of that outlives its step, is "
-        "kept for backward, or waits for the allocator. Per step means on average over the last steps."
+        "kept for backward, or waits for the allocator. Values per step are averages over the last steps."
     )
     examples = (
-        ("sites run.alloctrace --at step:10", "what each line had allocated when step 10 ended"),
+        ("sites run.alloctrace --at step:10", "what each line allocated up to the end of step 10"),
         ("sites run.alloctrace --since step:10 --until step:20", "what each line allocated in these ten steps"),
-        ("sites run.alloctrace --in validation", "what each line allocated in all regions of this name, summed up"),
-        ("sites run.alloctrace --by role", "how much was allocated for parameters, gradients, activations, ..."),
+        ("sites run.alloctrace --in validation", "what each line allocated in all regions of this name together"),
+        ("sites run.alloctrace --by role", "bytes allocated for parameters, gradients, activations, ..."),
         ("sites run.alloctrace --csv > sites.csv", "all lines, with all columns"),
     )
-    if_cut = '"end" is where the trace breaks off, not the end of the run.'
+    if_truncated = '"end" is where the trace breaks off, not the end of the run.'
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_at("the run up to this position (default: end)", None)
@@ -46,31 +46,31 @@ class Sites(TraceCommand):
         parser.add_top(_ROWS)
         parser.add_code()
 
-    def mistake(self, options: argparse.Namespace) -> str | None:
+    def find_mistake(self, options: argparse.Namespace) -> str | None:
         if options.at is not None and (options.since, options.until, options.region) != (None, None, None):
-            return "--at is one position, --since and --until are two, as --in is: give either"
-        return super().mistake(options)
+            return "--at is one position, but --since, --until and --in are a range: give either"
+        return super().find_mistake(options)
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
         if options.by == "role":
-            return self._by_role(query)
-        found = self._lifetimes(query)
+            return self._print_by_role(query)
+        lifetimes = self._read_lifetimes(query)
         top = query.rows(_ROWS)
         if options.json or options.csv:
-            table = found.table(trace.stacks, query.by).head(top)
+            table = lifetimes.table(trace.stacks, query.by).head(top)
             if options.json:
                 query.print_json("sites", table)
             else:
                 query.print_csv(table)
         else:
-            write_lifetimes(found, trace.stacks, query.span(options.at), query.by, query.screen, query.names, top)
+            write_lifetimes(lifetimes, trace.stacks, query.span(options.at), query.by, query.screen, query.names, top)
         return Exit.OK
 
-    def _by_role(self, query: Query) -> Exit:
+    def _print_by_role(self, query: Query) -> Exit:
         trace, options, ranges = query.trace, query.options, query.ranges
         if ranges[0][0] is None:
-            table = whole_role_totals(trace, self._until(query), device=options.device)
+            table = whole_role_totals(trace, self._end_position(query), device=options.device)
         else:
             within = ranges_between(trace, ranges, device=options.device)
             table = range_role_totals(trace, within, device=options.device)
@@ -82,32 +82,32 @@ class Sites(TraceCommand):
             write_role_totals(table, query.span(options.at), query.screen)
         return Exit.OK
 
-    def _lifetimes(self, query: Query) -> Lifetimes:
+    def _read_lifetimes(self, query: Query) -> Lifetimes:
         trace, options = query.trace, query.options
         ranges = query.ranges
         if ranges[0][0] is None:
-            return whole_lifetimes(trace, self._until(query), device=options.device)
+            return whole_lifetimes(trace, self._end_position(query), device=options.device)
         return range_lifetimes(trace, ranges_between(trace, ranges, device=options.device), device=options.device)
 
     @staticmethod
-    def _until(query: Query) -> Position:
-        """The end of a run that is looked at from its beginning."""
-        return next((one for one in (query.ranges[0][1], query.options.at) if one is not None), "end")
+    def _end_position(query: Query) -> Position:
+        """Return the end of a range that begins with the trace."""
+        return next((position for position in (query.ranges[0][1], query.options.at) if position is not None), "end")
 
 
 class Annotate(TraceCommand):
     description = (
-        "Shows a source file of the program: for each line what it and all that it called allocated, how much of that "
-        "was held at the peak, and how much at the end. FILE may be the end of its path."
+        "Shows a source file of the program with the memory of each line, calls included: allocated, live at the peak, "
+        "and live at the end. FILE may be the end of its path."
     )
     examples = (
         ("annotate run.alloctrace train.py", "what each line of train.py allocated"),
         ("annotate run.alloctrace train.py --since step:10 --until step:11", "the same for one step"),
-        ("annotate run.alloctrace train.py --in validation", "the same for all regions of this name, summed up"),
+        ("annotate run.alloctrace train.py --in validation", "the same for all regions of this name together"),
         ("annotate run.alloctrace models/train.py --csv > train.csv", "the same as a table"),
     )
     traces = "TRACE FILE"
-    if_cut = "What the lines allocated after the break is not in it, and a higher peak may have come after it."
+    if_truncated = "What the lines allocated after the break is not in it, and a higher peak may have come after it."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_range(
@@ -118,26 +118,26 @@ class Annotate(TraceCommand):
         parser.add_csv()
         parser.set_defaults(file="")
 
-    def settle(self, options: argparse.Namespace) -> None:
+    def complete_options(self, options: argparse.Namespace) -> None:
         if len(options.traces) == 2:
-            # In either order: the trace is a file here, and is not Python.
+            # Trace and FILE may come in either order: the trace exists and does not end in .py.
             trace, options.file = sorted(
                 options.traces, key=lambda name: (name.endswith(".py"), not os.path.isfile(name))
             )
             options.traces = [trace]
 
-    def mistake(self, options: argparse.Namespace) -> str | None:
+    def find_mistake(self, options: argparse.Namespace) -> str | None:
         if len(options.traces) > 1:
             return f"annotate takes a trace and one file of its program, not {len(options.traces)} names"
-        return super().mistake(options)
+        return super().find_mistake(options)
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        found = annotate(query.trace, options.file, query.ranges, device=options.device)
+        annotation = annotate(query.trace, options.file, query.ranges, device=options.device)
         if options.json:
-            query.print_json("annotate", found.table)
+            query.print_json("annotate", annotation.table)
         elif options.csv:
-            query.print_csv(found.table)
+            query.print_csv(annotation.table)
         else:
-            write_annotation(found, query.span(), query.trace.begin_ns, query.screen, query.names)
+            write_annotation(annotation, query.span(), query.trace.begin_ns, query.screen, query.names)
         return Exit.OK

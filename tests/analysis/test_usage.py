@@ -25,7 +25,7 @@ from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
 from pytorch_alloctrace.analysis.usage.lifetimes import LastSteps
 from pytorch_alloctrace.analysis.usage.matching import NEAR, SAME, CodeLine, match_files, match_lines
 from pytorch_alloctrace.analysis.usage.tree import Call, Tree, tree_at
-from pytorch_alloctrace.analyze.arguments import byte_count
+from pytorch_alloctrace.analyze.arguments import parse_byte_count
 from pytorch_alloctrace.reading import tables
 from pytorch_alloctrace.reading.sites import Site
 
@@ -453,10 +453,10 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
 )
 def test_sizes_have_one_meaning(text: str, size: int) -> None:
     """K, M and G are binary as KiB, MiB and GiB are; of decimal ones, the B is written."""
-    assert byte_count(text) == size
+    assert parse_byte_count(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-5", "5 XiB", "1e9", "12 GiB per step"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
-        byte_count(text)
+        parse_byte_count(text)

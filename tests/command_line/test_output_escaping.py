@@ -23,8 +23,8 @@ from worded_traces import Worded
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.recorded import RecordedTrace
-from pytorch_alloctrace.report.page.columns import unpacked
-from pytorch_alloctrace.report.page.data import moment_data, page_data
+from pytorch_alloctrace.report.page.columns import unpack
+from pytorch_alloctrace.report.page.data import build_page_data, build_snapshot_data
 from pytorch_alloctrace.report.tables import csv_text
 
 PAYLOAD = (
@@ -191,9 +191,9 @@ def test_page_has_no_invisible_character_of_a_trace(folder: Path, monkeypatch: p
     monkeypatch.setattr("pytorch_alloctrace.report.page.what_if.MOST_WORK", 5_000)
     trace = RecordedTrace(folder / "run.alloctrace")
 
-    title, data = page_data(trace)
+    title, data = build_page_data(trace)
 
-    for text in (title, *texts_in(unpacked(data)[0]), *texts_in(unpacked(moment_data(trace, 100))[0])):
+    for text in (title, *texts_in(unpack(data)[0]), *texts_in(unpack(build_snapshot_data(trace, 100))[0])):
         assert not invisible(text) and "\n" not in text
 
 

@@ -88,7 +88,7 @@ def test_verb_of_a_running_recording_answers_and_says_that_the_program_runs(fold
     done = run_command(folder, [name, "run.alloctrace", *words])
     assert done.returncode in (Exit.OK, Exit.FOUND), done.stderr
     assert "INCOMPLETE" not in done.stdout + done.stderr and "killed" not in done.stderr
-    assert "The program still runs: this is what it had recorded." in done.stderr
+    assert "The program is still running: this is the trace so far." in done.stderr
 
 
 def test_what_is_no_recording_is_one_line(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_export_writes_next_to_the_trace_and_names_the_file(trace: alloctrace.Tr
     assert out.startswith("run.speedscope.json: ") and (tmp_path / "run.speedscope.json").exists()
     for arguments, error in (
         (["perfetto", "--at", "peak"], "takes --since and --until"),
-        (["speedscope", "--at", "peak", "--since", "step:1"], "--at is one moment"),
+        (["speedscope", "--at", "peak", "--since", "step:1"], "--at is one position"),
         (["collapsed", "-o", "no/such/file"], "no/such is not a folder"),
         (["speedscope"], "exists already: give another path with -o, or --overwrite"),
     ):

@@ -11,8 +11,8 @@ import pytest
 from worded_traces import Worded
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.report.page import moments, what_if
-from pytorch_alloctrace.report.page.columns import unpacked
+from pytorch_alloctrace.report.page import snapshots, what_if
+from pytorch_alloctrace.report.page.columns import unpack
 from pytorch_alloctrace.report.page.names import RedactedNames, Redaction
 
 FOLDER = "/home/SECRET_USER/SECRET_ABOVE"
@@ -43,14 +43,14 @@ def redacted_page(trace: Path) -> str:
     html = alloctrace.load(trace).report(redact=True).html
     match = re.search(r'id="data">([^<]*)</script>', html)
     assert match is not None
-    manifest, columns = unpacked(match[1])
+    manifest, columns = unpack(match[1])
     return html.replace(match[1], json.dumps(manifest, ensure_ascii=False)) + columns.decode("latin-1")
 
 
 @pytest.fixture(autouse=True)
 def _small_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 5_000)  # a few settings, not all
-    monkeypatch.setattr(moments, "_SMALL", dataclasses.replace(moments._SMALL, maps=2))
+    monkeypatch.setattr(snapshots, "_SMALL", dataclasses.replace(snapshots._SMALL, maps=2))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """The report in a real browser: it opens from a file, asks for nothing, runs nothing of a trace, and shows at every
-moment what the Python API says; served, at any event."""
+snapshot what the Python API returns; served, at any event."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ def compare_with_api(opened: Opened, trace: alloctrace.Trace, seq: int, device: 
 
 
 def test_the_numbers_are_those_of_the_api(opened: Opened, trace: alloctrace.Trace) -> None:
-    chosen = random.Random(15).sample(range(opened.moments()), STOPS)
+    chosen = random.Random(15).sample(range(opened.snapshots()), STOPS)
     for device in trace.devices:
         opened.page.click(f".devices [data-device='{device}']")
-        for moment in chosen:
-            compare_with_api(opened, trace, opened.go(moment), device)
+        for snapshot in chosen:
+            compare_with_api(opened, trace, opened.go(snapshot), device)
 
 
 def test_the_table_by_function_file_and_phase(opened: Opened, trace: alloctrace.Trace) -> None:
@@ -142,7 +142,7 @@ def test_the_flame_graph_begins_with_the_largest_call(opened: Opened, trace: all
 
 
 def test_the_cursor_moves_all_views(opened: Opened) -> None:
-    opened.go(opened.moments() - 2)
+    opened.go(opened.snapshots() - 2)
     charts = [f"{section} .chart canvas" for section in ("#timeline", "#fragmentation")]
     views = (".flame", ".segments", "#timeline canvas.overview", *charts)
 
@@ -158,13 +158,13 @@ def test_the_cursor_moves_all_views(opened: Opened) -> None:
     assert all(one != other for one, other in zip(before, after, strict=True))
     opened.page.keyboard.press("ArrowLeft")
     opened.page.keyboard.press("ArrowLeft")
-    assert int(opened.page.input_value("#moment")) == 0
+    assert int(opened.page.input_value("#snapshot")) == 0
     opened.page.keyboard.press("End")
-    assert int(opened.page.input_value("#moment")) == opened.moments() - 1
+    assert int(opened.page.input_value("#snapshot")) == opened.snapshots() - 1
 
 
 def test_a_click_on_the_timeline_sets_the_cursor_and_dragging_zooms(opened: Opened) -> None:
-    opened.go(opened.moments() - 1)
+    opened.go(opened.snapshots() - 1)
     opened.page.click("text=Whole run")
     before = opened.picture("#timeline .chart canvas")
     opened.page.click("#timeline .u-over", position={"x": 300, "y": 60})
@@ -204,11 +204,11 @@ def test_sites_can_be_sorted_and_filtered(opened: Opened, trace: alloctrace.Trac
     assert [*opened.rows("sites", 1).values()] == [40 << 20]
 
 
-def test_two_moments_are_compared(opened: Opened, trace: alloctrace.Trace) -> None:
+def test_comparison_of_two_snapshots_shows_growth(opened: Opened, trace: alloctrace.Trace) -> None:
     first = opened.go(3)
     opened.page.click("#compare")
-    for moment in (opened.moments() // 2, opened.moments() - 3):
-        second = opened.go(moment)
+    for snapshot in (opened.snapshots() // 2, opened.snapshots() - 3):
+        second = opened.go(snapshot)
         change = trace.diff(first, second, device="cuda:0")
         assert opened.bytes("#changed-bytes") == change["change_bytes"].sum()
         shown = opened.rows("memory", 1)
@@ -242,7 +242,7 @@ def test_what_if_is_what_the_api_says(opened: Opened, trace: alloctrace.Trace) -
 
 
 def test_a_finding_leads_to_its_view(opened: Opened, trace: alloctrace.Trace) -> None:
-    opened.page.click("text=Show the map at that moment")
+    opened.page.click("text=Show the map before the failure")
     (refused,) = trace.ooms()
     assert opened.event() == refused.seq - 1
     opened.page.click("text=Show it in memory")
@@ -337,7 +337,7 @@ def test_a_damaged_trace_says_so_in_red(open_page: OpenPage, trace: alloctrace.T
 def test_the_assets_can_be_made_again(tmp_path: Path) -> None:
     run_python(ROOT, [str(ROOT / "tools/web")], True, 300, {"ALLOCTRACE_WEB_OUT": str(tmp_path)})
     for name in ("report.js", "report.css", "THIRD_PARTY.txt"):
-        assert (tmp_path / name).read_text() == document.asset(name)
+        assert (tmp_path / name).read_text() == document.read_asset(name)
 
 
 def test_of_very_many_findings_the_rest_is_made_when_asked_for(open_page: OpenPage, tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ class Served(Opened):
 
     def wait(self) -> None:
         """For what was asked for."""
-        self.page.wait_for_selector(".asked:empty", state="attached")
+        self.page.wait_for_selector(".live-status:empty", state="attached")
 
 
 @pytest.fixture(scope="module")
@@ -395,8 +395,8 @@ def served(browser: Any, server: ReportServer) -> Iterator[Served]:
 
 
 def events_between(trace: alloctrace.Trace, served: Served) -> list[int]:
-    """Events at which the page has no moment of its own."""
-    prepared = {served.go(moment) for moment in range(0, served.moments(), 7)}
+    """Events at which the page has no snapshot of its own."""
+    prepared = {served.go(snapshot) for snapshot in range(0, served.snapshots(), 7)}
     every = random.Random(151).sample(range(trace._recorded.end_seq), SERVED_STOPS * 3)
     return [seq for seq in every if seq not in prepared][:SERVED_STOPS]
 
@@ -409,7 +409,7 @@ def test_any_event_has_the_numbers_of_the_api(served: Served, trace: alloctrace.
         served.page.click(f".devices [data-device='{device}']")
         assert served.go_to_event(seq) == seq
         compare_with_api(served, trace, seq, device)
-        assert "nearest moment" not in served.page.inner_text("#segments")
+        assert "nearest snapshot" not in served.page.inner_text("#segments")
 
 
 def test_a_click_goes_to_its_own_time(served: Served, trace: alloctrace.Trace) -> None:
@@ -434,15 +434,15 @@ def test_a_click_goes_to_its_own_time(served: Served, trace: alloctrace.Trace) -
     assert len(seen) >= 2
 
 
-def test_arrows_go_from_an_event_to_the_next_moment_of_the_page(served: Served) -> None:
-    at = served.moments() // 2
-    prepared = [served.go(moment) for moment in (at - 1, at)]
+def test_arrows_go_from_an_event_to_the_next_snapshot_of_the_page(served: Served) -> None:
+    at = served.snapshots() // 2
+    prepared = [served.go(snapshot) for snapshot in (at - 1, at)]
     between = (prepared[0] + prepared[1]) // 2
     if between in prepared:
         between = prepared[0]
     assert served.go_to_event(between) == between
-    served.page.locator("#moment").focus()
-    served.page.click("[aria-label='Next moment']")
+    served.page.locator("#snapshot").focus()
+    served.page.click("[aria-label='Next snapshot']")
     served.wait()
     assert served.event() == prepared[1]
 

@@ -32,12 +32,12 @@ from shared_recordings import record_once, record_report
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import ReportError
 from pytorch_alloctrace.reading.replay import MEASURES
-from pytorch_alloctrace.report.page import moments, what_if
-from pytorch_alloctrace.report.page.columns import Columns, unpacked
-from pytorch_alloctrace.report.page.maps import holdings_of, packed_holdings, runs
-from pytorch_alloctrace.report.page.moments import Bounds
+from pytorch_alloctrace.report.page import snapshots, what_if
+from pytorch_alloctrace.report.page.columns import Columns, unpack
+from pytorch_alloctrace.report.page.maps import collect_holdings, merge_runs, pack_holdings
 from pytorch_alloctrace.report.page.names import PageStacks, Redaction
-from pytorch_alloctrace.report.page.report import Report, asset, document
+from pytorch_alloctrace.report.page.report import Report, read_asset, render_page
+from pytorch_alloctrace.report.page.snapshots import Bounds
 from pytorch_alloctrace.report.page.sources import checksum
 from pytorch_alloctrace.report.site_names import SiteNames
 
@@ -53,7 +53,7 @@ def trace() -> alloctrace.Trace:
 @pytest.fixture(scope="module")
 def report(trace: alloctrace.Trace) -> Report:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moments, "_SMALL", dataclasses.replace(moments._SMALL, maps=8))
+        patch.setattr(snapshots, "_SMALL", dataclasses.replace(snapshots._SMALL, maps=8))
         made = trace.report()
         assert made.html  # is made here
     return made
@@ -70,7 +70,7 @@ class Page:
     def __init__(self, text: str) -> None:
         self.text = text
         found = re.search(r'id="data">([^<]*)</script>', text)
-        self.data, self._bytes = unpacked(found[1])
+        self.data, self._bytes = unpack(found[1])
 
     def column(self, reference: list[int]) -> list[int]:
         begin, count, is_difference = reference
@@ -80,14 +80,14 @@ class Page:
 
 
 @pytest.mark.parametrize(("by", "column"), [("module", "site"), ("role", "role"), ("phase", "phase")])
-def test_the_groups_at_a_moment_are_those_of_the_composition(
+def test_the_groups_at_a_snapshot_are_those_of_the_composition(
     trace: alloctrace.Trace, page: Page, by: str, column: str
 ) -> None:
     compared = 0
     for device in page.data["devices"]:
-        seqs = page.column(page.data["moments"]["seq"])
-        for moment, shown in device["maps"]["groups"][by].items():
-            table = trace.usage(seqs[int(moment)], device=device["device"], by=by)
+        seqs = page.column(page.data["snapshots"]["seq"])
+        for snapshot, shown in device["maps"]["groups"][by].items():
+            table = trace.usage(seqs[int(snapshot)], device=device["device"], by=by)
             expected = table[[column, "live_bytes", "live_blocks"]].to_numpy().tolist()
             assert sorted(map(tuple, shown)) == sorted(map(tuple, expected))
             compared += len(shown)
@@ -98,7 +98,7 @@ def test_columns_keep_every_number() -> None:
     columns = Columns()
     numbers = [0, -1, 1, 127, 128, -(1 << 40), (1 << 47) + 5, 3, 3, 3]
     references = [columns.add(np.array(numbers), differences=way) for way in (True, False)]
-    text = columns.packed({})
+    text = columns.pack({})
     page = Page(f'<script id="data">{text}</script>')
     assert [page.column(reference) for reference in references] == [numbers, numbers]
 
@@ -121,7 +121,7 @@ def test_of_very_many_devices_those_with_the_most_memory_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 10)
-    monkeypatch.setattr(moments, "_SMALL", dataclasses.replace(moments._SMALL, maps=2, devices=3))
+    monkeypatch.setattr(snapshots, "_SMALL", dataclasses.replace(snapshots._SMALL, maps=2, devices=3))
     path = tmp_path / "many.alloctrace"
     path.write_bytes(steps_of_many_devices(10, devices=12))
     trace = alloctrace.load(path)
@@ -133,8 +133,8 @@ def test_of_very_many_devices_those_with_the_most_memory_are_shown(
     assert set(page.data["curves"]["devices"]) == set(page.data["what_if"]) == set(shown)
 
 
-def test_the_moments_are_those_that_someone_would_ask_for(trace: alloctrace.Trace, page: Page) -> None:
-    seqs = page.column(page.data["moments"]["seq"])
+def test_the_snapshots_are_those_that_someone_would_ask_for(trace: alloctrace.Trace, page: Page) -> None:
+    seqs = page.column(page.data["snapshots"]["seq"])
     assert seqs == sorted(set(seqs))
     wanted = [trace.peak(one, device=device).seq for device in trace.devices for one in ("allocated", "reserved")]
     refused, marks = trace._recorded.failed_allocations, trace.marks()
@@ -144,15 +144,15 @@ def test_the_moments_are_those_that_someone_would_ask_for(trace: alloctrace.Trac
 
 
 def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Page) -> None:
-    seqs = page.column(page.data["moments"]["seq"])
+    seqs = page.column(page.data["snapshots"]["seq"])
     sites = page.column(page.data["stacks"]["frames"]["site"])
     texts = page.data["texts"]
     for device in page.data["devices"]:
         held = {name: page.column(reference) for name, reference in device["holdings"].items()}
-        for moment, seq in enumerate(seqs):
+        for snapshot, seq in enumerate(seqs):
             found: dict[str, int] = {}
             for run, frame in enumerate(held["frame"]):
-                if held["first"][run] <= moment <= held["first"][run] + held["length"][run]:
+                if held["first"][run] <= snapshot <= held["first"][run] + held["length"][run]:
                     label = texts[page.data["stacks"]["sites"][sites[frame]][0]]
                     found[label] = found.get(label, 0) + held["bytes"][run]
             assert found == labels(trace, trace.usage(seq, device=device["device"]), "live_bytes")
@@ -161,20 +161,20 @@ def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Pa
 def test_stacks_that_do_not_fit_are_put_together_by_line(trace: alloctrace.Trace) -> None:
     recorded = trace._recorded
     seqs = [recorded.end_seq // 2, trace.peak(device="cuda:0").seq]
-    few = Bounds(moments=2, maps=2, block_rows=10, block_runs=10, holding_runs=1000, stacks=2, sites=3)
-    holdings = holdings_of(recorded, "cuda:0", seqs, few)
-    assert set(holdings.shown_under.values()) & {-1}
-    assert len({shown for shown in holdings.shown_under.values() if shown >= 0}) == 3
-    for moment, seq in enumerate(seqs):
-        of_moment = holdings.table[holdings.table["moment"] == moment]
-        assert of_moment["bytes"].sum() == trace.live(seq, device="cuda:0")["requested_bytes"].sum()
+    few = Bounds(snapshots=2, maps=2, block_rows=10, block_runs=10, holding_runs=1000, stacks=2, sites=3)
+    holdings = collect_holdings(recorded, "cuda:0", seqs, few)
+    assert set(holdings.representatives.values()) & {-1}
+    assert len({shown for shown in holdings.representatives.values() if shown >= 0}) == 3
+    for snapshot, seq in enumerate(seqs):
+        of_snapshot = holdings.table[holdings.table["snapshot"] == snapshot]
+        assert of_snapshot["bytes"].sum() == trace.live(seq, device="cuda:0")["requested_bytes"].sum()
     columns = Columns()
-    packed_holdings(holdings, PageStacks(recorded.stacks, SiteNames("")), columns)
+    pack_holdings(holdings, PageStacks(recorded.stacks, SiteNames("")), columns)
 
 
-def test_runs_join_only_what_is_the_same_at_moments_in_a_row() -> None:
-    table = pd.DataFrame({"moment": [0, 1, 2, 4, 0, 1], "key": [1, 1, 1, 1, 2, 2], "value": [5, 5, 5, 5, 7, 8]})
-    made = runs(table, ["key"], ["value"])
+def test_runs_join_only_what_is_the_same_at_snapshots_in_a_row() -> None:
+    table = pd.DataFrame({"snapshot": [0, 1, 2, 4, 0, 1], "key": [1, 1, 1, 1, 2, 2], "value": [5, 5, 5, 5, 7, 8]})
+    made = merge_runs(table, ["key"], ["value"])
     found = made[["key", "value", "first", "last"]].to_numpy().tolist()
     assert found == [[1, 5, 0, 2], [2, 7, 0, 0], [2, 8, 1, 1], [1, 5, 4, 4]]
 
@@ -196,7 +196,7 @@ def test_nothing_of_a_trace_is_html_or_may_run(page: Page) -> None:
     assert "somebody" not in page.text and "window.broken" not in page.text
     assert any("</script><script>" in text for text in page.data["texts"])
     assert any("<b>bold</b>" in mark[0] for mark in page.data["positions"]["marks"])
-    made = document("</title><script>alert(1)</script>", "")
+    made = render_page("</title><script>alert(1)</script>", "")
     assert "<script>alert(1)" not in made
     assert html.escape("</title><script>alert(1)</script>") in made
     # Only the page's own script and style may run.
@@ -211,7 +211,7 @@ def test_nothing_of_a_trace_is_html_or_may_run(page: Page) -> None:
 
 def test_a_redacted_page_tells_less(trace: alloctrace.Trace, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 20_000)  # a few settings, not all
-    monkeypatch.setattr(moments, "_SMALL", dataclasses.replace(moments._SMALL, maps=3))
+    monkeypatch.setattr(snapshots, "_SMALL", dataclasses.replace(snapshots._SMALL, maps=3))
     redacted = Page(trace.report(redact=True).html)
     said = json.dumps(redacted.data) + redacted.text.split("<style>")[0]
     assert redacted.data["redacted"]
@@ -281,9 +281,9 @@ def test_in_a_notebook_it_is_a_frame_of_its_own(report: Report) -> None:
 
 def test_the_assets_are_those_of_the_sources() -> None:
     for name in ("report.js", "report.css"):
-        said = re.search(r"sources sha256:(\w+)", asset(name))
+        said = re.search(r"sources sha256:(\w+)", read_asset(name))
         assert said is not None and said[1] == checksum(WEB), f"{name} is not made of what is in {WEB}: run tools/web"
-    assert "MIT License" in asset("report.js") and "MIT License" in asset("THIRD_PARTY.txt")
+    assert "MIT License" in read_asset("report.js") and "MIT License" in read_asset("THIRD_PARTY.txt")
 
 
 def test_the_assets_are_installed_and_their_sources_are_not(tmp_path: Path) -> None:

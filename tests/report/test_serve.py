@@ -22,7 +22,7 @@ from shared_recordings import run_source
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report.page import server as server_module
-from pytorch_alloctrace.report.page.columns import unpacked
+from pytorch_alloctrace.report.page.columns import unpack
 from pytorch_alloctrace.report.page.data import VERSION
 from pytorch_alloctrace.report.page.server import ReportServer
 
@@ -114,10 +114,10 @@ def test_only_a_name_of_this_machine_is_answered(server: ReportServer, host: str
     [
         *("/", "/wrong/", "/{token}", "/{token}x/", "/{short}/", "/{token}/../{token}/", "/{token}//", "/{token}\x7f/"),
         *("/{token}/cpu.alloctrace", "/{token}/../../../../etc/passwd", "/{token}/..%2f..%2f..%2fetc%2fpasswd"),
-        *("/{token}/moment/../../etc/passwd", "/{token}//etc/passwd", "/{token}/file:///etc/passwd"),
-        *("/{token}/moment", "/{token}/moment?seq=", "/{token}/moment?seq=-1", "/{token}/moment?seq=1.5"),
-        *("/{token}/moment?seq=99999999999999999999999999", "/{token}/moment?seq=1000000"),
-        *("/{token}/moment?seq=" + quote("١٢"), "/{token}/moment?ns=abc", "/{token}/moment?path=/etc/passwd"),
+        *("/{token}/snapshot/../../etc/passwd", "/{token}//etc/passwd", "/{token}/file:///etc/passwd"),
+        *("/{token}/snapshot", "/{token}/snapshot?seq=", "/{token}/snapshot?seq=-1", "/{token}/snapshot?seq=1.5"),
+        *("/{token}/snapshot?seq=99999999999999999999999999", "/{token}/snapshot?seq=1000000"),
+        *("/{token}/snapshot?seq=" + quote("١٢"), "/{token}/snapshot?ns=abc", "/{token}/snapshot?path=/etc/passwd"),
     ],
 )
 def test_nothing_else_can_be_asked_for(server: ReportServer, path: str) -> None:
@@ -162,12 +162,12 @@ def test_it_listens_to_this_machine_alone(server: ReportServer) -> None:
             socket.create_connection((str(address), server.port), timeout=5)
 
 
-def test_a_moment_has_what_the_trace_says(server: ReportServer, trace: alloctrace.Trace) -> None:
+def test_a_snapshot_has_what_the_trace_says(server: ReportServer, trace: alloctrace.Trace) -> None:
     end = trace._recorded.end_seq
     for seq in (0, 7, end // 2, end - 1):
-        status, content, _ = ask(server, f"{base(server)}moment?seq={seq}")
+        status, content, _ = ask(server, f"{base(server)}snapshot?seq={seq}")
         assert status == 200
-        manifest, _ = unpacked(content.decode())
+        manifest, _ = unpack(content.decode())
         assert (manifest["version"], manifest["seq"]) == (VERSION, seq)
         assert manifest["time"] == max(trace._recorded.time_ns(seq) - trace.begin_ns, 0)
         (device,) = manifest["devices"]
@@ -181,8 +181,8 @@ def test_a_time_is_the_last_event_up_to_it(server: ReportServer, trace: alloctra
         at = int(times["time_ns"][row])
         last = int(times[times["time_ns"] <= at]["seq"].max())
         for ns, wanted in ((at - trace.begin_ns, last), (10**17, trace._recorded.end_seq - 1)):
-            _, content, _ = ask(server, f"{base(server)}moment?ns={max(ns, 0)}")
-            assert unpacked(content.decode())[0]["seq"] == wanted
+            _, content, _ = ask(server, f"{base(server)}snapshot?ns={max(ns, 0)}")
+            assert unpack(content.decode())[0]["seq"] == wanted
 
 
 def test_addresses_cannot_be_guessed(trace: alloctrace.Trace) -> None:
@@ -190,8 +190,8 @@ def test_addresses_cannot_be_guessed(trace: alloctrace.Trace) -> None:
     assert len(base(one)) > 30 and base(one) != base(other)
     with pytest.raises(alloctrace.ReportError, match=f"port {one.port} cannot be used"):
         ReportServer(trace._recorded, one.port)
-    one.let_go()
-    other.let_go()
+    one.release_port()
+    other.release_port()
 
 
 def test_the_command_serves_until_it_is_interrupted(trace: alloctrace.Trace, tmp_path: Path) -> None:
@@ -296,18 +296,22 @@ def test_connections_above_the_maximum_are_closed(server: ReportServer, monkeypa
 @pytest.mark.parametrize(
     ("target", "status"),
     [
-        *(("/{token}/moment?a=1&b=2&c=3&d=4&seq=5", 400), ("/{token}/moment?&&&&", 400), ("/{token}/?1&2&3&4&5", 400)),
+        *(
+            ("/{token}/snapshot?a=1&b=2&c=3&d=4&seq=5", 400),
+            ("/{token}/snapshot?&&&&", 400),
+            ("/{token}/?1&2&3&4&5", 400),
+        ),
         *(("http://[/", 400), ("http://[x]/{token}/", 400), ("//[", 404), ("http://localhost/{token}/", 200)),
         *(
-            ("/{token}/moment?seq=1&seq=2", 200),
-            ("/{token}/moment?seq=2&ns=%ff", 200),
-            ("/{token}/moment?%ff=%fe", 404),
+            ("/{token}/snapshot?seq=1&seq=2", 200),
+            ("/{token}/snapshot?seq=2&ns=%ff", 200),
+            ("/{token}/snapshot?%ff=%fe", 404),
         ),
-        *(("/{token}/moment?seq=%ff", 404), ("/{token}/moment?seq=%00", 404), ("/{token}/moment?seq=&ns=", 404)),
+        *(("/{token}/snapshot?seq=%ff", 404), ("/{token}/snapshot?seq=%00", 404), ("/{token}/snapshot?seq=&ns=", 404)),
         *(
-            ("/{token}/moment?ns=-1", 404),
-            ("/{token}/moment?ns=" + "9" * 18, 200),
-            ("/{token}/moment?ns=" + "9" * 60, 404),
+            ("/{token}/snapshot?ns=-1", 404),
+            ("/{token}/snapshot?ns=" + "9" * 18, 200),
+            ("/{token}/snapshot?ns=" + "9" * 60, 404),
         ),
         *(("/%ff/", 404), ("/\xff/", 404), ("/" + "x" * 60_000, 404), ("/" + "x" * 70_000, 414)),
     ],
@@ -324,7 +328,7 @@ def test_odd_target_has_its_status_and_one_sentence(server: ReportServer, target
 
     head, _, content = answer.partition(b"\r\n\r\n")
     assert int(head.split()[1]) == status
-    assert status != 400 or content == b"The address is invalid: ask for moment?seq=EVENT.\n"
+    assert status != 400 or content == b"The address is invalid: ask for snapshot?seq=EVENT.\n"
 
 
 @pytest.mark.parametrize("host", ["\xff", "[", "[::1]:1", "x" * 60_000, "localhost\xff", "%00", ":", " "])
@@ -338,7 +342,7 @@ def test_odd_host_is_forbidden(server: ReportServer, host: str) -> None:
     query=st.text(st.sampled_from("seqn=&;%0129a-+.?#/\xff[] "), max_size=30),
 )
 def test_no_request_is_an_internal_error(server: ReportServer, host: str, before: str, query: str) -> None:
-    status, _, _ = server.answer(host, f"{before}{base(server)}moment?{query}")
+    status, _, _ = server.answer(host, f"{before}{base(server)}snapshot?{query}")
 
     assert status in (200, 400, 403, 404)
 
@@ -347,7 +351,7 @@ def test_compacted_event_is_refused_in_one_sentence(trace: alloctrace.Trace, tmp
     compacted = alloctrace.compact(trace.path, tmp_path / "compacted.alloctrace", until=100)
 
     with running_server(alloctrace.load(compacted.trace)) as server:
-        status, content, _ = ask(server, f"{base(server)}moment?seq=5")
+        status, content, _ = ask(server, f"{base(server)}snapshot?seq=5")
 
     assert status == 400 and content.startswith(b"the trace is compacted up to event 100") and content.count(b"\n") == 1
 
@@ -357,6 +361,6 @@ def test_time_beyond_64_bits_is_the_last_event(
 ) -> None:
     monkeypatch.setattr(RecordedTrace, "begin_ns", sys.maxsize)
 
-    event = server._asked_event({"ns": ["5"]})
+    event = server._parse_event({"ns": ["5"]})
 
     assert event == trace._recorded.end_seq - 1

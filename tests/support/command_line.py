@@ -15,7 +15,7 @@ from unittest import mock
 
 from pytorch_alloctrace.__main__ import main
 from pytorch_alloctrace.parser import COMMANDS, load
-from pytorch_alloctrace.report.page import moments as bounds
+from pytorch_alloctrace.report.page import snapshots as bounds
 
 # Loaded now: a module that is imported after the collection of tests makes walks through objects longer.
 TRACE_COMMANDS = {name: load(name) for name, (target, _) in COMMANDS.items() if target.startswith("analyze.")}

@@ -197,9 +197,9 @@ def _serve(opened: Any) -> None:
     path = server.address.partition("//")[2].partition("/")[2]
     end = opened._recorded.end_seq
     for seq in {0, end // 2, max(end - 1, 0)}:
-        status, _, _ = server.answer("localhost", f"{path}moment?seq={seq}")
+        status, _, _ = server.answer("localhost", f"{path}snapshot?seq={seq}")
         assert status in (200, 404)
-    server.let_go()
+    server.release_port()
 
 
 def _finish(trace: Path, folder: Path) -> int:

@@ -50,20 +50,20 @@ class Opened:
         return int(self.page.get_attribute(selector, "data-bytes"))
 
     def event(self) -> int:
-        event = re.search(r"event ([\d,]+)", self.page.inner_text(".cursor-bar .moment"))
+        event = re.search(r"event ([\d,]+)", self.page.inner_text(".cursor-bar .snapshot"))
         return int(event[1].replace(",", ""))
 
-    def go(self, moment: int) -> int:
+    def go(self, snapshot: int) -> int:
         """Move the cursor; return the event that it stops at."""
         self.page.evaluate(
-            "moment => { const slider = document.getElementById('moment'); slider.value = moment;"
+            "snapshot => { const slider = document.getElementById('snapshot'); slider.value = snapshot;"
             " slider.dispatchEvent(new Event('input', {bubbles: true})); }",
-            moment,
+            snapshot,
         )
         return self.event()
 
-    def moments(self) -> int:
-        return int(self.page.get_attribute("#moment", "max")) + 1
+    def snapshots(self) -> int:
+        return int(self.page.get_attribute("#snapshot", "max")) + 1
 
     def rows(self, section: str, column: int) -> dict[str, int]:
         """Return a column of the table of a section, by the first column."""

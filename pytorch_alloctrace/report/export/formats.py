@@ -1,4 +1,4 @@
-"""The formats that `export` writes. The events as Parquet, for pandas, DuckDB, Polars and Spark, are written here."""
+"""Table of the export formats, and the Parquet writer."""
 
 from __future__ import annotations
 
@@ -20,26 +20,31 @@ from .memory_viz import memory_viz
 from .perfetto import perfetto
 from .stacks import collapsed, speedscope
 
-_TEXTS = ("kind", "device", "pool", "site", "filename", "function")
+_TEXT_COLUMNS = ("kind", "device", "pool", "site", "filename", "function")
 
 
 def write_parquet(
     trace: RecordedTrace, since: Position | None, until: Position | None, device: str | None, file: BinaryIO
 ) -> None:
-    """EVENT_COLUMNS, the pool as "0,0", then site, filename, line and function of the stack. A million events are
-    written at a time. Raises MissingPackageError without pyarrow."""
+    """Write the events of a range as Parquet, a million at a time.
+
+    Columns are EVENT_COLUMNS, with the pool as "0,0", then site, filename, line and function of the stack.
+
+    Raises:
+        MissingPackageError: pyarrow is not installed.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise MissingPackageError("Parquet needs pyarrow: pip install pyarrow") from None
-    named = trace.named_device(device)
+    selected_device = trace.named_device(device)
     names = (*EVENT_COLUMNS, "site", "filename", "line", "function")
 
-    schema = pyarrow.schema([(name, pyarrow.string() if name in _TEXTS else pyarrow.int64()) for name in names])
+    schema = pyarrow.schema([(name, pyarrow.string() if name in _TEXT_COLUMNS else pyarrow.int64()) for name in names])
     with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         for chunk in iter_events(trace, since=since, until=until):
-            events = chunk if named is None else chunk[chunk["device"] == named]
+            events = chunk if selected_device is None else chunk[chunk["device"] == selected_device]
             writer.write_table(pyarrow.Table.from_pandas(_with_sites(trace, events), schema, preserve_index=False))
 
 
@@ -50,7 +55,7 @@ def _with_sites(trace: RecordedTrace, events: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is exported: the state at a moment, or what happened in a stretch."""
+    """Part of a trace to export: the state at a position, or the events of a range."""
 
     at: Position | None = None
     since: Position | None = None
@@ -60,16 +65,16 @@ class Selection:
 
 @dataclass(frozen=True)
 class Format:
-    """One format."""
+    """Export format of another tool."""
 
-    ending: str
-    """Of the file, with its dot."""
+    suffix: str
+    """File suffix, with its dot."""
     reader: str
-    """What opens it."""
-    has: str
-    """What is in it, in a line."""
+    """Programs that open the file."""
+    contents: str
+    """Contents in one line, for the help."""
     write: Callable[[RecordedTrace, Selection, BinaryIO], object]
-    """Writes it to a file."""
+    """Writer of the file."""
 
 
 FORMATS: dict[str, Format] = {
@@ -77,34 +82,34 @@ FORMATS: dict[str, Format] = {
         ".speedscope.json",
         "https://www.speedscope.app",
         "what each stack holds, or allocated in a range",
-        lambda trace, what, file: file.write(speedscope(trace, what.at, what.since, what.until, what.device)),
+        lambda trace, part, file: file.write(speedscope(trace, part.at, part.since, part.until, part.device)),
     ),
     "collapsed": Format(
         ".collapsed.txt",
         "flamegraph.pl and other flame graph tools",
         "the same as text: a stack a line, and its bytes",
-        lambda trace, what, file: file.write(collapsed(trace, what.at, what.since, what.until, what.device)),
+        lambda trace, part, file: file.write(collapsed(trace, part.at, part.since, part.until, part.device)),
     ),
     "perfetto": Format(
         ".perfetto.json",
         "https://ui.perfetto.dev and chrome://tracing",
         "the memory over time, with steps, regions and marks",
-        lambda trace, what, file: file.write(perfetto(trace, what.since, what.until, what.device)),
+        lambda trace, part, file: file.write(perfetto(trace, part.since, part.until, part.device)),
     ),
     "memory-viz": Format(
         ".pickle",
         "https://pytorch.org/memory_viz",
         "segments, blocks and events, as _dump_snapshot writes",
-        lambda trace, what, file: file.write(memory_viz(trace, what.at, what.since, what.until, what.device)),
+        lambda trace, part, file: file.write(memory_viz(trace, part.at, part.since, part.until, part.device)),
     ),
     "parquet": Format(
         ".parquet",
         "pandas, DuckDB, Polars (writing it needs pyarrow)",
         "a row an event, with its line of code",
-        lambda trace, what, file: write_parquet(trace, what.since, what.until, what.device, file),
+        lambda trace, part, file: write_parquet(trace, part.since, part.until, part.device, file),
     ),
 }
-"""By name."""
+"""Export formats by name."""
 
 
 def export(trace: RecordedTrace, path: str | os.PathLike[str], to: str, selection: Selection) -> Path:

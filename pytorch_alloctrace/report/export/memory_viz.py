@@ -1,5 +1,7 @@
-"""A trace as the pickle that `torch.cuda.memory._dump_snapshot` writes: the segments and blocks at a moment, and the
-events before it. Plain lists, dictionaries, strings and numbers."""
+"""Export to the pickle of `torch.cuda.memory._dump_snapshot`: segments and blocks at a position, and the events before.
+
+The pickle has plain lists, dictionaries, strings and numbers only.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from ...reading.names import KINDS
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ..tables import rows
-from .stacks import whole_or_cut
+from .stacks import truncate_stack
 
-MOST_EVENTS = 600_000
-"""Of each export: the page hides what comes before the last so many."""
+MAX_EVENTS = 600_000
+"""Default maximum number of exported events, the last ones. memory_viz hides earlier ones."""
 
 _ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
@@ -34,10 +36,18 @@ def memory_viz(
     since: Position | None,
     until: Position | None,
     device: str | None,
-    most_events: int = MOST_EVENTS,
+    most_events: int = MAX_EVENTS,
 ) -> bytes:
-    """The state is that at `at`, default at the end of the range; events are those in the range, the last ones of very
-    many."""
+    """Return the pickle of the state at a position and the events of a range.
+
+    Args:
+        trace: The trace to export.
+        at: Position of the state; None for the end of the range.
+        since: Beginning of the range, or None.
+        until: End of the range, or None.
+        device: The device to export; None for all.
+        most_events: Maximum number of events, the last ones of the range.
+    """
     last: Position = at if at is not None else until if until is not None else "end"
     frames = _Frames(trace)
     data = {
@@ -50,28 +60,27 @@ def memory_viz(
 
 
 class _Frames:
-    """The frames of stacks as torch lists them, innermost first; equal stacks share one list, equal frames one
-    dictionary."""
+    """Frames of stacks as torch lists them, innermost first. Equal stacks share a list, equal frames a dictionary."""
 
     def __init__(self, trace: RecordedTrace) -> None:
         self._trace = trace
         self._stacks: dict[int, list[dict[str, Any]]] = {}
         self._frames: dict[tuple[str, str, int], dict[str, Any]] = {}
 
-    def of(self, stack: int) -> list[dict[str, Any]]:
-        found = self._stacks.get(stack)
-        if found is None:
-            known = whole_or_cut(self._trace.frames(stack), len(self._trace.stacks)) or (
+    def list_frames(self, stack: int) -> list[dict[str, Any]]:
+        frames = self._stacks.get(stack)
+        if frames is None:
+            recorded = truncate_stack(self._trace.frames(stack), len(self._trace.stacks)) or (
                 [self._trace.stacks.frame(stack)] if stack else []
             )
-            keys = [(frame.function, frame.filename, frame.line) for frame in known]
-            found = self._stacks[stack] = [
+            keys = [(frame.function, frame.filename, frame.line) for frame in recorded]
+            frames = self._stacks[stack] = [
                 self._frames.setdefault(key, {"name": key[0], "filename": key[1], "line": key[2]}) for key in keys
             ]
-        return found
+        return frames
 
 
-def _index(device: str) -> int | None:
+def _cuda_index(device: str) -> int | None:
     kind, _, index = device.partition(":")
     return int(index) if kind == "cuda" and index.isdecimal() else None
 
@@ -87,12 +96,12 @@ def _segments(trace: RecordedTrace, at: Position, device: str | None, frames: _F
                 "size": int(row["block_bytes"]),
                 "requested_size": int(row["requested_bytes"]),
                 "state": str(row["state"]),
-                "frames": [] if is_free else frames.of(int(row["stack_id"])),
+                "frames": [] if is_free else frames.list_frames(int(row["stack_id"])),
             }
         )
     return [
         {
-            "device": _index(row["device"]),
+            "device": _cuda_index(row["device"]),
             "address": int(row["address"]),
             "total_size": int(row["total_bytes"]),
             "allocated_size": int(row["allocated_bytes"]),
@@ -106,64 +115,63 @@ def _segments(trace: RecordedTrace, at: Position, device: str | None, frames: _F
             "blocks": by_segment.get((row["device"], int(row["address"])), []),
         }
         for row in rows(tables.segments(trace, at, device=device))
-        if _index(row["device"]) is not None
+        if _cuda_index(row["device"]) is not None
     ]
 
 
 def _events(
-    trace: RecordedTrace, since: Position | None, until: Position, device: str | None, frames: _Frames, most: int
+    trace: RecordedTrace, since: Position | None, until: Position, device: str | None, frames: _Frames, max_events: int
 ) -> list[list[dict[str, Any]]]:
-    made: list[list[dict[str, Any]]] = []
-    for row in rows(_last_events(trace, since, until, device, most)):
-        index = _index(row["device"])
+    events: list[list[dict[str, Any]]] = []
+    for row in rows(_last_events(trace, since, until, device, max_events)):
+        index = _cuda_index(row["device"])
         if index is None:
             continue
-        while len(made) <= index:
-            made.append([])
-        made[index].append(_event(row, frames))
-    return made
+        while len(events) <= index:
+            events.append([])
+        events[index].append(_make_event(row, frames))
+    return events
 
 
 def _last_events(
-    trace: RecordedTrace, since: Position | None, until: Position, device: str | None, most: int
+    trace: RecordedTrace, since: Position | None, until: Position, device: str | None, max_events: int
 ) -> pd.DataFrame:
-    named = trace.named_device(device)
+    selected_device = trace.named_device(device)
     kinds = [kind for kind in _ACTIONS if trace.kind_counts.get(kind)]
-    # So that a trace of any size takes no more memory than the events that are kept.
-    kept: deque[pd.DataFrame] = deque()
+    # Chunks are dropped as soon as later ones suffice: memory does not grow with the size of the trace.
+    chunks: deque[pd.DataFrame] = deque()
     count = 0
     for chunk in event_tables.iter_events(trace, since=since, until=until, columns=_COLUMNS, kinds=kinds):
-        kept.append(chunk if named is None else chunk[chunk["device"] == named])
-        count += len(kept[-1])
-        while count - len(kept[0]) >= most:
-            count -= len(kept.popleft())
-    if not kept:
+        chunks.append(chunk if selected_device is None else chunk[chunk["device"] == selected_device])
+        count += len(chunks[-1])
+        while count - len(chunks[0]) >= max_events:
+            count -= len(chunks.popleft())
+    if not chunks:
         return pd.DataFrame()
-    return _in_two_events(trace, pd.concat(kept, ignore_index=True).tail(most)).tail(most)
+    return _split_frees(trace, pd.concat(chunks, ignore_index=True).tail(max_events)).tail(max_events)
 
 
-def _in_two_events(trace: RecordedTrace, events: pd.DataFrame) -> pd.DataFrame:
-    """The same with both events of each free of the caching allocator, as torch reports them. What was one event has
-    its number twice."""
+def _split_frees(trace: RecordedTrace, events: pd.DataFrame) -> pd.DataFrame:
+    """Return the events with frees of the caching allocator as two events, as torch reports them, with equal `seq`."""
     events = events.assign(kind=events["kind"].astype(str), device=events["device"].astype(str))
     kinds = np.array([KINDS.index(kind) for kind in events["kind"]], np.int64)
     seq, address = events["seq"].to_numpy(np.int64), events["address"].to_numpy(np.int64)
-    is_alone = were_not_requested(trace, seq, kinds, events["device"].to_numpy(object), address)
-    is_alone &= events["device"].isin(devices_with_two_events(trace)).to_numpy(bool)
-    requests = events[is_alone].assign(kind="free_requested")
+    lacks_request = were_not_requested(trace, seq, kinds, events["device"].to_numpy(object), address)
+    lacks_request &= events["device"].isin(devices_with_two_events(trace)).to_numpy(bool)
+    requests = events[lacks_request].assign(kind="free_requested")
     return pd.concat([requests, events], ignore_index=True).sort_values("seq", kind="stable", ignore_index=True)
 
 
-def _event(row: dict[str, Any], frames: _Frames) -> dict[str, Any]:
-    # Of a failed allocation the address is what the driver had free.
-    where = "device_free" if row["kind"] == "oom" else "addr"
+def _make_event(row: dict[str, Any], frames: _Frames) -> dict[str, Any]:
+    # The address of a failed allocation is the number of bytes that the driver had free.
+    address_key = "device_free" if row["kind"] == "oom" else "addr"
     return {
         "action": str(row["kind"]),
-        where: int(row["address"]),
+        address_key: int(row["address"]),
         "size": int(row["requested_bytes"]),
         "stream": int(row["stream"]),
         "time_us": int(row["time_ns"]) // 1000,
         "compile_context": "N/A",
         "user_metadata": "",
-        "frames": frames.of(int(row["stack_id"])),
+        "frames": frames.list_frames(int(row["stack_id"])),
     }

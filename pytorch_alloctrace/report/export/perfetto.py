@@ -1,5 +1,7 @@
-"""The memory of each device over time, as counters of a trace in the JSON that chrome://tracing has defined; steps and
-regions are slices, marks and failed allocations instants. Times are microseconds since the recording began."""
+"""Export to the JSON of chrome://tracing: memory as counters, steps and regions as slices, marks as instants.
+
+Failed allocations are instants, too. Times are microseconds since the recording began.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,17 @@ _PROCESS, _STEPS, _REGIONS = 1, 1, 2
 
 
 def perfetto(trace: RecordedTrace, since: Position | None, until: Position | None, device: str | None) -> bytes:
-    """Counters have the highest value of each interval, then that at its end: no peak is lost."""
+    """Return the JSON. Each interval of a counter has its maximum, then its last value, so that no peak is lost."""
     since_ns = None if since is None else trace.time_ns(since, device=device)
     until_ns = None if until is None else trace.time_ns(until, device=device)
-    events = [*_names(trace), *_counters(trace, since_ns, until_ns, device), *_slices(trace), *_instants(trace)]
+    events = [*_name_events(trace), *_counters(trace, since_ns, until_ns, device), *_slices(trace), *_instants(trace)]
     begin = 0.0 if since_ns is None else _microseconds(trace, since_ns)
     end = float("inf") if until_ns is None else _microseconds(trace, until_ns)
-    kept = [event for event in events if event["ph"] == "M" or _reaches_into(event, begin, end)]
-    return json.dumps({"traceEvents": kept, "displayTimeUnit": "ms"}).encode()
+    selected = [event for event in events if event["ph"] == "M" or _overlaps(event, begin, end)]
+    return json.dumps({"traceEvents": selected, "displayTimeUnit": "ms"}).encode()
 
 
-def _reaches_into(event: dict[str, Any], begin: float, end: float) -> bool:
+def _overlaps(event: dict[str, Any], begin: float, end: float) -> bool:
     return bool(event["ts"] + event.get("dur", 0) >= begin and event["ts"] <= end)
 
 
@@ -38,7 +40,7 @@ def _microseconds(trace: RecordedTrace, time_ns: int) -> float:
     return (time_ns - trace.begin_ns) / 1000
 
 
-def _names(trace: RecordedTrace) -> Iterator[dict[str, Any]]:
+def _name_events(trace: RecordedTrace) -> Iterator[dict[str, Any]]:
     program = str(trace.header.get("program") or trace.path)
     yield {"ph": "M", "name": "process_name", "pid": _PROCESS, "args": {"name": program}}
     for thread, name in ((_STEPS, "steps"), (_REGIONS, "regions and marks")):
@@ -49,23 +51,23 @@ def _counters(
     trace: RecordedTrace, since_ns: int | None, until_ns: int | None, device: str | None
 ) -> Iterator[dict[str, Any]]:
     width = max(trace.end_ns - trace.begin_ns, 1) / POINTS / 1000
-    named = trace.named_device(device)
-    for name in [named] if named else trace.replay.devices:
+    selected_device = trace.named_device(device)
+    for name in [selected_device] if selected_device else trace.replay.devices:
         table = trace.timeline(POINTS, name)
         table = table.take(in_range(table, since_ns, until_ns))
         for measure in _COUNTERS:
             if np.ma.getmaskarray(table[measure]).all():
                 continue
-            before, latest = None, 0.0
+            previous, latest = None, 0.0
             columns = (table[column].tolist() for column in ("time_ns", measure, f"{measure}_max"))
             for time_ns, last, highest in zip(*columns, strict=True):
                 at = _microseconds(trace, time_ns)
                 for offset, value in ((0.0, highest), (0.999 * width, last)):
-                    if value != before:
-                        # Borders of intervals are exact to some hundred nanoseconds: no time goes back.
+                    if value != previous:
+                        # Interval borders are rounded to some hundred nanoseconds. Times must not decrease.
                         latest = max(latest, at + offset)
                         yield _counter(f"{name} {measure.removesuffix('_bytes')}", latest, value)
-                    before = value
+                    previous = value
 
 
 def _counter(name: str, at: float, value: int) -> dict[str, Any]:
@@ -92,8 +94,8 @@ def _slice(name: str, thread: int, begin: float, end: float) -> dict[str, Any]:
 
 def _instants(trace: RecordedTrace) -> Iterator[dict[str, Any]]:
     instants = [(name, time_ns) for kind, _, time_ns, name in trace.positions.marks if kind == MARK]
-    for refused in trace.iter_events(Range(0, trace.end_seq), ["oom"], with_state=False):
-        devices, times = trace.devices_of(refused).tolist(), refused["time_ns"].tolist()
+    for failed in trace.iter_events(Range(0, trace.end_seq), ["oom"], with_state=False):
+        devices, times = trace.devices_of(failed).tolist(), failed["time_ns"].tolist()
         instants += [(f"out of memory on {device}", at) for device, at in zip(devices, times, strict=True)]
     for name, time_ns in instants:
         at = round(_microseconds(trace, time_ns), 3)

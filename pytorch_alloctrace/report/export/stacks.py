@@ -1,4 +1,4 @@
-"""What each stack holds at a moment, or allocated in a stretch, for tools that draw flame graphs."""
+"""Export to flame graph tools: the bytes that each stack holds at a position, or allocated in a range."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ...reading.sites import Frame
 from ..site_names import printable
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_MOST_FRAMES = 4_000_000
-"""Of all stacks together."""
-_ALWAYS_SHOWN = 64
-"""Innermost frames of each."""
+_MAX_FRAMES = 4_000_000
+"""Maximum number of exported frames, over all stacks."""
+_MIN_STACK_FRAMES = 64
+"""Innermost frames of a stack that are never left out."""
 
 
 def speedscope(
     trace: RecordedTrace, at: Position | None, since: Position | None, until: Position | None, device: str | None
 ) -> bytes:
-    """A profile for each device: its samples are stacks, outermost frame first, their weights bytes."""
+    """Return one profile per device. Samples are stacks, outermost frame first; weights are requested bytes."""
     frames: dict[Frame, int] = {}
     profiles = []
-    for name in _devices(trace, device):
+    for name in _select_devices(trace, device):
         samples, weights = [], []
-        for stack, size in _sizes(trace, name, at, since, until):
+        for stack, size in _iter_stack_bytes(trace, name, at, since, until):
             samples.append([frames.setdefault(frame, len(frames)) for frame in stack])
             weights.append(size)
         profiles.append(
             {
                 "type": "sampled",
-                "name": f"{name}: {_what(at, since, until)}",
+                "name": f"{name}: {_describe_part(at, since, until)}",
                 "unit": "bytes",
                 "startValue": 0,
                 "endValue": sum(weights),
@@ -60,11 +60,10 @@ def _speedscope_frame(frame: Frame) -> dict[str, Any]:
 def collapsed(
     trace: RecordedTrace, at: Position | None, since: Position | None, until: Position | None, device: str | None
 ) -> bytes:
-    """A line a stack: its frames, outermost first, separated by semicolons, a blank, its bytes. The outermost is the
-    device."""
+    """Return one line per stack: device and frames, outermost first, joined by semicolons; a blank; requested bytes."""
     lines = []
-    for name in _devices(trace, device):
-        for stack, size in _sizes(trace, name, at, since, until):
+    for name in _select_devices(trace, device):
+        for stack, size in _iter_stack_bytes(trace, name, at, since, until):
             parts = [name, *(_collapsed_frame(frame) for frame in stack)]
             lines.append(f"{printable(';'.join(parts))} {size}\n")
     return "".join(lines).encode("utf-8", "backslashreplace")
@@ -72,26 +71,26 @@ def collapsed(
 
 def _collapsed_frame(frame: Frame) -> str:
     where = f" ({frame.filename}:{frame.line})" if frame.filename else ""
-    # A semicolon or a new line would end the frame.
+    # A semicolon or a line break would end the frame.
     return " ".join(f"{frame.function or NO_STACK}{where}".replace(";", ",").split())
 
 
-def _devices(trace: RecordedTrace, device: str | None) -> list[str]:
-    named = trace.named_device(device)
-    return trace.devices if named is None else [named]
+def _select_devices(trace: RecordedTrace, device: str | None) -> list[str]:
+    selected = trace.named_device(device)
+    return trace.devices if selected is None else [selected]
 
 
-def _what(at: Position | None, since: Position | None, until: Position | None) -> str:
+def _describe_part(at: Position | None, since: Position | None, until: Position | None) -> str:
     if since is None and until is None:
         return f"live at {'end' if at is None else at}"
     begin, end = "the beginning" if since is None else since, "the end" if until is None else until
     return f"allocated between {begin} and {end}"
 
 
-def _sizes(
+def _iter_stack_bytes(
     trace: RecordedTrace, device: str, at: Position | None, since: Position | None, until: Position | None
 ) -> Iterator[tuple[list[Frame], int]]:
-    """The stacks, outermost frame first, and the bytes that each holds, or allocated in the range; requested bytes."""
+    """Yield each stack, outermost frame first, and the requested bytes that it holds, or allocated in the range."""
     if since is None and until is None:
         table = trace.stack_totals("end" if at is None else at, device=device)
         totals = dict(zip(table["stack_id"].tolist(), table["live_bytes"].tolist(), strict=True))
@@ -104,12 +103,14 @@ def _sizes(
         totals = {stack: size - before.get(stack, 0) for stack, size in after.items()}
     sizes = {stack: size for stack, size in totals.items() if size > 0}
     for stack, size in sizes.items():
-        frames = whole_or_cut(trace.frames(stack), len(sizes))
+        frames = truncate_stack(trace.frames(stack), len(sizes))
         yield ([*reversed(frames)] or [trace.stacks.frame(stack)]), size
 
 
-def whole_or_cut(frames: list[Frame], stacks: int) -> list[Frame]:
-    """The frames of one of so many stacks, innermost first. Where all of them are so deep that together they would be
-    far larger than their trace, where they share their callers: the innermost ones, and how many are left out."""
-    most = max(_MOST_FRAMES // stacks, _ALWAYS_SHOWN)
-    return frames if len(frames) <= most else [*frames[:most], Frame(f"({len(frames) - most} more)", "", 0)]
+def truncate_stack(frames: list[Frame], stacks: int) -> list[Frame]:
+    """Return the frames of one of `stacks` stacks, innermost first, cut so that all stacks fit into _MAX_FRAMES.
+
+    Stacks share their callers in a trace, but not in the export: deep ones would make it far larger than the trace.
+    """
+    limit = max(_MAX_FRAMES // stacks, _MIN_STACK_FRAMES)
+    return frames if len(frames) <= limit else [*frames[:limit], Frame(f"({len(frames) - limit} more)", "", 0)]

@@ -1,1 +1,1 @@
-"""The report: one HTML page that shows a trace, works from a file, and needs no network (see docs/report.md)."""
+"""The HTML report: one self-contained page that needs no network (see docs/report.md)."""

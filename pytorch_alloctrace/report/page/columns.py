@@ -1,8 +1,8 @@
-"""How tables travel in the page: columns of integers as one run of bytes, beside JSON that says where each begins.
+"""Encoding of the page's tables: integer columns as bytes, and JSON with the offset of each column.
 
-A column is written as variable-length integers (seven bits a byte, the lowest first; a set eighth bit: more follows)
-of its values, or of the differences between neighbours, each as 2n, or -2n - 1 where it is negative. The whole is
-deflated. `web/src/columns.ts` reads it.
+A column stores its values, or the differences between neighbours, as variable-length integers: seven bits a byte, the
+lowest first; the eighth bit is set if more follow. n >= 0 is stored as 2n, n < 0 as -2n - 1. JSON and columns are
+deflated together. `web/src/columns.ts` decodes them.
 """
 
 from __future__ import annotations
@@ -20,38 +20,41 @@ import numpy.typing as npt
 from ..site_names import printable
 
 MISSING = -1
-"""What stands for <NA>, in columns that have nothing below 0."""
+"""Stored value of <NA>, in columns without negative values."""
 
-_LONGEST = 10
-"""Bytes of the largest number."""
+_MAX_INTEGER_BYTES = 10
+"""Length of the longest variable-length integer, in bytes."""
 
 
 class Columns:
-    """Columns in the making."""
+    """Encoder of integer columns."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, values: Any, *, differences: bool = True) -> list[int]:
-        """Keep a column of integers; return what the JSON says about it: where it begins, how many values it has, and
-        whether they are differences. What is missing becomes MISSING."""
-        numbers = _integers(values)
-        written = np.diff(numbers, prepend=np.int64(0)) if differences else numbers
-        data = _variable_length(written)
-        begin, self._size = self._size, self._size + len(data)
-        self._parts.append(data)
-        return [begin, len(numbers), int(differences)]
+        """Append a column of integers; masked values become MISSING.
 
-    def packed(self, manifest: Any) -> str:
-        """The columns and the JSON, deflated, in base64: no text of a trace appears in the page as it is."""
+        Returns:
+            The JSON reference of the column: byte offset, number of values, 1 if they are differences.
+        """
+        numbers = _integers(values)
+        stored = np.diff(numbers, prepend=np.int64(0)) if differences else numbers
+        data = _encode(stored)
+        offset, self._size = self._size, self._size + len(data)
+        self._parts.append(data)
+        return [offset, len(numbers), int(differences)]
+
+    def pack(self, manifest: Any) -> str:
+        """Return the JSON and the columns, deflated, in base64, so that no text of a trace is read as HTML."""
         json_bytes = json.dumps(map_texts(manifest, printable), separators=(",", ":"), allow_nan=False).encode("ascii")
         whole = b"".join([struct.pack("<I", len(json_bytes)), json_bytes, *self._parts])
         return base64.b64encode(zlib.compress(whole, 9)).decode("ascii")
 
 
 def map_texts(data: Any, change: Callable[[str], str]) -> Any:
-    """Return plain values with every text in them changed."""
+    """Return a copy of plain values with `change` applied to every string, dict keys included."""
     if isinstance(data, str):
         return change(data)
     if isinstance(data, dict):
@@ -61,8 +64,8 @@ def map_texts(data: Any, change: Callable[[str], str]) -> Any:
     return data
 
 
-def unpacked(text: str) -> tuple[Any, bytes]:
-    """The JSON and the bytes of `Columns.packed`."""
+def unpack(text: str) -> tuple[Any, bytes]:
+    """Return the JSON and the column bytes of `Columns.pack`."""
     whole = zlib.decompress(base64.b64decode(text))
     (length,) = struct.unpack_from("<I", whole)
     return json.loads(whole[4 : 4 + length]), whole[4 + length :]
@@ -72,15 +75,15 @@ def _integers(values: Any) -> npt.NDArray[np.int64]:
     return np.asarray(np.ma.filled(values, MISSING)).astype(np.int64)
 
 
-def _variable_length(numbers: npt.NDArray[np.int64]) -> bytes:
+def _encode(numbers: npt.NDArray[np.int64]) -> bytes:
     if not len(numbers):
         return b""
-    plain = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
-    shifts = np.arange(_LONGEST, dtype=np.uint64) * np.uint64(7)
-    lengths = np.ones(len(plain), dtype=np.int64)
+    zigzag = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+    shifts = np.arange(_MAX_INTEGER_BYTES, dtype=np.uint64) * np.uint64(7)
+    lengths = np.ones(len(zigzag), dtype=np.int64)
     for shift in shifts[1:]:
-        lengths += (plain >> shift) > 0
-    digits = ((plain[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
-    place = np.arange(_LONGEST)
-    digits[place < (lengths - 1)[:, None]] |= 0x80
-    return digits[place < lengths[:, None]].tobytes()
+        lengths += (zigzag >> shift) > 0
+    digits = ((zigzag[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
+    index = np.arange(_MAX_INTEGER_BYTES)
+    digits[index < (lengths - 1)[:, None]] |= 0x80
+    return digits[index < lengths[:, None]].tobytes()

@@ -1,4 +1,4 @@
-"""The sums of each device over time, with steps, marks, regions, segments and failed allocations."""
+"""Timeline of each device, and the steps, marks, regions and segment events drawn on it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from ...reading.recorded import RecordedTrace
 from ...reading.replay import MEASURES
 from ...reading.timeline import POINTS
 from .columns import Columns
-from .moments import Bounds
+from .snapshots import Bounds
 
-_TAKEN = ("segment_alloc", "segment_map")
+_SEGMENT_ALLOCATIONS = ("segment_alloc", "segment_map")
 
 
-def packed_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, columns: Columns) -> dict[str, Any]:
-    """The timeline of each of these devices, in intervals of equal length: each measure at their end, and how much
-    higher and lower it was within them, so that no peak is lost."""
-    made: dict[str, Any] = {"points": POINTS, "devices": {}}
+def pack_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, columns: Columns) -> dict[str, Any]:
+    """Return the timeline of each device in POINTS intervals of equal length.
+
+    Each measure has its value at the end of the interval, and by how much its maximum lies above and its minimum below.
+    """
+    data: dict[str, Any] = {"points": POINTS, "devices": {}}
     for device in devices:
         rows = trace.timeline(POINTS, device)
         outside: Any = rows["outside_bytes"]
@@ -29,40 +31,40 @@ def packed_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, 
         for name in MEASURES:
             if np.ma.getmaskarray(rows[name]).all():
                 continue
-            at_end, least, most = rows[name], rows[f"{name}_min"], rows[f"{name}_max"]
+            at_end, lowest, highest = rows[name], rows[f"{name}_min"], rows[f"{name}_max"]
             measures[name.removesuffix("_bytes")] = {
                 "last": columns.add(at_end),
-                "above": columns.add(most - at_end, differences=False),
-                "below": columns.add(at_end - least, differences=False),
+                "above": columns.add(highest - at_end, differences=False),
+                "below": columns.add(at_end - lowest, differences=False),
             }
-        made["devices"][device] = {
+        data["devices"][device] = {
             "measures": measures,
             "outside": None if np.ma.getmaskarray(outside).all() else columns.add(outside),
             "blocks": columns.add(rows["blocks"]),
             "segment_events": _segment_events(trace, device, bounds, columns),
-            "capacity": capacity(trace, device),
+            "capacity": device_bytes(trace, device),
         }
-    return made
+    return data
 
 
-def capacity(trace: RecordedTrace, device: str) -> int | None:
-    """The bytes of a device; None if unknown."""
+def device_bytes(trace: RecordedTrace, device: str) -> int | None:
+    """Return the total memory of a device in bytes, or None if unknown."""
     totals = np.ma.compressed(trace.driver_samples(device)["total_bytes"])
     return trace.device_bytes.get(device, int(totals.max()) if len(totals) else None)
 
 
 def _segment_events(trace: RecordedTrace, device: str, bounds: Bounds, columns: Columns) -> dict[str, Any]:
-    """When segments were taken from the driver and returned; of very many the largest."""
+    """Return when segments were allocated from the driver and freed. Above the limit, only the largest are kept."""
     counts = trace.kind_counts
-    kinds = [kind for kind in (*_TAKEN, "segment_free", "segment_unmap") if counts.get(kind)]
-    none = np.zeros(0, np.int64)
-    times, signed = [none], [none]
+    kinds = [kind for kind in (*_SEGMENT_ALLOCATIONS, "segment_free", "segment_unmap") if counts.get(kind)]
+    empty = np.zeros(0, np.int64)
+    times, signed_sizes = [empty], [empty]
     for events in trace.iter_events(Range(0, trace.end_seq), kinds, with_state=False):
-        own = events.take(trace.devices_of(events) == device)
-        is_taken = np.isin(own["kind"], [KINDS.index(kind) for kind in _TAKEN])
-        times.append(own["time_ns"])
-        signed.append(np.where(is_taken, 1, -1) * own["requested_bytes"])
-    time, size = np.concatenate(times), np.concatenate(signed)
+        device_events = events.take(trace.devices_of(events) == device)
+        is_allocation = np.isin(device_events["kind"], [KINDS.index(kind) for kind in _SEGMENT_ALLOCATIONS])
+        times.append(device_events["time_ns"])
+        signed_sizes.append(np.where(is_allocation, 1, -1) ** device_events["requested_bytes"])
+    time, size = np.concatenate(times), np.concatenate(signed_sizes)
     left_out = max(len(time) - bounds.segment_events, 0)
     if left_out:
         largest = np.sort(np.argsort(-np.abs(size), kind="stable")[: bounds.segment_events])
@@ -74,8 +76,8 @@ def _segment_events(trace: RecordedTrace, device: str, bounds: Bounds, columns: 
     }
 
 
-def packed_positions(trace: RecordedTrace, bounds: Bounds, columns: Columns) -> dict[str, Any]:
-    """The steps, marks and regions. Times since the recording began."""
+def pack_positions(trace: RecordedTrace, bounds: Bounds, columns: Columns) -> dict[str, Any]:
+    """Return the steps, marks and regions, with times in nanoseconds since the recording began."""
     steps = trace.steps()
     marks = [(name, seq, time_ns) for kind, seq, time_ns, name in trace.positions.marks if kind == MARK]
     regions = list(trace.positions.regions)

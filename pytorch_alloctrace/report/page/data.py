@@ -1,8 +1,9 @@
-"""Everything that a page shows, as one piece of data."""
+"""Data of a page: everything that its script shows."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from ...analysis.summary import Summary, summarize
@@ -10,98 +11,107 @@ from ...reading.names import device_name
 from ...reading.recorded import RecordedTrace
 from ..site_names import SiteNames, printable
 from .columns import Columns
-from .curves import capacity, packed_curves, packed_positions
-from .findings import packed_findings, packed_refusals, packed_sites
-from .maps import holdings_of, maps_of, packed_holdings, packed_maps
-from .moments import MOMENT, bounds_for, by_importance, choose_moments
+from .curves import device_bytes, pack_curves, pack_positions
+from .findings import pack_failed_allocations, pack_findings, pack_sites
+from .maps import collect_holdings, collect_maps, pack_holdings, pack_maps
 from .names import PageStacks, RedactedNames, Redaction
-from .what_if import packed_what_if
+from .snapshots import SERVED_SNAPSHOT_BOUNDS, choose_bounds, choose_snapshots, rank_snapshots
+from .what_if import pack_what_if
 
-VERSION = 4
-"""Of the data; the page's script knows this one alone."""
+VERSION = 5
+"""Version of the data format. The page's script refuses any other."""
 _TOP = 10
+"""Number of leading rows in the summary's tables."""
 
 
-def page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False) -> tuple[str, str]:
-    """The title of the page, and its data as the page's script reads them. live: a server is there that can be asked
-    for `moment_data`."""
-    bounds = bounds_for(trace.integrity.events, len(trace.devices))
+def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False) -> tuple[str, str]:
+    """Return the title of the page, and its packed data.
+
+    Args:
+        trace: The trace to show.
+        redact: Leave out source, arguments, host and folders.
+        live: Let the page request `build_snapshot_data` from a server.
+    """
+    bounds = choose_bounds(trace.integrity.events, len(trace.devices))
     columns = Columns()
     summary = summarize(trace, top=_TOP)
-    kind = RedactedNames if redact else SiteNames
-    names = kind(summary.program.working_directory)
+    names_class = RedactedNames if redact else SiteNames
+    names = names_class(summary.program.working_directory)
     stacks = PageStacks(trace.stacks, names)
-    shown = trace.devices[: bounds.devices]
-    moments = choose_moments(trace, summary, shown, bounds.moments) if shown else []
-    seqs = [moment.seq for moment in moments]
-    important = by_importance(moments)
+    shown_devices = trace.devices[: bounds.devices]
+    snapshots = choose_snapshots(trace, summary, shown_devices, bounds.snapshots) if shown_devices else []
+    seqs = [snapshot.seq for snapshot in snapshots]
+    ranked = rank_snapshots(snapshots)
     devices = []
-    for device in shown:
-        holdings = holdings_of(trace, device, seqs, bounds)
-        maps = maps_of(trace, device, seqs, important, holdings, stacks, bounds)
+    for device in shown_devices:
+        holdings = collect_holdings(trace, device, seqs, bounds)
+        maps = collect_maps(trace, device, seqs, ranked, holdings, stacks, bounds)
         devices.append(
             {
                 "device": device,
-                "capacity": capacity(trace, device),
+                "capacity": device_bytes(trace, device),
                 "name": _hardware_name(trace, device),
-                "holdings": packed_holdings(holdings, stacks, columns),
-                "maps": packed_maps(maps, holdings, stacks, columns),
-                "sites": packed_sites(trace, device, stacks, bounds),
-                "stacks_put_together": sum(1 for stack, shown in holdings.shown_under.items() if stack != shown),
+                "holdings": pack_holdings(holdings, stacks, columns),
+                "maps": pack_maps(maps, holdings, stacks, columns),
+                "sites": pack_sites(trace, device, stacks, bounds),
+                "stacks_put_together": sum(
+                    1 for stack, representative in holdings.representatives.items() if stack != representative
+                ),
             }
         )
-    refusals, earlier_refusals = packed_refusals(trace, names, stacks, bounds)
-    made: dict[str, Any] = {
+    failed_allocations, earlier_count = pack_failed_allocations(trace, names, stacks, bounds)
+    data: dict[str, Any] = {
         "version": VERSION,
         "redacted": redact,
         "live": live,
         "header": _header(trace, summary, names, redact),
-        "findings": packed_findings(trace, summary, names, stacks),
+        "findings": pack_findings(trace, summary, names, stacks),
         "seconds": summary.seconds,
         "duration": max(trace.end_ns - trace.begin_ns, 1),
-        "moments": {
+        "snapshots": {
             "seq": columns.add(seqs),
             "time": columns.add([max(trace.time_ns(seq) - trace.begin_ns, 0) for seq in seqs]),
             "step": columns.add([_step(trace, seq) for seq in seqs], differences=False),
-            "reasons": [moment.reasons for moment in moments],
+            "reasons": [snapshot.reasons for snapshot in snapshots],
         },
-        "positions": packed_positions(trace, bounds, columns),
-        "curves": packed_curves(trace, shown, bounds, columns),
+        "positions": pack_positions(trace, bounds, columns),
+        "curves": pack_curves(trace, shown_devices, bounds, columns),
         "devices": devices,
-        "devices_left_out": len(trace.devices) - len(shown),
-        "refusals": refusals,
-        "earlier_refusals": earlier_refusals,
-        "what_if": packed_what_if(trace, shown, stacks),
+        "devices_left_out": len(trace.devices) - len(shown_devices),
+        "refusals": failed_allocations,
+        "earlier_refusals": earlier_count,
+        "what_if": pack_what_if(trace, shown_devices, stacks),
     }
-    made["stacks"] = stacks.packed(columns)
-    made["texts"] = stacks.texts.all
+    data["stacks"] = stacks.pack(columns)
+    data["texts"] = stacks.texts.all
     if redact:
-        made = Redaction([str(trace.path), summary.program.path], summary.program.working_directory).of(made)
-    return str(made["header"]["title"]), columns.packed(made)
+        redaction = Redaction([str(trace.path), summary.program.path], summary.program.working_directory)
+        data = redaction.redact(data)
+    return str(data["header"]["title"]), columns.pack(data)
 
 
-def moment_data(trace: RecordedTrace, seq: int) -> str:
-    """What a page that is live asks for: the memory after any event, in full detail."""
-    bounds = MOMENT
+def build_snapshot_data(trace: RecordedTrace, seq: int) -> str:
+    """Return the packed memory state after any event, in full detail, for a page that is served."""
+    bounds = SERVED_SNAPSHOT_BOUNDS
     columns = Columns()
     stacks = PageStacks(trace.stacks, SiteNames(trace.working_directory))
     devices = []
     for device in trace.devices[: bounds.devices]:
-        holdings = holdings_of(trace, device, [seq], bounds)
-        maps = maps_of(trace, device, [seq], [0], holdings, stacks, bounds)
-        packed = packed_maps(maps, holdings, stacks, columns)
-        devices.append({"device": device, "holdings": packed_holdings(holdings, stacks, columns), "maps": packed})
+        holdings = collect_holdings(trace, device, [seq], bounds)
+        maps = collect_maps(trace, device, [seq], [0], holdings, stacks, bounds)
+        packed_maps = pack_maps(maps, holdings, stacks, columns)
+        devices.append({"device": device, "holdings": pack_holdings(holdings, stacks, columns), "maps": packed_maps})
     step = _step(trace, seq)
-    made: dict[str, Any] = {
+    data: dict[str, Any] = {
         "version": VERSION,
         "seq": seq,
         "time": max(trace.time_ns(seq) - trace.begin_ns, 0),
         "step": None if step < 0 else step,
         "devices": devices,
     }
-    made["stacks"] = stacks.packed(columns)
-    made["texts"] = stacks.texts.all
-    return columns.packed(made)
+    data["stacks"] = stacks.pack(columns)
+    data["texts"] = stacks.texts.all
+    return columns.pack(data)
 
 
 def _step(trace: RecordedTrace, seq: int) -> int:
@@ -111,12 +121,17 @@ def _step(trace: RecordedTrace, seq: int) -> int:
 
 def _hardware_name(trace: RecordedTrace, device: str) -> str:
     return next(
-        (one.name for one in trace.reader.devices() if device_name(one.device_type, one.device_index) == device), ""
+        (
+            hardware.name
+            for hardware in trace.reader.devices()
+            if device_name(hardware.device_type, hardware.device_index) == device
+        ),
+        "",
     )
 
 
 def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bool) -> dict[str, Any]:
-    """What the trace says about the program and about itself."""
+    """Return what the trace records about the program and about itself."""
     program = summary.program
     facts = {
         "torch": program.torch,
@@ -125,10 +140,10 @@ def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bo
         "host": "" if redact else program.host,
         "rank": program.rank if program.rank not in ("", "0") else "",
         "stacks": program.stacks,
-        "trace": os.path.basename(summary.trace),
+        "trace": Path(summary.trace).name,
     }
     return {
-        "title": printable(os.path.basename(names.file(program.path)) or os.path.basename(summary.trace)),
+        "title": printable(os.path.basename(names.file(program.path)) or Path(summary.trace).name),
         "command": names.command(program),
         "facts": [[name, str(value)] for name, value in facts.items() if value],
         "begin": summary.begin_ns // 1_000_000,

@@ -1,6 +1,4 @@
-"""What the page says: the findings with the sentences of the terminal, leaks with a chart of the births of their
-survivors, failed allocations, and the table of sites.
-"""
+"""Findings, leaks, failed allocations and the site table of the page, with the sentences of the terminal."""
 
 from __future__ import annotations
 
@@ -26,76 +24,76 @@ from ..oom import oom_data
 from ..site_names import SiteNames
 from ..tables import records, rows
 from ..verdict import diagnosis
-from .moments import Bounds
 from .names import PageStacks
+from .snapshots import Bounds
 
-_BARS = 120
-"""Of a chart, at most."""
+_MAX_BARS = 120
+"""Maximum number of bars in a chart."""
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Live:
-    """The blocks of a device that were allocated in the recording and live after an event."""
+class _LiveBlocks:
+    """Blocks of a device that were allocated in the recording and are live after an event."""
 
-    born_at: Numbers
-    """The event."""
-    born_ns: Numbers
+    alloc_seq: Numbers
+    """Event that allocated each block."""
+    alloc_ns: Numbers
     bytes: Numbers
-    rows: dict[int, Numbers]
-    """Which of them each line, by number, has made."""
+    rows_by_site: dict[int, Numbers]
+    """Rows of the blocks that each site allocated, by site number."""
 
 
-class Births:
-    """Asks the replay once for what many findings share."""
+class AllocationCharts:
+    """Charts of the allocation times of leaked blocks. The live blocks are read once per device and event."""
 
     def __init__(self, trace: RecordedTrace) -> None:
         self._trace = trace
         self._numbers = SiteNumbers(trace.stacks)
-        self._known: dict[tuple[str, int], _Live] = {}
+        self._live_blocks: dict[tuple[str, int], _LiveBlocks] = {}
         self._steps = trace.steps()["step"]
 
-    def of(self, leak: Leak) -> dict[str, Any]:
-        """The blocks of its lines that were live when it was judged, by birth: bytes in each of a number of bars."""
-        live = self._live(leak.device, leak.judged_at)
-        sites = np.unique(self._numbers.of([one.stack_id for one in leak.sites]))
-        rows = np.concatenate([live.rows.get(site, np.zeros(0, np.int64)) for site in sites.tolist()])
+    def chart(self, leak: Leak) -> dict[str, Any]:
+        """Return the bytes of the leak's blocks that were live when it was judged, by step or time of allocation."""
+        live = self._read_live_blocks(leak.device, leak.judged_at)
+        sites = np.unique(self._numbers.of([site.stack_id for site in leak.sites]))
+        rows = np.concatenate([live.rows_by_site.get(site, np.zeros(0, np.int64)) for site in sites.tolist()])
         by_step = leak.unit == "step" and len(self._steps) > 1 and bool((np.diff(self._steps) > 0).all())
         if by_step:
-            births = np.asarray(self._trace.positions.step_of(live.born_at[rows])).astype(np.int64)
+            allocated_at = np.asarray(self._trace.positions.step_of(live.alloc_seq[rows])).astype(np.int64)
             first, last = int(self._steps[0]), int(self._steps[-1]) + 1
         else:
-            births = live.born_ns[rows] - self._trace.begin_ns
+            allocated_at = live.alloc_ns[rows] - self._trace.begin_ns
             first, last = 0, max(self._trace.end_ns - self._trace.begin_ns, 1)
-        bars = min(_BARS, last - first + 1)
+        bars = min(_MAX_BARS, last - first + 1)
         width = -(-(last - first + 1) // bars)
         sums = np.zeros(-(-(last - first + 1) // width), dtype=np.int64)
-        inside = (births >= first) & (births <= last)
-        np.add.at(sums, (births[inside] - first) // width, live.bytes[rows][inside])
+        inside = (allocated_at >= first) & (allocated_at <= last)
+        np.add.at(sums, (allocated_at[inside] - first) // width, live.bytes[rows][inside])
         return {"unit": "step" if by_step else "ns", "first": first, "width": width, "bytes": sums.tolist()}
 
-    def _live(self, device: str, judged_at: int) -> _Live:
-        found = self._known.get((device, judged_at))
-        if found is None:
+    def _read_live_blocks(self, device: str, judged_at: int) -> _LiveBlocks:
+        live = self._live_blocks.get((device, judged_at))
+        if live is None:
             blocks = self._trace.replay.live(judged_at + 1, device)
             blocks = blocks.take(~blocks["older"])
-            found = self._known[device, judged_at] = _Live(
+            live = self._live_blocks[device, judged_at] = _LiveBlocks(
                 blocks["alloc_seq"],
                 blocks["alloc_ns"],
                 blocks["requested_bytes"],
                 rows_of(self._numbers.of(blocks["stack_id"])),
             )
-        return found
+        return live
 
 
-_LEAK_FIGURES = ("leak_kind", "unit", "bytes_per_unit", "blocks", "allocated_bytes_at_end", "forecast_seconds")
-_OOM_FIGURES = (
+_LEAK_FIELDS = ("leak_kind", "unit", "bytes_per_unit", "blocks", "allocated_bytes_at_end", "forecast_seconds")
+_OOM_FIELDS = (
     *("seq", "device", "step", "verdict", "outcome", "requested_bytes", "segment_bytes", "largest_free_bytes"),
     *("device_free_bytes", "device_bytes", "reserved_bytes", "allocated_bytes", "free_here_bytes"),
     *("free_elsewhere_bytes", "outside_bytes"),
 )
-_SITE_FIGURES = {
+_SITE_COLUMNS = {
     "allocations": "allocations",
     "total_bytes": "bytes",
     "live_bytes": "live_bytes",
@@ -105,21 +103,24 @@ _SITE_FIGURES = {
     "bytes_per_step": "bytes_per_step",
     "retained_bytes_per_step": "retained_per_step",
 }
-"""Columns of `lifetimes`, and what the page calls them."""
+"""Columns of `lifetimes`, and their names on the page."""
 
 
-def packed_findings(
-    trace: RecordedTrace, summary: Summary, names: SiteNames, stacks: PageStacks
-) -> list[dict[str, Any]]:
-    """Every finding, the most pressing first."""
-    births = Births(trace)
-    return [_finding(trace, summary, finding, names, stacks, births) for finding in diagnosis(summary, names)]
+def pack_findings(trace: RecordedTrace, summary: Summary, names: SiteNames, stacks: PageStacks) -> list[dict[str, Any]]:
+    """Return every finding, the most pressing first."""
+    charts = AllocationCharts(trace)
+    return [_pack_finding(trace, summary, finding, names, stacks, charts) for finding in diagnosis(summary, names)]
 
 
-def _finding(
-    trace: RecordedTrace, summary: Summary, finding: Finding, names: SiteNames, stacks: PageStacks, births: Births
+def _pack_finding(
+    trace: RecordedTrace,
+    summary: Summary,
+    finding: Finding,
+    names: SiteNames,
+    stacks: PageStacks,
+    charts: AllocationCharts,
 ) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    data: dict[str, Any] = {
         "kind": finding.kind,
         "label": LABELS[finding.kind],
         "title": finding.title,
@@ -129,15 +130,15 @@ def _finding(
         "confidence": finding.confidence,
         "site": stacks.site(finding.stack_id) if finding.site is not None and finding.site.filename else None,
         "source": names.source(finding.site) if finding.site is not None else None,
-        "seq": _moment(trace, summary, finding),
+        "seq": _choose_snapshot(trace, summary, finding),
     }
     if finding.leak is not None:
-        made["leak"] = _leak(finding.leak, names, stacks) | {"births": births.of(finding.leak)}
-    return made
+        data["leak"] = _pack_leak(finding.leak, names, stacks) | {"births": charts.chart(finding.leak)}
+    return data
 
 
-def _moment(trace: RecordedTrace, summary: Summary, finding: Finding) -> int | None:
-    """The event after which the finding is best looked at."""
+def _choose_snapshot(trace: RecordedTrace, summary: Summary, finding: Finding) -> int | None:
+    """Return the event whose state shows the finding best, or None."""
     for device in summary.devices:
         if device.device != finding.device:
             continue
@@ -149,10 +150,10 @@ def _moment(trace: RecordedTrace, summary: Summary, finding: Finding) -> int | N
     return finding.leak.judged_at if finding.leak is not None else None
 
 
-def _leak(leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, Any]:
+def _pack_leak(leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, Any]:
     data = leak_data(leak)
     return {
-        **{name: data[name] for name in _LEAK_FIGURES},
+        **{name: data[name] for name in _LEAK_FIELDS},
         "explanation": explanation(leak),
         "live_over_run": data["allocated_bytes_over_run"],
         "path": [[names.site(frame), names.source(frame) or ""] for frame in leak.path],
@@ -163,42 +164,42 @@ def _leak(leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, Any]:
     }
 
 
-def packed_refusals(
+def pack_failed_allocations(
     trace: RecordedTrace, names: SiteNames, stacks: PageStacks, bounds: Bounds
 ) -> tuple[list[dict[str, Any]], int]:
-    """The last failed allocations, and how many there were before them."""
-    found, advisor = find_ooms(trace, last=bounds.refusals), Advisor(trace)
-    made = []
-    for one in found:
-        data = oom_data(one, names, advisor, 8)
-        made.append(
+    """Return the last failed allocations, and the number of earlier ones."""
+    ooms, advisor = find_ooms(trace, last=bounds.failed_allocations), Advisor(trace)
+    packed = []
+    for oom in ooms:
+        data = oom_data(oom, names, advisor, 8)
+        packed.append(
             {
-                **{name: data[name] for name in _OOM_FIGURES},
-                "title": f"{one.device} refused {units.size(one.requested_bytes)}: {one.verdict}",
-                "time": one.request.time_ns - trace.begin_ns,
-                "site": stacks.site(one.request.stack_id),
-                "source": names.source(one.site),
+                **{name: data[name] for name in _OOM_FIELDS},
+                "title": f"{oom.device} refused {units.size(oom.requested_bytes)}: {oom.verdict}",
+                "time": oom.request.time_ns - trace.begin_ns,
+                "site": stacks.site(oom.request.stack_id),
+                "source": names.source(oom.site),
                 "sentences": data["sentences"],
-                "top": [[stacks.site(site.stack_id), site.bytes, site.blocks] for site in one.top_sites[:8]],
+                "top": [[stacks.site(site.stack_id), site.bytes, site.blocks] for site in oom.top_sites[:8]],
             }
         )
-    return made, max(trace.kind_counts.get("oom", 0) - len(found), 0)
+    return packed, max(trace.kind_counts.get("oom", 0) - len(ooms), 0)
 
 
-def packed_sites(trace: RecordedTrace, device: str, stacks: PageStacks, bounds: Bounds) -> dict[str, Any]:
-    """What each line allocated on a device, the most bytes first."""
+def pack_sites(trace: RecordedTrace, device: str, stacks: PageStacks, bounds: Bounds) -> dict[str, Any]:
+    """Return what each line allocated on a device, the most bytes first."""
     table = whole_lifetimes(trace, device=device, slow_calls=False).table(trace.stacks, "line")
     table = table[(table["total_bytes"] > 0) | (table["live_bytes"] > 0)]
-    shown = table.head(bounds.sites)
-    figures = [*_SITE_FIGURES]
-    values = records(shown[figures]) if len(shown) else []
+    top_rows = table.head(bounds.sites)
+    measures = [*_SITE_COLUMNS]
+    values = records(top_rows[measures]) if len(top_rows) else []
     return {
-        "columns": [*_SITE_FIGURES.values()],
+        "columns": [*_SITE_COLUMNS.values()],
         "rows": [
-            [stacks.site(int(row["stack_id"])), *(_number(value[name]) for name in figures)]
-            for row, value in zip(rows(shown), values, strict=True)
+            [stacks.site(int(row["stack_id"])), *(_number(value[name]) for name in measures)]
+            for row, value in zip(rows(top_rows), values, strict=True)
         ],
-        "left_out": len(table) - len(shown),
+        "left_out": len(table) - len(top_rows),
     }
 
 

@@ -1,5 +1,6 @@
-"""The memory at each moment of the page: segments and blocks, and what each stack holds, as runs: a row says that a
-stack holds so much from one moment to another.
+"""Memory at each snapshot of the page: what each stack holds, segments and blocks.
+
+Tables are run-length encoded: a row is valid from one snapshot to another.
 """
 
 from __future__ import annotations
@@ -21,206 +22,217 @@ from ...reading.recorded import RecordedTrace
 from ...reading.table import ALLOCATED, INACTIVE, PENDING_FREE, Table, sums
 from ..tables import rows
 from .columns import MISSING, Columns
-from .moments import Bounds
-from .names import PageStacks, fewer_stacks
+from .names import PageStacks, merge_stacks
+from .snapshots import Bounds
 
 _VALUES = ["bytes", "blocks", "backward_bytes"]
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """What the stacks of a device hold."""
+    """Memory that the stacks of a device hold, at each snapshot."""
 
     table: pd.DataFrame
-    """moment, stack_id, bytes, blocks, backward_bytes: a row for each stack that holds something."""
-    shown_under: dict[int, int]
-    """The stack under which each is shown; -1: under none of its own."""
+    """Columns snapshot, stack_id, bytes, blocks, backward_bytes; one row per stack that holds memory."""
+    representatives: dict[int, int]
+    """The stack that each stack is merged into; -1 for the rest, which have no stack."""
 
-    def blocks_at(self, moments: int) -> npt.NDArray[np.int64]:
-        """How many blocks are live at each moment."""
-        return np.bincount(self.table["moment"], weights=self.table["blocks"], minlength=moments).astype(np.int64)
+    def count_blocks(self, snapshots: int) -> npt.NDArray[np.int64]:
+        """Return the number of live blocks at each snapshot."""
+        return np.bincount(self.table["snapshot"], weights=self.table["blocks"], minlength=snapshots).astype(np.int64)
 
 
-def holdings_of(trace: RecordedTrace, device: str, seqs: Sequence[int], bounds: Bounds) -> Holdings:
-    """What the stacks of a device hold after these events."""
+def collect_holdings(trace: RecordedTrace, device: str, seqs: Sequence[int], bounds: Bounds) -> Holdings:
+    """Return what the stacks of a device hold after each event of `seqs`, merged until the rows fit the bounds."""
     tables = []
-    for moment, seq in enumerate(seqs):
+    for snapshot, seq in enumerate(seqs):
         totals = trace.stack_totals(seq, device=device)
-        held = totals.take(totals["live_blocks"] > 0)
+        live = totals.take(totals["live_blocks"] > 0)
         tables.append(
             pd.DataFrame(
                 {
-                    "moment": moment,
-                    "stack_id": held["stack_id"],
-                    "bytes": held["live_bytes"],
-                    "blocks": held["live_blocks"],
-                    "backward_bytes": held["live_backward_bytes"],
+                    "snapshot": snapshot,
+                    "stack_id": live["stack_id"],
+                    "bytes": live["live_bytes"],
+                    "blocks": live["live_blocks"],
+                    "backward_bytes": live["live_backward_bytes"],
                 }
             )
         )
     table = pd.concat(tables, ignore_index=True)
-    most = table.groupby("stack_id")["bytes"].max()
-    stack_ids, sizes = most.index.to_numpy(np.int64), most.to_numpy(np.int64)
-    # Stacks are put together until their rows fit.
-    bound = bounds.stacks
+    max_bytes = table.groupby("stack_id")["bytes"].max()
+    stack_ids, sizes = max_bytes.index.to_numpy(np.int64), max_bytes.to_numpy(np.int64)
+    max_stacks = bounds.stacks
     while True:
-        under = fewer_stacks(trace.stacks, stack_ids, sizes, bound, bounds.sites)
-        shown = table.assign(stack_id=table["stack_id"].map(under))
-        shown = shown.groupby(["moment", "stack_id"], as_index=False)[_VALUES].sum()
-        if bound <= 1 or run_count(shown, ["stack_id"], _VALUES) <= bounds.holding_runs:
-            return Holdings(shown, under)
-        bound //= 2
+        representatives = merge_stacks(trace.stacks, stack_ids, sizes, max_stacks, bounds.sites)
+        merged = table.assign(stack_id=table["stack_id"].map(representatives))
+        merged = merged.groupby(["snapshot", "stack_id"], as_index=False)[_VALUES].sum()
+        if max_stacks <= 1 or len(merge_runs(merged, ["stack_id"], _VALUES)) <= bounds.holding_runs:
+            return Holdings(merged, representatives)
+        max_stacks //= 2
 
 
-def run_count(table: pd.DataFrame, keys: list[str], values: list[str]) -> int:
-    """How many rows `runs` makes of a table."""
-    return len(runs(table, keys, values))
+def merge_runs(table: pd.DataFrame, keys: list[str], values: list[str]) -> pd.DataFrame:
+    """Merge rows that are equal at consecutive snapshots.
 
+    Args:
+        table: A table with a `snapshot` column.
+        keys: Columns that identify the object of a row.
+        values: Columns that must be equal, too.
 
-def runs(table: pd.DataFrame, keys: list[str], values: list[str]) -> pd.DataFrame:
-    """Rows that are the same at moments that follow each other, as one, with the `first` and the `last` of them. table:
-    with `moment`; keys: what is the same thing; values: what has to be the same, too. By first moment, then by key."""
-    ordered = table.sort_values([*keys, "moment"], kind="stable", ignore_index=True)
-    moment = ordered["moment"].to_numpy(np.int64)
+    Returns:
+        The table with `first` and `last` instead of `snapshot`, ordered by first snapshot, then by key.
+    """
+    ordered = table.sort_values([*keys, "snapshot"], kind="stable", ignore_index=True)
+    snapshot = ordered["snapshot"].to_numpy(np.int64)
     begins = np.ones(len(ordered), dtype=bool)
     if len(ordered) > 1:
-        same = moment[1:] == moment[:-1] + 1
+        same = snapshot[1:] == snapshot[:-1] + 1
         for name in [*keys, *values]:
             column = ordered[name].to_numpy()
             same &= column[1:] == column[:-1]
         begins[1:] = ~same
     starts = np.flatnonzero(begins)
     ends = np.append(starts[1:], len(ordered))[: len(starts)] - 1
-    made = ordered.iloc[starts].drop(columns="moment").assign(first=moment[starts], last=moment[ends])
-    return made.sort_values(["first", *keys], kind="stable", ignore_index=True)
+    runs = ordered.iloc[starts].drop(columns="snapshot").assign(first=snapshot[starts], last=snapshot[ends])
+    return runs.sort_values(["first", *keys], kind="stable", ignore_index=True)
 
 
-def packed_holdings(holdings: Holdings, stacks: PageStacks, columns: Columns) -> dict[str, Any]:
-    """As the page has them."""
-    made = runs(holdings.table, ["stack_id"], _VALUES)
-    frames = {int(stack): stacks.frame(int(stack)) if stack >= 0 else -1 for stack in made["stack_id"].unique()}
+def pack_holdings(holdings: Holdings, stacks: PageStacks, columns: Columns) -> dict[str, Any]:
+    """Add the holdings to the columns and return their JSON references."""
+    runs = merge_runs(holdings.table, ["stack_id"], _VALUES)
+    frames = {int(stack): stacks.frame(int(stack)) if stack >= 0 else -1 for stack in runs["stack_id"].unique()}
     return {
-        "frame": columns.add(made["stack_id"].map(frames)),
-        "bytes": columns.add(made["bytes"], differences=False),
-        "blocks": columns.add(made["blocks"], differences=False),
-        "backward": columns.add(made["backward_bytes"], differences=False),
-        "first": columns.add(made["first"]),
-        "length": columns.add(made["last"] - made["first"], differences=False),
+        "frame": columns.add(runs["stack_id"].map(frames)),
+        "bytes": columns.add(runs["bytes"], differences=False),
+        "blocks": columns.add(runs["blocks"], differences=False),
+        "backward": columns.add(runs["backward_bytes"], differences=False),
+        **_pack_validity(runs, columns),
     }
 
 
-_SEGMENT = ["address", "total_bytes", "stream", "pool", "is_large", "is_expandable"]
-_BLOCK = ["segment", "address", "block_bytes", "requested_bytes", "state", "stack_id", "alloc_seq", "birth_time"]
+_SEGMENT_COLUMNS = ["address", "total_bytes", "stream", "pool", "is_large", "is_expandable"]
+_BLOCK_COLUMNS = [
+    "segment",
+    "address",
+    "block_bytes",
+    "requested_bytes",
+    "state",
+    "stack_id",
+    "alloc_seq",
+    "alloc_time",
+]
 _STATES = {ALLOCATED: 0, PENDING_FREE: 1, INACTIVE: 2}
 PINNER = 4
 """Added to the state of a block that pins its segment."""
-_PINNED_LINES = 6
-_GROUPS = 300
-"""Modules, those that hold the most."""
-_POOL_FIGURES = ("segments", "total_bytes", "active_bytes", "free_bytes", "largest_free_bytes")
+_MAX_PINNING_LINES = 6
+_MAX_GROUPS = 300
+"""Maximum number of modules or roles per map, those that hold the most."""
+_POOL_COLUMNS = ("segments", "total_bytes", "active_bytes", "free_bytes", "largest_free_bytes")
 TIMES = 1 << 16
-"""In how many parts the run is divided for the births of blocks."""
+"""Resolution of allocation times: number of parts of the run."""
 
 
 @dataclass
 class Maps:
-    """What is known of a device at some of the moments."""
+    """Segments, blocks, fragmentation and groups of a device at some of the snapshots."""
 
-    moments: list[int]
-    """Those that have a map, by number."""
+    snapshots: list[int]
+    """Numbers of the snapshots that have a map."""
     segments: pd.DataFrame
     blocks: pd.DataFrame
     left_out: dict[int, int] = field(default_factory=dict)
-    """How many of the smallest blocks a map lacks, by moment."""
+    """Number of the smallest blocks left out of a map, by snapshot."""
     fragmentation: dict[int, dict[str, Any]] = field(default_factory=dict)
     groups: dict[str, dict[int, list[list[Any]]]] = field(default_factory=dict)
-    """The live memory by what else it can be told apart ("phase"; "module" and "role" where a trace has them): name,
-    bytes, blocks, by moment."""
+    """Live memory by "phase", and by "module" and "role" if recorded: rows of name, bytes, blocks, by snapshot."""
 
 
-def maps_of(
+def collect_maps(
     trace: RecordedTrace,
     device: str,
     seqs: Sequence[int],
-    important: Sequence[int],
+    ranked: Sequence[int],
     holdings: Holdings,
     stacks: PageStacks,
     bounds: Bounds,
 ) -> Maps:
-    """The maps of as many moments as fit. important: the numbers of the moments, the most important first."""
-    live = holdings.blocks_at(len(seqs))
+    """Return the maps of as many snapshots as fit. `ranked` has the snapshot numbers, the most important first."""
+    live = holdings.count_blocks(len(seqs))
     chosen: list[int] = []
-    left = bounds.block_rows
-    for moment in important:
-        if len(chosen) == bounds.maps or (chosen and live[moment] > left):
+    rows_left = bounds.block_rows
+    for snapshot in ranked:
+        if len(chosen) == bounds.maps or (chosen and live[snapshot] > rows_left):
             continue
-        chosen.append(moment)
-        left -= int(live[moment])
+        chosen.append(snapshot)
+        rows_left -= int(live[snapshot])
     history, phases = SettingsHistory(trace), StackPhases(trace)
-    made = Maps(sorted(chosen), pd.DataFrame(), pd.DataFrame())
-    segments, blocks = [], []
-    for moment in made.moments:
-        seq = seqs[moment]
-        held = blocks_with_steps(trace, seq + 1, device)
-        of_device = trace.replay.segments(seq + 1, device)
-        found = None
-        if len(of_device):
+    maps = Maps(sorted(chosen), pd.DataFrame(), pd.DataFrame())
+    segment_tables, block_tables = [], []
+    for snapshot in maps.snapshots:
+        seq = seqs[snapshot]
+        blocks = blocks_with_steps(trace, seq + 1, device)
+        segments = trace.replay.segments(seq + 1, device)
+        fragmentation = None
+        if len(segments):
             settings = history.before(device, seq + 1)
-            found = fragmentation_of(trace, seq, device, of_device, held.take(held["segment"] != 0), settings)
-            made.fragmentation[moment] = _fragmentation(trace, found, stacks)
-        in_use = held.take(held["state"] == ALLOCATED)
-        made.groups.setdefault("phase", {})[moment] = _phases(trace, in_use, phases)
-        for by, name in _groups_known(trace, in_use):
-            table = composition_of(trace, in_use, by, seq + 1).head(_GROUPS)
+            fragmentation = fragmentation_of(
+                trace, seq, device, segments, blocks.take(blocks["segment"] != 0), settings
+            )
+            maps.fragmentation[snapshot] = _pack_fragmentation(trace, fragmentation, stacks)
+        in_use = blocks.take(blocks["state"] == ALLOCATED)
+        maps.groups.setdefault("phase", {})[snapshot] = _group_by_phase(trace, in_use, phases)
+        for by, name in _iter_groupings(trace, in_use):
+            table = composition_of(trace, in_use, by, seq + 1).head(_MAX_GROUPS)
             if set(table[name]) - {UNKNOWN}:
-                made.groups.setdefault(by, {})[moment] = [
+                maps.groups.setdefault(by, {})[snapshot] = [
                     [row[name], row["live_bytes"], row["live_blocks"]] for row in table.rows()
                 ]
-        segments.append(_segment_rows(of_device, moment))
-        blocks.append(_block_rows(trace, held, found, moment, bounds, made))
-    made.segments = pd.concat(segments, ignore_index=True)
-    made.blocks = pd.concat(blocks, ignore_index=True)
-    _fit(made, important, bounds)
-    return made
+        segment_tables.append(_segment_rows(segments, snapshot))
+        block_tables.append(_block_rows(trace, blocks, fragmentation, snapshot, bounds, maps))
+    maps.segments = pd.concat(segment_tables, ignore_index=True)
+    maps.blocks = pd.concat(block_tables, ignore_index=True)
+    _drop_maps(maps, ranked, bounds)
+    return maps
 
 
-def _groups_known(trace: RecordedTrace, in_use: Table) -> Iterator[tuple[str, str]]:
-    """Yield each further `by` of a composition that the trace knows, and the column that names its groups."""
+def _iter_groupings(trace: RecordedTrace, in_use: Table) -> Iterator[tuple[str, str]]:
+    """Yield each recorded `by` of a composition besides "phase", and the column that names its groups."""
     if trace.stacks.has_modules:
         yield "module", "site"
     if (in_use["role"] != ROLES.index(UNKNOWN)).any():
         yield "role", "role"
 
 
-def _phases(trace: RecordedTrace, live: Table, known: StackPhases) -> list[list[Any]]:
-    """The live memory by phase of the step."""
-    phases = phases_of_blocks(trace, live, known)
-    held, count = sums(phases, live["requested_bytes"], len(PHASES)), np.bincount(phases, minlength=len(PHASES))
-    return [[name, int(held[i]), int(count[i])] for i, name in enumerate(PHASES) if count[i]]
+def _group_by_phase(trace: RecordedTrace, live: Table, stack_phases: StackPhases) -> list[list[Any]]:
+    phases = phases_of_blocks(trace, live, stack_phases)
+    nbytes, count = sums(phases, live["requested_bytes"], len(PHASES)), np.bincount(phases, minlength=len(PHASES))
+    return [[name, int(nbytes[i]), int(count[i])] for i, name in enumerate(PHASES) if count[i]]
 
 
-def _fragmentation(trace: RecordedTrace, found: Fragmentation, stacks: PageStacks) -> dict[str, Any]:
-    figures = ("reserved", "active", "free", "releasable", "stranded", "largest_free")
-    lines = pinning_lines(trace.stacks, found._pinned.found, found._pinned.blocks).head(_PINNED_LINES)
+def _pack_fragmentation(trace: RecordedTrace, fragmentation: Fragmentation, stacks: PageStacks) -> dict[str, Any]:
+    pinned = fragmentation._pinned
+    measures = ("reserved", "active", "free", "releasable", "stranded", "largest_free")
+    lines = pinning_lines(trace.stacks, pinned.found, pinned.blocks).head(_MAX_PINNING_LINES)
     return {
-        **{name: int(getattr(found, f"{name}_bytes")) for name in figures},
-        "external": round(float(found.external_fragmentation), 6),
+        **{name: int(getattr(fragmentation, f"{name}_bytes")) for name in measures},
+        "external": round(float(fragmentation.external_fragmentation), 6),
         "pinners": [
             [stacks.site(row["stack_id"]), row["stranded_bytes"], row["blocks"], row["allocated_bytes"]]
             for row in rows(lines)
         ],
-        "pieces": [[row["from_bytes"], row["pieces"], row["free_bytes"]] for row in rows(found.free_pieces)],
+        "pieces": [[row["from_bytes"], row["pieces"], row["free_bytes"]] for row in rows(fragmentation.free_pieces)],
         "pools": [
-            [list(row["segment_pool_id"]), row["stream"], row["segment_type"], *(row[name] for name in _POOL_FIGURES)]
-            for row in rows(found.pools)
+            [list(row["segment_pool_id"]), row["stream"], row["segment_type"], *(row[name] for name in _POOL_COLUMNS)]
+            for row in rows(fragmentation.pools)
         ],
     }
 
 
-def _segment_rows(segments: Table, moment: int) -> pd.DataFrame:
+def _segment_rows(segments: Table, snapshot: int) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "moment": moment,
+            "snapshot": snapshot,
             "address": segments["address"],
             "total_bytes": segments["total_bytes"],
             "stream": segments["stream"],
@@ -232,66 +244,77 @@ def _segment_rows(segments: Table, moment: int) -> pd.DataFrame:
 
 
 def _block_rows(
-    trace: RecordedTrace, held: Table, found: Fragmentation | None, moment: int, bounds: Bounds, made: Maps
+    trace: RecordedTrace,
+    blocks: Table,
+    fragmentation: Fragmentation | None,
+    snapshot: int,
+    bounds: Bounds,
+    maps: Maps,
 ) -> pd.DataFrame:
-    inside = held.take(held["segment"] != 0 if found is not None else held["state"] == ALLOCATED)
-    if len(inside) > bounds.block_runs:
-        made.left_out[moment] = len(inside) - bounds.block_runs
-        inside = inside.take(np.argsort(-inside["block_bytes"], kind="stable")[: bounds.block_runs])
-    state = np.array([_STATES[number] for number in range(len(_STATES))], np.int64)[inside["state"]]
-    is_unknown = (inside["state"] == INACTIVE) | inside["older"]
-    births = inside["alloc_ns"] - trace.begin_ns
-    times = np.clip(births, 0, None) * float(TIMES) // max(trace.end_ns - trace.begin_ns, 1)
-    if found is not None:
-        pinning = found._pinned.blocks["address"][found._pinned.found.holds["row"]]
-        state = state + np.where(np.isin(inside["address"], pinning) & (state < 2), PINNER, 0)
+    map_blocks = blocks.take(blocks["segment"] != 0 if fragmentation is not None else blocks["state"] == ALLOCATED)
+    if len(map_blocks) > bounds.block_runs:
+        maps.left_out[snapshot] = len(map_blocks) - bounds.block_runs
+        map_blocks = map_blocks.take(np.argsort(-map_blocks["block_bytes"], kind="stable")[: bounds.block_runs])
+    state = np.array([_STATES[number] for number in range(len(_STATES))], np.int64)[map_blocks["state"]]
+    is_unknown = (map_blocks["state"] == INACTIVE) | map_blocks["older"]
+    since_begin_ns = map_blocks["alloc_ns"] - trace.begin_ns
+    times = np.clip(since_begin_ns, 0, None) * float(TIMES) // max(trace.end_ns - trace.begin_ns, 1)
+    if fragmentation is not None:
+        pinned = fragmentation._pinned
+        pinning = pinned.blocks["address"][pinned.found.holds["row"]]
+        state = state + np.where(np.isin(map_blocks["address"], pinning) & (state < 2), PINNER, 0)
     return pd.DataFrame(
         {
-            "moment": moment,
-            "segment": inside["segment"],
-            "address": inside["address"],
-            "block_bytes": inside["block_bytes"],
-            "requested_bytes": inside["requested_bytes"],
+            "snapshot": snapshot,
+            "segment": map_blocks["segment"],
+            "address": map_blocks["address"],
+            "block_bytes": map_blocks["block_bytes"],
+            "requested_bytes": map_blocks["requested_bytes"],
             "state": state,
-            "stack_id": np.where(state == _STATES[INACTIVE], MISSING, inside["stack_id"]),
-            "alloc_seq": np.where(inside["older"], MISSING, inside["alloc_seq"]),
-            "birth_time": np.where(is_unknown | (births < 0), MISSING, times),
+            "stack_id": np.where(state == _STATES[INACTIVE], MISSING, map_blocks["stack_id"]),
+            "alloc_seq": np.where(map_blocks["older"], MISSING, map_blocks["alloc_seq"]),
+            "alloc_time": np.where(is_unknown | (since_begin_ns < 0), MISSING, times),
         }
     )
 
 
-def _fit(made: Maps, important: Sequence[int], bounds: Bounds) -> None:
-    """Drops maps, the least important first, until the table of blocks is small enough."""
-    ranked = [moment for moment in important if moment in set(made.moments)]
-    while len(ranked) > 1 and len(_block_runs(made)) > bounds.block_runs:
-        ranked = ranked[: max(len(ranked) * 3 // 4, 1)]
-        made.moments = sorted(ranked)
-        made.segments = made.segments[made.segments["moment"].isin(ranked)]
-        made.blocks = made.blocks[made.blocks["moment"].isin(ranked)]
+def _drop_maps(maps: Maps, ranked: Sequence[int], bounds: Bounds) -> None:
+    """Drop maps, the least important first, until the table of blocks fits the bounds."""
+    remaining = [snapshot for snapshot in ranked if snapshot in set(maps.snapshots)]
+    while len(remaining) > 1 and len(_merge_block_runs(maps)) > bounds.block_runs:
+        remaining = remaining[: max(len(remaining) * 3 // 4, 1)]
+        maps.snapshots = sorted(remaining)
+        maps.segments = maps.segments[maps.segments["snapshot"].isin(remaining)]
+        maps.blocks = maps.blocks[maps.blocks["snapshot"].isin(remaining)]
 
 
-def _block_runs(made: Maps) -> pd.DataFrame:
-    """Moments count among those with a map."""
-    return runs(_among(made.blocks, made.moments), ["address"], [name for name in _BLOCK if name != "address"])
+def _merge_block_runs(maps: Maps) -> pd.DataFrame:
+    return merge_runs(
+        _number_mapped(maps.blocks, maps.snapshots), ["address"], [name for name in _BLOCK_COLUMNS if name != "address"]
+    )
 
 
-def _among(table: pd.DataFrame, moments: list[int]) -> pd.DataFrame:
-    number = {moment: index for index, moment in enumerate(moments)}
-    return table.assign(moment=table["moment"].map(number).astype(np.int64))
+def _number_mapped(table: pd.DataFrame, snapshots: list[int]) -> pd.DataFrame:
+    """Return the table with snapshots numbered among those that have a map."""
+    number = {snapshot: index for index, snapshot in enumerate(snapshots)}
+    return table.assign(snapshot=table["snapshot"].map(number).astype(np.int64))
 
 
-def packed_maps(made: Maps, holdings: Holdings, stacks: PageStacks, columns: Columns) -> dict[str, Any]:
-    """As the page has them."""
-    segments = runs(_among(made.segments, made.moments), ["address"], [one for one in _SEGMENT if one != "address"])
+def pack_maps(maps: Maps, holdings: Holdings, stacks: PageStacks, columns: Columns) -> dict[str, Any]:
+    """Add the maps to the columns and return their JSON references."""
+    values = [name for name in _SEGMENT_COLUMNS if name != "address"]
+    segments = merge_runs(_number_mapped(maps.segments, maps.snapshots), ["address"], values)
     pools = sorted(set(segments["pool"]))
-    blocks = _block_runs(made)
-    under = {int(stack): holdings.shown_under.get(int(stack), int(stack)) for stack in blocks["stack_id"].unique()}
-    frames = {stack: stacks.frame(shown) if shown >= 0 else -1 for stack, shown in under.items()}
+    blocks = _merge_block_runs(maps)
+    targets = {
+        int(stack): holdings.representatives.get(int(stack), int(stack)) for stack in blocks["stack_id"].unique()
+    }
+    frames = {stack: stacks.frame(target) if target >= 0 else -1 for stack, target in targets.items()}
     return {
-        "moments": made.moments,
-        "left_out": made.left_out,
-        "fragmentation": made.fragmentation,
-        "groups": made.groups,
+        "snapshots": maps.snapshots,
+        "left_out": maps.left_out,
+        "fragmentation": maps.fragmentation,
+        "groups": maps.groups,
         "pools": pools,
         "segments": {
             "address": columns.add(segments["address"]),
@@ -300,7 +323,7 @@ def packed_maps(made: Maps, holdings: Holdings, stacks: PageStacks, columns: Col
             "pool": columns.add(segments["pool"].map(pools.index).astype(np.int64)),
             "large": columns.add(segments["is_large"], differences=False),
             "expandable": columns.add(segments["is_expandable"], differences=False),
-            **_when(segments, columns),
+            **_pack_validity(segments, columns),
         },
         "blocks": {
             "segment": columns.add(blocks["segment"]),
@@ -310,14 +333,14 @@ def packed_maps(made: Maps, holdings: Holdings, stacks: PageStacks, columns: Col
             "state": columns.add(blocks["state"], differences=False),
             "frame": columns.add(blocks["stack_id"].map(frames).astype(np.int64)),
             "birth": columns.add(blocks["alloc_seq"]),
-            "birth_time": columns.add(blocks["birth_time"]),
-            **_when(blocks, columns),
+            "birth_time": columns.add(blocks["alloc_time"]),
+            **_pack_validity(blocks, columns),
         },
     }
 
 
-def _when(made: pd.DataFrame, columns: Columns) -> dict[str, list[int]]:
+def _pack_validity(runs: pd.DataFrame, columns: Columns) -> dict[str, list[int]]:
     return {
-        "first": columns.add(made["first"]),
-        "length": columns.add(made["last"] - made["first"], differences=False),
+        "first": columns.add(runs["first"]),
+        "length": columns.add(runs["last"] - runs["first"], differences=False),
     }

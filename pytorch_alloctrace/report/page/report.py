@@ -1,4 +1,4 @@
-"""The report as users hold it: a page that can be written, opened, or shown in a notebook."""
+"""HTML report of a trace: a page that is written, opened, or shown in a notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...reading.recorded import RecordedTrace
 from ..file_output import write_whole
-from .data import page_data
+from .data import build_page_data
 
 ASSETS = Path(__file__).resolve().parent / "assets"
 
@@ -22,7 +22,7 @@ _PAGE = """\
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src '{script_hash}'; \
-style-src '{style_hash}'; img-src data:; connect-src {asks}; base-uri 'none'; form-action 'none'">
+style-src '{style_hash}'; img-src data:; connect-src {connect_sources}; base-uri 'none'; form-action 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="generator" content="pytorch_alloctrace">
@@ -42,36 +42,36 @@ from anywhere.</p></noscript>
 
 
 @functools.cache
-def asset(name: str) -> str:
-    """The text of a file that is shipped."""
+def read_asset(name: str) -> str:
+    """Return the text of a shipped script or style."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def document(title: str, data: str, *, live: bool = False) -> str:
-    """The page as HTML. data: base64. live: it may ask the server that it is from, and nobody else."""
-    script, style = asset("report.js"), asset("report.css")
+def render_page(title: str, data: str, *, live: bool = False) -> str:
+    """Return the page as HTML. If `live`, it may connect to its own server. `data` is base64."""
+    script, style = read_asset("report.js"), read_asset("report.css")
     return _PAGE.format(
         title=html.escape(title),
         data=data,
-        asks="'self'" if live else "'none'",
+        connect_sources="'self'" if live else "'none'",
         script=script,
         style=style,
-        script_hash=_source_hash(script),
-        style_hash=_source_hash(style),
+        script_hash=_csp_hash(script),
+        style_hash=_csp_hash(style),
     )
 
 
-def _source_hash(text: str) -> str:
-    """As a policy names what may run."""
+def _csp_hash(text: str) -> str:
+    """Return the hash source of a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
-_HEIGHT = 860
-"""Of the frame in a notebook, in pixels."""
+_FRAME_HEIGHT = 860
+"""Height of the frame in a notebook, in pixels."""
 
 
 class Report:
-    """One self-contained HTML page on a trace. A notebook shows it; `write` makes a file of it."""
+    """Self-contained HTML page of a trace. A notebook displays it; `write` saves it as a file."""
 
     def __init__(self, trace: RecordedTrace, *, redact: bool = False) -> None:
         self._trace = trace
@@ -79,17 +79,36 @@ class Report:
 
     @functools.cached_property
     def html(self) -> str:
-        """The page."""
-        return document(*page_data(self._trace, redact=self._redact))
+        """The page, as HTML."""
+        return render_page(*build_page_data(self._trace, redact=self._redact))
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the page to a file, which another process never sees half written; returns its path. Raises
-        ReportError where it cannot be written."""
+        """Write the page to a file, atomically, and return its path.
+
+        Args:
+            path: The file to write. An existing file is replaced.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            ReportError: The file cannot be written, or is the trace itself.
+        """
         text = self.html.encode("utf-8")
         return write_whole(path, lambda file: file.write(text), trace=self._trace.path)
 
     def open(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the page, and shows it in the browser."""
+        """Write the page to a file, open it in the browser, and return its path.
+
+        Args:
+            path: The file to write. An existing file is replaced.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            ReportError: The file cannot be written, or is the trace itself.
+        """
         written = self.write(path)
         webbrowser.open(written.resolve().as_uri())
         return written
@@ -98,9 +117,9 @@ class Report:
         return f"<Report on {self._trace.path}>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the page in a frame of its own, in which only its own script runs."""
+        """Return the page in a sandboxed frame for a notebook. Only the page's own script runs in the frame."""
         page = html.escape(self.html, quote=True)
         return (
             f'<iframe srcdoc="{page}" sandbox="allow-scripts" '
-            f'style="width:100%;height:{_HEIGHT}px;border:0" title="memory report"></iframe>'
+            f'style="width:100%;height:{_FRAME_HEIGHT}px;border:0" title="memory report"></iframe>'
         )

@@ -1,9 +1,9 @@
-"""The page, served to the browser of this machine: it can ask for the memory at any event of the trace.
+"""Server of the page for browsers on this machine. The page requests the memory at any event of the trace.
 
-Who may ask: only what connects to this machine's own address, knows the token in the page's address, and has come by
-the name of this machine. The name is looked at because a page from elsewhere could have its own name lead here (DNS
-rebinding); the token, because any other page, and any user of this machine, can send requests here. No header allows
-another page to read an answer. Nothing is taken from a path but the token and one word: no file can be asked for.
+A request is answered if it arrives at the loopback address, its path has the token, and its Host header names this
+machine. Without the check of Host, a foreign page could make its own name resolve to this machine (DNS rebinding).
+Without the token, any other page and any user of this machine could send requests. No header allows another page to
+read an answer. A path consists of the token and one word, so no file can be requested.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from ...errors import PositionError, ReportError
 from ...reading.recorded import RecordedTrace
-from .data import moment_data, page_data
-from .report import document
+from .data import build_page_data, build_snapshot_data
+from .report import render_page
 
 _ADDRESS = "127.0.0.1"
 _NAMES = (_ADDRESS, "localhost")
-_KEPT = 64
-"""Moments that are kept for the next time."""
+_MAX_CACHED_SNAPSHOTS = 64
+"""Maximum number of cached snapshots."""
 MAX_CONNECTIONS = 32
 """Maximum number of connections at once. A browser opens about six."""
 RECEIVE_TIMEOUT_S = 30
@@ -51,41 +51,51 @@ _REDIRECT = """\
 
 
 class ReportServer:
-    """Serves the page of a trace until it is closed. port: 0 for any that is free. Raises ReportError for one that is
-    taken."""
+    """Server of the page of a trace."""
 
     def __init__(self, trace: RecordedTrace, port: int = 0) -> None:
+        """Bind a port of the loopback address.
+
+        Args:
+            trace: The trace to show.
+            port: The port; 0 for any free one.
+
+        Raises:
+            ReportError: The port cannot be used.
+        """
         self._trace = trace
         self._token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
-        self._moments: OrderedDict[int, bytes] = OrderedDict()
+        self._snapshots: OrderedDict[int, bytes] = OrderedDict()
         self._redirect: Path | None = None
         try:
             self._server = _Server((_ADDRESS, port), functools.partial(_Handler, self))
         except OSError as error:
-            raise ReportError(f"port {port} cannot be used: {error.strerror or error}; give another, or none") from None
+            raise ReportError(
+                f"port {port} cannot be used: {error.strerror or error}; give another --port, or none"
+            ) from None
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """Port on which the server listens."""
         return int(self._server.server_address[1])
 
     @property
     def address(self) -> str:
-        """What to open in the browser. Whoever knows it sees the trace."""
+        """Address of the page. It contains the token: whoever has it can read the trace."""
         return f"http://{_ADDRESS}:{self.port}/{self._token}/"
 
     @functools.cached_property
     def page(self) -> bytes:
-        """The page."""
-        title, data = page_data(self._trace, live=True)
-        return document(title, data, live=True).encode()
+        """The page, as encoded HTML."""
+        title, data = build_page_data(self._trace, live=True)
+        return render_page(title, data, live=True).encode()
 
     def write_redirect(self) -> Path:
         """Write a file that leads a browser to `address`, and return its path.
 
         Every user of the machine can read a browser's command line, but only this user can read the file (mode 0600).
-        The server removes the file when the page is first requested, or in `close` or `let_go`.
+        The server removes the file when the page is first requested, or in `close` or `release_port`.
 
         Raises:
             ReportError: The folder for temporary files cannot be written to.
@@ -101,20 +111,20 @@ class ReportServer:
         return self._redirect
 
     def serve(self) -> None:
-        """Answers until `close` is called from another thread, or KeyboardInterrupt comes."""
+        """Answer requests until another thread calls `close`, or KeyboardInterrupt is raised."""
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """Ends `serve`, if it runs, and lets go of the port."""
+        """Stop `serve` from another thread, and release the port."""
         self._server.shutdown()
         self._server.server_close()
         self._remove_redirect()
 
-    def let_go(self) -> None:
-        """Lets go of the port, once `serve` has ended."""
+    def release_port(self) -> None:
+        """Release the port, after `serve` has ended."""
         self._server.server_close()
         self._remove_redirect()
-        # An answer that is being made ends first: its thread would be cut off where it waits for Python, which aborts.
+        # Wait for an answer in progress: at exit, a daemon thread that waits for the GIL aborts the process.
         with self._lock:
             pass
 
@@ -123,15 +133,15 @@ class ReportServer:
             self._redirect.unlink(missing_ok=True)
 
     def answer(self, host: str, target: str) -> tuple[HTTPStatus, str, bytes]:
-        """What a GET is answered with: status, type, content."""
-        # Whatever the port: that of a tunnel may be another.
+        """Return the answer to a GET: status, content type, content."""
+        # The port is ignored: a tunnel may use another.
         if host.lower().partition(":")[0] not in _NAMES:
             return HTTPStatus.FORBIDDEN, "text/plain", b"This server answers to its own name alone.\n"
         try:
             parts = urlsplit(target)
             query = parse_qs(parts.query, max_num_fields=4)
         except ValueError:  # more fields, or a host in square brackets that is no IPv6 address
-            return HTTPStatus.BAD_REQUEST, "text/plain", b"The address is invalid: ask for moment?seq=EVENT.\n"
+            return HTTPStatus.BAD_REQUEST, "text/plain", b"The address is invalid: ask for snapshot?seq=EVENT.\n"
         token, slash, word = parts.path.removeprefix("/").partition("/")
         if not slash or not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
             return HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n"
@@ -139,45 +149,45 @@ class ReportServer:
             self._remove_redirect()
             with self._lock:
                 return HTTPStatus.OK, "text/html; charset=utf-8", self.page
-        if word == "moment":
-            seq = self._asked_event(query)
+        if word == "snapshot":
+            seq = self._parse_event(query)
             if seq is not None:
                 try:
-                    return HTTPStatus.OK, "text/plain; charset=ascii", self._moment(seq)
-                except PositionError as error:  # the trace was compacted: the event is only in its sums
+                    return HTTPStatus.OK, "text/plain; charset=ascii", self._read_snapshot(seq)
+                except PositionError as error:  # the event lies in the compacted part of the trace
                     return HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode()
         return HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n"
 
-    def _asked_event(self, query: dict[str, list[str]]) -> int | None:
-        """The event that a page asks for: by its number, or the last one up to a time (ns since the beginning)."""
+    def _parse_event(self, query: dict[str, list[str]]) -> int | None:
+        """Return the event `seq`, or the last event up to `ns` nanoseconds after the beginning, or None."""
         for name in ("seq", "ns"):
             text = query.get(name, [""])[-1]
             if not (text.isascii() and text.isdecimal() and len(text) < 19):
                 continue
             if name == "seq":
                 return int(text) if int(text) < self._trace.end_seq else None
-            # The replay takes 64 bits; a corrupt trace may begin at the last nanosecond that they hold.
+            # Times have 64 bits, and a corrupt trace may begin at the largest one: the sum would overflow.
             time_ns = min(self._trace.begin_ns + int(text) + 1, sys.maxsize)
             with self._lock:
                 after = self._trace.first_event_after_time(time_ns)
             return max(after - 1, 0) if self._trace.end_seq else None
         return None
 
-    def _moment(self, seq: int) -> bytes:
-        # One at a time: the replay goes to a moment with the memory of a whole state.
+    def _read_snapshot(self, seq: int) -> bytes:
+        # Locked: each replay to an event needs the memory of a complete allocator state.
         with self._lock:
-            known = self._moments.get(seq)
-            if known is None:
-                known = self._moments[seq] = moment_data(self._trace, seq).encode("ascii")
-                if len(self._moments) > _KEPT:
-                    self._moments.popitem(last=False)
-            self._moments.move_to_end(seq)
-            return known
+            data = self._snapshots.get(seq)
+            if data is None:
+                data = self._snapshots[seq] = build_snapshot_data(self._trace, seq).encode("ascii")
+                if len(self._snapshots) > _MAX_CACHED_SNAPSHOTS:
+                    self._snapshots.popitem(last=False)
+            self._snapshots.move_to_end(seq)
+            return data
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # On Linux this would not share a port with another server, but take one that was just let go: as wanted.
+    # On Linux, this allows a port that was just released, but not one on which another server listens.
     allow_reuse_address = True
 
     def __init__(self, *arguments: Any) -> None:
@@ -197,7 +207,7 @@ class _Server(ThreadingHTTPServer):
         super().close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle is nothing to be said."""
+        """Print nothing: browsers close connections early."""
 
 
 class _RequestReader(io.RawIOBase):
@@ -235,10 +245,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_RequestReader(self.connection, RECEIVE_TIMEOUT_S))
 
     def do_GET(self) -> None:
-        """The only method: others are refused by the base class."""
+        """Answer a GET. The base class refuses other methods."""
         try:
             status, kind, content = self._report.answer(self.headers.get("Host", ""), self.path)
-        except Exception as error:  # whatever it is, it is said in the page, and the server goes on
+        except Exception as error:  # the page shows the error, and the server goes on
             status, kind, content = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n".encode()
         # `sendall`, by which the answer is written, counts the timeout from its call, not from the last byte.
         self.connection.settimeout(SEND_TIMEOUT_S)
@@ -261,4 +271,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Says nothing: the address, which is a secret, would be in it."""
+        """Log nothing: the line would contain the address, which is a secret."""

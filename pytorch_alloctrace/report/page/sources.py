@@ -1,5 +1,7 @@
-"""The checksum of the sources of the page's script and style, which the assets made of them name: the tests compare the
-two. `python sources.py FOLDER` prints it."""
+"""Checksum of the sources of the page's script and style. The tests compare it with the one in the assets.
+
+`python sources.py FOLDER` prints it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import Path
 
 
 def checksum(folder: Path) -> str:
-    """A hash of the names and contents of the files from which assets are made."""
+    """Return a hash of the names and contents of all files in a folder."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,5 +1,4 @@
-"""What the sensible settings would have come to on each device, for the page: what `Trace.what_if` says, and the
-smallest common GPU. Made when the page is, within a bound of work."""
+"""Simulations of the sensible allocator settings for the page, and the smallest common GPU, within a limit of work."""
 
 from __future__ import annotations
 
@@ -14,72 +13,74 @@ from ...reading.recorded import RecordedTrace
 from ..what_if import GPU_SIZES_ARE_NOMINAL, INHERITED, UNKNOWN, describe_gpu, for_torch, outcome_figures
 from .names import PageStacks
 
-_LONG = "The trace is too long to try settings on it each time that a report is made: the command what-if does."
+_LONG = "The trace is too long to try settings for every report: run the command what-if."
 
 
-def packed_what_if(trace: RecordedTrace, devices: Sequence[str], stacks: PageStacks) -> dict[str, dict[str, Any]]:
-    """By device. Of one where nothing was tried there is a sentence that says why, `refused`."""
+def pack_what_if(trace: RecordedTrace, devices: Sequence[str], stacks: PageStacks) -> dict[str, dict[str, Any]]:
+    """Return the simulations by device. Where none ran, `refused` is a sentence with the reason."""
     modelled = modelled_devices(trace)
-    made: dict[str, dict[str, Any]] = {}
+    packed: dict[str, dict[str, Any]] = {}
     for device in devices:
         if not device.startswith("cuda"):
-            made[device] = {"refused": f"{device} has no such settings: they are those of torch's CUDA allocator."}
+            packed[device] = {"refused": f"{device} has no such settings: only torch's CUDA allocator has."}
             continue
         if device not in modelled and trace.replay.devices[device].is_used:
-            made[device] = {"refused": _LONG}
+            packed[device] = {"refused": _LONG}
             continue
         try:
-            found = choices_for(trace, device, MOST_WORK // max(len(modelled), 1))
+            choices = choices_for(trace, device, MOST_WORK // max(len(modelled), 1))
         except NotPredictableError as error:
-            made[device] = {"refused": str(error)}
+            packed[device] = {"refused": str(error)}
             continue
-        made[device] = _choices(found, stacks, is_whole=trace.integrity.whole)
-    return made
+        packed[device] = _pack_choices(choices, stacks, is_whole=trace.integrity.whole)
+    return packed
 
 
-def _choices(choices: Choices, stacks: PageStacks, *, is_whole: bool) -> dict[str, Any]:
-    found = choices.found
-    if found is None:
+def _pack_choices(choices: Choices, stacks: PageStacks, *, is_whole: bool) -> dict[str, Any]:
+    prediction = choices.found
+    if prediction is None:
         return {"refused": _LONG}
-    smallest = choices.smallest or [None] * len(found.outcomes)
+    smallest = choices.smallest or [None] * len(prediction.outcomes)
     return {
         "refused": "",
-        "check": found.check.sentence,
-        "is_exact": found.check.is_exact,
-        "conditions": _conditions(found, is_whole=is_whole),
-        "outcomes": [_outcome(one, gpu, stacks) for one, gpu in zip(found.outcomes, smallest, strict=True)],
+        "check": prediction.check.sentence,
+        "is_exact": prediction.check.is_exact,
+        "conditions": _describe_conditions(prediction, is_whole=is_whole),
+        "outcomes": [
+            _pack_outcome(outcome, gpu, stacks) for outcome, gpu in zip(prediction.outcomes, smallest, strict=True)
+        ],
         "gpus_tried": bool(choices.smallest),
         "left_out": list(choices.left_out),
         "notes": [GPU_SIZES_ARE_NOMINAL, "The command fit looks for the smallest memory that is enough.", UNKNOWN],
     }
 
 
-def _conditions(found: WhatIf, *, is_whole: bool) -> list[str]:
-    """On what settings are tried, and what is not in the trace."""
-    said = [f"Settings are tried on {describe_gpu(found.gpu, is_known=found.outside_is_known)}."]
-    if found.inherited:
-        said.append(INHERITED)
+def _describe_conditions(prediction: WhatIf, *, is_whole: bool) -> list[str]:
+    """Return sentences on the GPU of the simulations, and on what the trace lacks."""
+    sentences = [f"Settings are tried on {describe_gpu(prediction.gpu, is_known=prediction.outside_is_known)}."]
+    if prediction.inherited:
+        sentences.append(INHERITED)
     if not is_whole:
-        said.append("The trace is cut short: what the program requested after the break is not in it.")
-    return said
+        sentences.append("The trace is cut short: what the program requested after the break is not in it.")
+    return sentences
 
 
-def _outcome(one: Outcome, gpu: tuple[str, Gpu] | None, stacks: PageStacks) -> dict[str, Any]:
+def _pack_outcome(outcome: Outcome, gpu: tuple[str, Gpu] | None, stacks: PageStacks) -> dict[str, Any]:
     return {
-        **outcome_figures(one),
-        "refused": None if one.refused is None else _refused(one.refused, stacks),
-        "served": len(one.served),
-        "refused_again": len(one.refused_again),
+        **outcome_figures(outcome),
+        "refused": None if outcome.refused is None else _pack_refused(outcome.refused, stacks),
+        "served": len(outcome.served),
+        "refused_again": len(outcome.refused_again),
         "smallest": None
         if gpu is None
         else {"name": gpu[0], "memory": gpu[1].device_bytes, "about": for_torch(gpu[1])},
     }
 
 
-def _refused(one: Refused, stacks: PageStacks) -> dict[str, Any]:
+def _pack_refused(refused: Refused, stacks: PageStacks) -> dict[str, Any]:
     return {
-        "seq": one.seq,
-        "requested": one.requested_bytes,
-        "reserved": one.reserved_bytes,
-        "site": stacks.site(one.stack_id),
+        "seq": refused.seq,
+        "requested": refused.requested_bytes,
+        "reserved": refused.reserved_bytes,
+        "site": stacks.site(refused.stack_id),
     }

@@ -1,4 +1,4 @@
-// Bundles src into one script and one style: node build.mjs OUT CHECKSUM (see tools/web).
+// Bundler of src into one script and one style: node build.mjs OUT CHECKSUM (see tools/web).
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -14,7 +14,7 @@ const { version } = JSON.parse(readFileSync(join(modules, "uplot/package.json"),
 const licence = readFileSync(join(modules, "uplot/LICENSE"), "utf8").trim();
 const banner = (what) => `/* pytorch_alloctrace: the ${what} of its report. Made by tools/web; sources sha256:${checksum}\n\nContains uPlot ${version}:\n\n${licence}\n*/`;
 
-const made = await esbuild.build({
+const result = await esbuild.build({
   entryPoints: { report: join(here, "src/main.ts") },
   stdin: undefined,
   bundle: true,
@@ -27,7 +27,7 @@ const made = await esbuild.build({
   outdir: out,
   write: false,
 });
-for (const file of made.outputFiles) {
+for (const file of result.outputFiles) {
   writeFileSync(file.path, `${banner(file.path.endsWith(".css") ? "style" : "script")}\n${file.text}`);
 }
 writeFileSync(join(out, "THIRD_PARTY.txt"), `The report contains:\n\nuPlot ${version}, https://github.com/leeoniya/uPlot\n\n${licence}\n`);

@@ -1,4 +1,4 @@
-// A chart over time, made with uPlot: its axes, its zoom, and the lines of both cursors. The views add their series.
+// Base of the charts over time, on uPlot: axes, zoom, and the lines of both cursors. Views add their series.
 
 import uPlot from "uplot";
 
@@ -12,13 +12,13 @@ export interface ChartOptions {
   height: number;
   series: uPlot.Series[];
   bands?: uPlot.Band[];
-  /** The data of the part that is drawn. */
+  /** Returns the data of the visible part. */
   data: (begin: number, end: number, width: number) => uPlot.AlignedData;
-  /** The least that the axis reaches to. */
+  /** Lower bound of the end of the value axis. */
   top?: () => number;
-  /** Called with a time while the pointer is over the chart. */
+  /** Called with the time under the pointer. */
   hover: (seconds: number, event: MouseEvent) => void;
-  /** Draws on top. */
+  /** Draws on top of the series. */
   overlay?: (chart: uPlot) => void;
 }
 
@@ -31,7 +31,7 @@ export class Chart {
     new ResizeObserver(() => this.resize()).observe(this.element);
   }
 
-  /** Makes it anew, with other series or colours. */
+  /** Recreates the chart, after a change of series or colours. */
   rebuild(): void {
     this.chart?.destroy();
     this.chart = null;
@@ -45,12 +45,12 @@ export class Chart {
       {
         width,
         height: options.height,
-        scales: { x: { time: false, min: begin, max: end, auto: false }, y: { range: (_, __, most) => [0, Math.max(most ?? 0, options.top?.() ?? 0, 1) * 1.06] } },
+        scales: { x: { time: false, min: begin, max: end, auto: false }, y: { range: (_, __, max) => [0, Math.max(max ?? 0, options.top?.() ?? 0, 1) * 1.06] } },
         series: [{}, ...options.series],
         bands: options.bands,
         axes: [
           { ...axis, size: 30, space: 70, values: (u, splits) => splits.map((at) => timeLabel(at, u.scales.x.min ?? 0, u.scales.x.max ?? 1)) },
-          { ...axis, size: 68, splits: (_, __, least, most) => binarySplits(least, most, options.height), values: (_, splits) => splits.map(size) },
+          { ...axis, size: 68, splits: (_, __, min, max) => binarySplits(min, max, options.height), values: (_, splits) => splits.map(size) },
         ],
         legend: { show: false },
         cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, bind: {} },
@@ -73,7 +73,7 @@ export class Chart {
     this.listen(this.chart, options);
   }
 
-  /** Draws the part that is to be seen. */
+  /** Draws the visible part. */
   refresh(): void {
     const chart = this.chart;
     if (!chart) return this.rebuild();
@@ -84,7 +84,7 @@ export class Chart {
     });
   }
 
-  /** Draws what lies on top. */
+  /** Draws the overlay again. */
   redraw(): void {
     this.chart?.redraw(false);
   }
@@ -104,13 +104,13 @@ export class Chart {
     over.addEventListener("click", (event) => {
       if (pressed !== null && Math.abs(event.clientX - pressed) > 3) return;
       const seconds = Math.max(0, Math.min(this.model.seconds, chart.posToVal(event.offsetX, "x")));
-      const which = event.shiftKey ? "other" : "cursor";
-      if (this.store.live) void this.store.live.go({ seconds }, which);
-      else this.store.set({ [which]: this.model.nearestMoment(seconds) });
+      const cursorName = event.shiftKey ? "other" : "cursor";
+      if (this.store.live) void this.store.live.go({ seconds }, cursorName);
+      else this.store.set({ [cursorName]: this.model.nearestSnapshot(seconds) });
     });
     over.addEventListener("dblclick", () => this.store.set({ zoom: [0, this.model.seconds] }));
     over.addEventListener("wheel", (event) => {
-      if (!event.ctrlKey && !event.shiftKey && !event.metaKey) return; // the page scrolls
+      if (!event.ctrlKey && !event.shiftKey && !event.metaKey) return; // a plain wheel scrolls the page
       event.preventDefault();
       const [begin, end] = this.store.state.zoom;
       const at = chart.posToVal(event.offsetX, "x");
@@ -125,7 +125,7 @@ export class Chart {
     }, { passive: false });
   }
 
-  /** A part of the run, at least a thousandth of the smallest interval long. */
+  /** Clamps a part to the run. Its minimum length is a millionth of the run. */
   private within(begin: number, end: number): [number, number] {
     const whole = this.model.seconds;
     const span = Math.min(Math.max(end - begin, whole / 1e6), whole);
@@ -136,9 +136,9 @@ export class Chart {
   private overlay(u: uPlot, options: ChartOptions): void {
     options.overlay?.(u);
     const { cursor, other } = this.store.state;
-    const at = (moment: number) => this.model.moment(moment)?.time ?? 0;
-    if (other !== null) verticalLine(u, at(other), themed("other"), [5, 3], "B");
-    verticalLine(u, at(cursor), themed("accent"), [], other !== null ? "A" : "");
+    const timeOf = (snapshot: number) => this.model.snapshot(snapshot)?.time ?? 0;
+    if (other !== null) verticalLine(u, timeOf(other), themed("other"), [5, 3], "B");
+    verticalLine(u, timeOf(cursor), themed("accent"), [], other !== null ? "A" : "");
   }
 }
 
@@ -169,11 +169,11 @@ function timeLabel(seconds: number, begin: number, end: number): string {
   return end - begin >= 120 ? duration(seconds) : instant(seconds, (end - begin) / 30, end < 1).replace(/(\.\d*?)0+ (m?s)$/, "$1 $2").replace(/\. (m?s)$/, " $1");
 }
 
-/** Whole multiples of powers of two: 512 MiB, 1 GiB, not 536.9 MB. */
-function binarySplits(least: number, most: number, height: number): number[] {
-  const wanted = Math.max(2, height / 46);
-  const step = 2 ** Math.max(0, Math.ceil(Math.log2((most - least) / wanted)));
-  const made: number[] = [];
-  for (let at = 0; at <= most; at += step) made.push(at);
-  return made;
+/** Returns axis ticks at multiples of a power of two: 512 MiB, not 536.9 MB. */
+function binarySplits(min: number, max: number, height: number): number[] {
+  const count = Math.max(2, height / 46);
+  const step = 2 ** Math.max(0, Math.ceil(Math.log2((max - min) / count)));
+  const splits: number[] = [];
+  for (let at = 0; at <= max; at += step) splits.push(at);
+  return splits;
 }

@@ -1,9 +1,9 @@
-// Reads what report/page/columns.py writes: variable-length integers, of values or of differences.
+// Decoder of report/page/columns.py: variable-length integers of values or differences.
 
-/** What the JSON says about a column: where it begins, how many values it has, whether they are differences. */
+/** Reference to a column in the JSON: byte offset, number of values, 1 if they are differences. */
 export type ColumnRef = [begin: number, count: number, differences: number];
 
-/** Stands for what is unknown, in columns that have nothing below 0. */
+/** Stored value of unknown numbers, in columns without negative ones. */
 export const MISSING = -1;
 
 export class Columns {
@@ -18,7 +18,7 @@ export class Columns {
     for (let i = 0; i < count; i++) {
       let byte = bytes[at++];
       let value = byte & 0x7f;
-      // Not with shifts: they would cut off what exceeds 32 bits.
+      // No shifts: they truncate to 32 bits.
       for (let scale = 128; byte & 0x80; scale *= 128) {
         byte = bytes[at++];
         value += (byte & 0x7f) * scale;
@@ -31,14 +31,14 @@ export class Columns {
   }
 }
 
-/** The JSON and the columns of the page. */
+/** Decodes the JSON and the columns of a page or snapshot. */
 export async function unpack(text: string): Promise<{ manifest: unknown; columns: Columns }> {
   const binary = atob(text.trim());
   const packed = new Uint8Array(binary.length);
   for (let i = 0; i < binary.length; i++) packed[i] = binary.charCodeAt(i);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const whole = new Uint8Array(await new Response(stream).arrayBuffer());
-  const length = new DataView(whole.buffer).getUint32(0, true);
-  const manifest: unknown = JSON.parse(new TextDecoder().decode(whole.subarray(4, 4 + length)));
-  return { manifest, columns: new Columns(whole.subarray(4 + length)) };
+  const data = new Uint8Array(await new Response(stream).arrayBuffer());
+  const length = new DataView(data.buffer).getUint32(0, true);
+  const manifest: unknown = JSON.parse(new TextDecoder().decode(data.subarray(4, 4 + length)));
+  return { manifest, columns: new Columns(data.subarray(4 + length)) };
 }

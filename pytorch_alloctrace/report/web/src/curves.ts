@@ -1,5 +1,5 @@
-// The sums of a device over time, at several resolutions: each level has half as many intervals as the one before, with
-// the lowest and highest of both, so that no peak is lost at any zoom.
+// Memory of a device over time, at several resolutions. Each level merges pairs of intervals of the level before and keeps
+// their minimum and maximum, so that no peak is lost at any zoom.
 
 import type { Columns } from "./columns";
 import { MEASURES, type DeviceCurves, type Measure } from "./manifest";
@@ -11,7 +11,7 @@ interface Level {
 }
 
 export interface Slice {
-  /** When each interval begins, in seconds; and the end of the last. */
+  /** Begin of each interval, and the end of the last, in seconds. */
   times: number[];
   least: number[];
   most: number[];
@@ -19,7 +19,7 @@ export interface Slice {
 }
 
 export class Curves {
-  readonly known: Set<Measure>;
+  readonly measures: Set<Measure>;
   readonly capacity: number | null;
   readonly outside: Float64Array | null;
   readonly blocks: Float64Array;
@@ -29,7 +29,7 @@ export class Curves {
   constructor(
     private readonly columns: Columns, private readonly data: DeviceCurves, readonly points: number, readonly seconds: number,
   ) {
-    this.known = new Set(MEASURES.filter((measure) => data.measures[measure]));
+    this.measures = new Set(MEASURES.filter((measure) => data.measures[measure]));
     this.capacity = data.capacity;
     this.outside = data.outside ? columns.read(data.outside) : null;
     this.blocks = columns.read(data.blocks);
@@ -37,84 +37,84 @@ export class Curves {
     this.segmentEvents = { time: columns.read(events.time), bytes: columns.read(events.bytes) };
   }
 
-  /** The interval that a time lies in. */
+  /** Returns the interval of a time. */
   interval(seconds: number): number {
     return Math.max(0, Math.min(this.points - 1, Math.floor((seconds / this.seconds) * this.points)));
   }
 
-  /** A measure in an interval: at its end, its lowest and its highest. */
+  /** Returns a measure in an interval: at its end, its minimum and maximum. */
   at(measure: Measure, interval: number): { last: number; least: number; most: number } | null {
     const level = this.levelsOf(measure)?.[0];
     return level ? { last: level.last[interval], least: level.least[interval], most: level.most[interval] } : null;
   }
 
-  /** A part of a curve in about `width` intervals. */
+  /** Returns a part of a curve in about `width` intervals. */
   slice(measure: Measure, begin: number, end: number, width: number): Slice | null {
     const levels = this.levelsOf(measure);
     if (!levels) return null;
-    const wanted = ((end - begin) / this.seconds) * this.points;
-    const depth = Math.min(levels.length - 1, Math.max(0, Math.ceil(Math.log2(wanted / width))));
+    const intervals = ((end - begin) / this.seconds) * this.points;
+    const depth = Math.min(levels.length - 1, Math.max(0, Math.ceil(Math.log2(intervals / width))));
     const { last, least, most } = levels[depth];
     const step = (this.seconds / this.points) * 2 ** depth;
     const first = Math.max(0, Math.floor(begin / step));
     const after = Math.min(last.length, Math.ceil(end / step) + 1);
-    const made: Slice = { times: [], least: [], most: [], last: [] };
+    const slice: Slice = { times: [], least: [], most: [], last: [] };
     for (let i = first; i < after; i++) {
-      made.times.push(i * step);
-      made.least.push(least[i]);
-      made.most.push(most[i]);
-      made.last.push(last[i]);
+      slice.times.push(i * step);
+      slice.least.push(least[i]);
+      slice.most.push(most[i]);
+      slice.last.push(last[i]);
     }
     if (after === last.length && after > first) {
-      made.times.push(this.seconds);
-      made.least.push(last[after - 1]);
-      made.most.push(last[after - 1]);
-      made.last.push(last[after - 1]);
+      slice.times.push(this.seconds);
+      slice.least.push(last[after - 1]);
+      slice.most.push(last[after - 1]);
+      slice.last.push(last[after - 1]);
     }
-    return made;
+    return slice;
   }
 
-  /** The highest of a measure; null where the allocator does not report it. */
+  /** Returns the maximum of a measure; null if the allocator does not report it. */
   highest(measure: Measure): number | null {
     const levels = this.levelsOf(measure);
     return levels ? levels[0].most.reduce((a, b) => Math.max(a, b), 0) : null;
   }
 
-  /** The part of the run from shortly before the memory was used in earnest, and at the latest from the first step
-   * (`firstStep`: when it ended, in seconds): a program may load and compile for long. */
+  /** Returns the part of the run without a long start-up phase: it begins shortly before a sixteenth of the peak is in
+   * use, or the first step ends (`firstStep`, in seconds). */
   usedPart(firstStep: number | null): [number, number] {
-    const measure = this.known.has("reserved") ? "reserved" : "allocated";
-    const held = this.levelsOf(measure)?.[0].most;
+    const measure = this.measures.has("reserved") ? "reserved" : "allocated";
+    const maxima = this.levelsOf(measure)?.[0].most;
     const highest = this.highest(measure) ?? 0;
-    const first = held ? held.findIndex((bytes) => bytes * 16 > highest) : 0;
+    const first = maxima ? maxima.findIndex((bytes) => bytes * 16 > highest) : 0;
     const begin = Math.min((Math.max(first, 0) / this.points) * this.seconds, firstStep ?? this.seconds);
     const margin = (this.seconds - begin) / 30;
     return begin > this.seconds / 8 ? [begin - margin, this.seconds] : [0, this.seconds];
   }
 
   private levelsOf(measure: Measure): Level[] | null {
-    const known = this.levels.get(measure);
-    if (known) return known;
+    const cached = this.levels.get(measure);
+    if (cached) return cached;
     const refs = this.data.measures[measure];
     if (!refs) return null;
     const last = this.columns.read(refs.last);
     const most = this.columns.read(refs.above).map((above, i) => last[i] + above);
     const least = this.columns.read(refs.below).map((below, i) => last[i] - below);
-    const made: Level[] = [{ last, least, most }];
-    while (made[made.length - 1].last.length > 200) made.push(halved(made[made.length - 1]));
-    this.levels.set(measure, made);
-    return made;
+    const levels: Level[] = [{ last, least, most }];
+    while (levels[levels.length - 1].last.length > 200) levels.push(halve(levels[levels.length - 1]));
+    this.levels.set(measure, levels);
+    return levels;
   }
 }
 
-function halved(level: Level): Level {
+function halve(level: Level): Level {
   const count = Math.ceil(level.last.length / 2);
-  const made = { last: new Float64Array(count), least: new Float64Array(count), most: new Float64Array(count) };
+  const merged: Level = { last: new Float64Array(count), least: new Float64Array(count), most: new Float64Array(count) };
   for (let i = 0; i < count; i++) {
     const [a, b] = [2 * i, Math.min(2 * i + 1, level.last.length - 1)];
-    made.last[i] = level.last[b];
-    made.least[i] = Math.min(level.least[a], level.least[b]);
-    made.most[i] = Math.max(level.most[a], level.most[b]);
+    merged.last[i] = level.last[b];
+    merged.least[i] = Math.min(level.least[a], level.least[b]);
+    merged.most[i] = Math.max(level.most[a], level.most[b]);
   }
-  return made;
+  return merged;
 }

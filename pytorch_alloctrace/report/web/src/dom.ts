@@ -1,31 +1,31 @@
-// Elements. Texts become text nodes, never HTML: what a trace holds cannot become code.
+// Creation of elements. Texts become text nodes, never HTML, so that no text of a trace can run as code.
 
 export type Child = Node | string | null | undefined | false;
 type Properties = Record<string, string | number | boolean | ((event: any) => void) | undefined>;
 
-/** An element; properties that begin with "on" are listeners, `class` and the others attributes. */
+/** Creates an element. Functions are listeners, named "onclick" etc.; other properties are attributes. */
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K, properties: Properties = {}, ...children: Child[]
 ): HTMLElementTagNameMap[K] {
-  const made = document.createElement(tag);
-  fill(made, properties, children);
-  return made;
+  const element = document.createElement(tag);
+  fill(element, properties, children);
+  return element;
 }
 
-/** The same for SVG. */
+/** Creates an SVG element. */
 export function svg(tag: string, properties: Properties = {}, ...children: Child[]): SVGElement {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  fill(made, properties, children);
-  return made;
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  fill(element, properties, children);
+  return element;
 }
 
-function fill(made: Element, properties: Properties, children: Child[]): void {
+function fill(element: Element, properties: Properties, children: Child[]): void {
   for (const [name, value] of Object.entries(properties)) {
     if (value === undefined || value === false) continue;
-    if (typeof value === "function") made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value === true ? "" : String(value));
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
   }
-  append(made, ...children);
+  append(element, ...children);
 }
 
 export function append(parent: Element, ...children: Child[]): void {
@@ -37,14 +37,14 @@ export function replace(parent: Element, ...children: Child[]): void {
   append(parent, ...children);
 }
 
-/** A colour sample. */
+/** Creates a colour sample. */
 export function swatch(color: string): HTMLElement {
-  const made = h("span", { class: "swatch", "aria-hidden": "true" });
-  made.style.background = color;
-  return made;
+  const element = h("span", { class: "swatch", "aria-hidden": "true" });
+  element.style.background = color;
+  return element;
 }
 
-/** A canvas as wide as its parent, sharp on any screen; returns what to draw on and its size in CSS pixels. */
+/** Sets the size of a canvas in CSS pixels, sharp on any screen, and returns its context. */
 export function fit(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.max(1, Math.round(width * ratio));

@@ -1,42 +1,42 @@
-// The diagnosis, the leaks and the refused requests: the sentences of the terminal, each with a way to where it shows.
+// Diagnosis, leaks and failed allocations: the sentences of the terminal, with buttons that lead to the views.
 
 import { themed, type Colors } from "./colors";
 import { append, h, svg, swatch, type Child } from "./dom";
-import type { Finding, Leak, Refusal } from "./manifest";
+import type { FailedAllocation, Finding, Leak } from "./manifest";
 import type { Model } from "./model";
 import { counted, duration, exact, number, size } from "./units";
 
 const TONES: Record<string, string> = { incomplete: "bad", oom: "bad", leak: "bad", growth: "bad", no_leak: "good", minor_leak: "quiet", not_judged: "quiet" };
 const VIEWS: Record<string, [id: string, text: string]> = {
-  oom: ["oom", "the refused request"], leak: ["leaks", "the leak"], growth: ["leaks", "the growth"], inconclusive: ["memory", "what was in memory"], minor_leak: ["leaks", "the leak"],
+  oom: ["oom", "the failed allocation"], leak: ["leaks", "the leak"], growth: ["leaks", "the growth"], inconclusive: ["memory", "what was in memory"], minor_leak: ["leaks", "the leak"],
   fragmentation: ["fragmentation", "the fragmentation"], cache: ["fragmentation", "the cache"], rounding: ["segments", "the map"],
   pending: ["segments", "the map"], churn: ["timeline", "the timeline"], outside: ["timeline", "the timeline"],
 };
 
-const MOST_LINES = 8;
-const MOST_CARDS = 5;
-/** So many more are made at once, so that the browser finds what is in them; beyond, when they are asked for. */
-const MOST_HIDDEN = 40;
+const MAX_LINES = 8;
+const MAX_CARDS = 5;
+/** Up to this many hidden cards are created at once, so that the browser's search finds them; more are created when opened. */
+const MAX_HIDDEN = 40;
 
-/** Goes to a moment and a view. */
+/** Moves the cursor to an event and scrolls to a view. */
 export type Go = (view: string, change: { seq?: number | null; device?: string; site?: number | null; colorBy?: "state" }) => void;
 
 export function diagnosis(model: Model, go: Go): HTMLElement {
   const { findings } = model.manifest;
   if (!findings.length) return h("p", { class: "empty" }, "Nothing was allocated through torch during the recording.");
-  return h("div", { class: "findings" }, ...folded(findings, (finding) => card(model, finding, go), "finding"));
+  return h("div", { class: "findings" }, ...collapse(findings, (finding) => card(model, finding, go), "finding"));
 }
 
-/** The cards of the first ones; the others can be opened. */
-function folded<T>(things: T[], make: (thing: T) => HTMLElement, noun: string): HTMLElement[] {
-  if (things.length <= MOST_CARDS + 1) return things.map(make);
-  const rest = things.slice(MOST_CARDS);
+/** Returns the first cards, and an element that opens the others. */
+function collapse<T>(items: T[], make: (item: T) => HTMLElement, noun: string): HTMLElement[] {
+  if (items.length <= MAX_CARDS + 1) return items.map(make);
+  const rest = items.slice(MAX_CARDS);
   const body = h("div", { class: "findings" });
   const fill = () => append(body, ...rest.map(make));
   const details = h("details", {}, h("summary", {}, `${counted(rest.length, `more ${noun}`)}`), body);
-  if (rest.length <= MOST_HIDDEN) fill();
+  if (rest.length <= MAX_HIDDEN) fill();
   else details.addEventListener("toggle", fill, { once: true });
-  return [...things.slice(0, MOST_CARDS).map(make), details];
+  return [...items.slice(0, MAX_CARDS).map(make), details];
 }
 
 function card(model: Model, finding: Finding, go: Go): HTMLElement {
@@ -51,12 +51,12 @@ function card(model: Model, finding: Finding, go: Go): HTMLElement {
 }
 
 export function leaks(model: Model, colors: Colors, go: Go): HTMLElement {
-  const found = model.manifest.findings.filter((finding) => finding.leak);
-  if (!found.length) {
-    const said = model.manifest.findings.find((finding) => ["no_leak", "inconclusive", "not_judged"].includes(finding.kind));
-    return h("p", { class: "empty" }, said ? `${said.title}.` : "No leak was found.");
+  const leakFindings = model.manifest.findings.filter((finding) => finding.leak);
+  if (!leakFindings.length) {
+    const conclusion = model.manifest.findings.find((finding) => ["no_leak", "inconclusive", "not_judged"].includes(finding.kind));
+    return h("p", { class: "empty" }, conclusion ? `${conclusion.title}.` : "No leak was found.");
   }
-  return h("div", {}, ...folded(found, (finding) => leakCard(model, finding, finding.leak!, colors, go), "leak"));
+  return h("div", {}, ...collapse(leakFindings, (finding) => leakCard(model, finding, finding.leak!, colors, go), "leak"));
 }
 
 function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go: Go): HTMLElement {
@@ -74,66 +74,66 @@ function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go
       h("div", { class: "panel" }, h("dl", { class: "figures" }, ...facts.flatMap(([name, text, title]) => [h("dt", {}, name), h("dd", { title }, text)])),
         h("p", { class: "hint" }, leak.explanation),
         h("button", { type: "button", class: "go", onclick: () => go("memory", { seq: finding.seq, device: finding.device, site: finding.site }) }, "Show it in memory")),
-      h("div", { class: "panel" }, h("h4", {}, leak.births.unit === "step" ? "Live after the last step, by the step of their birth" : "Live at the end, by the time of their birth"), births(leak, finding, colors)),
-      leak.path.length ? h("div", { class: "panel" }, h("h4", {}, "Called from"), ...leak.path.slice(0, MOST_LINES).map(([label, source]) => h("div", { class: "call" }, h("div", { class: "label" }, label), source ? h("code", {}, source) : null)), more(leak.path.length, "caller")) : null,
-      leak.sites.length > 1 ? h("div", { class: "panel" }, h("h4", {}, "Allocated at these lines, in the same steps"), ...leak.sites.slice(0, MOST_LINES).map(([id, rate, bytes]) =>
+      h("div", { class: "panel" }, h("h4", {}, leak.births.unit === "step" ? "Live after the last step, by the step of allocation" : "Live at the end, by the time of allocation"), allocationChart(leak, finding, colors)),
+      leak.path.length ? h("div", { class: "panel" }, h("h4", {}, "Called from"), ...leak.path.slice(0, MAX_LINES).map(([label, source]) => h("div", { class: "call" }, h("div", { class: "label" }, label), source ? h("code", {}, source) : null)), more(leak.path.length, "caller")) : null,
+      leak.sites.length > 1 ? h("div", { class: "panel" }, h("h4", {}, "Allocated at these lines, in the same steps"), ...leak.sites.slice(0, MAX_LINES).map(([id, rate, bytes]) =>
         h("div", { class: "call" }, h("div", { class: "label" }, swatch(colors.of(id)), ` ${model.site(id).label}`), h("div", { class: "hint", title: exact(bytes) }, `${size(rate)} per ${leak.unit}, ${size(bytes)} live`))), more(leak.sites.length, "line")) : null));
 }
 
 function more(count: number, noun: string): HTMLElement | null {
-  return count > MOST_LINES ? h("p", { class: "hint" }, `and ${counted(count - MOST_LINES, `more ${noun}`)}`) : null;
+  return count > MAX_LINES ? h("p", { class: "hint" }, `and ${counted(count - MAX_LINES, `more ${noun}`)}`) : null;
 }
 
-/** A bar for each step, or for a few steps together. */
-function births(leak: Leak, finding: Finding, colors: Colors): Element {
+/** Draws the live bytes of a leak, one bar per step or group of steps. */
+function allocationChart(leak: Leak, finding: Finding, colors: Colors): Element {
   const { bytes, first, width, unit } = leak.births;
-  const most = Math.max(1, ...bytes);
+  const maxBytes = Math.max(1, ...bytes);
   const [w, height, foot] = [320, 84, 16];
   const step = w / Math.max(bytes.length, 1);
   const fill = finding.site !== null ? colors.of(finding.site) : themed("allocated");
   const name = (from: number) => (unit === "step" ? (width === 1 ? `step ${number(from)}` : `steps ${number(from)} to ${number(from + width - 1)}`) : `${duration(from / 1e9)} to ${duration((from + width) / 1e9)}`);
   const bars: Child[] = bytes.map((value, i) => {
-    const tall = (value / most) * (height - 12);
+    const tall = (value / maxBytes) * (height - 12);
     return svg("rect", { x: i * step, y: height - tall, width: Math.max(step - 1, 0.5), height: tall, fill }, svg("title", {}, document.createTextNode(`${name(first + i * width)}: ${size(value)}`)));
   });
   const label = (text: string, x: number, anchor: string, y: number) => svg("text", { x, y, "text-anchor": anchor, class: "axis" }, document.createTextNode(text));
   const end = (at: number) => (unit === "step" ? `step ${number(at)}` : duration(at / 1e9));
-  return svg("svg", { viewBox: `0 0 ${w} ${height + foot}`, class: "births", role: "img", "aria-label": "Bytes that are still live, by birth" },
-    ...bars, svg("line", { x1: 0, x2: w, y1: height, y2: height, class: "axis-line" }), label(`highest ${size(most)}`, 0, "start", 9),
+  return svg("svg", { viewBox: `0 0 ${w} ${height + foot}`, class: "births", role: "img", "aria-label": "Bytes that are still live, by time of allocation" },
+    ...bars, svg("line", { x1: 0, x2: w, y1: height, y2: height, class: "axis-line" }), label(`highest ${size(maxBytes)}`, 0, "start", 9),
     label(end(first), 0, "start", height + 13), label(end(first + width * bytes.length - (unit === "step" ? 1 : 0)), w, "end", height + 13));
 }
 
-export function refusals(model: Model, colors: Colors, go: Go): HTMLElement {
-  const { refusals: found, earlier_refusals: earlier } = model.manifest;
+export function failedAllocations(model: Model, colors: Colors, go: Go): HTMLElement {
+  const { refusals: failures, earlier_refusals: earlier } = model.manifest;
   return h("div", {},
-    earlier ? h("p", { class: "hint" }, `${counted(earlier, "earlier refused request")} left out; the command oom shows them.`) : null,
-    ...folded([...found].reverse(), (refusal) => refusalCard(model, refusal, colors, go), "refused request"));
+    earlier ? h("p", { class: "hint" }, `${counted(earlier, "earlier failed allocation")} left out; the command oom shows them.`) : null,
+    ...collapse([...failures].reverse(), (failure) => failedAllocationCard(model, failure, colors, go), "failed allocation"));
 }
 
-function refusalCard(model: Model, refusal: Refusal, colors: Colors, go: Go): HTMLElement {
-  const site = model.site(refusal.site);
+function failedAllocationCard(model: Model, failure: FailedAllocation, colors: Colors, go: Go): HTMLElement {
+  const site = model.site(failure.site);
   return h("article", { class: "refusal" },
-    h("h3", {}, h("span", { class: "badge" }, refusal.verdict), ` ${refusal.title}`),
-    h("p", { class: "hint" }, `${site.label}${refusal.step === null ? "" : `, in step ${refusal.step}`}, at ${duration(refusal.time / 1e9)}`),
-    refusal.source ? h("code", {}, refusal.source) : null,
-    ...refusal.sentences.map((sentence) => h("p", {}, sentence)),
-    deviceBar(refusal),
+    h("h3", {}, h("span", { class: "badge" }, failure.verdict), ` ${failure.title}`),
+    h("p", { class: "hint" }, `${site.label}${failure.step === null ? "" : `, in step ${failure.step}`}, at ${duration(failure.time / 1e9)}`),
+    failure.source ? h("code", {}, failure.source) : null,
+    ...failure.sentences.map((sentence) => h("p", {}, sentence)),
+    deviceBar(failure),
     h("div", { class: "columns" },
       h("div", { class: "panel" }, h("dl", { class: "figures" }, ...([
-        ["requested", refusal.requested_bytes], ["needed from the driver", refusal.segment_bytes], ["largest free block for it", refusal.largest_free_bytes], ["free on the device", refusal.device_free_bytes],
+        ["requested", failure.requested_bytes], ["needed from the driver", failure.segment_bytes], ["largest free block for it", failure.largest_free_bytes], ["free on the device", failure.device_free_bytes],
       ] as [string, number][]).flatMap(([name, bytes]) => [h("dt", {}, name), h("dd", { title: exact(bytes), "data-bytes": bytes }, size(bytes))]))),
-      h("div", { class: "panel" }, h("h4", {}, "Lines that held the most"), ...refusal.top.slice(0, 6).map(([id, bytes, blocks]) =>
+      h("div", { class: "panel" }, h("h4", {}, "Lines that held the most"), ...failure.top.slice(0, 6).map(([id, bytes, blocks]) =>
         h("div", { class: "call" }, h("div", { class: "label" }, swatch(colors.of(id)), ` ${model.site(id).label}`), h("div", { class: "hint", title: exact(bytes) }, `${size(bytes)} in ${counted(blocks, "block")}`))))),
-    h("button", { type: "button", class: "go", onclick: () => go("segments", { seq: refusal.seq - 1, device: refusal.device }) }, "Show the map at that moment"));
+    h("button", { type: "button", class: "go", onclick: () => go("segments", { seq: failure.seq - 1, device: failure.device }) }, "Show the map before the failure"));
 }
 
-/** The whole device as one bar. */
-function deviceBar(refusal: Refusal): HTMLElement | null {
-  if (refusal.device_bytes === null || refusal.outside_bytes === null) return null;
-  const used = Math.max(refusal.reserved_bytes - refusal.free_here_bytes - refusal.free_elsewhere_bytes, 0);
+/** Draws the memory of the device as one bar. */
+function deviceBar(failure: FailedAllocation): HTMLElement | null {
+  if (failure.device_bytes === null || failure.outside_bytes === null) return null;
+  const used = Math.max(failure.reserved_bytes - failure.free_here_bytes - failure.free_elsewhere_bytes, 0);
   const parts: [string, number, string][] = [
-    ["in use", used, "allocated"], ["free in its own pool", refusal.free_here_bytes, "stranded"], ["free in other pools and streams", refusal.free_elsewhere_bytes, "elsewhere"],
-    ["outside PyTorch", refusal.outside_bytes, "outside"], ["free on the device", refusal.device_free_bytes, "free"],
+    ["in use", used, "allocated"], ["free in its own pool", failure.free_here_bytes, "stranded"], ["free in other pools and streams", failure.free_elsewhere_bytes, "elsewhere"],
+    ["outside PyTorch", failure.outside_bytes, "outside"], ["free on the device", failure.device_free_bytes, "free"],
   ];
   const bar = h("div", { class: "device-bar" });
   for (const [name, bytes, color] of parts) {

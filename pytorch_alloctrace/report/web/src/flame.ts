@@ -1,4 +1,4 @@
-// The calls that hold the memory, each as wide as its bytes: callers above, what they call below.
+// Flame graph of the live memory: calls as wide as their bytes, callers above callees.
 
 import { faded, isLight, themed, type Colors } from "./colors";
 import { fit, h } from "./dom";
@@ -8,7 +8,7 @@ import type { Call } from "./tree";
 import { change, counted, exact, share, size } from "./units";
 
 const ROW = 21;
-const MOST_ROWS = 40;
+const MAX_ROWS = 40;
 
 export interface FlameInput {
   root: Call;
@@ -76,15 +76,15 @@ export class Flame {
     const weight = (call: Call) => (input.compared ? Math.max(call.bytes, call.before) : call.bytes);
     const place = (call: Call, x: number, y: number, room: number) => {
       if (call.frame !== -2) {
-        if (room < 0.6 || y > ROW * MOST_ROWS) return;
+        if (room < 0.6 || y > ROW * MAX_ROWS) return;
         this.boxes.push({ call, x, y, width: room });
         y += ROW;
       }
-      const whole = Math.max(weight(call), call.calls.reduce((sum, one) => sum + weight(one), 0));
-      for (const one of call.calls) {
-        const own = whole ? (weight(one) / whole) * room : 0;
-        place(one, x, y, own);
-        x += own;
+      const whole = Math.max(weight(call), call.calls.reduce((sum, callee) => sum + weight(callee), 0));
+      for (const callee of call.calls) {
+        const width = whole ? (weight(callee) / whole) * room : 0;
+        place(callee, x, y, width);
+        x += width;
       }
     };
     place(top, 0, callers.length * ROW, width);
@@ -97,7 +97,7 @@ export class Flame {
 
   private paint(context: CanvasRenderingContext2D, box: Box, input: FlameInput): void {
     const { call } = box;
-    const isDim = (input.query !== "" && !this.matches(call) && !within(this, call)) || (input.site !== null && !holds(call, input.site));
+    const isDim = (input.query !== "" && !this.matches(call) && !hasMatchNearby(this, call)) || (input.site !== null && !includesSite(call, input.site));
     let color = input.compared ? changeColor(call) : this.color(call);
     if (isDim) color = faded(color, 0.25);
     context.fillStyle = color;
@@ -116,7 +116,7 @@ export class Flame {
     context.restore();
   }
 
-  /** Of a call that allocates itself that of its line; callers are neutral. */
+  /** Returns the colour of the line for a call that allocates, a neutral colour for callers. */
   private color(call: Call): string {
     if (call.calls.length === 0 || call.own * 2 > call.bytes) return this.colors.of(call.site);
     return this.model.frames.user[call.frame] ? themed("caller") : themed("library");
@@ -155,20 +155,21 @@ export function textOf(model: Model, call: Call): string {
   return file ? `${file}:${frames.line[call.frame]} in ${model.text(frames.function[call.frame])}` : model.site(call.site).label;
 }
 
-function within(flame: Flame, call: Call): boolean {
+/** Returns true if a caller or a callee matches the search. */
+function hasMatchNearby(flame: Flame, call: Call): boolean {
   for (let at = call.parent; at; at = at.parent) if (at.frame !== -2 && flame.matches(at)) return true;
-  return call.calls.some((one) => flame.matches(one) || within2(flame, one));
+  return hasMatchBelow(flame, call);
 }
 
-function within2(flame: Flame, call: Call): boolean {
-  return call.calls.some((one) => flame.matches(one) || within2(flame, one));
+function hasMatchBelow(flame: Flame, call: Call): boolean {
+  return call.calls.some((callee) => flame.matches(callee) || hasMatchBelow(flame, callee));
 }
 
-function holds(call: Call, site: number): boolean {
-  return (call.own > 0 && call.site === site) || call.calls.some((one) => holds(one, site));
+function includesSite(call: Call, site: number): boolean {
+  return (call.own > 0 && call.site === site) || call.calls.some((callee) => includesSite(callee, site));
 }
 
-/** Orange where it grew, blue where it shrank, the stronger the larger its part. */
+/** Returns orange for growth and blue for shrinkage, the stronger the larger the relative change. */
 function changeColor(call: Call): string {
   const grown = call.bytes - call.before;
   const part = Math.abs(grown) / Math.max(call.bytes, call.before, 1);

@@ -1,4 +1,4 @@
-// How the memory that torch holds was used over time, and how what is free was cut up at the cursor.
+// Use of the reserved memory over time, and its fragmentation at the cursor.
 
 import uPlot from "uplot";
 
@@ -17,23 +17,23 @@ export function fragmentation(model: Model, store: Store, colors: Colors): HTMLE
   const device = () => model.devices[store.state.device];
   const chart = new Chart(model, store, () => options(model, store));
   const at = h("div", { class: "columns" });
-  const none = h("p", { class: "empty" });
+  const empty = h("p", { class: "empty" });
   const legend = h("div", { class: "legend" },
     h("span", {}, swatch(themed("allocated")), "in use"), h("span", {}, swatch(themed("stranded")), "free, stranded among live blocks"),
     h("span", {}, swatch(themed("releasable")), "free, releasable by empty_cache()"), h("span", {}, swatch(themed("largest")), "largest free block"));
   const body = h("div", {}, h("div", { class: "toolbar" }, legend), chart.element, at);
   store.follow(["device"], () => {
-    const has = device().curves.known.has("reserved");
+    const has = device().curves.measures.has("reserved");
     body.hidden = !has;
-    none.hidden = has;
-    none.textContent = `The allocator of ${device().name} reports no segments: it keeps no cache that could be fragmented.`;
+    empty.hidden = has;
+    empty.textContent = `The allocator of ${device().name} reports no segments: it keeps no cache that could be fragmented.`;
     if (has) chart.rebuild();
   });
   store.follow(["zoom"], () => !body.hidden && chart.refresh());
   store.follow(["cursor", "other"], () => chart.redraw());
   store.follow(["device", "cursor", "site"], () => replace(at, ...atCursor(model, device(), store, colors)));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => !body.hidden && chart.rebuild());
-  return h("div", {}, none, body);
+  return h("div", {}, empty, body);
 }
 
 function options(model: Model, store: Store): ReturnType<ConstructorParameters<typeof Chart>[2]> {
@@ -41,7 +41,7 @@ function options(model: Model, store: Store): ReturnType<ConstructorParameters<t
   const area = (fill: string): uPlot.Series => ({ fill, width: 0, paths: stepped, points: { show: false } });
   return {
     height: 190,
-    // From the back: all of it, without what is releasable, what is in use.
+    // From back to front: reserved, reserved without releasable, in use.
     series: [area(themed("releasable")), area(themed("stranded")), area(themed("allocated")), { stroke: themed("largest"), width: 1.2, paths: stepped, points: { show: false } }],
     data: (begin, end, width) => {
       const slice = (measure: "reserved" | "releasable" | "stranded" | "largest_free") => curves.slice(measure, begin, end, width)!;
@@ -61,44 +61,44 @@ function options(model: Model, store: Store): ReturnType<ConstructorParameters<t
 }
 
 function atCursor(model: Model, device: Device, store: Store, colors: Colors): HTMLElement[] {
-  const moment = device.maps.nearest(store.state.cursor);
-  const found = moment === null ? null : device.maps.fragmentation(moment);
-  if (!found || moment === null) return moment === null ? [] : [h("p", { class: "empty" }, "Nothing is reserved at this moment.")];
-  const note = moment === store.state.cursor ? "" : ` (event ${number(model.moment(moment).seq)}, the nearest moment with this detail)`;
+  const snapshot = device.maps.nearest(store.state.cursor);
+  const data = snapshot === null ? null : device.maps.fragmentation(snapshot);
+  if (!data || snapshot === null) return snapshot === null ? [] : [h("p", { class: "empty" }, "Nothing is reserved here.")];
+  const note = snapshot === store.state.cursor ? "" : ` (event ${number(model.snapshot(snapshot).seq)}, the nearest snapshot with this detail)`;
   return [
-    h("div", { class: "panel" }, h("h3", {}, `At the cursor${note}`), figures(found)),
-    h("div", { class: "panel" }, h("h3", {}, "Free pieces by size"), pieces(found)),
-    h("div", { class: "panel wide-panel" }, h("h3", {}, "What pins the free memory"), pinners(model, found, store, colors)),
-    ...(found.pools.length > 1 ? [h("div", { class: "panel wide-panel" }, h("h3", {}, "Pools and streams"), pools(found))] : []),
+    h("div", { class: "panel" }, h("h3", {}, `At the cursor${note}`), figures(data)),
+    h("div", { class: "panel" }, h("h3", {}, "Free pieces by size"), pieces(data)),
+    h("div", { class: "panel wide-panel" }, h("h3", {}, "What pins the free memory"), pinners(model, data, store, colors)),
+    ...(data.pools.length > 1 ? [h("div", { class: "panel wide-panel" }, h("h3", {}, "Pools and streams"), pools(data))] : []),
   ];
 }
 
-function figures(found: FragmentationData): HTMLElement {
+function figures(data: FragmentationData): HTMLElement {
   const rows: [string, number, string][] = [
-    ["reserved", found.reserved, "held from the driver"], ["in use", found.active, ""], ["free", found.free, "reserved, not in use"],
-    ["stranded", found.stranded, "free, but live blocks are in its segments"], ["releasable", found.releasable, "empty_cache() returns it"],
-    ["largest free block", found.largest_free, ""],
+    ["reserved", data.reserved, "held from the driver"], ["in use", data.active, ""], ["free", data.free, "reserved, not in use"],
+    ["stranded", data.stranded, "free, but live blocks are in its segments"], ["releasable", data.releasable, "empty_cache() returns it"],
+    ["largest free block", data.largest_free, ""],
   ];
   return h("dl", { class: "figures" }, ...rows.flatMap(([name, bytes, about]) => [
     h("dt", { title: about }, name), h("dd", { title: exact(bytes), "data-figure": name.replaceAll(" ", "-"), "data-bytes": bytes }, size(bytes)),
-  ]), h("dt", { title: "1 - largest free block / all free bytes" }, "external fragmentation"), h("dd", {}, `${(100 * found.external).toFixed(0)} %`));
+  ]), h("dt", { title: "1 - largest free block / all free bytes" }, "external fragmentation"), h("dd", {}, `${(100 * data.external).toFixed(0)} %`));
 }
 
-function pieces(found: FragmentationData): HTMLElement {
-  if (!found.pieces.length) return h("p", { class: "empty" }, "Nothing is free.");
-  const most = Math.max(...found.pieces.map(([, , bytes]) => bytes));
-  return h("div", { class: "histogram" }, ...found.pieces.map(([from, count, bytes]) => {
+function pieces(data: FragmentationData): HTMLElement {
+  if (!data.pieces.length) return h("p", { class: "empty" }, "Nothing is free.");
+  const maxBytes = Math.max(...data.pieces.map(([, , bytes]) => bytes));
+  return h("div", { class: "histogram" }, ...data.pieces.map(([from, count, bytes]) => {
     const fill = h("span", { class: "bar-fill" });
-    fill.style.width = `${(100 * bytes) / most}%`;
+    fill.style.width = `${(100 * bytes) / maxBytes}%`;
     fill.style.background = themed("stranded");
     return h("div", { class: "histogram-row", title: `${counted(count, "piece")} of ${size(from)} to ${size(2 * from)}: ${exact(bytes)}` },
       h("span", {}, `from ${size(from)}`), h("span", { class: "bar" }, fill), h("span", {}, count ? `${size(bytes)} in ${number(count)}` : ""));
   }));
 }
 
-function pinners(model: Model, found: FragmentationData, store: Store, colors: Colors): HTMLElement {
-  if (!found.pinners.length) return h("p", { class: "empty" }, "No block pins a mostly free segment here.");
-  return h("div", { class: "list" }, ...found.pinners.map(([id, stranded, blocks, bytes]) => {
+function pinners(model: Model, data: FragmentationData, store: Store, colors: Colors): HTMLElement {
+  if (!data.pinners.length) return h("p", { class: "empty" }, "No block pins a mostly free segment here.");
+  return h("div", { class: "list" }, ...data.pinners.map(([id, stranded, blocks, bytes]) => {
     const site = model.site(id);
     return h("button", { type: "button", class: `list-row${store.state.site === id ? " highlighted" : ""}`, onclick: () => store.set({ site: store.state.site === id ? null : id }) },
       swatch(colors.of(id)), h("span", { class: "grow" }, h("span", { class: "label" }, site.label), site.source ? h("code", {}, site.source) : null),
@@ -106,9 +106,9 @@ function pinners(model: Model, found: FragmentationData, store: Store, colors: C
   }));
 }
 
-function pools(found: FragmentationData): HTMLElement {
+function pools(data: FragmentationData): HTMLElement {
   const head = ["Pool, stream", "Segments", "Reserved", "In use", "Free", "Largest free"].map((text, i) => h("th", { class: i ? "" : "wide" }, text));
-  const rows = found.pools.map(([pool, stream, type, segments, total, active, free, largest]) => h("tr", {},
+  const rows = data.pools.map(([pool, stream, type, segments, total, active, free, largest]) => h("tr", {},
     h("td", { class: "wide" }, `${pool[0] || pool[1] ? `pool (${pool.join(", ")})` : "default pool"}, ${stream ? `stream ${hexadecimal(stream)}` : "default stream"}, ${type}`),
     h("td", {}, number(segments)), ...[total, active, free, largest].map((bytes) => h("td", { title: exact(bytes) }, size(bytes)))));
   return h("div", { class: "table-box" }, h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows)));

@@ -1,64 +1,63 @@
-// A page that `alloctrace serve` shows asks for what it does not have: the memory at any event, in full detail.
-// A page from a file has nobody to ask.
+// Requests of a served page to `alloctrace serve`: the memory at any event, in full detail. A page from a file sends none.
 
 import { unpack } from "./columns";
-import type { MomentManifest } from "./manifest";
+import type { SnapshotManifest } from "./manifest";
 import type { Model } from "./model";
 import type { Store } from "./store";
 
-/** Which of the two cursors goes there. */
-export type Which = "cursor" | "other";
+/** One of the two cursors. */
+export type CursorName = "cursor" | "other";
 /** An event, or a time in seconds since the recording began. */
 export type Place = { seq: number } | { seconds: number };
 
 export class Live {
-  private asked = 0;
-  /** What is being asked for, or went wrong; for the bar of the cursor. */
-  said = "";
+  private latestRequest = 0;
+  /** Progress or error, for the bar of the cursor. */
+  status = "";
   private readonly listeners: (() => void)[] = [];
 
   constructor(private readonly model: Model, private readonly store: Store) {
-    // Moments of the page without a map of their own have one here.
+    // The server has a map for every snapshot; the page only for some.
     store.follow(["cursor"], ({ cursor }) => {
-      this.asked++; // whoever has moved the cursor meanwhile does not wait for what was asked before
-      const moment = model.moments[cursor];
-      if (moment && model.devices.some((device) => device.curves.known.has("reserved") && !device.maps.has(cursor))) void this.go({ seq: moment.seq }, "cursor");
+      this.latestRequest++; // a moved cursor cancels the pending request
+      const snapshot = model.snapshots[cursor];
+      if (snapshot && model.devices.some((device) => device.curves.measures.has("reserved") && !device.maps.has(cursor))) void this.go({ seq: snapshot.seq }, "cursor");
     });
   }
 
-  /** Calls a view when `said` has changed. */
+  /** Calls a listener when `status` has changed. */
   follow(listener: () => void): void {
     this.listeners.push(listener);
   }
 
-  /** Moves a cursor to a place, once its memory is here. The last place that was asked for counts. */
-  async go(place: Place, which: Which): Promise<void> {
-    const asked = ++this.asked;
-    const known = "seq" in place ? this.model.extraMoment(place.seq) : null;
-    if (known !== null) {
-      this.say("");
-      this.store.set({ [which]: known });
+  /** Requests the memory at a place, then moves a cursor there. Only the latest request moves it. */
+  async go(place: Place, cursorName: CursorName): Promise<void> {
+    const request = ++this.latestRequest;
+    const existing = "seq" in place ? this.model.extraSnapshot(place.seq) : null;
+    if (existing !== null) {
+      this.setStatus("");
+      this.store.set({ [cursorName]: existing });
       return;
     }
     const query = "seq" in place ? `seq=${place.seq}` : `ns=${Math.round(place.seconds * 1e9)}`;
-    this.say("asking for this moment …");
+    this.setStatus("requesting this event …");
     try {
-      const response = await fetch(`moment?${query}`);
-      if (!response.ok) throw new Error(response.status === 404 ? "the trace has no such moment" : await response.text());
+      const response = await fetch(`snapshot?${query}`);
+      if (!response.ok) throw new Error(response.status === 404 ? "the trace has no such event" : await response.text());
       const { manifest, columns } = await unpack(await response.text());
-      const moment = this.model.addMoment(manifest as MomentManifest, columns);
-      if (asked !== this.asked) return;
-      this.say("");
-      this.store.set({ [which]: moment });
+      const snapshot = this.model.addSnapshot(manifest as SnapshotManifest, columns);
+      if (request !== this.latestRequest) return;
+      this.setStatus("");
+      this.store.set({ [cursorName]: snapshot });
     } catch (error) {
-      if (asked !== this.asked) return;
-      // fetch() says no more than that it failed.
-      this.say(error instanceof TypeError ? "alloctrace serve does not answer: was it stopped?" : error instanceof Error ? error.message : String(error));
+      if (request !== this.latestRequest) return;
+      // fetch() reports no reason for a failed connection.
+      this.setStatus(error instanceof TypeError ? "alloctrace serve does not answer: was it stopped?" : error instanceof Error ? error.message : String(error));
     }
   }
 
-  private say(text: string): void {
-    this.said = text;
+  private setStatus(text: string): void {
+    this.status = text;
     for (const listener of this.listeners) listener();
   }
 }

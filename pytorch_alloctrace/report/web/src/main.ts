@@ -1,4 +1,4 @@
-// The page: reads the data, makes the views, and lets them follow one cursor.
+// Entry point: decodes the data and creates the views, which follow one cursor.
 
 import "./style.css";
 
@@ -6,7 +6,7 @@ import { unpack } from "./columns";
 import { Colors } from "./colors";
 import { cursorBar, keys } from "./cursor";
 import { append, h, replace, type Child } from "./dom";
-import { diagnosis, leaks, refusals, type Go } from "./findings";
+import { diagnosis, failedAllocations, leaks, type Go } from "./findings";
 import { fragmentation } from "./fragmentation";
 import { header, overview } from "./header";
 import { VERSION, type Manifest } from "./manifest";
@@ -24,9 +24,9 @@ async function main(): Promise<void> {
   const root = document.getElementById("report")!;
   try {
     const { manifest, columns } = await unpack(document.getElementById("data")!.textContent ?? "");
-    const known = manifest as Manifest;
-    if (known.version !== VERSION) throw new Error(`its data are of version ${known.version}, and this script reads version ${VERSION}`);
-    show(root, new Model(known, columns));
+    const data = manifest as Manifest;
+    if (data.version !== VERSION) throw new Error(`its data are of version ${data.version}, and this script reads version ${VERSION}`);
+    show(root, new Model(data, columns));
     document.documentElement.dataset.ready = "true";
   } catch (error) {
     replace(root, h("p", { class: "loading bad" }, `This report cannot be shown: ${error instanceof Error ? error.message : String(error)}`));
@@ -37,21 +37,21 @@ async function main(): Promise<void> {
 function show(root: HTMLElement, model: Model): void {
   const { manifest } = model;
   replace(root, header(model));
-  if (!model.devices.length || !model.moments.length) {
+  if (!model.devices.length || !model.snapshots.length) {
     append(root, section("diagnosis", "Diagnosis", "", diagnosis(model, () => {})));
     return;
   }
-  const peak = model.moments.find((moment) => moment.reasons.some((reason) => reason === `peak of allocated memory on ${model.devices[0].name}`));
+  const peak = model.snapshots.find((snapshot) => snapshot.reasons.some((reason) => reason === `peak of allocated memory on ${model.devices[0].name}`));
   const store = new Store({
-    device: 0, cursor: peak?.index ?? model.moments.length - 1, other: null, zoom: model.devices[0].curves.usedPart(model.steps.time.length ? model.steps.time[0] / 1e9 : null), site: null, query: "",
+    device: 0, cursor: peak?.index ?? model.snapshots.length - 1, other: null, zoom: model.devices[0].curves.usedPart(model.steps.time.length ? model.steps.time[0] / 1e9 : null), site: null, query: "",
     groupBy: "line", allFrames: false, colorBy: "site", stacked: false, outside: false,
   });
   if (manifest.live) store.live = new Live(model, store);
   const colors = new Colors(model);
   const go: Go = (view, { seq, device, site, colorBy }) => {
-    const index = model.devices.findIndex((one) => one.name === device);
+    const index = model.devices.findIndex((candidate) => candidate.name === device);
     store.set({
-      ...(index >= 0 ? { device: index } : {}), ...(seq !== null && seq !== undefined ? { cursor: model.momentOfEvent(seq) } : {}),
+      ...(index >= 0 ? { device: index } : {}), ...(seq !== null && seq !== undefined ? { cursor: model.snapshotOfEvent(seq) } : {}),
       ...(site !== undefined ? { site } : {}), ...(colorBy ? { colorBy } : {}),
     });
     scrollTo(view);
@@ -59,13 +59,13 @@ function show(root: HTMLElement, model: Model): void {
   const parts: [id: string, title: string, about: string, body: HTMLElement][] = [
     ["diagnosis", "Diagnosis", "", diagnosis(model, go)],
     ["timeline", "Timeline", "", timeline(model, store, colors)],
-    ["memory", "What was in memory", "At the cursor: each call as wide as what it and everything that it called allocated.", memory(model, store, colors)],
+    ["memory", "What was in memory", "At the cursor: each call is as wide as the memory that it and its callees hold.", memory(model, store, colors)],
     ["segments", "Segments", "At the cursor: what torch holds from the driver, and the blocks in it.", segments(model, store, colors)],
     ["fragmentation", "Fragmentation", "", fragmentation(model, store, colors)],
     ["what-if", "What if", "", whatIf(model, store)],
     ["leaks", "Leaks", "", leaks(model, colors, go)],
   ];
-  if (manifest.refusals.length) parts.push(["oom", "Out of memory", "", refusals(model, colors, go)]);
+  if (manifest.refusals.length) parts.push(["oom", "Out of memory", "", failedAllocations(model, colors, go)]);
   parts.push(["sites", "Sites", "Every line that allocated, over the whole run.", sites(model, store, colors)]);
   const contents = h("nav", { "aria-label": "Contents" }, ...parts.map(([id, title]) => h("a", { href: `#${id}`, onclick: (event: MouseEvent) => { event.preventDefault(); scrollTo(id); } }, title)));
   const [first, ...others] = parts.map((part) => section(...part));
@@ -73,7 +73,7 @@ function show(root: HTMLElement, model: Model): void {
   keys(model, store);
 }
 
-/** Not by an address: in the frame of a notebook that would be one of the notebook's. */
+/** Scrolls without changing the address: in a notebook's frame, a fragment would resolve against the notebook. */
 function scrollTo(id: string): void {
   const behavior = matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth";
   document.getElementById(id)?.scrollIntoView({ behavior, block: "start" });
@@ -86,15 +86,15 @@ function section(id: string, title: string, about: string, ...body: Child[]): HT
 function foot(model: Model): HTMLElement {
   const { manifest } = model;
   const { positions } = manifest;
-  const maps = model.devices.map((device) => `${device.maps.moments.length} of them with a map of ${device.name}`).join(", ");
+  const maps = model.devices.map((device) => `${device.maps.snapshots.length} of them with a map of ${device.name}`).join(", ");
   const devices = manifest.devices_left_out ? ` ${counted(manifest.devices_left_out, "device")} that had the least memory ${manifest.devices_left_out === 1 ? "is" : "are"} not shown.` : "";
   const left = positions.marks_left_out ? ` ${number(positions.marks_left_out)} marks and regions are not drawn.` : "";
   return h("footer", {},
     manifest.live
-      ? h("p", {}, `The cursor goes to any event: click into the timeline, or give its number. ${model.moments.length} moments are prepared: arrows go from one to the next.${left}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`)
-      : h("p", {}, `The cursor stops at ${model.moments.length} moments (${maps}): the peaks of each device, the end, refused requests, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${left}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),
-    h("p", {}, "Keys: ← → move the cursor, Shift + ← → to the next moment with a name, Home, End, b compares, / searches, Esc lets go of a highlighted line."),
-    h("p", {}, `Made by pytorch_alloctrace. ${manifest.live ? "This page asks alloctrace serve on this machine, and nobody else" : "This page loads nothing and sends nothing"}. Charts: uPlot 1.6.32 (MIT).`));
+      ? h("p", {}, `The cursor moves to any event: click into the timeline, or type its number. The arrows move between ${model.snapshots.length} prepared snapshots.${left}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`)
+      : h("p", {}, `The cursor stops at ${model.snapshots.length} snapshots (${maps}): the peaks of each device, the end, failed allocations, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${left}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),
+    h("p", {}, "Keys: ← → move the cursor, Shift + ← → to the next snapshot with a name, Home, End, b compares, / searches, Esc clears the highlight."),
+    h("p", {}, `Made by pytorch_alloctrace. ${manifest.live ? "This page sends requests only to alloctrace serve on this machine" : "This page loads nothing and sends nothing"}. Charts: uPlot 1.6.32 (MIT).`));
 }
 
 void main();

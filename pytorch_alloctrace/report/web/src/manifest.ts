@@ -1,35 +1,34 @@
-// The JSON of the page, as report/page/data.py writes it.
+// Types of the page's JSON, which report/page/data.py writes.
 
 import type { ColumnRef } from "./columns";
 
-export const VERSION = 4;
+export const VERSION = 5;
 
 export interface Manifest {
   version: number;
   redacted: boolean;
-  /** Whether `alloctrace serve` shows the page: it can be asked for moments. */
+  /** True if `alloctrace serve` serves the page and answers requests for events. */
   live: boolean;
   header: Header;
   findings: Finding[];
   seconds: number;
-  /** Of the recording, in nanoseconds; all times count from its beginning. */
+  /** Length of the recording in nanoseconds. All times count from its beginning. */
   duration: number;
-  moments: { seq: ColumnRef; time: ColumnRef; step: ColumnRef; reasons: string[][] };
+  snapshots: { seq: ColumnRef; time: ColumnRef; step: ColumnRef; reasons: string[][] };
   positions: Positions;
   curves: { points: number; devices: Record<string, DeviceCurves> };
   devices: DeviceData[];
   devices_left_out: number;
-  refusals: Refusal[];
+  refusals: FailedAllocation[];
   earlier_refusals: number;
-  /** By device. */
+  /** Simulations by device. */
   what_if: Record<string, WhatIf | NotTried>;
   stacks: { frames: Record<FrameColumn, ColumnRef>; sites: SiteRow[] };
   texts: string[];
 }
 
-/** One more moment of a page that is live: what the page has of its own moments, of this one alone. Stacks and texts have
- * numbers of their own. */
-export interface MomentManifest {
+/** A snapshot requested by a served page. Its stacks and texts have their own numbers. */
+export interface SnapshotManifest {
   version: number;
   seq: number;
   time: number;
@@ -40,7 +39,7 @@ export interface MomentManifest {
 }
 
 export type FrameColumn = "parent" | "function" | "file" | "line" | "source" | "user" | "site";
-/** Label, file, line, function, source (numbers of texts), whether it is the user's code. */
+/** Numbers of the texts of label, file, function and source; `user` is 1 for the user's code. */
 export type SiteRow = [label: number, file: number, line: number, func: number, source: number, user: number];
 
 export interface Header {
@@ -49,7 +48,7 @@ export interface Header {
   facts: [string, string][];
   begin: number;
   events: number;
-  /** The number after that of the last event. */
+  /** Number of the last event plus 1. */
   end_seq: number;
   file_bytes: number;
   steps: number;
@@ -114,14 +113,14 @@ export interface DeviceData {
   stacks_put_together: number;
 }
 
-/** The part of the step, the module of the model that allocated, what the memory is for. A trace may lack any of them. */
+/** Phase of the step, allocating module, role of the memory. A trace may lack any of them. */
 export type Grouping = "phase" | "module" | "role";
 
 export interface MapData {
-  moments: number[];
+  snapshots: number[];
   left_out: Record<string, number>;
   fragmentation: Record<string, FragmentationData>;
-  /** The live memory at a moment by what else it can be told apart. */
+  /** Live memory by grouping and snapshot. */
   groups: Partial<Record<Grouping, Record<string, [name: string, bytes: number, blocks: number][]>>>;
   pools: string[];
   segments: Record<"address" | "size" | "stream" | "pool" | "large" | "expandable" | "first" | "length", ColumnRef>;
@@ -144,7 +143,7 @@ export interface FragmentationData {
     free: number, largest: number][];
 }
 
-export interface Refusal {
+export interface FailedAllocation {
   seq: number;
   device: string;
   step: number | null;
@@ -168,8 +167,9 @@ export interface Refusal {
   top: [site: number, bytes: number, blocks: number][];
 }
 
-/** Why no setting was tried of a device, in a sentence. */
+/** Device for which no setting was tried. */
 export interface NotTried {
+  /** Reason, in a sentence. */
   refused: string;
 }
 
@@ -177,9 +177,9 @@ export interface WhatIf {
   refused: "";
   check: string;
   is_exact: boolean;
-  /** On what settings were tried, in sentences. */
+  /** GPU of the simulations, and what the trace lacks, in sentences. */
   conditions: string[];
-  /** The first as recorded, then the best first. */
+  /** As recorded, then the settings, the best first. */
   outcomes: Outcome[];
   gpus_tried: boolean;
   left_out: string[];
@@ -196,7 +196,7 @@ export interface Outcome {
   orders: number;
   refused_orders: number;
   refused: { seq: number; requested: number; reserved: number; site: number } | null;
-  /** Of the requests that the recorded run was refused. */
+  /** Number of allocations that failed in the recorded run and would have been served. */
   served: number;
   refused_again: number;
   smallest: { name: string; memory: number; about: string } | null;

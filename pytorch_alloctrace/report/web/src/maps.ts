@@ -1,4 +1,4 @@
-// The segments and blocks of a device, at the moments that have a map.
+// Segments and blocks of a device, at the snapshots that have a map.
 
 import { MISSING, type Columns } from "./columns";
 import type { BlockColumn, FragmentationData, Grouping, MapData } from "./manifest";
@@ -22,109 +22,109 @@ export interface Block {
   size: number;
   requested: number;
   state: State;
-  /** It keeps its mostly free segment from being returned. */
+  /** True if the block keeps its mostly free segment from being returned to the driver. */
   pins: boolean;
-  /** -1: free, or a stack that the page does not name. */
+  /** Innermost frame; -1 for free blocks, and stacks that the page does not name. */
   frame: number;
-  /** The event of its birth; null: before the recording. */
-  birth: number | null;
-  /** When it was born, as a share of the run. */
-  born: number | null;
+  /** Event of the allocation; null if before the recording. */
+  allocSeq: number | null;
+  /** Time of the allocation as a share of the run; null if unknown. */
+  allocTime: number | null;
 }
 
 const TIMES = 1 << 16;
 const PINNER = 4;
 
 export class DeviceMaps {
-  readonly moments: number[];
+  readonly snapshots: number[];
   private readonly columns = new Map<string, Float64Array>();
   private readonly extra = new Map<number, DeviceMaps>();
-  private cache: { moment: number; segments: Segment[] } | null = null;
+  private cache: { snapshot: number; segments: Segment[] } | null = null;
 
   constructor(private readonly reader: Columns, private readonly data: MapData, private readonly frames: number[] | null = null) {
-    this.moments = data.moments;
+    this.snapshots = data.snapshots;
   }
 
-  /** Keeps the map of a moment that the page did not have; `frames`: the numbers that its frames have here. */
-  add(moment: number, reader: Columns, data: MapData, frames: number[]): void {
-    this.extra.set(moment, new DeviceMaps(reader, data, frames));
+  /** Adds the map of a requested snapshot. `frames` maps its frame numbers to those of the page. */
+  add(snapshot: number, reader: Columns, data: MapData, frames: number[]): void {
+    this.extra.set(snapshot, new DeviceMaps(reader, data, frames));
   }
 
-  /** The moment with a map that is nearest to a moment. */
-  nearest(moment: number): number | null {
-    if (this.extra.has(moment)) return moment;
+  /** Returns the nearest snapshot that has a map. */
+  nearest(snapshot: number): number | null {
+    if (this.extra.has(snapshot)) return snapshot;
     let best: number | null = null;
-    for (const one of this.moments) if (best === null || Math.abs(one - moment) < Math.abs(best - moment)) best = one;
+    for (const mapped of this.snapshots) if (best === null || Math.abs(mapped - snapshot) < Math.abs(best - snapshot)) best = mapped;
     return best;
   }
 
-  has(moment: number): boolean {
-    return this.extra.has(moment) || this.moments.includes(moment);
+  has(snapshot: number): boolean {
+    return this.extra.has(snapshot) || this.snapshots.includes(snapshot);
   }
 
-  leftOut(moment: number): number {
-    return this.extra.get(moment)?.leftOut(0) ?? this.data.left_out[moment] ?? 0;
+  leftOut(snapshot: number): number {
+    return this.extra.get(snapshot)?.leftOut(0) ?? this.data.left_out[snapshot] ?? 0;
   }
 
-  fragmentation(moment: number): FragmentationData | null {
-    const own = this.extra.get(moment);
-    return own ? own.fragmentation(0) : this.data.fragmentation[moment] ?? null;
+  fragmentation(snapshot: number): FragmentationData | null {
+    const own = this.extra.get(snapshot);
+    return own ? own.fragmentation(0) : this.data.fragmentation[snapshot] ?? null;
   }
 
-  /** The ways in which memory is told apart besides lines. */
+  /** Recorded groupings besides lines. */
   get groupings(): Grouping[] {
     return Object.keys(this.data.groups) as Grouping[];
   }
 
-  groups(by: Grouping, moment: number): [string, number, number][] {
-    const own = this.extra.get(moment);
-    return own ? own.groups(by, 0) : this.data.groups[by]?.[moment] ?? [];
+  groups(by: Grouping, snapshot: number): [string, number, number][] {
+    const own = this.extra.get(snapshot);
+    return own ? own.groups(by, 0) : this.data.groups[by]?.[snapshot] ?? [];
   }
 
-  /** The segments at a moment that has a map, by address, each with its blocks. */
-  segments(moment: number): Segment[] {
-    const own = this.extra.get(moment);
+  /** Returns the segments and their blocks at a snapshot that has a map, by address. */
+  segments(snapshot: number): Segment[] {
+    const own = this.extra.get(snapshot);
     if (own) return own.segments(0);
-    if (this.cache?.moment === moment) return this.cache.segments;
-    const number = this.moments.indexOf(moment);
+    if (this.cache?.snapshot === snapshot) return this.cache.segments;
+    const number = this.snapshots.indexOf(snapshot);
     const refs = this.data.segments;
     const column = (name: keyof MapData["segments"]) => this.read(`segment ${name}`, refs[name]);
     const [first, length] = [column("first"), column("length")];
-    const found: Segment[] = [];
+    const segments: Segment[] = [];
     for (let i = 0; i < first.length && first[i] <= number; i++) {
       if (first[i] + length[i] < number) continue;
-      found.push({
+      segments.push({
         address: column("address")[i], size: column("size")[i], stream: column("stream")[i],
         pool: this.data.pools[column("pool")[i]] ?? "", large: column("large")[i] === 1,
         expandable: column("expandable")[i] === 1, blocks: [],
       });
     }
-    found.sort((a, b) => a.address - b.address);
-    const byAddress = new Map(found.map((segment) => [segment.address, segment]));
+    segments.sort((a, b) => a.address - b.address);
+    const byAddress = new Map(segments.map((segment) => [segment.address, segment]));
     for (const block of this.blocks(number)) byAddress.get(block.segment)?.blocks.push(block);
-    for (const segment of found) segment.blocks.sort((a, b) => a.address - b.address);
-    this.cache = { moment, segments: found };
-    return found;
+    for (const segment of segments) segment.blocks.sort((a, b) => a.address - b.address);
+    this.cache = { snapshot, segments };
+    return segments;
   }
 
   private *blocks(number: number): Iterable<Block> {
     const refs = this.data.blocks;
     const column = (name: BlockColumn) => this.read(`block ${name}`, refs[name]);
     const [first, length, segment, address, size] = (["first", "length", "segment", "address", "size"] as const).map(column);
-    const [requested, state, frame, birth, born] = (["requested", "state", "frame", "birth", "birth_time"] as const).map(column);
+    const [requested, state, frame, allocSeq, allocTime] = (["requested", "state", "frame", "birth", "birth_time"] as const).map(column);
     for (let i = 0; i < first.length && first[i] <= number; i++) {
       if (first[i] + length[i] < number) continue;
       yield {
         segment: segment[i], address: address[i], size: size[i], requested: size[i] + requested[i],
         state: STATES[state[i] % PINNER], pins: state[i] >= PINNER, frame: this.frames && frame[i] >= 0 ? this.frames[frame[i]] : frame[i],
-        birth: birth[i] === MISSING ? null : birth[i], born: born[i] === MISSING ? null : born[i] / TIMES,
+        allocSeq: allocSeq[i] === MISSING ? null : allocSeq[i], allocTime: allocTime[i] === MISSING ? null : allocTime[i] / TIMES,
       };
     }
   }
 
   private read(name: string, ref: [number, number, number]): Float64Array {
-    let known = this.columns.get(name);
-    if (!known) this.columns.set(name, (known = this.reader.read(ref)));
-    return known;
+    let values = this.columns.get(name);
+    if (!values) this.columns.set(name, (values = this.reader.read(ref)));
+    return values;
   }
 }

@@ -1,4 +1,4 @@
-// What was in memory at the cursor: by call, and as a table; and what has changed since another moment.
+// Live memory at the cursor, by call and as a table, and its change since another snapshot.
 
 import { themed, type Colors } from "./colors";
 import { h, replace, swatch } from "./dom";
@@ -21,19 +21,19 @@ interface Row {
 }
 
 const GROUPS: [GroupBy, string][] = [["line", "Line"], ["function", "Function"], ["file", "File"], ["module", "Module"], ["role", "Role"], ["phase", "Phase"]];
-const OF_LINES: GroupBy[] = ["line", "function", "file"];
+const LINE_GROUPS: GroupBy[] = ["line", "function", "file"];
 
 export function memory(model: Model, store: Store, colors: Colors): HTMLElement {
   const flame = new Flame(model, colors, (site) => store.set({ site: store.state.site === site ? null : site }));
   const table = new Table<Row>();
   const title = h("p", { class: "lead" });
-  const found = h("span", { class: "hint", role: "status" });
+  const matches = h("span", { class: "hint", role: "status" });
   const groups = h("div", { class: "segmented", role: "group", "aria-label": "What the rows of the table are" },
-    ...GROUPS.filter(([by]) => OF_LINES.includes(by) || model.devices.some((device) => device.maps.groupings.includes(by as Grouping))).map(([by, text]) => h("button", { type: "button", "data-by": by, onclick: () => store.set({ groupBy: by }) }, text)));
+    ...GROUPS.filter(([by]) => LINE_GROUPS.includes(by) || model.devices.some((device) => device.maps.groupings.includes(by as Grouping))).map(([by, text]) => h("button", { type: "button", "data-by": by, onclick: () => store.set({ groupBy: by }) }, text)));
   const search = h("input", { type: "search", id: "search", placeholder: "Search lines, functions, files  ( / )", "aria-label": "Search", oninput: () => store.set({ query: search.value }) });
   const all = h("input", { type: "checkbox", id: "all-frames", onchange: () => store.set({ allFrames: all.checked }) });
   const note = h("p", { class: "hint" });
-  const clear = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => store.set({ site: null }) }, "Highlight nothing");
+  const clear = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => store.set({ site: null }) }, "Clear highlight");
 
   store.follow(["device", "cursor", "other", "query", "groupBy", "allFrames", "site"], (state) => {
     const device = model.devices[state.device];
@@ -44,25 +44,25 @@ export function memory(model: Model, store: Store, colors: Colors): HTMLElement 
     clear.hidden = state.site === null;
     replace(title, ...lead(model, device, state));
     flame.show({ root: callTree(model, now, before, state.allFrames), compared, query: state.query, site: state.site });
-    const rows = rowsBy(model, device, state, now, before).filter((row) => isFound(row, state.query));
+    const rows = rowsBy(model, device, state, now, before).filter((row) => isMatch(row, state.query));
     const total = device.bytesAt(state.cursor);
     const bytes = rows.reduce((sum, row) => sum + row.bytes, 0);
-    found.textContent = state.query ? `${counted(rows.length, "match").replace(/matchs$/, "matches")}: ${size(bytes)}, ${share(bytes, total)}` : "";
+    matches.textContent = state.query ? `${counted(rows.length, "match").replace(/matchs$/, "matches")}: ${size(bytes)}, ${share(bytes, total)}` : "";
     table.show({
       columns: columns(state, total, colors),
       rows,
       sort: compared ? [1, true] : [1, true],
       highlighted: (row) => row.site !== null && row.site === state.site,
       choose: (row) => row.site !== null && store.set({ site: state.site === row.site ? null : row.site }),
-      empty: state.query ? `Nothing that is live here matches “${state.query}”.` : "Nothing is live at this moment.",
+      empty: state.query ? `Nothing that is live here matches “${state.query}”.` : "Nothing is live here.",
     });
-    const together = state.cursor < model.moments.length ? device.data.stacks_put_together : 0;
-    replace(note, together ? `To keep the page small, ${number(together)} stacks that hold less are drawn under the one of the same line that holds most: lines are exact, callers of these are not.` : "");
-    note.hidden = !together;
+    const merged = state.cursor < model.snapshots.length ? device.data.stacks_put_together : 0;
+    replace(note, merged ? `To keep the page small, ${number(merged)} small stacks are drawn under the largest stack of the same line: their lines are exact, their callers are not.` : "");
+    note.hidden = !merged;
   });
   return h("div", {},
     title,
-    h("div", { class: "toolbar" }, search, found, h("span", { class: "spring" }), flame.back, clear, h("label", { class: "check" }, all, "Library frames, too")),
+    h("div", { class: "toolbar" }, search, matches, h("span", { class: "spring" }), flame.back, clear, h("label", { class: "check" }, all, "Library frames")),
     h("div", { class: "flame-box" }, flame.canvas),
     note,
     h("div", { class: "toolbar below" }, h("span", { class: "hint" }, "Rows are"), groups),
@@ -72,22 +72,22 @@ export function memory(model: Model, store: Store, colors: Colors): HTMLElement 
 function lead(model: Model, device: Device, state: State): (Node | string)[] {
   const bytes = device.bytesAt(state.cursor);
   const amount = h("b", { title: exact(bytes), "data-bytes": bytes, id: "live-bytes" }, size(bytes));
-  const made: (Node | string)[] = [amount, ` live in ${counted(device.blocksAt(state.cursor), "block")} on ${device.name}`];
+  const parts: (Node | string)[] = [amount, ` live in ${counted(device.blocksAt(state.cursor), "block")} on ${device.name}`];
   if (state.other !== null) {
     const before = device.bytesAt(state.other);
     const grown = h("b", { title: exact(bytes - before), "data-bytes": bytes - before, id: "changed-bytes", class: bytes > before ? "grew" : bytes < before ? "shrank" : "" }, change(bytes - before));
-    made.push(" at A, ", grown, ` since B (event ${number(model.moment(state.other).seq)}, ${size(before)})`);
+    parts.push(" at A, ", grown, ` since B (event ${number(model.snapshot(state.other).seq)}, ${size(before)})`);
   }
-  return [...made, "."];
+  return [...parts, "."];
 }
 
-function isFound(row: Row, query: string): boolean {
-  const wanted = query.toLowerCase();
-  return !wanted || row.label.toLowerCase().includes(wanted) || row.source.toLowerCase().includes(wanted);
+function isMatch(row: Row, query: string): boolean {
+  const text = query.toLowerCase();
+  return !text || row.label.toLowerCase().includes(text) || row.source.toLowerCase().includes(text);
 }
 
 function rowsBy(model: Model, device: Device, state: State, now: Holding[], before: Holding[]): Row[] {
-  if (!OF_LINES.includes(state.groupBy)) return groupRows(device, state, state.groupBy as Grouping);
+  if (!LINE_GROUPS.includes(state.groupBy)) return groupRows(device, state, state.groupBy as Grouping);
   const rows = new Map<string, Row>();
   const rowOf = (holding: Holding): Row => {
     const site = model.site(model.siteOfFrame(holding.frame));
@@ -110,9 +110,9 @@ function rowsBy(model: Model, device: Device, state: State, now: Holding[], befo
 
 function groupRows(device: Device, state: State, by: Grouping): Row[] {
   const rows = new Map<string, Row>();
-  const fill = (moment: number | null, isBefore: boolean) => {
-    const near = moment === null ? null : device.maps.nearest(moment);
-    for (const [label, bytes, blocks] of near === null ? [] : device.maps.groups(by, near)) {
+  const fill = (snapshot: number | null, isBefore: boolean) => {
+    const nearest = snapshot === null ? null : device.maps.nearest(snapshot);
+    for (const [label, bytes, blocks] of nearest === null ? [] : device.maps.groups(by, nearest)) {
       let row = rows.get(label);
       if (!row) rows.set(label, (row = { label, source: "", site: null, bytes: 0, blocks: 0, backward: 0, before: 0 }));
       if (isBefore) row.before = bytes;
@@ -144,7 +144,7 @@ function columns(state: State, total: number, colors: Colors): Column<Row>[] {
   return [name, bytes,
     { title: "Share", value: (row) => row.bytes / Math.max(total, 1), show: (row) => bar(row, total, colors) },
     blocks,
-    { title: "In backward", about: "The part that backward allocated for lines of forward", value: (row) => row.backward, show: (row) => (row.backward ? size(row.backward) : ""), exact: (row) => exact(row.backward) }];
+    { title: "In backward", about: "Bytes that backward allocated for lines of forward", value: (row) => row.backward, show: (row) => (row.backward ? size(row.backward) : ""), exact: (row) => exact(row.backward) }];
 }
 
 function bar(row: Row, total: number, colors: Colors): HTMLElement {

@@ -1,9 +1,9 @@
-// The trace as the page knows it: stacks, sites, moments, and for each device its curves and what it held.
+// Model of the page: stacks, sites, snapshots, and the curves, holdings and maps of each device.
 
 import { Columns, type ColumnRef } from "./columns";
 import { Curves } from "./curves";
 import { DeviceMaps } from "./maps";
-import type { DeviceData, FrameColumn, Manifest, MomentManifest, SiteRow } from "./manifest";
+import type { DeviceData, FrameColumn, Manifest, SnapshotManifest, SiteRow } from "./manifest";
 import { Names } from "./names";
 
 export interface Site {
@@ -17,9 +17,9 @@ export interface Site {
   user: boolean;
 }
 
-export interface Moment {
+export interface Snapshot {
   index: number;
-  /** The state is the one after this event. */
+  /** Event after which the state is shown. */
   seq: number;
   /** Seconds since the recording began. */
   time: number;
@@ -27,7 +27,7 @@ export interface Moment {
   reasons: string[];
 }
 
-/** What one stack holds at a moment; `frame` is its innermost frame, -1 for stacks that the page does not name. */
+/** Memory that a stack holds at a snapshot. `frame` is its innermost frame; -1 for stacks that the page does not name. */
 export interface Holding {
   frame: number;
   bytes: number;
@@ -35,17 +35,17 @@ export interface Holding {
   backward: number;
 }
 
-/** The site of memory whose stacks the page does not name. */
+/** Site of stacks that the page does not name. */
 export const OTHER_SITE = -1;
 
 export class Model {
   readonly seconds: number;
   readonly sites: Site[];
   frames: Record<FrameColumn, Float64Array>;
-  /** Those of the page, in their order. */
-  readonly moments: Moment[];
-  /** Those that were asked for since: their numbers follow. */
-  private readonly extra: Moment[] = [];
+  /** Snapshots of the page, in order. */
+  readonly snapshots: Snapshot[];
+  /** Requested snapshots. Their numbers follow those of the page. */
+  private readonly extra: Snapshot[] = [];
   private names: Names | null = null;
   readonly steps: { number: Float64Array; seq: Float64Array; time: Float64Array };
   readonly devices: Device[];
@@ -56,44 +56,44 @@ export class Model {
     this.sites = manifest.stacks.sites.map((row, id) => siteOf(row, manifest.texts, id));
     const frames = manifest.stacks.frames;
     this.frames = Object.fromEntries(Object.entries(frames).map(([name, ref]) => [name, read(ref)])) as Record<FrameColumn, Float64Array>;
-    const { seq, time, step, reasons } = manifest.moments;
+    const { seq, time, step, reasons } = manifest.snapshots;
     const [seqs, times, steps] = [read(seq), read(time), read(step)];
-    this.moments = reasons.map((why, index) => ({
-      index, seq: seqs[index], time: times[index] / 1e9, step: steps[index] < 0 ? null : steps[index], reasons: why,
+    this.snapshots = reasons.map((own, index) => ({
+      index, seq: seqs[index], time: times[index] / 1e9, step: steps[index] < 0 ? null : steps[index], reasons: own,
     }));
     const positions = manifest.positions.steps;
     this.steps = { number: read(positions.number), seq: read(positions.seq), time: read(positions.time) };
     this.devices = manifest.devices.map((data, index) => new Device(this, data, index));
   }
 
-  moment(index: number): Moment {
-    return this.moments[index] ?? this.extra[index - this.moments.length];
+  snapshot(index: number): Snapshot {
+    return this.snapshots[index] ?? this.extra[index - this.snapshots.length];
   }
 
-  /** The moment of an event that was asked for; null if none was. */
-  extraMoment(seq: number): number | null {
-    return this.extra.find((moment) => moment.seq === seq)?.index ?? null;
+  /** Returns the number of the requested snapshot of an event, or null. */
+  extraSnapshot(seq: number): number | null {
+    return this.extra.find((snapshot) => snapshot.seq === seq)?.index ?? null;
   }
 
-  /** Takes in a moment that was asked for; returns its number. */
-  addMoment(data: MomentManifest, columns: Columns): number {
-    const known = this.extraMoment(data.seq);
-    if (known !== null) return known;
+  /** Adds a requested snapshot and returns its number. */
+  addSnapshot(data: SnapshotManifest, columns: Columns): number {
+    const existing = this.extraSnapshot(data.seq);
+    if (existing !== null) return existing;
     this.names ??= new Names(this);
-    const frames = this.names.take(data, columns);
-    const index = this.moments.length + this.extra.length;
-    const reasons = this.moments.find((moment) => moment.seq === data.seq)?.reasons ?? [];
+    const frames = this.names.translate(data, columns);
+    const index = this.snapshots.length + this.extra.length;
+    const reasons = this.snapshots.find((snapshot) => snapshot.seq === data.seq)?.reasons ?? [];
     this.extra.push({ index, seq: data.seq, time: data.time / 1e9, step: data.step, reasons });
     for (const device of this.devices) {
-      const own = data.devices.find((one) => one.device === device.name);
+      const own = data.devices.find((candidate) => candidate.device === device.name);
       if (own) device.add(index, own, columns, frames);
     }
     return index;
   }
 
-  /** The moment of the page nearest to one, which may be another. */
+  /** Returns the nearest snapshot of the page. */
   onPage(index: number): number {
-    return index < this.moments.length ? index : this.momentOfEvent(this.moment(index).seq);
+    return index < this.snapshots.length ? index : this.snapshotOfEvent(this.snapshot(index).seq);
   }
 
   text(number: number): string {
@@ -105,10 +105,10 @@ export class Model {
   }
 
   site(id: number | null): Site {
-    return (id !== null && this.sites[id]) || { id: OTHER_SITE, label: "other lines, which hold least", file: "", line: 0, func: "", source: "", user: false };
+    return (id !== null && this.sites[id]) || { id: OTHER_SITE, label: "other lines, which hold little", file: "", line: 0, func: "", source: "", user: false };
   }
 
-  /** The step that an event belongs to; the event that ends a step is its last. */
+  /** Returns the step of an event. The event that ends a step is its last. */
   stepOf(seq: number): number | null {
     const { seq: ends, number } = this.steps;
     if (!ends.length) return null;
@@ -122,18 +122,18 @@ export class Model {
     return low < ends.length ? number[low] : number[ends.length - 1] + 1;
   }
 
-  nearestMoment(seconds: number): number {
+  nearestSnapshot(seconds: number): number {
     let best = 0;
-    for (const moment of this.moments) {
-      if (Math.abs(moment.time - seconds) < Math.abs(this.moments[best].time - seconds)) best = moment.index;
+    for (const snapshot of this.snapshots) {
+      if (Math.abs(snapshot.time - seconds) < Math.abs(this.snapshots[best].time - seconds)) best = snapshot.index;
     }
     return best;
   }
 
-  momentOfEvent(seq: number): number {
+  snapshotOfEvent(seq: number): number {
     let best = 0;
-    for (const moment of this.moments) {
-      if (Math.abs(moment.seq - seq) < Math.abs(this.moments[best].seq - seq)) best = moment.index;
+    for (const snapshot of this.snapshots) {
+      if (Math.abs(snapshot.seq - seq) < Math.abs(this.snapshots[best].seq - seq)) best = snapshot.index;
     }
     return best;
   }
@@ -151,7 +151,7 @@ export class Device {
   private readonly runs: Record<"frame" | "bytes" | "blocks" | "backward" | "first" | "length", Float64Array>;
   private readonly totals: { bytes: Float64Array; blocks: Float64Array };
   private sums: Map<number, Float64Array> | null = null;
-  /** Of moments that the page did not have. */
+  /** Holdings of requested snapshots. */
   private readonly extra = new Map<number, Holding[]>();
 
   constructor(readonly model: Model, readonly data: DeviceData, readonly index: number) {
@@ -160,7 +160,7 @@ export class Device {
     this.maps = new DeviceMaps(model.columns, data.maps);
     const refs = data.holdings;
     this.runs = Object.fromEntries(Object.entries(refs).map(([name, ref]) => [name, model.columns.read(ref)])) as typeof this.runs;
-    const count = model.moments.length;
+    const count = model.snapshots.length;
     this.totals = { bytes: new Float64Array(count), blocks: new Float64Array(count) };
     const { bytes, blocks, first, length } = this.runs;
     for (let run = 0; run < bytes.length; run++) {
@@ -171,42 +171,42 @@ export class Device {
     sumUp(this.totals.blocks);
   }
 
-  add(moment: number, data: MomentManifest["devices"][number], columns: Columns, frames: number[]): void {
+  add(snapshot: number, data: SnapshotManifest["devices"][number], columns: Columns, frames: number[]): void {
     const refs = data.holdings;
     const [frame, bytes, blocks, backward] = (["frame", "bytes", "blocks", "backward"] as const).map((name) => columns.read(refs[name]));
-    this.extra.set(moment, [...frame].map((one, i) => ({ frame: one < 0 ? -1 : frames[one], bytes: bytes[i], blocks: blocks[i], backward: backward[i] })));
-    this.maps.add(moment, columns, data.maps, frames);
+    this.extra.set(snapshot, [...frame].map((number, i) => ({ frame: number < 0 ? -1 : frames[number], bytes: bytes[i], blocks: blocks[i], backward: backward[i] })));
+    this.maps.add(snapshot, columns, data.maps, frames);
   }
 
-  /** What each stack holds at a moment. */
-  holdings(moment: number): Holding[] {
-    const own = this.extra.get(moment);
+  /** Returns the memory that each stack holds at a snapshot. */
+  holdings(snapshot: number): Holding[] {
+    const own = this.extra.get(snapshot);
     if (own) return own;
     const { frame, bytes, blocks, backward, first, length } = this.runs;
-    const found: Holding[] = [];
+    const holdings: Holding[] = [];
     for (let run = 0; run < frame.length; run++) {
-      if (first[run] > moment) break; // they are ordered by it
-      if (first[run] + length[run] >= moment) {
-        found.push({ frame: frame[run], bytes: bytes[run], blocks: blocks[run], backward: backward[run] });
+      if (first[run] > snapshot) break; // runs are ordered by `first`
+      if (first[run] + length[run] >= snapshot) {
+        holdings.push({ frame: frame[run], bytes: bytes[run], blocks: blocks[run], backward: backward[run] });
       }
     }
-    return found;
+    return holdings;
   }
 
-  /** Requested bytes that are live at a moment. */
-  bytesAt(moment: number): number {
-    return this.totals.bytes[moment] ?? sum(this.holdings(moment).map((one) => one.bytes));
+  /** Returns the requested bytes that are live at a snapshot. */
+  bytesAt(snapshot: number): number {
+    return this.totals.bytes[snapshot] ?? sum(this.holdings(snapshot).map((holding) => holding.bytes));
   }
 
-  blocksAt(moment: number): number {
-    return this.totals.blocks[moment] ?? sum(this.holdings(moment).map((one) => one.blocks));
+  blocksAt(snapshot: number): number {
+    return this.totals.blocks[snapshot] ?? sum(this.holdings(snapshot).map((holding) => holding.blocks));
   }
 
-  /** The bytes of each site, by moment. */
+  /** Returns the bytes of each site, by snapshot. */
   bytesBySite(): Map<number, Float64Array> {
     if (this.sums) return this.sums;
     const { frame, bytes, first, length } = this.runs;
-    const count = this.model.moments.length;
+    const count = this.model.snapshots.length;
     const sums = new Map<number, Float64Array>();
     for (let run = 0; run < frame.length; run++) {
       const site = this.model.siteOfFrame(frame[run]);
@@ -223,7 +223,7 @@ function sum(values: number[]): number {
   return values.reduce((a, b) => a + b, 0);
 }
 
-/** Notes where an amount begins and ends; `sumUp` makes of all notes what there is at each moment. */
+/** Adds a run to the changes from snapshot to snapshot, which `sumUp` turns into totals. */
 function addRun(changes: Float64Array, first: number, length: number, amount: number): void {
   changes[first] += amount;
   if (first + length + 1 < changes.length) changes[first + length + 1] -= amount;

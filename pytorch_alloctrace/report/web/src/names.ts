@@ -1,7 +1,7 @@
-// Stacks and lines of moments that were asked for have numbers of their own: here they get those of the page.
+// Translation of the frame, site and text numbers of requested snapshots to those of the page.
 
 import type { Columns } from "./columns";
-import type { FrameColumn, MomentManifest } from "./manifest";
+import type { FrameColumn, SnapshotManifest } from "./manifest";
 import { siteOf, type Model, type Site } from "./model";
 
 const COLUMNS: FrameColumn[] = ["parent", "function", "file", "line", "source", "user", "site"];
@@ -21,8 +21,8 @@ export class Names {
     for (let i = 0; i < parent.length; i++) this.frames.set(keyOf(COLUMNS.map((name) => model.frames[name][i])), i);
   }
 
-  /** The numbers here of the frames of a moment; what is new is added to the model. */
-  take(data: MomentManifest, columns: Columns): number[] {
+  /** Returns the page's frame numbers for the frames of a snapshot, and adds new frames to the model. */
+  translate(data: SnapshotManifest, columns: Columns): number[] {
     const texts = data.texts.map((text) => this.text(text));
     const sites = data.stacks.sites.map((row) => this.site(siteOf(row, data.texts, -1)));
     const read = COLUMNS.map((name) => columns.read(data.stacks.frames[name]));
@@ -35,38 +35,38 @@ export class Names {
       row[PARENT] = row[PARENT] < 0 ? -1 : numbers[row[PARENT]]; // callers come first
       for (const column of TEXTS) row[column] = texts[row[column]];
       row[SITE] = sites[row[SITE]];
-      let known = this.frames.get(keyOf(row));
-      if (known === undefined) {
-        this.frames.set(keyOf(row), (known = first + added.length));
+      let number = this.frames.get(keyOf(row));
+      if (number === undefined) {
+        this.frames.set(keyOf(row), (number = first + added.length));
         added.push(row);
       }
-      numbers.push(known);
+      numbers.push(number);
     }
     if (added.length) {
       this.model.frames = Object.fromEntries(COLUMNS.map((name, column) => {
-        const grown = new Float64Array(first + added.length);
-        grown.set(frames[name]);
-        added.forEach((row, i) => (grown[first + i] = row[column]));
-        return [name, grown];
+        const values = new Float64Array(first + added.length);
+        values.set(frames[name]);
+        added.forEach((row, i) => (values[first + i] = row[column]));
+        return [name, values];
       })) as Record<FrameColumn, Float64Array>;
     }
     return numbers;
   }
 
   private text(text: string): number {
-    let known = this.texts.get(text);
-    if (known === undefined) this.texts.set(text, (known = this.model.manifest.texts.push(text) - 1));
-    return known;
+    let number = this.texts.get(text);
+    if (number === undefined) this.texts.set(text, (number = this.model.manifest.texts.push(text) - 1));
+    return number;
   }
 
   private site(site: Site): number {
     const key = keyOfSite(site);
-    let known = this.sites.get(key);
-    if (known === undefined) {
-      this.sites.set(key, (known = this.model.sites.length));
-      this.model.sites.push({ ...site, id: known });
+    let number = this.sites.get(key);
+    if (number === undefined) {
+      this.sites.set(key, (number = this.model.sites.length));
+      this.model.sites.push({ ...site, id: number });
     }
-    return known;
+    return number;
   }
 }
 

@@ -1,4 +1,4 @@
-// The address map: each segment a strip, as wide as its bytes, cut into its blocks. Long ones go on in the next row.
+// Address map: each segment is a strip, as wide as its bytes, divided into blocks. Long strips continue in the next row.
 
 import { ageColor, faded, themed, type Colors } from "./colors";
 import { fit, h, replace, swatch } from "./dom";
@@ -10,15 +10,15 @@ import { counted, duration, exact, hexadecimal, number, size } from "./units";
 
 const ROW = 26;
 const GAP = 8;
-const ROWS_WANTED = 14;
-/** More are drawn only when asked for: tens of thousands of segments would make the page as long as a book. */
-const ROWS_MOST = 60;
-const LEAST = 7;
-const BETWEEN = 4;
+const TARGET_ROWS = 14;
+/** Rows drawn without a click on "Draw all". Tens of thousands of segments would make the page very long. */
+const MAX_ROWS = 60;
+const MIN_STRIP_WIDTH = 7;
+const STRIP_GAP = 4;
 
 interface Strip {
   segment: Segment;
-  /** The part of the segment that it shows, in bytes from its beginning. */
+  /** Shown part of the segment, in bytes from its beginning. */
   from: number;
   to: number;
   x: number;
@@ -39,22 +39,22 @@ export function segments(model: Model, store: Store, colors: Colors): HTMLElemen
 
   store.follow(["device", "cursor", "colorBy", "site"], (state) => {
     const device = model.devices[state.device];
-    const moment = device.maps.nearest(state.cursor);
-    const found = moment === null ? [] : device.maps.segments(moment);
+    const snapshot = device.maps.nearest(state.cursor);
+    const mapped = snapshot === null ? [] : device.maps.segments(snapshot);
     for (const button of modes.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.by === state.colorBy));
-    body.hidden = !found.length;
-    if (moment === null || !device.curves.known.has("reserved")) {
+    body.hidden = !mapped.length;
+    if (snapshot === null || !device.curves.measures.has("reserved")) {
       replace(lead, `The allocator of ${device.name} reports no segments.`);
       return;
     }
-    const reserved = found.reduce((sum, segment) => sum + segment.size, 0);
-    replace(lead, h("b", { title: exact(reserved), "data-bytes": reserved, id: "reserved-bytes" }, size(reserved)), ` reserved in ${counted(found.length, "segment")}.`);
+    const reserved = mapped.reduce((sum, segment) => sum + segment.size, 0);
+    replace(lead, h("b", { title: exact(reserved), "data-bytes": reserved, id: "reserved-bytes" }, size(reserved)), ` reserved in ${counted(mapped.length, "segment")}.`);
     const notes = [];
-    if (moment !== state.cursor) notes.push(`The map is that of the nearest moment that has one, event ${number(model.moment(moment).seq)}.`);
-    if (device.maps.leftOut(moment)) notes.push(`${number(device.maps.leftOut(moment))} of the smallest blocks are left out.`);
+    if (snapshot !== state.cursor) notes.push(`The map is that of the nearest snapshot with a map, event ${number(model.snapshot(snapshot).seq)}.`);
+    if (device.maps.leftOut(snapshot)) notes.push(`${number(device.maps.leftOut(snapshot))} of the smallest blocks are left out.`);
     notes.push("Empty gaps are free memory. A framed block pins: it keeps a mostly free segment from being returned to the driver.");
     note.textContent = notes.join(" ");
-    map.show(device, moment, found);
+    map.show(device, snapshot, mapped);
     replace(legend, ...map.legend());
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map.draw());
@@ -63,14 +63,14 @@ export function segments(model: Model, store: Store, colors: Colors): HTMLElemen
 
 class SegmentMap {
   readonly canvas = h("canvas", { class: "segments", role: "img", "aria-label": "Map of the segments and blocks" });
-  /** What is not drawn, with a button. */
+  /** Size of what is not drawn, with a button. */
   readonly rest = h("p", { class: "hint" });
   private all = false;
   private strips: Strip[] = [];
-  private found: Segment[] = [];
+  private segments: Segment[] = [];
   private device: Device | null = null;
-  private moment = 0;
-  /** The first birth of a block on the map, as a share of the run. */
+  private snapshot = 0;
+  /** Time of the earliest allocation on the map, as a share of the run. */
   private oldest = 0;
 
   constructor(private readonly model: Model, private readonly store: Store, private readonly colors: Colors) {
@@ -84,32 +84,32 @@ class SegmentMap {
     });
   }
 
-  show(device: Device, moment: number, found: Segment[]): void {
+  show(device: Device, snapshot: number, mapped: Segment[]): void {
     this.device = device;
-    this.moment = moment;
+    this.snapshot = snapshot;
     this.oldest = 1;
-    for (const segment of found) for (const block of segment.blocks) if (block.born !== null) this.oldest = Math.min(this.oldest, block.born);
-    this.found = [...found].sort((a, b) => b.size - a.size || a.address - b.address);
+    for (const segment of mapped) for (const block of segment.blocks) if (block.allocTime !== null) this.oldest = Math.min(this.oldest, block.allocTime);
+    this.segments = [...mapped].sort((a, b) => b.size - a.size || a.address - b.address);
     this.draw();
   }
 
   draw(): void {
     const width = this.canvas.parentElement?.clientWidth ?? 0;
-    if (!this.device || !this.found.length) return;
+    if (!this.device || !this.segments.length) return;
     if (!width) {
       requestAnimationFrame(() => this.canvas.isConnected && this.canvas.parentElement?.clientWidth && this.draw());
       return;
     }
-    const strips = layout(this.found, width);
-    this.strips = this.all ? strips : strips.filter((strip) => strip.y < ROWS_MOST * (ROW + GAP));
-    this.tell(strips.slice(this.strips.length));
+    const strips = layout(this.segments, width);
+    this.strips = this.all ? strips : strips.filter((strip) => strip.y < MAX_ROWS * (ROW + GAP));
+    this.describeRest(strips.slice(this.strips.length));
     const height = Math.max(...this.strips.map((strip) => strip.y)) + ROW;
     const context = fit(this.canvas, width, height);
     for (const strip of this.strips) this.paint(context, strip);
   }
 
-  /** Segments come the largest first, so that these are the last strips of them, or of them and a part of one more. */
-  private tell(left: Strip[]): void {
+  /** Shows the size of the strips that are not drawn. Segments are ordered by size, so these are the smallest. */
+  private describeRest(left: Strip[]): void {
     const segments = new Set(left.map((strip) => strip.segment));
     const bytes = left.reduce((sum, strip) => sum + strip.to - strip.from, 0);
     const drawAll = () => { this.all = true; this.draw(); };
@@ -145,7 +145,7 @@ class SegmentMap {
     context.lineTo(x + width, y + 0.5);
     context.moveTo(x, y + ROW - 0.5);
     context.lineTo(x + width, y + ROW - 0.5);
-    // A segment that goes on in another row has no end there.
+    // No border where a segment continues in another row.
     if (from === 0) { context.moveTo(x + 0.5, y); context.lineTo(x + 0.5, y + ROW); }
     if (to === segment.size) { context.moveTo(x + width - 0.5, y); context.lineTo(x + width - 0.5, y + ROW); }
     context.stroke();
@@ -157,17 +157,17 @@ class SegmentMap {
     let color: string;
     if (colorBy === "site") color = this.colors.of(own);
     else if (colorBy === "state") color = block.state === "pending" ? themed("pending") : themed("allocated");
-    else if (colorBy === "age") color = block.born === null ? themed("rest") : ageColor((this.now() - block.born) / Math.max(this.now() - this.oldest, 1e-9));
+    else if (colorBy === "age") color = block.allocTime === null ? themed("rest") : ageColor((this.now() - block.allocTime) / Math.max(this.now() - this.oldest, 1e-9));
     else color = streamColor(this.streams().indexOf(segment.stream));
     return site !== null && site !== own ? faded(color, 0.2) : color;
   }
 
   private now(): number {
-    return this.model.moment(this.moment).time / this.model.seconds;
+    return this.model.snapshot(this.snapshot).time / this.model.seconds;
   }
 
   private streams(): number[] {
-    return [...new Set(this.found.map((segment) => segment.stream))].sort((a, b) => a - b);
+    return [...new Set(this.segments.map((segment) => segment.stream))].sort((a, b) => a - b);
   }
 
   legend(): HTMLElement[] {
@@ -178,16 +178,16 @@ class SegmentMap {
     if (colorBy === "state") return [item(themed("allocated"), "allocated"), item(themed("pending"), "freed, awaited by another stream"), free];
     if (colorBy === "age") return [item(ageColor(0), "just allocated"), item(ageColor(0.5), "older"), item(ageColor(1), "the oldest"), item(themed("rest"), "before the recording"), free];
     if (colorBy === "stream") return [...this.streams().slice(0, 8).map((stream, i) => item(streamColor(i), stream === 0 ? "default stream" : `stream ${hexadecimal(stream)}`)), free];
-    const held = new Map<number, number>();
-    for (const segment of this.found) for (const block of segment.blocks) {
-      if (block.state !== "free") held.set(this.model.siteOfFrame(block.frame), (held.get(this.model.siteOfFrame(block.frame)) ?? 0) + block.size);
+    const bytesBySite = new Map<number, number>();
+    for (const segment of this.segments) for (const block of segment.blocks) {
+      if (block.state !== "free") bytesBySite.set(this.model.siteOfFrame(block.frame), (bytesBySite.get(this.model.siteOfFrame(block.frame)) ?? 0) + block.size);
     }
-    const shown = this.colors.top.filter((site) => held.has(site)).slice(0, 5);
-    return [...shown.map((site) => item(this.colors.of(site), this.model.site(site).label.replace(/^.*[/\\]/, "").replace(/ in .*$/, ""))), item(themed("rest"), "other lines"), free];
+    const topSites = this.colors.top.filter((site) => bytesBySite.has(site)).slice(0, 5);
+    return [...topSites.map((site) => item(this.colors.of(site), this.model.site(site).label.replace(/^.*[/\\]/, "").replace(/ in .*$/, ""))), item(themed("rest"), "other lines"), free];
   }
 
   private at(event: MouseEvent): { strip: Strip; block: Block | null } | null {
-    const strip = this.strips.find((one) => event.offsetX >= one.x && event.offsetX < one.x + one.width && event.offsetY >= one.y && event.offsetY < one.y + ROW);
+    const strip = this.strips.find(({ x, y, width }) => event.offsetX >= x && event.offsetX < x + width && event.offsetY >= y && event.offsetY < y + ROW);
     if (!strip) return null;
     const address = strip.segment.address + strip.from + ((event.offsetX - strip.x) / strip.width) * (strip.to - strip.from);
     return { strip, block: strip.segment.blocks.find((block) => address >= block.address && address < block.address + block.size) ?? null };
@@ -199,32 +199,32 @@ class SegmentMap {
     if (!hit) return hideTooltip();
     const { segment } = hit.strip;
     const active = segment.blocks.reduce((sum, block) => sum + (block.state === "free" ? 0 : block.size), 0);
-    const of = h("div", { class: "tooltip-more" },
+    const segmentLines = h("div", { class: "tooltip-more" },
       line("segment", `${hexadecimal(segment.address)}, ${size(segment.size)} ${segment.large ? "large" : "small"}${segment.expandable ? ", expandable" : ""}`),
       line("of it in use", size(active)),
       line("stream, pool", `${segment.stream === 0 ? "default" : hexadecimal(segment.stream)}, ${segment.pool === "0,0" ? "default" : `(${segment.pool})`}`));
     const { block } = hit;
     if (!block || block.state === "free") {
-      showTooltip(event, h("div", { class: "tooltip-title" }, block ? `free: ${size(block.size)} (${exact(block.size)})` : "not shown"), of);
+      showTooltip(event, h("div", { class: "tooltip-title" }, block ? `free: ${size(block.size)} (${exact(block.size)})` : "not shown"), segmentLines);
       return;
     }
     const site = this.model.site(this.model.siteOfFrame(block.frame));
-    const step = block.birth === null ? null : this.model.stepOf(block.birth);
-    const age = block.born === null ? "before the recording" : `${duration(Math.max(0, this.now() - block.born) * this.model.seconds)}${step === null ? "" : `, born in step ${step}`}`;
+    const step = block.allocSeq === null ? null : this.model.stepOf(block.allocSeq);
+    const age = block.allocTime === null ? "before the recording" : `${duration(Math.max(0, this.now() - block.allocTime) * this.model.seconds)}${step === null ? "" : `, allocated in step ${step}`}`;
     const state = { active: "allocated", pending: "freed, awaited by another stream", free: "free" }[block.state];
     showTooltip(event, h("div", { class: "tooltip-title" }, site.label), site.source ? h("code", {}, site.source) : null,
       line("block", `${hexadecimal(block.address)}, ${size(block.size)} (${exact(block.size)})`),
       line("requested", size(block.requested)), line("state", state), line("age", age),
-      block.pins ? line("pins", "its mostly free segment") : null, of, ...this.callers(block));
+      block.pins ? line("pins", "its mostly free segment") : null, segmentLines, ...this.callers(block));
   }
 
   private callers(block: Block): HTMLElement[] {
     const { frames } = this.model;
-    const made: HTMLElement[] = [];
-    for (let at = block.frame; at >= 0 && made.length < 6; at = frames.parent[at]) {
-      if (frames.user[at]) made.push(h("div", { class: "frame" }, `${this.model.text(frames.file[at])}:${frames.line[at]} in ${this.model.text(frames.function[at])}`));
+    const lines: HTMLElement[] = [];
+    for (let at = block.frame; at >= 0 && lines.length < 6; at = frames.parent[at]) {
+      if (frames.user[at]) lines.push(h("div", { class: "frame" }, `${this.model.text(frames.file[at])}:${frames.line[at]} in ${this.model.text(frames.function[at])}`));
     }
-    return made;
+    return lines;
   }
 }
 
@@ -232,29 +232,29 @@ function streamColor(index: number): string {
   return ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999933", "#882255"][Math.max(index, 0) % 8];
 }
 
-/** Segments one after the other, the largest first, at one scale; what does not fit into a row goes on in the next. */
-function layout(found: Segment[], width: number): Strip[] {
-  const total = found.reduce((sum, segment) => sum + segment.size, 0);
-  const scale = (width * ROWS_WANTED) / Math.max(total, 1);
-  const made: Strip[] = [];
+/** Places segments one after the other, the largest first, at one scale, and continues long ones in the next row. */
+function layout(segments: Segment[], width: number): Strip[] {
+  const total = segments.reduce((sum, segment) => sum + segment.size, 0);
+  const scale = (width * TARGET_ROWS) / Math.max(total, 1);
+  const strips: Strip[] = [];
   let [x, y] = [0, 0];
   const next = () => { x = 0; y += ROW + GAP; };
-  for (const segment of found) {
+  for (const segment of segments) {
     let from = 0;
-    const least = Math.min(width, Math.max(LEAST, Math.min(segment.size * scale, width)));
-    // One that fits into a row is not broken.
-    if (x > 0 && x + least > width) next();
+    const minWidth = Math.min(width, Math.max(MIN_STRIP_WIDTH, Math.min(segment.size * scale, width)));
+    // A segment that fits into a row is not split.
+    if (x > 0 && x + minWidth > width) next();
     while (from < segment.size) {
       const room = width - x;
-      const wanted = Math.max((segment.size - from) * scale, LEAST);
-      const used = Math.min(wanted, room);
-      const to = wanted <= room ? segment.size : Math.min(segment.size, from + used / scale);
-      made.push({ segment, from, to, x, y, width: used });
-      x += used + BETWEEN;
+      const needed = Math.max((segment.size - from) * scale, MIN_STRIP_WIDTH);
+      const used = Math.min(needed, room);
+      const to = needed <= room ? segment.size : Math.min(segment.size, from + used / scale);
+      strips.push({ segment, from, to, x, y, width: used });
+      x += used + STRIP_GAP;
       from = to;
       if (from < segment.size) next();
     }
     if (x >= width) next();
   }
-  return made;
+  return strips;
 }

@@ -1,4 +1,4 @@
-// Every line that allocated, over the whole run.
+// Table of every line that allocated, over the whole run.
 
 import type { Colors } from "./colors";
 import { h, swatch } from "./dom";
@@ -27,18 +27,18 @@ export function sites(model: Model, store: Store, colors: Colors): HTMLElement {
   const mine = h("input", { type: "checkbox", id: "only-user", onchange: () => draw() });
   const draw = () => {
     const { data } = model.devices[store.state.device];
-    const wanted = filter.value.toLowerCase();
+    const query = filter.value.toLowerCase();
     const rows = data.sites.rows.filter((row) => {
       const site = model.site(row[0]);
-      return (!mine.checked || site.user) && (!wanted || `${site.label} ${site.source}`.toLowerCase().includes(wanted));
+      return (!mine.checked || site.user) && (!query || `${site.label} ${site.source}`.toLowerCase().includes(query));
     });
     table.show({
       columns: columns(model, data.sites, colors), rows, sort: [1, true],
       highlighted: (row) => row[0] === store.state.site,
       choose: (row) => store.set({ site: store.state.site === row[0] ? null : row[0] }),
-      empty: wanted ? `No line matches “${filter.value}”.` : "Nothing was allocated here.",
+      empty: query ? `No line matches “${filter.value}”.` : "Nothing was allocated here.",
     });
-    note.textContent = data.sites.left_out ? `${number(data.sites.left_out)} lines that allocated least are left out; the command sites shows them.` : "";
+    note.textContent = data.sites.left_out ? `${number(data.sites.left_out)} lines that allocated little are left out; the command sites shows them.` : "";
     note.hidden = !data.sites.left_out;
   };
   store.follow(["device", "site"], draw);
@@ -46,7 +46,7 @@ export function sites(model: Model, store: Store, colors: Colors): HTMLElement {
 }
 
 function columns(model: Model, data: { columns: string[]; rows: Row[] }, colors: Colors): Column<Row>[] {
-  const shown = ORDER.filter((name) => {
+  const names = ORDER.filter((name) => {
     const at = data.columns.indexOf(name) + 1;
     return at > 0 && data.rows.some((row) => row[at] !== null);
   });
@@ -58,7 +58,7 @@ function columns(model: Model, data: { columns: string[]; rows: Row[] }, colors:
         return h("div", { class: "site" }, swatch(colors.of(site.id)), h("div", {}, h("div", { class: "label" }, site.label), site.source ? h("code", {}, site.source) : null));
       },
     },
-    ...shown.map((name): Column<Row> => {
+    ...names.map((name): Column<Row> => {
       const at = data.columns.indexOf(name) + 1;
       const [title, about, isCount] = TITLES[name];
       return {

@@ -1,4 +1,4 @@
-// What the reader looks at: all views follow it.
+// State of the page, which all views follow.
 
 import type { Live } from "./live";
 import type { Grouping } from "./manifest";
@@ -8,20 +8,20 @@ export type ColorBy = "site" | "state" | "age" | "stream";
 
 export interface State {
   device: number;
-  /** The moment of the cursor. */
+  /** Snapshot at the cursor. */
   cursor: number;
-  /** The moment that it is compared with. */
+  /** Snapshot that the cursor is compared with. */
   other: number | null;
-  /** The part of the run that is drawn, in seconds. */
+  /** Visible part of the run, in seconds. */
   zoom: [number, number];
-  /** The highlighted line of code. */
+  /** Highlighted line of code. */
   site: number | null;
   query: string;
   groupBy: GroupBy;
   allFrames: boolean;
   colorBy: ColorBy;
   stacked: boolean;
-  /** Whether the timeline shows what is used outside PyTorch, too. */
+  /** True if the timeline shows the memory used outside PyTorch, too. */
   outside: boolean;
 }
 
@@ -30,7 +30,7 @@ type Listener = (state: State, changed: Set<keyof State>) => void;
 export class Store {
   private readonly listeners: Listener[] = [];
 
-  /** Who can be asked for moments that the page does not have. */
+  /** Source of snapshots that the page lacks; null if the page is a file. */
   live: Live | null = null;
 
   constructor(public state: State) {}
@@ -45,7 +45,7 @@ export class Store {
     for (const listener of this.listeners) listener(this.state, changed);
   }
 
-  /** Calls a view now, and whenever one of these has changed. */
+  /** Calls `draw` now, and whenever one of the keys changes. */
   follow(keys: (keyof State)[], draw: (state: State) => void): void {
     this.listeners.push((state, changed) => {
       if (keys.some((key) => changed.has(key))) draw(state);

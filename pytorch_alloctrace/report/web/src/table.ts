@@ -1,15 +1,15 @@
-// A table that can be sorted by any column.
+// Table that can be sorted by any column.
 
 import { number } from "./units";
 import { h, replace, type Child } from "./dom";
 
 export interface Column<Row> {
   title: string;
-  /** What the column says, in a sentence. */
+  /** Description of the column, in a sentence. */
   about?: string;
   value: (row: Row) => number | string | null;
   show: (row: Row) => Child;
-  /** The exact value, shown on hover. */
+  /** Returns the exact value, shown on hover. */
   exact?: (row: Row) => string;
   wide?: boolean;
 }
@@ -21,7 +21,7 @@ export interface TableOptions<Row> {
   highlighted?: (row: Row) => boolean;
   choose?: (row: Row) => void;
   empty: string;
-  most?: number;
+  maxRows?: number;
 }
 
 export class Table<Row> {
@@ -43,27 +43,27 @@ export class Table<Row> {
     const [by, descending] = this.sort ?? options.sort;
     const { value } = options.columns[by];
     const rows = [...options.rows].sort((a, b) => compare(value(a), value(b)) * (descending ? -1 : 1));
-    const most = options.most ?? 25;
-    const shown = this.all ? rows : rows.slice(0, most);
+    const maxRows = options.maxRows ?? 25;
+    const visible = this.all ? rows : rows.slice(0, maxRows);
     const head = options.columns.map((column, i) =>
       h("th", { class: column.wide ? "wide" : "", "aria-sort": i === by ? (descending ? "descending" : "ascending") : "none", title: column.about },
         h("button", { type: "button", onclick: () => this.sortBy(i) }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }, i === by ? (descending ? " ↓" : " ↑") : ""))));
-    const body = shown.map((row) => {
+    const body = visible.map((row) => {
       const cells = options.columns.map((column) => {
-        const plain = column.value(row);
-        return h("td", { class: column.wide ? "wide" : "", title: column.exact?.(row), "data-value": plain ?? undefined }, column.show(row));
+        const value = column.value(row);
+        return h("td", { class: column.wide ? "wide" : "", title: column.exact?.(row), "data-value": value ?? undefined }, column.show(row));
       });
-      const made = h("tr", { class: options.highlighted?.(row) ? "highlighted" : "" }, ...cells);
+      const element = h("tr", { class: options.highlighted?.(row) ? "highlighted" : "" }, ...cells);
       if (options.choose) {
-        made.classList.add("choosable");
-        made.tabIndex = 0;
-        made.addEventListener("click", () => options.choose!(row));
-        made.addEventListener("keydown", (event) => event.key === "Enter" && options.choose!(row));
+        element.classList.add("choosable");
+        element.tabIndex = 0;
+        element.addEventListener("click", () => options.choose!(row));
+        element.addEventListener("keydown", (event) => event.key === "Enter" && options.choose!(row));
       }
-      return made;
+      return element;
     });
-    const more = rows.length > most
-      ? h("button", { type: "button", class: "quiet", onclick: () => { this.all = !this.all; this.draw(); } }, this.all ? `Show the first ${most}` : `Show all ${number(rows.length)}`)
+    const more = rows.length > maxRows
+      ? h("button", { type: "button", class: "quiet", onclick: () => { this.all = !this.all; this.draw(); } }, this.all ? `Show the first ${maxRows}` : `Show all ${number(rows.length)}`)
       : null;
     replace(this.element, h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)), more);
   }

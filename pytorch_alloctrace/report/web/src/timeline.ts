@@ -1,4 +1,4 @@
-// The memory of a device over time, with what the program named; an overview of the whole run below it.
+// Memory of a device over time, with steps, regions and marks, and an overview of the whole run below.
 
 import uPlot from "uplot";
 
@@ -32,7 +32,7 @@ export function timeline(model: Model, store: Store, colors: Colors): HTMLElemen
     replace(legend, ...(state.stacked ? stackedLegend(model, store, colors) : levelLegend(store, device())));
     const left = device().data ? model.manifest.curves.devices[device().name].segment_events.left_out : 0;
     replace(note, state.stacked
-      ? `Drawn at the ${number(model.moments.length)} moments at which the cursor stops; what happens between them is under Levels.`
+      ? `Drawn at the ${number(model.snapshots.length)} snapshots at which the cursor stops. Levels shows what happens between them.`
       : `Drag to zoom, Ctrl + wheel to zoom, Shift + wheel to move, double-click for the whole run; click to set the cursor, Shift + click to compare. Each pixel shows the lowest (dark) and the highest (light) within it, measured in ${number(model.manifest.curves.points)} intervals.${left ? ` ${number(left)} small segment events are not drawn.` : ""}`);
     chart.rebuild();
   });
@@ -50,7 +50,7 @@ export function timeline(model: Model, store: Store, colors: Colors): HTMLElemen
   return h("div", {}, h("div", { class: "toolbar" }, modes, legend, h("span", { class: "spring" }), reset), chart.element, overview.canvas, note);
 }
 
-/** The curves, drawn one over the other: each reaches from nothing to its own level. */
+/** Returns the curves, from back to front. Each area starts at zero. */
 function levels(device: Device): { measure: Measure; name: string; fill?: string; stroke?: string; least?: boolean; width?: number }[] {
   const strong = themed("allocated");
   const all = [
@@ -60,9 +60,9 @@ function levels(device: Device): { measure: Measure; name: string; fill?: string
     { measure: "allocated" as Measure, name: "", fill: strong, least: true, width: 0 },
     { measure: "requested" as Measure, name: "requested", stroke: themed("requested"), width: 1 },
   ];
-  const has = device.curves.known;
-  // Where no segments are reported, these are the same as what is allocated.
-  return all.filter(({ measure }) => has.has(measure) && (measure !== "active" || differs(device)));
+  const { measures } = device.curves;
+  // Without segments, active equals allocated.
+  return all.filter(({ measure }) => measures.has(measure) && (measure !== "active" || differs(device)));
 }
 
 function differs(device: Device): boolean {
@@ -72,50 +72,50 @@ function differs(device: Device): boolean {
 }
 
 function levelLegend(store: Store, device: Device): HTMLElement[] {
-  const made = levels(device).filter(({ name }) => name).map(({ name, fill, stroke }) => h("span", {}, swatch(fill ?? stroke ?? ""), name));
+  const items = levels(device).filter(({ name }) => name).map(({ name, fill, stroke }) => h("span", {}, swatch(fill ?? stroke ?? ""), name));
   if (device.curves.outside) {
     const box = h("input", { type: "checkbox", id: "outside", checked: store.state.outside, onchange: () => store.set({ outside: box.checked }) });
-    made.push(h("label", { class: "check" }, box, h("span", {}, swatch(themed("outside")), "on top: used outside PyTorch")));
+    items.push(h("label", { class: "check" }, box, h("span", {}, swatch(themed("outside")), "on top: used outside PyTorch")));
   }
-  if (device.curves.capacity && nearCapacity(device)) made.push(h("span", {}, swatch(themed("capacity")), "capacity"));
-  return made;
+  if (device.curves.capacity && nearCapacity(device)) items.push(h("span", {}, swatch(themed("capacity")), "capacity"));
+  return items;
 }
 
-/** A device that is hardly used would be a line at the bottom below its capacity. */
+/** Returns true if the capacity should be drawn: for a little used device it would flatten the curves. */
 function nearCapacity(device: Device): boolean {
-  const reserved = device.curves.slice(device.curves.known.has("reserved") ? "reserved" : "allocated", 0, device.curves.seconds, 400)?.most ?? [];
+  const reserved = device.curves.slice(device.curves.measures.has("reserved") ? "reserved" : "allocated", 0, device.curves.seconds, 400)?.most ?? [];
   return device.curves.capacity !== null && Math.max(0, ...reserved) * 3 > device.curves.capacity;
 }
 
 function levelOptions(model: Model, store: Store): ChartOptions {
   const device = model.devices[store.state.device];
   const { curves } = device;
-  const shown = levels(device);
-  const series: uPlot.Series[] = shown.map(({ fill, stroke, width }) => ({ fill, stroke, width: width ?? 0, paths: stepped, points: { show: false } }));
+  const drawn = levels(device);
+  const series: uPlot.Series[] = drawn.map(({ fill, stroke, width }) => ({ fill, stroke, width: width ?? 0, paths: stepped, points: { show: false } }));
   const capacity = curves.capacity !== null && nearCapacity(device) ? curves.capacity : null;
   const outside = store.state.outside ? curves.outside : null;
   if (outside) series.push({ stroke: themed("outside"), width: 1, dash: [2, 2], paths: stepped, points: { show: false } });
   if (capacity !== null) series.push({ stroke: themed("capacity"), width: 1.2, dash: [8, 4], points: { show: false } });
-  const base: Measure = curves.known.has("reserved") ? "reserved" : "allocated";
+  const base: Measure = curves.measures.has("reserved") ? "reserved" : "allocated";
   return {
     height: 280,
     series,
     data: (begin, end, width) => {
-      const slices = shown.map(({ measure, least }) => {
+      const slices = drawn.map(({ measure, least }) => {
         const slice = curves.slice(measure, begin, end, width)!;
         return { times: slice.times, values: least ? slice.least : slice.most };
       });
       const times = slices[0]?.times ?? [begin, end];
-      const made: (number | null)[][] = slices.map(({ values }) => values);
+      const values: (number | null)[][] = slices.map(({ values }) => values);
       if (outside) {
-        const held = curves.slice(base, begin, end, width)!.most;
-        made.push(times.map((time, i) => {
+        const baseBytes = curves.slice(base, begin, end, width)!.most;
+        values.push(times.map((time, i) => {
           const bytes = outside[curves.interval(time)];
-          return bytes < 0 ? null : held[i] + bytes;
+          return bytes < 0 ? null : baseBytes[i] + bytes;
         }));
       }
-      if (capacity !== null) made.push(times.map(() => capacity));
-      return [times, ...made] as uPlot.AlignedData;
+      if (capacity !== null) values.push(times.map(() => capacity));
+      return [times, ...values] as uPlot.AlignedData;
     },
     hover: (seconds, event) => levelTooltip(model, device, store, seconds, event),
     overlay: (u) => overlay(u, model, device),
@@ -146,7 +146,7 @@ function stepAt(model: Model, seconds: number): number | null {
   return after < 0 ? numbers[numbers.length - 1] + 1 : numbers[after];
 }
 
-/** Steps, regions, marks, segments and refused requests, and the moments at which the cursor stops. */
+/** Draws steps, regions, marks, segment events, failed allocations, and ticks for the snapshots. */
 function overlay(u: uPlot, model: Model, device: Device): void {
   const ratio = uPlot.pxRatio;
   const { left, top, width, height } = u.bbox;
@@ -181,7 +181,7 @@ function overlay(u: uPlot, model: Model, device: Device): void {
     context.fillRect(from, top, to - from, 14 * ratio);
     if (to - from > 40 * ratio) {
       context.fillStyle = themed("soft");
-      context.fillText(shortened(context, name, to - from - 8 * ratio), from + 4 * ratio, top + 2 * ratio);
+      context.fillText(shorten(context, name, to - from - 8 * ratio), from + 4 * ratio, top + 2 * ratio);
     }
   }
   let labelled = -Infinity;
@@ -192,7 +192,7 @@ function overlay(u: uPlot, model: Model, device: Device): void {
     if (at - labelled < 60 * ratio) continue;
     labelled = at;
     context.fillStyle = themed("mark");
-    context.fillText(shortened(context, name, 120 * ratio), at + 3 * ratio, top + 16 * ratio);
+    context.fillText(shorten(context, name, 120 * ratio), at + 3 * ratio, top + 16 * ratio);
   }
   const events = device.curves.segmentEvents;
   const colors = [themed("returned"), themed("taken")];
@@ -203,7 +203,7 @@ function overlay(u: uPlot, model: Model, device: Device): void {
     const taken = events.bytes[i] > 0;
     context.fillStyle = colors[taken ? 1 : 0];
     if (drawn.length > width / (10 * ratio)) {
-      // Too many for more than a tick each.
+      // Many events: one tick each.
       context.fillRect(at - ratio / 2, top + height - (taken ? 7 : 4) * ratio, ratio, (taken ? 7 : 4) * ratio);
       continue;
     }
@@ -219,33 +219,33 @@ function overlay(u: uPlot, model: Model, device: Device): void {
     context.lineWidth = ratio;
     context.stroke();
   }
-  for (const refusal of model.manifest.refusals) {
-    if (refusal.device === device.name) verticalLine(u, refusal.time / 1e9, themed("bad"), [], "OUT OF MEMORY");
+  for (const failure of model.manifest.refusals) {
+    if (failure.device === device.name) verticalLine(u, failure.time / 1e9, themed("bad"), [], "OUT OF MEMORY");
   }
   context.fillStyle = themed("soft");
-  for (const moment of model.moments) {
-    const at = x(moment.time);
+  for (const snapshot of model.snapshots) {
+    const at = x(snapshot.time);
     if (inside(at)) context.fillRect(at - ratio / 2, top - 5 * ratio, ratio, 4 * ratio);
   }
   context.restore();
 }
 
-function shortened(context: CanvasRenderingContext2D, text: string, room: number): string {
+function shorten(context: CanvasRenderingContext2D, text: string, room: number): string {
   if (context.measureText(text).width <= room) return text;
-  let kept = text.length;
-  while (kept > 1 && context.measureText(`${text.slice(0, kept)}…`).width > room) kept--;
-  return `${text.slice(0, kept)}…`;
+  let length = text.length;
+  while (length > 1 && context.measureText(`${text.slice(0, length)}…`).width > room) length--;
+  return `${text.slice(0, length)}…`;
 }
 
-/** What each of the lines with colours of their own holds, at each moment, and the others together. */
+/** Returns the bytes of each distinctly coloured line, and of the others together, at each snapshot. */
 function layers(model: Model, store: Store, colors: Colors): { site: number | null; bytes: Float64Array }[] {
   const device = model.devices[store.state.device];
   const sums = device.bytesBySite();
   const own = colors.top.filter((site) => sums.get(site)?.some((bytes) => bytes > 0));
-  const rest = new Float64Array(model.moments.length);
+  const rest = new Float64Array(model.snapshots.length);
   for (const [site, bytes] of sums) if (!own.includes(site)) bytes.forEach((value, i) => (rest[i] += value));
-  const made: { site: number | null; bytes: Float64Array }[] = own.map((site) => ({ site, bytes: sums.get(site)! }));
-  return rest.some((value) => value > 0) ? [...made, { site: null, bytes: rest }] : made;
+  const layers: { site: number | null; bytes: Float64Array }[] = own.map((site) => ({ site, bytes: sums.get(site)! }));
+  return rest.some((value) => value > 0) ? [...layers, { site: null, bytes: rest }] : layers;
 }
 
 function layerColor(site: number | null, colors: Colors, highlighted: number | null): string {
@@ -265,30 +265,30 @@ function shortLabel(label: string): string {
 
 function stackedOptions(model: Model, store: Store, colors: Colors): ChartOptions {
   const device = model.devices[store.state.device];
-  const found = layers(model, store, colors);
-  const times = model.moments.map((moment) => moment.time);
+  const stack = layers(model, store, colors);
+  const times = model.snapshots.map((snapshot) => snapshot.time);
   const levels: number[][] = [];
   let below = times.map(() => 0);
-  for (const { bytes } of found) levels.push((below = below.map((value, i) => value + bytes[i])));
-  // The highest first: each hides what is below it of those before.
-  const order = [...found.keys()].reverse();
+  for (const { bytes } of stack) levels.push((below = below.map((value, i) => value + bytes[i])));
+  // The highest layer first: each later one covers the lower part of those before.
+  const order = [...stack.keys()].reverse();
   return {
     height: 280,
-    series: order.map((i) => ({ fill: layerColor(found[i].site, colors, store.state.site), width: 0, points: { show: false } })),
+    series: order.map((i) => ({ fill: layerColor(stack[i].site, colors, store.state.site), width: 0, points: { show: false } })),
     data: () => [times, ...order.map((i) => levels[i])] as uPlot.AlignedData,
     hover: (seconds, event) => {
-      const moment = model.moments[model.nearestMoment(seconds)];
-      const rows = found.map(({ site, bytes }) => ({ site, bytes: bytes[moment.index] })).filter(({ bytes }) => bytes > 0).sort((a, b) => b.bytes - a.bytes);
-      showTooltip(event, h("div", { class: "tooltip-title" }, `event ${number(moment.seq)} at ${instant(moment.time, model.seconds)}: ${size(device.bytesAt(moment.index))}`),
+      const snapshot = model.snapshots[model.nearestSnapshot(seconds)];
+      const rows = stack.map(({ site, bytes }) => ({ site, bytes: bytes[snapshot.index] })).filter(({ bytes }) => bytes > 0).sort((a, b) => b.bytes - a.bytes);
+      showTooltip(event, h("div", { class: "tooltip-title" }, `event ${number(snapshot.seq)} at ${instant(snapshot.time, model.seconds)}: ${size(device.bytesAt(snapshot.index))}`),
         ...rows.map(({ site, bytes }) => line(h("span", {}, swatch(layerColor(site, colors, null)), site === null ? "other lines" : model.site(site).label), size(bytes))));
     },
     overlay: (u) => overlay(u, model, device),
   };
 }
 
-/** The whole run in a strip, with the part that is drawn above: it can be moved and made anew. */
+/** Strip of the whole run. The visible part can be dragged, or selected anew. */
 class Overview {
-  readonly canvas = h("canvas", { class: "overview", height: 44, title: "The whole run: drag to choose the part that is drawn" });
+  readonly canvas = h("canvas", { class: "overview", height: 44, title: "The whole run: drag to select the visible part" });
 
   constructor(private readonly model: Model, private readonly store: Store, private readonly device: () => Device) {
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement ?? this.canvas);
@@ -311,10 +311,10 @@ class Overview {
     context.fillStyle = themed("inset");
     context.fillRect(LEFT, 0, width - LEFT - RIGHT, height);
     if (slice) {
-      const most = Math.max(1, ...slice.most);
+      const maxBytes = Math.max(1, ...slice.most);
       context.fillStyle = faded(themed("allocated"), 0.7);
       for (let i = 0; i + 1 < slice.times.length; i++) {
-        const top = (slice.most[i] / most) * (height - 4);
+        const top = (slice.most[i] / maxBytes) * (height - 4);
         context.fillRect(x(slice.times[i]), height - top, Math.max(x(slice.times[i + 1]) - x(slice.times[i]), 1), top);
       }
     }
@@ -325,7 +325,7 @@ class Overview {
     context.strokeStyle = themed("accent");
     context.strokeRect(x(begin) + 0.5, 0.5, Math.max(x(end) - x(begin) - 1, 2), height - 1);
     context.fillStyle = themed("accent");
-    context.fillRect(x(this.model.moment(this.store.state.cursor)?.time ?? 0) - 0.75, 0, 1.5, height);
+    context.fillRect(x(this.model.snapshot(this.store.state.cursor)?.time ?? 0) - 0.75, 0, 1.5, height);
   }
 
   private x(seconds: number, width: number): number {
@@ -354,6 +354,6 @@ class Overview {
   }
 }
 
-/** The margins of the chart above. */
+/** Margins of the chart above, in pixels. */
 const LEFT = 68;
 const RIGHT = 12;

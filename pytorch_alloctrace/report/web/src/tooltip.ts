@@ -1,4 +1,4 @@
-// One box that follows the pointer.
+// Tooltip that follows the pointer.
 
 import { h, replace, type Child } from "./dom";
 
@@ -19,7 +19,7 @@ export function hideTooltip(): void {
   box.hidden = true;
 }
 
-/** A row of a tooltip: a name and a value. */
+/** Creates a tooltip row of a name and a value. */
 export function line(name: Child, value: string): HTMLElement {
   return h("div", { class: "tooltip-line" }, h("span", {}, name), h("b", {}, value));
 }

@@ -1,13 +1,13 @@
-// What is live, by call: from the outermost call down, as analysis/usage/tree.py has it.
+// Call tree of the live memory, from the outermost call down, as in analysis/usage/tree.py.
 
 import type { Holding, Model } from "./model";
 
 export interface Call {
-  /** One frame that it stands for; -1: stacks that the page does not name. */
+  /** One of the merged frames; -1 for stacks that the page does not name. */
   frame: number;
   site: number;
   bytes: number;
-  /** At the moment that is compared with. */
+  /** Bytes at the other snapshot. */
   before: number;
   own: number;
   blocks: number;
@@ -16,7 +16,7 @@ export interface Call {
   parent: Call | null;
 }
 
-const DEEPEST = 200;
+const MAX_DEPTH = 200;
 
 export function callTree(model: Model, now: Holding[], before: Holding[], allFrames: boolean): Call {
   const root: Call = { frame: -2, site: -2, bytes: 0, before: 0, own: 0, blocks: 0, calls: [], depth: 0, parent: null };
@@ -24,15 +24,15 @@ export function callTree(model: Model, now: Holding[], before: Holding[], allFra
   const ofFrame = new Map<number, Call>();
 
   const callee = (caller: Call, frame: number, key: string): Call => {
-    let known = callees.get(caller);
-    if (!known) callees.set(caller, (known = new Map()));
-    let made = known.get(key);
-    if (!made) {
-      made = { frame, site: model.siteOfFrame(frame), bytes: 0, before: 0, own: 0, blocks: 0, calls: [], depth: caller.depth + 1, parent: caller };
-      known.set(key, made);
-      caller.calls.push(made);
+    let byKey = callees.get(caller);
+    if (!byKey) callees.set(caller, (byKey = new Map()));
+    let call = byKey.get(key);
+    if (!call) {
+      call = { frame, site: model.siteOfFrame(frame), bytes: 0, before: 0, own: 0, blocks: 0, calls: [], depth: caller.depth + 1, parent: caller };
+      byKey.set(key, call);
+      caller.calls.push(call);
     }
-    return made;
+    return call;
   };
 
   const { parent, function: name, file, line, user } = model.frames;
@@ -45,20 +45,20 @@ export function callTree(model: Model, now: Holding[], before: Holding[], allFra
       at = parent[at];
     }
     let call = at >= 0 ? ofFrame.get(at)! : root;
-    for (const one of pending.reverse()) {
-      if (allFrames || user[one]) {
-        // A function that calls itself from one line, over and over, is one call there.
-        const repeats = call !== root && keyOf(call.frame) === keyOf(one);
-        if (!repeats && call.depth < DEEPEST) call = callee(call, one, keyOf(one));
+    for (const next of pending.reverse()) {
+      if (allFrames || user[next]) {
+        // Recursion from one line is merged into one call.
+        const repeats = call !== root && keyOf(call.frame) === keyOf(next);
+        if (!repeats && call.depth < MAX_DEPTH) call = callee(call, next, keyOf(next));
       }
-      ofFrame.set(one, call);
+      ofFrame.set(next, call);
     }
     return call;
   };
 
   const add = (holding: Holding, isBefore: boolean) => {
     let call = holding.frame < 0 ? callee(root, -1, "other") : callOf(holding.frame);
-    // No frame is shown: its site stands in.
+    // No frame of the stack is shown: show its site.
     if (call === root) call = callee(root, holding.frame, `site ${model.siteOfFrame(holding.frame)}`);
     if (!isBefore) call.own += holding.bytes;
     for (let at: Call | null = call; at; at = at.parent) {

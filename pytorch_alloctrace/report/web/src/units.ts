@@ -1,28 +1,28 @@
-// How numbers are shown: the same words as report/units.py.
+// Formatting of numbers, as in report/units.py.
 
-// toLocaleString makes one of these at each call, which takes as long as all else about a number.
+// Shared: toLocaleString creates a formatter per call, which doubles the time of formatting.
 const DECIMAL = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/** Bytes in binary units with three digits: "0 B", "1.25 KiB", "52.5 MiB". */
+/** Formats bytes in binary units with three digits: "0 B", "1.25 KiB", "52.5 MiB". */
 export function size(count: number): string {
   const sign = count < 0 ? "-" : "";
   let value = Math.abs(count);
   let unit = 0;
-  // 1023.7 would be shown as 1024: already the next unit.
+  // 1023.7 would be rounded to 1024: use the next unit.
   while (unit < BINARY.length - 1 && value >= (unit ? 1023.5 : 1024)) {
     value /= 1024;
     unit++;
   }
-  const shown = unit === 0 ? String(Math.round(value)) : value >= 99.95 ? number(Math.round(value)) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
-  return `${sign}${shown} ${BINARY[unit]}`;
+  const digitsText = unit === 0 ? String(Math.round(value)) : value >= 99.95 ? number(Math.round(value)) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
+  return `${sign}${digitsText} ${BINARY[unit]}`;
 }
 
 export function change(count: number): string {
   return count > 0 ? `+${size(count)}` : size(count);
 }
 
-/** A count with separators. */
+/** Formats a count with separators. */
 export function number(count: number): string {
   return DECIMAL.format(Math.round(count));
 }
@@ -41,12 +41,12 @@ export function share(part: number, whole: number): string {
   return percent > 0 && percent < 0.5 ? "<1 %" : `${percent.toFixed(0)} %`;
 }
 
-/** Three digits, without an exponent. */
+/** Formats three significant digits, without an exponent. */
 function digits(value: number): string {
   return String(Number(value.toPrecision(3)));
 }
 
-/** Short: "0.42 ms", "12.3 s", "4 min 5 s", "2 h 3 min". */
+/** Formats a duration: "0.42 ms", "12.3 s", "4 min 5 s", "2 h 3 min". */
 export function duration(seconds: number): string {
   if (seconds <= 0) return "0 s";
   if (seconds < 0.9995) return seconds >= 1e-3 ? `${digits(seconds * 1e3)} ms` : `${digits(seconds * 1e6)} us`;
@@ -59,7 +59,7 @@ export function duration(seconds: number): string {
   return parts.filter(([value], index) => index === 0 || value > 0).map(([value, unit]) => `${number(value)} ${unit}`).join(" ");
 }
 
-/** A time since the recording began, with as many digits as tell apart what is `span` seconds wide. */
+/** Formats a time since the recording began, with digits that resolve intervals of `span` seconds. */
 export function instant(seconds: number, span: number, isShort = seconds < 1 && span < 1): string {
   const [value, unit, wide] = isShort ? [seconds * 1e3, "ms", span * 1e3] : [seconds, "s", span];
   const decimals = Math.max(0, Math.min(6, Math.ceil(-Math.log10(Math.max(wide, 1e-9))) + 3));

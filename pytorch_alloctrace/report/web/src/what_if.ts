@@ -1,4 +1,4 @@
-// What the same requests would have come to under other settings of torch's allocator.
+// Simulations of the run's requests under other settings of torch's allocator.
 
 import { themed } from "./colors";
 import { h, replace, type Child } from "./dom";
@@ -10,73 +10,73 @@ import { counted, exact, number, size } from "./units";
 export function whatIf(model: Model, store: Store): HTMLElement {
   const body = h("div", {});
   store.follow(["device"], (state) => {
-    const found = model.manifest.what_if[model.devices[state.device].name];
-    replace(body, ...(tried(found) ? outcomes(model, found) : [h("p", { class: "empty" }, found?.refused ?? "No setting was tried.")]));
+    const prediction = model.manifest.what_if[model.devices[state.device].name];
+    replace(body, ...(isTried(prediction) ? outcomes(model, prediction) : [h("p", { class: "empty" }, prediction?.refused ?? "No setting was tried.")]));
   });
   return body;
 }
 
-function tried(found: WhatIf | NotTried | undefined): found is WhatIf {
-  return found !== undefined && "outcomes" in found;
+function isTried(prediction: WhatIf | NotTried | undefined): prediction is WhatIf {
+  return prediction !== undefined && "outcomes" in prediction;
 }
 
-function outcomes(model: Model, found: WhatIf): Child[] {
-  const most = Math.max(1, ...found.outcomes.map((one) => one.peak_reserved_bytes[1]));
+function outcomes(model: Model, prediction: WhatIf): Child[] {
+  const maxBytes = Math.max(1, ...prediction.outcomes.map((outcome) => outcome.peak_reserved_bytes[1]));
   const heads: [title: string, about: string][] = [
-    ["Setting", "Of PYTORCH_ALLOC_CONF; as recorded first, then the best first"], ["", ""],
-    ["Reserved at most", "From the best to the worst order of the addresses that the driver may give"],
-    ["Of the device", "The same with what lies outside torch"],
-    ["Retries", "Times that torch gives back all that it caches and waits for the device"],
-    ["Smallest card", "Of the common ones: from this one on, the run fits on all"],
+    ["Setting", "PYTORCH_ALLOC_CONF; as recorded, then the best first"], ["", ""],
+    ["Peak reserved", "From the best to the worst order of the driver's addresses"],
+    ["Device memory", "Reserved memory and the memory outside torch"],
+    ["Retries", "Number of times that torch returns its cache and waits for the device"],
+    ["Smallest GPU", "Of the common GPUs: the run fits on this one and on all larger ones"],
   ];
-  const left = found.left_out.length ? [h("p", { class: "hint" }, `Not tried, since the trace is long: ${found.left_out.join(", ")}. The command what-if does.`)] : [];
+  const leftOut = prediction.left_out.length ? [h("p", { class: "hint" }, `Not tried, since the trace is long: ${prediction.left_out.join(", ")}. The command what-if tries them.`)] : [];
   return [
-    h("p", { class: "about" }, [found.check, ...found.conditions].join(" ")),
+    h("p", { class: "about" }, [prediction.check, ...prediction.conditions].join(" ")),
     h("div", { class: "table-box" }, h("table", { class: "what-if" },
       h("thead", {}, h("tr", {}, ...heads.map(([title, about], i) => h("th", { class: i === 0 || i === 5 ? "words" : i === 1 ? "drawn" : "", title: about }, title)))),
-      h("tbody", {}, ...found.outcomes.map((one, i) => row(model, found, one, most, i === 0))))),
-    ...left,
-    h("p", { class: "hint" }, found.notes.join(" ")),
+      h("tbody", {}, ...prediction.outcomes.map((outcome, i) => row(model, prediction, outcome, maxBytes, i === 0))))),
+    ...leftOut,
+    h("p", { class: "hint" }, prediction.notes.join(" ")),
   ];
 }
 
-function row(model: Model, found: WhatIf, one: Outcome, most: number, isRecorded: boolean): HTMLElement {
-  const [least, worst] = one.peak_reserved_bytes;
+function row(model: Model, prediction: WhatIf, outcome: Outcome, maxBytes: number, isRecorded: boolean): HTMLElement {
+  const [least, worst] = outcome.peak_reserved_bytes;
   const bytes = least === worst ? exact(worst) : `${number(least)} to ${exact(worst)}`;
-  const retries = one.retries[0] === one.retries[1] ? number(one.retries[1]) : `${number(one.retries[0])} to ${number(one.retries[1])}`;
+  const retries = outcome.retries[0] === outcome.retries[1] ? number(outcome.retries[1]) : `${number(outcome.retries[0])} to ${number(outcome.retries[1])}`;
   return h("tr", { class: isRecorded ? "recorded" : "" },
-    h("td", { class: "words", "data-value": one.setting }, isRecorded ? one.setting : h("code", {}, one.setting), ...remarks(model, one)),
-    h("td", { class: "drawn" }, bar(least, worst, most)),
+    h("td", { class: "words", "data-value": outcome.setting }, isRecorded ? outcome.setting : h("code", {}, outcome.setting), ...remarks(model, outcome)),
+    h("td", { class: "drawn" }, bar(least, worst, maxBytes)),
     h("td", { title: bytes, "data-value": least, "data-most": worst }, range(least, worst)),
-    h("td", { title: exact(one.device_used_bytes), "data-value": one.device_used_bytes }, size(one.device_used_bytes)),
-    h("td", { "data-value": one.retries[1] }, retries),
-    h("td", { class: "words", "data-value": one.smallest?.memory ?? "", title: one.smallest?.about }, !found.gpus_tried ? "not tried" : one.smallest ? one.smallest.name : "none of them"));
+    h("td", { title: exact(outcome.device_used_bytes), "data-value": outcome.device_used_bytes }, size(outcome.device_used_bytes)),
+    h("td", { "data-value": outcome.retries[1] }, retries),
+    h("td", { class: "words", "data-value": outcome.smallest?.memory ?? "", title: outcome.smallest?.about }, !prediction.gpus_tried ? "not tried" : outcome.smallest ? outcome.smallest.name : "none of them"));
 }
 
-/** A range of sizes; one where both look the same. */
-function range(least: number, most: number): string {
-  return size(least) === size(most) ? size(most) : `${size(least)} to ${size(most)}`;
+/** Formats a range of sizes, or one size if both are formatted alike. */
+function range(least: number, worst: number): string {
+  return size(least) === size(worst) ? size(worst) : `${size(least)} to ${size(worst)}`;
 }
 
-/** As long as the least; what more it may be is lighter. */
-function bar(least: number, worst: number, most: number): HTMLElement {
+/** Draws a range as a bar: dark up to the best case, light up to the worst. */
+function bar(least: number, worst: number, maxBytes: number): HTMLElement {
   const part = (bytes: number, color: string) => {
-    const made = h("span", { class: "bar-fill" });
-    made.style.width = `${(100 * bytes) / most}%`;
-    made.style.background = themed(color);
-    return made;
+    const element = h("span", { class: "bar-fill" });
+    element.style.width = `${(100 * bytes) / maxBytes}%`;
+    element.style.background = themed(color);
+    return element;
   };
   return h("span", { class: "bar two-parts", "aria-hidden": "true" }, part(least, "allocated"), part(worst - least, "active"));
 }
 
-/** What became of requests: those that would be refused, and those that the recorded run was refused. */
-function remarks(model: Model, one: Outcome): Child[] {
-  const said: Child[] = [];
-  if (one.refused) {
-    const where = one.refused_orders < one.orders ? ` in ${one.refused_orders} of ${one.orders} orders of addresses` : "";
-    said.push(h("div", { class: "remark grew" }, `Ends${where} when ${size(one.refused.requested)} is refused at ${model.site(one.refused.site).label}, with ${size(one.refused.reserved)} reserved`));
+/** Returns remarks on requests that would fail, and on those that failed in the recorded run. */
+function remarks(model: Model, outcome: Outcome): Child[] {
+  const lines: Child[] = [];
+  if (outcome.refused) {
+    const where = outcome.refused_orders < outcome.orders ? ` in ${outcome.refused_orders} of ${outcome.orders} orders of addresses` : "";
+    lines.push(h("div", { class: "remark grew" }, `Ends${where} when ${size(outcome.refused.requested)} is refused at ${model.site(outcome.refused.site).label}, with ${size(outcome.refused.reserved)} reserved`));
   }
-  if (one.served) said.push(h("div", { class: "remark shrank" }, `${counted(one.served, "request")} that the recorded run was refused would have been served`));
-  if (one.refused_again) said.push(h("div", { class: "remark hint" }, `${counted(one.refused_again, "request")} would have been refused again`));
-  return said;
+  if (outcome.served) lines.push(h("div", { class: "remark shrank" }, `${counted(outcome.served, "request")} that the recorded run was refused would have been served`));
+  if (outcome.refused_again) lines.push(h("div", { class: "remark hint" }, `${counted(outcome.refused_again, "request")} would have been refused again`));
+  return lines;
 }
