@@ -246,7 +246,10 @@ def test_the_documentation_shows_what_comes_out(run_cuda_program: Any, tmp_path:
     shown = re.findall(r"\$ alloctrace (.*)\n((?:(?:    .*)?\n)+)", text)
     assert len(shown) == 2
     for command, output in shown:
-        assert without_times(run_analyze(tmp_path, *command.split())) == without_times(output), command
+        # A line of three dots stands for omitted output.
+        parts = [without_times(part) for part in re.split(r"^ +\.\.\.$", output, flags=re.MULTILINE)]
+        pattern = ".*".join(re.escape(part) for part in parts)
+        assert re.fullmatch(pattern, without_times(run_analyze(tmp_path, *command.split()))), command
 
 
 def without_times(shown: str) -> str:
