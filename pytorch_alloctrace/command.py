@@ -141,7 +141,7 @@ def _discard_output(*streams: TextIO) -> None:
     for stream in streams:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        except (OSError, ValueError):  # noqa: PERF203
+        except (OSError, ValueError):
             continue
 
 

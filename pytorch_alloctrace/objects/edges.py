@@ -144,7 +144,7 @@ def _find_closure_variable(function: types.FunctionType, child: object) -> Edge:
         try:
             if cell is child or cell.cell_contents is child:
                 return Edge(How.CLOSED_OVER, name)
-        except ValueError as error:  # noqa: PERF203 - an empty cell
+        except ValueError as error:
             if not access.raised_here(error):
                 raise
     if child is function.__defaults__ or child is function.__kwdefaults__:

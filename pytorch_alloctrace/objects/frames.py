@@ -61,7 +61,7 @@ def _from_get_var(frame: types.FrameType) -> Variables:
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         try:
             values.append((name, _get_var(frame, name.encode())))
-        except NameError as error:  # noqa: PERF203 - not set
+        except NameError as error:
             if error.__traceback__ and error.__traceback__.tb_next:  # a signal handler of the program raised it
                 raise
     return values

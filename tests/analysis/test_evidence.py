@@ -30,7 +30,7 @@ def test_states_of_a_verdict_are_visited_in_order(monkeypatch: pytest.MonkeyPatc
     trace = RecordedTrace(record_once("report", record_report) / "run.alloctrace")
     asked: list[int] = []
     in_walk: list[int] = []
-    state, make = Replay._state, Walk.make
+    state, make = Replay._read_state, Walk.make
 
     def count(replay: Replay, ask: Any, until: int, *rest: Any) -> Any:
         asked.append(until)
@@ -41,7 +41,7 @@ def test_states_of_a_verdict_are_visited_in_order(monkeypatch: pytest.MonkeyPatc
         make(self)
         in_walk.extend(asked)
 
-    monkeypatch.setattr(Replay, "_state", count)
+    monkeypatch.setattr(Replay, "_read_state", count)
     monkeypatch.setattr(Walk, "make", walk)
 
     assert summarize(trace).devices

@@ -181,7 +181,7 @@ def test_a_history_that_does_not_fit(write: Write) -> None:
 def test_what_snapshot_returns_needs_no_file(tmp_path: Path) -> None:
     done = alloctrace.convert(snapshot("2.11", training("2.11")), tmp_path / "t.alloctrace")
     assert alloctrace.load(done.trace).verify().ok
-    with pytest.raises(alloctrace.TraceError, match="name the trace to write"):
+    with pytest.raises(alloctrace.TraceError, match="pass a path"):
         alloctrace.convert(snapshot("2.11", training("2.11")))
 
 

@@ -276,7 +276,7 @@ def test_a_spool_next_to_the_trace_stays_for_a_copy_and_goes_with_its_folder(run
         assert process.returncode == 0 and process.stderr.count("finish t.alloctrace") == 1
 
     out = run_analyze(tmp_path, "finish", "copy.alloctrace")
-    assert f"The spool {spool} stays for the recorded trace {trace}" in " ".join(out.split())
+    assert f"The spool {spool} was kept: it belongs to {trace}, of which this trace is a copy." in " ".join(out.split())
     assert_finished(copy)
     assert alloctrace.finish(copy).was_ended and spool.exists()
     alloctrace.finish(trace)

@@ -43,6 +43,7 @@ struct SpoolHeader {
 
   // Positions count events since the beginning: they are the events' sequence numbers.
   alignas(64) std::atomic<std::uint64_t> head;  // claimed by hooks
+  std::uint64_t head_mark;                      // kSpoolMark; 0 after the file was truncated here or before
   alignas(64) std::atomic<std::uint64_t> tail;  // everything before it is in the trace file
   DefinitionLogState definitions;
 
@@ -50,9 +51,11 @@ struct SpoolHeader {
   std::atomic<std::uint64_t> lost_unreported[kLossCauseCount];  // not yet reported by a `lost` event
   std::atomic<std::uint64_t> empty_allocations, reentered, unknown_stacks;
 
-  ProcessIdentity recorder;  // zeros in the spools of older recorders
+  ProcessIdentity recorder;     // zeros in the spools of older recorders
+  std::uint64_t counters_mark;  // as head_mark, for `lost` to `unknown_stacks`
 };
 constexpr std::size_t kSpoolHeaderBytes = 4096;
+constexpr std::uint64_t kSpoolMark = ~std::uint64_t{0};
 static_assert(sizeof(SpoolHeader) <= kSpoolHeaderBytes);
 
 }  // namespace alloctrace

@@ -17,8 +17,6 @@
 namespace alloctrace {
 namespace {
 
-constexpr std::uint64_t kWhole = ~std::uint64_t{0};  // the last word of the file
-
 [[noreturn]] void fail(const std::string& path, const std::string& what, int error) {
   throw SpoolError(what + " " + path + ": " + std::strerror(error));
 }
@@ -71,7 +69,7 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   if (error == 0) {
     guard_.emplace(memory, bytes_);
     mark_ = reinterpret_cast<std::uint64_t*>(static_cast<std::uint8_t*>(memory) + bytes_) - 1;
-    *mark_ = kWhole;
+    *mark_ = kSpoolMark;
     error = touch_pages(memory, bytes_ - sizeof *mark_);
     if (error == 0 && is_gone()) error = ENOSPC;
   }
@@ -96,6 +94,7 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   header_->definitions_capacity = options.definitions_bytes;
   header_->process_id = static_cast<std::uint64_t>(getpid());
   header_->recorder = ProcessIdentity::current();
+  header_->head_mark = header_->counters_mark = kSpoolMark;
   set_anchor(ClockAnchor::now());
   definitions_ = std::make_unique<DefinitionLog>(memory_ + header_->definitions_offset, options.definitions_bytes,
                                                  header_->definitions, options.wait_ns, wake_);
@@ -118,7 +117,7 @@ void Spool::publish() {
 bool Spool::is_gone() const noexcept {
   // Wherever a file is cut, its last word goes with the rest. The fence: loads before this call stay before this load.
   std::atomic_thread_fence(std::memory_order_acquire);
-  return std::atomic_ref<std::uint64_t>(*mark_).load(std::memory_order_relaxed) != kWhole;
+  return std::atomic_ref<std::uint64_t>(*mark_).load(std::memory_order_relaxed) != kSpoolMark;
 }
 
 bool Spool::remember() noexcept {
@@ -136,15 +135,15 @@ std::uint64_t Spool::missing() const {
   const std::uint64_t head = header_->head.load(std::memory_order_acquire);
   const Counters now = counters_of_header();
   std::atomic_thread_fence(std::memory_order_acquire);
-  const bool is_empty = std::memcmp(header_->magic, kSpoolMagic, sizeof kSpoolMagic) != 0;
   const std::lock_guard<std::mutex> guard(remembered_);
-  // Hooks go on counting in the header: from 0 where it is an empty page, or where it was cut before the number.
-  const auto since = [is_empty](std::uint64_t now, std::uint64_t before) {
-    return is_empty || now < before ? now : now - before;
+  // Hooks go on counting in the header: from 0 where the truncation has zeroed the number. A number alone does not tell
+  // which: 1,000 may be the 1,000 from before, or 1,000 new ones.
+  const auto since = [](std::uint64_t mark, std::uint64_t now, std::uint64_t before) {
+    return mark == kSpoolMark && now >= before ? now - before : now;
   };
-  std::uint64_t missing = std::max(last_head_, tail()) - tail() + since(head, last_head_);
+  std::uint64_t missing = std::max(last_head_, tail()) - tail() + since(header_->head_mark, head, last_head_);
   for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
-    missing += since(now.lost[cause], last_counters_.lost[cause]);
+    missing += since(header_->counters_mark, now.lost[cause], last_counters_.lost[cause]);
   }
   most_missing_ = std::max({most_missing_, missing, std::uint64_t{1}});
   return most_missing_;
