@@ -15,7 +15,7 @@ from .analysis.ranks.reduction import Progress, Reduction
 from .analysis.ranks.tables import ranks_table
 from .errors import TraceError
 from .reading.names import named_device
-from .report.ranks import RankWords, ranks_findings, write_ranks
+from .report.ranks import RankReport, ranks_findings, write_ranks
 from .report.screen import Screen, html_of, text_of
 
 _ROWS = 10
@@ -133,7 +133,7 @@ class Ranks:
         """
         return ranks_table(self._comparison, None if device is None else named_device(device, self._comparison.kinds))
 
-    def findings(self) -> tuple[RankWords, ...]:
+    def findings(self) -> tuple[RankReport, ...]:
         """Return the problems of ranks and the differences between them, the most urgent first."""
         return ranks_findings(self._comparison)
 

@@ -57,7 +57,7 @@ def load(
         UserPathError: One of `user_paths` contains no file of the trace.
     """
     trace = Trace(path, spool=spool, user_paths=user_paths, progress=progress)
-    if not trace.integrity.whole:
+    if not trace.integrity.is_complete:
         warnings.warn(f"{os.fspath(path)} is {trace.integrity}", IncompleteTraceWarning, stacklevel=2)
     return trace
 

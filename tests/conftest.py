@@ -105,7 +105,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(autouse=True)
 def no_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the final scan of recordings in the tests' own process, which has 100,000 objects of the test tools."""
-    monkeypatch.setattr("pytorch_alloctrace.recording.object_scans.AT_END", 0.0)
+    monkeypatch.setattr("pytorch_alloctrace.recording.object_scans.MAX_FINAL_SCAN_S", 0.0)
 
 
 RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -24,7 +24,7 @@ from pytorch_alloctrace.analysis.leaks.leak import Holder, Leak, LeakingSite, Le
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
 from pytorch_alloctrace.analysis.what_if.model import Check, Gpu
-from pytorch_alloctrace.analysis.what_if.prediction import Outcome, Refused, WhatIf
+from pytorch_alloctrace.analysis.what_if.prediction import Outcome, SimulatedFailure, WhatIf
 from pytorch_alloctrace.analysis.what_if.settings import Setting
 from pytorch_alloctrace.converting.convert import Converted
 from pytorch_alloctrace.live.changes import Changes
@@ -38,7 +38,7 @@ from pytorch_alloctrace.reading.trace_files import Compacted, Finished
 from pytorch_alloctrace.report.diagnosis import Diagnosis
 from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.page.report import Report
-from pytorch_alloctrace.report.ranks import RankWords
+from pytorch_alloctrace.report.ranks import RankReport
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, STUB = ROOT / "docs/api.md", ROOT / "pytorch_alloctrace/_replay.pyi"
@@ -103,7 +103,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),
     (WhatIf, "`trace.what_if()`"),
     (Outcome, "each of `WhatIf.outcomes`"),
-    (Refused, "`Outcome.refused`"),
+    (SimulatedFailure, "`Outcome.refused`"),
     (Setting, "`Outcome.setting`"),
     (Gpu, "`Outcome.GPU`"),
     (Check, "`WhatIf.check`, `Fit.check`"),
@@ -111,7 +111,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Fitting, "each of `Fit.fittings`"),
     (OnGpu, "each of `Fitting.gpus`"),
     (alloctrace.Ranks, "`alloctrace.load_ranks()`"),
-    (RankWords, "each of `Ranks.findings()`"),
+    (RankReport, "each of `Ranks.findings()`"),
     (Diagnosis, "`trace.diagnose()` and `alloctrace.diagnose()`"),
     (Finding, "each of `trace.diagnose()`"),
     (Report, "`trace.report()`"),
@@ -209,7 +209,7 @@ EXAMPLES = {
         print(trace.path, trace.header["program"], trace.header["torch"])
         print((trace.end_ns - trace.begin_ns) / 1e9)  # seconds
         integrity: alloctrace.Integrity = trace.integrity
-        print(integrity.whole)  # True: nothing is missing
+        print(integrity.is_complete)  # True: nothing is missing
         print(trace.devices)  # ["cpu"], or with a GPU ["cuda:0", "cpu"]
         print(trace.hardware())  # a row for each GPU
         print(trace.threads())  # a row for each thread that allocated or freed

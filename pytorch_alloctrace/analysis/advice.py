@@ -152,7 +152,7 @@ def _simulate_request(
         return Advice(why_not=str(error))
     outcomes = _collect_outcomes(model, tried, gpu, simulations)
     helping = [
-        result for result in outcomes if seq in result.served and (result.refused is None or result.refused.seq > seq)
+        result for result in outcomes if seq in result.served and (result.failure is None or result.failure.seq > seq)
     ]
     return Advice(tuple(helping), tuple(settings))
 

@@ -19,7 +19,7 @@ from .free_memory.inefficiencies import Inefficiency, InefficiencyEvidence, inef
 from .free_memory.oom import OutOfMemory, visit_last_oom
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
-from .usage.package_lines import WORTH_OPENING, Inside, look_inside
+from .usage.package_lines import WORTH_OPENING, PackageLines, find_package_lines
 from .usage.roles import RoleShares, roles_before
 from .walk import Visit, Walk
 
@@ -64,7 +64,7 @@ class Holding:
     step: int | None
     sites: tuple[SiteBytes, ...]
     """Lines that hold the most."""
-    insides: tuple[Inside | None, ...]
+    package_lines: tuple[PackageLines | None, ...]
     """Contents of the package that each of these lines calls."""
     more_sites: int
     """Number of further lines that hold memory."""
@@ -90,7 +90,7 @@ class DeviceSummary:
     growing: tuple[GrowingSite, ...]
     inefficiencies: tuple[Inefficiency, ...]
     """Inefficiencies, most bytes first."""
-    refused: OutOfMemory | None
+    failure: OutOfMemory | None
     """Last failed allocation."""
     levels: tuple[int, ...]
     """Live bytes over time: the maximum of each of equal intervals."""
@@ -110,7 +110,7 @@ class Summary:
     integrity: Integrity
     unmatched_frees: int
     """Number of frees of blocks allocated before the recording, or whose allocation was lost."""
-    last_look_was_cut: bool
+    final_scan_was_truncated: bool
     """True if the final object scan did not cover all objects of the program."""
     devices: tuple[DeviceSummary, ...]
     """Summaries of the devices, highest peak first."""
@@ -136,7 +136,7 @@ class Summary:
     def leaks_are_known(self) -> bool:
         """Whether the trace is complete and was judged. A small device need not be judged."""
         is_undecided = any(not device.leaks.decided and not self.is_small(device) for device in self.devices)
-        return bool(self.devices) and self.integrity.whole and not is_undecided
+        return bool(self.devices) and self.integrity.is_complete and not is_undecided
 
 
 def summarize(
@@ -177,7 +177,7 @@ def summarize(
         steps=trace.positions.step_count,
         integrity=trace.integrity,
         unmatched_frees=trace.replay.unmatched_frees,
-        last_look_was_cut=trace.ending.get("last_look") == "cut",
+        final_scan_was_truncated=trace.ending.get("last_look") == "cut",
         devices=tuple(summarizer.summarize(top, of_leaks) for summarizer in summarizers),
         advisor=Advisor(trace),
     )
@@ -214,7 +214,7 @@ class _DeviceSummarizer:
             leaks=judge_leaks(self._evidence),
             growing=() if of_leaks else growing_sites(self._evidence, top),
             inefficiencies=() if self._inefficiencies is None else inefficiencies_of(self._inefficiencies),
-            refused=None if self._refused is None else self._refused.result,
+            failure=None if self._refused is None else self._refused.result,
             levels=tuple(trace.timeline(120, device)["requested_bytes_max"].tolist()),
         )
 
@@ -244,8 +244,8 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         seconds=_seconds_since_begin(trace, time_ns),
         step=None if event is None else trace.positions.step_at(event),
         sites=top_lines,
-        insides=tuple(
-            look_inside(trace.stacks, memory.stacks, site.stack_id, total)
+        package_lines=tuple(
+            find_package_lines(trace.stacks, memory.stacks, site.stack_id, total)
             if site.bytes >= WORTH_OPENING * total
             else None
             for site in top_lines

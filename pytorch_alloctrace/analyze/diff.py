@@ -90,12 +90,12 @@ class Diff(TraceCommand):
         until_end = query.options.region is not None or query.options.until in (None, "end", *PEAKS)
         if len(query.traces) == 1:
             # Everything before the break is exact.
-            is_certain = not before.has_gaps and not (before.cut and until_end)
+            is_certain = not before.has_gaps and not (before.is_truncated and until_end)
         elif grown:
             # The missing end of the later run can only increase the growth.
-            is_certain = before.whole and not after.has_gaps
+            is_certain = before.is_complete and not after.has_gaps
         else:
-            is_certain = before.whole and after.whole
+            is_certain = before.is_complete and after.is_complete
         if is_certain and devices:
             return Exit.FOUND if grown else Exit.OK
         reason = "a part of a trace is missing" if devices else "nothing was allocated"

@@ -6,9 +6,9 @@ import argparse
 import os
 
 from ..analysis.usage.annotation import annotate
-from ..analysis.usage.lifetimes import Lifetimes, range_lifetimes, whole_lifetimes
+from ..analysis.usage.lifetimes import Lifetimes, lifetimes_of_run, range_lifetimes
 from ..analysis.usage.ranges import ranges_between
-from ..analysis.usage.role_totals import range_role_totals, whole_role_totals
+from ..analysis.usage.role_totals import range_role_totals, role_totals_of_run
 from ..reading.positions import Position
 from ..reading.sites import BY
 from ..report.annotation import write_annotation
@@ -70,7 +70,7 @@ class Sites(TraceCommand):
     def _print_by_role(self, query: Query) -> Exit:
         trace, options, ranges = query.trace, query.options, query.ranges
         if ranges[0][0] is None:
-            table = whole_role_totals(trace, self._end_position(query), device=options.device)
+            table = role_totals_of_run(trace, self._end_position(query), device=options.device)
         else:
             within = ranges_between(trace, ranges, device=options.device)
             table = range_role_totals(trace, within, device=options.device)
@@ -86,7 +86,7 @@ class Sites(TraceCommand):
         trace, options = query.trace, query.options
         ranges = query.ranges
         if ranges[0][0] is None:
-            return whole_lifetimes(trace, self._end_position(query), device=options.device)
+            return lifetimes_of_run(trace, self._end_position(query), device=options.device)
         return range_lifetimes(trace, ranges_between(trace, ranges, device=options.device), device=options.device)
 
     @staticmethod

@@ -75,12 +75,12 @@ class Integrity:
         return cls(**{name: getattr(integrity, name) for name in names}, is_running=is_running, end_reason=end_reason)
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if nothing is missing."""
         return self.state == "complete"
 
     @property
-    def cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """True if the end of the recording is missing. Results before it are exact unless `has_gaps`."""
         return not self.ended and not self.spool_read
 
@@ -121,7 +121,7 @@ class Integrity:
             notes.append(f"{counted(self.uncommitted, 'call')} {were} in progress at the end")
         if self.unknown_stacks:
             notes.append(f"{counted(self.unknown_stacks, 'event')} without a complete stack")
-        if self.whole and self.compacted_until:
+        if self.is_complete and self.compacted_until:
             notes.insert(0, "nothing lost")
         return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"
 

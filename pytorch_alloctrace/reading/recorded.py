@@ -264,7 +264,7 @@ class RecordedTrace:
     @functools.cached_property
     def failed_allocations(self) -> dict[int, int]:
         """Failed allocations: event number -> stack id of the forward that caused the request of backward, or 0."""
-        return {refusal.seq: refusal.forward_stack for refusal in self.replay.refusals}
+        return {failure.seq: failure.forward_stack for failure in self.replay.failed_allocations}
 
     def text(self, identifier: int) -> str:
         """Return the text of an id in an event (name of a mark, allocator settings); "" if it was lost."""

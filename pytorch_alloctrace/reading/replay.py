@@ -135,7 +135,7 @@ class Replay:
         self._compacted_until = reader.integrity.compacted_until
         self.positions = self._run.positions
         """Ends of steps, marks, begins and ends of regions."""
-        self.refusals = self._run.refusals
+        self.failed_allocations = self._run.refusals
         """Failed allocations, each with the stack of the forward that caused the request of backward."""
         self.kind_counts = self._run.kind_counts
         """Number of events by kind number."""

@@ -3,9 +3,9 @@
 A scan costs time and records what is held at one event. Leaked tensors are often freed when main() returns, and a
 killed program has no orderly end, so scans also run during the recording, ever more rarely. A scan is due when the
 event count has grown by half since the last one. It runs at the end of a step; in a program without steps, on the main
-thread between two instructions, when a polling thread requests it. All scans together take at most `FREE` seconds plus
-`SHARE` of the elapsed time. A scan that ran out of time is repeated when twice the time is available. The final scan
-runs when the recording ends.
+thread between two instructions, when a polling thread requests it. All scans together take at most `FREE_SCAN_S`
+seconds plus `MAX_SCAN_SHARE` of the elapsed time. A scan that ran out of time is repeated when twice the time is
+available. The final scan runs when the recording ends.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ THREAD_PATIENCE = 1.25
 """Factor by which the polling thread waits for more events than a step does: scans at steps come first."""
 MIN_POLL_S, POLL_TIME_SHARE = 0.02, 1 / 16
 """Sleep of the polling thread: seconds, or a share of the elapsed time, whichever is longer."""
-FREE = 0.2
+FREE_SCAN_S = 0.2
 """Seconds that scans may take in any run."""
-SHARE = 0.005
-"""Share of the elapsed time that scans may take in addition to `FREE`."""
-LONGEST = 0.1
+MAX_SCAN_SHARE = 0.005
+"""Share of the elapsed time that scans may take in addition to `FREE_SCAN_S`."""
+MAX_SCAN_S = 0.1
 """Maximum seconds of one scan before the end."""
 MIN_SCAN_S = 0.003
 """Minimum seconds of one scan: with less time available, none runs."""
-AT_END = 0.5
+MAX_FINAL_SCAN_S = 0.5
 """Maximum seconds of the final scan, used up only if the program does not lead to many of the tensors."""
 REQUESTED_SCAN_S = 5.0
 """Maximum seconds of a scan that `Session.diagnose` requests."""
@@ -62,7 +62,7 @@ class ObjectScans:
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
             return
         # Import here: later it would delay a step, and the polling thread must never import.
-        from ..objects import look  # noqa: F401
+        from ..objects import object_scan  # noqa: F401
 
         self._collector = Collector()
         self._recorder.set_object_scan(self._scan_on_main_thread)
@@ -84,7 +84,7 @@ class ObjectScans:
 
     def scan_now(self) -> None:
         """Scan at once, for at most `REQUESTED_SCAN_S` seconds."""
-        if self._is_active and self._scan_lock.acquire(timeout=LONGEST):
+        if self._is_active and self._scan_lock.acquire(timeout=MAX_SCAN_S):
             try:
                 self._scan(REQUESTED_SCAN_S, more=True)
             finally:
@@ -97,9 +97,9 @@ class ObjectScans:
         self._is_active = False
         if self._end_lock.locked():
             self._end_lock.release()
-        if final_scan and self._scan_lock.acquire(timeout=LONGEST):
+        if final_scan and self._scan_lock.acquire(timeout=MAX_SCAN_S):
             try:
-                return self._scan(AT_END, more=True)
+                return self._scan(MAX_FINAL_SCAN_S, more=True)
             finally:
                 self._scan_lock.release()
         return not final_scan
@@ -139,15 +139,15 @@ class ObjectScans:
             began, event_count = time.monotonic(), self._recorder.next_event()
             if event_count < self._due_event or not self._is_active:
                 return
-            allowed_s = min(FREE + SHARE * (began - self._began) - self._spent_s, LONGEST)
+            allowed_s = min(FREE_SCAN_S + MAX_SCAN_SHARE * (began - self._began) - self._spent_s, MAX_SCAN_S)
             if allowed_s < self._needed_s:  # a later call has more time
                 return
             try:
                 is_complete = self._scan(allowed_s, more=False)
             finally:
                 self._spent_s += time.monotonic() - began
-            self._needed_s = MIN_SCAN_S if is_complete else min(2 * allowed_s, LONGEST)
-            if is_complete or allowed_s >= LONGEST:
+            self._needed_s = MIN_SCAN_S if is_complete else min(2 * allowed_s, MAX_SCAN_S)
+            if is_complete or allowed_s >= MAX_SCAN_S:
                 self._due_event = SCAN_GROWTH * event_count
         finally:
             self._scan_lock.release()
@@ -157,12 +157,12 @@ class ObjectScans:
         try:
             if "torch" not in sys.modules or sys.is_finalizing():
                 return True
-            from ..objects.look import look
+            from ..objects.object_scan import scan_objects
 
             event = self._recorder.next_event()
 
             def scan_and_write() -> bool:
-                scan = look(seconds, more=more)
+                scan = scan_objects(seconds, more=more)
                 for group in scan.groups:
                     self._write_group(event, group)
                 return scan.complete

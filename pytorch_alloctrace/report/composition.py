@@ -12,12 +12,12 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.usage.live_memory import DeviceNeed, LiveMemory
-from ..analysis.usage.package_lines import Inside
+from ..analysis.usage.package_lines import PackageLines
 from ..analysis.usage.roles import RoleBytes
 from ..reading.sites import Frame, groups_stacks
 from ..reading.table import Table
 from . import units
-from .package_lines import inside_data, write_inside
+from .package_lines import package_lines_data, write_package_lines
 from .roles import exactness
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
@@ -39,7 +39,9 @@ def composition_data(memory: LiveMemory, top: int) -> dict[str, Any]:
     """Return the composition as plain values, with at most `top` rows."""
     composition = records(memory.composition.head(top))
     if memory.by == "line":
-        composition = [{**row, "inside": inside_data(memory.insides.get(i))} for i, row in enumerate(composition)]
+        composition = [
+            {**row, "inside": package_lines_data(memory.package_lines.get(i))} for i, row in enumerate(composition)
+        ]
     return {**position_data(memory), "by": memory.by, "composition": composition}
 
 
@@ -69,7 +71,7 @@ def write_composition(
     differing: the result of `differing_frames`, if the rows are stacks.
     """
     write_position(memory, begin_ns, screen)
-    write_table(memory.composition, memory.by, screen, names, top, memory.insides, differing)
+    write_table(memory.composition, memory.by, screen, names, top, memory.package_lines, differing)
     if memory.peak is not None and groups_stacks(memory.by):
         for name in ("role", "phase", "age"):
             screen.blank()
@@ -116,12 +118,12 @@ def write_table(
     screen: Screen,
     names: SiteNames,
     top: int,
-    insides: Mapping[int, Inside],
+    package_lines: Mapping[int, PackageLines],
     differing: Mapping[int, list[Frame]],
 ) -> None:
     """Write the rows of a composition; of sites the first `top`, and one line for the rest.
 
-    insides: package lines by row number. differing: frames by stack that distinguish it from others of its site.
+    package_lines: package lines by row number. differing: frames by stack that distinguish it from others of its site.
     """
     total = int(table["live_bytes"].sum())
     if not groups_stacks(by):
@@ -151,7 +153,7 @@ def write_table(
         screen.entry(amount, f"{name} ({', '.join(notes)})", source, 0, _COLUMN, bar=bar, frames=frames)
         if differing_frames is not None and not frames:
             _write_differing(differing_frames, screen, names, _COLUMN + 2 + ENTRY_BAR + 2)
-        write_inside(insides.get(number), total, screen, names, _COLUMN)
+        write_package_lines(package_lines.get(number), total, screen, names, _COLUMN)
     omitted = table.take(slice(top, None))
     if len(omitted):
         omitted_bytes = int(omitted["live_bytes"].sum())

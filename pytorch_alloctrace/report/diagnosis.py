@@ -93,7 +93,7 @@ class RangeVerdict:
         screen.blank()
         peak = dataclasses.replace(device.peak, since=None, until=None)  # the heading names the range
         write_position(peak, self._summary.begin_ns, screen)
-        write_table(peak.composition, "line", screen, names, _MAX_ROWS, peak.insides, {})
+        write_table(peak.composition, "line", screen, names, _MAX_ROWS, peak.package_lines, {})
         screen.blank()
         begin, end = f"the beginning of {self._name}", "its end"
         write_changes(Changes(peak.device, begin, end, "line", device.changes), screen, names, _MAX_ROWS)

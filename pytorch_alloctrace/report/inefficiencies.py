@@ -32,7 +32,7 @@ def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: 
 
 
 def _make_title(inefficiency: Inefficiency) -> str:
-    amount, total = units.size(inefficiency.bytes), units.size(inefficiency.of)
+    amount, total = units.size(inefficiency.bytes), units.size(inefficiency.total_bytes)
     titles = {
         "fragmentation": f"{amount} of {total} reserved is stranded in segments that live blocks hold",
         "cache": f"{amount} of {total} reserved is cached, but no longer used",
@@ -109,7 +109,7 @@ def _describe_pending(inefficiency: Inefficiency, names: SiteNames) -> tuple[str
 def _describe_churn(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     return (
         f"In the second half of the run alone: {inefficiency.figures['times']:.0f} times the"
-        f" {units.size(inefficiency.of)} reserved (estimated). Each time the device has to wait.",
+        f" {units.size(inefficiency.total_bytes)} reserved (estimated). Each time the device has to wait.",
         "What helps: do not call torch.cuda.empty_cache() in the loop, and leave torch some room, since it returns"
         " memory by itself when the device is nearly full.",
     )

@@ -26,7 +26,7 @@ def effects(integrity: Integrity, if_cut: str) -> tuple[str, ...]:
     """Return the effects of missing parts on an answer; `if_cut` is the effect of a missing end."""
     return (
         *((f"It is {describe_compaction(integrity)}",) if integrity.compacted_until else ()),
-        *((if_cut, _SPOOL) if integrity.cut else ()),
+        *((if_cut, _SPOOL) if integrity.is_truncated else ()),
         *((_GAPS,) if integrity.has_gaps else ()),
     )
 
@@ -69,7 +69,7 @@ def of_whole(integrity: Integrity, trace: str = "") -> tuple[str, str] | None:
 
 def write_incomplete(integrity: Integrity, if_cut: str, screen: Screen, trace: str = "") -> None:
     """Write what is missing or compacted in a trace, and its limitations; `trace` is its name, if there are two."""
-    if integrity.whole:
+    if integrity.is_complete:
         if note := of_whole(integrity, trace):
             label, text = note
             screen.text(Text.assemble((label, "bold"), f"  {text}"), hanging=len(label) + 2)

@@ -100,7 +100,7 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
     sentences = describe(leak, when)
     if leak.holder is not None:
         sentences.append(_describe_holder(leak.holder, names))
-    elif summary.last_look_was_cut and not leak.line.is_workspace:
+    elif summary.final_scan_was_truncated and not leak.line.is_workspace:
         sentences.append(
             "Their referrers are unknown: the final scan did not reach all objects of the program. "
             "alloctrace.holders(tensor) searches longer."
@@ -220,7 +220,7 @@ def _describe_basis(verdict: LeakVerdict, names: SiteNames) -> str:
 def _describe_no_leak(devices: Sequence[DeviceSummary], summary: Summary, names: SiteNames) -> Finding:
     where = ", ".join(device.device for device in devices)
     basis = _describe_basis(devices[0].leaks, names)
-    if not summary.integrity.whole:
+    if not summary.integrity.is_complete:
         return Finding("not_judged", f"No leak in what could be read of {where}: {basis}", where, 0, None, None, 0, ())
     subject = "Only minor leaks" if any(device.leaks.leaks for device in devices) else "No leak"
     return Finding("no_leak", f"{subject} found on {where}: {basis}", where, 0, None, None, 0, ())

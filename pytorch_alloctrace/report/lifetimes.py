@@ -10,10 +10,10 @@ import pandas as pd
 from rich.text import Text
 
 from ..analysis.usage.lifetimes import Lifetimes
-from ..analysis.usage.package_lines import Inside
+from ..analysis.usage.package_lines import PackageLines
 from ..reading.sites import StackIndex
 from . import units
-from .package_lines import write_inside
+from .package_lines import write_package_lines
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
 from .tables import by_word, rows, site_of
@@ -95,8 +95,8 @@ def write_lifetimes(
         )
         if len(leading):
             shows_insides = by == "line" and section.column in _INSIDE_COLUMNS
-            insides = lifetimes.insides(stacks, table, section.column) if shows_insides else {}
-            _write_section(section, leading, by, screen, names, top, insides, hinted)
+            package_lines = lifetimes.package_lines(stacks, table, section.column) if shows_insides else {}
+            _write_section(section, leading, by, screen, names, top, package_lines, hinted)
 
 
 def _write_section(
@@ -106,10 +106,10 @@ def _write_section(
     screen: Screen,
     names: SiteNames,
     top: int,
-    insides: Mapping[int, Inside],
+    package_lines: Mapping[int, PackageLines],
     hinted: set[str],
 ) -> None:
-    """Write one section; `insides` are by row, `hinted` gets the packages for which a hint was written."""
+    """Write one section; `package_lines` are by row, `hinted` gets the packages for which a hint was written."""
     screen.blank()
     screen.text(Text.assemble((section.label, "bold"), f"  {section.title}"), hanging=len(section.label) + 2)
     highest = float(leading[section.column].iloc[0])
@@ -118,9 +118,9 @@ def _write_section(
         bar = units.bar(amount / highest, ENTRY_BAR, plain=screen.plain)
         name, frames = f"{names.site(site)} ({section.note(row)})", names.stack(int(row["stack_id"]))
         screen.entry(section.size(amount), name, names.source(site), 0, _COLUMN, bar=bar, frames=frames)
-        inside = insides.get(int(number))
+        inside = package_lines.get(int(number))
         if inside is not None:
-            write_inside(inside, None, screen, names, _COLUMN, hint=inside.package not in hinted)
+            write_package_lines(inside, None, screen, names, _COLUMN, hint=inside.package not in hinted)
             hinted.add(inside.package)
     if len(leading) > top:
         omitted = float(leading[section.column].iloc[top:].sum())

@@ -30,7 +30,7 @@ _KINDS_WITHOUT_LABEL = ("leak", "minor_leak", "no_leak", "inconclusive", "not_ju
 
 def incomplete_markdown(integrity: Integrity, if_cut: str, trace: str = "") -> str:
     """Return the warning about an incomplete trace that precedes the comment, or ""."""
-    if integrity.whole:
+    if integrity.is_complete:
         note = of_whole(integrity, trace)
         return f"> **{note[0]}** {_escape(note[1])}\n\n" if note else ""
     name = f"{trace} is " if trace else ""

@@ -37,7 +37,7 @@ _MAX_LISTED = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class RankWords:
+class RankReport:
     """Problem of some ranks, or difference between ranks, in words."""
 
     _finding: RankFinding
@@ -69,7 +69,7 @@ class RankWords:
         return tuple(summary.path for summary in self._finding.ranks)
 
 
-def ranks_findings(comparison: Comparison) -> tuple[RankWords, ...]:
+def ranks_findings(comparison: Comparison) -> tuple[RankReport, ...]:
     """Return the findings in words, the most severe first."""
     return tuple(_describe_finding(finding) for finding in comparison.findings)
 
@@ -174,7 +174,7 @@ def note_sentences(comparison: Comparison) -> list[str]:
     step_counts = Counter(summary.last_step for summary in comparison.compared).most_common(1)
     common_step = step_counts[0][0] if step_counts else None
     for summary in [
-        summary for summary in run.summaries if summary.whole and (summary.is_killed or summary.is_running)
+        summary for summary in run.summaries if summary.is_complete and (summary.is_killed or summary.is_running)
     ][:_MAX_LISTED]:
         state = "still runs" if summary.is_running else "was killed"
         steps = ""
@@ -207,7 +207,7 @@ def note_sentences(comparison: Comparison) -> list[str]:
 # Findings
 
 
-def _describe_finding(finding: RankFinding) -> RankWords:
+def _describe_finding(finding: RankFinding) -> RankReport:
     names, where, others = _site_names(finding.ranks[0]), _describe_ranks(finding), _name_others(finding)
     device = "" if finding.device == CUDA else f" on {finding.device}"
     site: Site | None = None
@@ -250,7 +250,7 @@ def _describe_finding(finding: RankFinding) -> RankWords:
         sentences.append(f"{text[:1].upper()}{text[1:]}{whose}.")
     sentences += _explain_difference(finding, names)
     sentences += _describe_departure(finding)
-    return RankWords(finding, _capitalize(title), tuple(sentences), site)
+    return RankReport(finding, _capitalize(title), tuple(sentences), site)
 
 
 def _explain_difference(finding: RankFinding, names: SiteNames) -> list[str]:
@@ -273,7 +273,7 @@ def _describe_departure(finding: RankFinding) -> list[str]:
         has_bytes = any(deviation.measure in BYTES for deviation in finding.deviations)
         step = finding.figures.peak_step if finding.kind == "differs" else None
         if has_bytes and step is not None:
-            verb = "holds" if finding.of == 2 else "hold"
+            verb = "holds" if finding.rank_count == 2 else "hold"
             return [
                 f"At the ends of its steps it holds what {_name_others(finding)} {verb}; its peak is within step "
                 f"{step:,}."
@@ -292,20 +292,20 @@ def _describe_deviation(deviation: Deviation, others: str) -> str:
 
 
 def _name_others(finding: RankFinding) -> str:
-    return "the other" if finding.of == 2 else "the others"
+    return "the other" if finding.rank_count == 2 else "the others"
 
 
 def _describe_ranks(finding: RankFinding) -> str:
     """Return "rank 3 alone (of 64)", "all 8 ranks" or "3 of 64 ranks (3, 5 and 9)"."""
     ranks = finding.ranks
     if len(ranks) == 1:
-        return ranks[0].name if finding.of < 3 else f"{ranks[0].name} alone (of {finding.of:,})"
-    if len(ranks) == finding.of:
-        return "both ranks" if finding.of == 2 else f"all {finding.of:,} ranks"
-    return f"{len(ranks):,} of {finding.of:,} ranks ({_list_ranks(ranks)})"
+        return ranks[0].name if finding.rank_count < 3 else f"{ranks[0].name} alone (of {finding.rank_count:,})"
+    if len(ranks) == finding.rank_count:
+        return "both ranks" if finding.rank_count == 2 else f"all {finding.rank_count:,} ranks"
+    return f"{len(ranks):,} of {finding.rank_count:,} ranks ({_list_ranks(ranks)})"
 
 
-def _write_finding(finding: RankWords, screen: Screen) -> None:
+def _write_finding(finding: RankReport, screen: Screen) -> None:
     label, style = _LABELS[finding.kind]
     indent = len(label) + 2
     screen.text(Text.assemble((label, style), "  ", (finding.title, "bold")), hanging=indent)
@@ -507,7 +507,7 @@ def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:] if text.startswith(("rank", "all ", "both ", "a ")) else text
 
 
-def _finding_data(rank_words: RankWords) -> dict[str, Any]:
+def _finding_data(rank_words: RankReport) -> dict[str, Any]:
     finding = rank_words._finding
     departure, leak = finding.departure, finding.leak
     return {
@@ -517,7 +517,7 @@ def _finding_data(rank_words: RankWords) -> dict[str, Any]:
         "device": finding.device,
         "ranks": [summary.rank for summary in finding.ranks],
         "paths": [summary.path for summary in finding.ranks],
-        "of": finding.of,
+        "of": finding.rank_count,
         "site": None if rank_words.site is None else dataclasses.asdict(rank_words.site),
         "bytes_per_unit": None if leak is None else round(leak.rate),
         "unit": None if leak is None else leak.unit,

@@ -21,7 +21,7 @@ from .finding import Finding, write_finding
 from .inefficiencies import inefficiency_finding
 from .integrity import IN_DIAGNOSIS, effects
 from .leaks import explanation, leak_data, leak_findings, write_leak
-from .package_lines import inside_data, write_inside
+from .package_lines import package_lines_data, write_package_lines
 from .roles import roles_sentence
 from .screen import Screen
 from .site_names import Frames, SiteNames
@@ -44,7 +44,7 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         for inefficiency in device.inefficiencies
         # The failed allocation already names these pieces.
         if not (
-            inefficiency.kind == "fragmentation" and device.refused is not None and device.refused.verdict == FRAGMENTED
+            inefficiency.kind == "fragmentation" and device.failure is not None and device.failure.verdict == FRAGMENTED
         )
     ]
     leaks = leak_findings(summary, names)
@@ -61,7 +61,7 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
 
 
 def _list_failed_allocations(summary: Summary, names: SiteNames) -> list[Finding]:
-    failures = [(device.refused, device.leaks.leaks) for device in summary.devices if device.refused is not None]
+    failures = [(device.failure, device.leaks.leaks) for device in summary.devices if device.failure is not None]
     if not failures:
         return []
     from .oom import oom_finding
@@ -73,7 +73,7 @@ def _list_failed_allocations(summary: Summary, names: SiteNames) -> list[Finding
 
 
 def _list_incomplete(integrity: Integrity) -> tuple[Finding, ...]:
-    if integrity.whole:
+    if integrity.is_complete:
         return ()
     sentences = effects(integrity, IN_DIAGNOSIS)
     return (Finding("incomplete", f"The trace is {integrity}", "", 0, None, None, 0, sentences),)
@@ -130,7 +130,7 @@ def _write_header(summary: Summary, screen: Screen, names: SiteNames) -> None:
         units.counted(summary.steps, "step") if summary.steps else "no steps",
         f"{units.counted(summary.integrity.events, 'event')} in {units.size(summary.file_bytes)}",
     ]
-    is_complete = summary.integrity.whole
+    is_complete = summary.integrity.is_complete
     screen.text(
         ", ".join(facts) + (f": trace {summary.integrity}" if is_complete else ", as far as it could be read"),
         hanging=2,
@@ -139,7 +139,7 @@ def _write_header(summary: Summary, screen: Screen, names: SiteNames) -> None:
 
 def _write_no_allocations(summary: Summary, screen: Screen) -> None:
     screen.blank()
-    if summary.integrity.whole:
+    if summary.integrity.is_complete:
         recorded = ", ".join(summary.program.recorded_devices) or "no device"
         screen.text(f"Nothing was allocated through torch during the recording ({recorded}).")
     else:
@@ -190,7 +190,7 @@ def _write_device(device: DeviceSummary, summary: Summary, screen: Screen, names
 
 def _is_unremarkable_cpu(device: DeviceSummary, summary: Summary) -> bool:
     """Return whether the device is CPU memory without findings in a trace of a GPU."""
-    is_wrong = device.leaks.leaks or device.inefficiencies or device.refused is not None
+    is_wrong = device.leaks.leaks or device.inefficiencies or device.failure is not None
     return device.device in ("cpu", "pinned") and summary.devices[0].device not in ("cpu", "pinned") and not is_wrong
 
 
@@ -230,11 +230,11 @@ def _write_holding(
         screen.text(f"The trace has no stacks{reason}, so no lines of code can be named.", 2)
         if not any(site.site.function for site in holding.sites):
             return
-    for site, inside in zip(holding.sites, holding.insides, strict=True):
+    for site, inside in zip(holding.sites, holding.package_lines, strict=True):
         amount = f"{units.share(site.bytes, holding.bytes):>5}  {units.size(site.bytes):>9}"
         name, frames = names.holder(site), names.stack(site.stack_id)
         screen.entry(amount, name, names.source(site.site), 0, _SIZE_COLUMN + 5, frames=frames)
-        write_inside(inside, holding.bytes, screen, names, _SIZE_COLUMN + 5)
+        write_package_lines(inside, holding.bytes, screen, names, _SIZE_COLUMN + 5)
     if holding.more_sites:
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
@@ -271,7 +271,7 @@ def _write_growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> No
 
 def _write_notes(summary: Summary, screen: Screen) -> None:
     notes = []
-    if summary.unmatched_frees and summary.integrity.whole:
+    if summary.unmatched_frees and summary.integrity.is_complete:
         frees = units.counted(summary.unmatched_frees, "free")
         notes.append(f"{frees} of blocks that were allocated before the recording began.")
     if not summary.steps and summary.devices:
@@ -352,9 +352,9 @@ def _holding_data(holding: Holding) -> dict[str, Any]:
                 "backward_bytes": site.backward_bytes,
                 "blocks": site.blocks,
                 "stack_id": site.stack_id,
-                "inside": inside_data(inside),
+                "inside": package_lines_data(inside),
             }
-            for site, inside in zip(holding.sites, holding.insides, strict=True)
+            for site, inside in zip(holding.sites, holding.package_lines, strict=True)
         ],
         "more_sites": holding.more_sites,
         "more_bytes": holding.more_bytes,

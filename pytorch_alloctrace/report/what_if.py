@@ -60,23 +60,23 @@ def _write_outcome(outcome: Outcome, screen: Screen, names: SiteNames) -> None:
         Text.assemble(("fits   " if outcome.fits else "FAILS  ", style), (outcome.setting.text, "bold")), hanging=9
     )
     screen.text(f"{figures(outcome)}.", 7)
-    if outcome.refused is not None:
+    if outcome.failure is not None:
         where = (
             ""
-            if outcome.refused_orders == outcome.orders
-            else f" in {outcome.refused_orders} of {outcome.orders} orders of addresses"
+            if outcome.failing_orders == outcome.orders
+            else f" in {outcome.failing_orders} of {outcome.orders} orders of addresses"
         )
         screen.text(
-            f"Refused{where}: {units.size(outcome.refused.requested_bytes)} at {names.site(outcome.refused.site)}"
-            f" (event {outcome.refused.seq:,}), with {units.size(outcome.refused.reserved_bytes)} reserved,"
-            f" {units.size(outcome.refused.allocated_bytes)} of it allocated.",
+            f"Failed{where}: {units.size(outcome.failure.requested_bytes)} at {names.site(outcome.failure.site)}"
+            f" (event {outcome.failure.seq:,}), with {units.size(outcome.failure.reserved_bytes)} reserved,"
+            f" {units.size(outcome.failure.allocated_bytes)} of it allocated.",
             7,
         )
     if outcome.served:
         count = units.counted(len(outcome.served), "request")
-        screen.text(f"{count} that the recorded run was refused would have been served.", 7)
-    if outcome.refused_again:
-        screen.text(f"{units.counted(len(outcome.refused_again), 'request')} would have been refused again.", 7)
+        screen.text(f"{count} that failed in the recording would have succeeded.", 7)
+    if outcome.failed_again:
+        screen.text(f"{units.counted(len(outcome.failed_again), 'request')} would have failed again.", 7)
 
 
 def figures(outcome: Outcome) -> str:
@@ -115,7 +115,7 @@ def outcome_figures(outcome: Outcome) -> dict[str, Any]:
         "device_used_bytes": outcome.device_used_bytes,
         "retries": list(outcome.retries),
         "orders": outcome.orders,
-        "refused_orders": outcome.refused_orders,
+        "failing_orders": outcome.failing_orders,
     }
 
 
@@ -123,9 +123,9 @@ def _outcome_data(outcome: Outcome) -> dict[str, Any]:
     return {
         **outcome_figures(outcome),
         "driver_calls": list(outcome.driver_calls),
-        "refused": None if outcome.refused is None else dataclasses.asdict(outcome.refused),
+        "failure": None if outcome.failure is None else dataclasses.asdict(outcome.failure),
         "served": list(outcome.served),
-        "refused_again": list(outcome.refused_again),
+        "failed_again": list(outcome.failed_again),
     }
 
 
@@ -166,7 +166,7 @@ def _write_fitting(fitting: Fitting, screen: Screen) -> None:
         outcome = gpu.outcome
         if outcome.fits:
             verdict = "fits, " + figures(outcome).rsplit(", ", 1)[1]
-        elif outcome.refused_orders < outcome.orders:
+        elif outcome.failing_orders < outcome.orders:
             verdict = "depends on the driver's addresses"
         else:
             verdict = "does not fit"
@@ -211,10 +211,10 @@ def fits_sentence(memory: int, outcome: Outcome, check: Check) -> str:
     exact = "" if check.is_exact else f" {check.sentence}"
     if outcome.fits:
         return f"{where} the run fits: {figures(outcome)}.{exact}"
-    if outcome.refused_orders < outcome.orders:
+    if outcome.failing_orders < outcome.orders:
         return f"{where} the run may fit, depending on the driver's addresses: {figures(outcome)}.{exact}"
-    event = outcome.refused.seq if outcome.refused else 0
-    return f"{where} the run does not fit: a request is refused at event {event:,}.{exact}"
+    event = outcome.failure.seq if outcome.failure else 0
+    return f"{where} the run does not fit: a request fails at event {event:,}.{exact}"
 
 
 def write_fits(trace: RecordedTrace, memory: int, device: str, screen: Screen) -> None:

@@ -53,10 +53,10 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
 def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int, gpus: dict[str, str]) -> None:
     trace = record(tmp_path, limit, last)
     found = choices_for(trace._recorded, "cuda:0")
-    assert found.found is not None and found.left_out == ()
+    assert found.prediction is not None and found.left_out == ()
     table = trace.what_if(device="cuda:0").to_frame()
-    assert found.found.to_frame().equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
-    settings = [one.setting.text for one in found.found.outcomes]
+    assert found.prediction.to_frame().equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
+    settings = [one.setting.text for one in found.prediction.outcomes]
     shown = {}
     for setting, smallest, fitting in zip(settings, found.smallest, trace.fit(settings).fittings, strict=True):
         refused = [number for number, gpu in enumerate(fitting.gpus) if not gpu.outcome.fits]
@@ -86,10 +86,10 @@ def test_lanes_that_do_not_fit_into_memory_together_run_in_several_passes(
 def test_bounds(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = trace.what_if().check.blocks
     few = choices_for(trace._recorded, "cuda:0", requests * 100)
-    assert few.found is not None and 0 < len(few.left_out) < len(SENSIBLE)
-    assert len(few.found.outcomes) + len(few.left_out) == 1 + len(SENSIBLE)
+    assert few.prediction is not None and 0 < len(few.left_out) < len(SENSIBLE)
+    assert len(few.prediction.outcomes) + len(few.left_out) == 1 + len(SENSIBLE)
     none = choices_for(trace._recorded, "cuda:0", requests)
-    assert none.found is None and none.left_out == SENSIBLE
+    assert none.prediction is None and none.left_out == SENSIBLE
     assert modelled_devices(trace._recorded) == ("cuda:0",)
     monkeypatch.setattr(choices, "MAX_EVENTS", trace.integrity.events - 1)
     assert modelled_devices(trace._recorded) == ()

@@ -55,7 +55,7 @@ def test_planted_inefficiency_is_found_and_put_in_words(traces: Path, name: str)
     elif name == "pending":
         assert inefficiency.bytes == 150 * MIB
     else:
-        assert inefficiency.of == 200 * MIB and inefficiency.figures["times"] >= 3
+        assert inefficiency.total_bytes == 200 * MIB and inefficiency.figures["times"] >= 3
 
 
 def test_an_interval_that_ends_within_a_free_is_no_pending_memory(

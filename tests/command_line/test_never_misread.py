@@ -94,7 +94,7 @@ def test_a_comparison_with_a_part_missing_is_not_the_same(folder: Path) -> None:
 def test_loading_warns_of_what_is_missing(folder: Path) -> None:
     with pytest.warns(alloctrace.IncompleteTraceWarning, match="truncated: .*ends before the recording did"):
         trace = alloctrace.load(folder / "cut.alloctrace")
-    assert trace.integrity.cut and not trace.integrity.whole and not trace.integrity.has_gaps
+    assert trace.integrity.is_truncated and not trace.integrity.is_complete and not trace.integrity.has_gaps
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert alloctrace.load(folder / "whole.alloctrace").integrity.whole
+        assert alloctrace.load(folder / "whole.alloctrace").integrity.is_complete

@@ -11,7 +11,7 @@ import torch
 from leak_corpus import LEAKING, cases
 
 from pytorch_alloctrace.objects.graphs import load_reader
-from pytorch_alloctrace.objects.look import Group, look
+from pytorch_alloctrace.objects.object_scan import Group, scan_objects
 
 EXPECTED = {
     "loss_kept_with_its_graph": "kept (list of 60)",
@@ -33,7 +33,7 @@ EXPECTED = {
 
 def first_group() -> Group:
     assert not load_reader()
-    return look(10.0).groups[0]
+    return scan_objects(10.0).groups[0]
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -55,7 +55,7 @@ def test_class_attribute() -> None:
 def test_garbage() -> None:
     gc.collect()
     kept: Any = cases(LEAKING)["cycles_while_the_collector_is_off"]("cpu")
-    found = next(group for group in look(10.0).groups if group.note)
+    found = next(group for group in scan_objects(10.0).groups if group.note)
     gc.enable()
     assert str(found) == "Batch.data, a reference cycle: garbage that the collector has not freed yet"
     assert found.count >= 60
@@ -79,7 +79,7 @@ def test_what_a_finalizer_has_is_collected_at_once() -> None:
             self.me, self.tensor = self, torch.empty(70)
 
         def __del__(self) -> None:
-            looks.append(look(0.2, more=False))
+            looks.append(scan_objects(0.2, more=False))
 
     Circle()
     gc.collect()

@@ -15,7 +15,7 @@ from made_up_ranks import MIB, Rank, write_ranks
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.ranks import summary_file
-from pytorch_alloctrace.analysis.ranks.rank_summary import Detail, HeldLine, Levels
+from pytorch_alloctrace.analysis.ranks.rank_summary import Detail, Levels, PeakLine
 from pytorch_alloctrace.analysis.ranks.summary_file import (
     MAX_BYTES,
     Source,
@@ -67,7 +67,7 @@ def test_that_of_a_trace_which_is_cut_off_is_not_kept(trace: str) -> None:
     """Its spool may only be out of reach: on the machine that has it, the summary would hide the last events."""
     whole = Path(trace).read_bytes()
     Path(trace).write_bytes(whole[: len(whole) * 7 // 10])
-    assert summarize_rank(trace).cut and load_summary(trace) is None
+    assert summarize_rank(trace).is_truncated and load_summary(trace) is None
 
 
 def test_another_version_and_other_user_paths_make_it_anew(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,12 +153,12 @@ def test_a_summary_is_at_most_a_megabyte(trace: str) -> None:
     levels = tuple(
         Levels(f"cuda:{n}", np.arange(1000, dtype=np.int64), random.integers(0, 1 << 62, 1000)) for n in range(16)
     )
-    lines = tuple((f"cuda:{n}", (HeldLine(site, 1),) * 100) for n in range(16))
+    lines = tuple((f"cuda:{n}", (PeakLine(site, 1),) * 100) for n in range(16))
     source = Source.of_trace(trace, ())
     data = encode_file(dataclasses.replace(made, detail=Detail(levels, lines)), source)
     assert data is not None and 100_000 < len(data) <= MAX_BYTES
     many = tuple(
-        (f"cuda:{n}", tuple(HeldLine(Site(random.bytes(400).hex(), 1, "", None, True), 1) for _ in range(100)))
+        (f"cuda:{n}", tuple(PeakLine(Site(random.bytes(400).hex(), 1, "", None, True), 1) for _ in range(100)))
         for n in range(16)
     )
     data = encode_file(dataclasses.replace(made, detail=Detail(levels * 12, many)), source)

@@ -88,7 +88,7 @@ def output_of(folder: Path, verb: str) -> str:
 def test_live_blocks_are_recorded_when_they_exceed_max_bytes(tmp_path: Path) -> None:
     witness, trace = recorded(tmp_path, "live", 300_000, bound=10)
     assert trace.integrity.compacted_until and trace.integrity.bound_exceeded, trace.integrity
-    assert trace.integrity.whole and trace.integrity.max_bytes == 10 << 20 and trace.integrity.lost == 0
+    assert trace.integrity.is_complete and trace.integrity.max_bytes == 10 << 20 and trace.integrity.lost == 0
     live = trace.live(at="end")
     assert len(live) >= witness["live"] and (live["requested_bytes"] == 256).sum() == witness["live"] * 15 // 16
     assert trace.verify().ok and "larger than max_bytes=10,485,760" in str(trace.integrity)
@@ -99,7 +99,7 @@ def test_new_stacks_are_recorded_by_their_outer_frames_at_the_limit(tmp_path: Pa
     count = 40_000
     witness, trace = recorded(tmp_path, "stacks", count)
     integrity = trace.integrity
-    assert integrity.whole and integrity.lost == 0 and not integrity.bound_exceeded, integrity
+    assert integrity.is_complete and integrity.lost == 0 and not integrity.bound_exceeded, integrity
     # Each stack has a frame of its own, and the bound has room for so many; the fourth part of them is counted twice.
     frames = (BOUND << 20) // 1024
     assert integrity.unknown_stacks > 0 and count + witness["made"] - frames < integrity.unknown_stacks
@@ -115,7 +115,7 @@ def test_new_stacks_are_recorded_by_their_outer_frames_at_the_limit(tmp_path: Pa
 def test_events_of_the_last_minutes_are_kept_if_they_fit(tmp_path: Path, keep: str, pace: int, fits: bool) -> None:
     witness, trace = recorded(tmp_path, "keep", keep, pace)
     integrity = trace.integrity
-    assert integrity.compacted_until and integrity.whole and not integrity.bound_exceeded, integrity
+    assert integrity.compacted_until and integrity.is_complete and not integrity.bound_exceeded, integrity
     assert integrity.keep_ns == (1_000_000_000 if fits else 3_600_000_000_000) and integrity.keeps_less is not fits
     kept_ns = trace.end_ns - integrity.compacted_until_ns
     assert (kept_ns >= integrity.keep_ns) == fits, kept_ns

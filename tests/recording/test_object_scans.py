@@ -24,7 +24,7 @@ import os, signal, sys, time, torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import object_scans
 
-object_scans.AT_END = object_scans.FREE = object_scans.LONGEST = 60.0
+object_scans.MAX_FINAL_SCAN_S = object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_S = 60.0
 
 class Trainer:
     def __init__(self):
@@ -100,11 +100,15 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "sees_all"),
-    [("", True), ("object_scans.AT_END = 0.0", False), ("object_scans.ObjectScans._write_group = len", False)],
+    [
+        ("", True),
+        ("object_scans.MAX_FINAL_SCAN_S = 0.0", False),
+        ("object_scans.ObjectScans._write_group = len", False),
+    ],
     ids=["time", "no time", "error"],
 )
 def test_verdict_reports_an_incomplete_final_scan(run_program, tmp_path: Path, setting: str, sees_all: bool) -> None:
-    set_up = f"object_scans.FREE = object_scans.SHARE = 0.0\n{setting}\nclass Trainer:"
+    set_up = f"object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_SHARE = 0.0\n{setting}\nclass Trainer:"
     program = TRAINER.replace("class Trainer:", set_up, 1)
     run_program(program, "disabled")
     trace = load(tmp_path)
@@ -192,7 +196,7 @@ def test_scan_does_not_move_the_next_collection(run_program) -> None:
     run_program(
         """
 import gc, torch
-from pytorch_alloctrace.objects.look import look
+from pytorch_alloctrace.objects.object_scan import scan_objects
 from pytorch_alloctrace.recording.object_scans import Collector
 held = [torch.zeros(10) for _ in range(5000)]
 collector = Collector()
@@ -200,7 +204,7 @@ for _ in range(3):
     gc.collect()  # empties CPython's lists of free objects
     made = [[] for _ in range(300)]
     before = gc.get_count()
-    collector.run_paused(lambda: look(5.0))
+    collector.run_paused(lambda: scan_objects(5.0))
     after = gc.get_count()
     print(before, after)
     assert gc.isenabled() and abs(after[0] - before[0]) <= 20 and after[1:] == before[1:]
@@ -217,20 +221,20 @@ def test_first_scan_keeps_no_object_alive(run_program) -> None:
     run_program(
         """
 import gc, weakref, torch
-from pytorch_alloctrace.objects.look import look
+from pytorch_alloctrace.objects.object_scan import scan_objects
 from pytorch_alloctrace.recording.object_scans import Collector
 collector = Collector()
 gc.collect()
 gc.disable()
 def program():
     held = [torch.nn.Linear(10, 10)(torch.zeros(10)) for _ in range(20)]
-    assert collector.run_paused(lambda: look(5.0)).groups
+    assert collector.run_paused(lambda: scan_objects(5.0)).groups
     return [weakref.ref(one) for one in held]
 assert not any(one() is not None for one in program())
 gc.set_debug(gc.DEBUG_SAVEALL)
 gc.collect()
 gc.garbage.clear()
-collector.run_paused(lambda: look(5.0))
+collector.run_paused(lambda: scan_objects(5.0))
 assert not gc.collect(), gc.garbage
 """
     )

@@ -256,7 +256,7 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
         rounds, sizes = int(sys.argv[1]), []
         for number in range(rounds):
             # A look is Python, which gets one turn in nine here: with one in each the test would take minutes.
-            object_scans.AT_END = 0.0 if number % 8 else 0.5
+            object_scans.MAX_FINAL_SCAN_S = 0.0 if number % 8 else 0.5
             alloctrace.enable(f"{number % 4}.alloctrace", overwrite=True)
             alloctrace.disable()
             sizes.append(resident())

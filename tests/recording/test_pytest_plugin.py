@@ -100,7 +100,7 @@ def test_tests_fail_above_their_limits(tmp_path: Path, workers: tuple[str, ...])
     assert re.search(r"1\.00 MiB +cpu +test_it.py::test_above", out), "the summary"
     # The traces of tests that were above a limit stay, the others go.
     kept = [Path(found) for found in re.findall(r"The trace of this test: (\S+)", out)]
-    assert len(set(kept)) == 2 and all(alloctrace.load(path).integrity.whole for path in kept)
+    assert len(set(kept)) == 2 and all(alloctrace.load(path).integrity.is_complete for path in kept)
     assert sorted(path for folder in {path.parent for path in kept} for path in folder.iterdir()) == sorted(set(kept))
 
 

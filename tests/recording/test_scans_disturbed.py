@@ -14,11 +14,11 @@ import faulthandler
 faulthandler.dump_traceback_later(300, exit=True)
 import gc, signal, sys, threading, time, torch
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.objects import look as scanning
+from pytorch_alloctrace.objects import object_scan as scanning
 from pytorch_alloctrace.recording import object_scans
-object_scans.FIRST_SCAN_EVENTS, object_scans.SCAN_GROWTH, object_scans.FREE = 1, 0.0, 1e9
+object_scans.FIRST_SCAN_EVENTS, object_scans.SCAN_GROWTH, object_scans.FREE_SCAN_S = 1, 0.0, 1e9
 object_scans.MIN_POLL_S, object_scans.POLL_TIME_SHARE = 0.001, 0.0
-object_scans.LONGEST = 0.004
+object_scans.MAX_SCAN_S = 0.004
 
 session = alloctrace.enable("run.alloctrace", devices=("cpu",))
 """
@@ -30,14 +30,14 @@ import coverage, cProfile, memray
 from torch.profiler import ProfilerActivity, profile
 
 layer = torch.nn.Linear(4, 4)
-look, scans = scanning.look, 0
+look, scans = scanning.scan_objects, 0
 
 def count_scans(seconds, more):
     global scans
     scans += 1
-    return look(seconds, more)
+    return scan_objects(seconds, more)
 
-scanning.look = count_scans
+scanning.scan_objects = count_scans
 
 def work():
     held = layer(torch.zeros(4))
@@ -127,12 +127,12 @@ def scan_once(interrupt):
         interrupt()
         for _ in range(100): str(0)  # the interpreter raises what is pending
         return before(seconds, more)
-    scanning.look = scan
+    scanning.scan_objects = scan
     while not ended:
         torch.empty(10)
     for _ in range(100): str(0)
 
-before = scanning.look
+before = scanning.scan_objects
 for name, (interrupt, expected) in CASES.items():
     raised = None
     try:
@@ -140,7 +140,7 @@ for name, (interrupt, expected) in CASES.items():
     except BaseException as error:
         raised = type(error)
     assert raised is expected and gc.isenabled(), (name, raised)
-scanning.look = before
+scanning.scan_objects = before
 members, scanning._group_by_holder, spent = scanning._group_by_holder, len, session._object_scans._spent_s  # TypeError
 sys.stderr = io.StringIO()
 while session._object_scans._spent_s == spent:

@@ -107,7 +107,7 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
     assert "PEAK cpu: 2.00 MiB" in text_of(own["html"][0])
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     regions = trace.marks()
-    assert trace.integrity.whole and regions["name"].tolist()[:3] == ["In[3]", "In[5]", "In[6]"]
+    assert trace.integrity.is_complete and regions["name"].tolist()[:3] == ["In[3]", "In[5]", "In[6]"]
     assert set(regions["kind"]) == {"region"}
 
 

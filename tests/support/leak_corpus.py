@@ -91,7 +91,7 @@ def record(device: str, folder: Path, names: Sequence[str] = ()) -> None:
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     torch.zeros(1, device=device).sum()  # what a device's first use takes belongs to no case
     gc.freeze()  # nor are torch's own objects looked through for each
-    looks.AT_END = looks.FREE = looks.SHARE = 0.0  # holders are not judged
+    looks.MAX_FINAL_SCAN_S = looks.FREE_SCAN_S = looks.MAX_SCAN_SHARE = 0.0  # holders are not judged
     for name, case in cases(LEAKING + HEALTHY).items():
         if names and name not in names:
             continue

@@ -412,7 +412,7 @@ ENDED, NOT_CLEAN = 10, 11
 def serve(machine_type: type[Machine]) -> None:
     """Answer each line: "error", a text or null, and "clean", whether the next program runs in the same fork."""
     gc.disable()  # objects are to die where the operations say so
-    looks.AT_END = 0.0  # holders are not judged
+    looks.MAX_FINAL_SCAN_S = 0.0  # holders are not judged
     answers = sys.stdout
     sys.stdout = sys.stderr
     while (child := os.fork()) != 0:

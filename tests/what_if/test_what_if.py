@@ -72,13 +72,13 @@ def test_the_smallest_memory_is_enough_and_less_is_not(buffers: alloctrace.Trace
 def test_on_a_card_that_is_too_small_the_line_is_named(buffers: alloctrace.Trace, tmp_path: Path) -> None:
     memory = 2 * GIB
     found = buffers.what_if(["expandable_segments:True"], memory=memory).outcomes[0]
-    assert not found.fits and found.refused_orders == found.orders
-    assert found.refused is not None and found.refused.site.function == "block"
+    assert not found.fits and found.failing_orders == found.orders
+    assert found.failure is not None and found.failure.site.function == "block"
     again = record("buffers", tmp_path / "small.alloctrace", memory="2GiB")
     [refused] = again.ooms()
     # The same request: as many were served before it in both.
     served = again.events(until=refused.seq, kinds=("alloc",))
-    assert len(buffers.events(until=found.refused.seq - 1, kinds=("alloc",))) == len(served)
+    assert len(buffers.events(until=found.failure.seq - 1, kinds=("alloc",))) == len(served)
 
 
 def test_a_recorded_out_of_memory_would_have_been_served(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_verb_what_if(folder: Path, buffers: alloctrace.Trace) -> None:
         and data["check"]["first_difference"] is None
     )
     assert [one["setting"] for one in data["outcomes"]] == ["as recorded", "expandable_segments:True"]
-    assert data["outcomes"][0]["refused"]["requested_bytes"] > 0
+    assert data["outcomes"][0]["failure"]["requested_bytes"] > 0
     text = " ".join(run_analyze(folder, *arguments).split())
     assert "FAILS" in text and "in block" in text, text
     table = run_analyze(folder, *arguments, "--csv")

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.objects.look import look
-from pytorch_alloctrace.recording.object_scans import AT_END, LONGEST
+from pytorch_alloctrace.objects.object_scan import scan_objects
+from pytorch_alloctrace.recording.object_scans import MAX_FINAL_SCAN_S, MAX_SCAN_S
 
 ROUNDS = 3
 PATIENCE = 300.0
@@ -67,8 +67,8 @@ def measure(objects: int) -> dict[str, Any]:
     tracked = len(gc.get_objects())
     one, holders = seconds(lambda: alloctrace.holders(trainer.predictions[TENSORS // 2], seconds=PATIENCE))
     everything, table_of_all = seconds(lambda: alloctrace.tensors(lines=False, seconds=PATIENCE))
-    at_end, last = seconds(lambda: look(AT_END, more=True))
-    midway, _ = seconds(lambda: look(LONGEST, more=False))
+    at_end, last = seconds(lambda: scan_objects(MAX_FINAL_SCAN_S, more=True))
+    midway, _ = seconds(lambda: scan_objects(MAX_SCAN_S, more=False))
     assert holders.complete and str(holders.chains[0]).startswith("Trainer.predictions"), str(holders)
     assert table_of_all.attrs["complete"] and len(table_of_all) >= TENSORS
     assert str(last.groups[0]).startswith("Trainer.predictions"), last

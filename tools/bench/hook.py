@@ -101,7 +101,7 @@ def work(name: str, what: str, library: Path, launch: float) -> None:
             from pytorch_alloctrace.recording import object_scans as looks
 
             # What they may take of any run (0.2 s) would be most of what is measured here, of less than a second.
-            looks.FREE = looks.SHARE = 0.0
+            looks.FREE_SCAN_S = looks.MAX_SCAN_SHARE = 0.0
             alloctrace.enable(Path(folder) / "trace.alloctrace", devices=("cuda",))
         elif name == HISTORY:
             torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)

@@ -53,7 +53,7 @@ def work(what: str, switch: Path) -> None:
             import pytorch_alloctrace as alloctrace
             from pytorch_alloctrace.recording import object_scans as looks
 
-            looks.FREE = looks.SHARE = 0.0
+            looks.FREE_SCAN_S = looks.MAX_SCAN_SHARE = 0.0
             stacks = "none" if what == NO_STACKS else "python"
             alloctrace.enable(Path(folder) / "trace.alloctrace", devices=("cuda",), stacks=stacks)
             torch.empty(1000, device="cuda")

@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
     options = parser.parse_args()
     rounds, count = (3, 20_000) if options.quick else (40, 50_000)
-    looks.FREE = looks.SHARE = 0.0
+    looks.FREE_SCAN_S = looks.MAX_SCAN_SHARE = 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         result = {

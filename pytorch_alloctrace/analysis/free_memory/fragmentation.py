@@ -29,7 +29,7 @@ class Pinned:
     """The state that pinners are computed from on first use."""
 
     trace: RecordedTrace
-    found: Pinning
+    pinning: Pinning
     segments: Table
     blocks: Table
 
@@ -82,12 +82,12 @@ class Fragmentation:
     @functools.cached_property
     def pinners(self) -> Table:
         """Live blocks in mostly free segments, the most stranded bytes first: see `pinning.pinners`."""
-        return pinners(self._pinned.trace, self._pinned.found, self._pinned.segments, self._pinned.blocks)
+        return pinners(self._pinned.trace, self._pinned.pinning, self._pinned.segments, self._pinned.blocks)
 
     @functools.cached_property
     def pinners_by_line(self) -> Table:
         """The pinners by line of user code: see `pinning.pinners_by_line`."""
-        return pinners_by_line(self._pinned.trace.stacks, self._pinned.found, self._pinned.blocks)
+        return pinners_by_line(self._pinned.trace.stacks, self._pinned.pinning, self._pinned.blocks)
 
     def index(self, size: int) -> float:
         """Return the share of the free bytes in pieces that are too small for a request.

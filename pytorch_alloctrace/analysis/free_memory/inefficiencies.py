@@ -54,7 +54,7 @@ class Inefficiency:
     device: str
     bytes: int
     """Bytes at stake."""
-    of: int
+    total_bytes: int
     """Reserved bytes at that time; for outside, the bytes of the device."""
     seconds: float
     """Seconds from the beginning of the recording. For cache: when the bytes were last used."""

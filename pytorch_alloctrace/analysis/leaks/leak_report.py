@@ -32,7 +32,7 @@ class LeakReport:
     def conclusive(self) -> bool:
         """Whether an empty report means no leak: complete trace with events, all devices judged, growth explained."""
         decided = [verdict.decided for verdict in self.verdicts.values()]
-        return self._trace.integrity.whole and bool(decided) and all(decided)
+        return self._trace.integrity.is_complete and bool(decided) and all(decided)
 
     @functools.cached_property
     def leaks(self) -> tuple[Leak, ...]:

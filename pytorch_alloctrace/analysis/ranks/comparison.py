@@ -54,7 +54,7 @@ class RankFinding:
     """Kind of device: "cuda" is each rank's own."""
     ranks: tuple[RankSummary, ...]
     """Ranks that have the finding, the representative first."""
-    of: int
+    rank_count: int
     """Number of ranks that could have the finding."""
     leak: RankLeak | None = None
     """Leak of the first rank."""
@@ -68,7 +68,7 @@ class RankFinding:
     @property
     def is_common(self) -> bool:
         """Return whether more than half of the ranks have the leak or failed allocation."""
-        return 2 * len(self.ranks) > self.of and self.of > 1 and self.kind in ("oom", "leak")
+        return 2 * len(self.ranks) > self.rank_count and self.rank_count > 1 and self.kind in ("oom", "leak")
 
     @property
     def figures(self) -> DeviceFigures:
@@ -106,7 +106,7 @@ class Comparison:
     @property
     def incomplete(self) -> tuple[RankSummary, ...]:
         """Return the ranks whose traces are incomplete."""
-        return tuple(summary for summary in self.summaries if not summary.whole)
+        return tuple(summary for summary in self.summaries if not summary.is_complete)
 
     @property
     def leaks_answer(self) -> LeaksAnswer:
@@ -179,7 +179,7 @@ class _RankComparer:
             key=lambda summary: (
                 summary.path not in rare_paths,
                 -distances.get(summary.path, 0.0),
-                summary.whole and not _has_ended_early(summary),  # incomplete traces before unremarkable ranks
+                summary.is_complete and not _has_ended_early(summary),  # incomplete traces before unremarkable ranks
                 summary.rank or 0,
                 summary.path,
             ),
@@ -399,7 +399,7 @@ def _is_small(summary: RankSummary, kind: str) -> bool:
 
 
 def _has_ended_early(summary: RankSummary) -> bool:
-    return summary.cut or summary.is_killed or summary.is_running
+    return summary.is_truncated or summary.is_killed or summary.is_running
 
 
 def _is_significant(departure: Departure) -> bool:

@@ -126,9 +126,9 @@ class RankSummary:
     """State as in `Integrity`."""
     integrity: str
     """Description of the state."""
-    cut: bool
+    is_truncated: bool
     has_gaps: bool
-    whole: bool
+    is_complete: bool
     is_killed: bool
     """Whether the recording was not ended regularly. The spool may have contained its last events nevertheless."""
     is_running: bool
@@ -166,9 +166,9 @@ class RankSummary:
             end_ns=0,
             state="unreadable",
             integrity=why,
-            cut=False,
+            is_truncated=False,
             has_gaps=False,
-            whole=False,
+            is_complete=False,
             is_killed=False,
             is_running=False,
             events=0,
@@ -194,7 +194,7 @@ class RankSummary:
 
 
 @dataclass(frozen=True)
-class HeldLine:
+class PeakLine:
     """A line and its requested bytes at the peak."""
 
     site: Site
@@ -224,13 +224,13 @@ class Detail:
     """The part of a rank summary that is needed for a few ranks only."""
 
     levels: tuple[Levels, ...]
-    lines: tuple[tuple[str, tuple[HeldLine, ...]], ...]
+    lines: tuple[tuple[str, tuple[PeakLine, ...]], ...]
     """By kind of device: the lines that held the most bytes at its peak."""
 
     def levels_of(self, kind: str) -> Levels | None:
         return next((levels for levels in self.levels if levels.kind == kind), None)
 
-    def lines_of(self, kind: str) -> tuple[HeldLine, ...]:
+    def lines_of(self, kind: str) -> tuple[PeakLine, ...]:
         return next((lines for name, lines in self.lines if name == kind), ())
 
 
@@ -287,9 +287,9 @@ def _create_summary(trace: RecordedTrace, session: str, summary: Summary, kinds:
         end_ns=time.time_ns() if integrity.is_running else trace.end_ns,
         state=integrity.state,
         integrity=str(integrity),
-        cut=integrity.cut,
+        is_truncated=integrity.is_truncated,
         has_gaps=integrity.has_gaps,
-        whole=integrity.whole,
+        is_complete=integrity.is_complete,
         is_killed=not integrity.ended or trace.ending.get("reason") == "killed",
         is_running=integrity.is_running,
         events=integrity.events,
@@ -343,7 +343,7 @@ def _create_detail(trace: RecordedTrace, devices: Sequence[DeviceSummary], kinds
     return Detail(
         levels=tuple(_sample_levels(trace, device.device, kinds[device.device]) for device in devices),
         lines=tuple(
-            (kinds[device.device], tuple(HeldLine(_shorten_site(line.site), line.bytes) for line in device.peak.sites))
+            (kinds[device.device], tuple(PeakLine(_shorten_site(line.site), line.bytes) for line in device.peak.sites))
             for device in devices
         ),
     )

@@ -24,7 +24,7 @@ from ...reading.integrity import is_being_recorded, open_at_once
 from .rank_summary import Detail, Levels, RankSummary, read_session, summarize_trace
 from .typed_json import TypedJsonError, decode, encode
 
-VERSION = 3
+VERSION = 4
 """Version of the file's content. `Source.package` is checked too: another version may have another verdict."""
 PACKAGE = __version__
 SUFFIX = ".summary.json"
@@ -82,7 +82,7 @@ def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True)
         return RankSummary.of_unreadable(path, why)
     # The summary of a trace that changed during the read is out of date. The spool of a truncated trace may exist on
     # another machine and complete the trace there.
-    if keep and not running and not summary.cut and source == Source.of_trace(path, user_paths):
+    if keep and not running and not summary.is_truncated and source == Source.of_trace(path, user_paths):
         _save_summary(path, summary, source)
     return summary
 

@@ -40,7 +40,7 @@ def state_of(summary: RankSummary) -> str:
     """Return the state of a trace in a word or two, "complete" if it is complete and was ended regularly."""
     if summary.is_running:
         return "running"
-    return "killed" if summary.whole and summary.is_killed else summary.state
+    return "killed" if summary.is_complete and summary.is_killed else summary.state
 
 
 def _create_row(comparison: Comparison, summary: RankSummary, kind: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ...reading.recorded import FREES, RecordedTrace
 from ...reading.sites import StackIndex, group_stacks
 from ...reading.table import Table
 from ...reading.tables import no_rows
-from .package_lines import WORTH_OPENING, Inside, look_inside
+from .package_lines import WORTH_OPENING, PackageLines, find_package_lines
 from .ranges import ranges_between
 
 MAX_EVENTS = 2_000_000
@@ -181,10 +181,10 @@ class Lifetimes:
         last_columns = [name for name in LIFETIME_COLUMNS if name in table]
         return table[[name for name in table.columns if name not in last_columns] + last_columns]
 
-    def insides(self, stacks: StackIndex, table: pd.DataFrame, column: str) -> dict[int, Inside]:
+    def package_lines(self, stacks: StackIndex, table: pd.DataFrame, column: str) -> dict[int, PackageLines]:
         """Return the package lines inside the lines of `table`, by row, for a column that counts bytes.
 
-        `Inside.bytes` is the sum of the column, per step if the column is.
+        `PackageLines.bytes` is the sum of the column, per step if the column is.
         """
         per_step = column.endswith("_per_step")
         name = f"measured_{column.removesuffix('_per_step')}" if per_step else column
@@ -199,8 +199,10 @@ class Lifetimes:
         )
         total = int(stack_rows["live_bytes"].sum())
         large_rows = table.index[(table[column].fillna(0) >= WORTH_OPENING * max(total, 1)).to_numpy(bool)]
-        insides = {int(row): look_inside(stacks, stack_rows, int(table["stack_id"][row]), total) for row in large_rows}
-        return {row: inside for row, inside in insides.items() if inside is not None}
+        package_lines = {
+            int(row): find_package_lines(stacks, stack_rows, int(table["stack_id"][row]), total) for row in large_rows
+        }
+        return {row: lines for row, lines in package_lines.items() if lines is not None}
 
 
 def site_lifetimes(
@@ -221,13 +223,13 @@ def site_lifetimes(
     columns are those of `range_lifetimes`.
     """
     if since is None:
-        lifetimes = whole_lifetimes(trace, until, device=device)
+        lifetimes = lifetimes_of_run(trace, until, device=device)
     else:
         lifetimes = range_lifetimes(trace, ranges_between(trace, [(since, until)], device=device), device=device)
     return lifetimes.table(trace.stacks, by)
 
 
-def whole_lifetimes(
+def lifetimes_of_run(
     trace: RecordedTrace, until: Position = "end", *, device: str | None = None, slow_calls: bool = True
 ) -> Lifetimes:
     """Return the lifetimes of the whole run up to a position.

@@ -14,7 +14,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import sites_of_blocks
 from ...reading.table import Table
 from .composition import composition_of
-from .package_lines import WORTH_OPENING, Inside, look_inside
+from .package_lines import WORTH_OPENING, PackageLines, find_package_lines
 from .peak import PeakMemory, peak_between, peak_memory
 
 
@@ -74,7 +74,7 @@ class LiveMemory:
     requested_bytes: int
     reserved_bytes: int | None
     """Reserved bytes; None if the allocator reports no segments."""
-    insides: dict[int, Inside]
+    package_lines: dict[int, PackageLines]
     """Package lines inside the line, by row of the composition by line."""
     peak: PeakMemory | None = None
     """The peak, if the position is one."""
@@ -122,18 +122,19 @@ def live_memory(
         step=trace.positions.step_at(max(end - 1, 0)),
         requested_bytes=int(blocks["requested_bytes"].sum()),
         reserved_bytes=int(segments.sum()) if len(segments) else None,
-        insides=_find_insides(trace, composition, blocks, by),
+        package_lines=_find_insides(trace, composition, blocks, by),
     )
 
 
-def _find_insides(trace: RecordedTrace, composition: Table, blocks: Table, by: str) -> dict[int, Inside]:
+def _find_insides(trace: RecordedTrace, composition: Table, blocks: Table, by: str) -> dict[int, PackageLines]:
     if by != "line":
         return {}
     stacks = sites_of_blocks(trace.stacks, blocks, "stack")
     total = int(composition["live_bytes"].sum())
     large_rows = np.flatnonzero(composition["share"] >= WORTH_OPENING).tolist()
-    insides = {row: look_inside(trace.stacks, stacks, int(composition["stack_id"][row]), total) for row in large_rows}
-    return {row: inside for row, inside in insides.items() if inside is not None}
+    stack_ids = composition["stack_id"]
+    package_lines = {row: find_package_lines(trace.stacks, stacks, int(stack_ids[row]), total) for row in large_rows}
+    return {row: lines for row, lines in package_lines.items() if lines is not None}
 
 
 def highest_of_ranges(
@@ -185,7 +186,7 @@ def _live_memory_at_peak(
         step=peak.step,
         requested_bytes=peak.requested_bytes,
         reserved_bytes=peak.reserved_bytes,
-        insides=_find_insides(trace, composition, blocks, by),
+        package_lines=_find_insides(trace, composition, blocks, by),
         peak=peak,
         need=device_need(trace, peak.device) if since is None and until is None else None,
         since=since,

@@ -30,7 +30,7 @@ class PackageLine:
 
 
 @dataclass(frozen=True)
-class Inside:
+class PackageLines:
     """The package with the most bytes under a line of user code."""
 
     package: str
@@ -41,7 +41,7 @@ class Inside:
     """Lines with the most bytes, in descending order."""
 
 
-def look_inside(stacks: StackIndex, stack_rows: Table, stack_id: int, total: int) -> Inside | None:
+def find_package_lines(stacks: StackIndex, stack_rows: Table, stack_id: int, total: int) -> PackageLines | None:
     """Return the package lines under the line of a stack.
 
     None if the line has little of the `total` bytes, or no package has enough of the line. `stack_rows` has the bytes
@@ -79,4 +79,4 @@ def look_inside(stacks: StackIndex, stack_rows: Table, stack_id: int, total: int
         )
         for line in top_lines
     )
-    return Inside(str(packages[largest]), int(in_package[largest]), lines)
+    return PackageLines(str(packages[largest]), int(in_package[largest]), lines)

@@ -25,11 +25,11 @@ def role_totals(
 ) -> pd.DataFrame:
     """Return the allocations of each role in a range: see `Trace.usage` with `by="role"`."""
     if since is None:
-        return whole_role_totals(trace, until, device=device)
+        return role_totals_of_run(trace, until, device=device)
     return range_role_totals(trace, ranges_between(trace, [(since, until)], device=device), device=device)
 
 
-def whole_role_totals(trace: RecordedTrace, until: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+def role_totals_of_run(trace: RecordedTrace, until: Position = "end", *, device: str | None = None) -> pd.DataFrame:
     """Return ROLE_TOTALS of the run up to a position.
 
     Blocks older than the recording are live, but not among its allocations.

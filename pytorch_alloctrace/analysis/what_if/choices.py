@@ -25,7 +25,7 @@ class Choices:
 
     device: str
     """Device in torch's spelling."""
-    found: WhatIf | None
+    prediction: WhatIf | None
     """Result as from `Trace.what_if`, without the settings in `left_out`; None if none was tried."""
     smallest: tuple[tuple[str, Gpu] | None, ...] = field(repr=False)
     """Smallest common GPU for each outcome.

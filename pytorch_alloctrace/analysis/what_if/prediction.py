@@ -26,12 +26,12 @@ COLUMNS = (
         "retries_low",
         "retries_high",
     ),
-    *("driver_calls", "refusals_served", "refused_seq", "refused_bytes"),
+    *("driver_calls", "failures_served", "failed_seq", "failed_bytes"),
 )
 
 
 @dataclass(frozen=True)
-class Refused:
+class SimulatedFailure:
     """A request that fails in a simulation. What the program would do next is unknown."""
 
     seq: int
@@ -68,24 +68,24 @@ class Outcome:
     """Range of the number of segments allocated or mapped."""
     orders: int
     """Number of simulated orders of addresses."""
-    refused_orders: int
+    failing_orders: int
     """Number of orders in which a request fails that was served in the recording."""
-    refused: Refused | None
+    failure: SimulatedFailure | None
     """Earliest such request; None if there is none."""
     served: tuple[int, ...]
     """Events of failed allocations in the recording that would have been served in every order."""
-    refused_again: tuple[int, ...]
+    failed_again: tuple[int, ...]
     """Events of failed allocations in the recording that would have failed in at least one order."""
 
     @property
     def fits(self) -> bool:
         """True if no request fails in any order, except those that failed in the recording."""
-        return self.refused_orders == 0
+        return self.failing_orders == 0
 
     @property
     def serves_all(self) -> bool:
         """True if the requests that failed in the recording would have been served too."""
-        return self.fits and not self.refused_again
+        return self.fits and not self.failed_again
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ class WhatIf:
 
         Returns:
             Columns: setting, fits, min_peak_reserved_bytes, max_peak_reserved_bytes, device_used_bytes, retries_low,
-            retries_high, driver_calls (the maximum), refusals_served, refused_seq and refused_bytes (<NA> if no request
+            retries_high, driver_calls (the maximum), failures_served, failed_seq and failed_bytes (<NA> if no request
             fails). Sizes in bytes.
         """
         import pandas as pd
@@ -125,12 +125,12 @@ class WhatIf:
                     *outcome.retries,
                 ),
                 *(outcome.driver_calls[1], len(outcome.served)),
-                *((outcome.refused.seq, outcome.refused.requested_bytes) if outcome.refused else (None, None)),
+                *((outcome.failure.seq, outcome.failure.requested_bytes) if outcome.failure else (None, None)),
             )
             for outcome in self.outcomes
         ]
         table = pd.DataFrame(rows, columns=list(COLUMNS))
-        return table.astype({"refused_seq": "Int64", "refused_bytes": "Int64"})
+        return table.astype({"failed_seq": "Int64", "failed_bytes": "Int64"})
 
 
 def predict(
@@ -220,10 +220,10 @@ def outcome(model: Model, setting: Setting, gpu: Gpu, simulations: Sequence[Simu
         retries=_min_and_max(simulation.retries for simulation in simulations),
         driver_calls=_min_and_max(simulation.taken for simulation in simulations),
         orders=len(simulations),
-        refused_orders=len(failures),
-        refused=None if first_failure is None else _describe_failure(model.trace, first_failure),
+        failing_orders=len(failures),
+        failure=None if first_failure is None else _describe_failure(model.trace, first_failure),
         served=tuple(sorted(served)),
-        refused_again=tuple(sorted(failed_again)),
+        failed_again=tuple(sorted(failed_again)),
     )
 
 
@@ -232,10 +232,10 @@ def _min_and_max(numbers: Iterable[int]) -> tuple[int, int]:
     return min(values), max(values)
 
 
-def _describe_failure(trace: RecordedTrace, refusal: SimulationFailure) -> Refused:
+def _describe_failure(trace: RecordedTrace, refusal: SimulationFailure) -> SimulatedFailure:
     [events] = trace.iter_events(Range(refusal.seq, refusal.seq + 1))
     stack = int(events["forward_stack_id"][0] or events["stack_id"][0])
-    return Refused(
+    return SimulatedFailure(
         refusal.seq,
         refusal.requested,
         refusal.needed,

@@ -78,8 +78,8 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
         "curves": pack_curves(trace, shown_devices, bounds, columns),
         "devices": devices,
         "devices_left_out": len(trace.devices) - len(shown_devices),
-        "refusals": failed_allocations,
-        "earlier_refusals": earlier_count,
+        "failed_allocations": failed_allocations,
+        "earlier_failures": earlier_count,
         "what_if": pack_what_if(trace, shown_devices, stacks),
     }
     data["stacks"] = stacks.pack(columns)
@@ -151,7 +151,7 @@ def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bo
         "end_seq": trace.end_seq,
         "file_bytes": summary.file_bytes,
         "steps": summary.steps,
-        "whole": summary.integrity.whole,
+        "whole": summary.integrity.is_complete,
         "integrity": str(summary.integrity),
         "recorded_devices": list(program.recorded_devices),
     }

@@ -14,7 +14,7 @@ from ...analysis.free_memory.oom import find_ooms
 from ...analysis.leaks.leak import Leak
 from ...analysis.leaks.lifetimes import rows_of
 from ...analysis.summary import Summary
-from ...analysis.usage.lifetimes import whole_lifetimes
+from ...analysis.usage.lifetimes import lifetimes_of_run
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import SiteNumbers
 from .. import units
@@ -142,8 +142,8 @@ def _choose_snapshot(trace: RecordedTrace, summary: Summary, finding: Finding) -
     for device in summary.devices:
         if device.device != finding.device:
             continue
-        if finding.kind == "oom" and device.refused is not None:
-            return device.refused.seq - 1
+        if finding.kind == "oom" and device.failure is not None:
+            return device.failure.seq - 1
         for inefficiency in device.inefficiencies:
             if inefficiency.kind == finding.kind:
                 return trace.first_event_after_time(trace.begin_ns + round(inefficiency.seconds * 1e9)) - 1
@@ -188,7 +188,7 @@ def pack_failed_allocations(
 
 def pack_sites(trace: RecordedTrace, device: str, stacks: PageStacks, bounds: Bounds) -> dict[str, Any]:
     """Return what each line allocated on a device, the most bytes first."""
-    table = whole_lifetimes(trace, device=device, slow_calls=False).table(trace.stacks, "line")
+    table = lifetimes_of_run(trace, device=device, slow_calls=False).table(trace.stacks, "line")
     table = table[(table["total_bytes"] > 0) | (table["live_bytes"] > 0)]
     top_rows = table.head(bounds.sites)
     measures = [*_SITE_COLUMNS]

@@ -213,7 +213,7 @@ def _group_by_phase(trace: RecordedTrace, live: Table, stack_phases: StackPhases
 def _pack_fragmentation(trace: RecordedTrace, fragmentation: Fragmentation, stacks: PageStacks) -> dict[str, Any]:
     pinned = fragmentation._pinned
     measures = ("reserved", "active", "free", "releasable", "stranded", "largest_free")
-    lines = pinning_lines(trace.stacks, pinned.found, pinned.blocks).head(_MAX_PINNING_LINES)
+    lines = pinning_lines(trace.stacks, pinned.pinning, pinned.blocks).head(_MAX_PINNING_LINES)
     return {
         **{name: int(getattr(fragmentation, f"{name}_bytes")) for name in measures},
         "external": round(float(fragmentation.external_fragmentation), 6),
@@ -261,7 +261,7 @@ def _block_rows(
     times = np.clip(since_begin_ns, 0, None) * float(TIMES) // max(trace.end_ns - trace.begin_ns, 1)
     if fragmentation is not None:
         pinned = fragmentation._pinned
-        pinning = pinned.blocks["address"][pinned.found.holds["row"]]
+        pinning = pinned.blocks["address"][pinned.pinning.holds["row"]]
         state = state + np.where(np.isin(map_blocks["address"], pinning) & (state < 2), PINNER, 0)
     return pd.DataFrame(
         {

@@ -124,8 +124,8 @@ def _iter_findings(trace: RecordedTrace, summary: Summary) -> Iterator[tuple[int
         for inefficiency in device.inefficiencies:
             seq = trace.first_event_after_time(trace.begin_ns + round(inefficiency.seconds * 1e9)) - 1
             yield seq, f"finding on {device.device}: {inefficiency.kind}"
-        if device.refused is not None:
-            yield device.refused.seq - 1, "before a failed allocation"
+        if device.failure is not None:
+            yield device.failure.seq - 1, "before a failed allocation"
 
 
 def _list_marks(trace: RecordedTrace) -> list[tuple[int, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...analysis.what_if.choices import MOST_WORK, Choices, choices_for, modelled_devices
 from ...analysis.what_if.model import Gpu
-from ...analysis.what_if.prediction import Outcome, Refused, WhatIf
+from ...analysis.what_if.prediction import Outcome, SimulatedFailure, WhatIf
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
 from ..what_if import GPU_SIZES_ARE_NOMINAL, INHERITED, UNKNOWN, describe_gpu, for_torch, outcome_figures
@@ -17,32 +17,32 @@ _LONG = "The trace is too long to try settings for every report: run the command
 
 
 def pack_what_if(trace: RecordedTrace, devices: Sequence[str], stacks: PageStacks) -> dict[str, dict[str, Any]]:
-    """Return the simulations by device. Where none ran, `refused` is a sentence with the reason."""
+    """Return the simulations by device. Where none ran, `reason` is a sentence with the reason."""
     modelled = modelled_devices(trace)
     packed: dict[str, dict[str, Any]] = {}
     for device in devices:
         if not device.startswith("cuda"):
-            packed[device] = {"refused": f"{device} has no such settings: only torch's CUDA allocator has."}
+            packed[device] = {"reason": f"{device} has no such settings: only torch's CUDA allocator has."}
             continue
         if device not in modelled and trace.replay.devices[device].is_used:
-            packed[device] = {"refused": _LONG}
+            packed[device] = {"reason": _LONG}
             continue
         try:
             choices = choices_for(trace, device, MOST_WORK // max(len(modelled), 1))
         except NotPredictableError as error:
-            packed[device] = {"refused": str(error)}
+            packed[device] = {"reason": str(error)}
             continue
-        packed[device] = _pack_choices(choices, stacks, is_whole=trace.integrity.whole)
+        packed[device] = _pack_choices(choices, stacks, is_whole=trace.integrity.is_complete)
     return packed
 
 
 def _pack_choices(choices: Choices, stacks: PageStacks, *, is_whole: bool) -> dict[str, Any]:
-    prediction = choices.found
+    prediction = choices.prediction
     if prediction is None:
-        return {"refused": _LONG}
+        return {"reason": _LONG}
     smallest = choices.smallest or [None] * len(prediction.outcomes)
     return {
-        "refused": "",
+        "reason": "",
         "check": prediction.check.sentence,
         "is_exact": prediction.check.is_exact,
         "conditions": _describe_conditions(prediction, is_whole=is_whole),
@@ -68,19 +68,19 @@ def _describe_conditions(prediction: WhatIf, *, is_whole: bool) -> list[str]:
 def _pack_outcome(outcome: Outcome, gpu: tuple[str, Gpu] | None, stacks: PageStacks) -> dict[str, Any]:
     return {
         **outcome_figures(outcome),
-        "refused": None if outcome.refused is None else _pack_refused(outcome.refused, stacks),
+        "failure": None if outcome.failure is None else _pack_failure(outcome.failure, stacks),
         "served": len(outcome.served),
-        "refused_again": len(outcome.refused_again),
+        "failed_again": len(outcome.failed_again),
         "smallest": None
         if gpu is None
         else {"name": gpu[0], "memory": gpu[1].device_bytes, "about": for_torch(gpu[1])},
     }
 
 
-def _pack_refused(refused: Refused, stacks: PageStacks) -> dict[str, Any]:
+def _pack_failure(failure: SimulatedFailure, stacks: PageStacks) -> dict[str, Any]:
     return {
-        "seq": refused.seq,
-        "requested": refused.requested_bytes,
-        "reserved": refused.reserved_bytes,
-        "site": stacks.site(refused.stack_id),
+        "seq": failure.seq,
+        "requested": failure.requested_bytes,
+        "reserved": failure.reserved_bytes,
+        "site": stacks.site(failure.stack_id),
     }

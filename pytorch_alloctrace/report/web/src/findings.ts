@@ -104,7 +104,7 @@ function allocationChart(leak: Leak, finding: Finding, colors: Colors): Element 
 }
 
 export function failedAllocations(model: Model, colors: Colors, go: Go): HTMLElement {
-  const { refusals: failures, earlier_refusals: earlier } = model.manifest;
+  const { failed_allocations: failures, earlier_failures: earlier } = model.manifest;
   return h("div", {},
     earlier ? h("p", { class: "hint" }, `${counted(earlier, "earlier failed allocation")} left out; the command oom shows them.`) : null,
     ...collapse([...failures].reverse(), (failure) => failedAllocationCard(model, failure, colors, go), "failed allocation"));

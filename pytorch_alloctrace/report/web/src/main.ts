@@ -65,7 +65,7 @@ function show(root: HTMLElement, model: Model): void {
     ["what-if", "What if", "", whatIf(model, store)],
     ["leaks", "Leaks", "", leaks(model, colors, go)],
   ];
-  if (manifest.refusals.length) parts.push(["oom", "Out of memory", "", failedAllocations(model, colors, go)]);
+  if (manifest.failed_allocations.length) parts.push(["oom", "Out of memory", "", failedAllocations(model, colors, go)]);
   parts.push(["sites", "Sites", "Every line that allocated, over the whole run.", sites(model, store, colors)]);
   const contents = h("nav", { "aria-label": "Contents" }, ...parts.map(([id, title]) => h("a", { href: `#${id}`, onclick: (event: MouseEvent) => { event.preventDefault(); scrollTo(id); } }, title)));
   const [first, ...others] = parts.map((part) => section(...part));

@@ -19,8 +19,8 @@ export interface Manifest {
   curves: { points: number; devices: Record<string, DeviceCurves> };
   devices: DeviceData[];
   devices_left_out: number;
-  refusals: FailedAllocation[];
-  earlier_refusals: number;
+  failed_allocations: FailedAllocation[];
+  earlier_failures: number;
   /** Simulations by device. */
   what_if: Record<string, WhatIf | NotTried>;
   stacks: { frames: Record<FrameColumn, ColumnRef>; sites: SiteRow[] };
@@ -170,11 +170,11 @@ export interface FailedAllocation {
 /** Device for which no setting was tried. */
 export interface NotTried {
   /** Reason, in a sentence. */
-  refused: string;
+  reason: string;
 }
 
 export interface WhatIf {
-  refused: "";
+  reason: "";
   check: string;
   is_exact: boolean;
   /** GPU of the simulations, and what the trace lacks, in sentences. */
@@ -194,10 +194,10 @@ export interface Outcome {
   device_used_bytes: number;
   retries: [least: number, most: number];
   orders: number;
-  refused_orders: number;
-  refused: { seq: number; requested: number; reserved: number; site: number } | null;
+  failing_orders: number;
+  failure: { seq: number; requested: number; reserved: number; site: number } | null;
   /** Number of allocations that failed in the recorded run and would have been served. */
   served: number;
-  refused_again: number;
+  failed_again: number;
   smallest: { name: string; memory: number; about: string } | null;
 }

@@ -219,7 +219,7 @@ function overlay(u: uPlot, model: Model, device: Device): void {
     context.lineWidth = ratio;
     context.stroke();
   }
-  for (const failure of model.manifest.refusals) {
+  for (const failure of model.manifest.failed_allocations) {
     if (failure.device === device.name) verticalLine(u, failure.time / 1e9, themed("bad"), [], "OUT OF MEMORY");
   }
   context.fillStyle = themed("soft");

@@ -11,7 +11,7 @@ export function whatIf(model: Model, store: Store): HTMLElement {
   const body = h("div", {});
   store.follow(["device"], (state) => {
     const prediction = model.manifest.what_if[model.devices[state.device].name];
-    replace(body, ...(isTried(prediction) ? outcomes(model, prediction) : [h("p", { class: "empty" }, prediction?.refused ?? "No setting was tried.")]));
+    replace(body, ...(isTried(prediction) ? outcomes(model, prediction) : [h("p", { class: "empty" }, prediction?.reason ?? "No setting was tried.")]));
   });
   return body;
 }
@@ -72,11 +72,11 @@ function bar(least: number, worst: number, maxBytes: number): HTMLElement {
 /** Returns remarks on requests that would fail, and on those that failed in the recorded run. */
 function remarks(model: Model, outcome: Outcome): Child[] {
   const lines: Child[] = [];
-  if (outcome.refused) {
-    const where = outcome.refused_orders < outcome.orders ? ` in ${outcome.refused_orders} of ${outcome.orders} orders of addresses` : "";
-    lines.push(h("div", { class: "remark grew" }, `Ends${where} when ${size(outcome.refused.requested)} is refused at ${model.site(outcome.refused.site).label}, with ${size(outcome.refused.reserved)} reserved`));
+  if (outcome.failure) {
+    const where = outcome.failing_orders < outcome.orders ? ` in ${outcome.failing_orders} of ${outcome.orders} orders of addresses` : "";
+    lines.push(h("div", { class: "remark grew" }, `Ends${where} when ${size(outcome.failure.requested)} fails at ${model.site(outcome.failure.site).label}, with ${size(outcome.failure.reserved)} reserved`));
   }
-  if (outcome.served) lines.push(h("div", { class: "remark shrank" }, `${counted(outcome.served, "request")} that the recorded run was refused would have been served`));
-  if (outcome.refused_again) lines.push(h("div", { class: "remark hint" }, `${counted(outcome.refused_again, "request")} would have been refused again`));
+  if (outcome.served) lines.push(h("div", { class: "remark shrank" }, `${counted(outcome.served, "request")} that failed in the recording would have succeeded`));
+  if (outcome.failed_again) lines.push(h("div", { class: "remark hint" }, `${counted(outcome.failed_again, "request")} would have failed again`));
   return lines;
 }

@@ -71,7 +71,7 @@ class ObjectScan:
     """Duration of the scan."""
 
 
-def look(seconds: float, more: bool = True) -> ObjectScan:
+def scan_objects(seconds: float, more: bool = True) -> ObjectScan:
     """Scan the objects of the process and group the tensors by what holds them.
 
     Args:
