@@ -110,7 +110,7 @@ class QuietPipe:
     def __enter__(self) -> None:
         self._closed = sys.stdout is None
         if self._closed:  # argparse and rich would fail on None
-            sys.stdout = open(os.devnull, "w")
+            sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._closed:

@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .. import _replay
@@ -212,11 +213,11 @@ def trace_of_process(process: int) -> str:
     Raises:
         TraceError: The process writes no trace, or its files cannot be read.
     """
-    folder = f"/proc/{process}"
-    if not os.path.isdir(folder):
+    folder = Path(f"/proc/{process}")
+    if not folder.is_dir():
         raise TraceError(f"there is no process {process}: give the id of a running process, or its trace")
     try:
-        numbers = os.listdir(f"{folder}/fd")
+        numbers = [entry.name for entry in (folder / "fd").iterdir()]
     except PermissionError:
         raise TraceError(f"process {process} belongs to another user: give its trace") from None
     except FileNotFoundError:
@@ -224,8 +225,8 @@ def trace_of_process(process: int) -> str:
     was_removed = False
     for number in sorted(numbers, key=int):
         try:
-            path = os.readlink(f"{folder}/fd/{number}")
-            with open(f"{folder}/fdinfo/{number}") as file:
+            path = str((folder / "fd" / number).readlink())
+            with (folder / "fdinfo" / number).open() as file:
                 flags = int(next(line for line in file if line.startswith("flags:")).split()[1], 8)
             if not path.startswith("/") or not flags & _WRITE_FLAGS:
                 continue
@@ -233,7 +234,7 @@ def trace_of_process(process: int) -> str:
             if not is_removed and not os.path.isfile(path):  # a device: a read may have side effects
                 continue
             if not is_removed:
-                with open(path, "rb") as file:
+                with Path(path).open("rb") as file:
                     if file.read(len(_MAGIC)) == _MAGIC:
                         return path
             was_removed = was_removed or path.endswith(".alloctrace (deleted)")

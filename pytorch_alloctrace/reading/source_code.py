@@ -7,6 +7,7 @@ import os
 import re
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](?P<module>.+)", re.DOTALL)
@@ -137,7 +138,7 @@ def source_text(path: str, recorded: Mapping[int, str | None], begin_ns: int) ->
     if not os.path.isfile(path):  # to open a pipe would block
         return recorded_text, TextFrom.MISSING
     try:
-        is_older = os.stat(path).st_mtime_ns < begin_ns
+        is_older = Path(path).stat().st_mtime_ns < begin_ns
         with tokenize.open(path) as file:
             lines = [line.rstrip("\n") for line in file]
     except (OSError, SyntaxError, UnicodeError):

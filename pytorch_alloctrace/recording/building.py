@@ -342,7 +342,7 @@ def ninja_rules(modules: Mapping[Path, Module], csrc: Path, folder: Path) -> str
         for group in module.groups:
             options = _quote_words(group.options)
             # Absolute paths stay out of object names: a compiler cache must find the same names in every build folder.
-            flags = [word for word in group.options if not os.path.isabs(word)]
+            flags = [word for word in group.options if not Path(word).is_absolute()]
             for files in _split_into_units(csrc, group.sources):
                 key = hashlib.sha256(f"{flags} {group.made_for} {version} {files}".encode()).hexdigest()[:8]
                 name = f"{files[0].removesuffix('.cpp').replace('/', '-')}.{key}"
@@ -401,7 +401,7 @@ def only_one(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
     # O_NOFOLLOW: another user may have placed a link here.
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -417,7 +417,7 @@ def seal(path: Path) -> None:
     unfinished = seal_of(path).with_suffix(f".{os.getpid()}.unfinished")
     try:
         unfinished.write_text(_checksum(path), encoding="ascii")
-        os.replace(unfinished, seal_of(path))
+        unfinished.replace(seal_of(path))
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -156,9 +156,9 @@ def _cache_folders() -> Iterator[Path]:
     home = os.path.expanduser("~")
     if named:
         yield Path(os.path.abspath(named), "pytorch_alloctrace")
-    elif cache and os.path.isabs(cache):
+    elif cache and Path(cache).is_absolute():
         yield Path(cache, "pytorch_alloctrace")
-    elif os.path.isabs(home):  # "~" stays unexpanded without HOME and a passwd entry
+    elif Path(home).is_absolute():  # "~" stays unexpanded without HOME and a passwd entry
         yield Path(home, ".cache", "pytorch_alloctrace")
     # For containers with a read-only home.
     yield Path(tempfile.gettempdir(), f"pytorch_alloctrace-{os.geteuid()}")

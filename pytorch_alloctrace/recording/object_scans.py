@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -113,7 +114,7 @@ class ObjectScans:
         self._is_active = False
 
     def _run_thread(self) -> None:
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "w") as name:
+        with contextlib.suppress(OSError), Path(f"/proc/self/task/{_thread.get_native_id()}/comm").open("w") as name:
             name.write("alloctrace")  # the name of all our threads
         with contextlib.suppress(MemoryError):  # scans then run only at steps and at the end
             self._request_due_scans()

@@ -134,7 +134,7 @@ def _platform() -> str:
 def _working_directory() -> str:
     """Return the working directory, "" if it was removed."""
     try:
-        return os.getcwd()
+        return str(Path.cwd())
     except FileNotFoundError:
         return ""
 

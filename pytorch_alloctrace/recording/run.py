@@ -154,7 +154,7 @@ def _prepare_program(options: argparse.Namespace, main: ModuleType) -> CodeType:
         code = _load_script(options.script, options.arguments, main)
     else:
         if not _is_path_safe():
-            _set_first_path(os.getcwd())  # as `python -m` does
+            _set_first_path(str(Path.cwd()))  # as `python -m` does
         _check_module(options.module)
         sys.argv = ["-m", *options.arguments]
     # Before recording starts: the header of the trace must describe the program, not this launcher.
@@ -175,7 +175,7 @@ def _load_script(script: str, arguments: list[str], main: ModuleType) -> CodeTyp
 
     Does not run the script.
     """
-    path = os.path.join(os.getcwd(), script)  # not normalised, as in Python
+    path = os.path.join(Path.cwd(), script)  # not normalised, as in Python
     if not os.path.exists(path):
         raise _NoProgramError(f"no such file: {script}")
     # A plain file has no importer. A folder or archive has one, and goes onto sys.path itself.
@@ -318,7 +318,7 @@ class _ClosingLine:
 
 def _shorten_path(path: Path) -> str:
     try:
-        return str(path.relative_to(os.getcwd()))
+        return str(path.relative_to(Path.cwd()))
     except (OSError, ValueError):  # another folder, or the program has removed its working directory
         return str(path)
 

@@ -143,7 +143,7 @@ def _save_summary(path: str, summary: RankSummary, source: Source) -> None:
         try:
             # The file contains source lines like the trace, so it gets the same permissions.
             mode = stat.S_IMODE(Path(path).stat().st_mode) & 0o666
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)
             Path(unfinished).replace(summary_path(path))
         finally:
