@@ -1,4 +1,4 @@
-"""Lack of memory in the recorder's own threads: details are missing, and the program goes on."""
+"""Failed allocations in the recorder's threads: details are missing, and the program continues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import core_probe
 
 import pytorch_alloctrace as alloctrace
 
-# The threads of a recording in the order in which they start: see test_failed_start.py.
+# Threads of a recording in the order of their starts: see test_failed_start.py.
 PROGRAM = """
 import ctypes, os, threading, time, torch
 import pytorch_alloctrace as alloctrace
@@ -20,16 +20,16 @@ def thread_name(thread):
     with open(f"/proc/self/task/{thread}/comm") as file:
         return file.read().strip()
 
-def our_threads():
+def recorder_threads():
     return sorted(thread for thread in map(int, os.listdir("/proc/self/task")) if thread_name(thread) == "alloctrace")
 
-while len(our_threads()) < 4:  # a thread gives itself its name
+while len(recorder_threads()) < 4:  # a thread sets its name after its start
     time.sleep(0.001)
-writer, names, memory, looks = our_threads()
+writer, names, memory, scans = recorder_threads()
 
 ended = threading.Event()
 
-def start_thread(name):  # one that has ended has no name any more
+def start_thread(name):  # waits: an ended thread has no name
     threading.Thread(target=lambda: (torch.empty(10), ended.wait()), name=name).start()
 
 library.starve(memory, 0)
@@ -55,9 +55,10 @@ ended.set()
 """
 
 
-def test_recording_goes_on_when_its_threads_get_no_memory(run_cuda_program, tmp_path: Path) -> None:
-    """Starve the sampling thread three times in a row, and the naming thread once at each of its requests."""
+def test_recording_continues_when_its_threads_get_no_memory(run_cuda_program, tmp_path: Path) -> None:
+    """Fail three allocations of the sampling thread, and each allocation of the naming thread once."""
     run_cuda_program(PROGRAM, LD_PRELOAD=str(core_probe.preloaded("no_memory.cpp")))
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     assert trace.driver_memory(device="cuda:0")["reserved_bytes"].max() >= 10 << 20

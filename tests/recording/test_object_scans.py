@@ -1,4 +1,4 @@
-"""Holders that object scans find in a running program, and their encoding in the trace."""
+"""Referrers that object scans find in a running program, and their encoding in the trace."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ alloctrace.enable("run.alloctrace", devices=("cpu",))
 main(sys.argv[1])
 """
 
-Trained = Callable[[str], Path]
+RecordTrainer = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Return a function that gives the folder of a recording of TRAINER, made once for each way to end."""
+def record_trainer(tmp_path_factory: pytest.TempPathFactory) -> RecordTrainer:
+    """Return a function that records TRAINER once per program end and returns the folder."""
 
     @functools.cache
     def train(end: str) -> Path:
@@ -82,24 +82,25 @@ def load(folder: Path) -> alloctrace.Trace:
 
 
 @pytest.mark.parametrize("end", ["returned", "disabled", "error", "killed"])
-def test_holder_of_a_leak(trained: Trained, end: str) -> None:
-    trace = load(trained(end))
-    holder = first_leak(trace).holder
-    (name,) = holder.names
+def test_leak_names_its_referrer_after_each_program_end(record_trainer: RecordTrainer, end: str) -> None:
+    trace = load(record_trainer(end))
+
+    referrer = first_leak(trace).holder
+    (name,) = referrer.names
     assert name.startswith("Trainer.predictions (list of "), name
     assert " in trainer, local of main() at program.py:" in name
-    assert Path(holder.filename).name == "program.py" and holder.line > 0
-    assert holder.path == "trainer.predictions[...]" and holder.share > 0.9
-    if end == "disabled":  # all of it is held at the end
+    assert Path(referrer.filename).name == "program.py" and referrer.line > 0
+    assert referrer.path == "trainer.predictions[...]" and referrer.share > 0.9
+    if end == "disabled":  # main() has not returned yet, so all tensors are alive
         assert name.startswith("Trainer.predictions (list of 400) in trainer, local of main() at")
-        data = json.loads(json.dumps(leak_data(first_leak(trace))))["holder"]
-        assert data["path"] == holder.path and data["line"] > 0 and data["step"] is None
+        data = json.loads(json.dumps(leak_data(first_leak(trace))))["referrer"]
+        assert data["path"] == referrer.path and data["line"] > 0 and data["step"] is None
         assert data["names"] == [name]
     assert "Held by Trainer.predictions (list of " in " ".join(str(trace.diagnose()).split())
 
 
 @pytest.mark.parametrize(
-    ("setting", "sees_all"),
+    ("setting", "is_complete"),
     [
         ("", True),
         ("object_scans.MAX_FINAL_SCAN_S = 0.0", False),
@@ -107,38 +108,46 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
     ],
     ids=["time", "no time", "error"],
 )
-def test_verdict_reports_an_incomplete_final_scan(run_program, tmp_path: Path, setting: str, sees_all: bool) -> None:
+def test_verdict_reports_a_truncated_final_scan(run_program, tmp_path: Path, setting: str, is_complete: bool) -> None:
     set_up = f"object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_SHARE = 0.0\n{setting}\nclass Trainer:"
     program = TRAINER.replace("class Trainer:", set_up, 1)
+
     run_program(program, "disabled")
+
     trace = load(tmp_path)
-    assert trace._recorded.ending == {"reason": "disable"} | ({} if sees_all else {"last_look": "cut"})
-    assert (first_leak(trace).holder is not None) == sees_all
+    assert trace._recorded.ending == {"reason": "disable"} | ({} if is_complete else {"last_look": "cut"})
+    assert (first_leak(trace).holder is not None) == is_complete
     verdict = " ".join(str(trace.diagnose()).split())
-    assert ("Their referrers are unknown: the final scan did not reach all objects" in verdict) != sees_all
+    assert ("Their referrers are unknown: the final scan did not reach all objects" in verdict) != is_complete
 
 
-def test_holder_is_found_when_main_left_it_in_a_cycle(run_program, tmp_path: Path) -> None:
-    """Check objects that a variable of main() held, and that are garbage when main() has returned."""
+def test_leak_names_its_referrer_when_main_left_it_in_a_cycle(run_program, tmp_path: Path) -> None:
+    """Check objects that a variable of main() referred to, and that are garbage after main() has returned."""
     program = TRAINER.replace("self.predictions = []", "self.predictions = []\n        self.cycle = self")
+
     run_program("import gc\ngc.disable()\n" + program, "returned")
+
     trace = load(tmp_path)
     assert trace._recorded.held[-1].is_garbage
-    holder = first_leak(trace).holder
-    assert holder.names[0].startswith("Trainer.predictions (list of ") and " in trainer, local of main()" in str(holder)
+    referrer = first_leak(trace).holder
+    assert referrer.names[0].startswith("Trainer.predictions (list of ")
+    assert " in trainer, local of main()" in str(referrer)
 
 
-def test_holder_of_a_leak_without_steps(run_program, tmp_path: Path) -> None:
+def test_leak_names_its_referrer_when_the_program_has_no_steps(run_program, tmp_path: Path) -> None:
     program = TRAINER.replace("self.optimizer.step()", "time.sleep(0.0005)")
+
     assert run_program(program, "killed", check=False).returncode == -signal.SIGKILL
+
     trace = load(tmp_path)
-    holder = first_leak(trace).holder
-    assert holder.names[0].startswith("Trainer.predictions (list of ") and " in trainer, local of main()" in str(holder)
-    assert trace.steps().empty and holder.step is None
+    referrer = first_leak(trace).holder
+    assert referrer.names[0].startswith("Trainer.predictions (list of ")
+    assert " in trainer, local of main()" in str(referrer)
+    assert trace.steps().empty and referrer.step is None
 
 
-def test_diagnose_names_the_holder_after_a_fork(run_program, tmp_path: Path) -> None:
-    # More threads of OpenMP hang in a forked child, without a recording too.
+def test_diagnose_names_the_referrer_after_a_fork(run_program, tmp_path: Path) -> None:
+    # With more threads of OpenMP, a forked child hangs even without a recording.
     program = TRAINER.replace("alloctrace.enable(", "torch.set_num_threads(1)\nsession = alloctrace.enable(").replace(
         '    if end == "killed":',
         "    if os.fork() == 0:\n"
@@ -149,60 +158,65 @@ def test_diagnose_names_the_holder_after_a_fork(run_program, tmp_path: Path) -> 
         "    print(session.diagnose())\n"
         '    if end == "killed":',
     )
-    explained = " ".join(run_program(program, "disabled").stdout.split())
-    assert "Held by Trainer.predictions (list of 400) in trainer, local of main() at program.py:" in explained
+
+    verdict = " ".join(run_program(program, "disabled").stdout.split())
+
+    assert "Held by Trainer.predictions (list of 400) in trainer, local of main() at program.py:" in verdict
     assert first_leak(load(tmp_path)).holder is not None
 
 
-def test_addresses_of_holders_are_those_of_live_blocks(trained: Trained) -> None:
-    trace = load(trained("killed"))
-    holders = [holder for holder in trace._recorded.held if holder.path == "trainer.predictions[...]"]
-    assert holders
-    for holder in holders:
-        live = trace.live(holder.event - 1)
-        assert np.isin(holder.addresses, live["address"]).mean() > 0.95
-        assert holder.count == len(holder.addresses) or holder.count > 512
+def test_referrer_addresses_are_those_of_live_blocks(record_trainer: RecordTrainer) -> None:
+    trace = load(record_trainer("killed"))
+
+    referrers = [referrer for referrer in trace._recorded.held if referrer.path == "trainer.predictions[...]"]
+    assert referrers
+    for referrer in referrers:
+        live = trace.live(referrer.event - 1)
+        assert np.isin(referrer.addresses, live["address"]).mean() > 0.95
+        assert referrer.count == len(referrer.addresses) or referrer.count > 512
 
 
-def test_holders_are_encoded_as_the_format_describes(trained: Trained) -> None:
-    folder = trained("disabled")
+def test_referrers_are_encoded_as_the_format_describes(record_trainer: RecordTrainer) -> None:
+    folder = record_trainer("disabled")
+
     names = TraceFile(folder / "run.alloctrace").names
     expected = {
-        (holder.event, holder.holder.encode(), holder.path.encode()): (
-            *(holder.filename.encode(), holder.line, holder.count, holder.bytes),
-            holder.addresses.tolist(),
+        (referrer.event, referrer.holder.encode(), referrer.path.encode()): (
+            *(referrer.filename.encode(), referrer.line, referrer.count, referrer.bytes),
+            referrer.addresses.tolist(),
         )
-        for holder in load(folder)._recorded.held
+        for referrer in load(folder)._recorded.held
     }
     assert names.holders == expected and expected
 
 
-def test_scan_adds_no_events(run_program, trained: Trained, tmp_path: Path) -> None:
-    """Compare a program's allocations and frees with scans and without."""
-    without = (
+def test_scan_adds_no_events(run_program, record_trainer: RecordTrainer, tmp_path: Path) -> None:
+    without_scans = (
         "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import object_scans\n"
         "object_scans.FIRST_SCAN_EVENTS = 1e18"
     )
-    run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", without, 1), "returned")
-    traces = [RecordedTrace(folder / "run.alloctrace") for folder in (trained("returned"), tmp_path)]
+
+    run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", without_scans, 1), "returned")
+
+    traces = [RecordedTrace(folder / "run.alloctrace") for folder in (record_trainer("returned"), tmp_path)]
     counts = [(trace.kind_counts, len(trace.held)) for trace in traces]
-    kinds = [{kind: n for kind, n in one.items() if kind in ("alloc", "free_completed", "step")} for one, _ in counts]
+    kinds = [{kind: n for kind, n in row.items() if kind in ("alloc", "free_completed", "step")} for row, _ in counts]
     assert kinds[0] == kinds[1] and kinds[0]["alloc"] > 400
     assert counts[0][1] > counts[1][1]
 
 
 def test_scan_does_not_move_the_next_collection(run_program) -> None:
-    """Check that a scan does not move the next collection: tensors in cycles died in another order."""
+    """Guard against a changed order in which tensors in cycles are freed."""
     run_program(
         """
 import gc, torch
 from pytorch_alloctrace.objects.object_scan import scan_objects
 from pytorch_alloctrace.recording.object_scans import Collector
-held = [torch.zeros(10) for _ in range(5000)]
+tensors = [torch.zeros(10) for _ in range(5000)]
 collector = Collector()
 for _ in range(3):
     gc.collect()  # empties CPython's lists of free objects
-    made = [[] for _ in range(300)]
+    lists = [[] for _ in range(300)]
     before = gc.get_count()
     collector.run_paused(lambda: scan_objects(5.0))
     after = gc.get_count()
@@ -217,7 +231,7 @@ assert not gc.isenabled()
 
 
 def test_first_scan_keeps_no_object_alive(run_program) -> None:
-    """Check that no frame of ours refers to itself: it kept all variables above it alive until a collection."""
+    """Guard against a frame of the recorder that refers to itself: all variables above it would stay alive."""
     run_program(
         """
 import gc, weakref, torch
@@ -227,10 +241,10 @@ collector = Collector()
 gc.collect()
 gc.disable()
 def program():
-    held = [torch.nn.Linear(10, 10)(torch.zeros(10)) for _ in range(20)]
+    outputs = [torch.nn.Linear(10, 10)(torch.zeros(10)) for _ in range(20)]
     assert collector.run_paused(lambda: scan_objects(5.0)).groups
-    return [weakref.ref(one) for one in held]
-assert not any(one() is not None for one in program())
+    return [weakref.ref(output) for output in outputs]
+assert not any(reference() is not None for reference in program())
 gc.set_debug(gc.DEBUG_SAVEALL)
 gc.collect()
 gc.garbage.clear()

@@ -13,10 +13,10 @@ BEGIN = """
 import sys, torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import oom_report
-kept = []
+tensors = []
 def fill(size=200):
     while True:
-        kept.append(torch.empty(size * 2**20, dtype=torch.uint8, device="cuda"))
+        tensors.append(torch.empty(size * 2**20, dtype=torch.uint8, device="cuda"))
         alloctrace.step()
 """
 
@@ -28,11 +28,13 @@ def count_verdicts(text: str) -> int:
 @needs_cuda_build
 def test_verdict_is_printed_before_the_traceback_of_an_uncaught_error(run_cuda_program, tmp_path: Path) -> None:
     source = BEGIN + "session = alloctrace.enable('t.alloctrace', report_oom=True)\nfill()\n"
+
     process = run_cuda_program(source, memory="4GiB", check=False)
+
     assert process.returncode == 1
     assert count_verdicts(process.stderr) == 1
     verdict, _, traceback = process.stderr.partition("Traceback (most recent call last)")
-    # The verdict names the line; the traceback is Python's own, without a frame of ours.
+    # The traceback has no frame of the package.
     assert "OUT OF MEMORY" in verdict and "program.py:8" in verdict and "200 MiB" in verdict
     assert "torch.OutOfMemoryError: CUDA out of memory." in traceback and "pytorch_alloctrace" not in traceback
     trace = alloctrace.load(tmp_path / "t.alloctrace")
@@ -40,28 +42,28 @@ def test_verdict_is_printed_before_the_traceback_of_an_uncaught_error(run_cuda_p
 
 
 @needs_cuda_build
-def test_verdict_is_printed_once_for_caught_errors_and_stops_at_its_time_limit(run_cuda_program) -> None:
+def test_verdict_is_printed_once_for_caught_errors_within_its_time_limit(run_cuda_program) -> None:
     process = run_cuda_program(
         BEGIN
         + """
 alloctrace.enable("t.alloctrace", report_oom=True)
-seen = []
+errors = []
 for attempt in range(3):
     try:
         fill(200 + attempt)
     except RuntimeError as error:
-        seen.append((type(error) is torch.OutOfMemoryError, str(error)[:26], error.args == (str(error),)))
-    held = torch.cuda.memory_allocated()
-    kept.clear()
-assert seen == [(True, "CUDA out of memory. Tried ", True)] * 3, seen
+        errors.append((type(error) is torch.OutOfMemoryError, str(error)[:26], error.args == (str(error),)))
+    allocated = torch.cuda.memory_allocated()
+    tensors.clear()
+assert errors == [(True, "CUDA out of memory. Tried ", True)] * 3, errors
 alloctrace.disable()
 assert "__init__" not in vars(torch.OutOfMemoryError)
 torch.OutOfMemoryError("nothing is recorded")
-with alloctrace.enable("u.alloctrace", report_oom=True):  # another recording says it again
+with alloctrace.enable("u.alloctrace", report_oom=True):  # another recording, another verdict
     try:
         fill()
     except torch.OutOfMemoryError:
-        kept.clear()
+        tensors.clear()
 oom_report.SECONDS = 0.001
 with alloctrace.enable("v.alloctrace", report_oom=True):
     try:
@@ -71,14 +73,15 @@ with alloctrace.enable("v.alloctrace", report_oom=True):
 """,
         memory="4GiB",
     )
+
     assert count_verdicts(process.stderr) == 3 and process.stderr.endswith("goes on\n")
     last = process.stderr.rpartition("alloctrace: out of memory.")[2]
     assert "too long to judge" in last and "v.alloctrace" in last
 
 
 @needs_cuda_build
-@pytest.mark.parametrize(("way", "times"), [("node", 1), ("engine", 2)])
-def test_verdict_is_printed_for_errors_in_backward_on_its_thread(run_cuda_program, way: str, times: int) -> None:
+@pytest.mark.parametrize(("origin", "count"), [("node", 1), ("engine", 2)])
+def test_verdict_is_printed_for_errors_on_the_thread_of_backward(run_cuda_program, origin: str, count: int) -> None:
     process = run_cuda_program(
         BEGIN
         + """
@@ -92,9 +95,9 @@ class Large(torch.autograd.Function):
 x = torch.ones(2**24, device="cuda", requires_grad=True)
 y = x
 for _ in range(4): y = (y * 2).exp()
-if sys.argv[1] == "node":  # on autograd's thread, in Python
+if sys.argv[1] == "node":  # fails on autograd's thread, in Python
     y = Large.apply(x)
-else:  # there, in C++
+else:  # fails on autograd's thread, in C++
     try: fill(4)
     except torch.OutOfMemoryError: pass
     alloctrace.disable()
@@ -104,16 +107,17 @@ try:
 except torch.OutOfMemoryError:
     print("OutOfMemoryError")
 """,
-        way,
+        origin,
         memory="4GiB",
     )
+
     assert process.stdout == "OutOfMemoryError\n", process.stderr
-    assert count_verdicts(process.stderr) == times
+    assert count_verdicts(process.stderr) == count
     assert "OUT OF MEMORY" in process.stderr.rpartition("alloctrace: out of memory.")[2]
 
 
-def test_exception_is_the_same_when_the_verdict_fails(run_program) -> None:
-    """Fail to start an interpreter, without stderr and in a forked child. The exception is made on the CPU."""
+def test_exception_is_unchanged_when_the_verdict_fails(run_program) -> None:
+    """Raise the error in a forked child, with an interpreter that does not start, and without stderr."""
     process = run_program(
         """
         import os, sys, torch

@@ -1,4 +1,4 @@
-"""Programs that are killed, fork at bad moments, re-enter hooks, and have odd stacks, names and threads."""
+"""Recordings of programs that crash, fork, re-enter hooks, or have unusual stacks, names and threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytorch_alloctrace as alloctrace
 
 
 def sizes(trace: alloctrace.Trace, kind: str = "alloc") -> list[int]:
-    """Return the bytes of the allocations, in order."""
+    """Return the requested bytes of the events of a kind, in order."""
     return [int(size) for size in trace.events(kinds=[kind])["requested_bytes"]]
 
 
@@ -29,11 +29,11 @@ NATIVE = """
 
 extern "C" void allocate(long n) { c10::GetAllocator(c10::kCPU)->allocate(n); }
 
-// Made in another order than ours is: some are destroyed before, some after what a recorder keeps for the thread.
+// Constructed before or after the recorder's thread-local data, and so destroyed after or before that data.
 struct Allocates { ~Allocates() { c10::GetAllocator(c10::kCPU)->allocate(4321); } bool is_used = false; };
 thread_local Allocates first;
 thread_local Allocates second;
-extern "C" void allocate_at_the_end(int threads) {
+extern "C" void allocate_in_destructors(int threads) {
   std::vector<std::thread> running;
   for (int i = 0; i < threads; ++i) running.emplace_back([i] {
     if (i % 2) first.is_used = true;
@@ -54,11 +54,11 @@ struct Nested final : c10::Allocator {
 };
 static Nested nested;
 extern "C" void* current() { return c10::GetAllocator(c10::kCPU); }
-extern "C" void put_in_front_of(c10::Allocator* upstream) {
+extern "C" void install_nested_over(c10::Allocator* upstream) {
   nested.upstream = upstream;
   c10::SetCPUAllocator(&nested, 255);
 }
-extern "C" void put_in_front() { put_in_front_of(c10::GetAllocator(c10::kCPU)); }
+extern "C" void install_nested() { install_nested_over(c10::GetAllocator(c10::kCPU)); }
 """
 
 
@@ -71,28 +71,28 @@ def native(tmp_path: Path) -> None:
     (tmp_path / "native.so").symlink_to(record_once("native", build) / "native.so")
 
 
-# At an exit from C, no exit handler of Python runs, but the destructors of all libraries do.
+# An exit from C runs the destructors of all libraries, but no exit handler of Python.
 @pytest.mark.parametrize(
     ("call", "status"),
     [("ctypes.string_at(0)", -signal.SIGSEGV), ("ctypes.CDLL(None).exit(3)", 3)],
     ids=["segmentation fault", "exit of C"],
 )
-def test_committed_events_are_read_when_a_program_ends_at_once(
+def test_committed_events_are_complete_after_a_crash_or_an_exit_from_c(
     run_program, tmp_path: Path, call: str, status: int
 ) -> None:
-    """End a program without clean-up: all that was committed is read back."""
     process = run_program(
         f"""
         import ctypes, resource, torch
         import pytorch_alloctrace as alloctrace
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         alloctrace.enable("t.alloctrace")
-        held = [torch.empty(size, dtype=torch.uint8) for size in range(1, 2001)]
+        tensors = [torch.empty(size, dtype=torch.uint8) for size in range(1, 2001)]
         {call}
         """,
         check=False,
         fresh=status == 3,
     )
+
     assert process.returncode == status, process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert sizes(trace) == list(range(1, 2001)) and len(trace.live()) == 2000
@@ -103,27 +103,27 @@ FORKS = """
 import os, threading, torch
 import pytorch_alloctrace as alloctrace
 alloctrace.enable("t.alloctrace")
-held = [torch.empty(999, dtype=torch.uint8) for _ in range(100)]
+parent_tensors = [torch.empty(999, dtype=torch.uint8) for _ in range(100)]
 stop = threading.Event()
 
-def work(number):
+def allocate(number):
     while not stop.is_set():
         torch.empty(1000 + number, dtype=torch.uint8)
 
-threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+threads = [threading.Thread(target=allocate, args=(number,)) for number in range(6)]
 for thread in threads: thread.start()
 for number in range(40):
     child = os.fork()
     if child == 0:
-        # What a hook of another thread held at the fork must hold nobody up here.
+        # A lock that a hook of another thread held at the fork must not block the child.
         assert not alloctrace.is_enabled()
-        mine = [torch.empty(77777, dtype=torch.uint8) for _ in range(100)]
-        held.clear()
+        tensors = [torch.empty(77777, dtype=torch.uint8) for _ in range(100)]
+        parent_tensors.clear()
         alloctrace.step()
         alloctrace.mark("child")
         if number % 10 == 0:
             alloctrace.enable(f"child-{number}.alloctrace")
-            kept = torch.empty(55555, dtype=torch.uint8)
+            tensor = torch.empty(55555, dtype=torch.uint8)
             alloctrace.disable()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
@@ -133,7 +133,7 @@ alloctrace.disable()
 """
 
 
-TOGGLED = """
+TOGGLES = """
 import os, signal, threading, torch, pytorch_alloctrace as alloctrace
 stop = threading.Event()
 def toggle():
@@ -148,7 +148,7 @@ for number in range(60):
     child = os.fork()
     if child == 0:
         signal.alarm(30)
-        held = [torch.empty(100) for _ in range(100)]
+        tensors = [torch.empty(100) for _ in range(100)]
         os._exit(0)
     statuses.append(os.waitpid(child, 0)[1])
 stop.set()
@@ -157,13 +157,14 @@ assert not any(statuses), statuses
 """
 
 
-def test_forks_while_another_thread_ends_sessions(run_program) -> None:  # type: ignore[no-untyped-def]
-    """The locks of a session were taken over the fork while its memory was being freed."""
-    run_program(TOGGLED, timeout=600)
+def test_forked_children_exit_while_another_thread_toggles_sessions(run_program) -> None:  # type: ignore[no-untyped-def]
+    """Guard against locks of a session that are held across the fork while its memory is freed."""
+    run_program(TOGGLES, timeout=600)
 
 
-def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) -> None:
+def test_traces_are_intact_after_forks_while_threads_are_in_the_hook(run_program, tmp_path: Path) -> None:
     run_program(FORKS, timeout=600)
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     verification = trace.verify()
     assert trace.integrity.ended and verification.missed_frees == verification.unmatched_frees == 0
@@ -173,26 +174,27 @@ def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) 
         assert sizes(alloctrace.load(tmp_path / f"child-{number}.alloctrace")) == [55555]
 
 
-def test_events_are_complete_of_short_threads_and_their_destructors(run_program, native: None, tmp_path: Path) -> None:
-    """Hold the GIL while native threads run: a hook that took the GIL would hang until the time limit."""
+def test_events_are_complete_for_short_threads_and_their_destructors(run_program, native: None, tmp_path: Path) -> None:
+    """Hold the GIL while native threads run: a hook that acquires the GIL would hang until the time limit."""
     run_program(
         """
         import ctypes, threading, torch, pytorch_alloctrace as alloctrace
-        native = ctypes.PyDLL("./native.so")  # PyDLL: the GIL stays held during the call
+        native = ctypes.PyDLL("./native.so")  # PyDLL: the call does not release the GIL
         with alloctrace.enable("once.alloctrace"):
             for number in range(0, 1000, 20):
-                threads = [threading.Thread(target=torch.empty, args=(number + one,), kwargs={"dtype": torch.uint8})
-                           for one in range(1, 21)]
+                threads = [threading.Thread(target=torch.empty, args=(number + offset,), kwargs={"dtype": torch.uint8})
+                           for offset in range(1, 21)]
                 for thread in threads: thread.start()
                 for thread in threads: thread.join()
         with alloctrace.enable("destructors.alloctrace"):
-            native.allocate_at_the_end(60)
+            native.allocate_in_destructors(60)
         """
     )
+
     once, destructors = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("once", "destructors"))
     assert sorted(sizes(once)) == list(range(1, 1001)) and once.live().empty
     assert once.events(kinds=["alloc"])["thread"].nunique() == 1000 and once.integrity.state == "complete"
-    # Those of one library are made together, with the first use of any of them.
+    # The thread-local objects of one library are constructed together, at the first use of any of them.
     assert sizes(destructors).count(4321) >= 60 and sizes(destructors).count(64) == 40 and destructors.live().empty
     verification = destructors.verify()
     assert verification.missed_frees == verification.unmatched_frees == 0 and verification.integrity == "complete"
@@ -206,7 +208,7 @@ except ImportError:  # before 3.13
     import _xxsubinterpreters as interpreters
 import torch, pytorch_alloctrace as alloctrace
 session = alloctrace.enable("t.alloctrace")
-# Of the kind that may start threads.
+# Only interpreters of this kind may start threads.
 is_new = interpreters.__name__ == "_interpreters"
 other = interpreters.create("legacy") if is_new else interpreters.create(isolated=False)
 interpreters.run_string(other, '''if True:
@@ -218,7 +220,7 @@ interpreters.run_string(other, '''if True:
     for thread in threads: thread.join()
 ''')
 interpreters.destroy(other)
-held = torch.empty(1111, dtype=torch.uint8)
+tensor = torch.empty(1111, dtype=torch.uint8)
 alloctrace.disable()
 with alloctrace.enable("u.alloctrace"):
     torch.empty(10)
@@ -227,48 +229,51 @@ with alloctrace.enable("u.alloctrace"):
 
 def test_missing_stacks_of_subinterpreters_are_reported_once(run_program, native: None, tmp_path: Path) -> None:
     process = run_program(SUBINTERPRETER)
+
     assert process.stderr.count("no stacks of allocations in subinterpreters") == 1, process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     events = trace.events(kinds=["alloc"])
-    inside = events[events["requested_bytes"] == 3333]
-    assert len(inside) == 5 and (inside["stack_id"] == 0).all()
+    native_events = events[events["requested_bytes"] == 3333]
+    assert len(native_events) == 5 and (native_events["stack_id"] == 0).all()
     assert trace.integrity.unknown_stacks >= 5 and "without a complete stack" in str(trace.integrity)
     assert (events[events["requested_bytes"] == 1111]["stack_id"] > 0).all()
 
 
 def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_path: Path) -> None:
-    """Check that no event is lost or misread, and that the memory of the host does not grow after some rounds."""
+    """Check also that the memory of the host does not grow after the first rounds."""
     rounds = 300 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 30
+
     process = run_program(
         """
         import sys, threading, torch, pytorch_alloctrace as alloctrace
         from pytorch_alloctrace.recording import object_scans
         stop = threading.Event()
-        def work(number):
-            held = []
+        def allocate(number):
+            tensors = []
             while not stop.is_set():
-                held.append(torch.empty(100 + number, dtype=torch.uint8))
-                if len(held) > 50: held.clear()
+                tensors.append(torch.empty(100 + number, dtype=torch.uint8))
+                if len(tensors) > 50: tensors.clear()
         def resident():
             return int(open("/proc/self/statm").read().split()[1]) * 4096
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        threads = [threading.Thread(target=allocate, args=(number,)) for number in range(8)]
         for thread in threads: thread.start()
         rounds, sizes = int(sys.argv[1]), []
         for number in range(rounds):
-            # A look is Python, which gets one turn in nine here: with one in each the test would take minutes.
+            # A scan runs Python, which gets one turn in nine here: a scan in each round would take minutes.
             object_scans.MAX_FINAL_SCAN_S = 0.0 if number % 8 else 0.5
             alloctrace.enable(f"{number % 4}.alloctrace", overwrite=True)
             alloctrace.disable()
             sizes.append(resident())
         stop.set()
         for thread in threads: thread.join()
-        # The least of several rounds: the heaps of eight threads hold some MiB more or less in each.
+        # The minimum of several rounds: the heaps of eight threads vary by some MiB.
         third = rounds // 3
         print(min(sizes[-third:]) - min(sizes[third:-third]))
         """,
         str(rounds),
         timeout=900,
     )
+
     assert int(process.stdout) < 16 << 20
     for number in range(4):
         trace = alloctrace.load(tmp_path / f"{number}.alloctrace")
@@ -277,50 +282,51 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
 
 
 def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tmp_path: Path) -> None:
-    """Record 3,000 functions that reuse addresses, 25,000 stacks, and stacks of 10,000 frames: 4,096 are kept."""
+    """Record 3,000 functions that reuse addresses, 25,000 stacks, and stacks of 10,000 frames (4,096 are stored)."""
     process = run_program(
         """
         import sys, threading, torch, pytorch_alloctrace as alloctrace
         def resident():
             return int(open("/proc/self/statm").read().split()[1]) * 4096
-        with alloctrace.enable("made.alloctrace"):
+        with alloctrace.enable("unique.alloctrace"):
             for number in range(3000):
                 names = {"torch": torch, "number": number}
-                exec(f"def made_{number}(): return torch.empty(number, dtype=torch.uint8)\\nmade_{number}()", names)
+                exec(f"def unique_{number}(): return torch.empty(number, dtype=torch.uint8)\\nunique_{number}()", names)
                 if number == 1000: before = resident()
         print(resident() - before)
 
         lines = "\\n".join(f"    if n == {number}: return torch.empty(8, dtype=torch.uint8)" for number in range(400))
         names = {"torch": torch}
-        exec(compile(f"def one(n):\\n{lines}\\ndef two(a, b):\\n" + "\\n".join(
-            f"    if a == {number}: return one(b)" for number in range(250)), "many.py", "exec"), names)
+        exec(compile(f"def leaf(n):\\n{lines}\\ndef call(a, b):\\n" + "\\n".join(
+            f"    if a == {number}: return leaf(b)" for number in range(250)), "many.py", "exec"), names)
         with alloctrace.enable("many.alloctrace"):
             for a in range(250):
-                for b in range(0, 400, 4): names["two"](a, b)
+                for b in range(0, 400, 4): names["call"](a, b)
 
         sys.setrecursionlimit(20_000)
         threading.stack_size(512 << 20)
         def down(levels):
             return torch.empty(levels + 1, dtype=torch.uint8) if levels == 0 else down(levels - 1)
-        def work():
+        def record_deep_stacks():
             with alloctrace.enable("deep.alloctrace"):
                 for _ in range(50): down(10_000)
-        thread = threading.Thread(target=work)
+        thread = threading.Thread(target=record_deep_stacks)
         thread.start(); thread.join()
         """
     )
+
     assert int(process.stdout) < 64 << 20
-    made, many, deep = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("made", "many", "deep"))
-    events = made.events(kinds=["alloc"])
-    assert len(events) == 2999  # nothing is allocated for the first
+    unique, many, deep = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("unique", "many", "deep"))
+    events = unique.events(kinds=["alloc"])
+    assert len(events) == 2999  # the first function's tensor is empty
     for size, stack in zip(events["requested_bytes"].tolist()[::37], events["stack_id"].tolist()[::37], strict=True):
-        assert made.frames(stack)[0].function == f"made_{size}"
-    # Events without a stack are counted, none is lost.
+        assert unique.frames(stack)[0].function == f"unique_{size}"
+    # Events may lack a stack, but none is lost.
     events = many.events(kinds=["alloc"])
     assert len(events) == 25_000 and many.integrity.state == "complete"
-    known = events[events["stack_id"] > 0]
-    assert len(events) - len(known) <= many.integrity.unknown_stacks
-    assert known["stack_id"].nunique() == len(known)
+    with_stack = events[events["stack_id"] > 0]
+    assert len(events) - len(with_stack) <= many.integrity.unknown_stacks
+    assert with_stack["stack_id"].nunique() == len(with_stack)
     events = deep.events(kinds=["alloc"])
     assert len(events) == 50 and events["stack_id"].nunique() == 1
     frames = deep.frames(int(events["stack_id"].iloc[0]))
@@ -339,36 +345,38 @@ NAMES = [
 ]
 
 
-def test_odd_file_names_are_read_unchanged_and_printed_without_control_characters(run_program, tmp_path: Path) -> None:
+def test_odd_file_names_are_unchanged_and_print_no_control_characters(run_program, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)  # not opened for its source lines, which would wait for ever
+    os.mkfifo(pipe)  # opening a pipe for its source lines would block forever
     names = [*NAMES, str(pipe)]
+
     run_program(
         f"""
         import torch, pytorch_alloctrace as alloctrace
         with alloctrace.enable("t.alloctrace"):
-            held = []
+            tensors = []
             for number, filename in enumerate({names!a}):
                 names = {{"torch": torch, "size": 1000 + number}}
                 exec(compile("def make(): return torch.empty(size, dtype=torch.uint8)", filename, "exec"), names)
-                held += [names["make"]() for _ in range(3)]
+                tensors += [names["make"]() for _ in range(3)]
         """
     )
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     live = trace.live().sort_values("requested_bytes")
     frames = [trace.frames(int(stack))[0] for stack in live["stack_id"][::3]]
     assert {frame.function for frame in frames} == {"make"}
     expected = ["".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in name) for name in names]
     assert [frame.filename for frame in frames] == expected and frames[-1].source is None
-    for verb in ("diagnose", "sites", "leaks", "blocks"):
-        process = run_command(tmp_path, [verb, "t.alloctrace", *(["--csv"] if verb == "blocks" else [])])
+    for command in ("diagnose", "sites", "leaks", "blocks"):
+        process = run_command(tmp_path, [command, "t.alloctrace", *(["--csv"] if command == "blocks" else [])])
         assert process.returncode in (0, 1) and "\x1b" not in process.stdout + process.stderr, process.stderr
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the counter of other processors is always steady")
-def test_times_are_monotonic_when_the_kernel_distrusts_the_counter(run_program, tmp_path: Path) -> None:
-    """Check that times are then those of the monotonic clock."""
+def test_times_are_monotonic_when_the_clock_source_is_not_the_counter(run_program, tmp_path: Path) -> None:
     (tmp_path / "source").write_text("hpet\n")
+
     run_program(
         """
         import time, torch, pytorch_alloctrace as alloctrace
@@ -380,6 +388,7 @@ def test_times_are_monotonic_when_the_kernel_distrusts_the_counter(run_program, 
         LD_PRELOAD=str(core_probe.preloaded("faulty_files.c")),
         CLOCK_SOURCE=str(tmp_path / "source"),
     )
+
     file = TraceFile(tmp_path / "t.alloctrace")
     for anchor in (file.first, *(block.end for block in file.blocks)):
         assert abs(anchor.counter - anchor.monotonic) < 10_000_000
@@ -389,11 +398,11 @@ def test_times_are_monotonic_when_the_kernel_distrusts_the_counter(run_program, 
 
 
 def test_events_are_complete_when_hooks_are_reentered(run_program, native: None, tmp_path: Path) -> None:
-    """Allocate in a signal handler, in destructors during collections, and in the allocator behind ours."""
+    """Allocate in a signal handler, in destructors during collections, and in the allocator that the hook wraps."""
     run_program(
         """
         import ctypes, gc, signal, torch, pytorch_alloctrace as alloctrace
-        ctypes.CDLL("./native.so").put_in_front()   # ours comes in front of it
+        ctypes.CDLL("./native.so").install_nested()   # the recorder's allocator wraps this allocator
         alloctrace.enable("t.alloctrace")
         class Circle:
             def __init__(self): self.me, self.tensor = self, torch.empty(70, dtype=torch.uint8)
@@ -410,9 +419,10 @@ def test_events_are_complete_when_hooks_are_reentered(run_program, native: None,
         alloctrace.disable()
         """
     )
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    found = sizes(trace)
-    assert [found.count(size) for size in (6000, 60, 70, 71)] == [3000] * 4 and found.count(80) > 0
+    nbytes = sizes(trace)
+    assert [nbytes.count(size) for size in (6000, 60, 70, 71)] == [3000] * 4 and nbytes.count(80) > 0
     verification = trace.verify()
     assert trace.live().empty and verification.missed_frees == verification.unmatched_frees == 0
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
@@ -424,25 +434,25 @@ def test_former_allocator_is_restored_unless_another_replaced_ours(run_program, 
         import ctypes, torch, pytorch_alloctrace as alloctrace
         native = ctypes.CDLL("./native.so")
         native.current.restype = ctypes.c_void_p
-        native.put_in_front_of.argtypes = [ctypes.c_void_p]
+        native.install_nested_over.argtypes = [ctypes.c_void_p]
         first = native.current()
         with alloctrace.enable("one.alloctrace"):
             assert native.current() != first
             torch.empty(10)
         assert native.current() == first
         with alloctrace.enable("two.alloctrace"):
-            native.put_in_front_of(native.current())
-            theirs = native.current()
+            native.install_nested_over(native.current())
+            other = native.current()
             torch.empty(10)
-        assert native.current() == theirs, "another's allocator was removed"
-        held = torch.empty(10)
+        assert native.current() == other, "the other allocator was removed"
+        tensor = torch.empty(10)
         with alloctrace.enable("three.alloctrace"):
-            assert native.current() == theirs
+            assert native.current() == other
             torch.empty(10)
-            held = None
-        native.put_in_front_of(first)  # without ours
+            tensor = None
+        native.install_nested_over(first)  # without the recorder's allocator
         with alloctrace.enable("four.alloctrace"):
-            assert native.current() != theirs
+            assert native.current() != other
             torch.empty(10)
         """
     )

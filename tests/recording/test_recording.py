@@ -1,4 +1,4 @@
-"""Complete and ordered events of many threads, and source lines."""
+"""Completeness and order of recorded events, and their source lines."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import pytorch_alloctrace as alloctrace
 
 
 @pytest.mark.parametrize("each", [25_000, pytest.param(625_000, marks=pytest.mark.slow("recording"))])
-def test_every_event_of_four_threads(run_program, tmp_path: Path, each: int) -> None:
+def test_events_of_four_threads_are_complete_and_ordered(run_program, tmp_path: Path, each: int) -> None:
     run_program(
         """
         import sys, threading, torch, pytorch_alloctrace as alloctrace
         from pytorch_alloctrace.recording import session
-        session.WAIT_NS = 60 * 10**9  # a busy machine may keep the writer waiting for longer than a hook waits for it
+        session.WAIT_NS = 60 * 10**9  # on a busy machine the writer may be late
         alloctrace.enable("t.alloctrace")
-        def work(seed):
-            # Lists of tensors handed on between the threads: freed on another thread than they were made on.
-            held = shared[seed]
+        def allocate(seed):
+            # Tensors move between the threads' lists: many are freed on another thread than they were allocated on.
+            tensors = shared[seed]
             for i in range(int(sys.argv[1])):
-                held.append(torch.empty(1 + (i * 7919 + seed) % 3000, dtype=torch.uint8))
-                if len(held) > 20:
-                    shared[(seed + 1) % 4].append(held.pop(0))
-                    while len(held) > 20:
-                        held.pop(0)
+                tensors.append(torch.empty(1 + (i * 7919 + seed) % 3000, dtype=torch.uint8))
+                if len(tensors) > 20:
+                    shared[(seed + 1) % 4].append(tensors.pop(0))
+                    while len(tensors) > 20:
+                        tensors.pop(0)
         shared = [[] for _ in range(4)]
-        threads = [threading.Thread(target=work, args=(seed,), name=f"worker-{seed}") for seed in range(4)]
+        threads = [threading.Thread(target=allocate, args=(seed,), name=f"worker-{seed}") for seed in range(4)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
         shared.clear()
@@ -39,26 +39,27 @@ def test_every_event_of_four_threads(run_program, tmp_path: Path, each: int) -> 
         str(each),
         timeout=900,
     )
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
-    # Samples of memory come ten times a second.
+    # The number of memory samples depends on the duration.
     assert {**trace._recorded.kind_counts, "memory": 0} == {"alloc": 4 * each, "free_completed": 4 * each, "memory": 0}
     verification = trace.verify()
     assert verification.unmatched_frees == verification.missed_frees == 0
     assert len(trace.live()) == 0
-    read = 0
+    event_count = 0
     per_thread: Counter[int] = Counter()
     for events in trace.events(chunk=500_000, columns=["seq", "kind", "thread"]):
-        assert (np.diff(events["seq"].to_numpy()) == 1).all() and events["seq"].iloc[0] == read
-        read += len(events)
+        assert (np.diff(events["seq"].to_numpy()) == 1).all() and events["seq"].iloc[0] == event_count
+        event_count += len(events)
         per_thread.update(events["thread"][events["kind"] == "alloc"])
-    assert read - trace._recorded.kind_counts["memory"] == 8 * each
+    assert event_count - trace._recorded.kind_counts["memory"] == 8 * each
     names = trace.threads().set_index("thread")["name"]
     assert {names[thread]: count for thread, count in per_thread.items()} == {f"worker-{n}": each for n in range(4)}
 
 
-def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
-    """Compare with torch.profiler's memory events, which come from another hook: the allocator's reporting."""
+def test_event_sequence_equals_that_of_torch_profiler(run_program, tmp_path: Path) -> None:
+    """Compare with torch.profiler, whose memory events come from the allocator's own reports."""
     run_program(
         """
         import json, torch, pytorch_alloctrace as alloctrace
@@ -84,31 +85,32 @@ def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
                     yield event.start_time_ns, fields.ptr, fields.alloc_size
                 yield from memory(event.children)
         rows = sorted(memory(profiler.profiler.kineto_results.experimental_event_tree()))
-        json.dump([(pointer, size) for _, pointer, size in rows], open("oracle.json", "w"))
+        json.dump([(pointer, size) for _, pointer, size in rows], open("profiled.json", "w"))
         """
     )
-    rows = json.loads((tmp_path / "oracle.json").read_text())
-    oracle = [(pointer, size) for pointer, size in rows if pointer]  # without empty allocations, which are not events
+
+    rows = json.loads((tmp_path / "profiled.json").read_text())
+    profiled = [(pointer, size) for pointer, size in rows if pointer]  # without empty allocations, which are not events
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     events = trace.events(since="mark:begin", until="mark:end")
     events = events[events["kind"].isin(["alloc", "free_completed"])]
-    ours = [
+    recorded = [
         (address, size if kind == "alloc" else -size)
         for kind, address, size in zip(events["kind"], events["address"], events["requested_bytes"], strict=True)
     ]
-    assert len(ours) > 1000
-    # The profiler sees a little more around the marks (its own context is wider): ours is one run inside its sequence.
-    start = oracle.index(ours[0])
-    assert oracle[start : start + len(ours)] == ours
-    assert len(oracle) - len(ours) < 5
+    assert len(recorded) > 1000
+    # The profiler's context is wider than the marks, so its sequence has a few more events at both ends.
+    start = profiled.index(recorded[0])
+    assert profiled[start : start + len(recorded)] == recorded
+    assert len(profiled) - len(recorded) < 5
 
 
 def test_source_lines_are_optional_and_include_cells(run_program, tmp_path: Path) -> None:
     run_program(
         """
         import torch, pytorch_alloctrace as alloctrace
-        def plain(): return torch.empty(10)
-        with alloctrace.enable("quiet.alloctrace", sources=False): plain()
+        def layer(): return torch.empty(10)
+        with alloctrace.enable("quiet.alloctrace", sources=False): layer()
         exec(compile("def cell():\\n    return torch.empty(20)  # in a cell", "<cell 1>", "exec"))
         import linecache
         linecache.cache["<cell 1>"] = (1, None, ["def cell():\\n", "    return torch.empty(20)  # in a cell\\n"],
@@ -116,8 +118,9 @@ def test_source_lines_are_optional_and_include_cells(run_program, tmp_path: Path
         with alloctrace.enable("cell.alloctrace"): cell()
         """
     )
+
     quiet, cell = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("quiet", "cell"))
-    of_quiet, of_cell = (trace.frames(trace.events(kinds=["alloc"])["stack_id"].iloc[0])[0] for trace in (quiet, cell))
-    assert (of_quiet.function, of_quiet.source) == ("plain", None)
-    assert (of_cell.filename, of_cell.source) == ("<cell 1>", "    return torch.empty(20)  # in a cell")
+    frame, cell_frame = (trace.frames(trace.events(kinds=["alloc"])["stack_id"].iloc[0])[0] for trace in (quiet, cell))
+    assert (frame.function, frame.source) == ("layer", None)
+    assert (cell_frame.filename, cell_frame.source) == ("<cell 1>", "    return torch.empty(20)  # in a cell")
     assert cell.usage()["user"].iloc[0]

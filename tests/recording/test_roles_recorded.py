@@ -1,4 +1,4 @@
-"""Roles that the recorder looks up, and the side effects that a look-up must not have."""
+"""Lookup of roles during a recording, and its absence of side effects."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ def session(tmp_path: Path) -> Iterator[alloctrace.Session]:
 
 
 def named_roles(session: alloctrace.Session) -> list[tuple[str, str]]:
-    """Name and role of each block, in order."""
+    """Return the name and role of each block, in order."""
     if session.is_recording:
         alloctrace.disable()
     trace = RecordedTrace(session.path)
-    named = trace.replay.named_blocks()
-    return [(trace.text(name), ROLES[role]) for name, role in zip(named["name"], named["role"], strict=True)]
+    blocks = trace.replay.named_blocks()
+    return [(trace.text(name), ROLES[role]) for name, role in zip(blocks["name"], blocks["role"], strict=True)]
 
 
-def trained(parameter: torch.Tensor, **options: Any) -> torch.optim.Optimizer:
+def take_optimizer_step(parameter: torch.Tensor, **options: Any) -> torch.optim.Optimizer:
     parameter.grad = torch.ones_like(parameter)
     optimizer = torch.optim.SGD([parameter], lr=0.1, **options)
     optimizer.step()
     return optimizer
 
 
-def test_optimizer_is_looked_up_seldom_and_when_it_has_more_parameters(session: alloctrace.Session) -> None:
-    alloctrace.step()  # steps that the program reports change nothing
-    optimizer = trained(torch.ones(100, requires_grad=True))
+def test_optimizer_is_looked_up_at_doubling_steps_and_when_it_grows(session: alloctrace.Session) -> None:
+    alloctrace.step()  # does not change when roles are looked up
+    optimizer = take_optimizer_step(torch.ones(100, requires_grad=True))
     for _ in range(19):
         optimizer.step()
     optimizer.add_param_group({"params": [torch.ones(50, requires_grad=True)]})
     optimizer.step()
+
     roles = named_roles(session)
     # At the 1st, 2nd, 4th, 8th and 16th step, and at the 21st.
     assert roles[:10] == [("", "parameter"), ("", "gradient")] * 5
@@ -54,32 +55,35 @@ def test_optimizer_is_looked_up_seldom_and_when_it_has_more_parameters(session: 
 
 
 def test_gradients_are_named_while_another_thread_is_in_backward(session: alloctrace.Session) -> None:
-    begun, end = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
     loss = torch.ones(3, requires_grad=True).sum()
 
     @loss.register_hook
     def wait(_: torch.Tensor) -> None:
-        begun.set()
-        end.wait()
+        started.set()
+        release.wait()
 
     thread = threading.Thread(target=loss.backward)
     thread.start()
-    begun.wait()
-    trained(torch.ones(100, requires_grad=True))
-    end.set()
+    started.wait()
+    take_optimizer_step(torch.ones(100, requires_grad=True))
+    release.set()
     thread.join()
+
     assert named_roles(session) == [("", "parameter"), ("", "gradient")]
 
 
 def test_model_observed_before_the_recording_is_named(tmp_path: Path) -> None:
     model = torch.nn.Module()
     alloctrace.observe(model)
+
     with alloctrace.enable(tmp_path / "t.alloctrace", devices=("cpu",)) as session:
         model.weight = torch.nn.Parameter(torch.ones(100))
-    assert named_roles(session) == [("weight", "parameter")]  # when the recording ended
+
+    assert named_roles(session) == [("weight", "parameter")]  # looked up when the recording ended
 
 
-def test_looking_up_names_blocks_allocates_nothing_and_keeps_nothing_alive(session: alloctrace.Session) -> None:
+def test_role_lookup_allocates_nothing_and_keeps_no_object_alive(session: alloctrace.Session) -> None:
     model = torch.nn.Linear(30, 20)
     model.register_buffer("scale", torch.ones(20))
     optimizer = torch.optim.Adam(model.parameters())
@@ -87,13 +91,15 @@ def test_looking_up_names_blocks_allocates_nothing_and_keeps_nothing_alive(sessi
     model(torch.ones(3, 30)).sum().backward()
     optimizer.step()
     copy = torch._lazy_clone(model.weight) if hasattr(torch, "_lazy_clone") else None
+
     alloctrace.mark("begin")
     session._roles.push_notes(optimizer)
     alloctrace.mark("end")
-    alive = [weakref.ref(one) for one in (model, optimizer, model.weight, model.weight.grad)]
+    references = [weakref.ref(referent) for referent in (model, optimizer, model.weight, model.weight.grad)]
     del model, optimizer, copy
     gc.collect()
-    assert [one() for one in alive] == [None] * 4
+
+    assert [reference() for reference in references] == [None] * 4
     assert {
         ("weight", "parameter"),
         ("bias", "parameter"),
@@ -103,17 +109,17 @@ def test_looking_up_names_blocks_allocates_nothing_and_keeps_nothing_alive(sessi
         ("weight.exp_avg_sq", "optimizer state"),
     } <= {*named_roles(session)}
     kinds = session.load().events(since="mark:begin", until="mark:end")["kind"].astype(str)
-    assert {*kinds} - {"memory"} == {"role", "mark"}  # a sample of the process's memory may fall in between
+    assert {*kinds} - {"memory"} == {"role", "mark"}  # a memory sample may occur in between
 
 
-class Strange(torch.Tensor):
-    """Whose attributes are the program's own code."""
+class TensorWithOwnCode(torch.Tensor):
+    """Tensor whose attributes run code of the program."""
 
     calls = 0
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        Strange.calls += 1
+        TensorWithOwnCode.calls += 1
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
@@ -121,8 +127,8 @@ class Strange(torch.Tensor):
 def test_uncommon_tensors_are_named_without_running_their_code(session: alloctrace.Session) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    strange = torch.ones(10).as_subclass(Strange).requires_grad_()
-    strange.grad = torch.ones(10).as_subclass(Strange)
+    tensor = torch.ones(10).as_subclass(TensorWithOwnCode).requires_grad_()
+    tensor.grad = torch.ones(10).as_subclass(TensorWithOwnCode)
     with FakeTensorMode():
         fake = torch.ones(10)
     state = {
@@ -137,39 +143,45 @@ def test_uncommon_tensors_are_named_without_running_their_code(session: alloctra
         "number": 3,
         "object": object(),
     }
-    optimizer = trained(strange)
+    optimizer = take_optimizer_step(tensor)
     optimizer.state["of no parameter"] = state
-    calls = Strange.calls
+
+    calls = TensorWithOwnCode.calls
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         session._roles.push_notes(optimizer)
-    assert Strange.calls == calls
+
+    assert TensorWithOwnCode.calls == calls
     roles = [role for _, role in named_roles(session)]
     assert roles.count("parameter") == 2 and roles.count("optimizer state") >= 2 + 3 + 2
 
 
-def test_views_share_their_block(session: alloctrace.Session) -> None:
+def test_views_of_one_block_get_one_role(session: alloctrace.Session) -> None:
     flat = torch.ones(100)
     parts = [flat[10:40].detach().requires_grad_(), flat[40:].detach().requires_grad_()]
     for part in parts:
         part.grad = torch.ones_like(part)
+
     torch.optim.SGD(parts, lr=0.1).step()
     alloctrace.disable()
-    named = RecordedTrace(session.path).replay.named_blocks()
-    parameters = named.take(named["role"] == ROLES.index("parameter"))
+
+    blocks = RecordedTrace(session.path).replay.named_blocks()
+    parameters = blocks.take(blocks["role"] == ROLES.index("parameter"))
     assert [*parameters["requested_bytes"]] == [400] and [*parameters["address"]] == [flat.data_ptr()]
 
 
-def test_an_optimizer_that_raises_steps_on(session: alloctrace.Session) -> None:
+def test_steps_are_recorded_when_the_role_lookup_raises(session: alloctrace.Session) -> None:
     optimizer = torch.optim.SGD([torch.ones(100, requires_grad=True)], lr=0.1)
     del optimizer.state
+
     for _ in range(3):
         optimizer.step()
     alloctrace.disable()
+
     assert len(session.load().steps()) == 3 and named_roles(session) == []
 
 
-def test_observe_takes_models() -> None:
+def test_observe_raises_type_error_for_other_objects() -> None:
     with pytest.raises(TypeError, match=r"pass a torch\.nn\.Module"):
         alloctrace.observe(torch.ones(3))
     with pytest.raises(TypeError, match="pass a torch optimizer"):

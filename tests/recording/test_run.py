@@ -1,4 +1,4 @@
-"""`python -m pytorch_alloctrace run`: a program behaves as under plain python, and is recorded."""
+"""`python -m pytorch_alloctrace run`: a program behaves as without recording, and is recorded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytorch_alloctrace as alloctrace
 
 CLOSING_LINE = "pytorch_alloctrace: the trace is "
 
-# Prints what a program can see of the way it was started.
+# Prints what a program can find out about its start.
 MIRROR = """
 import json, os, subprocess, sys
 main = sys.modules["__main__"]
 environments = [f"{name}={value}" for name, value in os.environ.items()], subprocess.getoutput("env").splitlines()
-seen = {
+start = {
     "names": sorted(vars(main)),
     "is_main": vars(main) is globals(),
     "name": __name__,
@@ -36,19 +36,19 @@ seen = {
     "argv": sys.argv,
     "path": sys.path,
     "flags": str(sys.flags),
-    # torch sets others when it is imported, which plain python has not done.
-    "environments": [sorted(one for one in lines if "ALLOCTRACE" in one or one.startswith("PYTHON"))
+    # An import of torch sets others, and the unrecorded program does not import torch.
+    "environments": [sorted(line for line in lines if "ALLOCTRACE" in line or line.startswith("PYTHON"))
                      for lines in environments],
 }
-print(json.dumps(seen, indent=1))
+print(json.dumps(start, indent=1))
 """
 
 
-def python(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run_unrecorded(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return run_python(folder, [sys.executable, *arguments], False, 600, {}, fresh=True)
 
 
-def recorded(
+def run_recorded(
     arguments: Sequence[str],
     folder: Path,
     options: Sequence[str] = (),
@@ -69,16 +69,16 @@ def without_closing_line(stderr: str) -> str:
     return "".join(lines[:-1])
 
 
-def traces(folder: Path, pattern: str = "run-*.alloctrace") -> list[alloctrace.Trace]:
+def load_traces(folder: Path, pattern: str = "run-*.alloctrace") -> list[alloctrace.Trace]:
     return [alloctrace.load(path) for path in sorted(folder.glob(pattern))]
 
 
-def functions_that_allocated(trace: alloctrace.Trace) -> set[str]:
+def allocating_functions(trace: alloctrace.Trace) -> set[str]:
     stacks = trace.events(columns=["kind", "stack_id"]).query("kind == 'alloc'")["stack_id"].unique()
     return {frame.function for stack in stacks for frame in trace.frames(int(stack))}
 
 
-def write(folder: Path, name: str, text: str) -> None:
+def write_file(folder: Path, name: str, text: str) -> None:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -98,25 +98,24 @@ def write(folder: Path, name: str, text: str) -> None:
     ],
     ids=" ".join,
 )
-def test_program_finds_the_same_start_as_under_plain_python(
-    flags: list[str], command: list[str], tmp_path: Path
-) -> None:
-    """Compare what a program and its children can find out about their start."""
-    write(tmp_path, "scripts/mirror.py", MIRROR)
-    write(tmp_path, "scripts/__main__.py", MIRROR)
-    write(tmp_path, "package/__init__.py", "")
-    write(tmp_path, "package/__main__.py", "from . import __name__ as name\n" + MIRROR)
+def test_program_starts_as_without_recording(flags: list[str], command: list[str], tmp_path: Path) -> None:
+    write_file(tmp_path, "scripts/mirror.py", MIRROR)
+    write_file(tmp_path, "scripts/__main__.py", MIRROR)
+    write_file(tmp_path, "package/__init__.py", "")
+    write_file(tmp_path, "package/__main__.py", "from . import __name__ as name\n" + MIRROR)
     (tmp_path / "link.py").symlink_to("scripts/mirror.py")
     zipapp.create_archive(tmp_path / "scripts", tmp_path / "archive.pyz")
-    plain = python([*flags, *command], tmp_path)
-    assert plain.returncode == 0, plain.stderr
-    ours = recorded(command, tmp_path, flags=flags, fresh=True)
-    assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
-    assert without_closing_line(ours.stderr) == plain.stderr == ""
+    unrecorded = run_unrecorded([*flags, *command], tmp_path)
+    assert unrecorded.returncode == 0, unrecorded.stderr
+
+    recorded = run_recorded(command, tmp_path, flags=flags, fresh=True)
+
+    assert (recorded.returncode, recorded.stdout) == (0, unrecorded.stdout), recorded.stderr
+    assert without_closing_line(recorded.stderr) == unrecorded.stderr == ""
 
 
 ENDINGS = {
-    # Whose encoding is not that of the text.
+    # The encoding of the source is not that of the output.
     "exit text": "# coding: latin-1\nraise SystemExit(ascii('é'))",
     "error in a function": "def outer():\n    inner()\n\ndef inner():\n    1 / 0\n\nouter()",
     "own excepthook": (
@@ -127,10 +126,10 @@ ENDINGS = {
     ),
     "our own error class": "import pytorch_alloctrace\nraise pytorch_alloctrace.SessionError('text')",
     "syntax error": "x = (1,\n",
-    # With a handler of its own: what a shell runs in the background begins with the signal ignored.
+    # With its own handler: a shell starts background programs with the signal ignored.
     "keyboard interrupt": "import os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(10)",
-    # Destroyed by the interpreter at its very end.
+    # The interpreter destroys the object last.
     "thread, exit handler, open file and live object": (
         "import atexit, os, threading\natexit.register(print, 'at exit')\n"
         "class Last:\n    def __del__(self):\n        print('finalised')\n"
@@ -139,42 +138,46 @@ ENDINGS = {
     ),
 }
 
-OF_THE_INTERPRETER = ("keyboard interrupt", "thread, exit handler, open file and live object")
+IN_FRESH_INTERPRETER = ("keyboard interrupt", "thread, exit handler, open file and live object")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_program_ends_as_under_plain_python(ending: str, tmp_path: Path) -> None:
+def test_program_ends_as_without_recording(ending: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(ENDINGS[ending], encoding="utf-8")
-    plain = python(["program.py"], tmp_path)
-    ours = recorded(["program.py"], tmp_path, fresh=ending in OF_THE_INTERPRETER)
-    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout), ours.stderr
+    unrecorded = run_unrecorded(["program.py"], tmp_path)
+
+    recorded = run_recorded(["program.py"], tmp_path, fresh=ending in IN_FRESH_INTERPRETER)
+
+    assert (recorded.returncode, recorded.stdout) == (unrecorded.returncode, unrecorded.stdout), recorded.stderr
     if ending == "syntax error":
-        assert ours.stderr == plain.stderr
-        assert not (tmp_path / "run.alloctrace").exists(), "nothing ran, so nothing was recorded"
+        assert recorded.stderr == unrecorded.stderr
+        assert not (tmp_path / "run.alloctrace").exists(), "nothing ran, but a trace exists"
     else:
-        assert without_closing_line(ours.stderr) == plain.stderr
+        assert without_closing_line(recorded.stderr) == unrecorded.stderr
         assert str(alloctrace.load(tmp_path / "run.alloctrace").integrity).startswith("complete")
-    assert {path.read_text() for path in tmp_path.glob("*.txt")} <= {"results"}, "a file that is open is written"
+    assert {path.read_text() for path in tmp_path.glob("*.txt")} <= {"results"}, "the open file was not flushed"
     if ending == "keyboard interrupt":
-        assert ours.returncode == -signal.SIGINT, "the shell must see an interrupt, to stop a loop around the program"
+        assert recorded.returncode == -signal.SIGINT, "a shell loop around the program ends only if it sees SIGINT"
 
 
-def test_errors_of_a_module_begin_with_its_own_frames(tmp_path: Path) -> None:
-    write(tmp_path, "package/__init__.py", "")
-    write(tmp_path, "package/__main__.py", "def fail():\n    raise ValueError('text')\nfail()")
-    write(tmp_path, "broken/__init__.py", "import a_module_that_is_not_there")
-    write(tmp_path, "broken/__main__.py", "")
+def test_traceback_of_a_module_begins_with_its_own_frames(tmp_path: Path) -> None:
+    write_file(tmp_path, "package/__init__.py", "")
+    write_file(tmp_path, "package/__main__.py", "def fail():\n    raise ValueError('text')\nfail()")
+    write_file(tmp_path, "broken/__init__.py", "import a_module_that_is_not_there")
+    write_file(tmp_path, "broken/__main__.py", "")
     for name in ("package", "broken"):
-        plain = python(["-m", name], tmp_path)
-        ours = recorded(["-m", name], tmp_path, ["--overwrite"])
-        assert ours.returncode == plain.returncode == 1
-        frames = [line for line in ours.stderr.splitlines() if line.startswith("  File ")]
-        assert frames and str(tmp_path) in frames[0], ours.stderr
+        unrecorded = run_unrecorded(["-m", name], tmp_path)
+        recorded = run_recorded(["-m", name], tmp_path, ["--overwrite"])
+        assert recorded.returncode == unrecorded.returncode == 1
+        frames = [line for line in recorded.stderr.splitlines() if line.startswith("  File ")]
+        assert frames and str(tmp_path) in frames[0], recorded.stderr
         if name == "package":
-            # Plain python shows two frames of runpy, which for us do not exist.
-            wanted = [line for line in plain.stderr.splitlines() if line.startswith("  File ") and "runpy" not in line]
-            assert frames == wanted
-        assert "recording/run.py" not in ours.stderr
+            # Without recording, there are two more frames, of runpy.
+            expected = [
+                line for line in unrecorded.stderr.splitlines() if line.startswith("  File ") and "runpy" not in line
+            ]
+            assert frames == expected
+        assert "recording/run.py" not in recorded.stderr
 
 
 PROCESSES = """
@@ -185,8 +188,8 @@ class Item:
     def __init__(self, count): self.count = count
 
 def allocate_in_child(item):
-    kept = torch.ones(item.count)
-    return type(item).__module__, float(kept.sum())
+    tensor = torch.ones(item.count)
+    return type(item).__module__, float(tensor.sum())
 
 if __name__ == "__main__":
     assert type(pickle.loads(pickle.dumps(Item(1)))) is Item
@@ -198,33 +201,38 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_children_of_multiprocessing_have_traces_of_their_own(method: str, tmp_path: Path) -> None:
-    write(tmp_path, "program.py", PROCESSES)
-    ours = recorded(["program.py", method], tmp_path, ["--follow"])
-    assert (ours.returncode, ours.stdout) == (0, f"{[('__mp_main__', 10.0), ('__mp_main__', 20.0)]}\n"), ours.stderr
-    assert "run-{pid}.alloctrace" in ours.stderr
-    (child,) = [trace for trace in traces(tmp_path) if "allocate_in_child" in functions_that_allocated(trace)]
-    assert str(child.integrity).startswith("complete"), "multiprocessing ends its children by os._exit"
-    assert "allocate_in_child" not in functions_that_allocated(alloctrace.load(tmp_path / "run.alloctrace"))
+def test_multiprocessing_children_have_their_own_traces(method: str, tmp_path: Path) -> None:
+    write_file(tmp_path, "program.py", PROCESSES)
+
+    recorded = run_recorded(["program.py", method], tmp_path, ["--follow"])
+
+    assert (recorded.returncode, recorded.stdout) == (0, f"{[('__mp_main__', 10.0), ('__mp_main__', 20.0)]}\n"), (
+        recorded.stderr
+    )
+    assert "run-{pid}.alloctrace" in recorded.stderr
+    (child,) = [trace for trace in load_traces(tmp_path) if "allocate_in_child" in allocating_functions(trace)]
+    assert str(child.integrity).startswith("complete"), "multiprocessing ends its children with os._exit"
+    assert "allocate_in_child" not in allocating_functions(alloctrace.load(tmp_path / "run.alloctrace"))
 
 
 def test_options_reach_the_recorder(tmp_path: Path) -> None:
-    write(tmp_path, "program.py", "import torch\nkept = [torch.ones(12345) for _ in range(7)]\n")
+    write_file(tmp_path, "program.py", "import torch\ntensors = [torch.ones(12345) for _ in range(7)]\n")
     (tmp_path / "spools").mkdir()
     options = ["--stacks", "none", "--devices", "cpu", "--no-sources", "--no-modules", "--spool-dir", "spools"]
     options += ["--max-bytes", "64MiB", "--keep", "10min"]
-    stray = str(tmp_path / "stray-{pid}")  # our own command is not recorded by the environment
-    assert recorded(["program.py"], tmp_path, options, fresh=True, ALLOCTRACE=stray).returncode == 0
+    stray = str(tmp_path / "stray-{pid}")  # ALLOCTRACE does not apply to the command itself
+
+    assert run_recorded(["program.py"], tmp_path, options, fresh=True, ALLOCTRACE=stray).returncode == 0
     assert not list(tmp_path.glob("stray-*"))
     trace = alloctrace.load(tmp_path / "run.alloctrace")
-    assert functions_that_allocated(trace) == set()
-    assert list(trace.live("end")["requested_bytes"]).count(4 * 12345) == 7, "blocks alive at the exit"
+    assert allocating_functions(trace) == set()
+    assert list(trace.live("end")["requested_bytes"]).count(4 * 12345) == 7, "blocks alive at the exit are missing"
     assert trace.header["options"]["modules"] is False and trace.header["options"]["max_bytes"] == 64 << 20
     assert trace.header["options"]["keep_ns"] == 600 * 10**9
-    assert os.listdir(tmp_path / "spools") == [], "the spool is removed when the trace is complete"
+    assert os.listdir(tmp_path / "spools") == [], "the spool was not removed"
 
 
-REFUSED = {
+INVALID_COMMANDS = {
     "no program": (["run"], "name a script"),
     "no module name": (["run", "-m"], "-m needs"),
     "unknown option": (["run", "--frames", "x.py"], "unrecognized arguments: --frames (see "),
@@ -236,26 +244,28 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", INVALID_COMMANDS)
 def test_invalid_command_is_refused_before_the_program_runs(case: str, tmp_path: Path) -> None:
-    arguments, message = REFUSED[case]
-    write(tmp_path, "program.py", "print('the program ran')")
+    arguments, message = INVALID_COMMANDS[case]
+    write_file(tmp_path, "program.py", "print('the program ran')")
     (tmp_path / "empty").mkdir()
-    ours = run_python(tmp_path, [sys.executable, "-m", "pytorch_alloctrace", *arguments], False, 600, {})
-    assert ours.returncode == 2, ours.stderr
-    assert "the program ran" not in ours.stdout
-    assert message in ours.stderr and "Traceback" not in ours.stderr
+
+    recorded = run_python(tmp_path, [sys.executable, "-m", "pytorch_alloctrace", *arguments], False, 600, {})
+
+    assert recorded.returncode == 2, recorded.stderr
+    assert "the program ran" not in recorded.stdout
+    assert message in recorded.stderr and "Traceback" not in recorded.stderr
     if message.endswith("\n") or case == "no folder":
-        assert ours.stderr.startswith("pytorch_alloctrace: ") and ours.stderr.count("\n") == 1, "one line"
-    assert not list(tmp_path.glob("*alloctrace*")) and not (tmp_path / "a").exists(), "nothing was recorded"
+        assert recorded.stderr.startswith("pytorch_alloctrace: ") and recorded.stderr.count("\n") == 1, "not one line"
+    assert not list(tmp_path.glob("*alloctrace*")) and not (tmp_path / "a").exists(), "a file was created"
 
 
 SUBPROCESSES = """
 import subprocess, sys
-plain = "import sys; m = sys.modules; print('torch' in m, 'pytorch_alloctrace' in m, sys.path, m['sitecustomize'])"
-with_torch = "import torch\\ndef allocate_in_child(): return torch.ones(10)\\nkept = allocate_in_child()"
+no_torch = "import sys; m = sys.modules; print('torch' in m, 'pytorch_alloctrace' in m, sys.path, m['sitecustomize'])"
+with_torch = "import torch\\ndef allocate_in_child(): return torch.ones(10)\\ntensor = allocate_in_child()"
 records_itself = "import pytorch_alloctrace as a; a.enable('own.alloctrace')"
-for code in (plain, records_itself):
+for code in (no_torch, records_itself):
     subprocess.run([sys.executable, "-c", code], check=True, preexec_fn=lambda: None)
 subprocess.run([sys.executable, "-c", with_torch], check=True, cwd="elsewhere")
 nested = ["-m", "pytorch_alloctrace", "run", "--output", "nested.alloctrace", "child.py"]
@@ -264,21 +274,23 @@ subprocess.run([sys.executable, *nested], check=True)
 
 
 def test_follow_records_only_processes_that_import_torch(tmp_path: Path) -> None:
-    write(tmp_path, "program.py", SUBPROCESSES)
-    write(tmp_path, "child.py", "import torch\nkept = torch.ones(5)\n")
-    write(tmp_path, "site/sitecustomize.py", "import sys\nprint('shadowed', file=sys.stderr)\n")
+    write_file(tmp_path, "program.py", SUBPROCESSES)
+    write_file(tmp_path, "child.py", "import torch\ntensor = torch.ones(5)\n")
+    write_file(tmp_path, "site/sitecustomize.py", "import sys\nprint('shadowed', file=sys.stderr)\n")
     (tmp_path / "elsewhere").mkdir()
     path = os.pathsep.join([str(ROOT), str(tmp_path / "site")])
-    ours = recorded(["program.py"], tmp_path, ["--follow"], fresh=True, PYTHONPATH=path)
-    assert ours.returncode == 0, ours.stderr
-    assert ours.stderr.count("shadowed") == 5, "the sitecustomize behind ours runs in each process"
-    assert "not recorded" not in ours.stderr
-    first = ours.stdout.splitlines()[0]
-    # A child without torch finds nothing changed.
+
+    recorded = run_recorded(["program.py"], tmp_path, ["--follow"], fresh=True, PYTHONPATH=path)
+
+    assert recorded.returncode == 0, recorded.stderr
+    assert recorded.stderr.count("shadowed") == 5, "the next sitecustomize on the path must run in each process"
+    assert "not recorded" not in recorded.stderr
+    first = recorded.stdout.splitlines()[0]
+    # A child without torch runs unchanged.
     assert first.startswith("False False ") and "pytorch_alloctrace/_follow" not in first
     assert "site/sitecustomize.py" in first
-    [trace] = traces(tmp_path)  # the child that imports torch and does not record by itself
-    assert "allocate_in_child" in functions_that_allocated(trace) and str(trace.integrity).startswith("complete")
+    [trace] = load_traces(tmp_path)  # of the child that imports torch and does not record itself
+    assert "allocate_in_child" in allocating_functions(trace) and str(trace.integrity).startswith("complete")
     assert (tmp_path / "own.alloctrace").exists() and (tmp_path / "nested.alloctrace").exists()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -297,25 +309,25 @@ def allocate_in_child():
 print(sum(float(batch.sum()) for batch in torch.utils.data.DataLoader(Numbers(), num_workers=2)), flush=True)
 child = os.fork()
 if child == 0:
-    kept = allocate_in_child()
-    sys.exit(7)  # runs the exit handlers that the child has inherited
+    tensor = allocate_in_child()
+    sys.exit(7)  # runs the inherited exit handlers
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
 def test_forked_children_are_recorded_only_with_follow(tmp_path: Path) -> None:
-    write(tmp_path, "program.py", FORKS)
-    ours = recorded(["program.py"], tmp_path)
-    assert (ours.returncode, ours.stdout) == (0, "2800.0\n7\n"), ours.stderr
-    without_closing_line(ours.stderr)
-    (trace,) = traces(tmp_path, "*.alloctrace")
+    write_file(tmp_path, "program.py", FORKS)
+    recorded = run_recorded(["program.py"], tmp_path)
+    assert (recorded.returncode, recorded.stdout) == (0, "2800.0\n7\n"), recorded.stderr
+    without_closing_line(recorded.stderr)
+    (trace,) = load_traces(tmp_path, "*.alloctrace")
     assert str(trace.integrity).startswith("complete")
-    assert not {"Numbers.__getitem__", "allocate_in_child"} & functions_that_allocated(trace)
+    assert not {"Numbers.__getitem__", "allocate_in_child"} & allocating_functions(trace)
 
-    followed = recorded(["program.py"], tmp_path, ["--follow", "--overwrite"])
-    assert (followed.returncode, followed.stdout) == (0, "2800.0\n7\n"), followed.stderr
-    children = traces(tmp_path)
+    following = run_recorded(["program.py"], tmp_path, ["--follow", "--overwrite"])
+    assert (following.returncode, following.stdout) == (0, "2800.0\n7\n"), following.stderr
+    children = load_traces(tmp_path)
     assert len(children) == 3, "two workers and one os.fork"
     assert all(str(trace.integrity).startswith("complete") for trace in children)
-    assert sum("Numbers.__getitem__" in functions_that_allocated(trace) for trace in children) == 2
-    assert sum("allocate_in_child" in functions_that_allocated(trace) for trace in children) == 1
+    assert sum("Numbers.__getitem__" in allocating_functions(trace) for trace in children) == 2
+    assert sum("allocate_in_child" in allocating_functions(trace) for trace in children) == 1

@@ -1,4 +1,4 @@
-"""enable() and disable(), and what they refuse."""
+"""enable() and disable(): effects, refused arguments and errors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pytorch_alloctrace.recording.loading import load_recorder
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_recording():
+def end_session():
     yield
     if alloctrace.is_enabled():
         alloctrace.disable()
 
 
-def test_context_manager_ends_the_session_even_after_an_error_and_a_second_enable(tmp_path: Path) -> None:
+def test_context_manager_ends_only_its_session_after_errors(tmp_path: Path) -> None:
     with pytest.raises(KeyError), alloctrace.enable(tmp_path / "a.alloctrace") as session:
         with pytest.raises(alloctrace.SessionError, match=r"a\.alloctrace"):
             alloctrace.enable(tmp_path / "second.alloctrace")
@@ -35,34 +35,38 @@ def test_context_manager_ends_the_session_even_after_an_error_and_a_second_enabl
         raise KeyError
     assert not alloctrace.is_enabled() and not session.is_recording
     assert session.load().integrity.state == "complete"
-    assert os.listdir(tmp_path) == ["a.alloctrace"], "the spool is removed"
-    # An inner disable() is fine, and leaving the block then does not end somebody else's session.
+    assert os.listdir(tmp_path) == ["a.alloctrace"], "the spool was not removed"
+
+    # After an inner disable(), the context manager ends no other session.
     with alloctrace.enable(tmp_path / "b.alloctrace") as session:
         assert alloctrace.disable() == session.path
         other = alloctrace.enable(tmp_path / "c.alloctrace")
     assert other.is_recording
 
 
-def test_stop_ends_this_session_alone(tmp_path: Path) -> None:
+def test_stop_ends_only_its_own_session(tmp_path: Path) -> None:
     first = alloctrace.enable(tmp_path / "a.alloctrace", devices=("cpu",))
     assert first.stop() == tmp_path / "a.alloctrace" and not alloctrace.is_enabled()
+
     with alloctrace.enable(tmp_path / "b.alloctrace", devices=("cpu",)) as second:
         with pytest.raises(alloctrace.SessionError, match="has ended"):
             first.stop()
         assert second.is_recording
 
 
-def test_relative_path_has_its_placeholders_replaced_in_a_folder_whose_name_is_not_utf8(
+def test_relative_path_is_expanded_in_a_folder_whose_name_is_not_utf8(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("RANK", "7")
+
     with alloctrace.enable("x-{rank}-{host}-{pid}.t") as session:
-        kept = torch.empty(10)
+        tensor = torch.empty(10)
+
     assert session.path == folder / f"x-7-{os.uname().nodename}-{os.getpid()}.t"
-    assert list(session.load().live()["address"]) == [kept.data_ptr()]
+    assert list(session.load().live()["address"]) == [tensor.data_ptr()]
 
 
 def test_existing_path_is_refused_unless_it_is_a_file_and_overwrite_is_set(tmp_path: Path) -> None:
@@ -71,9 +75,11 @@ def test_existing_path_is_refused_unless_it_is_a_file_and_overwrite_is_set(tmp_p
     with pytest.raises(alloctrace.SessionError, match="overwrite"):
         alloctrace.enable(path)
     assert path.read_text() == "precious" and os.listdir(tmp_path) == ["a.alloctrace"]
+
     alloctrace.enable(path, overwrite=True)
     alloctrace.disable()
     assert alloctrace.load(path).integrity.state == "complete"
+
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(alloctrace.SessionError, match="not a file"):
@@ -81,14 +87,16 @@ def test_existing_path_is_refused_unless_it_is_a_file_and_overwrite_is_set(tmp_p
     assert path.is_fifo() and os.listdir(tmp_path) == ["a.alloctrace"]
 
 
-def test_path_that_another_process_takes_during_the_start_is_refused(
+def test_path_is_refused_when_another_process_creates_it_during_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check also that the other one's trace and spool are as they were."""
+    """Check also that the trace and spool of the other process are unchanged."""
     files = [tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"]
     monkeypatch.setattr(sessions.RoleNotes, "start", lambda notes: [path.write_text("another's") for path in files])
+
     with pytest.raises(alloctrace.SessionError, match="exists already"):
         alloctrace.enable(files[0], devices=("cpu",))
+
     assert sorted(tmp_path.iterdir()) == files and [path.read_text() for path in files] == ["another's"] * 2
 
 
@@ -104,7 +112,7 @@ def test_path_that_another_process_takes_during_the_start_is_refused(
     ],
     ids=str,
 )
-def test_unknown_options_are_refused_before_anything_is_made(
+def test_invalid_options_are_refused_before_a_file_is_created(
     tmp_path: Path, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(alloctrace.SessionError, match=sentence):
@@ -112,35 +120,39 @@ def test_unknown_options_are_refused_before_anything_is_made(
     assert os.listdir(tmp_path) == [] and not alloctrace.is_enabled()
 
 
-def test_no_room_for_the_spool_leaves_an_existing_trace_alone(tmp_path: Path) -> None:
+def test_existing_trace_is_unchanged_when_the_spool_has_no_room(tmp_path: Path) -> None:
     path = tmp_path / "a.alloctrace"
     path.write_text("precious")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    old_handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
         with pytest.raises(alloctrace.SessionError, match="spool"):
             alloctrace.enable(path, overwrite=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, old)
+        signal.signal(signal.SIGXFSZ, old_handler)
+
     assert path.read_text() == "precious" and os.listdir(tmp_path) == ["a.alloctrace"]
     assert not alloctrace.is_enabled()
 
 
-def test_flush_and_load_while_recording(tmp_path: Path) -> None:
+def test_load_reads_all_events_during_and_after_a_recording(tmp_path: Path) -> None:
     session = alloctrace.enable(tmp_path / "a.alloctrace")
-    kept = [torch.empty(100) for _ in range(10)]
+    tensors = [torch.empty(100) for _ in range(10)]
+
     trace = session.load()
     assert trace.integrity.state == "complete" and not trace.integrity.ended
-    assert set(trace.live()["address"]) == {tensor.data_ptr() for tensor in kept}
+    assert set(trace.live()["address"]) == {tensor.data_ptr() for tensor in tensors}
+
     alloctrace.disable()
     with pytest.raises(alloctrace.SessionError, match="ended"):
         session.flush()
     assert session.load().integrity.ended
 
 
-def test_without_a_session_disable_is_refused_and_positions_do_nothing() -> None:
+def test_disable_is_refused_and_positions_do_nothing_without_a_session() -> None:
     with pytest.raises(alloctrace.SessionError, match="enable"):
         alloctrace.disable()
     alloctrace.step()
@@ -151,16 +163,18 @@ def test_without_a_session_disable_is_refused_and_positions_do_nothing() -> None
         alloctrace.step(-1)
 
 
-@pytest.mark.parametrize(("attribute", "named"), [("hip", "ROCm"), ("xpu", "XPU")])
+@pytest.mark.parametrize(("attribute", "gpu"), [("hip", "ROCm"), ("xpu", "XPU")])
 def test_warning_names_a_gpu_that_is_not_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, named: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, gpu: str
 ) -> None:
     monkeypatch.setattr(torch.version, attribute, "6.4", raising=False)
     monkeypatch.setattr(load_recorder(), "has_cuda", False)
-    with pytest.warns(RuntimeWarning, match=f"this torch is for {named}, whose memory is not recorded: only the CPU's"):
+
+    with pytest.warns(RuntimeWarning, match=f"this torch is for {gpu}, whose memory is not recorded: only the CPU's"):
         session = alloctrace.enable(tmp_path / "a.alloctrace")
     with session:
         assert session.devices == ("cpu",)
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with alloctrace.enable(tmp_path / "b.alloctrace", devices=["cpu"]):
@@ -171,11 +185,13 @@ def test_files_are_private_and_contain_no_secrets(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     before = os.umask(0)
+
     try:
         with alloctrace.enable(tmp_path / "a.alloctrace") as session:
             modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     finally:
         os.umask(before)
+
     assert modes == {"a.alloctrace": 0o600, "a.alloctrace.spool": 0o600}
     header = session.load().header
     assert header["torch"] == torch.__version__ and header["process"] == os.getpid()
@@ -184,14 +200,16 @@ def test_files_are_private_and_contain_no_secrets(tmp_path: Path, monkeypatch: p
     assert b"hunter2" not in session.path.read_bytes()
 
 
-def test_enabled_by_the_environment(run_program, tmp_path: Path) -> None:
+def test_environment_variable_starts_a_recording(run_program, tmp_path: Path) -> None:
     program = "import pytorch_alloctrace, torch\nkept = torch.empty(777, dtype=torch.uint8)\n"
+
     run_program(program, ALLOCTRACE=str(tmp_path / "e-{pid}.alloctrace"))
+
     (path,) = tmp_path.glob("e-*.alloctrace")
     assert list(alloctrace.load(path).live()["requested_bytes"]) == [777]
 
 
-def test_refusal_by_the_environment_lets_the_program_run(run_program, tmp_path: Path) -> None:
+def test_program_runs_when_the_environment_variable_is_invalid(run_program, tmp_path: Path) -> None:
     process = run_program("import pytorch_alloctrace; print('ran')", ALLOCTRACE=str(tmp_path / "no" / "t"))
     assert process.stdout == "ran\n" and "not recording" in process.stderr and "Traceback" not in process.stderr
 
@@ -199,10 +217,10 @@ def test_refusal_by_the_environment_lets_the_program_run(run_program, tmp_path: 
 def test_interrupted_disable_ends_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = alloctrace.enable(tmp_path / "a.alloctrace")
 
-    def interrupted() -> bool:
+    def interrupt() -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "_flush", interrupted)
+    monkeypatch.setattr(session, "_flush", interrupt)
     with pytest.raises(KeyboardInterrupt):
         alloctrace.disable()
     assert alloctrace.load(session.path).integrity.ended
@@ -211,7 +229,7 @@ def test_interrupted_disable_ends_the_recording(tmp_path: Path, monkeypatch: pyt
 
 
 def test_names_with_surrogates_are_escaped(tmp_path: Path) -> None:
-    """They raised a TypeError, and only while something was recorded."""
+    """Guard against a TypeError, raised only during a recording."""
     name = os.fsdecode(b"caf\xe9 \xff")
     with alloctrace.enable(tmp_path / "t.alloctrace"), alloctrace.region(name):
         alloctrace.mark(name + "\ud800")
@@ -222,30 +240,32 @@ def test_names_with_surrogates_are_escaped(tmp_path: Path) -> None:
     assert marks == [["region", "caf\\udce9 \\udcff"], ["mark", "caf\\udce9 \\udcff\\ud800"]]
 
 
-def test_paths_may_be_bytes(tmp_path: Path) -> None:
+def test_paths_are_accepted_as_bytes(tmp_path: Path) -> None:
     alloctrace.enable(os.fsencode(tmp_path / "t.alloctrace"), spool_dir=os.fsencode(tmp_path))  # type: ignore[arg-type]
     assert alloctrace.disable() == tmp_path / "t.alloctrace"
 
 
-def test_a_removed_working_directory_does_not_matter_to_an_absolute_path(
+def test_absolute_path_is_accepted_in_a_removed_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+
     with alloctrace.enable(tmp_path / "t.alloctrace"):
         torch.empty(10)
+
     assert alloctrace.load(tmp_path / "t.alloctrace").header["working_directory"] == ""
 
 
-def alloctrace_hooks() -> list[object]:
-    """Return what the recorder has registered with torch's optimizers."""
+def recorder_hooks() -> list[object]:
+    """Return the hooks that the recorder has registered with torch's optimizers."""
     hooks = [*optimizer._global_optimizer_post_hooks.values(), *optimizer._global_optimizer_pre_hooks.values()]
     return [hook for hook in hooks if "alloctrace" in str(getattr(hook, "__module__", ""))]
 
 
-def test_a_stop_that_fails_ends_the_recording(tmp_path: Path) -> None:
-    """The recorder went on without a session, and no other could be started."""
+def test_recording_ends_when_a_stop_callback_fails(tmp_path: Path) -> None:
+    """Guard against a recorder without a session, which blocks each later start."""
 
     def fail() -> None:
         raise RuntimeError("of a callback")
@@ -254,15 +274,15 @@ def test_a_stop_that_fails_ends_the_recording(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="of a callback"):
         alloctrace.disable()
     assert alloctrace.load(tmp_path / "t.alloctrace").integrity.state == "complete"
-    assert not alloctrace_hooks()
+    assert not recorder_hooks()
     with alloctrace.enable(tmp_path / "next.alloctrace"):
         pass
 
 
-@pytest.mark.parametrize("moved", [True, False])
-def test_disable_warns_that_the_trace_was_deleted_or_moved(tmp_path: Path, moved: bool) -> None:
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_disable_warns_when_the_trace_was_deleted_or_moved(tmp_path: Path, is_moved: bool) -> None:
     alloctrace.enable(tmp_path / "t.alloctrace")
-    if moved:
+    if is_moved:
         (tmp_path / "t.alloctrace").rename(tmp_path / "elsewhere.alloctrace")
     else:
         (tmp_path / "t.alloctrace").unlink()
@@ -270,12 +290,12 @@ def test_disable_warns_that_the_trace_was_deleted_or_moved(tmp_path: Path, moved
     with pytest.warns(RuntimeWarning, match="was deleted or moved while it was recorded"):
         alloctrace.disable()
 
-    if moved:
+    if is_moved:
         assert alloctrace.load(tmp_path / "elsewhere.alloctrace").integrity.state == "complete"
 
 
-def test_a_recorder_that_finds_no_memory_is_not_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A limit of the process's addresses started a compiler, which found no memory either."""
+def test_recorder_is_not_built_when_loading_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Guard against a compiler that is started under RLIMIT_AS and runs out of memory as well."""
 
     def load(*_: object) -> NoReturn:
         raise ImportError("_record.so: failed to map segment from shared object")
@@ -283,6 +303,6 @@ def test_a_recorder_that_finds_no_memory_is_not_built_again(monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "pytorch_alloctrace._record")
     monkeypatch.setattr(loading.importlib, "import_module", load)
     monkeypatch.setattr(loading, "_load", load)
-    monkeypatch.setattr(loading, "_build", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setattr(loading, "_build", lambda *_: pytest.fail("the recorder was built"))
     with pytest.raises(alloctrace.RecorderUnavailableError, match="not enough memory to load the recorder"):
         loading.load_recorder()

@@ -1,4 +1,4 @@
-"""Source lines in the trace, also when reading files is slow or hangs, as in a network home."""
+"""Source lines in the trace, also when reading files is slow or hangs, as on network file systems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def slow_home(tmp_path: Path) -> dict[str, str]:
 
 
 def test_no_event_is_lost_when_source_files_hang(run_program, tmp_path: Path, slow_home: dict[str, str]) -> None:
-    """Record more events than the ring holds after a file that hangs, then fork and exit."""
+    """Record more events than the ring's capacity after a file that hangs, then fork and exit."""
     process = run_program(
         """
         import os, sys, torch
@@ -40,6 +40,7 @@ def test_no_event_is_lost_when_source_files_hang(run_program, tmp_path: Path, sl
         timeout=100,
         **slow_home,
     )  # fmt: skip
+
     assert process.stdout == "ended\n"
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.lost == 0 and trace.integrity.state == "complete"
@@ -67,6 +68,7 @@ def test_source_lines_are_complete_when_files_are_slow(run_program, tmp_path: Pa
         """,
         SLOW_MS="300",
         fresh=True, **slow_home)  # fmt: skip
+
     line = MODEL.splitlines()[1]
     assert process.stdout == line + "\n"
     trace = alloctrace.load(tmp_path / "ended.alloctrace")

@@ -1,4 +1,4 @@
-"""status(): numbers equal to torch's and the trace's, growing lines, and no side effects."""
+"""status(): equality with torch and the trace, growing lines, and absence of side effects."""
 
 from __future__ import annotations
 
@@ -20,91 +20,94 @@ from pytorch_alloctrace.errors import TraceError
 from pytorch_alloctrace.reading.following import Following
 
 
-def test_numbers_equal_those_of_the_trace_at_any_moment(tmp_path: Path) -> None:
-    chance = random.Random(5)
-    kept: list[torch.Tensor] = []
+def test_status_equals_the_trace_at_any_time(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    tensors: list[torch.Tensor] = []
     with alloctrace.enable(tmp_path / "t.alloctrace", devices="cpu") as session:
         for number in range(200):
-            if kept and chance.random() < 0.4:
-                kept.pop(chance.randrange(len(kept)))
+            if tensors and rng.random() < 0.4:
+                tensors.pop(rng.randrange(len(tensors)))
             else:
-                kept.append(torch.empty(chance.randrange(1, 5000), dtype=torch.uint8))
+                tensors.append(torch.empty(rng.randrange(1, 5000), dtype=torch.uint8))
             alloctrace.step()
             if number % 40 == 17:
-                found = alloctrace.status(fresh=True)
+                status = alloctrace.status(fresh=True)
                 trace = session.load()
                 sums = trace.timeline(1, device="cpu").iloc[-1]
-                assert found["cpu/requested_bytes"] == sums["requested_bytes"] == trace.live()["requested_bytes"].sum()
-                assert found["cpu/allocated_bytes"] == sums["allocated_bytes"]
-                assert found["cpu/peak_allocated_bytes"] == trace.peak().bytes
-                assert found["steps"] == len(trace.steps()) and found["step"] == number
-                assert found["events_read"] <= found["events"] and found["read_age_seconds"] >= 0
-                assert found["events_lost"] == trace.integrity.lost == 0
+                assert status["cpu/requested_bytes"] == sums["requested_bytes"] == trace.live()["requested_bytes"].sum()
+                assert status["cpu/allocated_bytes"] == sums["allocated_bytes"]
+                assert status["cpu/peak_allocated_bytes"] == trace.peak().bytes
+                assert status["steps"] == len(trace.steps()) and status["step"] == number
+                assert status["events_read"] <= status["events"] and status["read_age_seconds"] >= 0
+                assert status["events_lost"] == trace.integrity.lost == 0
         assert all(type(value) in (int, float) and math.isfinite(value) for value in alloctrace.status().values())
     assert alloctrace.status() == {"recording": 0}
 
 
-def test_the_line_that_grows_is_named_with_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growing_line_is_named_with_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "train.py"
     program.write_text(
         "import torch\n"
-        "kept, cache = [], []\n"
+        "tensors, cache = [], []\n"
         "def step(n):\n"
-        "    kept.append(torch.empty(1000, dtype=torch.uint8))\n"
+        "    tensors.append(torch.empty(1000, dtype=torch.uint8))\n"
         "    if n < 20: cache.append(torch.empty(500, dtype=torch.uint8))\n"
-        "    passing = torch.empty(100 + n % 7, dtype=torch.uint8)\n"
-        "    return passing\n"
+        "    temporary = torch.empty(100 + n % 7, dtype=torch.uint8)\n"
+        "    return temporary\n"
     )
     names: dict[str, Callable[[int], torch.Tensor]] = {}
     exec(compile(program.read_text(), str(program), "exec"), names)
+
     with alloctrace.enable("t.alloctrace", devices="cpu"):
         last = []
         for number in range(100):
             last[:] = [names["step"](number)]
             alloctrace.step()
-        found = alloctrace.status(fresh=True)
-    growing = {name: value for name, value in found.items() if name.startswith("growth_bytes_per_step/")}
-    # The cache was full before the later half began, and what passes holds now more, now less.
+        status = alloctrace.status(fresh=True)
+
+    growing = {name: value for name, value in status.items() if name.startswith("growth_bytes_per_step/")}
+    # The cache stops growing before the second half, and the temporary tensor's size varies.
     assert growing == {"growth_bytes_per_step/train.py:4": 1000.0}
-    assert found["growing_sites"] == 1
-    assert found["cpu/growth_bytes_per_step"] == pytest.approx(1000, rel=0.01)
+    assert status["growing_sites"] == 1
+    assert status["cpu/growth_bytes_per_step"] == pytest.approx(1000, rel=0.01)
 
 
-def test_without_steps_growth_is_by_the_second(tmp_path: Path) -> None:
-    kept = []
+def test_growth_is_per_second_when_there_are_no_steps(tmp_path: Path) -> None:
+    tensors = []
+
     with alloctrace.enable(tmp_path / "t.alloctrace", devices="cpu"):
         ends = time.monotonic() + 60
         while time.monotonic() < ends:
-            kept.append(torch.empty(1000, dtype=torch.uint8))
+            tensors.append(torch.empty(1000, dtype=torch.uint8))
             time.sleep(0.02)
-            if len(kept) % 50 == 0 and alloctrace.status(fresh=True)["growing_sites"]:
+            if len(tensors) % 50 == 0 and alloctrace.status(fresh=True)["growing_sites"]:
                 break
-        found = alloctrace.status()
-    assert [name for name in found if name.startswith("growth_bytes_per_second/")]
+        status = alloctrace.status()
+
+    assert [name for name in status if name.startswith("growth_bytes_per_second/")]
 
 
-def test_fork_and_exit_work_during_a_reading(run_program) -> None:
-    """Fork and exit while a reading is under way."""
+def test_fork_and_exit_work_while_status_reads_the_trace(run_program) -> None:
     process = run_program(
         """
         import os, sys, torch
         import pytorch_alloctrace as alloctrace
         alloctrace.enable("parent.alloctrace")
         assert "pandas" not in sys.modules
-        kept = [torch.empty(100) for _ in range(20_000)]
+        tensors = [torch.empty(100) for _ in range(20_000)]
         alloctrace.step()
         alloctrace.status()
-        assert "pandas" not in sys.modules, "too much for a program that is only watched"
+        assert "pandas" not in sys.modules, "status() must not import pandas"
         if os.fork() == 0:
             assert alloctrace.status() == {"recording": 0}
             alloctrace.enable("child.alloctrace")
-            kept += [torch.empty(100) for _ in range(20_000)]
-            found = alloctrace.status(fresh=True)
-            assert found["events"] >= 20_000 and found["steps"] == 0, found
+            tensors += [torch.empty(100) for _ in range(20_000)]
+            status = alloctrace.status(fresh=True)
+            assert status["events"] >= 20_000 and status["steps"] == 0, status
             alloctrace.disable()
             alloctrace.enable("again.alloctrace")
-            kept += [torch.empty(100) for _ in range(20_000)]
+            tensors += [torch.empty(100) for _ in range(20_000)]
             alloctrace.status()
             sys.exit()
         assert os.wait()[1] == 0
@@ -116,56 +119,56 @@ def test_fork_and_exit_work_during_a_reading(run_program) -> None:
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_status_works_in_many_threads_and_without_its_file(tmp_path: Path, is_removed: bool) -> None:
+def test_status_works_in_many_threads_and_without_its_trace(tmp_path: Path, is_removed: bool) -> None:
     with alloctrace.enable(tmp_path / "t.alloctrace", devices="cpu") as session, ThreadPoolExecutor(8) as pool:
         if is_removed:
             session.path.unlink()
 
-        def ask(number: int) -> float:
+        def read_event_count(number: int) -> float:
             torch.empty(100)
             return alloctrace.status(fresh=number % 10 == 0)["events"]
 
-        assert max(pool.map(ask, range(400))) >= 400
+        assert max(pool.map(read_event_count, range(400))) >= 400
         assert alloctrace.status()["recording"] == 1
 
 
-ON_CUDA = """
+CUDA_PROGRAM = """
 import json, random, torch
 import pytorch_alloctrace as alloctrace
 
-chance = random.Random(3)
+rng = random.Random(3)
 streams = [torch.cuda.Stream() for _ in range(2)]
-before = torch.empty(3000, device="cuda")  # CUDA is in use already
+before = torch.empty(3000, device="cuda")  # CUDA is initialized before the recording
 session = alloctrace.enable("t.alloctrace")
-kept = []
+tensors = []
 
 def compare():
-    found = alloctrace.status(fresh=chance.random() < 0.3)
+    status = alloctrace.status(fresh=rng.random() < 0.3)
     for index in range(torch.cuda.device_count()):
         stats = torch.cuda.memory_stats(index)
-        if f"cuda:{index}/allocated_bytes" not in found:
+        if f"cuda:{index}/allocated_bytes" not in status:
             assert stats["reserved_bytes.all.current"] == 0, index
             continue
-        for ours, theirs in [("requested", "requested_bytes"), ("allocated", "allocated_bytes"),
-                             ("active", "active_bytes"), ("reserved", "reserved_bytes")]:
-            assert found[f"cuda:{index}/{ours}_bytes"] == stats[f"{theirs}.all.current"], (ours, index)
-        assert found[f"cuda:{index}/cached_bytes"] == (
+        for name, stat in [("requested", "requested_bytes"), ("allocated", "allocated_bytes"),
+                           ("active", "active_bytes"), ("reserved", "reserved_bytes")]:
+            assert status[f"cuda:{index}/{name}_bytes"] == stats[f"{stat}.all.current"], (name, index)
+        assert status[f"cuda:{index}/cached_bytes"] == (
             stats["reserved_bytes.all.current"] - stats["active_bytes.all.current"])
-    return found
+    return status
 
 for number in range(300):
-    device = f"cuda:{chance.randrange(torch.cuda.device_count())}"
-    if kept and chance.random() < 0.45:
-        kept.pop(chance.randrange(len(kept)))
+    device = f"cuda:{rng.randrange(torch.cuda.device_count())}"
+    if tensors and rng.random() < 0.45:
+        tensors.pop(rng.randrange(len(tensors)))
     else:
-        size = chance.choice([100, 5000, 2**20, 3 * 2**20, 12 * 2**20])
+        size = rng.choice([100, 5000, 2**20, 3 * 2**20, 12 * 2**20])
         if device == "cuda:0":
-            with torch.cuda.stream(chance.choice(streams)):
-                kept.append(torch.empty(chance.randrange(1, size), dtype=torch.uint8, device=device))
-                if chance.random() < 0.3:
-                    kept[-1].record_stream(torch.cuda.default_stream())
+            with torch.cuda.stream(rng.choice(streams)):
+                tensors.append(torch.empty(rng.randrange(1, size), dtype=torch.uint8, device=device))
+                if rng.random() < 0.3:
+                    tensors[-1].record_stream(torch.cuda.default_stream())
         else:
-            kept.append(torch.empty(chance.randrange(1, size), dtype=torch.uint8, device=device))
+            tensors.append(torch.empty(rng.randrange(1, size), dtype=torch.uint8, device=device))
     if number % 50 == 20:
         torch.cuda.empty_cache()
     if number % 7 == 0:
@@ -177,34 +180,35 @@ except torch.OutOfMemoryError:
     pass
 alloctrace.status(fresh=True)
 torch.cuda.reset_peak_memory_stats()
-found = compare()
+status = compare()
 session.flush()
 view = alloctrace.live.status._watches[session].following.advance()
-followed = {memory.device: [memory.counts.requested, memory.counts.allocated, memory.counts.active,
-                            memory.counts.reserved] for memory in view.devices}
+trace_numbers = {memory.device: [memory.counts.requested, memory.counts.allocated, memory.counts.active,
+                                 memory.counts.reserved] for memory in view.devices}
 alloctrace.disable()
-print(json.dumps([found, followed]))
+print(json.dumps([status, trace_numbers]))
 """
 
 
 @needs_cuda_build
-def test_numbers_equal_those_of_torch(run_cuda_program, tmp_path: Path) -> None:
-    process = run_cuda_program(ON_CUDA, devices=2)
-    found, followed = json.loads(process.stdout)
+def test_status_equals_the_memory_stats_of_torch(run_cuda_program, tmp_path: Path) -> None:
+    process = run_cuda_program(CUDA_PROGRAM, devices=2)
+
+    status, trace_numbers = json.loads(process.stdout)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     for index in (0, 1):
         device = f"cuda:{index}"
-        assert found[f"{device}/peak_allocated_bytes"] == trace.peak(device=device).bytes
-        assert found[f"{device}/peak_reserved_bytes"] == trace.peak("reserved", device=device).bytes
-        # What the trace says is what torch says, too: it is all there is where an allocator keeps no account.
-        assert followed[device] == [
-            found[f"{device}/{name}_bytes"] for name in ("requested", "allocated", "active", "reserved")
+        assert status[f"{device}/peak_allocated_bytes"] == trace.peak(device=device).bytes
+        assert status[f"{device}/peak_reserved_bytes"] == trace.peak("reserved", device=device).bytes
+        # The trace's numbers must equal torch's: status() uses them for allocators without statistics.
+        assert trace_numbers[device] == [
+            status[f"{device}/{name}_bytes"] for name in ("requested", "allocated", "active", "reserved")
         ]
-    assert found["failed_allocations"] == len(trace.ooms()) == 1
+    assert status["failed_allocations"] == len(trace.ooms()) == 1
 
 
 @needs_cuda_build
-def test_an_allocator_without_an_account_is_read_from_the_trace(run_cuda_program) -> None:
+def test_status_uses_the_trace_when_the_allocator_has_no_statistics(run_cuda_program) -> None:
     process = run_cuda_program(
         """
         import json, torch
@@ -213,36 +217,38 @@ def test_an_allocator_without_an_account_is_read_from_the_trace(run_cuda_program
             alloctrace.pluggable_library(), "alloctrace_malloc", "alloctrace_free")
         torch.cuda.memory.change_current_allocator(pair)
         alloctrace.enable("t.alloctrace")
-        kept = torch.empty(1000, dtype=torch.uint8, device="cuda")
+        tensor = torch.empty(1000, dtype=torch.uint8, device="cuda")
         print(json.dumps(alloctrace.status(fresh=True)))
         """
     )
-    found = json.loads(process.stdout)
-    assert found["cuda:0/requested_bytes"] == 1000
-    assert "cuda:0/reserved_bytes" not in found
+
+    status = json.loads(process.stdout)
+    assert status["cuda:0/requested_bytes"] == 1000
+    assert "cuda:0/reserved_bytes" not in status
 
 
-def test_a_trace_is_followed_from_another_process(tmp_path: Path) -> None:
-    """Follow a trace and its spool to the last event before a kill."""
+def test_following_reads_the_last_event_before_a_kill(tmp_path: Path) -> None:
     program = (
         "import sys, torch\nimport pytorch_alloctrace as alloctrace\n"
-        "alloctrace.enable('t.alloctrace', devices='cpu')\nkept = []\n"
+        "alloctrace.enable('t.alloctrace', devices='cpu')\ntensors = []\n"
         "print('ready', flush=True)\n"
         "for line in sys.stdin:\n"
-        "    kept += [torch.empty(number + 1, dtype=torch.uint8) for number in range(int(line))]\n"
-        "    alloctrace.step()\n    print(len(kept), flush=True)\n"
+        "    tensors += [torch.empty(number + 1, dtype=torch.uint8) for number in range(int(line))]\n"
+        "    alloctrace.step()\n    print(len(tensors), flush=True)\n"
     )
+
     with start_python(tmp_path, "-c", program) as running:
         assert running.stdout.readline() == "ready\n"
         following = Following(tmp_path / "t.alloctrace")
         following.read_spool_at(tmp_path / "t.alloctrace.spool")
-        wanted = 0
+        expected_bytes = 0
         for count in (10, 1, 70_000, 5):
             print(count, file=running.stdin, flush=True)
             running.stdout.readline()
-            wanted += count * (count + 1) // 2
+            expected_bytes += count * (count + 1) // 2
             view = following.advance()  # nothing was flushed
-            assert [memory.counts.requested for memory in view.devices] == [wanted]
+            assert [memory.counts.requested for memory in view.devices] == [expected_bytes]
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     view = following.advance()
     assert view.seen.events == trace._recorded.end_seq and not view.seen.ended
@@ -255,38 +261,43 @@ def test_a_trace_is_followed_from_another_process(tmp_path: Path) -> None:
 def test_following_continues_in_a_copy_of_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
     with alloctrace.enable(path, devices="cpu") as session:
-        kept = [torch.empty(10)]
+        tensors = [torch.empty(10)]
         session.flush()
         following = Following(path)
         before = following.advance()
         copy = tmp_path / "copy"
-        kept.append(torch.empty(20))
+        tensors.append(torch.empty(20))
         session.flush()
         copy.write_bytes(path.read_bytes())
+
     os.replace(copy, path)
     view = following.advance()
+
     assert view.seen.events > before.seen.events
     assert view.devices[0].counts.requested == 120
+
     with alloctrace.enable(path, devices="cpu", overwrite=True) as session:
         session.flush()
         with pytest.raises(TraceError, match="another recording"):
             following.advance()
 
 
-def test_following_skips_damage(tmp_path: Path) -> None:
+def test_following_skips_corrupt_blocks(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
     with alloctrace.enable(path, devices="cpu") as session:
-        kept = [torch.empty(10)]
+        tensors = [torch.empty(10)]
         session.flush()
-        begins = path.stat().st_size
-        kept.append(torch.empty(20))
+        second_block_at = path.stat().st_size
+        tensors.append(torch.empty(20))
         session.flush()
-        kept.append(torch.empty(30))
+        tensors.append(torch.empty(30))
         session.flush()
         content = bytearray(path.read_bytes())
-    content[begins : begins + 8] = bytes(8)
+    content[second_block_at : second_block_at + 8] = bytes(8)
     path.write_bytes(content)
+
     view = Following(path).advance()
+
     assert view.seen.damaged >= 1
     with pytest.warns(alloctrace.IncompleteTraceWarning):
         assert view.seen.events == alloctrace.load(path)._recorded.end_seq

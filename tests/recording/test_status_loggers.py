@@ -1,4 +1,4 @@
-"""The examples of docs/watching.md with their loggers and trainers."""
+"""Examples of docs/watching.md with their loggers and trainers."""
 
 from __future__ import annotations
 
@@ -18,70 +18,74 @@ from running import ROOT
 import pytorch_alloctrace as alloctrace
 
 
-def example(heading: str) -> str:
-    """Return the first piece of code under a heading."""
+def read_example(heading: str) -> str:
+    """Return the first code block under a heading of docs/watching.md."""
     page = (ROOT / "docs/watching.md").read_text()
     section = page.partition(f"### {heading}\n")[2].partition("\n#")[0]
-    found = re.search(r"(?:^    .*\n|^\n(?=    ))+", section, re.M)
-    assert found, heading
-    return textwrap.dedent(found[0])
+    match = re.search(r"(?:^    .*\n|^\n(?=    ))+", section, re.M)
+    assert match, heading
+    return textwrap.dedent(match[0])
 
 
-def names_of_example(heading: str) -> dict[str, Any]:
+def run_example(heading: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
-    exec(example(heading), names)
+    exec(read_example(heading), names)
     return names
 
 
 @pytest.fixture
 def recorded(tmp_path: Path):
     with alloctrace.enable(tmp_path / "t.alloctrace", devices="cpu"):
-        kept = [torch.empty(100)]
+        tensors = [torch.empty(100)]
         alloctrace.step()
         alloctrace.status(fresh=True)
-        yield kept
+        yield tensors
 
 
 @pytest.mark.slow("integrations")
-def test_tensorboard(recorded: list[torch.Tensor], tmp_path: Path) -> None:
+def test_tensorboard_example_writes_scalars(recorded: list[torch.Tensor], tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    names = names_of_example("TensorBoard")
+    names = run_example("TensorBoard")
     with names["SummaryWriter"](tmp_path / "board") as writer:
         for step in (0, 1):
             names["log_memory"](writer, step)
-    read = EventAccumulator(str(tmp_path / "board"))
-    read.Reload()
-    scalars = [(one.step, one.value) for one in read.Scalars("memory/cpu/requested_bytes")]
+
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    scalars = [(event.step, event.value) for event in events.Scalars("memory/cpu/requested_bytes")]
     assert scalars == [(0, 400.0), (1, 400.0)]
 
 
-def test_logger_with_a_dict(recorded: list[torch.Tensor]) -> None:
+def test_dict_logger_example_logs_json_numbers(recorded: list[torch.Tensor]) -> None:
     logged: list[tuple[dict[str, float], int]] = []
 
     def log(data: dict[str, float], step: int) -> None:
-        logged.append((json.loads(json.dumps(data)), step))  # what a logger does: it must be plain numbers
+        logged.append((json.loads(json.dumps(data)), step))  # a logger serializes the numbers
 
-    names_of_example("Weights & Biases, and loggers like it")["log_memory"](log, 7)
+    run_example("Weights & Biases, and loggers like it")["log_memory"](log, 7)
+
     assert logged[0][1] == 7
     assert logged[0][0]["memory/cpu/allocated_bytes"] == 400
 
 
 @pytest.mark.slow("integrations")
-def test_prometheus(recorded: list[torch.Tensor]) -> None:
+def test_prometheus_example_exports_gauges(recorded: list[torch.Tensor]) -> None:
     import prometheus_client as prometheus
 
-    names = names_of_example("Prometheus")
+    names = run_example("Prometheus")
     names["update_memory"]()
     scraped = prometheus.generate_latest().decode()
     prometheus.REGISTRY.unregister(names["memory"])
+
     assert 'alloctrace{name="cpu/requested_bytes"} 400.0\n' in scraped
     assert 'alloctrace{name="recording"} 1.0\n' in scraped
 
 
 @pytest.mark.slow("integrations")
-def test_lightning(run_program, tmp_path: Path) -> None:
-    assert "callbacks=[AlloctraceCallback(" in example("Lightning")
+def test_lightning_callback_records_steps_and_logs_status(run_program, tmp_path: Path) -> None:
+    assert "callbacks=[AlloctraceCallback(" in read_example("Lightning")
+
     process = run_program(
         """
         import json, torch
@@ -101,9 +105,9 @@ def test_lightning(run_program, tmp_path: Path) -> None:
 
         class Logged(lightning.loggers.Logger):
             name = version = "logged"
-            found = {}
+            metrics = {}
             def log_metrics(self, metrics, step=None):
-                self.found[step] = metrics
+                self.metrics[step] = metrics
             def log_hyperparams(self, *_): pass
 
         data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(80, 8)), batch_size=2)
@@ -113,7 +117,7 @@ def test_lightning(run_program, tmp_path: Path) -> None:
         trainer.fit(Model(), data)
         assert not alloctrace.is_enabled()
         print(json.dumps({step: [m.get("alloctrace/recording"), m.get("alloctrace/events")]
-                          for step, m in Logged.found.items() if "alloctrace/recording" in m}))
+                          for step, m in Logged.metrics.items() if "alloctrace/recording" in m}))
         Model.training_step = lambda self, batch, number: 1 // 0
         trainer.fit_loop.epoch_progress.reset()
         trainer.callbacks[0].__init__("failed.alloctrace")
@@ -121,18 +125,20 @@ def test_lightning(run_program, tmp_path: Path) -> None:
         except ZeroDivisionError: assert not alloctrace.is_enabled()
         """
     )
+
     logged = json.loads(process.stdout.splitlines()[-1])
     assert sorted(map(int, logged)) == [10, 20, 30, 40]
     assert all(recording == 1 and events > 0 for recording, events in logged.values())
     trace = alloctrace.load(tmp_path / "run.alloctrace")
-    assert list(trace.steps()["step"]) == list(range(40)), "each batch is a step"
+    assert list(trace.steps()["step"]) == list(range(40)), "each batch must be a step"
     assert trace.integrity.end_reason == "disable"
-    assert alloctrace.load(tmp_path / "failed.alloctrace").integrity.ended, "a training that fails ends its recording"
+    assert alloctrace.load(tmp_path / "failed.alloctrace").integrity.ended, "not ended after a failed training"
 
 
 @pytest.mark.slow("integrations")
-def test_transformers(run_program, tmp_path: Path) -> None:
-    assert "callbacks=[AlloctraceCallback(" in example("transformers")
+def test_transformers_callback_records_steps_and_logs_status(run_program, tmp_path: Path) -> None:
+    assert "callbacks=[AlloctraceCallback(" in read_example("transformers")
+
     process = run_program(
         """
         import json, torch
@@ -143,28 +149,29 @@ def test_transformers(run_program, tmp_path: Path) -> None:
         data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(24)]
         arguments = TrainingArguments("out", use_cpu=True, max_steps=6, per_device_train_batch_size=4, logging_steps=2,
                                       report_to=[], save_strategy="no", disable_tqdm=True)
-        given = {}
+        logged = {}
         callback = AlloctraceCallback(
-            "run.alloctrace", overwrite=True, log=lambda n, step: given.setdefault(step, n["alloctrace/events"]))
+            "run.alloctrace", overwrite=True, log=lambda n, step: logged.setdefault(step, n["alloctrace/events"]))
         trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])
         trainer.train()
         assert not alloctrace.is_enabled()
         history = [entry.get("alloctrace/events") for entry in trainer.state.log_history if "loss" in entry]
-        print(json.dumps([history, given]))
+        print(json.dumps([history, logged]))
         """,
         TOKENIZERS_PARALLELISM="false",
     )
-    history, given = json.loads(process.stdout.splitlines()[-1])
+
+    history, logged = json.loads(process.stdout.splitlines()[-1])
     assert len(history) == 3 and history == sorted(history) and history[0] > 0
-    assert [given[step] for step in ("2", "4", "6")] == history
+    assert [logged[step] for step in ("2", "4", "6")] == history
     assert list(alloctrace.load(tmp_path / "run.alloctrace").steps()["step"]) == list(range(6))
 
 
 @pytest.mark.parametrize("trainer", ["lightning", "transformers"])
-def test_callbacks_record_steps_log_numbers_and_end_after_an_error(
+def test_callbacks_record_steps_log_status_and_end_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
 ) -> None:
-    """Use stand-ins for the trainers; test_lightning and test_transformers run the real ones."""
+    """Use stand-ins for the trainers: the slow tests above run the real trainers."""
     stand_ins = {name: types.ModuleType(name) for name in ("lightning", "lightning.pytorch", "transformers")}
     stand_ins["lightning.pytorch"].Callback = object  # type: ignore[attr-defined]
     stand_ins["transformers"].TrainerCallback = object  # type: ignore[attr-defined]

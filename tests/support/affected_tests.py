@@ -73,7 +73,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     f"{PACKAGE}/notebook.py": ("report/test_notebook.py",),
     f"{PACKAGE}/objects/": (
         "objects",
-        *(f"recording/test_{name}.py" for name in ("object_scans", "oom_report", "scans_disturbed")),
+        *(f"recording/test_{name}.py" for name in ("object_scans", "oom_report", "scan_interference")),
     ),
     f"{PACKAGE}/parser.py": ("command_line", "recording/test_run.py", "recording/test_cost.py"),
     f"{PACKAGE}/pytest_plugin.py": ("recording/test_pytest_plugin.py",),

@@ -109,7 +109,8 @@ PROGRAMS = (
 
 def advised_before(found: OutOfMemory) -> tuple[str, ...]:
     """What was advised without a model: expandable segments wherever they were off, and a limit of splitting above what
-    pins the most, if at least half of what is stranded lies in larger segments."""
+    pins the most, if at least half of what is stranded lies in larger segments.
+    """
     if found.verdict != FRAGMENTED or found.settings.expandable_segments:
         return ()
     settings = ["expandable_segments:True"]

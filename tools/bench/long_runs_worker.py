@@ -58,7 +58,8 @@ def kept(number: int) -> torch.Tensor:
 
 def soak(path: Path, mode: str, events: int, bound: int) -> None:
     """Pairs of allocation and free, steps, and a block that stays every 20 of these. Nanoseconds are of a processor: of
-    the program's thread alone, and with the recorder's threads."""
+    the program's thread alone, and with the recorder's threads.
+    """
     leak: list[torch.Tensor] = []
     with recording(path, mode, bound) as session:
         begun = time.perf_counter()

@@ -1,6 +1,7 @@
 """Makes the traces of runs of many ranks, one of which leaks, and compares them: through a cluster of Dask with two
 worker processes, and by processes of this machine, the first time and with the summaries that are kept then. Prints a
-table; --out writes JSON. Processor time is what a busy machine does not change."""
+table; --out writes JSON. Processor time is what a busy machine does not change.
+"""
 
 from __future__ import annotations
 

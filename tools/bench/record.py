@@ -116,7 +116,8 @@ def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
 
 def where_the_time_goes(folder: Path, rounds: int, count: int) -> dict[str, float]:
     """Added processor ns per pair of the allocating thread, at several depths, with and without stacks: the slope is
-    the frame walk, the rest is the event."""
+    the frame walk, the rest is the event.
+    """
     added: dict[str, list[float]] = {}
     for number in range(rounds):
         for depth in (1, 20, 60):
@@ -195,7 +196,8 @@ def build_native(folder: Path) -> Path:
 def while_the_gil_is_held(folder: Path) -> dict[str, Any]:
     """One thread holds the GIL through a long C call, others allocate without it: an allocator hook that needed the
     GIL would wait
-    for the whole call (here: for ever)."""
+    for the whole call (here: for ever).
+    """
     library = build_native(folder)
     held, released = ctypes.PyDLL(str(library)), ctypes.CDLL(str(library))
     for calls in (held, released):

@@ -150,7 +150,8 @@ class Device:
 
 def check(trace: alloctrace.Trace, positions: int = 20) -> dict[str, Any]:
     """What was seen; raises ContradictionError at the first event that does not fit, or where the project's own replay
-    has another state than this model at one of the random positions."""
+    has another state than this model at one of the random positions.
+    """
     devices: dict[str, Device] = {}
     listed: dict[str, list[tuple[int, ...]]] = {}
     seen = dict.fromkeys(KINDS, 0)

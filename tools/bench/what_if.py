@@ -1,6 +1,7 @@
 """Ten programs are recorded under torch's default settings, and again under each of six others. From the first trace
 alone the model says what each of the others reserves at its peak. Prints a table; --out writes JSON, in which --events
-adds how fast the model is."""
+adds how fast the model is.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
 
 def speed(events: int) -> dict[str, Any]:
     """Return, for eight simulations over a made-up trace (see replay.py), the time that passes, and requests per second
-    of a processor and simulation."""
+    of a processor and simulation.
+    """
     path, _ = make_trace(build_generator(), events)
     trace = RecordedTrace(path)
     device = Model(trace).device

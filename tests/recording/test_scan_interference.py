@@ -8,7 +8,7 @@ from running import how_it_ended
 
 import pytorch_alloctrace as alloctrace
 
-# Every scan is due at once, and any number of them is allowed, each of at most 4 ms.
+# Scans are always due and unlimited in number, each of at most 4 ms.
 ALWAYS_DUE = """
 import faulthandler
 faulthandler.dump_traceback_later(300, exit=True)
@@ -30,7 +30,7 @@ import coverage, cProfile, memray
 from torch.profiler import ProfilerActivity, profile
 
 layer = torch.nn.Linear(4, 4)
-look, scans = scanning.scan_objects, 0
+scan_objects, scans = scanning.scan_objects, 0
 
 def count_scans(seconds, more):
     global scans
@@ -39,13 +39,13 @@ def count_scans(seconds, more):
 
 scanning.scan_objects = count_scans
 
-def work():
-    held = layer(torch.zeros(4))
+def allocate():
+    output = layer(torch.zeros(4))
 
 def run_until_scanned():
     target = scans + 5
     while scans < target:
-        work()
+        allocate()
 
 def under_cprofile():
     cProfile.Profile().runcall(run_until_scanned)
@@ -57,10 +57,10 @@ def under_settrace():
     sys.settrace(None)
 
 def under_coverage():
-    measured = coverage.Coverage(data_file=None)
-    measured.start()
+    measurement = coverage.Coverage(data_file=None)
+    measurement.start()
     run_until_scanned()
-    measured.stop()
+    measurement.stop()
 
 def under_memray():
     with memray.Tracker("memray.bin", native_traces=False):
@@ -81,7 +81,7 @@ INTERRUPTED = (
     + """
 import ctypes, functools, io, os
 
-class Stop(Exception): pass
+class AsyncError(Exception): pass
 class Limit:
     def __call__(self, number, frame): raise RuntimeError("time limit")
 def on_alarm(number, frame): raise RuntimeError("time limit")
@@ -97,7 +97,7 @@ def alarm_in_storage():
     from pytorch_alloctrace.objects.inventory import storage_of
     storage_of(Storage(8))
 def raise_asynchronously():
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Stop))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(AsyncError))
 def alarm(handler):
     signal.signal(signal.SIGALRM, handler)
     signal.raise_signal(signal.SIGALRM)
@@ -108,7 +108,7 @@ CASES = {
     "object": (lambda: alarm(Limit()), RuntimeError),
     "partial": (lambda: alarm(functools.partial(on_alarm)), RuntimeError),
     "C function": (lambda: alarm(signal.default_int_handler), KeyboardInterrupt),
-    "asynchronous": (raise_asynchronously, Stop),
+    "asynchronous": (raise_asynchronously, AsyncError),
     "function in torch's code": (alarm_in_storage, RuntimeError),
     "handler that resets itself": (lambda: alarm(on_alarm_once), RuntimeError),
     "no memory": (lambda: [0] * (1 << 60), None),
@@ -122,17 +122,17 @@ def scan_once(interrupt):
     def scan(seconds, more):
         nonlocal ended
         if ended:
-            return before(seconds, more)
+            return scan_objects(seconds, more)
         ended = True
         interrupt()
-        for _ in range(100): str(0)  # the interpreter raises what is pending
-        return before(seconds, more)
+        for _ in range(100): str(0)  # the interpreter raises pending exceptions
+        return scan_objects(seconds, more)
     scanning.scan_objects = scan
     while not ended:
         torch.empty(10)
     for _ in range(100): str(0)
 
-before = scanning.scan_objects
+scan_objects = scanning.scan_objects
 for name, (interrupt, expected) in CASES.items():
     raised = None
     try:
@@ -140,22 +140,22 @@ for name, (interrupt, expected) in CASES.items():
     except BaseException as error:
         raised = type(error)
     assert raised is expected and gc.isenabled(), (name, raised)
-scanning.scan_objects = before
-members, scanning._group_by_holder, spent = scanning._group_by_holder, len, session._object_scans._spent_s  # TypeError
+scanning.scan_objects = scan_objects
+group, scanning._group_by_holder, spent_s = scanning._group_by_holder, len, session._object_scans._spent_s  # TypeError
 sys.stderr = io.StringIO()
-while session._object_scans._spent_s == spent:
+while session._object_scans._spent_s == spent_s:
     torch.empty(10)
 written, sys.stderr = sys.stderr.getvalue(), sys.__stderr__
-scanning._group_by_holder = members
+scanning._group_by_holder = group
 alloctrace.disable()
 assert not written, written
 """
 )
 
 
-def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program, tmp_path: Path) -> None:
+def test_scans_run_and_modules_are_named_under_tracing_tools(run_program, tmp_path: Path) -> None:
     process = run_program(TOOLS)
-    assert len(process.stdout.split()) == 5, "not every tool came to its end"
+    assert len(process.stdout.split()) == 5, "a tool did not finish"
 
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert trace.integrity.state == "complete"
@@ -163,7 +163,7 @@ def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program, tmp
     assert "Linear" in named, "modules called under a tracer have no name"
 
 
-def test_scan_passes_on_exceptions_of_the_program_but_not_its_own(run_program, tmp_path: Path) -> None:
+def test_scan_propagates_exceptions_of_the_program_only(run_program, tmp_path: Path) -> None:
     run_program(INTERRUPTED)
 
     assert how_it_ended(alloctrace.load(tmp_path / "run.alloctrace")._recorded.ending) == {"reason": "disable"}
