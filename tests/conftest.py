@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and the choice of tests by their group (slow_groups). Helpers are in tests/support."""
+"""Fixtures of all tests, and selection of tests by slow group (slow_groups). Helpers are in tests/support."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from running import run_python, with_cuda
 
-LEFT_OUT = pytest.StashKey[list[str]]()
-"""The groups of the slow tests that were left out, one entry a test."""
+DESELECTED_GROUPS = pytest.StashKey[list[str]]()
+"""Group of each slow test that was deselected."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("slow tests", "slow tests: left out unless one of these asks for them")
-    group.addoption("--all", action="store_true", help="run them too")
-    group.addoption("--slow", choices=sorted(slow_groups.GROUPS), help="run this group alone")
+    group.addoption("--all", action="store_true", help="run the slow tests too")
+    group.addoption("--slow", choices=sorted(slow_groups.GROUPS), help="run only this group of slow tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow(group): left out unless asked for; the groups are in slow_groups.py")
-    config.addinivalue_line("markers", "libraries: looks for holders in the variables of libraries, too")
-    config.stash[LEFT_OUT] = []
-    # The same random examples on every machine and in every order of the tests: without the last line, hypothesis would
-    # also draw constants from the modules of the package that are imported so far.
+    config.addinivalue_line("markers", "libraries: search the variables of libraries for referrers")
+    config.stash[DESELECTED_GROUPS] = []
+    # Use the same random examples on every machine and in every order of tests. Without the last line, hypothesis
+    # would also draw constants from the package's modules that are already imported.
     settings.register_profile(
         "same examples",
         derandomize=os.environ.get("ALLOCTRACE_TEST_SCALE") != "full",
@@ -48,39 +48,39 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    kept, dropped = [], []
+    selected, deselected = [], []
     for item in items:
         marker = item.get_closest_marker("slow")
         group = marker.args[0] if marker else None
         assert group is None or group in slow_groups.GROUPS, f"{item.nodeid}: no group of slow tests is named {group!r}"
-        runs = config.option.all or config.option.slow == group
-        (kept if runs else dropped).append(item)
-        if group and not runs:
-            config.stash[LEFT_OUT].append(group)
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = kept
+        is_selected = config.option.all or config.option.slow == group
+        (selected if is_selected else deselected).append(item)
+        if group and not is_selected:
+            config.stash[DESELECTED_GROUPS].append(group)
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = selected
     if hasattr(config, "workeroutput"):
-        config.workeroutput["left_out"] = config.stash[LEFT_OUT]
+        config.workeroutput["left_out"] = config.stash[DESELECTED_GROUPS]
 
 
 def pytest_collection_finish() -> None:
-    """Freeze pytest's own objects: each collection and object scan of this process would take 0.1 s longer."""
+    """Freeze pytest's own objects, which add 0.1 s to each collection and object scan of this process."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Distribute tests one by one, but those of a file with a shared fixture together."""
+    """Distribute tests one by one, but keep the tests of a file with a shared fixture together."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class FilesThatShare(LoadScopeScheduling):  # type: ignore[misc]
+    class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             return file if _has_shared_fixture(config.rootpath / file) else nodeid
 
-    return FilesThatShare(config, log) if config.getvalue("dist") == "load" else None
+    return FileScheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
 @functools.cache
@@ -90,21 +90,21 @@ def _has_shared_fixture(file: Path) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over the tests that a process of pytest-xdist left out: all processes collect the same tests."""
-    if left_out := getattr(node, "workeroutput", {}).get("left_out"):
-        node.config.stash[LEFT_OUT] = left_out
+    """Copy the deselected groups from a pytest-xdist worker: all workers collect the same tests."""
+    if deselected_groups := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[DESELECTED_GROUPS] = deselected_groups
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    left_out = config.stash[LEFT_OUT]
-    if left_out:
-        summary = f"left out: {len(left_out)} slow tests ({slow_groups.counted(left_out)}); tools/test --all runs them"
+    groups = config.stash[DESELECTED_GROUPS]
+    if groups:
+        summary = f"left out: {len(groups)} slow tests ({slow_groups.counted(groups)}); tools/test --all runs them"
         terminalreporter.write_line(summary, yellow=True)
 
 
 @pytest.fixture(autouse=True)
-def no_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable the final scan of recordings in the tests' own process, which has 100,000 objects of the test tools."""
+def no_final_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable the final scan of recordings in the test process, which has 100,000 objects of the test tools."""
     monkeypatch.setattr("pytorch_alloctrace.recording.object_scans.MAX_FINAL_SCAN_S", 0.0)
 
 
@@ -116,7 +116,7 @@ def run_program(tmp_path: Path) -> RunProgram:
     """Return a function that runs a Python program, given as text, as `program.py` of tmp_path.
 
     The test fails if the program does, unless check=False. The timeout stops a program that hangs: a busy machine may
-    take ten times as long as an idle one. cuda: arguments of `with_cuda`, for a program with a CUDA device.
+    take ten times as long as an idle one. For a program with a CUDA device, pass the arguments of `with_cuda` as cuda.
     """
 
     def run(

@@ -1,4 +1,4 @@
-"""A fixture of the tests that walk through the objects of their own process."""
+"""Fixture of the tests that walk through the objects of their own process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytorch_alloctrace.objects.walk import Walk, Walker
 
 @pytest.fixture(autouse=True)
 def no_libraries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless a test is marked `libraries`, walks end before the variables of libraries, which take a second."""
+    """End walks before the variables of libraries, which take a second, unless the test is marked `libraries`."""
 
     def prefer(self: Walker, walk: Walk, seconds: float, objects: int) -> None:
         walk.prefer(self.rank)

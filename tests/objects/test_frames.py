@@ -1,4 +1,4 @@
-"""The variables of frames are read without a trace, under every Python that is installed."""
+"""Variables of frames, read without a trace function under every installed Python."""
 
 from __future__ import annotations
 
@@ -48,24 +48,25 @@ except ZeroDivisionError as error:
 of_generator = dict(frames.variables(generator.gi_frame))
 print(json.dumps([frames.can_read(), names, of_generator, dict(of_error), with_its_own(1)]))
 """
-HOME = Path.home() / ".pyenv/versions"
-PYTHONS = [sys.executable, *(str(path) for path in sorted(HOME.glob("3.1[0-3].*/bin/python")))]
+PYENV = Path.home() / ".pyenv/versions"
+PYTHONS = [sys.executable, *(str(path) for path in sorted(PYENV.glob("3.1[0-3].*/bin/python")))]
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_variables(python: str) -> None:
+def test_variables_have_their_values_under_each_python(python: str) -> None:
     path = ROOT / "pytorch_alloctrace/objects/frames.py"
-    done = subprocess.run([python, "-c", PROGRAM, str(path)], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    can_read, names, of_generator, of_error, mine = json.loads(done.stdout)
+    process = subprocess.run([python, "-c", PROGRAM, str(path)], capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, process.stderr
+
+    can_read, variables, generator_variables, error_variables, names_from_locals = json.loads(process.stdout)
     assert can_read
-    assert names == {"first": 1, "keyword": 3, "more": [2], "named": {"other": 5}, "many": [1], "both": 2}
-    assert of_generator == {"inside": [1]} and of_error == {"argument": 7}
-    assert mine == ["first"]  # what the program had from locals() is as it was
+    assert variables == {"first": 1, "keyword": 3, "more": [2], "named": {"other": 5}, "many": [1], "both": 2}
+    assert generator_variables == {"inside": [1]} and error_variables == {"argument": 7}
+    assert names_from_locals == ["first"]  # the dict from locals() did not change
 
 
-# Each call of a thread goes on for as long as a few instructions of the reader.
-THREADS_THAT_RETURN = """
+# Each call lasts only as long as a few instructions of the reader.
+RETURNING_THREADS = """
 import sys, threading
 from pytorch_alloctrace.objects import roots
 from pytorch_alloctrace.recording.loading import load_recorder
@@ -89,6 +90,6 @@ print(*sorted(seen))
 """
 
 
-def test_variables_of_functions_that_other_threads_return_from(run_program) -> None:  # type: ignore[no-untyped-def]
-    """They were read when they were gone: a crash, or an error."""
-    assert run_program(THREADS_THAT_RETURN).stdout.split() == list("abcdefgh")
+def test_variables_are_read_while_other_threads_return(run_program) -> None:  # type: ignore[no-untyped-def]
+    """Variables were read after their frame had ended: a crash, or an error."""
+    assert run_program(RETURNING_THREADS).stdout.split() == list("abcdefgh")

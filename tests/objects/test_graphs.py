@@ -17,7 +17,7 @@ from pytorch_alloctrace.objects.walk import Walker
 Walker.walk_libraries = lambda walker, walk, *limits: walk.prefer(walker.rank)
 """
 
-# The graphs are large, and threads take turns often: backward begins while a graph is read.
+# Large graphs and a short switch interval: backward begins while a graph is read.
 CONCURRENT_BACKWARD = """
 import random, sys, threading, time
 import torch
@@ -50,8 +50,8 @@ for thread in threads: thread.join()
 """
 
 
-# torch drops the GIL while it frees a gradient, which takes long for a large one, or one with a callback that waits.
-# Until then the leaf points to it. Under a device of torch.device(), the innermost frame is torch's own.
+# torch drops the GIL while it frees a gradient. The leaf points to the gradient until then, which takes long if the
+# gradient is large or has a callback that waits. Under torch.device(), the innermost frame is torch's own.
 GRADIENTS_FREED = """
 import threading, time, weakref
 import torch
@@ -95,17 +95,17 @@ thread.join()
 """
 
 
-def test_scan_while_other_threads_free_gradients_does_not_crash_and_says_what_it_left_out(run_program) -> None:
+def test_holders_notes_unsearched_gradients_when_threads_free_them(run_program) -> None:
     during, after = run_program(WITHOUT_LIBRARIES + GRADIENTS_FREED).stdout.splitlines()
     assert during.startswith("gradients and graph nodes not searched: 1,") and "|" not in during
-    assert after.startswith("True weight.grad")  # of a frozen leaf, while the other thread waits
+    assert after.startswith("True weight.grad")  # the gradient of a frozen leaf
 
 
-def test_scan_during_backward_of_other_threads_does_not_crash(run_program) -> None:
+def test_holders_does_not_crash_when_threads_run_backward(run_program) -> None:
     run_program(WITHOUT_LIBRARIES + CONCURRENT_BACKWARD)
 
 
-def test_without_the_recorder_holders_says_that_graphs_were_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holders_notes_unsearched_graphs_without_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> NoReturn:
         raise RecorderUnavailableError("no compiler")
 
@@ -115,11 +115,13 @@ def test_without_the_recorder_holders_says_that_graphs_were_not_searched(monkeyp
     weight.sum().backward()
     result = alloctrace.holders(weight.grad)
     unsearched = "autograd graphs" if sys.version_info >= (3, 12) else "autograd graphs and variables of other threads"
+
     assert not result.complete and result.note == f"{unsearched} were not searched: no compiler"
 
 
-def test_gradient_that_is_retained_is_held_by_its_tensor() -> None:
+def test_retained_gradient_is_held_by_its_tensor() -> None:
     inner = torch.ones(3, requires_grad=True) * 2
     inner.retain_grad()
     inner.sum().backward()
+
     assert "inner.grad" in str(alloctrace.holders(inner.grad))

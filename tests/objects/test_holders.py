@@ -1,4 +1,4 @@
-"""What holds a tensor, by the name that a person would write."""
+"""Referrer paths of tensors, in the notation of source code."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ import torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.objects.inventory import inventory
 
-HERE = "test_holders.py"
+FILE = "test_holders.py"
 
 
-def first(tensor: torch.Tensor) -> str:
+def referrer(tensor: torch.Tensor) -> str:
     return str(alloctrace.holders(tensor)).partition("; also")[0]
 
 
@@ -59,7 +59,7 @@ class Encoder:
 GATHERED = [torch.ones(2)]
 
 
-def later(output: torch.Tensor) -> Callable[[], torch.Tensor]:
+def make_callback(output: torch.Tensor) -> Callable[[], torch.Tensor]:
     return lambda: output
 
 
@@ -104,7 +104,7 @@ def adam_after_a_step() -> tuple[torch.optim.Optimizer, int]:
     return optimizer, optimizer.state[weight]["exp_avg"].data_ptr()
 
 
-def test_inventory_names_each_kind_of_reference_as_a_person_would_write_it() -> None:
+def test_inventory_names_each_kind_of_reference_as_source_code() -> None:
     trainer, slotted = Trainer(), Slotted()
     waiting: queue.Queue[torch.Tensor] = queue.Queue()
     slotted.buffer = torch.ones(1)
@@ -114,7 +114,7 @@ def test_inventory_names_each_kind_of_reference_as_a_person_would_write_it() -> 
     chosen = {torch.ones(1), torch.ones(2)}
     cache = {torch.ones(1): "one", torch.ones(2): "two"}
     bound = functools.partial(print, torch.ones(4), torch.ones(5))
-    callbacks = [later(torch.ones(2)) for _ in range(3)]
+    callbacks = [make_callback(torch.ones(2)) for _ in range(3)]
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     linear = torch.nn.Linear(2, 2)
     linear(torch.ones(4, 2)).sum().backward()
@@ -150,59 +150,66 @@ def test_inventory_names_each_kind_of_reference_as_a_person_would_write_it() -> 
 
     names = {item.storage.address: f"{item.name}: {item.holder}" for item in inventory(60.0).items}
 
-    where = f", local of test_inventory_names_each_kind_of_reference_as_a_person_would_write_it() at {HERE}:"
-    parts = {address: names[address].partition(where) for address in expected}
+    location = f", local of test_inventory_names_each_kind_of_reference_as_source_code() at {FILE}:"
+    parts = {address: names[address].partition(location) for address in expected}
     texts = {at: re.sub(r"_forward_hooks\[\d+\]", "_forward_hooks[KEY]", text) for at, (text, *_) in parts.items()}
     assert texts == expected
-    assert all(at == where for _, at, _ in parts.values())
+    assert all(at == location for _, at, _ in parts.values())
     del optimizer, hooked, errors
 
 
-def test_tensor_of_a_graph_is_held_through_it() -> None:
+def test_tensor_saved_by_graph_is_held_through_graph() -> None:
     x = torch.ones(3, requires_grad=True)
     activation = (x * 2).exp()
     kept, tensor = activation.sum(), activation.detach()
     del x, activation
-    found = alloctrace.holders(tensor)
-    assert found.chain is not None
-    assert found.chain.through_graph and found.chain.holder == "kept"
-    assert kept is not None and "through an autograd graph" in str(found)
+
+    result = alloctrace.holders(tensor)
+
+    assert result.chain is not None
+    assert result.chain.through_graph and result.chain.holder == "kept"
+    assert kept is not None and "through an autograd graph" in str(result)
 
 
-def test_class_attributes_and_global() -> None:
+def test_class_attributes_and_globals_are_named() -> None:
     tensor = Encoder().encode(4)
-    assert first(tensor) == f"Encoder.encode(...): Encoder.encode (lru_cache of 1), class attribute in {HERE}"
+    assert referrer(tensor) == f"Encoder.encode(...): Encoder.encode (lru_cache of 1), class attribute in {FILE}"
+
     Encoder.encode.cache_clear()
     Server.sessions["a"] = Answer(torch.ones(1))
     tensor = Server.sessions["a"].logits
-    assert first(tensor) == f'Server.sessions["a"].logits: Server.sessions (dict of 1), class attribute in {HERE}'
+    assert referrer(tensor) == f'Server.sessions["a"].logits: Server.sessions (dict of 1), class attribute in {FILE}'
+
     Server.sessions.clear()
-    assert first(GATHERED[0]) == f"GATHERED[0]: GATHERED (list of 1), global of {HERE}"
+    assert referrer(GATHERED[0]) == f"GATHERED[0]: GATHERED (list of 1), global of {FILE}"
 
 
-def test_several_holders() -> None:
+def test_holders_returns_one_chain_per_referrer() -> None:
     first = [torch.ones(1)]
     second = {"x": first[0], "y": torch.ones(2)}
-    found = alloctrace.holders(first[0])
-    assert sorted(chain.path for chain in found.chains) == ["first[0]", 'second["x"]']
-    assert found.complete
+
+    result = alloctrace.holders(first[0])
+
+    assert sorted(chain.path for chain in result.chains) == ["first[0]", 'second["x"]']
+    assert result.complete
     del second
 
 
-def test_only_the_callers_variable() -> None:
+def test_weak_reference_is_not_a_referrer() -> None:
     tensor = torch.ones(1)
     weak = weakref.WeakValueDictionary({1: tensor})
-    assert first(tensor).startswith(f"tensor, local of test_only_the_callers_variable() at {HERE}:")
+
+    assert referrer(tensor).startswith(f"tensor, local of test_weak_reference_is_not_a_referrer() at {FILE}:")
     del weak
 
 
-def test_nothing_in_python() -> None:
-    found = alloctrace.holders(torch.ones(1))
-    assert found.chain is None
-    assert str(found) == "held by C++ code, or by a value in use: nothing else in Python refers to it"
+def test_unreferenced_tensor_is_held_by_cpp_code() -> None:
+    result = alloctrace.holders(torch.ones(1))
+    assert result.chain is None
+    assert str(result) == "held by C++ code, or by a value in use: nothing else in Python refers to it"
 
 
-def test_garbage() -> None:
+def test_uncollected_reference_cycle_is_garbage() -> None:
     class Request:
         def __init__(self) -> None:
             self.tree = torch.ones(1)
@@ -214,15 +221,16 @@ def test_garbage() -> None:
         request = Request()
         tensor = request.tree
         del request
-        found = alloctrace.holders(tensor)
+        result = alloctrace.holders(tensor)
     finally:
         gc.enable()
-    assert found.chain is not None and found.chain.path == "Request.tree"
-    assert "a reference cycle: garbage that the collector has not freed yet" in str(found)
+
+    assert result.chain is not None and result.chain.path == "Request.tree"
+    assert "a reference cycle: garbage that the collector has not freed yet" in str(result)
 
 
-def test_an_object_with_two_ways_down_to_the_tensor_is_no_garbage() -> None:
-    """It was called a reference cycle."""
+def test_object_with_two_paths_to_tensor_is_not_garbage() -> None:
+    """The object was reported as a reference cycle."""
 
     class Request:
         def __init__(self) -> None:
@@ -234,163 +242,171 @@ def test_an_object_with_two_ways_down_to_the_tensor_is_no_garbage() -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))
     address = id(request)
     del request
-    found = alloctrace.holders(tensor)
-    again = ctypes.cast(address, ctypes.py_object).value
-    ctypes.pythonapi.Py_DecRef(ctypes.py_object(again))
-    assert found.chain is not None and found.chain.path.startswith("Request.")
-    assert found.note == "held by C++ code, or by a value in use: nothing else in Python refers to that"
+    result = alloctrace.holders(tensor)
+    restored = ctypes.cast(address, ctypes.py_object).value
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(restored))
+
+    assert result.chain is not None and result.chain.path.startswith("Request.")
+    assert result.note == "held by C++ code, or by a value in use: nothing else in Python refers to that"
 
 
-def test_task() -> None:
+def test_variable_of_suspended_task_is_named() -> None:
     async def connection() -> None:
         buffer = torch.ones(9)
-        seen.append(weakref.ref(buffer))
+        buffers.append(weakref.ref(buffer))
         await asyncio.sleep(10)
 
     async def serve() -> str:
         tasks = [asyncio.create_task(connection()) for _ in range(3)]
         await asyncio.sleep(0.01)
-        tensor = seen[1]()
+        tensor = buffers[1]()
         assert tensor is not None
-        text = first(tensor)
+        text = referrer(tensor)
         for task in tasks:
             task.cancel()
         return text
 
-    seen: list[weakref.ref[torch.Tensor]] = []
+    buffers: list[weakref.ref[torch.Tensor]] = []
     text = asyncio.run(serve())
     assert text.startswith("tasks[1] > buffer of suspended connection(): tasks (list of 3), local of serve() at")
 
 
-def test_variable_of_a_thread() -> None:
+def test_variables_of_thread_are_named() -> None:
     def work() -> None:
         scratch = torch.ones(8)
         local.buffer = torch.ones(4)
-        seen.extend(map(weakref.ref, (scratch, local.buffer)))
+        references.extend(map(weakref.ref, (scratch, local.buffer)))
         ready.set()
-        done.wait()
+        finished.wait()
 
-    local, seen, ready, done = threading.local(), [], threading.Event(), threading.Event()
+    local, references, ready, finished = threading.local(), [], threading.Event(), threading.Event()
     worker = threading.Thread(target=work, name="loader")
     worker.start()
     ready.wait()
-    texts = [str(alloctrace.holders(one())) for one in seen]
-    done.set()
+    texts = [str(alloctrace.holders(reference())) for reference in references]
+    finished.set()
     worker.join()
+
     assert texts[0].startswith("scratch, local of work() at") and texts[0].endswith("in thread loader")
     assert "local.buffer: local.buffer in local" in texts[1].replace("_local", "local")
 
 
-def test_gives_up() -> None:
-    many = [[n] for n in range(200_000)]
+def test_holders_is_incomplete_after_time_limit() -> None:
+    lists = [[n] for n in range(200_000)]
     last = [torch.ones(1)]
-    many.append(last)  # type: ignore[arg-type]
+    lists.append(last)  # type: ignore[arg-type]
     tensor = last[0]
     del last
-    found = alloctrace.holders(tensor, seconds=0.0)
-    assert not found.complete
-    assert "allow more seconds" in found.note or "there may be others" in found.note
+
+    result = alloctrace.holders(tensor, seconds=0.0)
+
+    assert not result.complete
+    assert "allow more seconds" in result.note or "there may be others" in result.note
 
 
-def test_refuses_what_is_no_tensor() -> None:
+def test_holders_raises_type_error_for_a_list() -> None:
     with pytest.raises(TypeError, match="takes a tensor, not list"):
         alloctrace.holders([])  # type: ignore[arg-type]
 
 
-class Touchy:
-    """Does not want to be touched."""
+class RecordingObject:
+    """Object that records each call of its methods."""
 
-    touched: ClassVar[list[str]] = []
+    calls: ClassVar[list[str]] = []
 
     def __init__(self, tensor: torch.Tensor) -> None:
         object.__setattr__(self, "tensor", tensor)
 
     def __getattribute__(self, name: str) -> Any:
-        Touchy.touched.append(name)
+        RecordingObject.calls.append(name)
         return object.__getattribute__(self, name)
 
-    def _touch(self, *_: object) -> Any:
-        Touchy.touched.append("method")
-        raise AssertionError("touched")
+    def _record_call(self, *_: object) -> Any:
+        RecordingObject.calls.append("method")
+        raise AssertionError("called")
 
-    __getattr__ = __eq__ = __repr__ = __len__ = __iter__ = __bool__ = __contains__ = __getitem__ = _touch
-    __class__ = property(_touch)  # type: ignore[assignment]
+    __getattr__ = __eq__ = __repr__ = __len__ = __iter__ = __bool__ = __contains__ = __getitem__ = _record_call
+    __class__ = property(_record_call)  # type: ignore[assignment]
 
     def __hash__(self) -> int:
         return 1
 
     @property
     def other(self) -> object:
-        return self._touch()
+        return self._record_call()
 
 
-class TouchyDict(dict):  # type: ignore[type-arg]
-    items = keys = values = __iter__ = __getitem__ = __len__ = Touchy._touch  # type: ignore[assignment]
+class RecordingDict(dict):  # type: ignore[type-arg]
+    items = keys = values = __iter__ = __getitem__ = __len__ = RecordingObject._record_call  # type: ignore[assignment]
 
 
-class TouchyTensor(torch.Tensor):
+class RecordingTensor(torch.Tensor):
     @classmethod
     def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-        Touchy.touched.append("__torch_function__")
-        raise AssertionError("touched")
+        RecordingObject.calls.append("__torch_function__")
+        raise AssertionError("called")
 
 
-def test_runs_no_code_of_the_program() -> None:
+def test_holders_calls_no_method_of_the_program() -> None:
     tensor = torch.ones(1)
-    held = TouchyDict()
-    dict.__setitem__(held, "one", Touchy(tensor))
+    held = RecordingDict()
+    dict.__setitem__(held, "one", RecordingObject(tensor))
     with torch._C.DisableTorchFunctionSubclass():
-        other = torch.Tensor._make_subclass(TouchyTensor, torch.ones(2))
-    Touchy.touched.clear()
-    found = alloctrace.holders(tensor)
+        other = torch.Tensor._make_subclass(RecordingTensor, torch.ones(2))
+    RecordingObject.calls.clear()
+    result = alloctrace.holders(tensor)
     alloctrace.holders(other)
-    assert Touchy.touched == []
-    assert found.chain is not None and found.chain.path == 'held["one"].tensor'
+
+    assert RecordingObject.calls == []
+    assert result.chain is not None and result.chain.path == 'held["one"].tensor'
 
 
-def test_unpacks_nothing() -> None:
+def test_holders_does_not_unpack_saved_tensors() -> None:
     def refuse(_: object) -> torch.Tensor:
         raise AssertionError("unpacked")
 
     x = torch.ones(3, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, refuse):
         y = x.exp().exp()
+
     assert alloctrace.holders(x).complete
     del y
 
 
-def test_keeps_nothing_alive_and_leaves_locals_alone() -> None:
-    def work() -> dict[str, object]:
-        mine = locals()
+def test_holders_keeps_nothing_alive_and_does_not_change_locals() -> None:
+    def search() -> dict[str, object]:
+        variables = locals()
         tensor = torch.ones(1)
-        seen.append(weakref.ref(tensor))
+        references.append(weakref.ref(tensor))
         assert alloctrace.holders(tensor).chain is not None
         if sys.version_info < (3, 13):
-            assert "tensor" not in mine
+            assert "tensor" not in variables
         del tensor
-        assert seen[0]() is None
-        return mine
+        assert references[0]() is None
+        return variables
 
-    seen: list[weakref.ref[torch.Tensor]] = []
-    work()
+    references: list[weakref.ref[torch.Tensor]] = []
+    search()
     before = len(gc.get_objects())
     for _ in range(2):
         alloctrace.holders(GATHERED[0])
+
     assert len(gc.get_objects()) < before + 20
 
 
 @pytest.mark.libraries
-def test_a_variable_of_a_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_of_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "kept", [torch.ones(3)], raising=False)
-    held = alloctrace.holders(json.kept[0], seconds=600)
-    assert str(held) == "kept[0]: kept (list of 1), global of module json"
+    result = alloctrace.holders(json.kept[0], seconds=600)
+    assert str(result) == "kept[0]: kept (list of 1), global of module json"
 
 
 @pytest.mark.parametrize("cache_first", [True, False])
-def test_a_container_is_named_before_an_attribute(cache_first: bool) -> None:
+def test_container_is_named_before_attribute(cache_first: bool) -> None:
     tensor, slotted, cache = torch.ones(1), Slotted(), {}
     if cache_first:
         cache["answer"] = tensor
     slotted.buffer = tensor
     cache["answer"] = tensor
-    assert first(tensor).startswith('cache["answer"]')
+
+    assert referrer(tensor).startswith('cache["answer"]')

@@ -1,4 +1,4 @@
-"""Which code is not the user's, wherever it is installed."""
+"""Modules that count as the program's own, wherever libraries are installed."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import {library}
 from pytorch_alloctrace.objects.roots import WAITING, modules
 print(*(root.name for root in modules()[0] if root.name not in WAITING))
 """
-INSTALLED = os.path.dirname(os.path.dirname(np.__file__))
+PACKAGES = os.path.dirname(os.path.dirname(np.__file__))
 
 
 def own_modules(environment: Path, library: str, **variables: str) -> list[str]:
     """Return the modules that count as the program's own."""
     command = [environment / "bin" / "python", "-c", PROGRAM.format(library=library)]
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean | variables, timeout=600)
-    return done.stdout.split()
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=clean | variables, timeout=600)
+    return process.stdout.split()
 
 
-def test_only_main_is_the_programs_own_when_packages_come_from_pythonpath_or_a_pth_file(tmp_path: Path) -> None:
+def test_packages_from_pythonpath_or_pth_file_are_not_own_modules(tmp_path: Path) -> None:
     venv.create(tmp_path, symlinks=True)
     site_packages = tmp_path / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
-    by_variable = own_modules(tmp_path, "torch", PYTHONPATH=os.pathsep.join((INSTALLED, str(ROOT))))
-    (site_packages / "elsewhere.pth").write_text(f"{INSTALLED}\n{ROOT}\n")
+    by_variable = own_modules(tmp_path, "torch", PYTHONPATH=os.pathsep.join((PACKAGES, str(ROOT))))
+    (site_packages / "elsewhere.pth").write_text(f"{PACKAGES}\n{ROOT}\n")
     by_file = own_modules(tmp_path, "numpy")
 
     assert by_variable == by_file == ["__main__"]

@@ -1,4 +1,4 @@
-"""docs/api.md, compared with signatures and docstrings, and its examples."""
+"""docs/api.md: comparison with signatures and docstrings, and its examples."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def test_api_page_is_up_to_date_and_has_every_public_name() -> None:
     assert api_docs.undocumented() == set()
     for name in dir(alloctrace.Trace):
         assert name.startswith("_") or f"- `{name}" in page, name
+
     entries = page.split("\n- `")[1:]
     assert [entry.splitlines()[0] for entry in entries if not entry.split("\n")[1].strip()] == []
 
@@ -46,6 +47,7 @@ def read_sections() -> Iterator[tuple[str, str, set[str]]]:
 def test_every_public_name_occurs_in_an_example() -> None:
     values = {kind.__name__ for kind, _ in load_generator().VALUES}
     from_package = set()
+
     for title, example, names in read_sections():
         attributes = [node for node in ast.walk(ast.parse(example)) if isinstance(node, ast.Attribute)]
         if example or title not in values:
@@ -54,10 +56,10 @@ def test_every_public_name_occurs_in_an_example() -> None:
     assert {*alloctrace.__all__} - from_package == set(), "without an example"
 
 
-def test_examples_of_the_page_run_as_one_program(tmp_path: Path) -> None:
+def test_examples_of_page_run_as_one_program(tmp_path: Path) -> None:
     (tmp_path / "snapshot.pickle").write_bytes(pickle.dumps(snapshot("2.11", training("2.11"))))
-    announced = "import sys\nprint('EXAMPLE', {!r}, file=sys.stderr)\n{}"
-    parts = [announced.format(title, example) for title, example, _ in read_sections() if example]
+    template = "import sys\nprint('EXAMPLE', {!r}, file=sys.stderr)\n{}"
+    parts = [template.format(title, example) for title, example, _ in read_sections() if example]
     (tmp_path / "train.py").write_text("\n".join(parts))
     command = [sys.executable, "train.py"]
 

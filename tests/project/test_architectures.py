@@ -1,4 +1,4 @@
-"""Compilation for aarch64 of all that does not include torch: frame walk, prefetches, clocks, reader."""
+"""Compilation for aarch64 of all sources that do not include torch: frame walk, prefetches, clocks, reader."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pytorch_alloctrace.recording import building
 PACKAGE = "g++-aarch64-linux-gnu"
 
 
-def cross_compiler() -> str:
-    """Return the compiler for aarch64, installed first if this process may: a skipped test would check nothing."""
+def find_cross_compiler() -> str:
+    """Return the name of the aarch64 compiler; install it first if it is missing and this process is root."""
     name = "g++" if platform.machine() == "aarch64" else "aarch64-linux-gnu-g++"
     if shutil.which(name) is None and os.geteuid() == 0:
-        # Waits for another one that installs something.
+        # Wait for another process that holds the lock of apt.
         apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300"]
         subprocess.run([*apt, "update", "-qq"], check=False, capture_output=True)
         subprocess.run([*apt, "install", "-y", "-qq", "--no-install-recommends", PACKAGE], check=False)
@@ -30,7 +30,7 @@ def cross_compiler() -> str:
     return name
 
 
-def compiled(compiler: str, source: Path, output: Path, *options: str) -> str:
+def compile_source(compiler: str, source: Path, output: Path, *options: str) -> str:
     """Compile a source; return the compiler's errors, or ""."""
     import pybind11
 
@@ -42,19 +42,21 @@ def compiled(compiler: str, source: Path, output: Path, *options: str) -> str:
 
 
 @pytest.mark.slow("architectures")
-def test_all_that_does_not_need_torch_compiles_for_aarch64(tmp_path: Path) -> None:
-    compiler = cross_compiler()
+def test_sources_without_torch_compile_for_aarch64(tmp_path: Path) -> None:
+    compiler = find_cross_compiler()
     folders = [folder for folder in (*building.READER, *building.RECORDER) if folder != "torch"]
     sources = [ROOT / "csrc" / name for name in building.sources(ROOT / "csrc", "python/reading", *folders)]
     names = [source.name for source in sources]
     assert {"frame_walk.cpp", "spool_writer.cpp", "replay.cpp", "session.cpp"} <= {*names} and len(sources) > 30
     with ThreadPoolExecutor(2) as pool:
-        errors = pool.map(lambda pair: compiled(compiler, pair[1], tmp_path / f"{pair[0]}.o"), enumerate(sources))
+        errors = pool.map(lambda pair: compile_source(compiler, pair[1], tmp_path / f"{pair[0]}.o"), enumerate(sources))
         assert [*filter(None, errors)] == []
-    # For aarch64, and with its instructions: the counter, and a prefetch for a store.
+
+    # The object is for aarch64, and its prefetches for stores are instructions.
     spool = names.index("spool_writer.cpp")
     machine = (tmp_path / f"{spool}.o").read_bytes()[18:20]
-    assert machine == b"\xb7\x00", "the machine of the ELF header is not aarch64"
+    assert machine == b"\xb7\x00", "the ELF header is not one for aarch64"
+
     assembly = tmp_path / "spool_writer.s"
-    assert compiled(compiler, sources[spool], assembly, "-S") == ""
+    assert compile_source(compiler, sources[spool], assembly, "-S") == ""
     assert "prfm\tpst" in assembly.read_text().lower()

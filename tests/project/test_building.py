@@ -1,4 +1,4 @@
-"""How modules are compiled: only what has changed, several at once, and every failure in one sentence."""
+"""Compilation of modules: only changed sources, several at once, and each failure in one sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Project:
         self.csrc = folder / "with space"
         self.outputs = [folder / "$out put" / "module.so", folder / "$out put" / "other.so"]
         self.options = ["-fPIC"]
-        self.made_for = "this"
+        self.stamp = "this"
         self.write("common.h", "int common();")
         self.write("first/one.cpp", '#include "../common.h"\nint one() { return common(); }')
         self.write("second/two.cpp", "int two() { return 2; }")
@@ -37,14 +37,14 @@ class Project:
         path.write_text(text + "\n")
 
     def build(self) -> list[str]:
-        """Build; return the units that were compiled."""
-        said: list[str] = []
+        """Build both modules; return the units that were compiled."""
+        messages: list[str] = []
         folders = [building.sources(self.csrc, folder) for folder in ("first", "second")]
-        module = Module([Group(files, self.options, self.made_for) for files in folders], ["-shared"])
+        module = Module([Group(files, self.options, self.stamp) for files in folders], ["-shared"])
         building.check_tools(NINJA)
         modules = dict.fromkeys(self.outputs, module)
-        building.build(modules, self.csrc, self.csrc.parent / "objects", NINJA, said.append)
-        return sorted(line.split("compiling ")[1] for line in said if " compiling " in line)
+        building.build(modules, self.csrc, self.csrc.parent / "objects", NINJA, messages.append)
+        return sorted(line.split("compiling ")[1] for line in messages if " compiling " in line)
 
 
 @pytest.fixture
@@ -52,42 +52,50 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-def symbols_of(module: Path) -> str:
+def read_symbols(module: Path) -> str:
     return subprocess.run(["nm", "-D", module], capture_output=True, text=True, check=True).stdout
 
 
-def test_only_what_has_changed_is_compiled_once_for_all_modules(project: Project) -> None:
+def test_build_compiles_changed_sources_once_for_all_modules(project: Project) -> None:
     assert project.build() == ["first/one.cpp", "second/two.cpp"]
+
     built_at = [output.stat().st_mtime_ns for output in project.outputs]
     assert project.build() == [] and [output.stat().st_mtime_ns for output in project.outputs] == built_at
+
     project.write("common.h", "int common(); // edited")
     assert project.build() == ["first/one.cpp"] and project.outputs[0].stat().st_mtime_ns > built_at[0]
+
     project.options.append("-O1")
     assert project.build() == ["first/one.cpp", "second/two.cpp"]
-    project.made_for = "another torch"
+
+    project.stamp = "another torch"
     assert project.build() == ["first/one.cpp", "second/two.cpp"]
+
     project.outputs[0].unlink()
     assert project.build() == [] and project.outputs[0].exists()
 
 
-def test_files_with_the_same_options_are_compiled_together_up_to_a_limit(project: Project) -> None:
+def test_sources_with_same_options_share_a_unit_up_to_max_lines(project: Project) -> None:
     project.build()
     project.write("second/three.cpp", "int three() { return 3; }")
     assert project.build() == ["second/three.cpp and 1 more"]
-    assert all(name in symbols_of(project.outputs[0]) for name in ("one", "two", "three"))
+    assert all(name in read_symbols(project.outputs[0]) for name in ("one", "two", "three"))
+
     project.write("second/three.cpp", "\n" * building.MAX_UNIT_LINES + "int three() { return 3; }")
-    assert project.build() == ["second/three.cpp"]  # of two.cpp alone there is an object
-    # A source that is gone is in the module no longer.
+    assert project.build() == ["second/three.cpp"]  # the object of two.cpp exists
+
+    # The module does not contain a deleted source.
     (project.csrc / "second" / "two.cpp").unlink()
     assert project.build() == []
-    assert "three" in symbols_of(project.outputs[0]) and "two" not in symbols_of(project.outputs[0])
+    assert "three" in read_symbols(project.outputs[0]) and "two" not in read_symbols(project.outputs[0])
 
 
-def test_compile_error_is_one_sentence_and_leaves_the_module(project: Project) -> None:
+def test_compile_error_is_one_sentence_and_keeps_the_modules(project: Project) -> None:
     project.build()
     before = [output.read_bytes() for output in project.outputs]
     project.write("second/two.cpp", "int two() { return missing; }")
-    for _ in range(2):  # not only the first time
+
+    for _ in range(2):  # the second build must fail too
         with pytest.raises(BuildError, match=r"two\.cpp:1:\d+: error: .missing. was not declared") as failure:
             project.build()
         assert "\n" not in str(failure.value)
@@ -95,75 +103,86 @@ def test_compile_error_is_one_sentence_and_leaves_the_module(project: Project) -
     assert sorted(project.outputs[0].parent.iterdir()) == project.outputs
 
 
-def script(path: Path, text: str) -> str:
+def write_script(path: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
 
 
-def test_missing_old_or_killed_compiler_is_named_with_the_command(
+def test_build_error_names_command_if_compiler_is_missing_or_fails(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refusal() -> str:
-        with pytest.raises(BuildError) as refused:
+    def build_error() -> str:
+        with pytest.raises(BuildError) as failure:
             project.build()
-        return str(refused.value)
+        return str(failure.value)
 
     monkeypatch.setenv("CXX", "no-such-compiler -O9")
-    assert refusal().startswith("there is no compiler CXX=no-such-compiler -O9: run `unset CXX`")
-    monkeypatch.setenv("CXX", script(tmp_path / "old", 'case $1 in -dumpversion) echo 9;; *) echo "g++ 9.4.0";; esac'))
-    assert f"is GCC 9, and GCC {building.MINIMUM_GCC} or newer is needed" in refusal()
-    said = "c++: fatal error: Killed signal terminated program"
-    killed = f'case $1 in -dumpversion) echo 12;; *) echo "{said}" >&2; exit 1;; esac'
-    monkeypatch.setenv("CXX", script(tmp_path / "killed", killed))
-    assert "because memory ran out: try again with `MAX_JOBS=1`" in refusal()
+    assert build_error().startswith("there is no compiler CXX=no-such-compiler -O9: run `unset CXX`")
+
+    old = 'case $1 in -dumpversion) echo 9;; *) echo "g++ 9.4.0";; esac'
+    monkeypatch.setenv("CXX", write_script(tmp_path / "old", old))
+    assert f"is GCC 9, and GCC {building.MINIMUM_GCC} or newer is needed" in build_error()
+
+    message = "c++: fatal error: Killed signal terminated program"
+    killed = f'case $1 in -dumpversion) echo 12;; *) echo "{message}" >&2; exit 1;; esac'
+    monkeypatch.setenv("CXX", write_script(tmp_path / "killed", killed))
+    assert "because memory ran out: try again with `MAX_JOBS=1`" in build_error()
+
     monkeypatch.delenv("CXX")
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert refusal() == "there is no C++ compiler: run `apt-get install g++`"
+    assert build_error() == "there is no C++ compiler: run `apt-get install g++`"
+
     monkeypatch.setattr("sysconfig.get_path", lambda *names: str(tmp_path / "empty"))
-    here = f"python3.{sys.version_info[1]}"
-    assert refusal() == f"there is no C++ compiler: run `apt-get install g++ {here}-dev`"
-    script(tmp_path / "empty" / "dnf", "")
-    assert refusal() == "there is no C++ compiler: run `dnf install gcc-c++ python3-devel`"
+    python = f"python3.{sys.version_info[1]}"
+    assert build_error() == f"there is no C++ compiler: run `apt-get install g++ {python}-dev`"
+
+    write_script(tmp_path / "empty" / "dnf", "")
+    assert build_error() == "there is no C++ compiler: run `dnf install gcc-c++ python3-devel`"
+
     monkeypatch.setattr("sys.path", [])
     assert building.find_ninja() == ""
-    script(tmp_path / "empty" / "c++", "echo 12")
-    assert refusal().startswith("Python's headers are missing (") and "`dnf install python3-devel`" in refusal()
+
+    write_script(tmp_path / "empty" / "c++", "echo 12")
+    assert build_error().startswith("Python's headers are missing (") and "`dnf install python3-devel`" in build_error()
 
 
 def test_number_of_compilers_is_limited_by_max_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_JOBS", "3")
+
     assert building.jobs() == 3
-    for senseless in ("", "0", "many"):
-        monkeypatch.setenv("MAX_JOBS", senseless)
+    for invalid in ("", "0", "many"):
+        monkeypatch.setenv("MAX_JOBS", invalid)
         assert 1 <= building.jobs() <= building.MAX_COMPILERS
 
 
 @pytest.mark.parametrize("linker_works", [True, False])
-def test_recorder_is_compiled_as_a_whole_only_where_the_linker_can(
+def test_recorder_uses_lto_only_if_linker_supports_it(
     linker_works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cannot_link = 'case "$*" in *-flto*-shared*) echo "ld: error: could not run lto-wrapper" >&2; exit 1;; esac'
     if not linker_works:
-        monkeypatch.setenv("CXX", script(tmp_path / "c++", f'{cannot_link}\nexec {CXX} "$@"'))
+        monkeypatch.setenv("CXX", write_script(tmp_path / "c++", f'{cannot_link}\nexec {CXX} "$@"'))
     (tmp_path / "torch" / "include" / "torch" / "csrc").mkdir(parents=True)
     target = building.Target("2.11.0", "", None, True, "3.11.7", "cpython-311", "")
     module = building.recorder(ROOT / "csrc", target, tmp_path / "torch", [])
+
     for options in (module.groups[0].options, module.link_options):
         assert ("-flto=auto" in options) == linker_works
 
 
-def test_missing_headers_of_cuda_are_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_error_names_package_of_missing_cuda_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch" / "include" / "torch" / "csrc").mkdir(parents=True)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    monkeypatch.setattr(Path, "is_dir", without_toolkit(Path.is_dir))
+    monkeypatch.setattr(Path, "is_dir", hide_toolkit(Path.is_dir))
     for cuda, package in (("13.0", "nvidia-cuda-runtime==13.0.*"), ("12.8", "nvidia-cuda-runtime-cu12==12.8.*")):
         target = building.Target("2.11.0", "", cuda, True, "3.11.7", "cpython-311", "")
-        with pytest.raises(BuildError) as refused:
+        with pytest.raises(BuildError) as failure:
             building.recorder(ROOT / "csrc", target, tmp_path / "torch", [str(tmp_path)])
-        assert f"the headers of CUDA {cuda} are missing: run `pip install {package}`" in str(refused.value)
-    # Without CUDA none are needed, nor any source that includes them.
+        assert f"the headers of CUDA {cuda} are missing: run `pip install {package}`" in str(failure.value)
+
+    # Without CUDA, neither these headers nor the sources that include them are needed.
     module = building.recorder(ROOT / "csrc", target._replace(cuda=None), tmp_path / "torch", [str(tmp_path)])
     folders = {os.path.dirname(source) for group in module.groups for source in group.sources}
     assert "torch/no_cuda" in folders and "torch/cuda" not in folders
@@ -172,23 +191,24 @@ def test_missing_headers_of_cuda_are_named_with_the_command(tmp_path: Path, monk
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="this torch is without CUDA")
-def test_headers_of_torchs_packages_suffice_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile library_blocks.cpp, which includes the most headers of CUDA."""
-    monkeypatch.setattr(Path, "is_dir", without_toolkit(Path.is_dir))
+def test_headers_of_torch_packages_suffice_without_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile library_blocks.cpp, which includes more CUDA headers than any other source."""
+    monkeypatch.setattr(Path, "is_dir", hide_toolkit(Path.is_dir))
     module = building.recorder(ROOT / "csrc", building.target_of(torch), Path(torch.__file__).parent, sys.path)
     source = "torch/cuda/library_blocks.cpp"
     (group,) = [group for group in module.groups if source in group.sources]
     assert not [option for option in group.options if "/usr/local/cuda" in option]
+
     command = [CXX, *group.options, "-fsyntax-only", ROOT / "csrc" / source]
-    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert compiled.returncode == 0, compiled.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
-def without_toolkit(is_dir: Callable[[Path], bool]) -> Callable[[Path], bool]:
+def hide_toolkit(is_dir: Callable[[Path], bool]) -> Callable[[Path], bool]:
     return lambda path: not str(path).startswith("/usr/local/cuda") and is_dir(path)
 
 
-def test_key_changes_with_target_and_sources(tmp_path: Path) -> None:
+def test_recorder_key_changes_with_target_and_sources(tmp_path: Path) -> None:
     for folder in building.RECORDER:
         (tmp_path / folder).mkdir(parents=True)
     source = tmp_path / building.RECORDER[0] / "a.cpp"
@@ -199,12 +219,14 @@ def test_key_changes_with_target_and_sources(tmp_path: Path) -> None:
         *({"python": "3.11.8"}, {"abi": "cpython-311-aarch64-linux-gnu"}, {"libc": "glibc 2.36"}),
     ]
     assert {name for other in others for name in other} == set(building.Target._fields)
+
     targets = [target, *(target._replace(**other) for other in others)]  # type: ignore[arg-type]
-    keys = {building.recorder_key(each, tmp_path) for each in targets}
+    keys = {building.recorder_key(target, tmp_path) for target in targets}
     source.write_text("2")
     keys.add(building.recorder_key(target, tmp_path))
     (tmp_path / building.RECORDER[-1] / "b.h").write_text("")
     keys.add(building.recorder_key(target, tmp_path))
     assert len(keys) == len(targets) + 2
+
     (tmp_path / "b.h").write_text("of the reading half")
     assert building.recorder_key(target, tmp_path) in keys

@@ -1,5 +1,5 @@
-"""Figures of the programs in examples/, through the Python interface and the commands of their README. The oracle is
-what torch itself reports at each mark, which the programs print."""
+"""Figures of the programs in examples/, from the Python interface and the commands of their README. The oracle is the
+memory that torch reports at each mark and the programs print."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MIB = 2**20
 GPU = "cuda:0"
 EXAMPLES = ROOT / "examples"
 PROGRAMS = [
-    "context",  # first: it needs a process that has not used CUDA yet
-    "formula",  # then: as in a process of its own, autograd has made nothing before the recording
+    "context",  # first: needs a process that has not used CUDA yet
+    "formula",  # second: autograd must not have allocated before the recording
     "freed_memory",
     "rebinding",
     "plus_one",
@@ -44,9 +44,9 @@ FIGURES = {
     "function_scope": {"allocated": [16, 18, 22, 16, 18, 18, 18]},
     "views": {"allocated": [100, 100, 200, 300, 300]},
 }
-"""MiB at each mark, as torch reports them: what the example is there to show."""
+"""MiB at each mark, as torch reports them."""
 WORKSPACE = "cuBLAS"
-"""A comment on the line that allocates what function_scope sets aside."""
+"""Comment on the line whose memory function_scope subtracts from its figures."""
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def reported_by_torch(folder: Path, name: str) -> dict[str, dict[str, int]]:
     by_torch = {}
     for line in (folder / f"{name}.txt").read_text().splitlines():
         if " allocated " in line and not line.startswith("OutOfMemoryError"):
-            mark, *words = line.split()
-            sizes = {word: float(size) * MIB for word, size in zip(words[::2], words[1::2], strict=True)}
+            mark, *fields = line.split()
+            sizes = {field: float(size) * MIB for field, size in zip(fields[::2], fields[1::2], strict=True)}
             assert all(size.is_integer() for size in sizes.values()), line
-            by_torch[mark] = {word: int(size) for word, size in sizes.items()}
+            by_torch[mark] = {field: int(size) for field, size in sizes.items()}
     return by_torch
 
 
@@ -79,33 +79,35 @@ def mib(by_torch: dict[str, dict[str, int]], figure: str) -> list[float]:
     return [sizes[figure] / MIB for sizes in by_torch.values()]
 
 
-def sequence_of(trace: Trace, mark: str) -> int:
+def find_sequence(trace: Trace, mark: str) -> int:
     return int(trace.marks().set_index("name").loc[mark, "begin_seq"])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
+def test_figures_match_torch(folder: Path, name: str) -> None:
     trace, by_torch = load(folder, name), reported_by_torch(folder, name)
     assert list(by_torch) == list(trace.marks()["name"])
     assert trace.integrity.state == "complete" and trace.verify().ok
-    aside = 0
-    if name == "function_scope":  # which leaves it out of its figures
+
+    excluded = 0
+    if name == "function_scope":  # subtracts the workspace from its figures
         sites = trace.usage(f"mark:{next(iter(by_torch))}", device=GPU)
-        lines = sites["source"].fillna(sites["site"])  # what no line made has a name instead of one
-        aside = int(sites.loc[lines.str.contains(WORKSPACE, na=False), "live_bytes"].sum())
-        assert aside > 0
-    highest = max(figures["peak"] for figures in by_torch.values())
-    assert trace.peak(device=GPU).bytes == highest + aside
+        lines = sites["source"].fillna(sites["site"])  # memory without a line has a name instead
+        excluded = int(sites.loc[lines.str.contains(WORKSPACE, na=False), "live_bytes"].sum())
+        assert excluded > 0
+
+    maximum = max(figures["peak"] for figures in by_torch.values())
+    assert trace.peak(device=GPU).bytes == maximum + excluded
     for mark, figures in by_torch.items():
         blocks = trace.blocks(f"mark:{mark}", device=GPU)
         allocated = blocks.loc[blocks["state"] == "active_allocated", "block_bytes"].sum()
-        assert allocated == figures["allocated"] + aside, mark
+        assert allocated == figures["allocated"] + excluded, mark
         assert trace.segments(f"mark:{mark}", device=GPU)["total_bytes"].sum() == figures["reserved"], mark
         # torch's peak is the peak so far.
-        assert (trace.peak(device=GPU).seq < sequence_of(trace, mark)) == (figures["peak"] == highest), mark
+        assert (trace.peak(device=GPU).seq < find_sequence(trace, mark)) == (figures["peak"] == maximum), mark
         if name == "empty_cache":
             samples = trace.driver_memory(device=GPU)
-            driver = samples[samples["seq"] < sequence_of(trace, mark)].iloc[-1]
+            driver = samples[samples["seq"] < find_sequence(trace, mark)].iloc[-1]
             assert driver["used_bytes"] == figures["driver"] and driver["reserved_bytes"] == figures["reserved"], mark
     for figure, expected in FIGURES.get(name, {}).items():
         assert mib(by_torch, figure) == expected, figure
@@ -115,9 +117,10 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
 def test_views_are_tensors_of_one_block(folder: Path) -> None:
     parts = (folder / "views.txt").read_text().split("tensors")[1:]
     [viewed, deleted] = [re.findall(r"^ *(\w+) +\(.*?\) +(\d+) +(\d+) +\S*views.py:\d+$", part, re.M) for part in parts]
-    whole = str(100 * MIB)
-    assert [(size, tensors) for _, size, tensors in viewed] == [(whole, "4")]
-    assert {*deleted} == {("row", whole, "1"), ("cloned", whole, "1"), ("packed", whole, "1")}
+    total = str(100 * MIB)
+
+    assert [(size, tensors) for _, size, tensors in viewed] == [(total, "4")]
+    assert {*deleted} == {("row", total, "1"), ("cloned", total, "1"), ("packed", total, "1")}
 
 
 def check_formula(folder: Path, device: str) -> None:
@@ -150,14 +153,15 @@ def check_formula(folder: Path, device: str) -> None:
         assert device == "cpu" or allocated % 512 == 0, role
 
 
-def test_formula_gives_the_bytes_of_each_role_on_the_gpu(folder: Path) -> None:
+def test_formula_matches_bytes_of_each_role_on_gpu(folder: Path) -> None:
     check_formula(folder, GPU)
 
 
-def test_formula_gives_the_bytes_of_each_role_on_the_cpu(tmp_path: Path) -> None:
+def test_formula_matches_bytes_of_each_role_on_cpu(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "formula.py")]
     process = run_python(tmp_path, command, True, 600, {"CUDA_VISIBLE_DEVICES": ""})
     (tmp_path / "formula.txt").write_text(process.stdout)
+
     check_formula(tmp_path, "cpu")
 
 
@@ -171,7 +175,7 @@ def printed_changes(folder: Path) -> list[Counter[tuple[str, str, str, str]]]:
     return [Counter(rows) for rows in changes]
 
 
-def test_tensors_made_and_freed_between_two_lines_are_printed(folder: Path) -> None:
+def test_between_lines_prints_added_and_removed_tensors(folder: Path) -> None:
     def rows(sign: str, *tensors: tuple[str, str, str]) -> Counter[tuple[str, str, str, str]]:
         return Counter((sign, size, name, f"{shape} float32 {GPU}") for size, name, shape in tensors)
 
@@ -183,6 +187,7 @@ def test_tensors_made_and_freed_between_two_lines_are_printed(folder: Path) -> N
     state = 'optimizer.state[Parameter]["{}"]'
     averages = [(size, state.format(name), shape) for name in ("exp_avg", "exp_avg_sq") for size, shape in shapes]
     steps = Counter({("+", "4 B", state.format("step"), "scalar float32 cpu"): len(shapes)})
+
     assert printed_changes(folder) == [
         rows("+", batch),
         rows("+", *saved, ("4 B", "loss", "scalar")),
@@ -193,18 +198,21 @@ def test_tensors_made_and_freed_between_two_lines_are_printed(folder: Path) -> N
     ]
 
 
-def test_fragmented_example_runs_with_the_advised_setting(folder: Path, tmp_path: Path) -> None:
+def test_fragmented_example_completes_with_advised_setting(folder: Path, tmp_path: Path) -> None:
     trace = load(folder, "fragmented")
     [oom] = trace.ooms()
     assert "OutOfMemoryError" in (folder / "fragmented.txt").read_text() and oom.verdict == FRAGMENTED
+
     [advised, *_] = trace.settings_that_help(oom)
     assert advised == "expandable_segments:True"
+
     run_marked("example_programs.py", tmp_path, "fragmented", memory="8GiB", PYTORCH_ALLOC_CONF=advised)
     assert load(tmp_path, "fragmented").ooms() == []
     assert "OutOfMemoryError" not in (tmp_path / "fragmented.txt").read_text()
-    # The same run: it did not just request less.
-    by_torch, torch_before = reported_by_torch(tmp_path, "fragmented"), reported_by_torch(folder, "fragmented")
-    assert mib(by_torch, "allocated") == mib(torch_before, "allocated")
+
+    # The second run requested as much memory as the first.
+    by_torch, by_torch_before = reported_by_torch(tmp_path, "fragmented"), reported_by_torch(folder, "fragmented")
+    assert mib(by_torch, "allocated") == mib(by_torch_before, "allocated")
 
 
 def rows_of_readme() -> list[tuple[str, str]]:
@@ -215,15 +223,17 @@ def rows_of_readme() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("command", "expected"), rows_of_readme(), ids=lambda text: text if " " in text else None)
-def test_commands_of_the_readme_print_what_it_shows(folder: Path, command: str, expected: str) -> None:
+def test_readme_commands_print_their_expected_text(folder: Path, command: str, expected: str) -> None:
     output = " ".join(run_analyze(folder, *shlex.split(command)).split())
     assert re.search(".*".join(re.escape(part) for part in expected.split(" … ")), output), output
 
 
-def test_readme_has_every_program() -> None:
+def test_readme_lists_every_program() -> None:
     programs = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "marks")
     assert programs == sorted(PROGRAMS)
+
     commands = [shlex.split(command) for command, _ in rows_of_readme()]
-    shown = {word.removesuffix(".alloctrace") for words in commands for word in words if word.endswith(".alloctrace")}
-    assert sorted(shown) == programs
+    fields = [field for arguments in commands for field in arguments]
+    listed = {field.removesuffix(".alloctrace") for field in fields if field.endswith(".alloctrace")}
+    assert sorted(listed) == programs
     assert all(f"[{name}]({name}.py)" in (EXAMPLES / "README.md").read_text() for name in programs)

@@ -1,7 +1,7 @@
-"""Installation in new virtual environments: each way ends in a recording, or in a sentence with the next command. What
-a build with a torch that can be imported makes.
+"""Installation in new virtual environments, which ends in a recording or in a sentence with the next command, and
+output of a build with torch installed.
 
-A .pth file adds this environment's torch, in a folder of links without what a new environment lacks.
+A .pth file adds this environment's torch: a folder of links to all packages that a new environment may have.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from running import ROOT
 import pytorch_alloctrace as alloctrace
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-# What a new environment does not have, or has another release of.
-LEFT_OUT = re.compile(
+# Packages that a new environment does not have, or has in another release.
+EXCLUDED = re.compile(
     r"(setuptools|_distutils_hack|pkg_resources|wheel|pip|pybind11|ninja|distutils)|.*\.pth|__pycache__"
 )
 
@@ -65,21 +65,21 @@ def run(command: Sequence[str | Path], folder: Path, **environment: str) -> subp
     )
 
 
-def report(process: subprocess.CompletedProcess[str]) -> str:
+def output_of(process: subprocess.CompletedProcess[str]) -> str:
     return process.stdout + process.stderr
 
 
-def copy_of_sources(folder: Path) -> Path:
-    """Copy the files of a clone in which nothing was built."""
-    built = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
+def copy_sources(folder: Path) -> Path:
+    """Copy the files that a clone has before a build."""
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
     for name in ("csrc", "pytorch_alloctrace"):
-        shutil.copytree(ROOT / name, folder / name, ignore=built)
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     return folder
 
 
-def new_environment(folder: Path, *packages: Path, with_pip: bool = True) -> Path:
+def create_environment(folder: Path, *packages: Path, with_pip: bool = True) -> Path:
     """Create a virtual environment that also finds the packages in some folders; return its Python."""
     venv.create(folder, with_pip=with_pip, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -89,36 +89,36 @@ def new_environment(folder: Path, *packages: Path, with_pip: bool = True) -> Pat
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with links to all packages of this environment but tools to build with."""
+    """Return a folder with links to all packages of this environment except build tools."""
     import torch
 
     folder = tmp_path_factory.mktemp("packages")
     for entry in Path(torch.__file__).parents[1].iterdir():
-        if not LEFT_OUT.match(entry.name):
+        if not EXCLUDED.match(entry.name):
             (folder / entry.name).symlink_to(entry)
     return folder
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Path:
-    """Return the Python of a stock environment with torch, after a plain `pip install .`."""
+    """Return the Python of a stock environment with torch, after `pip install .`."""
     folder = tmp_path_factory.mktemp("installed")
-    python = new_environment(folder / "environment", packages)
-    process = run([python, "-m", "pip", "install", "."], copy_of_sources(folder / "sources"))
-    assert process.returncode == 0, report(process)
+    python = create_environment(folder / "environment", packages)
+    process = run([python, "-m", "pip", "install", "."], copy_sources(folder / "sources"))
+    assert process.returncode == 0, output_of(process)
     assert re.search(r"Successfully installed ninja-\S+ pytorch_alloctrace", process.stdout)
     return python
 
 
 @pytest.mark.slow("builds")
-def test_a_plain_install_records_after_building_once(installed: Path, tmp_path: Path) -> None:
+def test_pip_install_records_after_one_build_by_two_ranks(installed: Path, tmp_path: Path) -> None:
     program, cache = tmp_path / "record.py", tmp_path / "cache"
     program.write_text(RECORD)
 
     def record(rank: int) -> subprocess.CompletedProcess[str]:
         return run([installed, program, tmp_path / f"{rank}.alloctrace"], tmp_path, ALLOCTRACE_CACHE=str(cache))
 
-    # Two ranks at once: one builds, and the other waits for it.
+    # Of two concurrent ranks, one builds and the other waits.
     with ThreadPoolExecutor(2) as pool:
         ranks = [*pool.map(record, range(2))]
     assert [rank.returncode for rank in ranks] == [0, 0], ranks
@@ -127,18 +127,18 @@ def test_a_plain_install_records_after_building_once(installed: Path, tmp_path: 
     building = r"pytorch_alloctrace: building the recorder for torch \S+, once \(.*\) \.\.\. \d+ s\n"
     assert re.fullmatch(building, messages[0])
     assert re.fullmatch(r"pytorch_alloctrace: waiting for another process that builds .* \.\.\. \d+ s\n", messages[1])
-    # Neither objects nor unfinished files are left.
+    # The cache contains no objects and no unfinished files.
     assert sorted(path.suffix for path in cache.glob("*/*/*")) == ["", ".sha256", ".so"]
 
-    again = record(2)
-    assert again.returncode == 0 and again.stderr == "" and again.stdout == ranks[0].stdout
+    third = record(2)
+    assert third.returncode == 0 and third.stderr == "" and third.stdout == ranks[0].stdout
     command = [installed, "-m", "pytorch_alloctrace", "build"]
-    ahead = run(command, tmp_path, ALLOCTRACE_CACHE=str(cache))
-    assert ahead.returncode == 0 and ahead.stderr == "" and ahead.stdout.strip() == again.stdout.split()[1]
+    build = run(command, tmp_path, ALLOCTRACE_CACHE=str(cache))
+    assert build.returncode == 0 and build.stderr == "" and build.stdout.strip() == third.stdout.split()[1]
 
 
 @pytest.mark.slow("builds")
-def test_without_torch_recording_is_refused_in_one_sentence_and_reading_works(
+def test_recording_fails_in_one_sentence_and_reading_works_without_torch(
     installed: Path, packages: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "alone").mkdir()
@@ -148,41 +148,42 @@ def test_without_torch_recording_is_refused_in_one_sentence_and_reading_works(
     (tmp_path / "alone" / "pygments").symlink_to((packages / "pygments").resolve())
     (package,) = installed.parents[1].glob("lib/python*/site-packages/pytorch_alloctrace")
     (tmp_path / "alone" / "pytorch_alloctrace").symlink_to(package)
-    without_torch = new_environment(tmp_path / "without_torch", tmp_path / "alone", with_pip=False)
-    refused = run([without_torch, "-c", REFUSED], tmp_path, ALLOCTRACE_CACHE=str(tmp_path / "cache"))
-    assert refused.returncode == 0 and refused.stderr == "" and refused.stdout.count("\n") == 1, report(refused)
-    assert "No module named 'torch'): run `pip install 'torch>=2.9'` (reading traces works" in refused.stdout
+    without_torch = create_environment(tmp_path / "without_torch", tmp_path / "alone", with_pip=False)
+    recording = run([without_torch, "-c", REFUSED], tmp_path, ALLOCTRACE_CACHE=str(tmp_path / "cache"))
+    assert (recording.returncode, recording.stderr, recording.stdout.count("\n")) == (0, "", 1), output_of(recording)
+    assert "No module named 'torch'): run `pip install 'torch>=2.9'` (reading traces works" in recording.stdout
 
     import torch
 
     with alloctrace.enable(tmp_path / "small.alloctrace", devices=("cpu",)):
-        kept = [torch.ones(1000) for _ in range(10)]
-    assert len(kept) == 10
-    read = run([without_torch, "-m", "pytorch_alloctrace", "peak", tmp_path / "small.alloctrace"], tmp_path)
-    assert read.returncode == 0 and "test_install.py" in read.stdout, report(read)
+        tensors = [torch.ones(1000) for _ in range(10)]
+    assert len(tensors) == 10
+    reading = run([without_torch, "-m", "pytorch_alloctrace", "peak", tmp_path / "small.alloctrace"], tmp_path)
+    assert reading.returncode == 0 and "test_install.py" in reading.stdout, output_of(reading)
 
 
 @pytest.mark.slow("builds")
-def test_pip_without_isolation_and_wheel_ends_in_one_sentence(packages: Path, tmp_path: Path) -> None:
+def test_pip_install_without_isolation_and_wheel_fails_in_one_sentence(packages: Path, tmp_path: Path) -> None:
     """Install as in a stock environment of Python 3.11, which has setuptools 65 and no wheel."""
-    python = new_environment(tmp_path / "environment", packages)
-    installed = run([python, "-m", "pip", "install", "--quiet", "setuptools==65.5.0"], tmp_path)
-    assert installed.returncode == 0, report(installed)
-    sources = copy_of_sources(tmp_path / "sources")
+    python = create_environment(tmp_path / "environment", packages)
+    setuptools = run([python, "-m", "pip", "install", "--quiet", "setuptools==65.5.0"], tmp_path)
+    assert setuptools.returncode == 0, output_of(setuptools)
+
+    sources = copy_sources(tmp_path / "sources")
     process = run([python, "-m", "pip", "install", "--no-build-isolation", "."], sources)
-    assert process.returncode != 0, report(process)
-    # pip's own words around it; there were 60 lines of compilers' commands and tracebacks.
+    assert process.returncode != 0, output_of(process)
+    # Only pip's own lines surround the sentence, not 60 lines of compiler commands and tracebacks.
     assert "Traceback" not in process.stderr and len(process.stderr.splitlines()) < 20, process.stderr
     assert "pytorch_alloctrace: this setuptools cannot make wheels alone: run `pip install wheel`" in process.stderr
 
 
 @pytest.mark.slow("builds")
-def test_a_build_without_isolation_where_wheel_is_installed_makes_both_modules(tmp_path: Path) -> None:
-    # In this checkout, whose objects are up to date: that saves minutes.
+def test_wheel_built_without_isolation_contains_both_modules(tmp_path: Path) -> None:
+    # Build in this checkout, whose objects are up to date, which saves minutes.
     options = ["--no-build-isolation", "--no-deps", "--wheel-dir", tmp_path / "wheels"]
     inherited = {name: value for name, value in os.environ.items() if name == "ALLOCTRACE_WERROR"}
     process = run([sys.executable, "-m", "pip", "wheel", *options, "."], ROOT, **inherited)
-    assert process.returncode == 0, report(process)
+    assert process.returncode == 0, output_of(process)
     (wheel,) = (tmp_path / "wheels").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
@@ -192,12 +193,12 @@ def test_a_build_without_isolation_where_wheel_is_installed_makes_both_modules(t
     assert (package / "recording" / "_follow" / "sitecustomize.py").is_file()
 
     command = [sys.executable, "-c", RECORD, tmp_path / "new.alloctrace"]
-    ran = run(command, tmp_path, PYTHONPATH=str(tmp_path / "installed"))
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split()[1].startswith(str(package))
+    recording = run(command, tmp_path, PYTHONPATH=str(tmp_path / "installed"))
+    assert recording.returncode == 0, recording.stderr
+    assert recording.stdout.split()[1].startswith(str(package))
 
 
-def test_build_is_stamped_with_its_torch_and_python() -> None:
+def test_build_info_contains_torch_and_python() -> None:
     import torch
 
     from pytorch_alloctrace import _build_info

@@ -1,6 +1,6 @@
-"""Choice of the recorder: the package's if it fits, else one from the cache, else none, with the reason.
+"""Selection of the recorder: the package's if it fits, else one from the cache, else an error with the reason.
 
-The recorder of this checkout stands for one built on first use; a missing compiler shows that a build began.
+The recorder of this checkout replaces one built on first use; the error of a missing compiler shows that a build began.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from running import ROOT
-from test_building import script
+from test_building import write_script
 
 RunProgram = Callable[..., Any]
 
-WITH_ANOTHER_IN_THE_PACKAGE = """
+MISMATCHED_PACKAGE = """
 import json, os, pathlib, shutil, sys
 import torch
 import pytorch_alloctrace as alloctrace
@@ -69,13 +69,13 @@ def run(run_program: Callable[..., Any], tmp_path: Path) -> RunProgram:
     }
 
     def run(source: str, **changed: str) -> Any:
-        return run_program(WITH_ANOTHER_IN_THE_PACKAGE + source, **{**environment, **changed})
+        return run_program(MISMATCHED_PACKAGE + source, **{**environment, **changed})
 
     return run
 
 
-def test_a_recorder_for_another_torch_is_never_loaded(run: RunProgram) -> None:
-    ran = run("""
+def test_recorder_for_other_torch_is_not_loaded(run: RunProgram) -> None:
+    process = run("""
 others = {"torch": "2.4.0", "torch_commit": "0", "cuda": "11.8", "cxx11_abi": False, "python": "3.11.0",
           "abi": "cpython-39", "libc": "glibc 2.17"}
 for field, value in others.items():
@@ -88,15 +88,16 @@ alloctrace.enable("now.alloctrace")
 alloctrace.disable()
 """)
     sentence = "recording is not possible: there is no compiler CXX=no-such-compiler: run `unset CXX`"
-    lines = ran.stdout.splitlines()
-    assert len(lines) == 8 and all(line.startswith(sentence) for line in lines), ran.stdout
-    # One line on stderr for each attempt, and nothing else: no traceback of the process that builds.
-    attempts = ran.stderr.splitlines()
-    assert len(attempts) == 8 and all(line.endswith("... failed") for line in attempts), ran.stderr
+    lines = process.stdout.splitlines()
+    assert len(lines) == 8 and all(line.startswith(sentence) for line in lines), process.stdout
+
+    # stderr has only one line for each attempt, and no traceback of the process that builds.
+    attempts = process.stderr.splitlines()
+    assert len(attempts) == 8 and all(line.endswith("... failed") for line in attempts), process.stderr
 
 
-def test_a_recorder_in_the_cache_is_used(run: RunProgram, tmp_path: Path) -> None:
-    ran = run("""
+def test_recorder_in_cache_is_used(run: RunProgram, tmp_path: Path) -> None:
+    process = run("""
 cached = put_into(next(loading._cache_folders()))
 with alloctrace.enable("a.alloctrace") as session:
     kept = torch.ones(54321)
@@ -108,13 +109,14 @@ import pytorch_alloctrace as again
 again.enable("b.alloctrace")
 again.disable()
 """)
-    assert ran.stderr == ""
-    # `build` has nothing to do then.
+    assert process.stderr == ""
+
+    # Nothing was built.
     (name,) = [path.name for path in (ROOT / "pytorch_alloctrace").glob("_record.*.so")]
     assert sorted(path.name for path in tmp_path.glob("cache/*/*/*")) == [name, f"{name}.sha256"]
 
 
-def test_cache_is_in_a_folder_that_the_user_may_write(run: RunProgram) -> None:
+def test_cache_is_in_writable_folder(run: RunProgram) -> None:
     run("""
 here = pathlib.Path.cwd()
 def folders(**environment):
@@ -127,20 +129,20 @@ assert folders(ALLOCTRACE_CACHE="mine", HOME="/h") == [str(here / "mine/pytorch_
 assert folders(XDG_CACHE_HOME="/x", HOME="/h") == ["/x/pytorch_alloctrace", private]
 assert folders(XDG_CACHE_HOME="relative", HOME="/h") == ["/h/.cache/pytorch_alloctrace", private]
 assert folders(HOME="/h") == ["/h/.cache/pytorch_alloctrace", private]
-# A folder that cannot be made: the recorder is looked for, and would be built, in the private one.
+# A folder that cannot be created: the private folder is used instead.
 os.environ["ALLOCTRACE_CACHE"] = "/proc/none"
 assert loading._writable_folder(key) == pathlib.Path(private, key)
 shutil.rmtree(private)
 assert put_into(next(iter([pathlib.Path(folder) for folder in folders(ALLOCTRACE_CACHE="/proc/none")][1:])))
 assert loading._find_cached(key, target) == pathlib.Path(private, key, name)
-# No folder at all: the reason has the next command.
+# No writable folder: the error names the next command.
 shutil.rmtree(private)
 pathlib.Path(private).write_text("in the way")
 assert "set ALLOCTRACE_CACHE to a folder of yours" in refusal()
 """)
 
 
-def test_open_cache_folder_is_closed_and_its_recorder_built_again(run: RunProgram) -> None:
+def test_shared_cache_folder_is_made_private_and_recorder_rebuilt(run: RunProgram) -> None:
     run("""
 for level in (1, 0):
     os.environ["ALLOCTRACE_CACHE"] = os.path.abspath(f"cache{level}")
@@ -153,10 +155,10 @@ for level in (1, 0):
 """)
 
 
-def test_folders_of_the_cache_are_private_and_no_others_are_touched(run: RunProgram) -> None:
+def test_cache_folders_are_private_and_others_unchanged(run: RunProgram) -> None:
     run("""
-# A shared folder named by its owner, and a link where the cache would be, to a folder that others may write to: their
-# modes stay.
+# The modes of a shared folder that its owner chose, and of a folder with write access for others that is linked in
+# place of the cache, do not change.
 shared, linked, other = pathlib.Path("shared"), pathlib.Path("linked"), pathlib.Path("other")
 for folder in (shared, linked, other):
     folder.mkdir()
@@ -178,7 +180,7 @@ assert folder == pathlib.Path.cwd() / "mine/a/b/pytorch_alloctrace" / key
 made = [path for path in (folder, *folder.parents) if path.is_relative_to(mine.absolute())]
 assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
 
-# A lock that is a link is neither followed nor emptied.
+# A lock that is a link is neither followed nor truncated.
 pathlib.Path("precious").write_text("precious")
 (folder / "lock").symlink_to(pathlib.Path("precious").absolute())
 assert "symbolic links" in refusal() and pathlib.Path("precious").read_text() == "precious"
@@ -192,13 +194,14 @@ assert not list(home.iterdir())
 """)
 
 
-def test_built_files_are_private_whatever_the_umask(run: RunProgram, tmp_path: Path) -> None:
-    """Build with a compiler that writes a file that is no module."""
+def test_built_files_are_private_with_umask_0(run: RunProgram, tmp_path: Path) -> None:
+    """Build with a compiler whose output is not a module."""
     version = 'case "$1" in -dumpversion | --version) echo 13; exit ;; esac'
     output = 'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo made > "$2"; shift; done'
-    compiler = script(tmp_path / "compiler", f"{version}\n{output}")
-    ran = run("os.umask(0)\nprint(refusal())", CXX=compiler)
-    assert "the recorder was built but cannot be loaded" in ran.stdout, ran.stdout + ran.stderr
+    compiler = write_script(tmp_path / "compiler", f"{version}\n{output}")
+    process = run("os.umask(0)\nprint(refusal())", CXX=compiler)
+    assert "the recorder was built but cannot be loaded" in process.stdout, process.stdout + process.stderr
+
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert modes == {0o600}
 
@@ -212,8 +215,8 @@ UNTRUSTED = {
     "seal that the group can write": "building.seal_of(cached).chmod(0o664)",
     "linked file": "cached.rename(cache / 'there'), cached.symlink_to(cache / 'there')",
 }
-DAMAGE = {
-    # The loader maps what the headers promise, and dies of SIGBUS where the file ends before.
+CORRUPTIONS = {
+    # The loader maps the sizes in the headers, and dies of SIGBUS beyond the end of the file.
     "cut short": "os.truncate(cached, cached.stat().st_size // 4096 // 2 * 4096)",
     "a byte of the code": "with cached.open('r+b') as file: file.seek(200_000), file.write(b'?!')",
     "sealed by nobody": "cached.with_name(cached.name + '.sha256').unlink()",
@@ -222,9 +225,9 @@ DAMAGE = {
 }
 
 
-def test_damaged_or_untrusted_recorder_is_built_again(run: RunProgram) -> None:
-    ran = run(f"""
-for reason, action in {UNTRUSTED | DAMAGE!r}.items():
+def test_corrupt_or_untrusted_recorder_is_rebuilt(run: RunProgram) -> None:
+    process = run(f"""
+for reason, action in {UNTRUSTED | CORRUPTIONS!r}.items():
     os.environ["ALLOCTRACE_CACHE"] = os.path.abspath(reason)
     cache = next(loading._cache_folders())
     cached = put_into(cache)
@@ -232,19 +235,20 @@ for reason, action in {UNTRUSTED | DAMAGE!r}.items():
     exec(action)
     assert "no-such-compiler" in refusal(), reason
     assert reason != "from another machine" or not cached.exists()
-# Another process has built it by the time that it is our turn.
+# Another process has built the recorder while this one waited.
 shutil.copy(in_package, cached)
 building.seal(cached)
 alloctrace.enable("now.alloctrace")
 assert loading.load_recorder().__file__ == str(cached)
 alloctrace.disable()
 """)
-    count = len(UNTRUSTED) + len(DAMAGE)
-    assert ran.stderr.count("building the recorder") == count == len(ran.stderr.splitlines())
+    count = len(UNTRUSTED) + len(CORRUPTIONS)
+
+    assert process.stderr.count("building the recorder") == count == len(process.stderr.splitlines())
 
 
-def test_unsupported_torch_or_platform_is_refused(run: RunProgram) -> None:
-    ran = run("""
+def test_enable_raises_for_unsupported_torch_or_platform(run: RunProgram) -> None:
+    process = run("""
 torch.__version__ = "2.8.1+cu126"
 print(refusal())
 sys.modules["torch"] = None
@@ -252,16 +256,17 @@ print(refusal())
 sys.platform = "darwin"
 print(refusal())
 """)
-    old, missing, elsewhere = ran.stdout.splitlines()
+    old, missing, other_platform = process.stdout.splitlines()
+
     assert "torch 2.9 or newer, and this is 2.8.1+cu126: run `pip install --upgrade 'torch>=2.9'`" in old
     assert "run `pip install 'torch>=2.9'` (reading traces works without it)" in missing
-    assert "recording needs Linux, and this is darwin" in elsewhere
-    assert "`python -m pytorch_alloctrace TRACE`" in elsewhere
-    assert ran.stderr == ""
+    assert "recording needs Linux, and this is darwin" in other_platform
+    assert "`python -m pytorch_alloctrace TRACE`" in other_platform
+    assert process.stderr == ""
 
 
-def test_a_terminal_shows_how_far_the_build_is(run: RunProgram, tmp_path: Path) -> None:
-    ran = run(
+def test_terminal_shows_progress_of_build(run: RunProgram, tmp_path: Path) -> None:
+    process = run(
         """
 import pty
 terminal, stderr = pty.openpty()
@@ -272,21 +277,23 @@ while not shown.endswith(b"failed\\r\\n"):
     shown += os.read(terminal, 10_000)
 print(shown)
 """,
-        CXX=script(tmp_path / "compiler", "exit 1"),
+        CXX=write_script(tmp_path / "compiler", "exit 1"),
         MAX_JOBS="2",
     )
     steps = r"\\r\\n  compiling 1 of \d\d \.\.\.(\\r  compiling 2 of \d\d \.\.\.)? failed\\r\\n"
-    assert re.fullmatch(rf"b'pytorch_alloctrace: building [^\\]* \.\.\.{steps}'\n", ran.stdout), ran.stdout
+
+    assert re.fullmatch(rf"b'pytorch_alloctrace: building [^\\]* \.\.\.{steps}'\n", process.stdout), process.stdout
 
 
-def test_build_is_isolated_from_the_program(run: RunProgram, tmp_path: Path) -> None:
+def test_build_is_isolated_from_program(run: RunProgram, tmp_path: Path) -> None:
     """Build in a program with preloaded libraries, modules that hide the standard library's, and a closed stderr."""
-    seen, files = tmp_path / "seen", tmp_path / "files"
-    compiler = script(tmp_path / "compiler", f"env > {seen}; pwd >> {seen}\nls -l /proc/self/fd/ > {files}\nexit 1")
+    variables, descriptors = tmp_path / "seen", tmp_path / "files"
+    commands = f"env > {variables}; pwd >> {variables}\nls -l /proc/self/fd/ > {descriptors}\nexit 1"
+    compiler = write_script(tmp_path / "compiler", commands)
     (tmp_path / "modules").mkdir()
     for name in ("json", "sitecustomize", "subprocess", "concurrent"):
         (tmp_path / "modules" / f"{name}.py").write_text("raise SystemExit('a module of the program')\n")
-    ran = run(
+    process = run(
         """
 import signal
 os.environ["PYTHONPATH"] = os.path.abspath("modules")
@@ -302,12 +309,14 @@ assert not torch.cuda.is_initialized()
 """,
         CXX=compiler,
     )
-    assert "recording is not possible: the recorder cannot be compiled for torch" in ran.stdout, ran.stdout + ran.stderr
-    environment = seen.read_text()
+    assert "recording is not possible: the recorder cannot be compiled for torch" in process.stdout, process.stderr
+
+    environment = variables.read_text()
     assert "LD_LIBRARY_PATH=/kept" in environment
     assert environment.splitlines()[-1].startswith(str(tmp_path / "temporary" / "alloctrace-build-"))
     assert not [line for line in environment.splitlines() if line.startswith(("PYTHON", "LD_PRELOAD", "ALLOCTRACE"))]
-    assert "secret" not in files.read_text()
+    assert "secret" not in descriptors.read_text()
+
     (log,) = tmp_path.glob("cache/*/*/build.log")
-    assert str(log) in ran.stdout and compiler in log.read_text()
-    assert os.listdir(tmp_path / "temporary") == []  # no objects are left
+    assert str(log) in process.stdout and compiler in log.read_text()
+    assert os.listdir(tmp_path / "temporary") == []  # all objects were deleted

@@ -1,4 +1,4 @@
-"""The documentation: it builds as a site without a warning, its links lead somewhere, and its commands exist."""
+"""Documentation: the site builds without warnings, and its links and commands exist."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ _COMMAND = re.compile(r"(?:^    (?:\$ )?|`)(alloctrace [^`\n]*)", re.MULTILINE)
 
 
 @pytest.mark.slow("docs")
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     run_python(ROOT, command, True, 600, {"NO_MKDOCS_2_WARNING": "1"}, fresh=True)
-    made = {page.stem for page in (tmp_path / "site").glob("*.html")}
-    assert {page.stem for page in (ROOT / "docs").glob("*.md")} == made - {"404"}
+    built = {page.stem for page in (tmp_path / "site").glob("*.html")}
+
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} == built - {"404"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_and_commands_of_a_page_exist(page: Path) -> None:
-    # Links between pages of the site are checked, with their anchors, when it is built.
+def test_links_and_commands_of_page_exist(page: Path) -> None:
+    # The build of the site checks links between its pages, with their anchors.
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
     for command in _COMMAND.findall(page.read_text()):
-        words = shlex.split(command, comments=True)[1:]
-        if not words or words[0] in ("run", "build") or "COMMAND" in words:
+        arguments = shlex.split(command, comments=True)[1:]
+        if not arguments or arguments[0] in ("run", "build") or "COMMAND" in arguments:
             continue
-        if ">" in words:
-            words = words[: words.index(">")]
-        with contextlib.suppress(SystemExit) if "--help" in words or "--version" in words else contextlib.nullcontext():
+        if ">" in arguments:
+            arguments = arguments[: arguments.index(">")]
+        exits = "--help" in arguments or "--version" in arguments
+        with contextlib.suppress(SystemExit) if exits else contextlib.nullcontext():
             try:
-                parser.parse(words)
-            except SystemExit as refused:
-                if refused.code:
+                parser.parse(arguments)
+            except SystemExit as error:
+                if error.code:
                     pytest.fail(f"not a command: {command}")
                 raise

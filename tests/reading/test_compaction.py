@@ -1,4 +1,4 @@
-"""Compacted traces: exact sums equal those of the whole trace; the rest is refused or labelled coarse."""
+"""Compacted traces: exact sums equal those of the original trace; other queries fail or are labelled coarse."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from pytorch_alloctrace import _replay
 from pytorch_alloctrace.reading.following import Following
 from pytorch_alloctrace.reading.names import KINDS
 
-FOLD = 6
+COMPACTED_PART = 6
 """Type of the block that has the compacted part."""
 CASES = ("loss_kept_with_its_graph", "plain_training", "sessions_that_come_and_go")
-"""Of leak_corpus, on a device with segments. Folds of the CPU's memory: those of the made-up traces below."""
+"""Cases of leak_corpus, recorded on a device with segments. The made-up traces below compact CPU memory."""
 
 
 @pytest.fixture(scope="module")
@@ -43,106 +43,111 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_exact_is_what_the_whole_trace_says(recorded: Path, tmp_path: Path, name: str) -> None:
-    whole = alloctrace.load(recorded / f"{name}.alloctrace")
-    previous = Path(whole.path)
-    for share in (0.3, 0.9):  # the second is the first, compacted further
-        until = int(whole.integrity.events * share)
-        done = alloctrace.compact(previous, tmp_path / f"{share}.alloctrace", until=until - 1)
-        compacted = alloctrace.load(done.trace)
-        assert done.until == until == compacted.integrity.compacted_until and done.events == until
-        assert compacted.integrity.state == "complete" and len(compacted.events()) == whole.integrity.events - until
-        assert differences(whole, compacted) == []
-        previous = done.trace
+def test_exact_sums_match_the_original_trace(recorded: Path, tmp_path: Path, name: str) -> None:
+    original = alloctrace.load(recorded / f"{name}.alloctrace")
+    previous = Path(original.path)
+
+    for share in (0.3, 0.9):  # the second compacts the first further
+        until = int(original.integrity.events * share)
+        compaction = alloctrace.compact(previous, tmp_path / f"{share}.alloctrace", until=until - 1)
+        compacted = alloctrace.load(compaction.trace)
+        assert compaction.until == until == compacted.integrity.compacted_until and compaction.events == until
+        assert compacted.integrity.state == "complete" and len(compacted.events()) == original.integrity.events - until
+        assert differences(original, compacted) == []
+        previous = compaction.trace
 
 
-def fold_bytes(folder: Path, data: bytes, until: int | str = "end") -> tuple[alloctrace.Trace, alloctrace.Trace]:
-    """Write a trace as whole.alloctrace and compact it as f.alloctrace; return both."""
+def compact_bytes(folder: Path, data: bytes, until: int | str = "end") -> tuple[alloctrace.Trace, alloctrace.Trace]:
+    """Write a trace as whole.alloctrace, compact it as f.alloctrace, and return both."""
     (folder / "whole.alloctrace").write_bytes(data)
-    done = alloctrace.compact(folder / "whole.alloctrace", folder / "f.alloctrace", until=until)
-    return alloctrace.load(folder / "whole.alloctrace"), alloctrace.load(done.trace)
+    compaction = alloctrace.compact(folder / "whole.alloctrace", folder / "f.alloctrace", until=until)
+    return alloctrace.load(folder / "whole.alloctrace"), alloctrace.load(compaction.trace)
 
 
-def test_a_range_of_events_that_a_fold_keeps_ends_where_it_is_said_to(tmp_path: Path) -> None:
-    whole, compacted = fold_bytes(tmp_path, failed_allocations(5))
-    seqs = whole.events(kinds=["oom"])["seq"].tolist()
+def test_events_of_compacted_part_end_at_until(tmp_path: Path) -> None:
+    original, compacted = compact_bytes(tmp_path, failed_allocations(5))
+    seqs = original.events(kinds=["oom"])["seq"].tolist()
+
     for number, seq in enumerate(seqs, 1):
         assert compacted.events(until=seq, kinds=["oom"])["seq"].tolist() == seqs[:number]
 
 
-def test_who_follows_a_recording_begins_with_its_fold(tmp_path: Path) -> None:
-    """Also where what was allocated stands in no line: without stacks only what node of autograd it was is known."""
+def test_following_begins_with_compacted_part(tmp_path: Path) -> None:
+    """Record without stacks, so that blocks have an autograd node but no line."""
     weight = torch.ones(200, 200, requires_grad=True)
-    kept = []
+    tensors = []
     with alloctrace.enable(tmp_path / "whole.alloctrace", devices="cpu", stacks="none"):
         for _ in range(20):
             (weight @ weight).sum().backward()
-            kept.append(torch.empty(1000))
-    whole = alloctrace.load(tmp_path / "whole.alloctrace")
-    assert whole.usage()["stack_id"].gt(0).any()
-    alloctrace.compact(whole.path, tmp_path / "f.alloctrace", until=whole.integrity.events // 2)
-    (seen,) = Following(tmp_path / "f.alloctrace").advance().devices
-    assert seen.counts.requested == whole.live()["requested_bytes"].sum() > 20 * 4000
-    assert seen.counts.peak_allocated == whole.peak().bytes
+            tensors.append(torch.empty(1000))
+    original = alloctrace.load(tmp_path / "whole.alloctrace")
+    assert original.usage()["stack_id"].gt(0).any()
+
+    alloctrace.compact(original.path, tmp_path / "f.alloctrace", until=original.integrity.events // 2)
+    (device,) = Following(tmp_path / "f.alloctrace").advance().devices
+    assert device.counts.requested == original.live()["requested_bytes"].sum() > 20 * 4000
+    assert device.counts.peak_allocated == original.peak().bytes
 
 
-def test_blocks_of_more_kinds_than_are_numbered(tmp_path: Path) -> None:
+def test_blocks_match_when_sizes_exceed_numbered_kinds(tmp_path: Path) -> None:
     sizes = 512 * np.tile(np.arange(1, 20_000), 2)
     addresses = 0x7F0000000000 + np.cumsum(sizes) - sizes
-    made = events(len(sizes), kind=1, address=addresses, size=sizes, location=1)
-    whole, compacted = fold_bytes(tmp_path, hostile_trace(made=np.concatenate([made, events(1, kind=10)])))
+    allocations = events(len(sizes), kind=1, address=addresses, size=sizes, location=1)
+    original, compacted = compact_bytes(tmp_path, hostile_trace(made=np.concatenate([allocations, events(1, kind=10)])))
+
     assert len(compacted.blocks()) == len(sizes)
-    pd.testing.assert_frame_equal(whole.blocks(), compacted.blocks())
+    pd.testing.assert_frame_equal(original.blocks(), compacted.blocks())
 
 
-def test_steps_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
-    _, compacted = fold_bytes(tmp_path, steps_of_many_devices(70_000))
+def test_steps_omitted_by_compaction_are_counted(tmp_path: Path) -> None:
+    _, compacted = compact_bytes(tmp_path, steps_of_many_devices(70_000))
     assert len(compacted.steps()) < 40_000 and compacted._recorded.positions.step_count == 70_000
     assert "70,000 steps" in run_analyze(tmp_path, "diagnose", "f.alloctrace", "--device", "cuda:3")
 
 
-def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> None:
+def test_last_failed_allocation_is_explained_after_compaction(tmp_path: Path) -> None:
     previous = tmp_path / "whole.alloctrace"
     previous.write_bytes(failed_allocations(12))
-    whole = alloctrace.load(previous)
-    requests = sorted(whole._recorded.failed_allocations)
+    original = alloctrace.load(previous)
+    requests = sorted(original._recorded.failed_allocations)
     for name, until in (("once", requests[-5]), ("twice", requests[-1])):  # the second compacts the compacted part
         alloctrace.compact(previous, tmp_path / f"{name}.alloctrace", until=until)
         previous = tmp_path / f"{name}.alloctrace"
         compacted = alloctrace.load(previous)
-        expected = next(one for one in whole.ooms() if one.request.seq == until)
-        found = next(one for one in compacted.ooms() if one.request.seq == until)
-        assert (found.verdict, found.allocated_bytes, found.limit_bytes) == (
-            expected.verdict,
-            expected.allocated_bytes,
-            expected.limit_bytes,
-        )
-        assert found.request.outcome == "ended"
-        assert str(found.top_sites) == str(expected.top_sites)
+        expected = next(oom for oom in original.ooms() if oom.request.seq == until)
+        oom = next(oom for oom in compacted.ooms() if oom.request.seq == until)
+        assert oom.verdict == expected.verdict
+        assert (oom.allocated_bytes, oom.limit_bytes) == (expected.allocated_bytes, expected.limit_bytes)
+        assert oom.request.outcome == "ended"
+        assert str(oom.top_sites) == str(expected.top_sites)
         assert "OUT OF MEMORY" in run_analyze(tmp_path, "diagnose", previous.name)
+
     process = run_command(tmp_path, ["oom", previous.name])
     assert process.returncode == 0
     assert "10 requests of the compacted part ran out of memory" in " ".join(process.stderr.split())
 
 
-def test_refused_requests_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
-    _, compacted = fold_bytes(tmp_path, failed_allocations(600))
+def test_failed_allocations_omitted_by_compaction_are_counted(tmp_path: Path) -> None:
+    _, compacted = compact_bytes(tmp_path, failed_allocations(600))
     assert len(compacted._recorded.failed_allocations) == 512
     process = run_command(tmp_path, ["oom", "f.alloctrace"])
     assert process.returncode == 0
     assert "598 requests of the compacted part ran out of memory" in " ".join(process.stderr.split())
 
 
-def place_of_fold(data: bytearray) -> tuple[int, int]:
-    """Where the block with the compacted part begins and ends."""
-    return next((at, end) for at, end in blocks_of(data) if int.from_bytes(data[at + 12 : at + 14], "little") == FOLD)
+def find_compacted_part(data: bytearray) -> tuple[int, int]:
+    """Return the begin and the end of the block with the compacted part."""
+    return next(
+        (at, end) for at, end in blocks_of(data) if int.from_bytes(data[at + 12 : at + 14], "little") == COMPACTED_PART
+    )
 
 
-def test_a_fold_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    """Not taken for damage."""
-    _, compacted = fold_bytes(tmp_path, failed_allocations(50), until=60)
+def test_compacted_part_of_other_version_raises_trace_error(tmp_path: Path) -> None:
+    """The trace is not reported as corrupt."""
+    _, compacted = compact_bytes(tmp_path, failed_allocations(50), until=60)
     data = bytearray(Path(compacted.path).read_bytes())
-    at, end = place_of_fold(data)
+    at, end = find_compacted_part(data)
+
     for version in (1, 3):
         data[at + BLOCK_HEADER] = version
         data[at:end] = repaired(data[at:end])
@@ -159,13 +164,13 @@ def test_a_fold_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> N
         assert re.search(sentence, run_analyze(tmp_path, "diagnose", f"{version}.alloctrace", status=2))
 
 
-def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path) -> None:
-    whole = alloctrace.load(recorded / "plain_training.alloctrace")
-    until = whole.integrity.events // 2
-    compacted = alloctrace.load(alloctrace.compact(whole.path, tmp_path / "f.alloctrace", until=until - 1).trace)
-    step = int(whole.steps()["step"].iloc[2])
+def test_queries_of_compacted_events_raise_compacted_error(recorded: Path, tmp_path: Path) -> None:
+    original = alloctrace.load(recorded / "plain_training.alloctrace")
+    until = original.integrity.events // 2
+    compacted = alloctrace.load(alloctrace.compact(original.path, tmp_path / "f.alloctrace", until=until - 1).trace)
+    step = int(original.steps()["step"].iloc[2])
     peak = compacted.peak().seq
-    for ask in (
+    for query in (
         lambda: compacted.events(since=until // 2),
         lambda: compacted.live(until // 2 if until // 2 != peak else peak - 1),
         lambda: compacted.live(f"step:{step}"),
@@ -173,53 +178,54 @@ def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path)
         lambda: compacted.usage(since=f"step:{step}"),
     ):
         with pytest.raises(alloctrace.CompactedError, match=f"{until - 1:,}|{until - 1}|{until:,}"):
-            ask()
-    for verb in ("diagnose", "leaks", "peak", "sites", "verify", "segments"):
-        assert f"COMPACTED  compacted up to event {until - 1:,}" in run_analyze(tmp_path, verb, "f.alloctrace")
+            query()
+    for command in ("diagnose", "leaks", "peak", "sites", "verify", "segments"):
+        assert f"COMPACTED  compacted up to event {until - 1:,}" in run_analyze(tmp_path, command, "f.alloctrace")
     assert json.loads(run_analyze(tmp_path, "leaks", "f.alloctrace", "--json")) is not None
+
     error = run_analyze(tmp_path, "leaks", "f.alloctrace", "--since", f"step:{step}", "--until", "end", status=2)
     assert error.count("\n") == 1 and "compacted" in error
     run_analyze(tmp_path, "what-if", "f.alloctrace", status=2)
 
 
-def test_the_verb_folds_and_refuses(recorded: Path, tmp_path: Path) -> None:
+def test_compact_command_requires_later_position_and_output(recorded: Path, tmp_path: Path) -> None:
     trace = recorded / "plain_training.alloctrace"
-    said = run_analyze(tmp_path, "compact", str(trace), "--until", "step:20", "-o", "small.alloctrace")
-    assert "are compacted into sums" in said
+    output = run_analyze(tmp_path, "compact", str(trace), "--until", "step:20", "-o", "small.alloctrace")
+    assert "are compacted into sums" in output
     for until in ("step:10", "step:20"):
-        again = run_analyze(tmp_path, "compact", "small.alloctrace", "--until", until, "-o", "x.alloctrace", status=2)
-        assert "compacted up to event" in again and "already: give a later position" in again
+        error = run_analyze(tmp_path, "compact", "small.alloctrace", "--until", until, "-o", "x.alloctrace", status=2)
+        assert "compacted up to event" in error and "already: give a later position" in error
     assert not (tmp_path / "x.alloctrace").exists()
-    missing = run_analyze(tmp_path, "compact", str(trace), "--until", "step:20", status=2)
-    assert "--output is missing" in missing
+
+    without_output = run_analyze(tmp_path, "compact", str(trace), "--until", "step:20", status=2)
+    assert "--output is missing" in without_output
 
 
-def test_damage_before_a_fold_is_not_forgotten(recorded: Path, tmp_path: Path) -> None:
-    """Losses in the compacted part, and damage of the part itself, become no all-clear."""
+def test_corruption_of_compacted_trace_is_reported(recorded: Path, tmp_path: Path) -> None:
+    """Corrupt a trace before its compaction, and the compacted part itself."""
     path = recorded / "loss_kept_with_its_graph.alloctrace"
     data = bytearray(path.read_bytes())
     first = data.index(b"ATBK", data.index(b"ATBK") + 4)
     data[first + 200] ^= 0xFF
     (tmp_path / "damaged.alloctrace").write_bytes(data)
     with pytest.warns(alloctrace.IncompleteTraceWarning):
-        damaged = alloctrace.load(tmp_path / "damaged.alloctrace")
-    end = damaged._recorded.end_seq
-    assert damaged.integrity.state == "corrupt" and end > 100
-    done = alloctrace.compact(damaged.path, tmp_path / "f.alloctrace", until=end - 10)
+        corrupt = alloctrace.load(tmp_path / "damaged.alloctrace")
+    end = corrupt._recorded.end_seq
+    assert corrupt.integrity.state == "corrupt" and end > 100
+
+    compaction = alloctrace.compact(corrupt.path, tmp_path / "f.alloctrace", until=end - 10)
     with pytest.warns(alloctrace.IncompleteTraceWarning):
-        compacted = alloctrace.load(done.trace)
-    assert (compacted.integrity.state, compacted.integrity.corrupt_bytes) == (
-        "corrupt",
-        damaged.integrity.corrupt_bytes,
-    )
-    # The compacted part itself.
-    good = alloctrace.compact(path, tmp_path / "good.alloctrace", until=end - 10).trace
-    data = bytearray(good.read_bytes())
+        compacted = alloctrace.load(compaction.trace)
+    assert compacted.integrity.state == "corrupt"
+    assert compacted.integrity.corrupt_bytes == corrupt.integrity.corrupt_bytes
+
+    intact_path = alloctrace.compact(path, tmp_path / "good.alloctrace", until=end - 10).trace
+    data = bytearray(intact_path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     (tmp_path / "bad.alloctrace").write_bytes(data)
     with pytest.warns(alloctrace.IncompleteTraceWarning):
-        bad = alloctrace.load(tmp_path / "bad.alloctrace")
-    assert bad.integrity.state == "corrupt" and bad.integrity.missing_events >= end - 10
+        corrupt_part = alloctrace.load(tmp_path / "bad.alloctrace")
+    assert corrupt_part.integrity.state == "corrupt" and corrupt_part.integrity.missing_events >= end - 10
 
 
 # Made-up traces
@@ -238,7 +244,7 @@ OPERATIONS = st.lists(
 
 
 def write_trace(path: Path, operations: list[tuple[str, int, int, int]]) -> int:
-    """A trace of two devices, in which some events contradict others; returns how many events it has."""
+    """Write a trace of two devices in which some events contradict others; return its number of events."""
     writer = _replay.TraceWriter(bytes(path), True, 10**18, "{}")
     code = writer.code("f", "train.py", 1, b"")
     outer = writer.frame(0, code, 0)
@@ -284,7 +290,7 @@ def write_trace(path: Path, operations: list[tuple[str, int, int, int]]) -> int:
 
 @settings(max_examples=4)
 @given(operations=OPERATIONS, shares=st.tuples(st.floats(0.05, 0.95), st.floats(0.05, 1)))
-def test_folding_twice_is_folding_once(
+def test_compacting_twice_equals_compacting_once(
     tmp_path: Path, operations: list[tuple[str, int, int, int]], shares: tuple[float, float]
 ) -> None:
     count = write_trace(tmp_path / "whole.alloctrace", operations)
@@ -292,19 +298,21 @@ def test_folding_twice_is_folding_once(
     second = max(first + 1, int(count * max(shares)))
     if second > count:
         return
-    whole = alloctrace.load(tmp_path / "whole.alloctrace")
-    alloctrace.compact(whole.path, tmp_path / "1.alloctrace", until=first - 1, overwrite=True)
+    original = alloctrace.load(tmp_path / "whole.alloctrace")
+
+    alloctrace.compact(original.path, tmp_path / "1.alloctrace", until=first - 1, overwrite=True)
     twice = alloctrace.compact(tmp_path / "1.alloctrace", tmp_path / "2.alloctrace", until=second - 1, overwrite=True)
-    once = alloctrace.compact(whole.path, tmp_path / "3.alloctrace", until=second - 1, overwrite=True)
-    assert differences(whole, alloctrace.load(once.trace)) == []
-    assert differences(whole, alloctrace.load(twice.trace)) == []
+    once = alloctrace.compact(original.path, tmp_path / "3.alloctrace", until=second - 1, overwrite=True)
+
+    assert differences(original, alloctrace.load(once.trace)) == []
+    assert differences(original, alloctrace.load(twice.trace)) == []
 
 
 @pytest.mark.filterwarnings("ignore::pytorch_alloctrace.IncompleteTraceWarning")
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_hostile_fold_is_an_error_or_is_read(tmp_path: Path, data: st.DataObject) -> None:
-    """Any byte of a compacted part may be any other, with a checksum that fits."""
+def test_hostile_compacted_part_raises_or_is_read(tmp_path: Path, data: st.DataObject) -> None:
+    """Change bytes of the compacted part and correct its checksum."""
     path = tmp_path / "f.alloctrace"
     if not path.exists():
         rows = [("alloc", number % 30, 100 + number, number % 7) for number in range(60)]
@@ -313,7 +321,7 @@ def test_a_hostile_fold_is_an_error_or_is_read(tmp_path: Path, data: st.DataObje
         count = write_trace(tmp_path / "whole.alloctrace", rows * 4)
         alloctrace.compact(tmp_path / "whole.alloctrace", path, until=count - 20)
     content = bytearray(path.read_bytes())
-    at, end = place_of_fold(content)
+    at, end = find_compacted_part(content)
     for _ in range(data.draw(st.integers(1, 4))):
         content[at + BLOCK_HEADER + data.draw(st.integers(0, end - at - BLOCK_HEADER - 1))] = data.draw(
             st.integers(0, 255)

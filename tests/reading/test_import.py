@@ -1,4 +1,4 @@
-"""What `import pytorch_alloctrace` loads: a program that records pays for nothing that reads."""
+"""Modules loaded by `import pytorch_alloctrace`: a recording program loads no module of the reading half."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 READING = ("trace", "reading", "analysis", "report", "analyze", "_replay")
 
 
-def test_a_program_that_records_loads_nothing_that_reads(run_program) -> None:
+def test_recording_program_loads_no_reading_module(run_program) -> None:
     loaded = json.loads(run_program(PROGRAM, fresh=True).stdout)
     assert "pytorch_alloctrace.recording.session" in loaded
+
     unwanted = {"pandas", "rich", "matplotlib", *(f"pytorch_alloctrace.{name}" for name in READING)}
-    found = {".".join(name.split(".")[: 2 if name.startswith("pytorch_alloctrace") else 1]) for name in loaded}
-    # torch loads NumPy itself: of NumPy nothing more than it has.
-    assert found & {*unwanted, "numpy"} == set()
+    packages = {".".join(name.split(".")[: 2 if name.startswith("pytorch_alloctrace") else 1]) for name in loaded}
+    # torch itself loads NumPy: no further module of NumPy may be loaded.
+    assert packages & {*unwanted, "numpy"} == set()
 
 
-def test_commands_that_judge_load_no_pandas(run_program) -> None:
+def test_diagnostic_commands_load_no_pandas(run_program) -> None:
     program = """
         import contextlib, io, sys
         import torch, pytorch_alloctrace as alloctrace
@@ -48,11 +49,13 @@ def test_commands_that_judge_load_no_pandas(run_program) -> None:
     assert run_program(program, fresh=True).stdout == "False\n"
 
 
-def test_every_public_name_is_there_and_listed() -> None:
+def test_public_names_are_defined_and_listed() -> None:
     for name in alloctrace.__all__:
         assert name in dir(alloctrace) and getattr(alloctrace, name).__name__ == name
+
     fresh = importlib.reload(alloctrace)
     assert {*fresh.__all__} <= {*dir(fresh)}
+
     names: dict[str, object] = {}
     exec("from pytorch_alloctrace import *", names)
     assert {*fresh.__all__} <= {*names}

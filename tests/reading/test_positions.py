@@ -1,4 +1,4 @@
-"""Positions and ranges: everything after `since`, up to and including `until`, in every trace."""
+"""Positions and ranges: all events after `since`, up to and including `until`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from made_up_events import BEGIN, MIB, event, freed, make_trace
 import pytorch_alloctrace as alloctrace
 
 MARK_NAME = 4
-"""The string that the probe defines for names of marks."""
+"""Index of the string that the probe defines for names of marks."""
 
 
 def rows_of(choices: list[str]) -> list[dict[str, int]]:
-    """Allocations of 512 bytes and more, each at an address of its own, frees of the oldest, steps and marks."""
+    """Return events: allocations at distinct addresses, frees of the oldest block, steps and marks."""
     rows, live, step = [event("segment_alloc", address=BEGIN, size=20 * MIB)], [], 0
     for number, kind in enumerate(choices):
         if kind == "alloc":
@@ -37,7 +37,7 @@ def rows_of(choices: list[str]) -> list[dict[str, int]]:
 
 
 def live_after(events: pd.DataFrame) -> dict[int, int]:
-    """What is live after these events, by address."""
+    """Return the sizes of the blocks that are live after these events, by address."""
     live: dict[int, int] = {}
     for kind, address, size in zip(events["kind"], events["address"], events["requested_bytes"], strict=True):
         if kind == "alloc":
@@ -49,7 +49,7 @@ def live_after(events: pd.DataFrame) -> dict[int, int]:
 
 @settings(max_examples=40)
 @given(choices=st.lists(st.sampled_from(["alloc", "alloc", "free", "step", "mark"]), max_size=40), data=st.data())
-def test_ranges_divide_the_events(tmp_path: Path, choices: list[str], data: Any) -> None:
+def test_ranges_partition_the_events(tmp_path: Path, choices: list[str], data: Any) -> None:
     rows = rows_of(choices)
     trace = make_trace(tmp_path / "t.alloctrace", rows)
     steps = len(trace.steps())
@@ -59,41 +59,33 @@ def test_ranges_divide_the_events(tmp_path: Path, choices: list[str], data: Any)
     positions += ["peak", "peak:reserved"] if "alloc" in choices else []
     a, b = data.draw(st.sampled_from(positions), label="a"), data.draw(st.sampled_from(positions), label="b")
     a, b = sorted((a, b), key=trace._recorded.first_event_after)
-    everything = trace.events()
+    events = trace.events()
     parts = [trace.events(until=a), trace.events(since=a, until=b), trace.events(since=b)]
-    assert [seq for part in parts for seq in part["seq"]] == everything["seq"].tolist() == list(range(len(rows)))
+
+    assert [seq for part in parts for seq in part["seq"]] == events["seq"].tolist() == list(range(len(rows)))
     for at, before in ((a, parts[0]), (b, trace.events(until=b))):
         assert trace.live(at).set_index("address")["requested_bytes"].to_dict() == live_after(before)
         assert before["seq"].tolist() == list(range(trace._recorded.first_event_after(at)))
 
 
-def test_a_step_ends_with_its_event(tmp_path: Path) -> None:
+def test_range_of_step_ends_with_its_event(tmp_path: Path) -> None:
     trace = make_trace(tmp_path / "t.alloctrace", rows_of(["alloc", "step", "alloc", "alloc", "step", "mark", "alloc"]))
     second = trace.events(since="step:0", until="step:1")
     assert list(second["kind"]) == ["alloc", "alloc", "step"] and list(second["step"]) == [1, 1, 1]
     assert list(trace.events(since="step:1")["kind"]) == ["mark", "alloc"]
+
     [name] = trace.marks()["name"]
     assert list(trace.events(since="step:1", until=f"mark:{name}")["kind"]) == ["mark"]
     assert list(trace.events(since=f"mark:{name}")["kind"]) == ["alloc"]
     assert trace.events(since="step:2").empty and trace.events(since="end").empty
     assert len(trace.events(until="step:2")) == trace.integrity.events
     long_ago = datetime.datetime(2001, 1, 1)
-    for wrong in (
-        "soon",
-        "step:7",
-        "mark:none",
-        "step:",
-        "5e-05s",
-        trace.integrity.events,
-        10**9,
-        -2,
-        "99.5s",
-        long_ago,
-    ):
+    numbers = (trace.integrity.events, 10**9, -2)
+    for position in ("soon", "step:7", "mark:none", "step:", "5e-05s", *numbers, "99.5s", long_ago):
         with pytest.raises(alloctrace.PositionError):
-            trace.events(since=wrong)
+            trace.events(since=position)
         with pytest.raises(alloctrace.PositionError):
-            trace.live(wrong)
+            trace.live(position)
 
 
 def test_event_numbers_need_no_replay(tmp_path: Path) -> None:
@@ -102,16 +94,17 @@ def test_event_numbers_need_no_replay(tmp_path: Path) -> None:
     assert "replay" not in vars(trace._recorded)
 
 
-def test_a_condition_in_the_first_instant_of_a_run(tmp_path: Path) -> None:
-    """Its time was passed on as text, which is written as 2.5e-06s for so short a time."""
+def test_inefficiency_in_first_microseconds_is_diagnosed(tmp_path: Path) -> None:
+    """Times were formatted as text: 2.5e-06s was not a valid position."""
     rows = [event("segment_alloc", address=BEGIN, size=100 * MIB), event("alloc", address=BEGIN, size=100 * MIB)]
     trace = make_trace(tmp_path / "t.alloctrace", [*rows, event("free_requested", address=BEGIN, size=100 * MIB)])
-    assert (trace.end_ns - trace.begin_ns) / 2000 < 100_000, "an interval is too long to show it"
+
+    assert (trace.end_ns - trace.begin_ns) / 2000 < 100_000, "the run is too long for a time in scientific notation"
     assert "pending" in [finding.kind for finding in trace.diagnose()]
 
 
-def test_last_steps_of_a_damaged_trace_are_measured_up_to_its_end(tmp_path: Path) -> None:
-    """The count of events was taken for the number after the last one, so the last steps were left out."""
+def test_last_steps_of_corrupt_trace_are_measured(tmp_path: Path) -> None:
+    """The last steps were ignored, since the count of events was used as the end of the trace."""
     path = tmp_path / "t.alloctrace"
     rows = [event("segment_alloc", address=BEGIN, size=200 * MIB)]
     for step in range(40):
@@ -121,15 +114,15 @@ def test_last_steps_of_a_damaged_trace_are_measured_up_to_its_end(tmp_path: Path
             rows += freed(BEGIN + 4096 * number, size)
         rows.append(event("step", size=step))
     make_trace(path, rows)
-    damaged_blocks = [block for block in TraceFile(path).blocks if block.type == EVENTS][1:4]
+    corrupt_blocks = [block for block in TraceFile(path).blocks if block.type == EVENTS][1:4]
     data = bytearray(path.read_bytes())
-    for block in damaged_blocks:
+    for block in corrupt_blocks:
         data[block.offset + BLOCK_HEADER + len(block.payload) // 2] ^= 0xFF
     path.write_bytes(data)
 
     trace = alloctrace.load(path)
 
-    assert trace.integrity.missing_events == sum(block.count for block in damaged_blocks) > 0
+    assert trace.integrity.missing_events == sum(block.count for block in corrupt_blocks) > 0
     recorded = trace._recorded
     assert recorded.end_seq == trace.events()["seq"].iloc[-1] + 1 > trace.integrity.events
     [larger] = trace.usage().query("largest_bytes == 4096")["allocations_per_step"]

@@ -1,5 +1,4 @@
-"""Every public table of a real trace: columns that do not hide what a DataFrame has, and integers that can be
-subtracted."""
+"""Public tables of a recorded trace: columns that hide no attribute of a DataFrame, and signed integers."""
 
 from __future__ import annotations
 
@@ -56,10 +55,9 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
         refuse()
 """
 SERIES_ONLY = {"name"}
-"""A Series has this attribute and a DataFrame does not: `table.name` is the column. Only of a row as a Series is
-`row.name` something else than `row["name"]`."""
+"""Attributes of a Series but not of a DataFrame: `table.name` is the column, `row.name` is not `row["name"]`."""
 EVENT_IDS = {"thread", "stack_id", "forward_stack_id"}
-"""Half as wide in the table that has the most rows."""
+"""Columns with 32-bit integers in the table of events, the largest table."""
 STACKS_BY = ("line", "stack", "function", "file")
 RANGES_BY = (*STACKS_BY, "role")
 MEMORY_BY = (*RANGES_BY, "age", "phase")
@@ -78,7 +76,7 @@ def full(trace: alloctrace.Trace) -> list[tuple[str, pd.DataFrame]]:
 
 
 def full_tables(trace: alloctrace.Trace) -> Tables:
-    """Yield all tables, each with the expression that makes it; none may be empty."""
+    """Yield all tables with their names; none may be empty."""
     for at in ("end", "peak"):
         yield from tables_at(trace, at)
     yield from tables_up_to(trace, "end")
@@ -97,22 +95,22 @@ def full_tables(trace: alloctrace.Trace) -> Tables:
 
 
 def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Tables:
-    """Yield tables of the same expressions where there is nothing; nothing: a trace without an allocation."""
-    for one in (trace, nothing):
-        yield from tables_at(one, -1)
-        yield from tables_up_to(one, -1)
-        yield "events", one.events(kinds=("pool_restore",))
+    """Yield empty tables under the names of full_tables. `nothing` is a trace without an allocation."""
+    for source in (trace, nothing):
+        yield from tables_at(source, -1)
+        yield from tables_up_to(source, -1)
+        yield "events", source.events(kinds=("pool_restore",))
         for by in MEMORY_BY:
-            yield f"diff by {by}", one.diff(-1, -1, by=by)
+            yield f"diff by {by}", source.diff(-1, -1, by=by)
     yield from tables_of_the_run(nothing)
     yield "timeline", nothing.timeline(100)
     yield from tables_of_fragmentation(nothing.fragmentation())
     yield from tables_of_fragmentation(trace.fragmentation(-1))
-    # In the first segment is no block when it was made: segments, and nothing that pins them.
+    # The first segment has no block when it is allocated, so nothing pins it.
     of_segment = trace.fragmentation(int(trace.events(kinds=("segment_alloc",))["seq"].iloc[0]))
     yield "fragmentation, pinners", of_segment.pinners.to_frame()
     yield "fragmentation, pinners_by_line", of_segment.pinners_by_line.to_frame()
-    # Nothing is allocated in the last event of a recording, the allocator's state.
+    # The last event of a recording, the allocator's state, allocates nothing.
     yield "usage since by line", trace.usage(since=int(trace.events()["seq"].iloc[-2]), by="line")
     yield "driver_memory", trace.driver_memory()[:0]
 
@@ -147,8 +145,8 @@ def tables_of_fragmentation(fragmentation: Any) -> Tables:
         yield f"fragmentation, {name}", getattr(fragmentation, name).to_frame()
 
 
-def test_empty_table_has_dtypes_of_full_one(trace: alloctrace.Trace, full: list[tuple[str, pd.DataFrame]]) -> None:
-    """So that what is written for a full one (sums, joins, concatenations) does not fail for the run with nothing."""
+def test_empty_table_has_dtypes_of_full_table(trace: alloctrace.Trace, full: list[tuple[str, pd.DataFrame]]) -> None:
+    """Sums, joins and concatenations of full tables must not fail for a run without allocations."""
     nothing = alloctrace.load(Path(trace.path).with_name("nothing.alloctrace"))
     dtypes = {name: table.dtypes.astype(str).to_dict() for name, table in full}
     empty = [*empty_tables(trace, nothing)]
@@ -157,11 +155,9 @@ def test_empty_table_has_dtypes_of_full_one(trace: alloctrace.Trace, full: list[
     assert [name for name, table in empty if not table.empty] == []
     for name, table in [*full, *empty]:
         assert (name, table.dtypes.astype(str).to_dict()) == (name, dtypes[name])
-    # A file of which the trace has no line is refused.
+    # annotate raises an error for a file without a line in the trace.
     empty_names = {re.split(r"\W", name)[0] for name, _ in empty}
-    assert public_tables() - empty_names == {"annotate"}, (
-        "a method that returns a table, and no empty table of it is compared"
-    )
+    assert public_tables() - empty_names == {"annotate"}, "no empty table of a method is compared"
 
 
 def public_tables() -> set[str]:
@@ -172,36 +168,37 @@ def public_tables() -> set[str]:
     return names
 
 
-def test_columns_hide_no_attribute_of_a_table(full: list[tuple[str, pd.DataFrame]]) -> None:
-    taken = {*dir(pd.DataFrame), *dir(pd.Series)} - SERIES_ONLY
-    assert {name: {*table.columns} & taken for name, table in full if {*table.columns} & taken} == {}
+def test_columns_hide_no_attribute_of_table(full: list[tuple[str, pd.DataFrame]]) -> None:
+    attributes = {*dir(pd.DataFrame), *dir(pd.Series)} - SERIES_ONLY
+    assert {name: {*table.columns} & attributes for name, table in full if {*table.columns} & attributes} == {}
 
 
-def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace.Trace) -> None:
-    needed: dict[str, tuple[Any, ...]] = {"diff": ("step:3", "end"), "annotate": ("program.py",)}
-    needed["export"] = (Path(trace.path).with_suffix(".txt"), "collapsed")
+def test_unknown_device_raises_and_cuda_means_the_only_gpu(trace: alloctrace.Trace) -> None:
+    required_arguments: dict[str, tuple[Any, ...]] = {"diff": ("step:3", "end"), "annotate": ("program.py",)}
+    required_arguments["export"] = (Path(trace.path).with_suffix(".txt"), "collapsed")
     functions = {name: member for name, member in PUBLIC.items() if inspect.isfunction(member)}
     with_device = [name for name, function in functions.items() if "device" in inspect.signature(function).parameters]
     assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "usage"} - {*with_device} == {"events"}
     for name in with_device:
-        ask = functools.partial(getattr(trace, name), *needed.get(name, ()))
+        query = functools.partial(getattr(trace, name), *required_arguments.get(name, ()))
         with pytest.raises(alloctrace.TraceError, match=r"no device 'cuda:7' was recorded, only cuda:0, cpu"):
-            ask(device="cuda:7")
-        one, same = repr(ask(device="cuda")), repr(ask(device="cuda:0"))
-        assert re.sub("0x[0-9a-f]+", "", one) == re.sub("0x[0-9a-f]+", "", same), name
+            query(device="cuda:7")
+        of_cuda, of_cuda_0 = repr(query(device="cuda")), repr(query(device="cuda:0"))
+        assert re.sub("0x[0-9a-f]+", "", of_cuda) == re.sub("0x[0-9a-f]+", "", of_cuda_0), name
     with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
         alloctrace.compare(trace, trace, device="cuda:7")
+
     folder = Path(trace.path).parent
     for name in TRACE_COMMANDS:
         if name not in ("verify", "finish", "compact", "report", "serve", "live", "convert", "ranks"):
-            words = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
-            arguments = (*words.get(name, ()), "--device", "cuda:7")
+            options = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
+            arguments = (*options.get(name, ()), "--device", "cuda:7")
             error = run_analyze(folder, name, "run.alloctrace", *arguments, status=2)
             assert error.count("\n") == 1 and "'cuda:7'" in error
 
 
 def test_integers_of_tables_are_signed(full: list[tuple[str, pd.DataFrame]]) -> None:
-    """Unsigned integers are refused: a difference of two of them wraps around in pandas."""
+    """A difference of two unsigned integers wraps around in pandas."""
     for name, table in full:
         for column, dtype in table.dtypes.items():
             if isinstance(dtype, np.dtype) and dtype.kind in "iu":
@@ -213,7 +210,7 @@ def test_integers_of_tables_are_signed(full: list[tuple[str, pd.DataFrame]]) -> 
 
 
 @pytest.mark.parametrize("columns", [None, ("device", "forward_stack_id", "seq"), ("step",)])
-def test_a_table_of_many_events_is_made_in_two_passes(
+def test_events_are_the_same_in_two_passes(
     trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch, columns: tuple[str, ...] | None
 ) -> None:
     for options in ({}, {"kinds": ("alloc", "free_completed")}, {"since": "step:1"}, {"since": "end"}):
@@ -221,35 +218,37 @@ def test_a_table_of_many_events_is_made_in_two_passes(
         with monkeypatch.context() as patched:
             patched.setattr("pytorch_alloctrace.reading.event_tables._LARGE", 0)
             patched.setattr("pytorch_alloctrace.reading.event_tables._CHUNK", 10)
-            found = trace.events(columns=columns, **options)  # type: ignore[arg-type]
-        pd.testing.assert_frame_equal(found, expected)
+            events = trace.events(columns=columns, **options)  # type: ignore[arg-type]
+        pd.testing.assert_frame_equal(events, expected)
         with pytest.raises(ValueError, match="no events of kind"):
             trace.events(columns=columns, kinds=("bogus",))
 
 
-def test_steps_keep_their_numbers(tmp_path: Path) -> None:
+def test_steps_have_the_numbers_of_the_program(tmp_path: Path) -> None:
     with alloctrace.enable(tmp_path / "run.alloctrace", devices=("cpu",)):
         for number in (1_700_000_000_000, 1_700_000_000_001):
             torch.ones(10)
             alloctrace.step(number)
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     events = trace.events(kinds=("alloc",))
+
     assert events["step"].tolist() == trace.steps()["step"].tolist() and str(events["step"].dtype) == "Int64"
 
 
-def test_sums_that_wrap_are_sorted_all_the_same(trace: alloctrace.Trace) -> None:
-    """A damaged trace may have such sizes."""
+def test_groups_are_sorted_when_sums_overflow(trace: alloctrace.Trace) -> None:
+    """A corrupt trace may have such sizes."""
     stacks, totals = trace._recorded.stacks, trace._recorded.stack_totals()
     for sizes in ([2**63 - 1, -2], [-(2**63), -(2**63)], [-2, -2]):
-        made = totals.assign(live_bytes=np.resize(sizes, len(totals)), total_bytes=np.resize(sizes[::-1], len(totals)))
-        assert len(group_stacks(stacks, made, "file"))
+        rows = totals.assign(live_bytes=np.resize(sizes, len(totals)), total_bytes=np.resize(sizes[::-1], len(totals)))
+        assert len(group_stacks(stacks, rows, "file"))
+
     lowest = np.zeros(len(totals), dtype=np.int64)
     lowest[0] = -(2**63)
     sums = [*group_stacks(stacks, totals.assign(live_bytes=lowest), "function")["live_bytes"]]
     assert len(sums) > 1 and sums == sorted(sums, reverse=True) and sums[-1] == -(2**63)
 
 
-def test_what_is_asked_comes_first_and_the_rest_by_name(trace: alloctrace.Trace) -> None:
+def test_only_the_first_argument_is_positional(trace: alloctrace.Trace) -> None:
     for method, arguments in (
         (trace.usage, ("end", "cuda:0")),
         (trace.timeline, (100, "cuda:0")),
@@ -259,14 +258,16 @@ def test_what_is_asked_comes_first_and_the_rest_by_name(trace: alloctrace.Trace)
     ):
         with pytest.raises(TypeError, match="positional"):
             method(*arguments)  # type: ignore[operator]
+
     assert trace.peak("reserved", device="cuda:0").bytes == trace.segments("peak:reserved")["total_bytes"].sum()
     assert trace.ooms(since="mark:half")[0].seq == trace.ooms(last=1)[0].seq and not trace.ooms(until="mark:half")
 
 
-def test_the_number_of_a_peak_costs_no_table(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_of_peak_need_no_table(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("live", "segments"):
         monkeypatch.setattr(Replay, name, Mock(side_effect=RuntimeError("a table")))
     peak = trace.peak()
+
     assert peak.bytes > 0 and "cuda:0" in repr(peak)
     with pytest.raises(RuntimeError, match="a table"):
         peak.usage()
@@ -280,37 +281,39 @@ def test_blocks_have_the_names_of_their_sites(trace: alloctrace.Trace) -> None:
             sums = used.groupby(name, observed=True)["requested_bytes"].sum()
             expected = usage[(usage["live_bytes"] > 0) & (usage["line"] > 0)].groupby(name)["live_bytes"].sum()
             assert sums.to_dict() == expected.to_dict(), name
+
     free = trace.blocks().query("state == 'inactive'")
     assert len(free) and free[["site", "filename", "function", "line"]].isna().all().all()
     assert {str(dtype) for dtype in trace.live()[["site", "filename", "function"]].dtypes} == {"category"}
     assert trace.live(0).groupby("site", observed=True)["requested_bytes"].sum().empty
 
 
-def test_analyses_pay_for_no_names_of_blocks(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_analyses_compute_no_names_of_blocks(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     names = Mock(side_effect=RuntimeError("names of sites"))
     monkeypatch.setattr("pytorch_alloctrace.reading.tables.site_columns", names)
+
     assert len(trace.leaks()) and trace.peak(since="step:3", until="step:9").bytes
     with pytest.raises(RuntimeError, match="names of sites"):
         trace.live()
 
 
-def test_writing_into_a_table_leaves_the_trace_as_it_is(trace: alloctrace.Trace) -> None:
-    for ask in (trace.steps, trace.driver_memory):
-        table = ask()
+def test_writing_to_table_does_not_change_trace(trace: alloctrace.Trace) -> None:
+    for method in (trace.steps, trace.driver_memory):
+        table = method()
         before = table.copy()
         table.loc[:, table.columns[-1]] = 7
-        pd.testing.assert_frame_equal(ask(), before)
+        pd.testing.assert_frame_equal(method(), before)
 
 
-def test_mistakes_raise_before_the_first_part_of_events(trace: alloctrace.Trace) -> None:
+def test_invalid_arguments_raise_before_first_chunk_of_events(trace: alloctrace.Trace) -> None:
     with pytest.raises(ValueError, match="events have no column"):
         trace.events(chunk=10, columns=["nothing"])
     with pytest.raises(ValueError, match="no events of kind"):
         trace.events(chunk=10, kinds=["nothing"])
 
 
-def test_a_device_without_events_has_no_leaks(trace: alloctrace.Trace) -> None:
+def test_device_without_events_has_no_leaks(trace: alloctrace.Trace) -> None:
     for name in trace._recorded.known_devices:
         report = trace.leaks(device=name)
         assert {leak.device for leak in report.leaks} <= {name}
-        assert name in trace.devices or not report.conclusive, "nothing was judged: no all-clear"
+        assert name in trace.devices or not report.conclusive, "a device without events is conclusive"

@@ -1,4 +1,4 @@
-"""What counts as the user's own code, how lines of it are named, and what is shown of packages that it calls."""
+"""Files that count as the user's code, names of their lines, and lines of packages that they call."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ LIBRARY = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """run.alloctrace of PROGRAM, bare.alloctrace without IPython, other.alloctrace without the package."""
+    """Record run.alloctrace, bare.alloctrace without IPython, and other.alloctrace without the package."""
     folder = tmp_path_factory.mktemp("user_code")
     package = folder / "site-packages" / "library"
     package.mkdir(parents=True)
@@ -93,50 +93,53 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_with_library(folder: Path, *words: str, fresh: bool = False) -> None:
-    """Run a program that can import what is in the folder and the package that is installed there."""
+def run_with_library(folder: Path, *arguments: str, fresh: bool = False) -> None:
+    """Run a program that can import modules of the folder and the package that is installed there."""
     path = os.pathsep.join([f"{folder / 'site-packages'}", f"{folder}", program_environment()["PYTHONPATH"]])
-    run_python(folder, [sys.executable, *words], True, 600, {"PYTHONPATH": path}, fresh)
+    run_python(folder, [sys.executable, *arguments], True, 600, {"PYTHONPATH": path}, fresh)
 
 
-def sources(trace: alloctrace.Trace) -> dict[int, tuple[str, int, str]]:
-    """File, line and function of each site on the CPU, by its bytes."""
+def read_sites(trace: alloctrace.Trace) -> dict[int, tuple[str, int, str]]:
+    """Return file, line and function of each site on the CPU, by its bytes."""
     return {
         row.live_bytes: (Path(row.filename).name, row.line, row.function)
         for row in trace.usage(device="cpu").itertuples()
     }
 
 
-def test_lines_are_named_as_a_user_knows_them(folder: Path) -> None:
-    """Cells have the number of IPython, or are counted as they appear. Generated code shows the line that calls it."""
+def test_lines_of_cells_and_generated_code_are_named(folder: Path) -> None:
+    """Cells have IPython's number or a running count. Generated code has the line that calls it."""
     trace = alloctrace.load(folder / "run.alloctrace")
-    places = sources(trace)
+    places = read_sites(trace)
     assert places[4000] == ("In[7]", 3, "<module>") and places[4008] == ("In[3]", 1, "<module>")
     assert trace.usage(device="cpu").query("live_bytes == 4000")["source"].item() == "kept = [torch.empty(1000)]"
-    bare = sources(alloctrace.load(folder / "bare.alloctrace"))
+
+    bare = read_sites(alloctrace.load(folder / "bare.alloctrace"))
     assert [bare[4000][0], bare[4004][0], bare[4008][0]] == ["cell#1", "cell#2", "In[3]"]
     for size, comment in ((4012, "what torch.compile made"), (480_000, "what torch.fx made")):
         assert places[size][:2] == ("program.py", line_with(comment, PROGRAM)), places
+
     # Functions have qualified names.
     expected = "Outer.Inner.make.<locals>.<listcomp>" if sys.version_info < (3, 12) else "Outer.Inner.make"
     assert places[4016][2] == (expected if sys.version_info >= (3, 11) else "<listcomp>")
 
 
-def test_what_a_line_calls_in_a_package_is_shown_below_it(folder: Path) -> None:
-    for verb in ("diagnose", "sites"):
-        text = run_analyze(folder, verb, "run.alloctrace", "--device", "cpu", "--width", "120")
+def test_lines_of_package_are_shown_below_calling_line(folder: Path) -> None:
+    for command in ("diagnose", "sites"):
+        text = run_analyze(folder, command, "run.alloctrace", "--device", "cpu", "--width", "120")
         inner, other, note = text.partition("kept = model(30_000)")[2].splitlines()[1:4]
         assert "938 KiB" in inner and "library/layers.py:4 in big" in inner, text
         assert "117 KiB" in other and "library/layers.py:6 in small" in other, text
         assert "--user-path library" in note, text
+
     data = json.loads(run_analyze(folder, "peak", "run.alloctrace", "--device", "cpu", "--json"))
-    inside = data["composition"][0]["inside"]
-    assert (inside["package"], inside["bytes"]) == ("library", 9 * 4 * 30_000)
-    assert [line["function"] for line in inside["lines"]] == ["big", "small"]
+    package_lines = data["composition"][0]["inside"]
+    assert (package_lines["package"], package_lines["bytes"]) == ("library", 9 * 4 * 30_000)
+    assert [line["function"] for line in package_lines["lines"]] == ["big", "small"]
 
 
-def test_what_is_made_and_freed_in_a_package_is_shown_below_its_line(folder: Path) -> None:
-    """In a training run the activations of a library's model are churn, and nothing of them is live at the end."""
+def test_freed_memory_of_package_is_shown_below_calling_line(folder: Path) -> None:
+    """In a training run the activations of a library's model are churn, and none is live at the end."""
     (folder / "train.py").write_text(
         dedent("""
             import torch, pytorch_alloctrace as alloctrace
@@ -149,8 +152,8 @@ def test_what_is_made_and_freed_in_a_package_is_shown_below_its_line(folder: Pat
         """)
     )
     run_with_library(folder, "train.py")
-    for words, times_by_title in (((), {"CHURN": 1}), (("--in", "training"), {"ALLOCATED": 5, "CHURN": 1})):
-        text = run_analyze(folder, "sites", "train.alloctrace", "--width", "120", *words)
+    for options, times_by_title in (((), {"CHURN": 1}), (("--in", "training"), {"ALLOCATED": 5, "CHURN": 1})):
+        text = run_analyze(folder, "sites", "train.alloctrace", "--width", "120", *options)
         sections = {section.split()[0]: section for section in text.split("\n\n")}
         for title, times in times_by_title.items():
             _, _, after = sections[title].partition("model(30_000)\n")
@@ -159,26 +162,30 @@ def test_what_is_made_and_freed_in_a_package_is_shown_below_its_line(folder: Pat
             assert units.size(times * 120_000) in other and "library/layers.py:6 in small" in other, text
         assert text.count("--user-path library shows") == 1  # below the first table
         assert "--user-path library shows" in sections[next(iter(times_by_title))]
+
     text = run_analyze(folder, "sites", "train.alloctrace", "--user-path", "library")
     assert "library/layers.py:4 in big" in text and "--user-path library shows" not in text
 
 
-def test_a_package_a_module_or_a_path_can_be_opened(folder: Path) -> None:
-    assert sources(alloctrace.load(folder / "run.alloctrace"))[9 * 120_000][0] == "program.py"
-    # A relative path is one of the program's working directory, wherever the trace is read.
+def test_user_path_accepts_package_module_or_path(folder: Path) -> None:
+    assert read_sites(alloctrace.load(folder / "run.alloctrace"))[9 * 120_000][0] == "program.py"
+    # A relative path begins at the program's working directory, wherever the trace is read.
     for name in ("library", "library.layers", "site-packages/library", "site-packages/library/layers.py"):
-        opened = sources(alloctrace.load(folder / "run.alloctrace", user_paths=[name]))
-        assert opened[8 * 120_000] == ("layers.py", 4, "big"), name
+        sites = read_sites(alloctrace.load(folder / "run.alloctrace", user_paths=[name]))
+        assert sites[8 * 120_000] == ("layers.py", 4, "big"), name
+
     text = run_analyze(folder.parent, "peak", str(folder / "run.alloctrace"), "--user-path", name)
     assert "library/layers.py:4 in big" in text and "--user-path library shows" not in text
 
 
-def test_a_name_that_no_file_has_is_refused(folder: Path) -> None:
-    with pytest.raises(alloctrace.UserPathError, match=r"'libra'.*library") as refused:
+def test_user_path_without_file_raises_user_path_error(folder: Path) -> None:
+    with pytest.raises(alloctrace.UserPathError, match=r"'libra'.*library") as error_info:
         alloctrace.load(folder / "run.alloctrace", user_paths=["library", "libra"])
-    assert refused.value.paths == ("libra",)
+    assert error_info.value.paths == ("libra",)
+
     error = run_analyze(folder, "run.alloctrace", "--user-path", "libra", status=2)
     assert error.count("\n") == 1 and "library" in error
+
     # One of two traces may lack the package.
     traces = ("diff", "other.alloctrace", "run.alloctrace", "--device", "cpu", "--user-path")
     assert "library/layers.py" in run_analyze(folder, *traces, "library")
@@ -200,23 +207,23 @@ def test_a_name_that_no_file_has_is_refused(folder: Path) -> None:
         ("", False),
     ],
 )
-def test_whose_code_a_file_is(filename: str, is_users: bool) -> None:
+def test_user_file_is_recognised_by_path(filename: str, is_users: bool) -> None:
     assert UserCode(["/env/lib/"]).is_user_file(filename) is is_users
 
 
-def test_a_folder_of_the_user_is_no_other_whose_name_begins_like_it() -> None:
+def test_user_path_does_not_match_longer_folder_name() -> None:
     code = UserCode(["/env/lib/"], ["/env/lib/mine"])
     assert code.is_user_file("/env/lib/mine/train.py") and not code.is_user_file("/env/lib/mined/train.py")
 
 
-def test_packages_are_named_as_they_are_imported() -> None:
+def test_package_has_its_import_name() -> None:
     assert package_of("/env/lib/python3.11/site-packages/einops/einops.py") == "einops"
     assert package_of("/env/lib/python3.11/site-packages/six.py") == "six"
     assert package_of("/home/me/train.py") == ""
 
 
-def test_the_script_that_starts_a_program_is_no_caller(folder: Path) -> None:
-    """As pip makes it for a command. A program of the user may well lie in a folder named bin."""
+def test_entry_point_script_is_not_a_caller(folder: Path) -> None:
+    """pip writes such a script for a command. A user's program may also be in a folder named bin."""
     (folder / "bin").mkdir(exist_ok=True)
     (folder / "bin" / "launch").write_text("import sys\nfrom launched import main\nsys.exit(main())\n")
     (folder / "bin" / "own").write_text("from launched import main\nmain()\n")
@@ -227,6 +234,7 @@ def test_the_script_that_starts_a_program_is_no_caller(folder: Path) -> None:
         "        kept = torch.empty(1000)\n"
     )
     callers = {}
+
     for name in ("launch", "own"):
         run_with_library(folder, f"bin/{name}", name, fresh=True)
         trace = alloctrace.load(folder / f"{name}.alloctrace")

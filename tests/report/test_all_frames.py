@@ -1,4 +1,4 @@
-"""--all-frames: under each row the whole stack, frames of libraries too; and `frames` in JSON."""
+"""--all-frames: complete stacks below each row, with frames of libraries, and `frames` in JSON."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ except torch.OutOfMemoryError:
     pass
 alloctrace.disable()
 """
-WHOLE = (
+COMPLETE_STACK = (
     "linear.py",
     "in Module._call_impl",
     "in Module._wrapped_call_impl",
     "program.py:7 in keep",
     "program.py:11 in train",
 )
-VERBS = ("diagnose", "leaks", "peak", "sites", "blocks", "oom", "fragmentation")
+COMMANDS = ("diagnose", "leaks", "peak", "sites", "blocks", "oom", "fragmentation")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("all_frames")
+    folder = tmp_path_factory.mktemp("all_frames")
     for name, size in (("run", "2000"), ("after", "3000")):
-        run_source(made, PROGRAM, f"{name}.alloctrace", size, cuda=True)
-    return made
+        run_source(folder, PROGRAM, f"{name}.alloctrace", size, cuda=True)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -58,43 +58,44 @@ def trace(folder: Path) -> alloctrace.Trace:
     return alloctrace.load(folder / "run.alloctrace")
 
 
-def with_stack(data: Any) -> Iterator[dict[str, Any]]:
-    """All objects in the data that have a stack."""
+def find_stacks(data: Any) -> Iterator[dict[str, Any]]:
+    """Yield all objects in the data that have a stack."""
     if isinstance(data, dict):
         if "stack_id" in data:
             yield data
         data = list(data.values())
     for item in data if isinstance(data, list) else ():
-        yield from with_stack(item)
+        yield from find_stacks(item)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_all_frames_shows_whole_stacks_innermost_first_as_text_and_json(
-    verb: str, folder: Path, trace: alloctrace.Trace
-) -> None:
-    words = [verb, "run.alloctrace"]
-    if verb != "fragmentation":
-        shown = " ".join(run_analyze(folder, *words, "--all-frames").split())
-        offsets = [shown.find(frame) for frame in WHOLE[:3]]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_frames_shows_complete_stacks_as_text_and_json(command: str, folder: Path, trace: alloctrace.Trace) -> None:
+    arguments = [command, "run.alloctrace"]
+    if command != "fragmentation":
+        output = " ".join(run_analyze(folder, *arguments, "--all-frames").split())
+        offsets = [output.find(frame) for frame in COMPLETE_STACK[:3]]
         assert -1 not in offsets and offsets == sorted(offsets)
-        assert all(frame in shown for frame in WHOLE)
-        assert "_wrapped_call_impl" not in run_analyze(folder, *words)
-    rows = list(with_stack(json.loads(run_analyze(folder, *words, "--json", "--all-frames"))))
-    assert verb == "fragmentation" or any(row["frames"] for row in rows)
+        assert all(frame in output for frame in COMPLETE_STACK)
+        assert "_wrapped_call_impl" not in run_analyze(folder, *arguments)
+
+    rows = list(find_stacks(json.loads(run_analyze(folder, *arguments, "--json", "--all-frames"))))
+    assert command == "fragmentation" or any(row["frames"] for row in rows)
     for row in rows:
         expected = [(frame.function, frame.line) for frame in trace.frames(row["stack_id"])]
         assert [(frame["function"], frame["line"]) for frame in row["frames"]] == expected
-    # Without the option there are none.
-    assert not any("frames" in row for row in with_stack(json.loads(run_analyze(folder, *words, "--json"))))
+    # Without the option, JSON has no frames.
+    assert not any("frames" in row for row in find_stacks(json.loads(run_analyze(folder, *arguments, "--json"))))
 
 
-def test_all_frames_of_a_comparison_are_those_of_the_trace_that_has_the_line(folder: Path) -> None:
+def test_all_frames_of_diff_come_from_the_trace_with_the_line(folder: Path) -> None:
     text = run_analyze(folder, "diff", "run.alloctrace", "after.alloctrace", "--json", "--all-frames")
-    [found] = json.loads(text)["rows"]
-    grown = found["changes"][0]
+    [device] = json.loads(text)["rows"]
+    grown = device["changes"][0]
     assert "keep train <module>" in " ".join(frame["function"] for frame in grown["frames"])
-    words = ("diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")
-    [gone] = json.loads(run_analyze(folder, *words))["rows"]
-    assert gone["change_bytes"] < 0 and all(row["frames"] or not row["filename"] for row in gone["changes"])
+
+    arguments = ("diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")
+    [freed] = json.loads(run_analyze(folder, *arguments))["rows"]
+    assert freed["change_bytes"] < 0 and all(row["frames"] or not row["filename"] for row in freed["changes"])
+
     positions = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
     assert "in Module._wrapped_call_impl" in " ".join(run_analyze(folder, *positions).split())

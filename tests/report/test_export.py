@@ -1,4 +1,4 @@
-"""A trace in the formats of other tools: bytes are those of the Python API, and torch's own tool reads its pickle."""
+"""Exports to formats of other tools: bytes match the Python API, and torch's own tool reads the pickle."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def trace() -> alloctrace.Trace:
     return alloctrace.load(record_once("report", record_report) / "run.alloctrace")
 
 
-def exported(trace: alloctrace.Trace, to: str, tmp_path: Path, **settings: Any) -> Any:
+def export_trace(trace: alloctrace.Trace, to: str, tmp_path: Path, **settings: Any) -> Any:
     written = trace.export(tmp_path / "exported", to, **settings)
     if to == "memory-viz":
         return pickle.loads(written.read_bytes())
     return json.loads(written.read_bytes()) if to != "collapsed" else written.read_text()
 
 
-def test_speedscope_has_what_is_live(trace: alloctrace.Trace, tmp_path: Path) -> None:
-    data = exported(trace, "speedscope", tmp_path, at="peak")
+def test_speedscope_contains_live_bytes_of_each_device(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    data = export_trace(trace, "speedscope", tmp_path, at="peak")
     frames = data["shared"]["frames"]
-    assert [profile["name"] for profile in data["profiles"]] == [f"{one}: live at peak" for one in trace.devices]
+
+    assert [profile["name"] for profile in data["profiles"]] == [f"{device}: live at peak" for device in trace.devices]
     for profile in data["profiles"]:
         device = profile["name"].split(": ")[0]
-        # The peak is that of one device.
+        # Each device has its own peak.
         live = trace.live("peak", device=device)
         assert profile["type"] == "sampled" and profile["unit"] == "bytes" and profile["startValue"] == 0
         assert sum(profile["weights"]) == profile["endValue"] == live["requested_bytes"].sum()
@@ -47,83 +48,77 @@ def test_speedscope_has_what_is_live(trace: alloctrace.Trace, tmp_path: Path) ->
             assert stack[0]["name"] == "<module>" and all(frame["line"] > 0 for frame in stack)
 
 
-def test_collapsed_has_a_stack_a_line_with_what_it_holds_or_allocated_in_a_range(
-    trace: alloctrace.Trace, tmp_path: Path
-) -> None:
-    text = exported(trace, "collapsed", tmp_path, at="step:10")
-    found: dict[str, int] = {}
+def test_collapsed_contains_live_or_allocated_bytes_by_stack(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    text = export_trace(trace, "collapsed", tmp_path, at="step:10")
+    bytes_by_device: dict[str, int] = {}
     for line in text.splitlines():
         parsed = re.fullmatch(r"(cuda:\d);(.*) (\d+)", line)
-        found[parsed[1]] = found.get(parsed[1], 0) + int(parsed[3])
-    # The end of a step frees what the frame of its function held.
-    assert found == {"cuda:0": trace.live("step:10", device="cuda:0")["requested_bytes"].sum()}
+        bytes_by_device[parsed[1]] = bytes_by_device.get(parsed[1], 0) + int(parsed[3])
+    # The end of a step frees the blocks held by the frame of its function.
+    assert bytes_by_device == {"cuda:0": trace.live("step:10", device="cuda:0")["requested_bytes"].sum()}
     assert any("train (" in line and "main (" in line.split("train (")[0] for line in text.splitlines())
 
-    text = exported(trace, "collapsed", tmp_path, since="step:4", until="step:14", device="cuda:0")
+    text = export_trace(trace, "collapsed", tmp_path, since="step:4", until="step:14", device="cuda:0")
     events = trace.events(since="step:4", until="step:14", kinds=["alloc"])
     allocated = events.loc[events["device"] == "cuda:0", "requested_bytes"].sum()
     assert sum(int(line.rpartition(" ")[2]) for line in text.splitlines()) == allocated > 0
 
 
-def test_torch_reads_its_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None:
+def test_torch_reads_exported_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None:
     from torch.cuda import _memory_viz
 
-    refused = next(iter(trace._recorded.failed_allocations)) - 1
-    data = exported(trace, "memory-viz", tmp_path, at=refused)
-    segments = trace.segments(refused)
+    before_failure = next(iter(trace._recorded.failed_allocations)) - 1
+    data = export_trace(trace, "memory-viz", tmp_path, at=before_failure)
+    segments = trace.segments(before_failure)
     assert len(data["segments"]) == len(segments) > 10
-    for made, row in zip(data["segments"], segments.to_dict("records"), strict=True):
-        assert f"cuda:{made['device']}" == row["device"]
-        assert (made["total_size"], made["allocated_size"], made["active_size"], made["requested_size"]) == (
-            *(row["total_bytes"], row["allocated_bytes"], row["active_bytes"], row["requested_bytes"]),
-        )
+    for exported, row in zip(data["segments"], segments.to_dict("records"), strict=True):
+        assert f"cuda:{exported['device']}" == row["device"]
+        names = ("total", "allocated", "active", "requested")
+        assert [exported[f"{name}_size"] for name in names] == [row[f"{name}_bytes"] for name in names]
         for name in ("address", "stream", "segment_type", "segment_pool_id", "is_expandable"):
-            assert made[name] == row[name]
-        assert sum(block["size"] for block in made["blocks"]) == made["total_size"]
+            assert exported[name] == row[name]
+        assert sum(block["size"] for block in exported["blocks"]) == exported["total_size"]
     names = ("address", "size", "requested_size", "state")
     blocks = [tuple(block[name] for name in names) for segment in data["segments"] for block in segment["blocks"]]
     columns = ["address", "block_bytes", "requested_bytes", "state"]
-    assert sorted(blocks) == sorted(trace.blocks(refused)[columns].itertuples(index=False, name=None))
+    assert sorted(blocks) == sorted(trace.blocks(before_failure)[columns].itertuples(index=False, name=None))
     assert "total_reserved" in _memory_viz.segsum(data)
     for draw in (_memory_viz.segment_plot, _memory_viz.trace_plot):
         assert "<script" in draw(data)
     assert "cudaMalloc" in _memory_viz.trace(data)
 
 
-def test_the_events_of_the_pickle_are_those_of_the_range(trace: alloctrace.Trace, tmp_path: Path) -> None:
-    data = exported(trace, "memory-viz", tmp_path, since="step:4", until="step:14")
+def test_pickle_contains_events_of_range(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    data = export_trace(trace, "memory-viz", tmp_path, since="step:4", until="step:14")
     kinds = ["alloc", "free_requested", "free_completed"]
     columns = ("seq", "kind", "device", "address", "requested_bytes", "node_seq")
     events = in_two(trace.events(since="step:4", until="step:14", kinds=kinds, columns=columns))
-    for index, made in enumerate(data["device_traces"]):
+    for index, exported in enumerate(data["device_traces"]):
         rows = events[events["device"] == f"cuda:{index}"]
-        own = [one for one in made if one["action"] in kinds]
-        assert [one["action"] for one in own] == [*rows["kind"]]
-        assert [one["size"] for one in own] == [*rows["requested_bytes"]]
-        assert all(one["frames"] for one in own if one["action"] == "alloc")
-    whole = exported(trace, "memory-viz", tmp_path)
-    (refused,) = [one for one in whole["device_traces"][0] if one["action"] == "oom"]
-    assert (
-        refused["device_free"] == trace.ooms()[0].device_free_bytes
-        and refused["size"] == trace.ooms()[0].requested_bytes
-    )
+        own = [entry for entry in exported if entry["action"] in kinds]
+        assert [entry["action"] for entry in own] == [*rows["kind"]]
+        assert [entry["size"] for entry in own] == [*rows["requested_bytes"]]
+        assert all(entry["frames"] for entry in own if entry["action"] == "alloc")
+
+    complete = export_trace(trace, "memory-viz", tmp_path)
+    (failure,) = [entry for entry in complete["device_traces"][0] if entry["action"] == "oom"]
+    oom = trace.ooms()[0]
+    assert failure["device_free"] == oom.device_free_bytes and failure["size"] == oom.requested_bytes
 
 
-def test_perfetto_has_the_peaks_steps_and_marks_and_keeps_the_rules_of_its_json(
-    trace: alloctrace.Trace, tmp_path: Path
-) -> None:
-    """The rules are those that Perfetto and chrome://tracing publish ("Trace Event Format"): what each phase must have,
-    and of which type; and no counter goes back in time. Its trace processor is a program that cannot be had here."""
-    data = exported(trace, "perfetto", tmp_path)
+def test_perfetto_contains_peaks_steps_and_marks_and_is_valid(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    """Check the rules of the published "Trace Event Format" (fields and types of each phase) and that no counter goes
+    back in time, since Perfetto's trace processor is not available here."""
+    data = export_trace(trace, "perfetto", tmp_path)
     events = data["traceEvents"]
     for device in trace.devices:
         for measure in ("allocated", "reserved"):
-            counter = [one for one in events if one["name"] == f"{device} {measure}" and one["ph"] == "C"]
-            values = [one["args"]["bytes"] for one in counter]
+            counter = [item for item in events if item["name"] == f"{device} {measure}" and item["ph"] == "C"]
+            values = [item["args"]["bytes"] for item in counter]
             assert max(values) == trace.peak(measure, device=device).bytes
             assert values[-1] == trace.timeline(6000, device=device)[f"{measure}_bytes"].iloc[-1]
-    assert sum(one["ph"] == "X" and one["name"].startswith("step ") for one in events) == len(trace.steps())
-    assert {"validation", "out of memory on cuda:0"} <= {one["name"] for one in events}
+    assert sum(item["ph"] == "X" and item["name"].startswith("step ") for item in events) == len(trace.steps())
+    assert {"validation", "out of memory on cuda:0"} <= {item["name"] for item in events}
     assert data["displayTimeUnit"] in ("ms", "ns")
     latest: dict[str, float] = {}
     for event in events:
@@ -143,37 +138,40 @@ def test_perfetto_has_the_peaks_steps_and_marks_and_keeps_the_rules_of_its_json(
             assert event["s"] in ("g", "p", "t")
     assert latest["cuda:0 allocated"] <= (trace.end_ns - trace.begin_ns) / 1000
 
-    events = exported(trace, "perfetto", tmp_path, since="step:4", until="step:14")["traceEvents"]
+    events = export_trace(trace, "perfetto", tmp_path, since="step:4", until="step:14")["traceEvents"]
     begin, end = ((trace._recorded.time_ns(at) - trace.begin_ns) / 1000 for at in ("step:4", "step:14"))
-    assert {one["name"] for one in events if one["ph"] == "X"} >= {"step 5", "step 14"}
-    assert all(one["ts"] + one.get("dur", 0) >= begin and one["ts"] <= end for one in events if one["ph"] != "M")
+    assert {item["name"] for item in events if item["ph"] == "X"} >= {"step 5", "step 14"}
+    assert all(item["ts"] + item.get("dur", 0) >= begin and item["ts"] <= end for item in events if item["ph"] != "M")
 
 
-def test_pandas_reads_the_events(trace: alloctrace.Trace, tmp_path: Path) -> None:
+def test_pandas_reads_exported_events(trace: alloctrace.Trace, tmp_path: Path) -> None:
     path = trace.export(tmp_path / "events.parquet", "parquet", since="step:4", until="step:14", device="cuda:0")
-    found = pd.read_parquet(path)
+    exported = pd.read_parquet(path)
     events = trace.events(since="step:4", until="step:14")
     events = events[events["device"] == "cuda:0"]
-    assert len(found) == len(events) > 50
+    assert len(exported) == len(events) > 50
     for name in events.columns.drop("pool"):
-        assert [*found[name]] == [*events[name]], name
-    assert set(found["pool"]) == {"0,0"}
-    kept = found[(found["kind"] == "alloc") & (found["requested_bytes"] == 1 << 20)]
-    assert set(kept["function"]) == {"train"} and kept["filename"].str.endswith("report_program.py").all()
+        assert [*exported[name]] == [*events[name]], name
+    assert set(exported["pool"]) == {"0,0"}
+
+    large = exported[(exported["kind"] == "alloc") & (exported["requested_bytes"] == 1 << 20)]
+    assert set(large["function"]) == {"train"} and large["filename"].str.endswith("report_program.py").all()
 
 
-def test_without_pyarrow_it_says_what_to_install(
+def test_parquet_raises_missing_package_error_without_pyarrow(
     trace: alloctrace.Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
+
     with pytest.raises(alloctrace.MissingPackageError, match="pip install pyarrow"):
         trace.export(tmp_path / "events.parquet", "parquet")
     assert not [*tmp_path.iterdir()]
 
 
-def test_export_writes_next_to_the_trace_and_names_the_file(trace: alloctrace.Trace, tmp_path: Path) -> None:
+def test_export_command_writes_next_to_trace_and_prints_file_name(trace: alloctrace.Trace, tmp_path: Path) -> None:
     shutil.copy(trace.path, tmp_path)
     out = run_analyze(tmp_path, "export", "run.alloctrace", "--to", "speedscope", "--in", "validation")
+
     assert out.startswith("run.speedscope.json: ") and (tmp_path / "run.speedscope.json").exists()
     for arguments, error in (
         (["perfetto", "--at", "peak"], "takes --since and --until"),

@@ -1,4 +1,4 @@
-"""What IPython and notebooks show: %%alloctrace, diagnose(), and the verdict as HTML, in a real shell."""
+"""Output in IPython and notebooks: %%alloctrace, diagnose(), and the verdict as HTML, in a real shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.summary import Program
 from pytorch_alloctrace.report.site_names import SiteNames
 
-# Each cell is run as a user would; what it shows goes to shown.json.
+# Runs each cell as a user would, and writes its output to shown.json.
 SHELL = r"""
 import json, re
 from IPython.core.interactiveshell import InteractiveShell
@@ -47,7 +47,7 @@ for _ in range(3):
 
 @pytest.fixture
 def run_cells(run_program, tmp_path: Path):  # type: ignore[no-untyped-def]
-    """Runs cells one after the other; returns what each shows."""
+    """Return a function that runs cells one after the other and returns the output of each."""
 
     def run(*cells: str) -> list[dict[str, object]]:
         run_program(SHELL.format(cells=list(cells)), timeout=600)
@@ -57,12 +57,12 @@ def run_cells(run_program, tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def text_of(html: str) -> str:
-    """What the page shows, with all blanks as one."""
+    """Return the text of a page, with single blanks."""
     return " ".join(unescape(re.sub(r"<[^>]*>", "", html)).split())
 
 
-def test_a_cell_is_recorded_and_judged_though_it_fails(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    loaded, train, after, failing, refused = run_cells(
+def test_cell_is_recorded_and_diagnosed_even_if_it_fails(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    loaded, train, after, failing, invalid_path = run_cells(
         LOAD,
         TRAIN,
         "import pytorch_alloctrace as a; print(a.is_enabled(), len(kept))",
@@ -70,22 +70,24 @@ def test_a_cell_is_recorded_and_judged_though_it_fails(run_cells, tmp_path: Path
         "%%alloctrace nowhere/t.alloctrace\nran = True",
     )
     assert loaded["ok"] and train["ok"] and after["out"] == "False 3\n"
+
     [html] = train["html"]
     text = text_of(html)
     assert "PEAK cpu: 15.0 MiB in 3 blocks" in text
-    assert "In[2]:5" in text, "the line as the notebook numbers it"
+    assert "In[2]:5" in text, "cell number of the notebook"
     assert "kept.append(torch.empty(5 << 20, dtype=torch.uint8)) # <b>&amp;</b>" in text, "escaped"
     assert "<b>" not in html and "<script" not in html
-    [plain] = train["plain"]
-    assert "In[2]:5" in plain and "\x1b" not in plain, "what a terminal shows"
-    assert list(tmp_path.glob("*.alloctrace*")) == [], "nothing is left behind"
+
+    [output] = train["plain"]
+    assert "In[2]:5" in output and "\x1b" not in output, "same text as in a terminal"
+    assert list(tmp_path.glob("*.alloctrace*")) == [], "a temporary trace was not deleted"
     assert "ValueError: on purpose" in failing["out"] and "15.0 MiB" in text_of(failing["html"][0])
-    assert "UsageError" in refused["out"] and "Traceback" not in refused["out"] and refused["html"] == []
+    assert "UsageError" in invalid_path["out"] and "Traceback" not in invalid_path["out"] and invalid_path["html"] == []
 
 
-def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_cell_is_a_region_when_recording_is_running(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     before = "early = torch.empty(40 << 20, dtype=torch.uint8)\ndel early\nlast = torch.empty(1 << 20)"
-    _, _, train, wrong, again, nothing, whole, ended, own = run_cells(
+    _, _, train, other_path, second, nothing, full, ended, separate = run_cells(
         START + before,
         LOAD,
         TRAIN,
@@ -97,21 +99,22 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
         "%%alloctrace kept.alloctrace\ny = torch.empty(2 << 20, dtype=torch.uint8)",
     )
     text = text_of(train["html"][0])
-    assert "PEAK cpu: 19.0 MiB allocated" in text, "what was there before counts, what was freed does not"
+    assert "PEAK cpu: 19.0 MiB allocated" in text, "live blocks count, freed blocks do not"
     assert "MORE cpu: +15.0 MiB (4.00 MiB to 19.0 MiB" in text
-    assert "already recording to" in wrong["out"] and wrong["html"] == []
-    assert "LESS cpu: -15.0 MiB" in text_of(again["html"][0])
+    assert "already recording to" in other_path["out"] and other_path["html"] == []
+    assert "LESS cpu: -15.0 MiB" in text_of(second["html"][0])
     assert "It allocated nothing." in text_of(nothing["html"][0])
-    assert "PEAK cpu: 40.0 MiB" in " ".join(whole["out"].split()) and "PEAK cpu: 40.0 MiB" in text_of(whole["html"][0])
+    assert "PEAK cpu: 40.0 MiB" in " ".join(full["out"].split()) and "PEAK cpu: 40.0 MiB" in text_of(full["html"][0])
     assert "MORE cpu: +3.00 MiB" in text_of(ended["html"][0]), "the cell ends the recording"
-    assert "PEAK cpu: 2.00 MiB" in text_of(own["html"][0])
+    assert "PEAK cpu: 2.00 MiB" in text_of(separate["html"][0])
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     regions = trace.marks()
     assert trace.integrity.is_complete and regions["name"].tolist()[:3] == ["In[3]", "In[5]", "In[6]"]
     assert set(regions["kind"]) == {"region"}
 
 
-def test_the_magic_of_a_cell_is_no_caller(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_cell_magic_is_not_a_caller(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     cell = """\
 %%alloctrace
 def grow():
@@ -125,17 +128,20 @@ for _ in range(20):
     )
     text = text_of(grown["html"][0])
     assert "LEAK In[3]:3" in text and "Called from: In[3]:6 grow()" in text and "run_cell_magic" not in text
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert "run_cell_magic" not in str(trace.diagnose())
+
     callers = trace.usage("end", by="call", device="cpu")
     assert not callers["source"].fillna("").str.contains("run_cell_magic").any()
     assert callers[callers["function"] == "grow"]["live_bytes"].sum() == 2 * 20 * (5 << 20)
-    # It is there in whole stacks.
+
+    # Complete stacks contain the magic.
     magic = [frame for stack in trace.live()["stack_id"].unique() for frame in trace.frames(stack)]
     assert any("run_cell_magic" in (frame.source or "") for frame in magic)
 
 
-def test_a_trace_and_its_findings_show_the_verdict(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_trace_and_findings_show_the_verdict_as_html(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     run_program("""
         import torch, pytorch_alloctrace as alloctrace
         leaked = []
@@ -151,11 +157,14 @@ def test_a_trace_and_its_findings_show_the_verdict(run_program, tmp_path: Path) 
     assert "<script>" not in html and "&lt;script&gt;" in html
     assert "LEAK program.py:6: +1.00 MiB per step" in text_of(html)
     assert str(diagnosis).startswith("program.py, torch 2.")
+
     [leak] = diagnosis
     assert isinstance(diagnosis, tuple) and leak.kind == "leak" and copy.copy(diagnosis) == diagnosis
-    shown = text_of(leak._repr_html_())
-    assert shown.startswith(f"LEAK {leak.title}") and leak.sentences[0] in shown and "GROWTH" not in shown
-    # No colour is lost on a light or a dark page.
+
+    text = text_of(leak._repr_html_())
+    assert text.startswith(f"LEAK {leak.title}") and leak.sentences[0] in text and "GROWTH" not in text
+
+    # Every colour is legible on a light and on a dark page.
     colours = set(re.findall(r"color: #([0-9a-f]{6})", html))
     assert len(colours) > 2
     for colour in colours:
@@ -169,7 +178,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_importing_costs_no_notebook(run_program) -> None:  # type: ignore[no-untyped-def]
+def test_import_loads_no_notebook_package(run_program) -> None:  # type: ignore[no-untyped-def]
     run_program(
         """
         import sys, pytorch_alloctrace
@@ -186,11 +195,12 @@ def test_importing_costs_no_notebook(run_program) -> None:  # type: ignore[no-un
     )
 
 
-def test_a_notebook_is_called_one() -> None:
+def test_program_of_notebook_kernel_is_named_notebook() -> None:
     other = "/home/user/my_launcher.py"
     launchers = ("/lib/site-packages/ipykernel_launcher.py", "-m ipykernel_launcher", "/lib/colab_kernel_launcher.py")
+
     for path in (*launchers, other):
         arguments = ("-f", "/run/kernel-1.json")
         program = Program(path, arguments, "", "2.11.0", "", "3.11.7", "host", 1, "0", ("cpu",), "python")
-        shown = f"{other} -f /run/kernel-1.json" if path == other else "notebook"
-        assert SiteNames("").command(program) == shown, path
+        name = f"{other} -f /run/kernel-1.json" if path == other else "notebook"
+        assert SiteNames("").command(program) == name, path

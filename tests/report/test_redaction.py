@@ -49,7 +49,7 @@ def redacted_page(trace: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _small_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(what_if, "MOST_WORK", 5_000)  # a few settings, not all
+    monkeypatch.setattr(what_if, "MOST_WORK", 5_000)  # only some settings
     monkeypatch.setattr(snapshots, "_SMALL", dataclasses.replace(snapshots._SMALL, maps=2))
 
 
@@ -71,8 +71,8 @@ def test_redacted_page_contains_no_folder(tmp_path: Path, holders: tuple[str, ..
     page = redacted_page(trace.write(folder / "run.alloctrace"))
 
     assert "SECRET" not in page
-    for shown in ("keep.py:20 in keep: +13.0 MiB per step", "net.py:12 in forward: cuda:0 refused", "cache.py:30"):
-        assert shown in page
+    for text in ("keep.py:20 in keep: +13.0 MiB per step", "net.py:12 in forward: cuda:0 refused", "cache.py:30"):
+        assert text in page
     assert "Held by" in page and "saved in  as step.pt" in page
 
 
@@ -81,8 +81,8 @@ def test_redacted_page_keeps_names_of_files_functions_and_marks(tmp_path: Path) 
 
     page = redacted_page(trace.write(tmp_path / "run.alloctrace"))
 
-    for shown in ("warm-up", "Trainer.keep", "keep.py", "Trainer.kept", "run.alloctrace"):
-        assert shown in page
+    for text in ("warm-up", "Trainer.keep", "keep.py", "Trainer.kept", "run.alloctrace"):
+        assert text in page
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_redacted_name_of_file_has_no_folder(filename: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "redacted"),
     [
         ("kept, global of train.py", "kept, global of train.py"),
         ("kept, global of __main__", "kept, global of __main__"),
@@ -111,8 +111,8 @@ def test_redacted_name_of_file_has_no_folder(filename: str, name: str) -> None:
         ("kept['a b/c.pt'] in it, local of f() at a/t.py:3", "kept['c.pt'] in it, local of f() at t.py:3"),
     ],
 )
-def test_redacted_referrer_has_no_folder(text: str, left: str) -> None:
-    assert RedactedNames("").referrer(text) == left
+def test_redacted_referrer_has_no_folder(text: str, redacted: str) -> None:
+    assert RedactedNames("").referrer(text) == redacted
 
 
 def test_redaction_removes_every_part_of_the_folder() -> None:

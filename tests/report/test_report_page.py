@@ -1,6 +1,5 @@
-"""The report's data and its file: the numbers are those of the Python API, nothing of a trace becomes HTML, a redacted
-page tells nothing that it should not, and the assets are those of the sources. What the page does is in
-test_report_browser.py."""
+"""Data and file of the report: figures of the Python API, no HTML from a trace, redaction, and assets that match their
+sources. test_report_browser.py tests the page in a browser."""
 
 from __future__ import annotations
 
@@ -54,9 +53,9 @@ def trace() -> alloctrace.Trace:
 def report(trace: alloctrace.Trace) -> Report:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshots, "_SMALL", dataclasses.replace(snapshots._SMALL, maps=8))
-        made = trace.report()
-        assert made.html  # is made here
-    return made
+        report = trace.report()
+        assert report.html  # rendered with the patched bounds
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +64,12 @@ def page(report: Report) -> Page:
 
 
 class Page:
-    """A page, read as its script reads it."""
+    """Data of a page, parsed as the script of the page does."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        found = re.search(r'id="data">([^<]*)</script>', text)
-        self.data, self._bytes = unpack(found[1])
+        match = re.search(r'id="data">([^<]*)</script>', text)
+        self.data, self._bytes = unpack(match[1])
 
     def column(self, reference: list[int]) -> list[int]:
         begin, count, is_difference = reference
@@ -80,91 +79,94 @@ class Page:
 
 
 @pytest.mark.parametrize(("by", "column"), [("module", "site"), ("role", "role"), ("phase", "phase")])
-def test_the_groups_at_a_snapshot_are_those_of_the_composition(
-    trace: alloctrace.Trace, page: Page, by: str, column: str
-) -> None:
+def test_groups_at_snapshot_match_usage(trace: alloctrace.Trace, page: Page, by: str, column: str) -> None:
     compared = 0
+
     for device in page.data["devices"]:
         seqs = page.column(page.data["snapshots"]["seq"])
-        for snapshot, shown in device["maps"]["groups"][by].items():
+        for snapshot, rows in device["maps"]["groups"][by].items():
             table = trace.usage(seqs[int(snapshot)], device=device["device"], by=by)
             expected = table[[column, "live_bytes", "live_blocks"]].to_numpy().tolist()
-            assert sorted(map(tuple, shown)) == sorted(map(tuple, expected))
-            compared += len(shown)
+            assert sorted(map(tuple, rows)) == sorted(map(tuple, expected))
+            compared += len(rows)
     assert compared > 5
 
 
-def test_columns_keep_every_number() -> None:
+def test_columns_restore_every_number() -> None:
     columns = Columns()
     numbers = [0, -1, 1, 127, 128, -(1 << 40), (1 << 47) + 5, 3, 3, 3]
-    references = [columns.add(np.array(numbers), differences=way) for way in (True, False)]
+    references = [columns.add(np.array(numbers), differences=value) for value in (True, False)]
     text = columns.pack({})
     page = Page(f'<script id="data">{text}</script>')
+
     assert [page.column(reference) for reference in references] == [numbers, numbers]
 
 
-def test_the_curves_are_those_of_the_timeline(trace: alloctrace.Trace, page: Page) -> None:
+def test_curves_match_timeline(trace: alloctrace.Trace, page: Page) -> None:
     curves = page.data["curves"]
     timeline = trace.timeline(curves["points"])
+
     assert set(curves["devices"]) == set(trace.devices) == {"cuda:0", "cuda:1"}
-    for device, said in curves["devices"].items():
+    for device, curve in curves["devices"].items():
         rows = timeline[timeline["device"] == device]
         for measure in MEASURES:
-            references = said["measures"][measure.removesuffix("_bytes")]
+            references = curve["measures"][measure.removesuffix("_bytes")]
             last, above, below = (np.array(page.column(references[name])) for name in ("last", "above", "below"))
             assert (last == rows[measure]).all()
             assert (last + above == rows[f"{measure}_max"]).all()
             assert (last - below == rows[f"{measure}_min"]).all()
 
 
-def test_of_very_many_devices_those_with_the_most_memory_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_devices_with_most_memory_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 10)
     monkeypatch.setattr(snapshots, "_SMALL", dataclasses.replace(snapshots._SMALL, maps=2, devices=3))
     path = tmp_path / "many.alloctrace"
     path.write_bytes(steps_of_many_devices(10, devices=12))
     trace = alloctrace.load(path)
     assert len(trace.devices) == 12
+
     page = Page(trace.report().html)
-    shown = [device["device"] for device in page.data["devices"]]
-    assert shown == [f"cuda:{number}" for number in range(13, 10, -1)]
+    names = [device["device"] for device in page.data["devices"]]
+    assert names == [f"cuda:{number}" for number in range(13, 10, -1)]
     assert page.data["devices_left_out"] == 12 - 3
-    assert set(page.data["curves"]["devices"]) == set(page.data["what_if"]) == set(shown)
+    assert set(page.data["curves"]["devices"]) == set(page.data["what_if"]) == set(names)
 
 
-def test_the_snapshots_are_those_that_someone_would_ask_for(trace: alloctrace.Trace, page: Page) -> None:
+def test_snapshots_include_peaks_failures_marks_and_end(trace: alloctrace.Trace, page: Page) -> None:
     seqs = page.column(page.data["snapshots"]["seq"])
     assert seqs == sorted(set(seqs))
-    wanted = [trace.peak(one, device=device).seq for device in trace.devices for one in ("allocated", "reserved")]
-    refused, marks = trace._recorded.failed_allocations, trace.marks()
-    wanted += [trace._recorded.end_seq - 1, *(seq - 1 for seq in refused), *marks["begin_seq"], *marks["end_seq"]]
-    assert set(wanted) <= set(seqs)
-    assert len(refused) == 1
+
+    expected = [trace.peak(kind, device=device).seq for device in trace.devices for kind in ("allocated", "reserved")]
+    failures, marks = trace._recorded.failed_allocations, trace.marks()
+    expected += [trace._recorded.end_seq - 1, *(seq - 1 for seq in failures), *marks["begin_seq"], *marks["end_seq"]]
+    assert set(expected) <= set(seqs)
+    assert len(failures) == 1
 
 
-def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Page) -> None:
+def test_live_bytes_of_stacks_match_api(trace: alloctrace.Trace, page: Page) -> None:
     seqs = page.column(page.data["snapshots"]["seq"])
     sites = page.column(page.data["stacks"]["frames"]["site"])
     texts = page.data["texts"]
+
     for device in page.data["devices"]:
-        held = {name: page.column(reference) for name, reference in device["holdings"].items()}
+        holdings = {name: page.column(reference) for name, reference in device["holdings"].items()}
         for snapshot, seq in enumerate(seqs):
-            found: dict[str, int] = {}
-            for run, frame in enumerate(held["frame"]):
-                if held["first"][run] <= snapshot <= held["first"][run] + held["length"][run]:
+            bytes_by_label: dict[str, int] = {}
+            for run, frame in enumerate(holdings["frame"]):
+                if holdings["first"][run] <= snapshot <= holdings["first"][run] + holdings["length"][run]:
                     label = texts[page.data["stacks"]["sites"][sites[frame]][0]]
-                    found[label] = found.get(label, 0) + held["bytes"][run]
-            assert found == labels(trace, trace.usage(seq, device=device["device"]), "live_bytes")
+                    bytes_by_label[label] = bytes_by_label.get(label, 0) + holdings["bytes"][run]
+            assert bytes_by_label == labels(trace, trace.usage(seq, device=device["device"]), "live_bytes")
 
 
-def test_stacks_that_do_not_fit_are_put_together_by_line(trace: alloctrace.Trace) -> None:
+def test_stacks_beyond_the_limit_are_merged_by_line(trace: alloctrace.Trace) -> None:
     recorded = trace._recorded
     seqs = [recorded.end_seq // 2, trace.peak(device="cuda:0").seq]
-    few = Bounds(snapshots=2, maps=2, block_rows=10, block_runs=10, holding_runs=1000, stacks=2, sites=3)
-    holdings = collect_holdings(recorded, "cuda:0", seqs, few)
+    bounds = Bounds(snapshots=2, maps=2, block_rows=10, block_runs=10, holding_runs=1000, stacks=2, sites=3)
+    holdings = collect_holdings(recorded, "cuda:0", seqs, bounds)
+
     assert set(holdings.representatives.values()) & {-1}
-    assert len({shown for shown in holdings.representatives.values() if shown >= 0}) == 3
+    assert len({representative for representative in holdings.representatives.values() if representative >= 0}) == 3
     for snapshot, seq in enumerate(seqs):
         of_snapshot = holdings.table[holdings.table["snapshot"] == snapshot]
         assert of_snapshot["bytes"].sum() == trace.live(seq, device="cuda:0")["requested_bytes"].sum()
@@ -172,36 +174,38 @@ def test_stacks_that_do_not_fit_are_put_together_by_line(trace: alloctrace.Trace
     pack_holdings(holdings, PageStacks(recorded.stacks, SiteNames("")), columns)
 
 
-def test_runs_join_only_what_is_the_same_at_snapshots_in_a_row() -> None:
+def test_merge_runs_joins_equal_rows_of_consecutive_snapshots() -> None:
     table = pd.DataFrame({"snapshot": [0, 1, 2, 4, 0, 1], "key": [1, 1, 1, 1, 2, 2], "value": [5, 5, 5, 5, 7, 8]})
-    made = merge_runs(table, ["key"], ["value"])
-    found = made[["key", "value", "first", "last"]].to_numpy().tolist()
-    assert found == [[1, 5, 0, 2], [2, 7, 0, 0], [2, 8, 1, 1], [1, 5, 4, 4]]
+    merged = merge_runs(table, ["key"], ["value"])
+    rows = merged[["key", "value", "first", "last"]].to_numpy().tolist()
+
+    assert rows == [[1, 5, 0, 2], [2, 7, 0, 0], [2, 8, 1, 1], [1, 5, 4, 4]]
 
 
-def test_findings_have_the_sentences_of_the_terminal_and_the_survivors_of_a_leak(
-    trace: alloctrace.Trace, page: Page
-) -> None:
-    said = [(one["kind"], one["title"], one["sentences"]) for one in page.data["findings"]]
-    assert said == [(one.kind, one.title, list(one.sentences)) for one in trace.diagnose()]
-    assert {kind for kind, _, _ in said} >= {"oom", "leak"}
-    # The survivors of a leak are those that live after the last step.
-    leak = next(one for one in page.data["findings"] if one["kind"] == "leak")
+def test_findings_have_sentences_of_terminal_and_survivors_of_leak(trace: alloctrace.Trace, page: Page) -> None:
+    findings = [(finding["kind"], finding["title"], finding["sentences"]) for finding in page.data["findings"]]
+    assert findings == [(finding.kind, finding.title, list(finding.sentences)) for finding in trace.diagnose()]
+    assert {kind for kind, _, _ in findings} >= {"oom", "leak"}
+
+    # The survivors of a leak are live after the last step.
+    leak = next(finding for finding in page.data["findings"] if finding["kind"] == "leak")
     assert sum(leak["leak"]["births"]["bytes"]) == 40 << 20
     assert set(leak["leak"]["births"]["bytes"][:40]) == {1 << 20}
 
 
-def test_nothing_of_a_trace_is_html_or_may_run(page: Page) -> None:
+def test_text_of_trace_is_escaped_and_cannot_run(page: Page) -> None:
     assert page.text.count("<script") == 2
     assert "somebody" not in page.text and "window.broken" not in page.text
     assert any("</script><script>" in text for text in page.data["texts"])
     assert any("<b>bold</b>" in mark[0] for mark in page.data["positions"]["marks"])
-    made = render_page("</title><script>alert(1)</script>", "")
-    assert "<script>alert(1)" not in made
-    assert html.escape("</title><script>alert(1)</script>") in made
+
+    rendered = render_page("</title><script>alert(1)</script>", "")
+    assert "<script>alert(1)" not in rendered
+    assert html.escape("</title><script>alert(1)</script>") in rendered
+
     # Only the page's own script and style may run.
-    found = re.search(r'Content-Security-Policy" content="([^"]*)"', page.text)
-    policy = dict(part.strip().split(" ", 1) for part in found[1].split(";"))
+    match = re.search(r'Content-Security-Policy" content="([^"]*)"', page.text)
+    policy = dict(part.strip().split(" ", 1) for part in match[1].split(";"))
     assert policy["default-src"] == "'none'"
     for directive, tag in (("script-src", "script"), ("style-src", "style")):
         source = re.search(rf"<{tag}>(.*?)</{tag}>", page.text, re.DOTALL)
@@ -209,14 +213,15 @@ def test_nothing_of_a_trace_is_html_or_may_run(page: Page) -> None:
         assert policy[directive] == f"'sha256-{digest}'"
 
 
-def test_a_redacted_page_tells_less(trace: alloctrace.Trace, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(what_if, "MOST_WORK", 20_000)  # a few settings, not all
+def test_redacted_page_has_no_paths(trace: alloctrace.Trace, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "MOST_WORK", 20_000)  # only some settings
     monkeypatch.setattr(snapshots, "_SMALL", dataclasses.replace(snapshots._SMALL, maps=3))
     redacted = Page(trace.report(redact=True).html)
-    said = json.dumps(redacted.data) + redacted.text.split("<style>")[0]
+    content = json.dumps(redacted.data) + redacted.text.split("<style>")[0]
     assert redacted.data["redacted"]
     for secret in ("/home/somebody", str(ROOT), str(PROGRAM.parent), str(Path(trace.path).parent), "torch.empty("):
-        assert secret not in said
+        assert secret not in content
+
     host = trace.header.get("host") or socket.gethostname()
     assert ["host", host] not in redacted.data["header"]["facts"]
     assert redacted.data["header"]["command"] == "report_program.py"
@@ -229,7 +234,7 @@ ON_WINDOWS = "\\".join(("D:", "projects", "x.py"))
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "redacted"),
     [
         ("/home/alice/secret/train.py:12 in main", "train.py:12 in main"),
         (f"see ~/projects/train.py, and {ON_WINDOWS}", "see train.py, and x.py"),
@@ -237,13 +242,14 @@ ON_WINDOWS = "\\".join(("D:", "projects", "x.py"))
         ("in '/data/my models/a b.py' too", "in 'a b.py' too"),
     ],
 )
-def test_folders_are_taken_out_of_texts(text: str, left: str) -> None:
-    assert Redaction(["/data/my models/a b.py"]).text(text) == left
+def test_redaction_removes_folders_from_text(text: str, redacted: str) -> None:
+    assert Redaction(["/data/my models/a b.py"]).text(text) == redacted
 
 
-def test_the_file_is_never_half_written(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_keeps_old_file_if_replace_fails(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = report.write(tmp_path / "a.html")
     assert target.read_text(encoding="utf-8") == report.html
+
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~umask
@@ -258,12 +264,13 @@ def test_the_file_is_never_half_written(report: Report, tmp_path: Path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
 
 
-def test_the_verb_writes_next_to_the_trace_or_where_it_is_told_or_refuses_in_one_line(tmp_path: Path) -> None:
+def test_report_command_writes_file_or_fails_in_one_line(tmp_path: Path) -> None:
     with alloctrace.enable(tmp_path / "small.alloctrace", devices=("cpu",)):
-        kept = torch.empty(1000)
-    del kept
+        tensor = torch.empty(1000)
+    del tensor
     assert re.fullmatch(r"small\.html: [\d.]+ KiB\n", run_analyze(tmp_path, "report", "small.alloctrace"))
     assert Page((tmp_path / "small.html").read_text()).data["redacted"] is False
+
     out = run_analyze(tmp_path, "report", "small.alloctrace", "-o", "other.html", "--redact", "--json")
     written = {"path": "other.html", "bytes": (tmp_path / "other.html").stat().st_size}
     assert json.loads(out) == {"format": "pytorch_alloctrace.report", "format_version": 1, **written}
@@ -272,25 +279,26 @@ def test_the_verb_writes_next_to_the_trace_or_where_it_is_told_or_refuses_in_one
         assert run_analyze(tmp_path, "report", "small.alloctrace", "-o", target, status=2).count("\n") == 1, target
 
 
-def test_in_a_notebook_it_is_a_frame_of_its_own(report: Report) -> None:
-    shown = report._repr_html_()
-    assert shown.startswith("<iframe srcdoc=") and 'sandbox="allow-scripts"' in shown
-    inside = re.search(r'srcdoc="([^"]*)"', shown)
-    assert inside is not None and html.unescape(inside[1]) == report.html
+def test_report_is_a_sandboxed_frame_in_notebook(report: Report) -> None:
+    frame = report._repr_html_()
+    assert frame.startswith("<iframe srcdoc=") and 'sandbox="allow-scripts"' in frame
+    match = re.search(r'srcdoc="([^"]*)"', frame)
+    assert match is not None and html.unescape(match[1]) == report.html
 
 
-def test_the_assets_are_those_of_the_sources() -> None:
+def test_assets_match_their_sources() -> None:
     for name in ("report.js", "report.css"):
-        said = re.search(r"sources sha256:(\w+)", read_asset(name))
-        assert said is not None and said[1] == checksum(WEB), f"{name} is not made of what is in {WEB}: run tools/web"
+        match = re.search(r"sources sha256:(\w+)", read_asset(name))
+        assert match is not None and match[1] == checksum(WEB), f"{name} does not match {WEB}: run tools/web"
     assert "MIT License" in read_asset("report.js") and "MIT License" in read_asset("THIRD_PARTY.txt")
 
 
-def test_the_assets_are_installed_and_their_sources_are_not(tmp_path: Path) -> None:
+def test_assets_are_installed_without_their_sources(tmp_path: Path) -> None:
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
-    # The pages of the reading half are the same, and it imports no torch.
+    # The reading half has the same pages and does not import torch.
     run_python(ROOT, command, True, 600, {"ALLOCTRACE_READER_ONLY": "1"}, fresh=True)
     installed = tmp_path / "pytorch_alloctrace/report"
     assets = {path.name for path in (installed / "page/assets").iterdir()}
+
     assert assets == {"report.css", "report.js", "THIRD_PARTY.txt"}
     assert not (installed / "web").exists() and (installed / "export/formats.py").exists()

@@ -1,4 +1,4 @@
-"""The served report: who is answered, with what; and what the command prints."""
+"""Served report: accepted and rejected requests, responses, and output of the command."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ with open("browser.unfinished", "w") as file:
     json.dump(seen, file)
 os.rename("browser.unfinished", "browser.json")
 """
-"""A browser that follows the redirect in the file that it is given, and writes what it got to browser.json."""
+"""Browser that follows the redirect in the file of its argument, and writes the result to browser.json."""
 
 
 @pytest.fixture(scope="module")
@@ -69,25 +69,26 @@ def server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
         yield started
 
 
-def ask(
+def send_request(
     server: ReportServer, path: str, *, method: str = "GET", host: str | None = None
 ) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     connection.putrequest(method, path, skip_host=True)
     connection.putheader("Host", f"127.0.0.1:{server.port}" if host is None else host)
     connection.endheaders()
-    answer = connection.getresponse()
-    content = answer.read()
+    response = connection.getresponse()
+    content = response.read()
     connection.close()
-    return answer.status, content, {name.lower(): value for name, value in answer.getheaders()}
+    return response.status, content, {name.lower(): value for name, value in response.getheaders()}
 
 
-def base(server: ReportServer) -> str:
+def base_path(server: ReportServer) -> str:
     return urlsplit(server.address).path
 
 
-def test_the_page_is_answered(server: ReportServer) -> None:
-    status, content, headers = ask(server, base(server))
+def test_page_has_security_headers(server: ReportServer) -> None:
+    status, content, headers = send_request(server, base_path(server))
+
     assert status == 200 and b"<!DOCTYPE html>" in content and b"connect-src 'self'" in content
     assert headers["content-type"] == "text/html; charset=utf-8"
     assert headers["cache-control"] == "no-store"
@@ -103,10 +104,10 @@ def test_the_page_is_answered(server: ReportServer) -> None:
         *(("127.0.0.1.evil.example", 403), ("localhost.evil.example:1", 403), ("0.0.0.0", 403), ("::1", 403)),
     ],
 )
-def test_only_a_name_of_this_machine_is_answered(server: ReportServer, host: str, status: int) -> None:
-    """DNS rebinding: the browser believes that it asks evil.example."""
-    answered, content, _ = ask(server, base(server), host=host)
-    assert answered == status and (b"DOCTYPE" in content) == (status == 200)
+def test_request_is_forbidden_unless_host_is_local(server: ReportServer, host: str, status: int) -> None:
+    """DNS rebinding: the browser sends the request to this machine as evil.example."""
+    response_status, content, _ = send_request(server, base_path(server), host=host)
+    assert response_status == status and (b"DOCTYPE" in content) == (status == 200)
 
 
 @pytest.mark.parametrize(
@@ -120,25 +121,26 @@ def test_only_a_name_of_this_machine_is_answered(server: ReportServer, host: str
         *("/{token}/snapshot?seq=" + quote("١٢"), "/{token}/snapshot?ns=abc", "/{token}/snapshot?path=/etc/passwd"),
     ],
 )
-def test_nothing_else_can_be_asked_for(server: ReportServer, path: str) -> None:
-    token = base(server).strip("/")
+def test_other_path_is_not_found(server: ReportServer, path: str) -> None:
+    token = base_path(server).strip("/")
     path = path.replace("{token}", token).replace("{short}", token[:-1])
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
     connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
-    answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    response = b"".join(iter(lambda: connection.recv(65536), b""))
     connection.close()
-    assert answer.split(b" ", 2)[1] == b"404", answer[:200]
-    assert b"root:" not in answer and b"DOCTYPE" not in answer and token.encode() not in answer
+
+    assert response.split(b" ", 2)[1] == b"404", response[:200]
+    assert b"root:" not in response and b"DOCTYPE" not in response and token.encode() not in response
 
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "OPTIONS", "XYZ"])
-def test_only_get_is_answered(server: ReportServer, method: str) -> None:
-    status, content, headers = ask(server, base(server), method=method)
-    assert status == 501 and base(server).encode() not in content
+def test_other_methods_are_not_implemented(server: ReportServer, method: str) -> None:
+    status, content, headers = send_request(server, base_path(server), method=method)
+    assert status == 501 and base_path(server).encode() not in content
     assert not [name for name in headers if name.startswith("access-control")]
 
 
-def test_strange_requests_do_not_stop_it(server: ReportServer) -> None:
+def test_malformed_requests_do_not_stop_server(server: ReportServer) -> None:
     for data in (
         b"\r\n\r\n",
         b"GET\r\n\r\n",
@@ -152,49 +154,50 @@ def test_strange_requests_do_not_stop_it(server: ReportServer) -> None:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
             connection.recv(1000)
-    assert ask(server, base(server))[0] == 200
+    assert send_request(server, base_path(server))[0] == 200
 
 
-def test_it_listens_to_this_machine_alone(server: ReportServer) -> None:
+def test_server_listens_only_on_loopback_address(server: ReportServer) -> None:
     addresses = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
     for address in {*addresses, "127.0.0.2"} - {"127.0.0.1"}:
         with pytest.raises(OSError):
             socket.create_connection((str(address), server.port), timeout=5)
 
 
-def test_a_snapshot_has_what_the_trace_says(server: ReportServer, trace: alloctrace.Trace) -> None:
+def test_snapshot_matches_trace(server: ReportServer, trace: alloctrace.Trace) -> None:
     end = trace._recorded.end_seq
     for seq in (0, 7, end // 2, end - 1):
-        status, content, _ = ask(server, f"{base(server)}snapshot?seq={seq}")
+        status, content, _ = send_request(server, f"{base_path(server)}snapshot?seq={seq}")
         assert status == 200
         manifest, _ = unpack(content.decode())
         assert (manifest["version"], manifest["seq"]) == (VERSION, seq)
         assert manifest["time"] == max(trace._recorded.time_ns(seq) - trace.begin_ns, 0)
         (device,) = manifest["devices"]
-        held = sum(nbytes for _, nbytes, _ in device["maps"]["groups"]["phase"].get("0", []))
-        assert held == trace.live(seq)["requested_bytes"].sum()
+        live_bytes = sum(nbytes for _, nbytes, _ in device["maps"]["groups"]["phase"].get("0", []))
+        assert live_bytes == trace.live(seq)["requested_bytes"].sum()
 
 
-def test_a_time_is_the_last_event_up_to_it(server: ReportServer, trace: alloctrace.Trace) -> None:
+def test_time_selects_last_event_up_to_it(server: ReportServer, trace: alloctrace.Trace) -> None:
     times = trace.events(columns=["seq", "time_ns"])
     for row in (0, 5, 50, len(times) - 1):
         at = int(times["time_ns"][row])
         last = int(times[times["time_ns"] <= at]["seq"].max())
-        for ns, wanted in ((at - trace.begin_ns, last), (10**17, trace._recorded.end_seq - 1)):
-            _, content, _ = ask(server, f"{base(server)}snapshot?ns={max(ns, 0)}")
-            assert unpack(content.decode())[0]["seq"] == wanted
+        for ns, expected in ((at - trace.begin_ns, last), (10**17, trace._recorded.end_seq - 1)):
+            _, content, _ = send_request(server, f"{base_path(server)}snapshot?ns={max(ns, 0)}")
+            assert unpack(content.decode())[0]["seq"] == expected
 
 
-def test_addresses_cannot_be_guessed(trace: alloctrace.Trace) -> None:
-    one, other = ReportServer(trace._recorded), ReportServer(trace._recorded)
-    assert len(base(one)) > 30 and base(one) != base(other)
-    with pytest.raises(alloctrace.ReportError, match=f"port {one.port} cannot be used"):
-        ReportServer(trace._recorded, one.port)
-    one.release_port()
-    other.release_port()
+def test_each_server_has_its_own_token(trace: alloctrace.Trace) -> None:
+    first, second = ReportServer(trace._recorded), ReportServer(trace._recorded)
+
+    assert len(base_path(first)) > 30 and base_path(first) != base_path(second)
+    with pytest.raises(alloctrace.ReportError, match=f"port {first.port} cannot be used"):
+        ReportServer(trace._recorded, first.port)
+    first.release_port()
+    second.release_port()
 
 
-def test_the_command_serves_until_it_is_interrupted(trace: alloctrace.Trace, tmp_path: Path) -> None:
+def test_command_serves_until_interrupted(trace: alloctrace.Trace, tmp_path: Path) -> None:
     with served(tmp_path, "serve", trace.path) as address:
         assert address.hostname == "127.0.0.1" and address.port is not None
         connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=600)
@@ -217,11 +220,11 @@ def test_open_gives_browser_a_private_file_and_not_the_token(trace: alloctrace.T
     browser.chmod(0o700)
 
     with served(tmp_path, "serve", trace.path, "--open", BROWSER=f"{browser} %s", TMPDIR=str(tmp_path)) as address:
-        seen = json.loads(wait_for(tmp_path, "browser.json").read_text())
+        request = json.loads(wait_for(tmp_path, "browser.json").read_text())
 
-    assert address.path.strip("/") not in seen["argument"]
-    assert seen["address"] == address.geturl()
-    assert (seen["mode"], seen["status"], seen["is_removed"]) == (0o600, 200, True)
+    assert address.path.strip("/") not in request["argument"]
+    assert request["address"] == address.geturl()
+    assert (request["mode"], request["status"], request["is_removed"]) == (0o600, 200, True)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP])
@@ -265,10 +268,10 @@ def test_client_that_reads_slowly_is_closed_at_deadline(
     trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "SEND_TIMEOUT_S", 1)
-    monkeypatch.setattr(ReportServer, "page", b"x" * (32 << 20))  # more than the buffers of a socket hold
+    monkeypatch.setattr(ReportServer, "page", b"x" * (32 << 20))  # more than the buffers of a socket
 
     with running_server(trace) as server, connect(server) as connection:
-        connection.sendall(f"GET {base(server)} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+        connection.sendall(f"GET {base_path(server)} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         for _ in range(30):
             assert connection.recv(1)
             time.sleep(0.1)
@@ -283,10 +286,10 @@ def test_connections_above_the_maximum_are_closed(server: ReportServer, monkeypa
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
 
     with connect(server), connect(server), pytest.raises(ConnectionError):
-        ask(server, base(server))
+        send_request(server, base_path(server))
     for _ in range(100):  # until the server has noticed that both are closed
         with contextlib.suppress(ConnectionError):
-            status, _, _ = ask(server, base(server))
+            status, _, _ = send_request(server, base_path(server))
             break
         time.sleep(0.1)
 
@@ -316,24 +319,24 @@ def test_connections_above_the_maximum_are_closed(server: ReportServer, monkeypa
         *(("/%ff/", 404), ("/\xff/", 404), ("/" + "x" * 60_000, 404), ("/" + "x" * 70_000, 414)),
     ],
 )
-def test_odd_target_has_its_status_and_one_sentence(server: ReportServer, target: str, status: int) -> None:
-    target = target.replace("{token}", base(server).strip("/"))
+def test_malformed_target_has_status_and_one_sentence(server: ReportServer, target: str, status: int) -> None:
+    target = target.replace("{token}", base_path(server).strip("/"))
 
     with connect(server) as connection:
         connection.sendall(f"GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode("latin-1"))
-        answer = b""
+        response = b""
         with contextlib.suppress(ConnectionError):  # the server does not read the rest of a line that is too long
             for part in iter(lambda: connection.recv(65536), b""):
-                answer += part
+                response += part
 
-    head, _, content = answer.partition(b"\r\n\r\n")
+    head, _, content = response.partition(b"\r\n\r\n")
     assert int(head.split()[1]) == status
     assert status != 400 or content == b"The address is invalid: ask for snapshot?seq=EVENT.\n"
 
 
 @pytest.mark.parametrize("host", ["\xff", "[", "[::1]:1", "x" * 60_000, "localhost\xff", "%00", ":", " "])
-def test_odd_host_is_forbidden(server: ReportServer, host: str) -> None:
-    assert ask(server, base(server), host=host)[0] == 403
+def test_malformed_host_is_forbidden(server: ReportServer, host: str) -> None:
+    assert send_request(server, base_path(server), host=host)[0] == 403
 
 
 @given(
@@ -342,7 +345,7 @@ def test_odd_host_is_forbidden(server: ReportServer, host: str) -> None:
     query=st.text(st.sampled_from("seqn=&;%0129a-+.?#/\xff[] "), max_size=30),
 )
 def test_no_request_is_an_internal_error(server: ReportServer, host: str, before: str, query: str) -> None:
-    status, _, _ = server.answer(host, f"{before}{base(server)}snapshot?{query}")
+    status, _, _ = server.answer(host, f"{before}{base_path(server)}snapshot?{query}")
 
     assert status in (200, 400, 403, 404)
 
@@ -351,7 +354,7 @@ def test_compacted_event_is_refused_in_one_sentence(trace: alloctrace.Trace, tmp
     compacted = alloctrace.compact(trace.path, tmp_path / "compacted.alloctrace", until=100)
 
     with running_server(alloctrace.load(compacted.trace)) as server:
-        status, content, _ = ask(server, f"{base(server)}snapshot?seq=5")
+        status, content, _ = send_request(server, f"{base_path(server)}snapshot?seq=5")
 
     assert status == 400 and content.startswith(b"the trace is compacted up to event 100") and content.count(b"\n") == 1
 

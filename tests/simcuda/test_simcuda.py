@@ -1,4 +1,4 @@
-"""tools/simcuda: devices, memory, streams, graphs, error names and forks on the simulated device, as seen by PyTorch.
+"""tools/simcuda: devices, memory, streams, graphs, error names and forks of the simulated device, used by PyTorch.
 
 Every program runs in its own process, through tools/simcuda/run, without this project's recorder."""
 
@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from simcuda_runs import GIB, MIB, PRELUDE, RUN, Simulate, run_simulated
 
-CONTEXT = 500 * MIB
-PAGE = 2 * MIB
+CONTEXT_BYTES = 500 * MIB
+PAGE_BYTES = 2 * MIB
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ ENDS = {"free_async": "pool", "pool_release": "chunk", "destroy": "physical", "u
 
 
 def read_log(path: Path) -> tuple[Counter[str], Counter[int]]:
-    """Return the number of each event in a log of the simulated driver, and the bytes in use on each device at its end:
-    contexts, cudaMalloc's blocks, physical memory and chunks of pools. The format is in the README."""
+    """Return the number of each event in a driver log, and the bytes in use on each device at its end: contexts,
+    cudaMalloc's blocks, physical memory and chunks of pools. The README describes the format."""
     counts: Counter[str] = Counter()
     live: dict[tuple[str, int], tuple[int, int]] = {}
     for line in path.read_text().splitlines():
@@ -39,26 +39,26 @@ def read_log(path: Path) -> tuple[Counter[str], Counter[int]]:
         counts[event] += 1
         values = [int(number, 0) for number in numbers]
         if event == "context":
-            live["context", values[0]] = (values[0], CONTEXT)
+            live["context", values[0]] = (values[0], CONTEXT_BYTES)
         elif event in STARTS:
-            device, where, size = values[:3]
-            key = (STARTS[event], where)
-            assert key not in live, f"given out twice: {line}"
+            device, address, size = values[:3]
+            key = (STARTS[event], address)
+            assert key not in live, f"allocated twice: {line}"
             live[key] = (device, size)
         elif event in ENDS or event == "free":
-            device, where, size = values[:3]
-            kind = ENDS.get(event) or ("pool" if ("pool", where) in live else "memory")
-            assert live.pop((kind, where), None) == (device, size), f"not given out like this: {line}"
+            device, address, size = values[:3]
+            kind = ENDS.get(event) or ("pool" if ("pool", address) in live else "memory")
+            assert live.pop((kind, address), None) == (device, size), f"no such allocation: {line}"
     used: Counter[int] = Counter()
     for (kind, _), (device, size) in live.items():
         if kind in ("context", "memory", "physical", "chunk"):
-            used[device] += -(-size // PAGE) * PAGE
+            used[device] += -(-size // PAGE_BYTES) * PAGE_BYTES
     return counts, used
 
 
 @pytest.mark.slow("simcuda")
-def test_many_large_devices_cost_nothing(simulate: Simulate) -> None:
-    done = simulate(
+def test_large_devices_use_little_host_memory(simulate: Simulate) -> None:
+    process = simulate(
         """
         import resource, torch
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -74,7 +74,7 @@ def test_many_large_devices_cost_nothing(simulate: Simulate) -> None:
             assert travelling.get_device() == i
         torch.cuda.synchronize()
         assert torch.equal(travelling.cpu(), torch.arange(1000.0))
-        # Large copies keep no content, memory that is set to zero has none.
+        # Large copies and memory set to zero have no content.
         large = torch.ones(64 * 2**20, dtype=torch.uint8).cuda()
         cuda.cudaMemset(pointer(keep[0].data_ptr()), 0, ctypes.c_size_t(600 * 2**30))
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
@@ -89,27 +89,29 @@ def test_many_large_devices_cost_nothing(simulate: Simulate) -> None:
         "--devices",
         "8",
     )
-    assert done.stdout.splitlines()[0] == f"8 {[640] * 8}"
-    assert "invalid device ordinal" in done.stdout
+
+    assert process.stdout.splitlines()[0] == f"8 {[640] * 8}"
+    assert "invalid device ordinal" in process.stdout
 
 
 @pytest.mark.slow("simcuda")
-def test_visible_devices_and_settings(simulate: Simulate) -> None:
+def test_visible_devices_are_respected_and_invalid_memory_fails(simulate: Simulate) -> None:
     source = """
     import torch
     print([torch.cuda.get_device_properties(i).pci_bus_id for i in range(torch.cuda.device_count())])
     """
-    shown = [
+    cases = [
         ({}, [1, 2, 3, 4]),
         ({"CUDA_VISIBLE_DEVICES": "2,0"}, [3, 1]),
         ({"CUDA_VISIBLE_DEVICES": "1,9,0"}, [2]),
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
     ]
-    for environment, expected in shown:
+    for environment, expected in cases:
         assert simulate(source, "--devices=4", **environment).stdout == f"{expected}\n"
-    refused = simulate("import torch; torch.cuda.device_count()", "--memory", "much", check=False)
-    assert refused.returncode == 2
-    assert "SIMCUDA_MEMORY=much" in refused.stderr
+
+    process = simulate("import torch; torch.cuda.device_count()", "--memory", "much", check=False)
+    assert process.returncode == 2
+    assert "SIMCUDA_MEMORY=much" in process.stderr
 
 
 ALLOCATIONS = """
@@ -129,19 +131,20 @@ for device in range(2):
     free, total = torch.cuda.mem_get_info(device)
     print(total - free, torch.cuda.memory_reserved(device))
 sys.stdout.flush()
-os._exit(0)     # what is live stays live in the log
+os._exit(0)     # the log ends without frees
 """
 
 
 @pytest.mark.parametrize("configuration", ["", "expandable_segments:True", "backend:cudaMallocAsync"])
-def test_log_adds_up_to_the_memory_in_use(simulate: Simulate, tmp_path: Path, configuration: str) -> None:
+def test_log_adds_up_to_memory_in_use(simulate: Simulate, tmp_path: Path, configuration: str) -> None:
     log = tmp_path / "driver.log"
-    done = simulate(ALLOCATIONS, "--devices=2", f"--log={log}", PYTORCH_ALLOC_CONF=configuration)
+    process = simulate(ALLOCATIONS, "--devices=2", f"--log={log}", PYTORCH_ALLOC_CONF=configuration)
     counts, in_use = read_log(log)
-    for device, line in enumerate(done.stdout.splitlines()):
+    for device, line in enumerate(process.stdout.splitlines()):
         used, reserved = map(int, line.split())
         assert used == in_use[device]
-        assert used - CONTEXT == reserved > 0
+        assert used - CONTEXT_BYTES == reserved > 0
+
     expected = {"": ("malloc", "free"), "expandable_segments:True": ("map", "unmap", "create", "destroy", "reserve")}
     for event in expected.get(configuration, ("malloc_async", "free_async", "pool_reserve", "pool_release")):
         assert counts[event] > 3
@@ -151,8 +154,8 @@ def test_log_adds_up_to_the_memory_in_use(simulate: Simulate, tmp_path: Path, co
 
 @pytest.mark.slow("simcuda")
 @pytest.mark.parametrize("configuration", ["", "expandable_segments:True", "backend:cudaMallocAsync"])
-def test_out_of_memory_of_each_allocator(simulate: Simulate, tmp_path: Path, configuration: str) -> None:
-    done = simulate(
+def test_allocator_raises_out_of_memory_at_limit(simulate: Simulate, tmp_path: Path, configuration: str) -> None:
+    process = simulate(
         """
         import torch
         keep = []
@@ -168,16 +171,17 @@ def test_out_of_memory_of_each_allocator(simulate: Simulate, tmp_path: Path, con
         f"--log={tmp_path / 'log'}",
         PYTORCH_ALLOC_CONF=configuration,
     )
-    fitting = (4 * GIB - CONTEXT) // (100 * MIB)
-    count, text = done.stdout.split(" ", 1)
+    fitting = (4 * GIB - CONTEXT_BYTES) // (100 * MIB)
+    count, text = process.stdout.split(" ", 1)
     assert fitting - 1 <= int(count) <= fitting
     assert "4.00 GiB" in text
+
     counts, _ = read_log(tmp_path / "log")
     assert counts["out_of_memory"] >= 1
 
 
 @pytest.mark.slow("simcuda")
-def test_pinned_memory_and_pointers(simulate: Simulate, tmp_path: Path) -> None:
+def test_pinned_memory_is_registered_and_logged(simulate: Simulate, tmp_path: Path) -> None:
     simulate(
         """
         import torch
@@ -199,6 +203,7 @@ def test_pinned_memory_and_pointers(simulate: Simulate, tmp_path: Path) -> None:
         f"--log={tmp_path / 'log'}",
     )
     counts, _ = read_log(tmp_path / "log")
+
     assert counts["host_alloc"] and counts["host_register"] == counts["host_unregister"] == 1
 
 
@@ -224,7 +229,7 @@ def test_held_streams_keep_frees_and_events_pending(simulate: Simulate) -> None:
         assert not side.query() and main.query()
         cuda.simcuda_release_stream(handle(side))
         assert side.query()
-        z = torch.empty(2**20, device="cuda")    # processes what was pending
+        z = torch.empty(2**20, device="cuda")    # processes pending frees
         assert "active_pending_free" not in states()
         torch.cuda.synchronize()
 
@@ -296,7 +301,7 @@ def test_blocking_streams_wait_for_the_legacy_stream(simulate: Simulate) -> None
 
 
 @pytest.mark.slow("simcuda")
-def test_graphs(simulate: Simulate) -> None:
+def test_graphs_run_at_replay_and_have_their_own_pool(simulate: Simulate) -> None:
     simulate(
         """
         import torch
@@ -353,8 +358,8 @@ def test_graphs(simulate: Simulate) -> None:
 
 
 @pytest.mark.slow("simcuda")
-def test_what_invalidates_a_capture(simulate: Simulate) -> None:
-    done = simulate(
+def test_capture_is_invalidated_by_unsafe_calls(simulate: Simulate) -> None:
+    process = simulate(
         """
         import torch
         x = torch.ones(100, device="cuda")
@@ -399,7 +404,7 @@ def test_what_invalidates_a_capture(simulate: Simulate) -> None:
         assert cuda.cudaStreamEndCapture(handle, ctypes.byref(graph)) == 901 and not graph.value
         """
     )
-    lines = done.stdout.splitlines()
+    lines = process.stdout.splitlines()
     assert lines[:5] == [
         "nothing: fine",
         "900",
@@ -407,30 +412,32 @@ def test_what_invalidates_a_capture(simulate: Simulate) -> None:
         "relaxed malloc: fine",
         "unjoined: CUDA error: capturing stream has unjoined work",
     ]
+
     begins = ["isolation: CUDA error: ", "synchronize: CUDA error: operation ", "event query: CUDA error: operation "]
     assert all(line.startswith(begin) for line, begin in zip(lines[5:], begins, strict=True))
 
 
-def cuda_folder() -> Path:
+def find_cuda_folder() -> Path:
     for folder in sys.path:
-        if found := sorted(Path(folder).glob("nvidia/cu*/include/cuda.h")):
-            return found[0].parents[1]
-    pytest.fail("no CUDA next to torch")
+        if headers := sorted(Path(folder).glob("nvidia/cu*/include/cuda.h")):
+            return headers[0].parents[1]
+    pytest.fail("no CUDA headers are installed with torch")
 
 
 @pytest.mark.slow("simcuda")
-def test_error_names_are_those_of_cuda(simulate: Simulate) -> None:
-    """The oracle is the real library, which returns names and texts of errors without a device."""
-    real = ctypes.CDLL(str(next((cuda_folder() / "lib").glob("libcudart.so.*"))))
-    real.cudaGetErrorName.restype = real.cudaGetErrorString.restype = ctypes.c_char_p
-    expected = [f"{real.cudaGetErrorName(i).decode()}: {real.cudaGetErrorString(i).decode()}" for i in range(1200)]
+def test_error_names_match_cuda(simulate: Simulate) -> None:
+    """Compare with the real library, which returns names and texts of errors without a device."""
+    cudart = ctypes.CDLL(str(next((find_cuda_folder() / "lib").glob("libcudart.so.*"))))
+    cudart.cudaGetErrorName.restype = cudart.cudaGetErrorString.restype = ctypes.c_char_p
+    expected = [f"{cudart.cudaGetErrorName(i).decode()}: {cudart.cudaGetErrorString(i).decode()}" for i in range(1200)]
     assert sum("unrecognized" not in line for line in expected) > 100
-    header = (cuda_folder() / "include" / "cuda.h").read_text()
-    driver = {
-        int(number): name for name, number in re.findall(r"^ +(CUDA_(?:SUCCESS|ERROR_\w+)) += (\d+)", header, re.M)
-    }
+
+    header = (find_cuda_folder() / "include" / "cuda.h").read_text()
+    constants = re.findall(r"^ +(CUDA_(?:SUCCESS|ERROR_\w+)) += (\d+)", header, re.M)
+    driver = {int(number): name for name, number in constants}
     assert len(driver) > 80
-    done = simulate(
+
+    process = simulate(
         """
         cuda.cudaGetErrorName.restype = cuda.cudaGetErrorString.restype = ctypes.c_char_p
         for i in range(1200):
@@ -441,13 +448,13 @@ def test_error_names_are_those_of_cuda(simulate: Simulate) -> None:
                 print(i, name.value.decode())
         """
     )
-    lines = done.stdout.splitlines()
+    lines = process.stdout.splitlines()
     assert lines[:1200] == expected
     assert {int(number): name for number, name in map(str.split, lines[1200:])} == driver
 
 
-def test_unknown_calls_name_themselves(simulate: Simulate) -> None:
-    done = simulate(
+def test_unknown_calls_report_their_names(simulate: Simulate) -> None:
+    process = simulate(
         """
         function = ctypes.c_void_p()
         found = ctypes.c_int()
@@ -468,14 +475,15 @@ def test_unknown_calls_name_themselves(simulate: Simulate) -> None:
             print(str(error).splitlines()[0])
         """
     )
-    assert done.stderr.count("simcuda: cuNoSuchFunction is not simulated\n") == 1
-    assert "simcuda: cudaIpcGetMemHandle is not simulated\n" in done.stderr
-    assert done.stdout.startswith("CUDA error: ")
+
+    assert process.stderr.count("simcuda: cuNoSuchFunction is not simulated\n") == 1
+    assert "simcuda: cudaIpcGetMemHandle is not simulated\n" in process.stderr
+    assert process.stdout.startswith("CUDA error: ")
 
 
 @pytest.mark.slow("simcuda")
-def test_child_of_a_process_that_used_cuda_gets_an_error(simulate: Simulate) -> None:
-    done = simulate(
+def test_forked_child_of_cuda_process_gets_error(simulate: Simulate) -> None:
+    process = simulate(
         """
         import torch
         torch.ones(1, device="cuda")
@@ -485,16 +493,17 @@ def test_child_of_a_process_that_used_cuda_gets_an_error(simulate: Simulate) -> 
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), torch.ones(3).cuda().tolist())
         """
     )
-    assert done.stdout == "3 [1.0, 1.0, 1.0]\n"  # initialization error
+    assert process.stdout == "3 [1.0, 1.0, 1.0]\n"  # initialization error
 
 
 @pytest.mark.slow("simcuda")
-def test_run_and_build_explain_themselves() -> None:
+def test_run_and_build_report_usage_and_missing_headers() -> None:
     def call(*command: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
     assert call(RUN).returncode == 2
     assert "usage: tools/simcuda/run" in call(RUN, "--unheard-of", "true").stderr
+
     no_headers = call(RUN.with_name("build"), "--python", "/usr/bin/true")
     assert no_headers.returncode == 1
     assert "nvidia-cuda-crt" in no_headers.stderr

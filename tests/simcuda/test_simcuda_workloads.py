@@ -1,5 +1,5 @@
-"""tools/simcuda: ordinary PyTorch programs run on it, with the libraries besides the runtime (cuBLAS, cuFFT, NCCL,
-NVML), and calls that are not simulated report their names.
+"""tools/simcuda: PyTorch programs that use the libraries besides the runtime (cuBLAS, cuFFT, NCCL, NVML), and names of
+calls that are not simulated.
 
 Every program runs in its own process, through tools/simcuda/run, without this project's recorder."""
 
@@ -41,15 +41,15 @@ def train(module, *inputs, optimizer=None, steps=2):
 def run(
     folder: Path, source: str, *options: str, unknown: bool = False, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the program, which must succeed. unknown: it calls something that is not simulated, and others must not."""
-    done = run_simulated(folder, source, *options, prelude=PRELUDE, **environment)
-    assert ("is not simulated" in done.stderr) == unknown, done.stderr
-    return done
+    """Run a program, which must succeed; `unknown` states whether it calls functions that are not simulated."""
+    process = run_simulated(folder, source, *options, prelude=PRELUDE, **environment)
+    assert ("is not simulated" in process.stderr) == unknown, process.stderr
+    return process
 
 
-def test_layers_train_and_attention_has_the_kernels_of_the_device(tmp_path: Path) -> None:
-    """Torch uses its own kernels instead of cuDNN's."""
-    done = run(
+def test_layers_train_and_attention_uses_fused_kernels(tmp_path: Path) -> None:
+    """torch uses its own kernels instead of those of cuDNN."""
+    process = run(
         tmp_path,
         """
         assert not torch.backends.cudnn.enabled and not torch.backends.cuda.cudnn_sdp_enabled()
@@ -88,12 +88,13 @@ def test_layers_train_and_attention_has_the_kernels_of_the_device(tmp_path: Path
         print(*sorted(names))
         """,
     )
-    assert "ScaledDotProductFlashAttentionBackward0" in done.stdout
-    assert "ScaledDotProductEfficientAttentionBackward0" in done.stdout
+
+    assert "ScaledDotProductFlashAttentionBackward0" in process.stdout
+    assert "ScaledDotProductEfficientAttentionBackward0" in process.stdout
 
 
 @pytest.mark.slow("simcuda")
-def test_functions_of_cublas_and_cufft_return_and_those_of_other_libraries_fail(tmp_path: Path) -> None:
+def test_cublas_and_cufft_calls_return_and_other_libraries_fail(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
@@ -142,7 +143,7 @@ def test_functions_of_cublas_and_cufft_return_and_those_of_other_libraries_fail(
 
 
 @pytest.mark.slow("simcuda")
-def test_modules_on_two_devices_in_one_process_and_in_two(tmp_path: Path) -> None:
+def test_modules_train_on_two_devices_in_one_or_two_processes(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
@@ -158,7 +159,7 @@ def test_modules_on_two_devices_in_one_process_and_in_two(tmp_path: Path) -> Non
             known = torch.arange(4.0).cuda()
             parts = [torch.empty_like(known) for _ in range(2)]
             dist.all_gather(parts, known)
-            assert [part.tolist() for part in parts] == [[0, 1, 2, 3]] * 2   # the other sent what this one sends
+            assert [part.tolist() for part in parts] == [[0, 1, 2, 3]] * 2   # both processes sent the same
             dist.broadcast(x, 0)
             dist.barrier()
             model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).cuda())
@@ -180,7 +181,7 @@ def test_modules_on_two_devices_in_one_process_and_in_two(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow("simcuda")
-def test_nvml(tmp_path: Path) -> None:
+def test_nvml_reports_memory_and_processes_of_devices(tmp_path: Path) -> None:
     extra = tmp_path / "extra"
     extra.write_text("")
     run(
@@ -257,7 +258,7 @@ def test_nvml(tmp_path: Path) -> None:
 
 @pytest.mark.slow("simcuda")
 @pytest.mark.parametrize("value", ["4711", "x:1GiB", "4711:1GiB@x"])
-def test_other_processes_that_make_no_sense(tmp_path: Path, value: str) -> None:
+def test_invalid_other_processes_fail(tmp_path: Path, value: str) -> None:
     program = "import ctypes; n = ctypes.c_size_t(); ctypes.CDLL(None).cudaMemGetInfo(ctypes.byref(n), ctypes.byref(n))"
-    done = run_simulated(tmp_path, program, check=False, SIMCUDA_OTHER_PROCESSES=value)
-    assert done.returncode == 2 and "SIMCUDA_OTHER_PROCESSES" in done.stderr
+    process = run_simulated(tmp_path, program, check=False, SIMCUDA_OTHER_PROCESSES=value)
+    assert process.returncode == 2 and "SIMCUDA_OTHER_PROCESSES" in process.stderr

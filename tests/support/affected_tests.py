@@ -86,7 +86,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     f"{PACKAGE}/trace.py": ("analysis", "replay", "reading", "report"),
     "setup.py": ("project",),
     "tests/conftest.py": ALL,
-    "tests/support/affected_tests.py": ("project/test_choice_of_tests.py",),
+    "tests/support/affected_tests.py": ("project/test_selection.py",),
     "tests/command_line/screens/": ("command_line/test_screens.py",),
     "tests/corpus/": ("analysis/test_third_party.py", "ranks/test_ranks_third_party.py", "format"),
     **dict.fromkeys((f"tools/{name}" for name in TOOLS_WITHOUT_TESTS), ()),

@@ -1,4 +1,4 @@
-"""A look at all tensors: what holds most of them, in programs that leak (those of tests/support/leak_cases_*.py)."""
+"""Object scans of leaking programs (tests/support/leak_cases_*.py): groups of tensors by referrer path."""
 
 from __future__ import annotations
 
@@ -37,51 +37,55 @@ def first_group() -> Group:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_holds_most(name: str) -> None:
+def test_leak_is_named(name: str) -> None:
     kept = cases(LEAKING)[name]("cpu")
-    found = first_group()
-    assert str(found).startswith(f"{EXPECTED[name]}, local of test_what_holds_most() at test_look.py:"), str(found)
-    assert found.count == len(found.addresses) or found.count > 512
+    group = first_group()
+
+    assert str(group).startswith(f"{EXPECTED[name]}, local of test_leak_is_named() at test_object_scan.py:"), str(group)
+    assert group.count == len(group.addresses) or group.count > 512
     del kept
     gc.collect()
 
 
-def test_class_attribute() -> None:
+def test_class_attribute_is_named() -> None:
     leak_cases_serving.global_registry("cpu")
     assert str(first_group()) == "Session.everyone (list of 60), class attribute in leak_cases_serving.py"
     leak_cases_serving.Session.everyone.clear()
 
 
-def test_garbage() -> None:
+def test_reference_cycle_is_garbage() -> None:
     gc.collect()
-    kept: Any = cases(LEAKING)["cycles_while_the_collector_is_off"]("cpu")
-    found = next(group for group in scan_objects(10.0).groups if group.note)
+    batches: Any = cases(LEAKING)["cycles_while_the_collector_is_off"]("cpu")
+    garbage = next(group for group in scan_objects(10.0).groups if group.note)
     gc.enable()
-    assert str(found) == "Batch.data, a reference cycle: garbage that the collector has not freed yet"
-    assert found.count >= 60
-    del kept
+
+    assert str(garbage) == "Batch.data, a reference cycle: garbage that the collector has not freed yet"
+    assert garbage.count >= 60
+    del batches
     gc.collect()
 
 
-def test_addresses_are_those_of_the_tensors() -> None:
-    kept = [torch.ones(8) for _ in range(20)]
-    found = first_group()
-    assert set(found.addresses) == {one.data_ptr() for one in kept}
-    assert found.bytes == sum(one.nbytes for one in kept)
+def test_group_has_addresses_and_bytes_of_its_tensors() -> None:
+    tensors = [torch.ones(8) for _ in range(20)]
+    group = first_group()
+
+    assert set(group.addresses) == {tensor.data_ptr() for tensor in tensors}
+    assert group.bytes == sum(tensor.nbytes for tensor in tensors)
 
 
-def test_what_a_finalizer_has_is_collected_at_once() -> None:
-    """A look within a collection, between two instructions of a finalizer, keeps nothing of the garbage alive."""
-    looks: list[object] = []
+def test_scan_in_finalizer_keeps_no_garbage_alive() -> None:
+    """Scan during a collection, between two instructions of a finalizer."""
+    scans: list[object] = []
 
     class Circle:
         def __init__(self) -> None:
             self.me, self.tensor = self, torch.empty(70)
 
         def __del__(self) -> None:
-            looks.append(scan_objects(0.2, more=False))
+            scans.append(scan_objects(0.2, more=False))
 
     Circle()
     gc.collect()
-    assert len(looks) == 1
-    assert not [thing for thing in gc.get_objects() if type(thing) is Circle]
+
+    assert len(scans) == 1
+    assert not [item for item in gc.get_objects() if type(item) is Circle]
