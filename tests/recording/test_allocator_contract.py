@@ -1,4 +1,4 @@
-"""Checks shared by all allocators in front of torch's."""
+"""The contract that recording must fulfil for every allocator."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ ALLOCATORS: dict[str, tuple[str, dict[str, str]]] = {
     "cuda pluggable": ("pluggable", {}),
     "pinned": ("pinned", {}),
 }
-"""The allocator's name in allocator_contract_program.py, and the environment that chooses it."""
+"""For each allocator, its name in allocator_contract_program.py and the environment that selects it."""
 
 
 class Recorded:
-    """The traces of one program, and what it saw itself."""
+    """Traces of one program, and the values that the program expects in them."""
 
     def __init__(self, allocator: str, folder: Path) -> None:
         self.allocator = allocator
         self.folder = folder
         self.expected: dict[str, Any] = json.loads((folder / "expected.json").read_text())
 
-    def path(self, subject: str) -> Path:
+    def trace_path(self, subject: str) -> Path:
         return self.folder / f"{subject}.alloctrace"
 
     def events(self, subject: str, *kinds: int) -> list[Any]:
         """Return the events of this allocator's memory, in order."""
-        trace = TraceFile(self.path(subject))
-        wanted = {"cpu": CPU_TYPE, "pinned": PINNED_TYPE}.get(self.allocator, CUDA_TYPE)
-        chosen = [event for _, event in trace.events() if event.kind in kinds]
-        return [event for event in chosen if trace.names.locations[event.location][0] == wanted]
+        trace = TraceFile(self.trace_path(subject))
+        memory_type = {"cpu": CPU_TYPE, "pinned": PINNED_TYPE}.get(self.allocator, CUDA_TYPE)
+        events = [event for _, event in trace.events() if event.kind in kinds]
+        return [event for event in events if trace.names.locations[event.location][0] == memory_type]
 
     def blocks(self, subject: str) -> list[list[int]]:
-        """Return address and bytes of each block, in order."""
+        """Return the address and bytes of each block, in order."""
         return [[event.address, event.size] for event in self.events(subject, ALLOC)]
 
     def freed(self, subject: str) -> list[int]:
@@ -65,14 +65,14 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Recorded(request.param, folder)
 
 
-def test_every_trace_is_complete(recorded: Recorded) -> None:
+def test_trace_is_complete_for_every_subject(recorded: Recorded) -> None:
     for subject in SUBJECTS:
-        trace = alloctrace.load(recorded.path(subject))
+        trace = alloctrace.load(recorded.trace_path(subject))
         assert trace.integrity.state == "complete" and trace.integrity.lost == 0, subject
         assert trace.verify().missed_frees == 0, subject
 
 
-def test_each_block_is_recorded_once_with_its_size_and_freed_once(recorded: Recorded) -> None:
+def test_block_is_recorded_and_freed_once_with_its_size(recorded: Recorded) -> None:
     assert recorded.blocks("pairs") == recorded.expected["pairs"]
     addresses = [address for address, _ in recorded.expected["pairs"]]
     assert recorded.freed("pairs") == addresses
@@ -82,10 +82,10 @@ def test_each_block_is_recorded_once_with_its_size_and_freed_once(recorded: Reco
 def test_empty_allocation_is_not_an_event(recorded: Recorded) -> None:
     assert recorded.blocks("zero") == [] and recorded.freed("zero") == []
     if recorded.allocator == "cpu":
-        assert alloctrace.load(recorded.path("zero")).integrity.empty_allocations == 1
+        assert alloctrace.load(recorded.trace_path("zero")).integrity.empty_allocations == 1
 
 
-def test_failed_allocation_raises_the_same_error_and_leaves_no_block(recorded: Recorded) -> None:
+def test_failed_allocation_raises_the_same_error_and_records_no_block(recorded: Recorded) -> None:
     untraced, traced = recorded.expected["error"]
     assert untraced == traced
     assert bool(traced) == (recorded.allocator != "cuda pluggable")  # torch accepts a null pointer from these
@@ -95,32 +95,34 @@ def test_failed_allocation_raises_the_same_error_and_leaves_no_block(recorded: R
     assert ooms == ([1 << 59] if recorded.allocator.startswith("cuda") else [])
 
 
-def test_events_of_native_threads_are_complete_when_they_allocate_at_once(recorded: Recorded) -> None:
-    made: dict[int, int] = {}
+def test_events_are_complete_when_native_threads_allocate_concurrently(recorded: Recorded) -> None:
+    live: dict[int, int] = {}
     sizes: Counter[int] = Counter()
     threads = set()
+
     for event in recorded.events("threads", ALLOC, FREE_COMPLETED):
         if event.kind == ALLOC:
-            assert event.address not in made, "made where one is live"
-            made[event.address] = event.size
+            assert event.address not in live, "allocated at the address of a live block"
+            live[event.address] = event.size
             sizes[event.size] += 1
             threads.add(event.thread)
             assert event.stack == 0
         else:
-            del made[event.address]
-    assert not made and sizes == dict.fromkeys(range(1, 4 * 300 + 1), 1)
+            del live[event.address]
+
+    assert not live and sizes == dict.fromkeys(range(1, 4 * 300 + 1), 1)
     assert len(threads) == 4
 
 
-def test_frees_are_recorded_of_blocks_older_than_the_recording(recorded: Recorded) -> None:
+def test_free_of_older_block_is_recorded_when_allocator_reports_it(recorded: Recorded) -> None:
     assert recorded.blocks("across") == recorded.expected["across"]
-    # torch's tracker and our pair of functions see frees of older blocks; in front, only blocks made there are known.
-    sees_older = recorded.allocator in ("cuda native", "cuda pluggable")
-    assert recorded.freed("across") == ([recorded.expected["older"][0]] if sees_older else [])
-    (_, (kept, _)) = recorded.expected["across"]
-    assert recorded.blocks("again") == [] and recorded.freed("again") == [kept]
+    # torch's tracker and the pluggable functions report frees of older blocks; the others only of recorded blocks.
+    reports_older = recorded.allocator in ("cuda native", "cuda pluggable")
+    assert recorded.freed("across") == ([recorded.expected["older"][0]] if reports_older else [])
+    (_, (surviving_address, _)) = recorded.expected["across"]
+    assert recorded.blocks("again") == [] and recorded.freed("again") == [surviving_address]
     if recorded.allocator == "cpu":
-        traces = [alloctrace.load(recorded.path(subject)) for subject in ("across", "again")]
+        traces = [alloctrace.load(recorded.trace_path(subject)) for subject in ("across", "again")]
         assert [trace.verify().unmatched_frees for trace in traces] == [0, 1]
 
 
@@ -139,13 +141,13 @@ def test_blocks_have_the_same_properties_when_traced(recorded: Recorded) -> None
 
 def test_raw_allocations_are_recorded(recorded: Recorded) -> None:
     if "raw" not in recorded.expected:
-        assert recorded.allocator == "pinned"  # its blocks have another context: torch gives them out as DataPtr only
+        assert recorded.allocator == "pinned"  # pinned blocks exist only as DataPtr: their context is not their address
         return
     assert recorded.blocks("raw") == recorded.expected["raw"]
     assert recorded.freed("raw") == [recorded.expected["raw"][0][0]]
 
 
-def test_clone_has_the_bytes_and_is_recorded(recorded: Recorded) -> None:
+def test_clone_has_the_same_bytes_and_is_recorded(recorded: Recorded) -> None:
     untraced, traced = recorded.expected["clone"]
     assert untraced == traced == (-1 if recorded.allocator == "pinned" else 1)
     assert [size for _, size in recorded.blocks("clone")] == [1000, 1000]

@@ -1,4 +1,4 @@
-"""The tables of deleters over a fork: a child must be able to free what it inherits."""
+"""Tables of deleters after a fork: a child must be able to free the blocks that it inherits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import subprocess
 import core_probe
 
 
-def test_a_child_finds_every_block_once_while_other_threads_change_the_table() -> None:
-    """A lock that another thread held at the fork was never given back: nearly every child waited for ever."""
+def test_child_finds_each_block_once_when_forked_during_table_changes() -> None:
+    """Fork while other threads hold the locks of the table: nearly every child waited forever."""
     probe = core_probe.build("block_table_probe.cpp", (), ["-O1"])
-    done = subprocess.run([probe, "50"], capture_output=True, text=True, timeout=300, check=True)
-    assert done.stdout == "0 waited, 0 missed\n"
+
+    process = subprocess.run([probe, "50"], capture_output=True, text=True, timeout=300, check=True)
+
+    assert process.stdout == "0 waited, 0 missed\n"

@@ -1,4 +1,4 @@
-"""`alloctrace cost`: measurements, text and errors."""
+"""Measurements, text and errors of `alloctrace cost`."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ from pytorch_alloctrace.cost.measuring import DEPTHS, Costs, Rounds, started
 from pytorch_alloctrace.report.screen import Screen
 
 
-def cost(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_cost(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytorch_alloctrace", "cost", *arguments]
     return run_python(folder, command, False, 600, {})
 
 
 def test_each_recorder_is_measured_in_its_own_process() -> None:
-    measured = Rounds()
+    rounds = Rounds()
     with started((PLAIN, ALLOCTRACE), "cpu") as (workers, folder):
         for _ in range(2):
-            measured.add(workers, "pairs", 20, 1000)
-        measured.add(workers, "steps", 1)
+            rounds.add(workers, "pairs", 20, 1000)
+        rounds.add(workers, "steps", 1)
         for worker in workers:
             worker.stop()
         trace = alloctrace.load(folder / "all.alloctrace")
+
     assert workers[0].machine["torch"]
-    assert {name: len(rows) for name, rows in measured.of.items()} == {PLAIN: 3, ALLOCTRACE: 3}
-    assert all(row["wall"] > 0 for rows in measured.of.values() for row in rows)
-    # Recorded were the pairs, and the step.
+    assert {name: len(rows) for name, rows in rounds.of.items()} == {PLAIN: 3, ALLOCTRACE: 3}
+    assert all(row["wall"] > 0 for rows in rounds.of.values() for row in rows)
+    # The trace contains the pairs and the step.
     assert trace._recorded.kind_counts["alloc"] > 2000 and trace.integrity.state == "complete"
     assert not folder.exists()
 
 
 @pytest.mark.slow("recording")  # the test above starts two of the recorders, in the same way
 def test_cost_measures_all_recorders_and_leaves_no_files(tmp_path: Path) -> None:
-    process = cost(tmp_path, "--device", "cpu", "--seconds", "1", "--json")
+    process = run_cost(tmp_path, "--device", "cpu", "--seconds", "1", "--json")
+
     assert process.returncode == 0 and process.stderr == ""
     costs = json.loads(process.stdout)
     assert {PLAIN, ALLOCTRACE, NO_STACKS, PROFILER} <= set(costs["pairs"]) == set(costs["training_step"])
@@ -55,27 +57,29 @@ def test_cost_measures_all_recorders_and_leaves_no_files(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_device_and_invalid_time_are_errors(tmp_path: Path) -> None:
-    process = cost(tmp_path, "--device", "cuda")
+def test_cost_exits_2_when_device_is_missing_or_time_is_invalid(tmp_path: Path) -> None:
+    process = run_cost(tmp_path, "--device", "cuda")
     assert (process.returncode, process.stdout) == (2, "")
     assert "measure --device cpu" in process.stderr.splitlines()[-1]
     with pytest.raises(SystemExit, match="2"):
         parser.parse(["cost", "--seconds", "-1"])
 
 
-def rounds(wall: dict[str, float]) -> Rounds:
-    """Return three rounds of each recorder, the second of which takes the given time."""
-    slower = (1.3, 1, 1.5)
-    return Rounds({name: [{"wall": ns * by, "process_cpu": ns * 2} for by in slower] for name, ns in wall.items()})
+def make_rounds(wall: dict[str, float]) -> Rounds:
+    """Return three rounds of each recorder; the second, the fastest, takes the given time."""
+    ratios = (1.3, 1, 1.5)
+    return Rounds({key: [{"wall": ns * ratio, "process_cpu": ns * 2} for ratio in ratios] for key, ns in wall.items()})
 
 
-def test_text_reports_added_time_and_a_busy_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_reports_added_time_and_busy_machine(capsys: pytest.CaptureFixture[str]) -> None:
     machine = {"device": "cpu", "cores": 2, "torch": "2.11.0", "python": "3.11.7"}
-    by_depth = {depth: rounds({PLAIN: 1000, ALLOCTRACE: ns}) for depth, ns in ((5, 1250), (200, 2500))}
-    steps = rounds({PLAIN: 1e8, ALLOCTRACE: 1.05e8, PROFILER: 2e8})
-    pairs = rounds({PLAIN: 1000, ALLOCTRACE: 1400, PROFILER: 900})
+    by_depth = {depth: make_rounds({PLAIN: 1000, ALLOCTRACE: ns}) for depth, ns in ((5, 1250), (200, 2500))}
+    steps = make_rounds({PLAIN: 1e8, ALLOCTRACE: 1.05e8, PROFILER: 2e8})
+    pairs = make_rounds({PLAIN: 1000, ALLOCTRACE: 1400, PROFILER: 900})
     costs = Costs("cpu", machine, pairs, by_depth, steps, 6.54)
+
     write_costs(costs, Screen(Console(width=80), 80))
+
     text = capsys.readouterr().out
     assert "the program alone took 30% longer" in " ".join(text.split())
     lines = [" ".join(line.split()) for line in text.splitlines()]

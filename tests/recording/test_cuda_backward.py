@@ -1,4 +1,4 @@
-"""Lines of forward for allocations of backward, by what the events record of autograd."""
+"""Forward lines of backward allocations, found by the autograd numbers in the events."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytorch_alloctrace as alloctrace
 
 COLUMNS = ["seq", "kind", "device", "stack_id", "thread", "autograd_seq", "node_seq", "node_thread", "node_type"]
 
-# Every line of forward that makes nodes is noted with their numbers, as autograd itself reports them: an oracle that
-# knows nothing of allocations. The same functions run again in backward's own thread, under checkpoint.
+# An oracle independent of allocations: autograd's own numbers of the nodes that each line of forward creates. Under
+# checkpoint, the same functions run again in backward's own thread.
 PROGRAM = """
 import json, sys, threading
 import torch, torch.nn.functional as F
@@ -105,7 +105,7 @@ assert weight.grad is not None
 alloctrace.disable()
 """
 
-# Nodes of views allocate nothing in forward. What happens to come next on their thread is not theirs.
+# Views allocate nothing in forward: the next allocation on their thread belongs to another node.
 VIEWS = (
     *("View", "UnsafeView", "Transpose", "T", "Permute", "Slice", "Select", "Split", "SplitWithSizes", "Chunk"),
     *("Expand", "Unsqueeze", "Squeeze", "ReshapeAlias", "Reshape", "Alias", "AsStrided", "Unbind", "Narrow", "Detach"),
@@ -116,83 +116,84 @@ def is_view(node_type: str) -> bool:
     return node_type.rsplit("::", 1)[-1].removesuffix("0").removesuffix("1").removesuffix("Backward") in VIEWS
 
 
-def join(events: pd.DataFrame, autograd_thread: pd.Series) -> pd.DataFrame:
-    """Return each allocation of backward with the stack of its allocation of forward, or NaN (docs/recording.md)."""
+def join_forward(events: pd.DataFrame, autograd_thread: pd.Series) -> pd.DataFrame:
+    """Return each backward allocation with the stack of its forward allocation, or NaN (docs/recording.md)."""
     allocs = events[(events["kind"] == "alloc") & (events["stack_id"] != 0)]
     first = allocs.drop_duplicates(["thread", "autograd_seq"])[["thread", "autograd_seq", "stack_id", "seq"]]
     first = first.assign(node_seq=first["autograd_seq"] - 1).drop(columns="autograd_seq")
-    first.columns = ["maker", "forward_stack_id", "forward_event", "node_seq"]
+    first.columns = ["forward_thread", "forward_stack_id", "forward_event", "node_seq"]
     backward = events[(events["kind"] == "alloc") & (events["node_type"] != "")].copy()
-    backward["maker"] = backward["node_thread"].map(autograd_thread)
-    return backward.merge(first, how="left", on=["maker", "node_seq"])
+    backward["forward_thread"] = backward["node_thread"].map(autograd_thread)
+    return backward.merge(first, how="left", on=["forward_thread", "node_seq"])
 
 
 @dataclass
-class Judgement:
+class Comparison:
     counts: Counter[str] = field(default_factory=Counter)
     joined: Counter[str] = field(default_factory=Counter)
-    """Node types of the right ones, with the device."""
+    """Correct allocations by device and node type."""
     without_forward: set[str] = field(default_factory=set)
     wrong: list[str] = field(default_factory=list)
 
 
-def judge(trace: alloctrace.Trace, noted: dict[tuple[int, int], tuple[int, str]], script: str) -> Judgement:
-    """Compare each allocation of backward with what autograd reported: `noted`, by thread and number of the node."""
-    result = Judgement()
-    made_by = trace.threads().set_index("autograd_id")["thread"]
-    for row in join(trace.events(columns=COLUMNS), made_by).itertuples():
+def compare_lines(trace: alloctrace.Trace, nodes: dict[tuple[int, int], tuple[int, str]], script: str) -> Comparison:
+    """Compare each backward allocation with line and name of its node, which autograd reported by thread and number."""
+    result = Comparison()
+    autograd_threads = trace.threads().set_index("autograd_id")["thread"]
+    for row in join_forward(trace.events(columns=COLUMNS), autograd_threads).itertuples():
         node = row.node_type.rsplit("::", 1)[-1]
-        if node == "AccumulateGrad":  # of a parameter: no line of forward makes it
+        if node == "AccumulateGrad":  # of a parameter: no line of forward creates it
             result.counts["accumulated"] += 1
             continue
-        line, name = noted.get((row.maker, row.node_seq), (0, "no such node"))
+        line, name = nodes.get((row.forward_thread, row.node_seq), (0, "no such node"))
         if name.rsplit("::", 1)[-1] != node:
-            result.wrong.append(f"node {row.node_seq} of thread {row.maker}: {node} in the trace, {name} in autograd")
+            result.wrong.append(f"node {row.node_seq} of {row.forward_thread}: {node} in the trace, {name} in autograd")
         elif is_view(node):
             result.counts["of views"] += 1
         elif pd.isna(row.forward_stack_id):
             result.counts["without allocation in forward"] += 1
             result.without_forward.add(node)
         elif line in [frame.line for frame in trace.frames(row.forward_stack_id) if frame.filename == script]:
-            result.counts["right"] += 1
+            result.counts["correct"] += 1
             result.joined[f"{row.device.split(':')[0]} {node}"] += 1
         else:
-            result.wrong.append(f"{node}: made in line {line}, not in {trace.frames(row.forward_stack_id)[:3]}")
+            result.wrong.append(f"{node}: created in line {line}, not in {trace.frames(row.forward_stack_id)[:3]}")
     return result
 
 
-def test_every_allocation_of_backward_finds_its_line(run_cuda_program, tmp_path: Path) -> None:
+def test_backward_allocations_have_their_forward_line(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(PROGRAM, timeout=200)
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.verify().missed_frees == 0
-    by_native = trace.threads().set_index("native_id")["thread"].to_dict()
-    noted = {
-        (by_native[native], number): (line, name)
+    threads = trace.threads().set_index("native_id")["thread"].to_dict()
+    nodes = {
+        (threads[native], number): (line, name)
         for native, number, line, name in json.loads((tmp_path / "noted.json").read_text())
-        if native in by_native
+        if native in threads
     }
-    judgement = judge(trace, noted, str(tmp_path / "program.py"))
-    print(dict(judgement.counts), dict(judgement.joined))
-    assert not judgement.wrong, f"{len(judgement.wrong)} wrong\n" + "\n".join(sorted(set(judgement.wrong))[:30])
-    assert judgement.counts["right"] > 150
-    # A bias that Linear adds in place is the only one of these lines that allocates nothing of its own.
-    assert judgement.without_forward <= {"AddBackward0"}
-    nodes = ("Mm", "Silu", "Tanh", "Gelu", "Embedding", "Convolution")
-    for name in (*(f"{node}Backward0" for node in nodes), "NllLossBackward0", "CubedBackward"):
-        # Once a step at least.
-        assert judgement.joined[f"cuda {name}"] >= 11 and judgement.joined[f"cpu {name}"] >= 4, name
-    check_account(tmp_path)
+    comparison = compare_lines(trace, nodes, str(tmp_path / "program.py"))
+    print(dict(comparison.counts), dict(comparison.joined))
+    assert not comparison.wrong, f"{len(comparison.wrong)} wrong\n" + "\n".join(sorted(set(comparison.wrong))[:30])
+    assert comparison.counts["correct"] > 150
+    # Only the addition of Linear's bias, in place, allocates nothing of its own.
+    assert comparison.without_forward <= {"AddBackward0"}
+    node_types = ("Mm", "Silu", "Tanh", "Gelu", "Embedding", "Convolution")
+    for name in (*(f"{node}Backward0" for node in node_types), "NllLossBackward0", "CubedBackward"):
+        # At least once a step.
+        assert comparison.joined[f"cuda {name}"] >= 11 and comparison.joined[f"cpu {name}"] >= 4, name
+    assert_memory_is_charged_to_forward(tmp_path)
 
 
-def check_account(folder: Path) -> None:
-    """Check that backward's memory is charged to its line of forward, and none to the line after a view."""
+def assert_memory_is_charged_to_forward(folder: Path) -> None:
+    """Assert that backward's memory is charged to its forward line, and none to the line after a view."""
     lines = (folder / "program.py").read_text().splitlines()
     trace = alloctrace.load(folder / "account.alloctrace")
     live = trace.live(device="cuda:0")
-    # Not cuBLAS's workspace.
+    # The size excludes cuBLAS's workspace.
     (gradient,) = live[live["backward"] & (live["requested_bytes"] == 64 * 64 * 4)].itertuples()
     assert lines[trace.frames(gradient.stack_id)[0].line - 1].endswith("# the product")
     sites = trace.usage(device="cuda:0")
     product, noise = (sites[[lines[line - 1].endswith(mark) for line in sites["line"]]] for mark in ("product", "node"))
     assert product["live_backward_bytes"].sum() >= 64 * 64 * 4
-    assert noise["allocations"].sum() == 1, "the slice's backward is not of the line after it"
+    assert noise["allocations"].sum() == 1, "the slice's backward was charged to the line after it"

@@ -21,7 +21,7 @@ HEADERS = (
     "c10/cuda/CUDACachingAllocator.h",
     "ATen/core/CachingHostAllocator.h",
 )
-# torch's class, the source that has ours, ours, and how many methods the smallest of the supported releases has.
+# torch's class; our source and class; minimum number of methods over the supported releases of torch.
 FORWARDED = [
     ("CUDAAllocator", "csrc/torch/cuda/allocator.cpp", "ForwardingAllocator", 40),
     ("HostAllocator", "csrc/torch/cuda/pinned_allocator.cpp", "PinnedAllocator", 10),
@@ -35,18 +35,18 @@ def installed_headers() -> list[str]:
 
 
 def our_source(path: str) -> str:
-    """Return a source of ours, with torch_release.h as the installed release of torch compiles it."""
+    """Return torch_release.h, preprocessed for the installed torch, and one of our sources."""
     release = release_of(importlib.metadata.version("torch"))
     return for_release((ROOT / "csrc/torch/cuda/torch_release.h").read_text(), release) + (ROOT / path).read_text()
 
 
 @needs_cuda_build
-@pytest.mark.parametrize(("base", "source", "ours", "least"), FORWARDED)
-def test_every_virtual_method_of_torch_is_forwarded(base: str, source: str, ours: str, least: int) -> None:
-    wanted = virtual_methods(installed_headers(), base)
-    assert len(wanted) >= least, sorted(wanted)
-    wrong = not_forwarded(installed_headers(), base, our_source(source), ours)
-    assert not wrong, "\n".join(wrong)
+@pytest.mark.parametrize(("base", "source", "our_class", "min_methods"), FORWARDED)
+def test_every_virtual_method_is_forwarded(base: str, source: str, our_class: str, min_methods: int) -> None:
+    methods = virtual_methods(installed_headers(), base)
+    assert len(methods) >= min_methods, sorted(methods)
+    problems = not_forwarded(installed_headers(), base, our_source(source), our_class)
+    assert not problems, "\n".join(problems)
 
 
 SETTINGS = {
@@ -60,21 +60,22 @@ def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> lis
     """Return the answers that cuda_observed.py prints, by subject."""
     program = [sys.executable, str(ROOT / "tests/support/cuda_observed.py"), mode, "t.alloctrace"]
     process = run_python(directory, with_cuda(program, "8GiB", 2), True, 600, environment)
-    parted = [line.split("\t") for line in process.stdout.splitlines()]
-    return [(subject, json.loads(answer)) for subject, answer in parted]
+    fields = [line.split("\t") for line in process.stdout.splitlines()]
+    return [(subject, json.loads(answer)) for subject, answer in fields]
 
 
 @needs_cuda_build
 @pytest.mark.parametrize("name", SETTINGS)
 def test_program_gets_the_same_answers_when_traced(tmp_path: Path, name: str) -> None:
-    # Besides the run that is traced from its start, one that traces two ranges in its middle.
+    # "late" traces two ranges in the middle of the run.
     modes = ("traced", "late") if name == "expandable" else ("traced",)
-    plain, *others = (run_observed(tmp_path, mode, SETTINGS[name]) for mode in ("plain", *modes))
-    # Most subjects must have answered as a whole, else the comparison is one of error texts.
-    failed = [subject for subject, answer in plain if isinstance(answer, list) and str(answer[:1]).endswith("Error']")]
-    assert len(plain) == 17 and len(failed) <= 5, failed
-    for mode, other in zip(modes, others, strict=True):
-        assert other == plain, mode
+    untraced, *answers = (run_observed(tmp_path, mode, SETTINGS[name]) for mode in ("plain", *modes))
+
+    # Most subjects must succeed: otherwise, the comparison would be of error messages.
+    failed = [name for name, answer in untraced if isinstance(answer, list) and str(answer[:1]).endswith("Error']")]
+    assert len(untraced) == 17 and len(failed) <= 5, failed
+    for mode, traced in zip(modes, answers, strict=True):
+        assert traced == untraced, mode
     traces = [alloctrace.load(path) for path in sorted(tmp_path.glob("*.alloctrace"))]
     assert len(traces) == 1 + 2 * ("late" in modes)
     for trace in traces:
@@ -82,7 +83,7 @@ def test_program_gets_the_same_answers_when_traced(tmp_path: Path, name: str) ->
         assert trace.verify().missed_frees == 0 and trace._recorded.kind_counts["alloc"] > 100
 
 
-def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) -> None:
+def test_cuda_stays_uninitialised_when_tracing_starts_and_ends(run_cuda_program, tmp_path: Path) -> None:
     """Check that a program may fork after enable(), and that its children may use CUDA."""
     process = run_cuda_program(
         """
@@ -110,27 +111,28 @@ def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) ->
         alloctrace.step(); alloctrace.mark("here"); session.flush(); torch.cuda.memory_stats()
         assert session.snapshot() is False
         import torch.distributed, torch.utils.checkpoint
-        assert untouched(), "enable() or what follows opened CUDA"
+        assert untouched(), "enable() or a later call initialised CUDA"
         data = TensorDataset(torch.arange(64.0))
         assert sum(batch[0].sum().item() for batch in DataLoader(data, batch_size=8, num_workers=2)) == 2016
         assert untouched()
         assert in_child(use_cuda) == 0 and in_child(trace_own) == 0
         log = os.environ.get("SIMCUDA_LOG")
-        if log and os.path.exists(log): os.remove(log)  # that was the children's; a real GPU's driver keeps none
+        if log and os.path.exists(log): os.remove(log)  # written by the children; a real driver has no log
         alloctrace.disable()
-        assert untouched(), "disable() opened CUDA"
+        assert untouched(), "disable() initialised CUDA"
         session = alloctrace.enable("u.alloctrace")
         assert untouched()
         for batch in DataLoader(data, batch_size=8, num_workers=2): batch[0].cuda()
-        kept = torch.ones(5000, device="cuda")
+        tensor = torch.ones(5000, device="cuda")
         assert torch.cuda.is_initialized() and session.snapshot()
         for batch in DataLoader(data, batch_size=8, num_workers=2, pin_memory=True): batch[0].cuda()
-        # As without tracing, a child of a process that uses CUDA cannot use it; it ends without harm to the trace.
-        assert in_child(use_cuda) == 7 and in_child(lambda: kept.__class__) == 0
+        # As without tracing, a child of a process that uses CUDA cannot use it; its end leaves the trace intact.
+        assert in_child(use_cuda) == 7 and in_child(lambda: tensor.__class__) == 0
         alloctrace.disable()
         """,
         SIMCUDA_LOG=str(tmp_path / "driver.log"),
     )
+
     assert "simcuda" not in process.stderr, process.stderr
     first, second, child = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("t", "u", "child"))
     assert not any(device.startswith("cuda") for device in first.devices)

@@ -1,4 +1,4 @@
-"""RAPIDS' memory manager (RMM) as torch's allocator, on a real GPU only.
+"""RAPIDS Memory Manager (RMM) as torch's allocator, on a real GPU only.
 
 RMM's wheels use undocumented driver functions that the simulated device lacks (tools/simcuda/README.md).
 """
@@ -28,8 +28,8 @@ counted = rmm.mr.StatisticsResourceAdaptor(pool)
 rmm.mr.set_current_device_resource(counted)
 torch.cuda.memory.change_current_allocator(rmm_torch_allocator)
 alloctrace.enable("t.alloctrace", devices=("cuda",))
-held = [torch.empty(1000 * (number + 1), device="cuda") for number in range(20)]
-del held[::2]
+blocks = [torch.empty(1000 * (number + 1), device="cuda") for number in range(20)]
+del blocks[::2]
 x = torch.ones(100, 100, device="cuda", requires_grad=True)
 (x @ x).sum().backward()
 torch.cuda.synchronize()
@@ -40,15 +40,15 @@ alloctrace.disable()
 """
 
 
-def test_events_equal_the_counts_of_rmm(run_cuda_program, tmp_path: Path) -> None:
-    """Compare with RMM's own counts of requests."""
+def test_events_equal_rmm_counts(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(PROGRAM)
-    counted = json.loads((tmp_path / "counts.json").read_text())
+
+    counts = json.loads((tmp_path / "counts.json").read_text())
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0 and trace.verify().missed_frees == 0
     events = trace.events()
     allocs = events[(events["kind"] == "alloc") & (events["device"] == "cuda:0")]
-    assert len(allocs) == counted["total_count"] > 20
-    assert allocs["requested_bytes"].sum() == counted["total_bytes"]
+    assert len(allocs) == counts["total_count"] > 20
+    assert allocs["requested_bytes"].sum() == counts["total_bytes"]
     live = trace.live(device="cuda:0")
-    assert (len(live), live["requested_bytes"].sum()) == (counted["current_count"], counted["current_bytes"])
+    assert (len(live), live["requested_bytes"].sum()) == (counts["current_count"], counts["current_bytes"])

@@ -1,6 +1,6 @@
-"""Complete and ordered CUDA events, compared with torch's own history and the driver's log.
+"""Completeness and order of CUDA events, compared with torch's own history and the driver's log.
 
-`ALLOCTRACE_TEST_SCALE=full` compares half a million events instead of a tenth of them; -s prints what was compared.
+`ALLOCTRACE_TEST_SCALE=full` compares half a million events instead of a tenth of them; -s prints the comparisons.
 """
 
 from __future__ import annotations
@@ -44,24 +44,25 @@ class Setting:
     allocator: str = ""
 
 
-ALLOCATOR = (*("streams", "two_devices", "memory_pools", "graphs", "empty_cache", "expandable_segments"), "threads")
+COMMON = (*("streams", "two_devices", "memory_pools", "graphs", "empty_cache", "expandable_segments"), "threads")
 SETTINGS = {
-    "default": Setting(("mlp", "transformer", "convnet", *ALLOCATOR), 2),
-    "expandable": Setting(ALLOCATOR, 2, allocator="expandable_segments:True"),
+    "default": Setting(("mlp", "transformer", "convnet", *COMMON), 2),
+    "expandable": Setting(COMMON, 2, allocator="expandable_segments:True"),
     "little memory": Setting(("out_of_memory", "collected_segments", "layout_settings"), memory="3GiB"),
 }
 
 
-def available_devices(wanted: int) -> int:
-    """Return the number of devices that the program finds: those of the machine, or `wanted` simulated ones."""
-    return gpu_count() if has_nvidia_gpu() else wanted
+def available_devices(simulated: int) -> int:
+    """Return the number of devices of a program: the machine's GPUs, or the simulated devices without a GPU."""
+    return gpu_count() if has_nvidia_gpu() else simulated
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_sequence_equals_torchs_history_and_the_drivers_log(run_cuda_program, tmp_path: Path, setting: Setting) -> None:
+def test_sequence_equals_torch_history_and_driver_log(run_cuda_program, tmp_path: Path, setting: Setting) -> None:
     devices = available_devices(setting.devices)
-    lacking = {"two_devices"} if devices < 2 else set()
-    programs = [name for name in setting.programs if name not in lacking]
+    skipped = {"two_devices"} if devices < 2 else set()
+    programs = [name for name in setting.programs if name not in skipped]
+
     run_cuda_program(
         RECORD,
         str(SCALE),
@@ -73,6 +74,7 @@ def test_sequence_equals_torchs_history_and_the_drivers_log(run_cuda_program, tm
         PYTORCH_ALLOC_CONF=setting.allocator,
         SIMCUDA_LOG=str(tmp_path / "driver.log"),
     )
+
     recorded_calls: dict[int, list[DriverCall]] = {}
     differences = []
     for name in programs:
@@ -95,14 +97,14 @@ def test_sequence_equals_torchs_history_and_the_drivers_log(run_cuda_program, tm
         assert count > 10 and not against_driver, "\n".join(against_driver[:20])
 
 
-MID_RUN = """
+CONCURRENT_PROGRAM = """
 import json, sys, threading, warnings
 import torch
 import pytorch_alloctrace as alloctrace
 from cuda_oracle import History
 from cuda_programs import threads
 warnings.simplefilter("ignore")
-step = int(sys.argv[1])  # allocations, between what happens here
+step = int(sys.argv[1])  # allocations between two actions of this thread
 
 def allocations():
     devices = range(torch.cuda.device_count())
@@ -145,20 +147,22 @@ history.write("history.npz")
 def test_events_and_states_are_complete_while_threads_allocate(run_cuda_program, tmp_path: Path) -> None:
     devices = available_devices(2)
     step = round(200 * SCALE)
-    run_cuda_program(MID_RUN, str(step), devices=devices, timeout=TIMEOUT_S, PYTHONPATH=WITH_SUPPORT)
+
+    run_cuda_program(CONCURRENT_PROGRAM, str(step), devices=devices, timeout=TIMEOUT_S, PYTHONPATH=WITH_SUPPORT)
+
     reported, _ = read_history(tmp_path / "history.npz")
-    snapshots = 0  # of torch's on each device, before this recording
+    snapshots = 0  # in torch's history of each device, before this recording
     for name in ("first", "second"):
         trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
         assert trace.integrity.state == "complete" and trace.integrity.lost == 0
         ours = tracked_events(trace, devices)
         compared = []
         for device in range(devices):
-            of_device = reported[reported["device"] == device].reset_index(drop=True)
-            # From the snapshot on by which the recording began; it ends somewhere before the next one begins.
-            begin = np.flatnonzero(of_device["kind"] == KINDS.index("snapshot"))[snapshots]
-            compared.append(of_device[begin : begin + (ours["device"] == device).sum()])
-        comparison = compare_sequences(f"{name} recording, begun in mid-run", ours, pd.concat(compared))
+            history = reported[reported["device"] == device].reset_index(drop=True)
+            # Compare from the snapshot that began this recording, which ended at some event before the next one.
+            begin = np.flatnonzero(history["kind"] == KINDS.index("snapshot"))[snapshots]
+            compared.append(history[begin : begin + (ours["device"] == device).sum()])
+        comparison = compare_sequences(f"{name} recording, begun mid-run", ours, pd.concat(compared))
         print(f"\n{comparison}")
         assert not comparison.differences, "\n".join(comparison.differences[:20])
         assert comparison.kinds["alloc"] >= 8 * step
@@ -166,17 +170,17 @@ def test_events_and_states_are_complete_while_threads_allocate(run_cuda_program,
 
         columns = ["seq", "kind", "device", "address", "requested_bytes", "autograd_seq", "node_seq"]
         *states, (_, live, _) = states_and_replay(trace.events(columns=columns))
-        assert len(states) == devices * 10  # at the start, eight asked for, at the end
+        assert len(states) == devices * 10  # one at the start, eight requested, one at the end
         for number, replayed, state in states:
-            assert replayed == state, f"the state of event {number} is not what the events make"
+            assert replayed == state, f"the state of event {number} differs from the replayed events"
         contents = {frozenset(state) for _, _, state in states}
-        assert len(contents) > len(states) // 2, "the threads were to change what is live between the states"
+        assert len(contents) > len(states) // 2, "the live blocks hardly changed between the states"
     expected = {(device, address): size for device, address, size in json.loads((tmp_path / "blocks.json").read_text())}
     assert live == expected
     assert len(live) > 10
 
 
-def test_pool_of_our_plain_functions_is_recorded_once(run_cuda_program, tmp_path: Path) -> None:
+def test_pool_of_pluggable_functions_is_recorded_once(run_cuda_program, tmp_path: Path) -> None:
     """Check that segments, which the caching allocator requests from the pair, are not recorded as blocks."""
     run_cuda_program(
         """
@@ -188,12 +192,13 @@ def test_pool_of_our_plain_functions_is_recorded_once(run_cuda_program, tmp_path
             pair = torch.cuda.memory.CUDAPluggableAllocator(library, "alloctrace_malloc", "alloctrace_free")
             pool = torch.cuda.MemPool(pair.allocator())
             with torch.cuda.use_mem_pool(pool):
-                held = [torch.empty(size, device="cuda") for size in (10, 500_000, 5_000_000)]
-            del held[1]
+                blocks = [torch.empty(size, device="cuda") for size in (10, 500_000, 5_000_000)]
+            del blocks[1]
         record(Path("."), "pool", run, stacks=False)
         """,
         PYTHONPATH=WITH_SUPPORT,
     )
+
     recorded = read_recorded(tmp_path, "pool", device_count=1)
     comparison = compare_sequences("pool", recorded.ours, recorded.reported)
     assert not comparison.differences, "\n".join(comparison.differences)

@@ -21,15 +21,15 @@ from cuda_stack_programs import STACK_PROGRAMS
 old = [torch.empty(10, device="cuda") for _ in range(20)]
 
 def resize_older_storages(steps):
-    # They ask the allocator that they were made by, around the recorder: that completes the frees that wait.
+    # resize_() bypasses the recorder, as these storages are older; the waiting frees are completed in the call.
     side = torch.cuda.Stream()
-    def give_up():
+    def free_block():
         block = torch.empty(5000, device="cuda")
         side.wait_stream(torch.cuda.current_stream())
         block.record_stream(side)
     for tensor in old:
         with work_pending_on(side):
-            give_up()
+            free_block()
         tensor.resize_(100_000)
 
 STACK_PROGRAMS["resize_older_storages"] = (resize_older_storages, 1)
@@ -44,8 +44,9 @@ PROGRAMS = (
 )
 
 
-def test_stacks_equal_those_of_torchs_history(run_cuda_program, tmp_path: Path) -> None:
+def test_stacks_equal_torch_history(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(RECORD, *PROGRAMS, timeout=600, PYTHONPATH=WITH_SUPPORT)
+
     differences = []
     for name in PROGRAMS:
         recorded = read_recorded(tmp_path, name, device_count=1)
@@ -54,18 +55,18 @@ def test_stacks_equal_those_of_torchs_history(run_cuda_program, tmp_path: Path) 
         stacks = compare_stacks(name, recorded.ours, recorded.trace, recorded.reported, recorded.stacks)
         print(f"\n{stacks}; {len(recorded.stacks)} stacks", end="")
         differences += stacks.differences
-        check_that_it_happened(name, recorded)
+        assert_program_caused_its_events(name, recorded)
     assert not differences, "\n".join(differences[:10])
 
 
-def check_that_it_happened(name: str, recorded: Recorded) -> None:
-    """Check, by torch's account, that the programs do what they are for."""
+def assert_program_caused_its_events(name: str, recorded: Recorded) -> None:
+    """Assert from torch's history that a program caused the events that it is for."""
     kinds, stacks = recorded.reported["kind"], recorded.reported["stack_id"]
     assert stacks.nunique() > 3 or name == "resize_older_storages"
     if name == "autograd":
-        assert (stacks == 0).any(), "events of backward's thread, which has no Python frames"
+        assert (stacks == 0).any(), "no event of backward's thread, which has no Python frames"
         outermost = {stack[-1][0] for stack in recorded.stacks if stack}
-        # Python that backward's thread runs, and the program's own.
+        # Functions that backward's thread runs, and the program itself.
         assert {"<module>", "apply", "<lambda>"} <= outermost
     if name == "out_of_memory":
         assert (kinds == KINDS.index("oom")).sum() > 5

@@ -1,4 +1,4 @@
-"""CUDA allocators without a tracker (cudaMallocAsync, no caching, functions of a library), and the driver's log."""
+"""Events of CUDA allocators without a tracker: cudaMallocAsync, no caching, pluggable functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytorch_alloctrace as alloctrace
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="compares with the log of the simulated driver, a real one keeps none"),
+    pytest.mark.skipif(has_nvidia_gpu(), reason="needs the log of the simulated driver; a real driver has none"),
 ]
 CALLS = {"malloc": "alloc", "malloc_async": "alloc", "free": "free_completed", "free_async": "free_completed"}
 
@@ -44,13 +44,13 @@ ALLOCATORS = {
 Calls = list[tuple[str, int, int, int]]  # alloc or free_completed, device, address, size
 
 
-def driver_calls(path: Path) -> Calls:
+def read_driver_calls(path: Path) -> Calls:
     lines = (line.split() for line in path.read_text().splitlines())
     return [(CALLS[line[0]], int(line[1]), int(line[2], 16), int(line[3])) for line in lines if line[0] in CALLS]
 
 
-def by_address(calls: Calls) -> dict[int, Calls]:
-    """Group calls by address: their order is defined at one address, but not between threads."""
+def group_by_address(calls: Calls) -> dict[int, Calls]:
+    """Group calls by address: the order of calls is defined at one address, but not between threads."""
     table: dict[int, Calls] = {}
     for call in calls:
         table.setdefault(call[2], []).append(call)
@@ -58,13 +58,13 @@ def by_address(calls: Calls) -> dict[int, Calls]:
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-def test_events_equal_the_drivers_log_without_the_caching_allocator(
-    run_cuda_program, tmp_path: Path, name: str
-) -> None:
+def test_events_equal_driver_log_without_caching_allocator(run_cuda_program, tmp_path: Path, name: str) -> None:
     environment, programs = ALLOCATORS[name]
     log = tmp_path / "driver.log"
-    arguments = ("pluggable" if name == "pluggable" else "as torch has it", *programs)
+    arguments = ("pluggable" if name == "pluggable" else "native", *programs)
+
     run_cuda_program(PROGRAM, *arguments, devices=2, PYTHONPATH=WITH_SUPPORT, SIMCUDA_LOG=str(log), **environment)
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     verification = trace.verify()
@@ -73,12 +73,12 @@ def test_events_equal_the_drivers_log_without_the_caching_allocator(
     events = events[events["device"].str.startswith("cuda")]
     columns = (events["kind"], events["device"].str.removeprefix("cuda:").astype(int), events["address"])
     recorded = [*zip(*columns, events["requested_bytes"], strict=True)]
-    ours, theirs = by_address(recorded), by_address(driver_calls(log))
+    ours, theirs = group_by_address(recorded), group_by_address(read_driver_calls(log))
     different = [address for address in {*ours, *theirs} if ours.get(address) != theirs.get(address)]
-    assert len(recorded) > 1000 and not different, [(ours.get(one), theirs.get(one)) for one in different[:3]]
+    assert len(recorded) > 1000 and not different, [(ours.get(key), theirs.get(key)) for key in different[:3]]
 
 
-def test_blocks_are_recorded_once_when_caching_is_switched_between_recordings(run_cuda_program, tmp_path: Path) -> None:
+def test_blocks_are_recorded_once_when_caching_was_switched_before(run_cuda_program, tmp_path: Path) -> None:
     """Switch caching while nothing is recorded: blocks were then recorded twice, or not at all."""
     run_cuda_program(
         """
@@ -95,8 +95,9 @@ def test_blocks_are_recorded_once_when_caching_is_switched_between_recordings(ru
                 torch.empty(2000, dtype=torch.uint8, device="cuda")
         """
     )
+
     traces = [alloctrace.load(tmp_path / f"{number}.alloctrace") for number in range(5)]
     for kind in ("alloc", "free_completed"):
         assert [list(trace.events(kinds=(kind,))["requested_bytes"]) for trace in traces] == [[1000, 2000]] * 5, kind
     verifications = [trace.verify() for trace in traces]
-    assert not any(one.unmatched_frees or one.missed_frees for one in verifications)
+    assert not any(result.unmatched_frees or result.missed_frees for result in verifications)

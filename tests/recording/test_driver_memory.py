@@ -1,4 +1,4 @@
-"""Samples of the driver's memory, compared with what torch reserves: memory outside of PyTorch."""
+"""Samples of the driver's memory, and of memory outside of PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import os, resource, time, torch, pytorch_alloctrace as alloctrace
 extra = os.environ["SIMCUDA_NVML_EXTRA"]
 session = alloctrace.enable("t.alloctrace", devices=("cuda",))
 def wait_for(used):
-    # Until a second sample shows it: the first may be of the middle of a call. The test's timeout ends a vain wait.
+    # Wait for a second equal sample: the first may be taken during a driver call. The test has a timeout.
     while list(session.load().driver_memory(device="cuda:0")["used_bytes"]).count(used << 20) < 2:
         time.sleep(0.1)
 blocks = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda")]
@@ -42,7 +42,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
 
 def test_memory_outside_of_pytorch_is_sampled(run_cuda_program, tmp_path: Path) -> None:
     if has_nvidia_gpu():
-        pytest.skip("the sizes are those of the simulated device; the test below is for real ones")
+        pytest.skip("the sizes are the simulated device's; another test is for real GPUs")
     extra = tmp_path / "extra"
     extra.write_text("0")
     process = run_cuda_program(
@@ -51,21 +51,22 @@ def test_memory_outside_of_pytorch_is_sampled(run_cuda_program, tmp_path: Path) 
         SIMCUDA_OTHER_PROCESSES="99:1GiB",
         SIMCUDA_NVML_EXTRA=str(extra),
     )
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     table = trace.driver_memory(device="cuda:0")
     assert (table["total_bytes"] == 80 * GIB).all() and list(trace.hardware()["total_bytes"]) == [80 * GIB]
     marks = trace.marks().set_index("name")["begin_seq"]
 
-    def last_before(seq: int) -> pd.Series[Any]:
+    def last_sample_before(seq: int) -> pd.Series[Any]:
         return table[table["seq"] < seq].iloc[-1]
 
-    alone, grown, end = (last_before(seq) for seq in (*marks, 1 << 63))
+    alone, grown, end = (last_sample_before(seq) for seq in (*marks, 1 << 63))
     assert alone["outside_bytes"] == 600 * MIB + GIB, "the context, and the other process"
-    assert grown["outside_bytes"] == end["outside_bytes"] == 900 * MIB + GIB, "whatever torch reserves in between"
+    assert grown["outside_bytes"] == end["outside_bytes"] == 900 * MIB + GIB, "independent of what torch reserves"
     assert [row["reserved_bytes"] // MIB for row in (alone, grown, end)] == [100, 100, 150]
     assert {row["this_process_bytes"] - row["reserved_bytes"] for row in (alone, grown, end)} == {600 * MIB}
     assert alone["other_processes_bytes"] == GIB
-    # What another device must have: both at their highest, whenever that was.
+    # Memory that another device needs: the sum of both maxima, which may not coincide.
     need = live_memory(trace._recorded, "peak", device="cuda:0").need
     assert need == DeviceNeed(150 * MIB, 900 * MIB + GIB, 80 * GIB) and need.bytes == 1050 * MIB + GIB
     assert live_memory(trace._recorded, "peak", device="cuda:0", since="mark:torch grows").need is None
@@ -78,7 +79,7 @@ def test_memory_outside_of_pytorch_is_sampled(run_cuda_program, tmp_path: Path) 
 
 
 def test_sample_taken_during_a_driver_call_is_ignored() -> None:
-    """Check a sample after the driver gave memory and before torch had an event of it."""
+    """Take a sample between the driver's allocation and torch's event of this allocation."""
     samples = Table({"used_bytes": np.array([100, 150, 150, 170]), "outside_bytes": np.array([0, 50, 0, 20])})
     trace: Any = SimpleNamespace(
         replay=SimpleNamespace(peak=lambda *_: SimpleNamespace(bytes=150)),
@@ -90,21 +91,21 @@ def test_sample_taken_during_a_driver_call_is_ignored() -> None:
 
 OTHER_PROCESS = """
 import torch
-held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+block = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 print("ready", flush=True)
 input()
 """
-WITH_ANOTHER = """
+RECORDED_PROCESS = """
 import subprocess, sys, time, torch, pytorch_alloctrace as alloctrace
 session = alloctrace.enable("t.alloctrace", devices=("cuda",))
 def wait_for_sample(condition):
-    # Until the last two samples show it; the test's timeout ends a wait that is in vain.
+    # Wait until the last two samples meet the condition. The test has a timeout.
     while True:
         table = session.load().driver_memory(device="cuda:0")
         if len(table) > 1 and condition(table.iloc[-2:]).all():
             return int(table["used_bytes"].iloc[-1])
         time.sleep(0.1)
-held = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+block = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
 alone = wait_for_sample(lambda samples: samples["reserved_bytes"] == 100 << 20)
 alloctrace.mark("alone")
 other = subprocess.Popen([sys.executable, "other.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -118,9 +119,11 @@ alloctrace.disable()
 
 def test_memory_of_another_process_is_sampled_on_a_real_gpu(run_cuda_program, tmp_path: Path) -> None:
     if not has_nvidia_gpu():
-        pytest.skip("simulated devices are of one process each")
+        pytest.skip("each process has simulated devices of its own")
     (tmp_path / "other.py").write_text(OTHER_PROCESS)
-    run_cuda_program(WITH_ANOTHER)
+
+    run_cuda_program(RECORDED_PROCESS)
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     table = trace.driver_memory(device="cuda:0")
     marks = trace.marks().set_index("name")["begin_seq"]
@@ -149,6 +152,7 @@ def test_only_devices_in_use_are_sampled(run_cuda_program, tmp_path: Path) -> No
         """,
         devices=2,
     )
+
     sampled = {name: sampled_devices(alloctrace.load(tmp_path / f"{name}.alloctrace")) for name in ("before", "within")}
     assert sampled == {"before": {"cpu", "cuda:1"}, "within": {"cpu", "cuda:1"}}
     both = alloctrace.load(tmp_path / "both.alloctrace")
@@ -167,7 +171,7 @@ def wait_for_sample(session):
 def make_driver_hang():
     with open(hang, "w"):
         pass
-    while os.path.getsize(hang) == 0:  # until a query does
+    while os.path.getsize(hang) == 0:  # until a query hangs
         time.sleep(0.01)
 
 def fork():
@@ -204,6 +208,7 @@ def test_program_ends_when_the_driver_hangs(run_cuda_program, tmp_path: Path, ca
     if has_nvidia_gpu():
         pytest.skip("only the simulated device can be made to hang")
     run_cuda_program(HANGING + HANGS[case], timeout=100, SIMCUDA_NVML_HANG=str(tmp_path / "hang"))
+
     first = alloctrace.load(tmp_path / "first.alloctrace")
     assert sampled_devices(first) == {"cpu", "cuda:0"} and first.integrity.state == "complete"
     assert first.integrity.ended == (case != "exit from C")
@@ -211,5 +216,5 @@ def test_program_ends_when_the_driver_hangs(run_cuda_program, tmp_path: Path, ca
         assert alloctrace.load(tmp_path / "child.alloctrace").integrity.state == "complete"
     if case == "a second session":
         second, third = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("second", "third"))
-        assert sampled_devices(second) == {"cpu"}, "one thread that hangs is enough"
+        assert sampled_devices(second) == {"cpu"}, "a second thread started to sample the driver"
         assert sampled_devices(third) == {"cpu", "cuda:0"}, "the driver answers again"

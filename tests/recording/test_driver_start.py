@@ -1,4 +1,4 @@
-"""The driver's library (NVML) that does not start, as without a driver, or starts slowly."""
+"""Recordings where the driver's library (NVML) does not start, as without a driver, or starts slowly."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytorch_alloctrace as alloctrace
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="puts another library in front of the simulated driver's"),
+    pytest.mark.skipif(has_nvidia_gpu(), reason="replaces a library of the simulated driver"),
 ]
 
-# Found in front of the simulated device's, which has all other functions. Each start is a line in the file `starts`.
+# Loaded before the simulated device's library, which has all other functions. Each start adds a line to `starts`.
 LIBRARY = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,8 +42,8 @@ def run_with_library(tmp_path: Path) -> Callable[..., None]:
     folder.mkdir()
     (folder / "nvml.c").write_text(LIBRARY)
     simulated = ROOT / "build/simcuda/libsimcuda.so"
-    built = [folder / "nvml.c", simulated, "-o", folder / "libnvidia-ml.so.1", "-ldl"]
-    subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,--no-as-needed", *built], check=True)
+    arguments = [folder / "nvml.c", simulated, "-o", folder / "libnvidia-ml.so.1", "-ldl"]
+    subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,--no-as-needed", *arguments], check=True)
 
     def run(program: str, **environment: str) -> None:
         (tmp_path / "program.py").write_text(program)
@@ -53,34 +53,34 @@ def run_with_library(tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-def test_driver_library_is_opened_once_when_it_does_not_start(run_with_library, tmp_path: Path) -> None:
-    """Check that the library is not opened, started and closed at each sample."""
+def test_driver_library_is_opened_once_when_its_start_fails(run_with_library, tmp_path: Path) -> None:
     run_with_library(
         """
 import time, torch, pytorch_alloctrace as alloctrace
 block = torch.empty(10, device="cuda")
-kept = []
-def samples():  # not by the device's name: the first sample may be still to come
+tensors = []
+def samples():  # not by device="cpu", which is an error before the first sample
     table = session.load().driver_memory()
     return (table["device"] == "cpu").sum()
 for name in ("first", "second"):
     with alloctrace.enable(f"{name}.alloctrace") as session:
-        # Host memory grows, and grows again once a sample shows it: that many samples were taken.
+        # Grow host memory and wait for a sample of it, four times.
         for _ in range(4):
             before = samples()
-            kept.append(torch.ones(5_000_000))
+            tensors.append(torch.ones(5_000_000))
             while samples() == before:
                 time.sleep(0.1)
 """,
         NVML_FAILS="1",
     )
+
     assert (tmp_path / "starts").read_text().splitlines() == ["starts"]
     for name in ("first", "second"):
         trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
         assert set(trace.driver_memory()["device"]) == {"cpu"} and trace.integrity.state == "complete"
 
 
-def test_end_of_a_recording_waits_for_a_slow_driver_library(run_with_library, tmp_path: Path) -> None:
+def test_recording_end_waits_when_driver_library_starts_slowly(run_with_library, tmp_path: Path) -> None:
     """End a recording during the start of the library, which takes longer than a query may."""
     run_with_library(
         """
@@ -91,5 +91,6 @@ with alloctrace.enable("t.alloctrace"):
         time.sleep(0.001)
 """
     )
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert set(trace.driver_memory()["device"]) == {"cpu", "cuda:0"} and trace.integrity.ended

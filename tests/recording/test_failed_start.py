@@ -1,4 +1,4 @@
-"""enable() that fails: nothing is left behind, and a later enable() works."""
+"""Failures of enable(): nothing is left behind, and a later enable() works."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pytorch_alloctrace.recording.loading import load_recorder
 from pytorch_alloctrace.recording.steps import OptimizerSteps
 
 THREADS = 3
-"""Threads of a recording: the writer, the one that asks for thread names, the one that samples memory."""
+"""Number of threads of a recording: the writer, the reader of thread names and the sampler of memory."""
 
-# What a failed enable() might leave behind, taken twice and compared.
+# state() returns what a failed enable() might leave behind.
 STATE = """
 import ctypes, os, sys, time, torch
 from torch.optim import optimizer
@@ -36,7 +36,7 @@ def threads():
 
 def state():
     deadline = time.monotonic() + 10
-    while threads() and time.monotonic() < deadline:  # a thread is listed a little longer than it runs
+    while threads() and time.monotonic() < deadline:  # an ended thread is listed a little longer
         time.sleep(0.01)
     return {
         "allocators": [current_allocator(ctypes.byref(ctypes.c_int8(device))) for device in (0, 1)],
@@ -66,7 +66,7 @@ for count in range({THREADS}):
     assert state() == before, (count, state(), before)
 limit.allow_threads({THREADS})
 with alloctrace.enable("t.alloctrace"):
-    kept = torch.empty(777, dtype=torch.uint8)
+    tensor = torch.empty(777, dtype=torch.uint8)
 assert state() == before | {{"files": sorted([*before["files"], "t.alloctrace"])}}, state()
 
 limit.allow_threads(1 << 30)
@@ -90,6 +90,7 @@ except alloctrace.SessionError as error:
 """,
         LD_PRELOAD=str(core_probe.preloaded("thread_limit.c")),
     )
+
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert list(trace.live()["requested_bytes"]) == [777] and trace.integrity.state == "complete"
 
@@ -108,31 +109,30 @@ def make_warnings_errors(monkeypatch: pytest.MonkeyPatch) -> tuple[type[BaseExce
     return alloctrace.SessionError, "frames of this Python"
 
 
-@pytest.mark.parametrize("fault", [interrupt, make_warnings_errors])
-def test_enable_that_fails_leaves_an_existing_trace_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], Any]
+@pytest.mark.parametrize("inject_fault", [interrupt, make_warnings_errors])
+def test_existing_trace_is_unchanged_when_enable_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inject_fault: Callable[[pytest.MonkeyPatch], Any]
 ) -> None:
     path = tmp_path / "t.alloctrace"
     with alloctrace.enable(path):
         torch.empty(10)
-    good, hooks = path.read_bytes(), len(optimizer._global_optimizer_post_hooks)
+    content, hooks = path.read_bytes(), len(optimizer._global_optimizer_post_hooks)
 
     with monkeypatch.context() as patched, warnings.catch_warnings():
-        error, sentence = fault(patched)
-        with pytest.raises(error, match=sentence):
+        error, message = inject_fault(patched)
+        with pytest.raises(error, match=message):
             alloctrace.enable(path, overwrite=True)
-        with pytest.raises(error, match=sentence):
+        with pytest.raises(error, match=message):
             alloctrace.enable(tmp_path / "new.alloctrace")
 
     assert not alloctrace.is_enabled() and len(optimizer._global_optimizer_post_hooks) == hooks
-    assert path.read_bytes() == good and os.listdir(tmp_path) == [path.name]
+    assert path.read_bytes() == content and os.listdir(tmp_path) == [path.name]
     with alloctrace.enable(path, overwrite=True) as session:
         torch.empty(20)
-    assert session.load()._recorded.kind_counts["alloc"] == 1 and path.read_bytes() != good
+    assert session.load()._recorded.kind_counts["alloc"] == 1 and path.read_bytes() != content
 
 
-def test_session_goes_on_when_the_package_is_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import the package again: the second import must not end the session of the first."""
+def test_session_continues_when_package_is_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pytorch_alloctrace.recording import session as module
 
     with alloctrace.enable(tmp_path / "first.alloctrace") as session:

@@ -1,4 +1,4 @@
-"""finish: the trace of a killed recording becomes one complete file with the same events."""
+"""finish(): completion of the traces of killed processes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from running import how_it_ended, program_environment
 
 import pytorch_alloctrace as alloctrace
 
-KILLED = """
+KILLED_PROGRAM = """
 import os, threading, torch, pytorch_alloctrace as alloctrace
 alloctrace.enable("t.alloctrace", spool_dir={spool_dir!r})
-held = [torch.empty(100 + number) for number in range({count})]
+tensors = [torch.empty(100 + number) for number in range({count})]
 alloctrace.mark("half")
 alloctrace.step()
 if {flush}: alloctrace.recording.session._current.flush()
-held += [torch.empty(200 + number) for number in range({count})]
+tensors += [torch.empty(200 + number) for number in range({count})]
 os.kill(os.getpid(), 9)
 """
 
 
-def kill(run_program, count: int = 300, flush: bool = False, spool_dir: str | None = None) -> None:
-    source = KILLED.format(count=count, flush=flush, spool_dir=spool_dir)
+def kill_recording(run_program, count: int = 300, flush: bool = False, spool_dir: str | None = None) -> None:
+    source = KILLED_PROGRAM.format(count=count, flush=flush, spool_dir=spool_dir)
     assert run_program(source, check=False).returncode == -signal.SIGKILL
 
 
-def same(before: alloctrace.Trace, after: alloctrace.Trace) -> None:
+def assert_same_events(before: alloctrace.Trace, after: alloctrace.Trace) -> None:
     assert before.events().equals(after.events())
     pd.testing.assert_frame_equal(before.live(), after.live())
     assert before.steps().equals(after.steps()) and before.marks().equals(after.marks())
@@ -47,28 +47,30 @@ def same(before: alloctrace.Trace, after: alloctrace.Trace) -> None:
     assert before.header == after.header
 
 
-def test_finished_trace_has_the_same_events_without_its_spool(run_program, tmp_path: Path) -> None:
-    kill(run_program, 20_000, flush=True)
+def test_finished_trace_has_the_same_events_and_no_spool(run_program, tmp_path: Path) -> None:
+    kill_recording(run_program, 20_000, flush=True)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     before = alloctrace.load(path)
     assert before.integrity.spool_read and before._recorded.ending == {}
     before.events()
+
     out = run_analyze(tmp_path, "finish", "t.alloctrace")
+
     assert f"{before.integrity.recovered:,} events" in out and "removed" in out and not spool.exists()
     after = alloctrace.load(path)
     assert after._recorded.ending == {"reason": "killed", "uncommitted": 0}
     integrity = after.integrity
     assert integrity.state == "complete" and integrity.ended and integrity.recovered == 0
     assert integrity.events == before.integrity.events
-    same(before, after)
+    assert_same_events(before, after)
     content = path.read_bytes()
     assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
     assert path.read_bytes() == content
 
 
-def test_finish_repairs_a_torn_block_and_a_call_in_progress(run_program, tmp_path: Path) -> None:
+def test_finish_repairs_truncated_block_and_call_in_progress(run_program, tmp_path: Path) -> None:
     """Truncate the last block, and claim a slot of the spool without filling it."""
-    kill(run_program, 300)
+    kill_recording(run_program, 300)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     with path.open("ab") as file:
         file.write(b"ATBK" + bytes(50))
@@ -78,33 +80,36 @@ def test_finish_repairs_a_torn_block_and_a_call_in_progress(run_program, tmp_pat
     spool.write_bytes(content)
     before = alloctrace.load(path)
     assert before.integrity.uncommitted == 1 and before.integrity.missing_events == 0
+
     finished = alloctrace.finish(path)
+
     assert (finished.calls_in_progress, finished.was_ended, finished.spool) == (1, False, spool)
     after = alloctrace.load(path)
     assert after.integrity.state == "complete" and after.integrity.missing_events == 0
     assert after.integrity.truncated_bytes == after.integrity.corrupt_blocks == 0
     events = after.events()
     assert events["kind"][400] == "none"
-    rest = events[events["kind"] != "none"].reset_index(drop=True)
-    pd.testing.assert_frame_equal(before.events().astype({"kind": str}), rest.astype({"kind": str}))
+    others = events[events["kind"] != "none"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(before.events().astype({"kind": str}), others.astype({"kind": str}))
     pd.testing.assert_frame_equal(before.live(), after.live())
     assert after.verify().ok
 
 
-def test_an_interrupted_finish_is_completed_by_the_next(run_program, tmp_path: Path) -> None:
+def test_next_finish_completes_trace_when_finish_is_killed(run_program, tmp_path: Path) -> None:
     """Kill the process that finishes at its first write, at its second, and so on."""
-    kill(run_program, 60_000, flush=True)
+    kill_recording(run_program, 60_000, flush=True)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     before, file, ring = alloctrace.load(path), path.read_bytes(), spool.read_bytes()
     expected = before.events()
-    finished = tmp_path / "whole.alloctrace"
-    finished.write_bytes(file)
-    (tmp_path / "whole.alloctrace.spool").write_bytes(ring)
-    alloctrace.finish(finished)
-    whole = finished.read_bytes()
-    assert whole.startswith(file)
-    for length in range(len(file), len(whole) + 1, max((len(whole) - len(file)) // 12, 1)):
-        path.write_bytes(whole[:length])
+    complete_path = tmp_path / "complete.alloctrace"
+    complete_path.write_bytes(file)
+    (tmp_path / "complete.alloctrace.spool").write_bytes(ring)
+    alloctrace.finish(complete_path)
+    complete = complete_path.read_bytes()
+    assert complete.startswith(file)
+
+    for length in range(len(file), len(complete) + 1, max((len(complete) - len(file)) // 12, 1)):
+        path.write_bytes(complete[:length])
         spool.write_bytes(ring)
         assert alloctrace.load(path).events().equals(expected)
         alloctrace.finish(path)
@@ -114,17 +119,15 @@ def test_an_interrupted_finish_is_completed_by_the_next(run_program, tmp_path: P
         assert after.events().equals(expected)
 
 
-@pytest.mark.parametrize("at", [0, 5])
-def test_a_call_in_progress_leaves_no_gap_where_it_is_the_first_in_the_spool(
-    run_program, tmp_path: Path, at: int
-) -> None:
-    """The number of the call was missing in the finished trace."""
-    kill(run_program, 300, flush=True)
+@pytest.mark.parametrize("index", [0, 5])
+def test_call_in_progress_leaves_no_gap_when_finished(run_program, tmp_path: Path, index: int) -> None:
+    """Clear a slot of the spool: the event number of the first was missing in the finished trace."""
+    kill_recording(run_program, 300, flush=True)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     content = bytearray(spool.read_bytes())
     ring, capacity = struct.unpack_from("<QQ", content, 32)
     (tail,) = struct.unpack_from("<Q", content, 192)
-    slot = ring + (tail + at) % capacity * 64
+    slot = ring + (tail + index) % capacity * 64
     content[slot : slot + 4] = bytes(4)
     spool.write_bytes(content)
     assert alloctrace.load(path).integrity.state == "complete"
@@ -133,32 +136,32 @@ def test_a_call_in_progress_leaves_no_gap_where_it_is_the_first_in_the_spool(
 
     after = alloctrace.load(path)
     assert (after.integrity.state, after.integrity.missing_events) == ("complete", 0)
-    assert after.events()["kind"][tail + at] == "none"
+    assert after.events()["kind"][tail + index] == "none"
 
 
-def test_a_finish_that_was_killed_changes_no_answer(run_program, tmp_path: Path) -> None:
-    """The program was killed after the writer had noted the time of a block, and before the block was written: once the
+def test_events_are_unchanged_when_finish_is_killed(run_program, tmp_path: Path) -> None:
+    """Kill the program after the writer stored the time of a block and before the block was written: once the
     definitions were in the trace, the times of all events in the spool changed."""
-    kill(run_program, 300, flush=True)
+    kill_recording(run_program, 300, flush=True)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     content = bytearray(spool.read_bytes())
-    (which,) = struct.unpack_from("<I", content, 120)
-    anchor = 72 + 24 * (which & 1)
+    (anchor_number,) = struct.unpack_from("<I", content, 120)
+    anchor = 72 + 24 * (anchor_number & 1)
     counter, monotonic, wall = struct.unpack_from("<QQQ", content, anchor)
     struct.pack_into("<QQQ", content, anchor, counter + 3_000_000, monotonic + 2_000_000, wall + 2_000_000)
     file = path.read_bytes()
     spool.write_bytes(content)
     expected, integrity = alloctrace.load(path).events(), alloctrace.load(path).integrity
     alloctrace.finish(path)
-    whole = path.read_bytes()
+    complete = path.read_bytes()
 
-    ends, at = [], len(file)
-    while at < len(whole):
-        at += 136 + struct.unpack_from("<Q", whole, at + 16)[0]
-        ends.append(at)
+    ends, offset = [], len(file)
+    while offset < len(complete):
+        offset += 136 + struct.unpack_from("<Q", complete, offset + 16)[0]
+        ends.append(offset)
     assert len(ends) == 3  # definitions, events, end
-    for end in [end + torn for end in [len(file), *ends[:-1]] for torn in (0, 1, 150)]:
-        path.write_bytes(whole[:end])
+    for end in [end + partial for end in [len(file), *ends[:-1]] for partial in (0, 1, 150)]:
+        path.write_bytes(complete[:end])
         spool.write_bytes(content)
         killed = alloctrace.load(path)
         assert killed.events().equals(expected) and killed.integrity.state == integrity.state
@@ -168,11 +171,11 @@ def test_a_finish_that_was_killed_changes_no_answer(run_program, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("start", "refused"), [(0, "still being recorded"), (1, ""), (None, "use --force")])
-def test_finish_judges_by_the_process_where_there_are_no_locks(
+def test_finish_checks_recorder_process_when_file_locks_are_unavailable(
     run_program, tmp_path: Path, start: int | None, refused: str
 ) -> None:
-    """start: of the recorder's process, as a difference to this one's; None: on another machine."""
-    kill(run_program)
+    """Store this process as the recorder, started `start` ticks later; on another machine if None."""
+    kill_recording(run_program)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     content, file = bytearray(spool.read_bytes()), path.read_bytes()
     machine, _, _ = struct.unpack_from("<QQQ", content, 328)
@@ -185,16 +188,16 @@ def test_finish_judges_by_the_process_where_there_are_no_locks(
         command = [sys.executable, "-m", "pytorch_alloctrace", "finish", "t.alloctrace", *options]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
-    done = finish()
+    process = finish()
 
-    assert done.returncode == (2 if refused else 0) and refused in done.stderr
+    assert process.returncode == (2 if refused else 0) and refused in process.stderr
     assert (path.read_bytes() == file and spool.exists()) == bool(refused)
     if start is None:
         assert "is finished" in finish("--force").stdout
 
 
-def test_finish_waits_for_a_reader_that_asks_whether_the_recording_runs(run_program, tmp_path: Path) -> None:
-    kill(run_program)
+def test_finish_waits_while_a_reader_holds_the_lock(run_program, tmp_path: Path) -> None:
+    kill_recording(run_program)
     with open(tmp_path / "t.alloctrace", "rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
         release = threading.Timer(0.05, fcntl.flock, (reader, fcntl.LOCK_UN))
@@ -204,7 +207,7 @@ def test_finish_waits_for_a_reader_that_asks_whether_the_recording_runs(run_prog
         release.join()
 
 
-def test_finish_is_refused_while_the_recording_runs(tmp_path: Path) -> None:
+def test_finish_is_refused_while_recording_runs(tmp_path: Path) -> None:
     with alloctrace.enable(tmp_path / "t.alloctrace"):
         integrity = alloctrace.load(tmp_path / "t.alloctrace").integrity
         assert integrity.is_running and "still being recorded; " in str(integrity)
@@ -219,13 +222,14 @@ def test_finish_is_refused_while_the_recording_runs(tmp_path: Path) -> None:
     assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
 
 
-def test_spool_is_unlocked_when_a_forked_child_lives_on(run_program, tmp_path: Path) -> None:
-    forking = KILLED.replace(
+def test_spool_is_unlocked_when_only_a_forked_child_is_alive(run_program, tmp_path: Path) -> None:
+    program = KILLED_PROGRAM.replace(
         "os.kill(os.getpid()",
         "child = os.fork()\nif child == 0: os.close(1); os.close(2); __import__('time').sleep(120); os._exit(0)\n"
         "print(child, flush=True)\nos.kill(os.getpid()",
     )
-    process = run_program(forking.format(spool_dir=None, count=10, flush=False), check=False)
+    process = run_program(program.format(spool_dir=None, count=10, flush=False), check=False)
+
     child = int(process.stdout)
     try:
         assert alloctrace.finish(tmp_path / "t.alloctrace").spool == tmp_path / "t.alloctrace.spool"
@@ -234,13 +238,13 @@ def test_spool_is_unlocked_when_a_forked_child_lives_on(run_program, tmp_path: P
 
 
 def assert_finished(trace: Path) -> None:
-    loaded = alloctrace.load(trace)
-    assert loaded.integrity.ended and len(loaded.live()) == 600
+    finished = alloctrace.load(trace)
+    assert finished.integrity.ended and len(finished.live()) == 600
 
 
-def test_a_spool_in_another_folder_is_removed_for_the_recorded_trace_only(run_program, tmp_path: Path) -> None:
+def test_spool_in_another_folder_is_removed_for_its_own_trace_only(run_program, tmp_path: Path) -> None:
     (tmp_path / "spools").mkdir()
-    kill(run_program, spool_dir="spools")
+    kill_recording(run_program, spool_dir="spools")
     trace, (spool,) = tmp_path / "t.alloctrace", (tmp_path / "spools").iterdir()
     killed, ring = trace.read_bytes(), spool.read_bytes()
 
@@ -266,8 +270,8 @@ def test_a_spool_in_another_folder_is_removed_for_the_recorded_trace_only(run_pr
     assert alloctrace.finish(moved, spool=spool).was_ended and not spool.exists()
 
 
-def test_a_spool_next_to_the_trace_stays_for_a_copy_and_goes_with_its_folder(run_program, tmp_path: Path) -> None:
-    kill(run_program)
+def test_adjacent_spool_is_removed_unless_trace_is_a_copy(run_program, tmp_path: Path) -> None:
+    kill_recording(run_program)
     trace, spool, copy = (tmp_path / name for name in ("t.alloctrace", "t.alloctrace.spool", "copy.alloctrace"))
     killed, ring = trace.read_bytes(), spool.read_bytes()
     shutil.copy(trace, copy)
@@ -293,7 +297,7 @@ def test_a_spool_next_to_the_trace_stays_for_a_copy_and_goes_with_its_folder(run
     assert_finished(moved)
 
 
-def test_finish_is_refused_without_a_trace(tmp_path: Path) -> None:
+def test_finish_raises_when_file_is_no_trace_or_absent(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no trace")
     for name, message in (("text", "not an alloctrace trace"), ("absent", "absent")):
         with pytest.raises(alloctrace.TraceError, match=message):

@@ -23,7 +23,7 @@ WALKER_SOURCES = (
     *("code_registry", "frame_walk", "layout_check", "module_registry", "pending_calls", "public_walk", "stack_hash"),
 )
 
-# All of them in the mode that programs get; in the other modes, those that differ there.
+# All scenarios in the default mode; in the other modes, the scenarios that behave differently there.
 CASES = [
     *((scenario, "as checked") for scenario in SCENARIOS),
     *((scenario, "no watcher left") for scenario in ("reused_addresses", "threads", "deaths", "fork")),
@@ -40,12 +40,12 @@ def describe_interpreter(executable: str, version: str) -> Interpreter | None:
         "print(s.get_config_var('EXT_SUFFIX')); print(s.get_config_var('Py_GIL_DISABLED') or 0)"
     )
     try:
-        described = subprocess.run([executable, "-c", program], capture_output=True, text=True, timeout=600)
+        process = subprocess.run([executable, "-c", program], capture_output=True, text=True, timeout=600)
     except OSError:
         return None
-    if described.returncode != 0:
+    if process.returncode != 0:
         return None
-    its_version, include, suffix, free_threaded = described.stdout.splitlines()
+    its_version, include, suffix, free_threaded = process.stdout.splitlines()
     is_usable = its_version == version and free_threaded == "0" and Path(include, "Python.h").exists()
     return (executable, include, suffix) if is_usable else None
 
@@ -64,7 +64,7 @@ def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
     sources = [f"csrc/core/{name}.cpp" for name in CORE_SOURCES]
     sources += [*(f"csrc/python/recording/{name}.cpp" for name in WALKER_SOURCES), "tests/support/frame_walk_probe.cpp"]
     headers = [*sorted((root / "csrc/core").rglob("*.h")), *sorted((root / "csrc/python/recording").glob("*.h"))]
-    # Not -O0: what the compiler does with the walk is part of what is tested.
+    # Not -O0: the optimised walk is tested.
     options = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-DNDEBUG", "-DALLOCTRACE_CHECK_FRAMES"]
     options += ["-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage", "-isystem", include]
     digest = hashlib.sha256(repr(options).encode())
@@ -73,11 +73,11 @@ def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
     output = ROOT / "build/frame_walk" / digest.hexdigest()[:16] / f"frame_walk_probe{suffix}"
     with only_one(output.with_name("lock")):
         if not output.exists():
-            # The object apart, by names relative to the root: so ccache knows it in any clone.
-            whole, compiled = output.with_name("whole.cpp"), output.with_name("unfinished.o")
-            whole.write_text("".join(f'#include "{name}"\n' for name in sources))
+            # Compile with paths relative to the root and link separately: ccache then shares the object among clones.
+            source, compiled = output.with_name("source.cpp"), output.with_name("unfinished.o")
+            source.write_text("".join(f'#include "{name}"\n' for name in sources))
             compiler, unfinished = os.environ.get("CXX", "g++"), output.with_name("unfinished")
-            run_compiler([compiler, *options, "-iquote", ".", "-c", str(whole), "-o", str(compiled)], root)
+            run_compiler([compiler, *options, "-iquote", ".", "-c", str(source), "-o", str(compiled)], root)
             run_compiler([compiler, "-shared", "-pthread", str(compiled), "-o", str(unfinished)])
             unfinished.rename(output)
     return output.parent
@@ -112,9 +112,11 @@ def run_python(interpreter: Interpreter, *arguments: str) -> Any:
 def test_stacks_equal_traceback(version: str, scenario: str, mode: str) -> None:
     interpreter, folder = interpreter_and_probe(version)
     seed = str(int.from_bytes(hashlib.sha256(f"{version} {scenario}".encode()).digest()[:2], "big"))
+
     result = run_python(interpreter, str(SUPPORT / "frame_walk_programs.py"), str(folder), scenario, mode, seed)
+
     assert result["differences"] == []
-    assert result["compared"] > (scenario == "walk_at_exit")  # the second is printed by the dying interpreter
+    assert result["compared"] > (scenario == "walk_at_exit")  # its second walk is at the interpreter's exit
 
 
 def test_wrong_layout_is_detected_at_import(tmp_path: Path) -> None:
@@ -124,12 +126,12 @@ def test_wrong_layout_is_detected_at_import(tmp_path: Path) -> None:
     (tmp_path / "tests/support").mkdir(parents=True)
     shutil.copy(SUPPORT / "frame_walk_probe.cpp", tmp_path / "tests/support")
     layout = tmp_path / "csrc/python/recording/cpython_layout.h"
-    right = layout.read_text()
-    wrong = right.replace("frame->instruction - code->", "frame->instruction + 2 - code->").replace(
+    original = layout.read_text()
+    changed = original.replace("frame->instruction - code->", "frame->instruction + 2 - code->").replace(
         "frame->f_lasti * 2", "frame->f_lasti * 2 + 2"
     )
-    assert wrong != right
-    layout.write_text(wrong)
+    assert changed != original
+    layout.write_text(changed)
     program = f"""
 import json, sys, traceback
 sys.path.insert(0, {str(build_probe(interpreter, tmp_path))!r})
@@ -142,11 +144,12 @@ probe.start("public API")
 def stacks():
     return probe.current_stack_with_gil(), probe.current_stack(), traceback.extract_stack()
 with_gil, without_gil, expected = stacks()
-found = [(name, filename, line) for name, _, filename, line, *_ in probe.frames(with_gil)]
-same = found == [(frame.name, frame.filename, frame.lineno) for frame in expected]
+walked = [(name, filename, line) for name, _, filename, line, *_ in probe.frames(with_gil)]
+same = walked == [(frame.name, frame.filename, frame.lineno) for frame in expected]
 print(json.dumps([problem, same, without_gil]))
 """
     problem, same, without_gil = run_python(interpreter, "-c", program)
+
     assert "the instruction of a frame" in problem and "only on threads that hold the GIL" in problem
     assert same
     assert without_gil == 0

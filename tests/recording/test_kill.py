@@ -12,13 +12,13 @@ import pytest
 
 import pytorch_alloctrace as alloctrace
 
-# One process imports torch once and forks the victims; each starts a recording of its own (which a forked child may).
+# One process imports torch and forks the victims, each of which starts a recording.
 PROGRAM = """
 import json, mmap, os, random, signal, sys, threading, time, torch
 import pytorch_alloctrace as alloctrace
 from alloctrace_victim import allocate_for_ever
 from pytorch_alloctrace.recording import session
-session.WAIT_NS = 60 * 10**9  # a busy machine may keep the writer waiting for longer than a hook waits for it
+session.WAIT_NS = 60 * 10**9  # on a busy machine, the writer may start later than a hook would wait
 random.seed(int(sys.argv[2]))
 device = sys.argv[3]
 results = []
@@ -34,8 +34,8 @@ for number in range(int(sys.argv[1])):
         signal.pause()
     def counted(slot):
         return int.from_bytes(witness[64 * slot:64 * slot + 8], "little")
-    # After so many allocations: sometimes at the first, sometimes while a block (of 65,536 events) is being written.
-    # Every second one not before both threads have allocated.
+    # Kill after this number: sometimes at the first, sometimes while a block (of 65,536 events) is being written.
+    # Every second process is killed only after both threads have allocated.
     allocations = random.choice([0, 500, 5_000, 50_000, 250_000]) * random.random()
     while not all(map(counted, [0] if number % 2 else [0, 1, 2])) or counted(1) + counted(2) < allocations:
         assert os.waitpid(child, os.WNOHANG)[0] == 0, "the victim died by itself"
@@ -46,11 +46,11 @@ for number in range(int(sys.argv[1])):
 json.dump(results, open("witness.json", "w"))
 """
 
-# In a module of its own, so that the stacks have a file name to be recognised by.
+# A module, so that the stacks contain its file name. The test asserts its line numbers.
 VICTIM = """
 import torch
 def allocate_for_ever(witness, slot, device):
-    # One store of eight bytes: struct.pack_into clears them first, and a kill in between would leave a witness of zero.
+    # One store of eight bytes: struct.pack_into clears them first, and a kill in between would leave zero.
     counter = memoryview(witness).cast("Q")
     count = 0
     while True:
@@ -64,11 +64,11 @@ def one_of(kind, device):
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow("recording"))])
-def test_nothing_committed_is_lost_at_random_instants(run_program, tmp_path: Path, kills: int) -> None:
-    assert_kills_lose_nothing(run_program, tmp_path, kills, "cpu")
+def test_committed_events_are_read_when_killed_at_random_instants(run_program, tmp_path: Path, kills: int) -> None:
+    assert_killed_recordings_are_complete(run_program, tmp_path, kills, "cpu")
 
 
-def assert_kills_lose_nothing(run: Callable[..., Any], tmp_path: Path, kills: int, device: str) -> None:
+def assert_killed_recordings_are_complete(run: Callable[..., Any], tmp_path: Path, kills: int, device: str) -> None:
     """Kill programs that allocate on a device, and compare their traces with their own counts."""
     (tmp_path / "alloctrace_victim.py").write_text(VICTIM)
     run(PROGRAM, str(kills), "20261121", device, timeout=900)
@@ -83,13 +83,13 @@ def assert_kills_lose_nothing(run: Callable[..., Any], tmp_path: Path, kills: in
         events = events[events["device"] == ("cuda:0" if device == "cuda" else device)]
         allocs = events[events["kind"] == "alloc"]
         frees = events[events["kind"] == "free_completed"]
-        # Each counted call has made and freed one block, and is there with its stack and names.
-        found = allocs["thread"].value_counts().tolist()
-        found = sorted(found + [0] * (2 - len(found)))
+        # Each counted call allocated and freed one block; the trace has its stack and thread.
+        counts = allocs["thread"].value_counts().tolist()
+        counts = sorted(counts + [0] * (2 - len(counts)))
         names = [*trace.threads()["name"]]
-        note = f"kill {number}: {witnesses} counted, {found} in the trace of {names}; {integrity}"
-        assert len(found) == 2, note
-        for counted, in_trace in zip(sorted(witnesses), found, strict=True):
+        note = f"kill {number}: {witnesses} counted, {counts} in the trace of {names}; {integrity}"
+        assert len(counts) == 2, note
+        for counted, in_trace in zip(sorted(witnesses), counts, strict=True):
             assert counted <= in_trace <= counted + 1, note
         assert len(frees) >= sum(witnesses) and trace.verify().missed_frees == 0
         for stack in set(allocs["stack_id"]):
@@ -98,4 +98,4 @@ def assert_kills_lose_nothing(run: Callable[..., Any], tmp_path: Path, kills: in
                 ("one_of", "alloctrace_victim.py", 13),
                 ("allocate_for_ever", "alloctrace_victim.py", 8),
             ]
-    assert recovered > 0, "no kill came while events were in the spool: the test shows nothing"
+    assert recovered > 0, "no kill left events in the spool: recovery was not tested"

@@ -16,7 +16,7 @@ import pytorch_alloctrace as alloctrace
 pytestmark = needs_cuda_build
 WORKSPACE, BEFORE = "cuBLAS workspace", "before the recording"
 
-BEGIN = """
+PRELUDE = """
 import os
 import torch
 import pytorch_alloctrace as alloctrace
@@ -40,11 +40,11 @@ def multiply(x):
 EQUAL_SIZES = """
 alloctrace.enable("run.alloctrace")
 SIZE = workspace_size()
-kept = [tensor(), grown()]
+blocks = [tensor(), grown()]
 tensor(), grown()
 x = torch.ones(64, 64, device="cuda", requires_grad=True)
 multiply(x).sum().backward()
-kept += [tensor(), grown()]
+blocks += [tensor(), grown()]
 tensor(), grown()
 alloctrace.disable()
 print(SIZE)
@@ -53,17 +53,17 @@ print(SIZE)
 
 @pytest.fixture
 def record(run_cuda_program, tmp_path: Path) -> Callable[[str], alloctrace.Trace]:
-    """Return a function that runs a program after BEGIN and loads its trace, run.alloctrace."""
+    """Return a function that runs a program after PRELUDE and loads its trace, run.alloctrace."""
 
     def run(program: str) -> alloctrace.Trace:
-        run_cuda_program(BEGIN + dedent(program))
+        run_cuda_program(PRELUDE + dedent(program))
         return alloctrace.load(tmp_path / "run.alloctrace")
 
     return run
 
 
-def held(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict[str, tuple[int, int]]:
-    """Return the live bytes and blocks on the device, by function or by the name that stands for a line."""
+def live_memory(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict[str, tuple[int, int]]:
+    """Return the live bytes and blocks on the device, by function or by the name of a row without a line."""
     table = trace.usage(at, device="cuda:0").groupby("function")[["live_bytes", "live_blocks"]].sum()
     return {str(name): (int(row["live_bytes"]), int(row["live_blocks"])) for name, row in table.iterrows()}
 
@@ -73,13 +73,14 @@ def held(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict
     [{}, {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}],
     ids=["default", "cudaMallocAsync", "small"],
 )
-def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
+def test_workspace_row_excludes_tensors_of_equal_size(
     run_cuda_program, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    size = int(run_cuda_program(BEGIN + EQUAL_SIZES, **environment).stdout)
+    size = int(run_cuda_program(PRELUDE + EQUAL_SIZES, **environment).stdout)
+
     trace = alloctrace.load(tmp_path / "run.alloctrace")
-    rows = held(trace)
-    # One of the main thread, one of autograd's.
+    rows = live_memory(trace)
+    # One workspace of the main thread, one of autograd's thread.
     assert rows[WORKSPACE] == (2 * size, 2)
     assert rows["tensor"] == (2 * size, 2)
     assert rows["grown"] == (2 * size, 2)
@@ -93,7 +94,7 @@ def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
     assert set(trace.usage("end", device="cuda:0", by="phase")["phase"]) >= {"other"}
 
 
-def test_growing_workspaces_are_a_finding_with_a_name_in_all_output(record, tmp_path: Path) -> None:
+def test_growing_workspaces_are_named_in_all_outputs(record, tmp_path: Path) -> None:
     trace = record("""
         alloctrace.enable("run.alloctrace")
         x = torch.ones(64, 64, device="cuda")
@@ -102,20 +103,21 @@ def test_growing_workspaces_are_a_finding_with_a_name_in_all_output(record, tmp_
                 multiply(x)
             alloctrace.step()
         """)
+
     (leak,) = trace.diagnose()
     assert leak.kind == "leak"
     assert leak.title.startswith(f"{WORKSPACE}: +32.0 MiB per step")
     assert "stream" in " ".join(leak.sentences)
-    for verb in ("diagnose", "peak", "sites", "blocks", "diff --since 0 --until end"):
-        text = run_command(tmp_path, [*verb.split(), "run.alloctrace"]).stdout
-        assert WORKSPACE in text, f"{verb}: {text}"
+    for command in ("diagnose", "peak", "sites", "blocks", "diff --since 0 --until end"):
+        text = run_command(tmp_path, [*command.split(), "run.alloctrace"]).stdout
+        assert WORKSPACE in text, f"{command}: {text}"
     data = json.loads(run_command(tmp_path, ["run.alloctrace", "--json"]).stdout)
     (end,) = [device["end"] for device in data["devices"] if device["device"] == "cuda:0"]
     (site,) = [row for row in end["sites"] if row["site"]["function"] == WORKSPACE]
     assert site["site"]["filename"] == ""
 
 
-def test_cleared_workspaces_are_freed_and_made_again(record) -> None:
+def test_cleared_workspace_is_freed_and_allocated_again(record) -> None:
     trace = record("""
         alloctrace.enable("run.alloctrace")
         SIZE = workspace_size()
@@ -123,29 +125,31 @@ def test_cleared_workspaces_are_freed_and_made_again(record) -> None:
         multiply(x)
         torch._C._cuda_clearCublasWorkspaces()
         alloctrace.mark("cleared")
-        kept = tensor()  # where the workspace was
+        block = tensor()  # where the workspace was
         multiply(x)
         """)
-    assert WORKSPACE not in held(trace, "mark:cleared")
-    assert held(trace)[WORKSPACE][1] == 1
-    assert held(trace)["tensor"][1] == 1
+
+    assert WORKSPACE not in live_memory(trace, "mark:cleared")
+    assert live_memory(trace)[WORKSPACE][1] == 1
+    assert live_memory(trace)["tensor"][1] == 1
 
 
-def test_blocks_older_than_the_recording_have_no_age(record, tmp_path: Path) -> None:
+def test_blocks_have_no_age_when_older_than_recording(record, tmp_path: Path) -> None:
     trace = record("""
         SIZE = workspace_size()
         x = torch.ones(64, 64, device="cuda")
         multiply(x)
         older = [tensor(), tensor()]
         alloctrace.enable("run.alloctrace")
-        kept = tensor()
+        block = tensor()
         for n in range(3):
             multiply(x)
             alloctrace.step()
         """)
-    size = held(trace)["tensor"][0]
-    assert held(trace)[BEFORE] == (2 * size + 64 * 64 * 4, 3)
-    assert held(trace)[WORKSPACE] == (size, 1)
+
+    size = live_memory(trace)["tensor"][0]
+    assert live_memory(trace)[BEFORE] == (2 * size + 64 * 64 * 4, 3)
+    assert live_memory(trace)[WORKSPACE] == (size, 1)
     for blocks in (trace.live(device="cuda:0"), trace.blocks(device="cuda:0").query("state != 'inactive'")):
         older = blocks["site"].isin([BEFORE, WORKSPACE])
         for name in {"alloc_seq", "alloc_ns", "age_ns", "step"} & set(blocks):
@@ -159,8 +163,8 @@ def test_blocks_older_than_the_recording_have_no_age(record, tmp_path: Path) -> 
     assert "null" in run_command(tmp_path, ["blocks", "run.alloctrace", "--json"]).stdout
 
 
-def test_backward_allocation_is_named_by_its_node_when_its_line_is_unknown(record) -> None:
-    # The operators of forward ran before the recording, so their lines are unknown.
+def test_backward_allocation_is_named_by_node_when_line_is_unknown(record) -> None:
+    # The forward operators ran before the recording, so their lines are unknown.
     trace = record("""
         x, y = (torch.ones(512, 512, device="cuda", requires_grad=True) for _ in range(2))
         results = [x.exp().sum(), y.tanh().sum()]
@@ -168,6 +172,7 @@ def test_backward_allocation_is_named_by_its_node_when_its_line_is_unknown(recor
         for result in results:
             result.backward()
         """)
-    rows = held(trace)
+
+    rows = live_memory(trace)
     named = {name.partition(",")[0] for name in rows if "line of forward unknown" in name}
     assert {"ExpBackward0", "TanhBackward0"} <= named
