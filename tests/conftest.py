@@ -98,7 +98,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     groups = config.stash[DESELECTED_GROUPS]
     if groups:
-        summary = f"left out: {len(groups)} slow tests ({slow_groups.counted(groups)}); tools/test --all runs them"
+        summary = f"left out: {len(groups)} slow tests ({slow_groups.describe(groups)}); tools/test --all runs them"
         terminalreporter.write_line(summary, yellow=True)
 
 

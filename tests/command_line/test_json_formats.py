@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 from command_line import TRACE_COMMANDS, run_command
 from made_up_ranks import Rank
-from made_up_snapshots import MIB, Maker, snapshot, training
+from made_up_snapshots import MIB, DeviceHistory, snapshot, training
 from running import ROOT, needs_cuda_build
 from shared_recordings import record_once, record_report, run_source
 
@@ -104,7 +104,7 @@ def write_inputs(folder: Path) -> None:
         shutil.copy(ROOT / f"tests/corpus/hostile/{name}.alloctrace", folder)
     whole = report.read_bytes()
     (folder / "cut.alloctrace").write_bytes(whole[: len(whole) * 2 // 3])
-    begun, paused = Maker("2.11"), training("2.11")
+    begun, paused = DeviceHistory("2.11"), training("2.11")
     begun.allocate(MIB, 11)  # pins the segment, and is older than the part of the history that is left
     for _ in range(9):
         begun.free(begun.allocate(MIB, 12))

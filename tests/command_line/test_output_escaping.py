@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from marked_programs import run_analyze
-from worded_traces import Worded
+from text_traces import TextTrace
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.recorded import RecordedTrace
@@ -69,7 +69,7 @@ def hostile(word: str, path: Path) -> Path:
     # Otherwise all functions would be one file, and all lines one line.
     files = {name: f"{word}{name}" for name in FUNCTIONS}
     header = {"arguments": [word], "torch": word, "host": word, "working_directory": "/elsewhere"}
-    return Worded(files, word, names, word, (word,), header).write(path)
+    return TextTrace(files, word, names, word, (word,), header).write(path)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_csv_keeps_numbers_and_table() -> None:
 
 def test_csv_of_ranks_has_no_formula(tmp_path: Path) -> None:
     for rank in ("0", "1"):
-        Worded(dict.fromkeys(FUNCTIONS, "=x"), header={"rank": rank, "world_size": 2, "host": "=\u202ehost"}).write(
+        TextTrace(dict.fromkeys(FUNCTIONS, "=x"), header={"rank": rank, "world_size": 2, "host": "=\u202ehost"}).write(
             tmp_path / f"{rank}.alloctrace"
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import run_command
-from made_up_snapshots import BASE, MIB, RELEASES, Maker, frames, snapshot, training
+from made_up_snapshots import BASE, MIB, RELEASES, DeviceHistory, frames, snapshot, training
 from marked_programs import run_analyze
 from replay_oracle import BLOCK_COLUMNS, rows_of, without_stale_sizes
 
@@ -133,7 +133,7 @@ def test_the_list_of_very_old_releases(write: Write) -> None:
 
 def test_what_is_left_out_is_said(write: Write) -> None:
     maker = training("2.14")
-    maker.other("annotate")
+    maker.add_entry("annotate")
     path = write(snapshot("2.14", maker))
     done = alloctrace.convert(path)
     assert done.skipped == {"annotate": 1, "pinned host memory": 3}
@@ -159,7 +159,7 @@ def test_regions_and_steps_of_the_profiler(write: Write) -> None:
 
 
 def test_frames_of_forward_stand_in_for_those_of_backward(write: Write) -> None:
-    maker = Maker("2.13")
+    maker = DeviceHistory("2.13")
     maker.allocate(MIB + 512, 17)
     entry = maker.history[-1]
     entry["forward_frames"] = entry["frames"]

@@ -19,7 +19,7 @@ import pytest
 from core_probe import Recorder, make_events
 from format_reader import BLOCK_HEADER, COMPLETED, DEFINITIONS, DICTIONARY, END, EVENTS, TAKEN, TraceFile
 from made_up_events import write_trace
-from running import ROOT, how_it_ended
+from running import ROOT, ending_without_scan
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.following import Following
@@ -175,7 +175,7 @@ def test_readers_agree_on_a_program(run_program: Callable[..., Any], tmp_path: P
     assert {"alloc", "free_completed", "step", "mark", "region_begin", "region_end"} <= kinds
     assert len(trace.events()) > 3000 and len(oracle.names.frames) > 100 and len(trace.threads()) >= 4
     assert {"wörker-0", "wörker-1", "wörker-2"} <= set(trace.threads()["name"])
-    assert how_it_ended(oracle.end) == {"reason": "disable"} and trace.integrity.state == "complete"
+    assert ending_without_scan(oracle.end) == {"reason": "disable"} and trace.integrity.state == "complete"
     assert [block.type for block in oracle.blocks][-3:] == [1, DICTIONARY, END]
     stacks = [[name for name, *_ in oracle.names.stack(stack)] for stack in oracle.names.frames]
     assert max(stack.count(b"<lambda>") for stack in stacks) == 60

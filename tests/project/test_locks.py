@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import ROOT, only_one
+from running import ROOT, hold_lock
 from test_building import CXX, write_script
 from test_install import copy_sources
 
@@ -39,7 +39,7 @@ def start(command: list[str | Path], folder: Path, **environment: str) -> subpro
 
 def test_setup_waits_for_another_build(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
     checkout = copy_sources(tmp_path / "checkout")
-    with only_one(checkout / "build" / "setup.lock"):
+    with hold_lock(checkout / "build" / "setup.lock"):
         command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         started.append(start(command, checkout, ALLOCTRACE_READER_ONLY="1", CXX="false"))
         assert any("waiting for another build in this folder" in line for line in started[0].stderr)
@@ -60,7 +60,7 @@ def test_environment_waits_for_another(tmp_path: Path, started: list[subprocess.
     tool = tmp_path / "tools" / "environment"
     tool.write_text(text[:end] + 'echo "$python"\n')
     tool.chmod(0o755)
-    with only_one(tmp_path / "build" / "environment.lock"):
+    with hold_lock(tmp_path / "build" / "environment.lock"):
         started.append(start([tool], tmp_path))
         assert "waiting for another tools/environment in this folder" in started[0].stderr.readline()
         assert started[0].poll() is None

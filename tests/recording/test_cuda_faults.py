@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from native_library import build_library, contract_library
-from running import has_nvidia_gpu, how_it_ended, needs_cuda_build
+from running import ending_without_scan, has_nvidia_gpu, needs_cuda_build
 from test_kill import assert_killed_recordings_are_complete
 
 import pytorch_alloctrace as alloctrace
@@ -187,7 +187,7 @@ def test_registered_allocator_is_recorded_when_registered_before_enable(run_cuda
 
     assert before == "refused: True\n"
     trace = alloctrace.load(tmp_path / "before.alloctrace")
-    assert how_it_ended(trace._recorded.ending) == {"reason": "disable"}
+    assert ending_without_scan(trace._recorded.ending) == {"reason": "disable"}
     assert trace.integrity.state == "complete"
     assert trace._recorded.kind_counts["alloc"] == 10 and trace._recorded.kind_counts["free_completed"] == 4
     assert len(trace.live(device="cuda:0")) == 6

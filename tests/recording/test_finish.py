@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from command_line import run_command
 from marked_programs import run_analyze
-from running import how_it_ended, program_environment
+from running import ending_without_scan, program_environment
 
 import pytorch_alloctrace as alloctrace
 
@@ -218,7 +218,7 @@ def test_finish_is_refused_while_recording_runs(tmp_path: Path) -> None:
         with pytest.raises(alloctrace.TraceError, match="is in use, by the recording"):
             alloctrace.finish(tmp_path / "copy.alloctrace")
         assert (tmp_path / "t.alloctrace.spool").exists()
-    assert how_it_ended(alloctrace.load(tmp_path / "t.alloctrace")._recorded.ending) == {"reason": "disable"}
+    assert ending_without_scan(alloctrace.load(tmp_path / "t.alloctrace")._recorded.ending) == {"reason": "disable"}
     assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
 
 

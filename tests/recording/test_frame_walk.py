@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from frame_walk_programs import SCENARIOS
-from running import ROOT, SUPPORT, only_one, run_compiler
+from running import ROOT, SUPPORT, hold_lock, run_compiler
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -71,7 +71,7 @@ def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
     for file in [*(root / name for name in sources), *headers]:
         digest.update(file.name.encode() + file.read_bytes())
     output = ROOT / "build/frame_walk" / digest.hexdigest()[:16] / f"frame_walk_probe{suffix}"
-    with only_one(output.with_name("lock")):
+    with hold_lock(output.with_name("lock")):
         if not output.exists():
             # Compile with paths relative to the root and link separately: ccache then shares the object among clones.
             source, compiled = output.with_name("source.cpp"), output.with_name("unfinished.o")

@@ -14,8 +14,8 @@ from pytorch_alloctrace import Trace
 
 PROGRAM = ROOT / "tests/support/module_programs.py"
 CASES = [
-    *((name, "cpu") for name in ("mlp", "transformer", "convolutions", "recursion", "two_models", "made_anew")),
-    *((name, "cpu") for name in ("recomputed", "odd_calls", "known_first_as_a_part")),
+    *((name, "cpu") for name in ("mlp", "transformer", "convolutions", "recursion", "two_models", "replaced_models")),
+    *((name, "cpu") for name in ("recomputed", "odd_calls", "submodule_first")),
     # On CUDA, threads of autograd call modules or hooks.
     *(pytest.param(name, "cuda", marks=needs_cuda_build) for name in ("mlp", "recomputed", "odd_calls")),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from running import how_it_ended
+from running import ending_without_scan
 
 import pytorch_alloctrace as alloctrace
 
@@ -166,4 +166,4 @@ def test_scans_run_and_modules_are_named_under_tracing_tools(run_program, tmp_pa
 def test_scan_propagates_exceptions_of_the_program_only(run_program, tmp_path: Path) -> None:
     run_program(INTERRUPTED)
 
-    assert how_it_ended(alloctrace.load(tmp_path / "run.alloctrace")._recorded.ending) == {"reason": "disable"}
+    assert ending_without_scan(alloctrace.load(tmp_path / "run.alloctrace")._recorded.ending) == {"reason": "disable"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import core_probe
 import pytest
-from running import how_it_ended, run_python, start_python, with_cuda
+from running import ending_without_scan, run_python, start_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 
@@ -104,7 +104,7 @@ def test_sigterm_is_left_to_programs_that_handle_or_ignore_it(
     assert run_until_sigterm(tmp_path, source) == expected
 
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert how_it_ended(trace._recorded.ending) == {"reason": "exit"} and trace.integrity.state == "complete"
+    assert ending_without_scan(trace._recorded.ending) == {"reason": "exit"} and trace.integrity.state == "complete"
 
 
 def test_handler_is_invisible_to_python_and_our_threads_block_signals(run_program) -> None:
@@ -184,7 +184,7 @@ def test_sigterm_ends_children_at_once_but_not_their_parents_trace(run_program, 
 
     assert process.stdout.startswith("duration_s True"), process.stdout + process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert how_it_ended(trace._recorded.ending) == {"reason": "disable"} and len(trace.live()) == 200
+    assert ending_without_scan(trace._recorded.ending) == {"reason": "disable"} and len(trace.live()) == 200
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -246,4 +246,4 @@ def test_sigterm_ends_the_traces_of_followed_children(tmp_path: Path) -> None:
     traces = [alloctrace.load(path) for path in tmp_path.glob("run-*.alloctrace")]
     worker_traces = [trace for trace in traces if 4321 * 4 in set(trace.live()["requested_bytes"])]
     assert [trace._recorded.ending for trace in worker_traces] == [{"reason": "SIGTERM"}]
-    assert how_it_ended(alloctrace.load(tmp_path / "run.alloctrace")._recorded.ending) == {"reason": "exit"}
+    assert ending_without_scan(alloctrace.load(tmp_path / "run.alloctrace")._recorded.ending) == {"reason": "exit"}

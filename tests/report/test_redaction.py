@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from worded_traces import Worded
+from text_traces import TextTrace
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.report.page import snapshots, what_if
@@ -66,7 +66,7 @@ def test_redacted_page_contains_no_folder(tmp_path: Path, holders: tuple[str, ..
     folder.mkdir()
     header = {**HEADER, "program": program}
     mark = f"saved in {FOLDER} as {FOLDER}/SECRET_BELOW/step.pt"
-    trace = Worded(FILES, word=mark, source="SECRET_SOURCE", holders=holders, header=header)
+    trace = TextTrace(FILES, word=mark, source="SECRET_SOURCE", holders=holders, header=header)
 
     page = redacted_page(trace.write(folder / "run.alloctrace"))
 
@@ -77,7 +77,7 @@ def test_redacted_page_contains_no_folder(tmp_path: Path, holders: tuple[str, ..
 
 
 def test_redacted_page_keeps_names_of_files_functions_and_marks(tmp_path: Path) -> None:
-    trace = Worded(FILES, word="warm-up", functions={"keep": "Trainer.keep"}, holders=HOLDERS[:1])
+    trace = TextTrace(FILES, word="warm-up", functions={"keep": "Trainer.keep"}, holders=HOLDERS[:1])
 
     page = redacted_page(trace.write(tmp_path / "run.alloctrace"))
 

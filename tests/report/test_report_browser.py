@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from report_in_browser import Opened, labels, open_browser
+from report_in_browser import Report, labels, open_browser
+from report_servers import running_server
 from running import ROOT, run_python
-from served import running_server
 from shared_recordings import record_once, record_report, run_source
 
 import pytorch_alloctrace as alloctrace
@@ -24,7 +24,7 @@ from pytorch_alloctrace.report.page.server import ReportServer
 pytestmark = pytest.mark.slow("browser")
 
 SAMPLED_SNAPSHOTS, SAMPLED_EVENTS = 20, 12
-OpenPage = Callable[..., Opened]
+OpenPage = Callable[..., Report]
 CPU_PROGRAM = """
 import torch
 import pytorch_alloctrace as alloctrace
@@ -55,24 +55,24 @@ def report_path(trace: alloctrace.Trace, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[OpenPage]:
     """Return a function that opens a report, which must log nothing to the console during the test."""
-    pages: list[Opened] = []
+    pages: list[Report] = []
 
-    def open_report(path: Path, **settings: Any) -> Opened:
-        pages.append(Opened(browser, path, **settings))
+    def open_report(path: Path, **settings: Any) -> Report:
+        pages.append(Report(browser, path, **settings))
         return pages[-1]
 
     yield open_report
     for page in pages:
         page.page.context.close()
-    assert [page.said for page in pages] == [[]] * len(pages)
+    assert [page.messages for page in pages] == [[]] * len(pages)
 
 
 @pytest.fixture
-def tab(open_page: OpenPage, report_path: Path) -> Opened:
+def tab(open_page: OpenPage, report_path: Path) -> Report:
     return open_page(report_path)
 
 
-def test_report_opens_from_file_without_requests(tab: Opened, trace: alloctrace.Trace, report_path: Path) -> None:
+def test_report_opens_from_file_without_requests(tab: Report, trace: alloctrace.Trace, report_path: Path) -> None:
     assert tab.requests == [report_path.as_uri()]
     assert tab.page.query_selector("#event") is None, "only a served report has an event field"
     assert "connect-src 'none'" in tab.page.get_attribute("meta[http-equiv]", "content")
@@ -86,7 +86,7 @@ def test_report_opens_from_file_without_requests(tab: Opened, trace: alloctrace.
             assert sentence in diagnosis
 
 
-def test_hostile_trace_runs_no_script(tab: Opened) -> None:
+def test_hostile_trace_runs_no_script(tab: Report) -> None:
     page = tab.page
     assert page.evaluate("window.broken") is None
     assert page.evaluate("document.scripts.length") == 2 and page.evaluate("document.images.length") == 0
@@ -97,11 +97,11 @@ def test_hostile_trace_runs_no_script(tab: Opened) -> None:
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.broken = 1\">')")
     page.wait_for_timeout(200)
     assert page.evaluate("window.broken") is None
-    assert all("Content Security Policy" in message for message in tab.said)
-    tab.said.clear()
+    assert all("Content Security Policy" in message for message in tab.messages)
+    tab.messages.clear()
 
 
-def compare_with_api(tab: Opened, trace: alloctrace.Trace, seq: int, device: str) -> None:
+def compare_with_api(tab: Report, trace: alloctrace.Trace, seq: int, device: str) -> None:
     """Compare the figures of a device on the page with the Python API at an event."""
     assert tab.bytes("#live-bytes") == trace.live(seq, device=device)["requested_bytes"].sum()
     composition = trace.usage(seq, device=device)
@@ -119,7 +119,7 @@ def compare_with_api(tab: Opened, trace: alloctrace.Trace, seq: int, device: str
     assert tab.bytes("#fragmentation [data-figure='largest-free-block']") == fragmentation.largest_free_bytes
 
 
-def test_figures_match_api_at_random_snapshots(tab: Opened, trace: alloctrace.Trace) -> None:
+def test_figures_match_api_at_random_snapshots(tab: Report, trace: alloctrace.Trace) -> None:
     selected = random.Random(15).sample(range(tab.snapshots()), SAMPLED_SNAPSHOTS)
     for device in trace.devices:
         tab.page.click(f".devices [data-device='{device}']")
@@ -127,7 +127,7 @@ def test_figures_match_api_at_random_snapshots(tab: Opened, trace: alloctrace.Tr
             compare_with_api(tab, trace, tab.go(snapshot), device)
 
 
-def test_memory_table_matches_api_by_function_file_and_phase(tab: Opened, trace: alloctrace.Trace) -> None:
+def test_memory_table_matches_api_by_function_file_and_phase(tab: Report, trace: alloctrace.Trace) -> None:
     seq = tab.event()
     for by in ("function", "file", "phase"):
         tab.page.click(f"#memory [data-by='{by}']")
@@ -135,7 +135,7 @@ def test_memory_table_matches_api_by_function_file_and_phase(tab: Opened, trace:
         assert sorted(tab.rows("memory", 1).values()) == sorted(composition["live_bytes"])
 
 
-def test_flame_graph_begins_with_largest_call(tab: Opened, trace: alloctrace.Trace) -> None:
+def test_flame_graph_begins_with_largest_call(tab: Report, trace: alloctrace.Trace) -> None:
     tab.page.locator(".flame").scroll_into_view_if_needed()
     tab.page.hover(".flame", position={"x": 12, "y": 8})
     tooltip = tab.page.inner_text(".tooltip")
@@ -144,7 +144,7 @@ def test_flame_graph_begins_with_largest_call(tab: Opened, trace: alloctrace.Tra
     assert f"{first['live_bytes']:,} bytes" in tooltip and f":{first['line']} in {first['function']}" in tooltip
 
 
-def test_cursor_changes_all_views(tab: Opened) -> None:
+def test_cursor_changes_all_views(tab: Report) -> None:
     tab.go(tab.snapshots() - 2)
     charts = [f"{section} .chart canvas" for section in ("#timeline", "#fragmentation")]
     views = (".flame", ".segments", "#timeline canvas.overview", *charts)
@@ -168,7 +168,7 @@ def test_cursor_changes_all_views(tab: Opened) -> None:
     assert int(tab.page.input_value("#snapshot")) == tab.snapshots() - 1
 
 
-def test_click_on_timeline_sets_cursor_and_dragging_zooms(tab: Opened) -> None:
+def test_click_on_timeline_sets_cursor_and_dragging_zooms(tab: Report) -> None:
     tab.go(tab.snapshots() - 1)
     tab.page.click("text=Whole run")
     before = tab.picture("#timeline .chart canvas")
@@ -188,7 +188,7 @@ def test_click_on_timeline_sets_cursor_and_dragging_zooms(tab: Opened) -> None:
     assert not tab.page.is_visible("text=Whole run")
 
 
-def test_search_filters_memory_table(tab: Opened, trace: alloctrace.Trace) -> None:
+def test_search_filters_memory_table(tab: Report, trace: alloctrace.Trace) -> None:
     tab.page.keyboard.press("/")
     tab.page.keyboard.type("small.append")
     composition = trace.usage(tab.event(), device="cuda:0")
@@ -200,7 +200,7 @@ def test_search_filters_memory_table(tab: Opened, trace: alloctrace.Trace) -> No
     assert "Nothing that is live here matches" in tab.page.inner_text("#memory")
 
 
-def test_sites_can_be_sorted_and_filtered(tab: Opened, trace: alloctrace.Trace) -> None:
+def test_sites_can_be_sorted_and_filtered(tab: Report, trace: alloctrace.Trace) -> None:
     # A line with only a failed allocation is in the table, but not on the page.
     expected = labels(trace, trace.usage(device="cuda:0").query("allocations > 0"), "total_bytes")
     assert tab.rows("sites", 1) == expected
@@ -216,7 +216,7 @@ def test_sites_can_be_sorted_and_filtered(tab: Opened, trace: alloctrace.Trace) 
     assert [*tab.rows("sites", 1).values()] == [40 << 20]
 
 
-def test_comparison_of_two_snapshots_shows_growth(tab: Opened, trace: alloctrace.Trace) -> None:
+def test_comparison_of_two_snapshots_shows_growth(tab: Report, trace: alloctrace.Trace) -> None:
     first = tab.go(3)
     tab.page.click("#compare")
     for snapshot in (tab.snapshots() // 2, tab.snapshots() - 3):
@@ -231,7 +231,7 @@ def test_comparison_of_two_snapshots_shows_growth(tab: Opened, trace: alloctrace
     assert tab.page.query_selector("#changed-bytes") is None
 
 
-def test_what_if_table_matches_api(tab: Opened, trace: alloctrace.Trace) -> None:
+def test_what_if_table_matches_api(tab: Report, trace: alloctrace.Trace) -> None:
     for device in ("cuda:1", "cuda:0"):
         tab.page.click(f".devices [data-device='{device}']")
         prediction = trace.what_if(device=device)
@@ -254,7 +254,7 @@ def test_what_if_table_matches_api(tab: Opened, trace: alloctrace.Trace) -> None
     assert "1 request that the recorded run was refused would have been served" in tab.page.inner_text("#what-if")
 
 
-def test_links_of_findings_open_their_views(tab: Opened, trace: alloctrace.Trace) -> None:
+def test_links_of_findings_open_their_views(tab: Report, trace: alloctrace.Trace) -> None:
     tab.page.click("text=Show the map before the failure")
     (oom,) = trace.ooms()
     assert tab.event() == oom.seq - 1
@@ -385,7 +385,7 @@ def test_findings_beyond_the_first_are_rendered_on_request(open_page: OpenPage, 
     assert articles.count() == count
 
 
-class Served(Opened):
+class Served(Report):
     """Served report in the browser."""
 
     def go_to_event(self, seq: int) -> int:
@@ -412,7 +412,7 @@ def served(browser: Any, server: ReportServer) -> Iterator[Served]:
     tab.wait()
     yield tab
     tab.page.context.close()
-    assert tab.said == []
+    assert tab.messages == []
     own = urlsplit(server.address).netloc
     assert {urlsplit(url).netloc for url in tab.requests} == {own}
 
@@ -482,5 +482,5 @@ def test_stopped_server_is_reported(browser: Any, trace: alloctrace.Trace) -> No
     tab.page.press("#event", "Enter")
     tab.page.wait_for_selector("text=alloctrace serve does not answer: was it stopped?")
 
-    assert all("ERR_CONNECTION_REFUSED" in message for message in tab.said)
+    assert all("ERR_CONNECTION_REFUSED" in message for message in tab.messages)
     tab.page.context.close()

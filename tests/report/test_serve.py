@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import running_server, served
+from report_servers import running_server, serve_trace
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -198,7 +198,7 @@ def test_each_server_has_its_own_token(trace: alloctrace.Trace) -> None:
 
 
 def test_command_serves_until_interrupted(trace: alloctrace.Trace, tmp_path: Path) -> None:
-    with served(tmp_path, "serve", trace.path) as address:
+    with serve_trace(tmp_path, "serve", trace.path) as address:
         assert address.hostname == "127.0.0.1" and address.port is not None
         connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=600)
         connection.request("GET", address.path)
@@ -219,7 +219,7 @@ def test_open_gives_browser_a_private_file_and_not_the_token(trace: alloctrace.T
     browser.write_text(BROWSER)
     browser.chmod(0o700)
 
-    with served(tmp_path, "serve", trace.path, "--open", BROWSER=f"{browser} %s", TMPDIR=str(tmp_path)) as address:
+    with serve_trace(tmp_path, "serve", trace.path, "--open", BROWSER=f"{browser} %s", TMPDIR=str(tmp_path)) as address:
         request = json.loads(wait_for(tmp_path, "browser.json").read_text())
 
     assert address.path.strip("/") not in request["argument"]
@@ -231,7 +231,7 @@ def test_open_gives_browser_a_private_file_and_not_the_token(trace: alloctrace.T
 def test_redirect_file_is_removed_when_server_ends_before_browser_asks(
     trace: alloctrace.Trace, tmp_path: Path, stop: signal.Signals
 ) -> None:
-    with served(tmp_path, "serve", trace.path, "--open", stop=stop, TMPDIR=str(tmp_path)):
+    with serve_trace(tmp_path, "serve", trace.path, "--open", stop=stop, TMPDIR=str(tmp_path)):
         redirect = wait_for(tmp_path, "alloctrace-*.html")
 
     assert not redirect.exists()

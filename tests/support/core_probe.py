@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from running import ROOT, only_one, run_compiler
+from running import ROOT, hold_lock, run_compiler
 
 CORE = ROOT / "csrc" / "core"
 BUILT = ROOT / "build" / "probes"
@@ -60,7 +60,7 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
     core_sources = [path for folder in core for path in sorted((CORE / folder).glob("*.cpp"))]
     whole_core = BUILT / f"core-of-{'-'.join(core)}.cpp"
     text = "".join(f'#include "../../{path.relative_to(ROOT)}"\n' for path in core_sources)
-    with only_one(BUILT / f"{whole_core.name}.lock"):
+    with hold_lock(BUILT / f"{whole_core.name}.lock"):
         if not whole_core.exists() or whole_core.read_text() != text:  # another process may be compiling it
             whole_core.write_text(text)
     objects = [
@@ -84,7 +84,7 @@ def _made(name: str, sources: str, arguments: list[str]) -> Path:
     made = BUILT / f"{name}-{digest}"
     if made.exists():
         return made
-    with only_one(BUILT / f"{made.name}.lock"):
+    with hold_lock(BUILT / f"{made.name}.lock"):
         if not made.exists():
             # Under its name only when it is complete: others look for it without the lock.
             unfinished = BUILT / f"{made.name}.unfinished"

@@ -1,7 +1,7 @@
-"""Ways in which training programs leak. One function each; `# LEAK` marks the line that must be named first: the one
-that makes what is kept. What a function returns lives until its recording has ended.
+"""Training programs that leak, one function each. `# LEAK` marks the allocating line that the first finding must name.
 
-Where the two devices differ (backward has no Python stack on CUDA), `# LEAK on cuda` and `# LEAK on cpu` do.
+A function's result lives until its recording has ended. `# LEAK on cuda` and `# LEAK on cpu` mark a line for one device
+only: backward has no Python stack on CUDA.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Traces of made-up ranks, with weights, activations and batches; arguments choose what is wrong with a rank."""
+"""Synthetic traces of ranks, with weights, activations and batches; arguments choose the faults of a rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINES = {"weights": 5, "forward": 12, "keep": 20, "batch": 8, "cache": 30}
 
 @dataclass
 class Rank:
-    """One rank, and what is wrong with it."""
+    """A rank and its faults."""
 
     rank: int
     world_size: int
@@ -30,22 +30,22 @@ class Rank:
     weights: int = 1024 * MIB
     activations: int = 512 * MIB
     leaks_from: int | None = None
-    """From this step on a block is kept in each,"""
+    """First step that leaks a block."""
     leak: int = 12 * MIB
-    """of so many bytes."""
+    """Bytes leaked per step."""
     larger_from: int | None = None
-    """From this step on it holds a cache of 600 MiB."""
+    """Step that allocates a cache of 600 MiB, which stays."""
     oom_at: int | None = None
-    """In this step a request is refused."""
+    """Step with a failed allocation."""
     seconds_per_step: float = 0.5
     begins: float = 0.0
-    """Seconds after the run began."""
+    """Seconds from the beginning of the run to that of the rank."""
     host: str = "node0"
     process: int = 0
     parent: int = 1
     folder: str = "/home/user/job"
     also_on: int | None = None
-    """Another CUDA device on which it has a block."""
+    """Second CUDA device on which the rank has a block."""
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Rank:
         return BEGIN_NS + int((self.begins + seconds) * 1e9)
 
     def _header(self) -> dict[str, Any]:
-        numbers = {"RANK": str(self.rank), "WORLD_SIZE": str(self.world_size), "LOCAL_RANK": str(self.rank % 8)}
+        variables = {"RANK": str(self.rank), "WORLD_SIZE": str(self.world_size), "LOCAL_RANK": str(self.rank % 8)}
         return {
             "program": f"{self.folder}/train.py",
             "arguments": [],
@@ -78,7 +78,7 @@ class Rank:
             "options": {"stacks": "python"},
             "trace": f"{self.folder}/{self.name}",
             "library_prefixes": ["/usr/lib/python3/"],
-            "environment": {**numbers, "TORCHELASTIC_RUN_ID": "7", "MASTER_PORT": "29500"},
+            "environment": {**variables, "TORCHELASTIC_RUN_ID": "7", "MASTER_PORT": "29500"},
         }
 
     def _events(self, writer: _replay.TraceWriter) -> Iterable[tuple[int, ...]]:
@@ -88,18 +88,18 @@ class Rank:
         frames = {name: writer.frame(main, writer.code(name, script, line, b""), 0) for name, line in LINES.items()}
         cuda, cpu = writer.location(1, self.rank % 8, 0, (0, 0)), writer.location(0, 0, 0, (0, 0))
         rows: list[tuple[int, ...]] = []
-        place = 0x7F0000000000
+        next_address = 0x7F0000000000
 
-        def add(kind: int, at: float, address: int, size: int, name: str = "", where: int = cuda) -> None:
+        def add(kind: int, at: float, address: int, size: int, name: str = "", location: int = cuda) -> None:
             stack = frames[name] if name else 0
-            rows.append((kind, self._at(at), address, size, stack, thread, where, 0, 0))
+            rows.append((kind, self._at(at), address, size, stack, thread, location, 0, 0))
 
-        def grow(at: float, size: int, name: str, where: int = cuda) -> int:
-            nonlocal place
-            made, place = place, place + size
-            add(SEGMENT, at, made, size, name, where)
-            add(ALLOC, at, made, size, name, where)
-            return made
+        def grow(at: float, size: int, name: str, location: int = cuda) -> int:
+            nonlocal next_address
+            address, next_address = next_address, next_address + size
+            add(SEGMENT, at, address, size, name, location)
+            add(ALLOC, at, address, size, name, location)
+            return address
 
         grow(0.0, self.weights, "weights")
         if self.also_on is not None:
@@ -127,7 +127,7 @@ class Rank:
         return rows
 
 
-def write_ranks(folder: Path, count: int, **wrong: Rank) -> list[Path]:
-    """Write the traces of healthy ranks, but for those that are given as `rank3=Rank(...)`."""
+def write_ranks(folder: Path, count: int, **faulty: Rank) -> list[Path]:
+    """Write the traces of `count` ranks, healthy except those passed as `rank3=Rank(...)`."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [wrong.get(f"rank{number}", Rank(number, count)).write(folder) for number in range(count)]
+    return [faulty.get(f"rank{number}", Rank(number, count)).write(folder) for number in range(count)]

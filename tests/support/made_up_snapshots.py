@@ -1,4 +1,4 @@
-"""Snapshots as the releases of torch write them, made up: a small program on one device or several."""
+"""Synthetic snapshots, in the form that each torch release writes, of a small program on one or more devices."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ RELEASES = ("2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 def frames(line: int, *, native: bool = False) -> list[dict[str, Any]]:
-    """Return frames, innermost first, as torch lists them."""
-    made = [
+    """Return frames, innermost first."""
+    stack = [
         {"name": "forward", "filename": LINEAR, "line": 125},
         {"name": "train", "filename": "/home/user/train.py", "line": line},
         {"name": "<module>", "filename": "/home/user/train.py", "line": 40},
     ]
     if native:
-        made.insert(0, {"name": "at::empty_cuda(long)", "filename": "/pytorch/aten/src/EmptyTensor.cpp", "line": 0})
-        made.insert(0, {"name": "c10::Allocator::malloc", "filename": "??", "line": 0})
-    return made
+        stack.insert(0, {"name": "at::empty_cuda(long)", "filename": "/pytorch/aten/src/EmptyTensor.cpp", "line": 0})
+        stack.insert(0, {"name": "c10::Allocator::malloc", "filename": "??", "line": 0})
+    return stack
 
 
-class Maker:
-    """What a program did on one device, in one segment of 20 MiB."""
+class DeviceHistory:
+    """Memory history of one device, with one segment of 20 MiB."""
 
     def __init__(self, release: str, device: int = 0, *, native: bool = False) -> None:
         self._release = tuple(int(part) for part in release.split("."))
@@ -39,10 +39,10 @@ class Maker:
         self._entry("segment_alloc", self._base, 20 * MIB, 10)
 
     def _entry(self, action: str, address: int, size: int, line: int, **more: Any) -> None:
-        where = "device_free" if action == "oom" else "addr"
+        address_key = "device_free" if action == "oom" else "addr"
         entry = {
             "action": action,
-            where: address,
+            address_key: address,
             "size": size,
             "stream": 0,
             "time_us": BEGIN_US + 10 * len(self.history) + self.device,
@@ -58,20 +58,20 @@ class Maker:
         self.history.append(entry)
 
     def allocate(self, size: int, line: int) -> int:
-        """Take the beginning of the first free piece that is large enough, as torch does."""
-        at, found = next(
-            (at, one) for at, one in enumerate(self.blocks) if one["state"] == "inactive" and one["size"] >= size
+        """Allocate from the first free block that is large enough, as torch does."""
+        i, block = next(
+            (i, block) for i, block in enumerate(self.blocks) if block["state"] == "inactive" and block["size"] >= size
         )
-        self._entry("alloc", found["address"], size, line)
-        rest = found["size"] - size
-        if rest > MIB:
-            self.blocks.insert(at + 1, {**found, "address": found["address"] + size, "size": rest})
-            found["size"] = size
-        found.update(state="active_allocated", requested_size=size, frames=frames(line, native=self._native))
-        return int(found["address"])
+        self._entry("alloc", block["address"], size, line)
+        remainder = block["size"] - size
+        if remainder > MIB:
+            self.blocks.insert(i + 1, {**block, "address": block["address"] + size, "size": remainder})
+            block["size"] = size
+        block.update(state="active_allocated", requested_size=size, frames=frames(line, native=self._native))
+        return int(block["address"])
 
     def free(self, address: int, *, awaited: bool = False) -> None:
-        block = next(one for one in self.blocks if one["address"] == address)
+        block = next(block for block in self.blocks if block["address"] == address)
         self._entry("free_requested", address, block["requested_size"], 20)
         block["state"] = "active_pending_free"
         if awaited:
@@ -79,27 +79,27 @@ class Maker:
         self._entry("free_completed", address, block["requested_size"], 20)
         block.update(state="inactive", frames=[])
         merged: list[dict[str, Any]] = []
-        for one in self.blocks:
-            if merged and merged[-1]["state"] == one["state"] == "inactive":
-                merged[-1]["size"] += one["size"]
+        for block in self.blocks:
+            if merged and merged[-1]["state"] == block["state"] == "inactive":
+                merged[-1]["size"] += block["size"]
             else:
-                merged.append(one)
+                merged.append(block)
         self.blocks = merged
 
     def oom(self, size: int) -> None:
         self._entry("oom", 3 * MIB, size, 30)
 
-    def other(self, action: str) -> None:
-        """Add an entry of a kind that only newer releases have."""
+    def add_entry(self, action: str) -> None:
+        """Add an entry of an action that only newer releases have."""
         self._entry(action, self._base, 0, 20)
 
     @property
     def segment(self) -> dict[str, Any]:
         blocks = [dict(block) for block in self.blocks]
         sums = {
-            "allocated_size": sum(one["size"] for one in blocks if one["state"] == "active_allocated"),
-            "active_size": sum(one["size"] for one in blocks if one["state"] != "inactive"),
-            "requested_size": sum(one["requested_size"] for one in blocks if one["state"] != "inactive"),
+            "allocated_size": sum(block["size"] for block in blocks if block["state"] == "active_allocated"),
+            "active_size": sum(block["size"] for block in blocks if block["state"] != "inactive"),
+            "requested_size": sum(block["requested_size"] for block in blocks if block["state"] != "inactive"),
         }
         return {
             "device": self.device,
@@ -115,11 +115,11 @@ class Maker:
         }
 
 
-def snapshot(release: str, *devices: Maker, last: int = 10**9) -> dict[str, Any]:
+def snapshot(release: str, *devices: DeviceHistory, last: int = 10**9) -> dict[str, Any]:
     """Return a snapshot with at most `last` entries of each history."""
-    made: dict[str, Any] = {
-        "segments": [maker.segment for maker in devices],
-        "device_traces": [maker.history[max(len(maker.history) - last, 0) :] for maker in devices],
+    result: dict[str, Any] = {
+        "segments": [device.segment for device in devices],
+        "device_traces": [device.history[max(len(device.history) - last, 0) :] for device in devices],
         "allocator_settings": {
             "PYTORCH_CUDA_ALLOC_CONF": "",
             "max_split_size": -1,
@@ -134,23 +134,23 @@ def snapshot(release: str, *devices: Maker, last: int = 10**9) -> dict[str, Any]
     }
     version = tuple(int(part) for part in release.split("."))
     if version >= (2, 11):
-        made["allocator_settings"]["graph_capture_record_stream_reuse"] = False
+        result["allocator_settings"]["graph_capture_record_stream_reuse"] = False
     if version >= (2, 12):
-        made["host_segments"] = [{"address": 4096, "size": MIB}]
-        made["host_traces"] = [[{"action": "alloc"}, {"action": "free_completed"}]]
+        result["host_segments"] = [{"address": 4096, "size": MIB}]
+        result["host_traces"] = [[{"action": "alloc"}, {"action": "free_completed"}]]
     if version >= (2, 14):
-        made["a_key_of_the_future"] = {"numbers": [1, 2.5, None, (True, b"bytes")], 7: "seven"}
-    return made
+        result["a_key_of_the_future"] = {"numbers": [1, 2.5, None, (True, b"bytes")], 7: "seven"}
+    return result
 
 
-def training(release: str, device: int = 0, **options: bool) -> Maker:
-    """Make ten steps: a block of 1 MiB lives for a step, a line keeps another every second step."""
-    maker = Maker(release, device, **options)
-    maker.allocate(4 * MIB, 11)
+def training(release: str, device: int = 0, **options: bool) -> DeviceHistory:
+    """Return ten steps: line 12 allocates 1 MiB per step and frees it, line 13 leaks 1 MiB every second step."""
+    result = DeviceHistory(release, device, **options)
+    result.allocate(4 * MIB, 11)
     for step in range(10):
-        temporary = maker.allocate(MIB + 512, 12)
+        temporary = result.allocate(MIB + 512, 12)
         if step % 2:
-            maker.allocate(MIB + 1024, 13)
-        maker.free(temporary, awaited=step == 9)
-    maker.oom(64 * MIB)
-    return maker
+            result.allocate(MIB + 1024, 13)
+        result.free(temporary, awaited=step == 9)
+    result.oom(64 * MIB)
+    return result

@@ -1,4 +1,4 @@
-"""Programs whose lines are marked with comments, for tests that ask which line an analysis names."""
+"""Runner of programs whose expected lines are marked with comments, and of the command line."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from running import SUPPORT, run_python, with_cuda
 
 
 def marked_line(program: str, function: str, marker: str) -> int:
-    """Return the number of the one line of a function of tests/support/PROGRAM with this marker in a comment."""
+    """Return the number of the only line of a function in tests/support/PROGRAM whose comment contains the marker."""
     before, _, after = (SUPPORT / program).read_text().partition(f"\ndef {function}(")
     lines = enumerate(after.partition("\n\n\n")[0].splitlines(), before.count("\n") + 2)
-    found = [number for number, line in lines if re.search(rf"#[A-Z ]*\b{marker}\b", line)]
-    assert len(found) == 1, f"{function} has {marker} in lines {found}"
-    return found[0]
+    numbers = [number for number, line in lines if re.search(rf"#[A-Z ]*\b{marker}\b", line)]
+    assert len(numbers) == 1, f"{function} has {marker} in lines {numbers}"
+    return numbers[0]
 
 
 def line_with(text: str, source: str) -> int:
-    """Return the number of the one line of a source that contains the text."""
+    """Return the number of the only line of the source that contains the text."""
     [line] = [number for number, line in enumerate(source.splitlines(), 1) if text in line]
     return line
 
 
 def run_marked(program: str, folder: Path, *cases: str, memory: str, devices: int = 1, **environment: str) -> None:
-    """Run tests/support/PROGRAM with the folder and the cases as its arguments, on simulated devices."""
+    """Run tests/support/PROGRAM FOLDER CASE... on simulated devices."""
     command = with_cuda([sys.executable, str(SUPPORT / program), str(folder), *cases], memory, devices)
     run_python(folder, command, check=True, timeout=600, environment=environment)
 
 
 def run_analyze(folder: Path, *arguments: str, status: int = 0, encoding: str = "utf-8") -> str:
-    """Return the output of the command line, run in a folder; its errors for status 2, which is bad input."""
+    """Run the command line in a folder; return its stdout, or its stderr for status 2 (bad input)."""
     process = run_command(folder, list(arguments), encoding)
     assert process.returncode == status, process.stderr
     assert status != 2 or not process.stdout

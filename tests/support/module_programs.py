@@ -1,4 +1,4 @@
-"""Programs that call modules in all sorts of ways, with names of the modules by torch's own global forward hooks.
+"""Programs that call modules in many ways, with module names from torch's global forward hooks.
 
 `module_programs.py PROGRAM DEVICE` records plain.alloctrace, and hooks.alloctrace with a region around each call.
 """
@@ -23,20 +23,20 @@ device = "cpu"
 
 
 class Account:
-    """Names of modules, as a reader of the program would give them."""
+    """Module names that a reader of the program would choose."""
 
     def __init__(self) -> None:
         self.names: dict[nn.Module, str] = {}
         self.calls = threading.local()
 
     def root(self, module: nn.Module, name: str) -> Any:
-        """Name a module, and all modules in it that have no name."""
+        """Name a module and its unnamed submodules."""
         for inner, part in [(part, name) for name, part in module.named_modules()]:
             self.names.setdefault(inner, f"{name}.{part}" if part else name)
         return module
 
     def unnamed(self, module: nn.Module) -> Any:
-        """Add a module that no model holds: its name is its class, inside the module that calls it."""
+        """Add a module outside any model: its name is its class, below the calling module."""
         self.names[module] = ""
         return module
 
@@ -82,7 +82,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(x).chunk(3, dim=-1)
-        weights = account.unnamed(nn.Softmax(dim=-1))(q @ k.transpose(-2, -1))  # made anew in each forward
+        weights = account.unnamed(nn.Softmax(dim=-1))(q @ k.transpose(-2, -1))  # new in each forward
         return self.out(weights @ v)
 
 
@@ -129,13 +129,13 @@ def transformer() -> None:
         loss(model(tokens).flatten(0, 1), tokens.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=step % 2 == 0)
-    # A part alone is still the part of that model.
+    # A submodule called directly keeps its name in the model.
     with torch.no_grad():
         model.encoder.layers[2](model.embedding(tokens))
 
 
 class Shared(nn.Module):
-    """One convolution under two names, of which named_modules() has the first."""
+    """Model with one convolution under two names; named_modules() returns the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def convolutions() -> None:
 
 
 class Tree(nn.Module):
-    """Calls itself, and modules of a list and a dictionary."""
+    """Recursive module, with modules in a list and a dictionary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class Tree(nn.Module):
     def forward(self, x: torch.Tensor, depth: int) -> torch.Tensor:
         x = torch.tanh(self.cells[depth](x))
         if depth + 1 < len(self.cells):
-            return self(x, depth + 1)  # the same instance, further in
+            return self(x, depth + 1)  # recursion: the same instance
         return torch.cat([end(x) for end in self.ends.values()], dim=1)
 
 
@@ -183,16 +183,16 @@ def two_models() -> None:
     account.root(critics[1], "Sequential#3")
     optimizers = [torch.optim.Adam(model.parameters()) for model in (generator, *critics)]
     for _ in range(3):
-        made = generator(tensor(7, 6))
+        generated = generator(tensor(7, 6))
         for critic, optimizer in zip(critics, optimizers[1:], strict=True):
-            (critic(made.detach()).mean() - critic(tensor(7, 13)).mean()).backward()
+            (critic(generated.detach()).mean() - critic(tensor(7, 13)).mean()).backward()
             optimizer.step()
-        (critics[0](made) + critics[1](made)).mean().backward()
+        (critics[0](generated) + critics[1](generated)).mean().backward()
         optimizers[0].step()
 
 
-def made_anew() -> None:
-    """Train models that die, and others of other shapes in their places."""
+def replaced_models() -> None:
+    """Train models that are deleted and replaced by models of other shapes."""
     for number in range(6):
         model = nn.Sequential(*[nn.Linear(10, 10) for _ in range(1 + number % 3)], nn.ReLU()).to(device)
         account.names.clear()
@@ -216,7 +216,7 @@ class Checkpointed(nn.Module):
 
 
 def recomputed() -> None:
-    """Call modules in backward, on a GPU in a thread of autograd: not under the model, but with its names."""
+    """Call modules in backward, on a GPU in an autograd thread: outside the model's call, with the model's names."""
     train(account.root(Checkpointed().to(device), "Checkpointed"), tensor(8, 16).requires_grad_())
 
 
@@ -231,14 +231,14 @@ class Own(torch.autograd.Function):
 
 
 class Odd(nn.Module):
-    """Calls in other ways: a module that it does not hold as one, one that fails, hooks of its own, a function."""
+    """Model with modules in a plain list, a failing call, its own hooks and an autograd function."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hidden = [nn.Linear(14, 14).to(device), nn.Sequential(nn.Linear(14, 14)).to(device)]
         self.inner = nn.Linear(14, 14)
         self.inner.register_forward_pre_hook(lambda module, arguments: (arguments[0] + 1,))
-        # torch calls hooks of its own after the account's.
+        # torch calls a module's own hooks after the global hooks of the account.
         self.inner.register_forward_hook(lambda module, arguments, result: None)
 
     def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
@@ -259,8 +259,8 @@ def odd_calls() -> None:
             model(tensor(5, 14), fail=step == 1)
 
 
-def known_first_as_a_part() -> None:
-    """Call a part before the whole: it has the name of the part from its first call on."""
+def submodule_first() -> None:
+    """Call a submodule before its model: the submodule has its name in the model from the first call."""
     model = account.root(Transformer(2).to(device), "Transformer")
     model.encoder.layers[1](tensor(1, 4, 32))
     model(torch.randint(0, 100, (3, 24), device=device))
@@ -269,8 +269,8 @@ def known_first_as_a_part() -> None:
 PROGRAMS: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
-        *(mlp, transformer, convolutions, recursion, two_models, made_anew, recomputed, odd_calls),
-        known_first_as_a_part,
+        *(mlp, transformer, convolutions, recursion, two_models, replaced_models, recomputed, odd_calls),
+        submodule_first,
     )
 }
 
@@ -285,7 +285,7 @@ def record(program: str, trace: str) -> None:
 
 if __name__ == "__main__":
     program, device = sys.argv[1:]
-    PROGRAMS[program]()  # libraries take their workspaces once in a process
+    PROGRAMS[program]()  # libraries allocate their workspaces once per process
     record(program, "plain.alloctrace")
     register_module_forward_pre_hook(account.enter)
     register_module_forward_hook(account.leave, always_call=True)

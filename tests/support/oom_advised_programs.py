@@ -1,9 +1,9 @@
-"""The programs of oom_programs.py once more, each changed in the way that its verdict advises: none of them may run out
-of memory. They have the same names; what is advised is in quotes.
+"""The programs of oom_programs.py, each changed as its verdict advises, so that none may run out of memory.
 
     python oom_advised_programs.py TRACE_FOLDER CASE...
 
-CASE=SETTING runs the program unchanged under a setting of torch's allocator that was advised.
+Functions have the original names and quote the advice. CASE=SETTING runs the original program under an advised
+allocator setting.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Programs that run out of memory, each for another reason: the labelled corpus of the verdicts.
+"""Programs that run out of memory, each for a different reason: the labelled corpus of the verdicts.
 
     python oom_programs.py TRACE_FOLDER CASE...
 
-runs them one after another, each with a trace of its own, on three devices of 8 GiB. Comments mark the lines that the
-analysis has to name: OOM asks for what is refused, TOP holds the most then, PIN pins the free pieces. Writes
-TRACE_FOLDER/CASE.json: what torch's error messages said, and the segments of torch's snapshot after each.
+records the cases one after another, on three devices of 8 GiB. Comments mark the lines that the analysis must name: OOM
+is the failed allocation, TOP holds the most bytes at that time, PIN pins the free blocks. Writes each error's message
+from torch, and the segments of torch's snapshot after the error, to TRACE_FOLDER/CASE.json.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import pytorch_alloctrace as alloctrace
 
 MIB, GIB = 2**20, 2**30
 PLAIN, SHARED, OTHER = "cuda:0", "cuda:1", "cuda:2"
-"""Devices: the test gives 5 GiB of the second to another process."""
+"""Devices; on SHARED, another process uses 5 GiB."""
 
 errors: list[dict[str, Any]] = []
 
 
 def note(error: torch.OutOfMemoryError, device: str = PLAIN) -> None:
-    """Keeps what torch reports about it at that time."""
+    """Record the error's message and torch's report of its free and reserved memory."""
     tried = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
     assert tried is not None
     snapshot = [segment for segment in torch.cuda.memory_snapshot() if f"cuda:{segment['device']}" == device]
@@ -49,7 +49,7 @@ def note(error: torch.OutOfMemoryError, device: str = PLAIN) -> None:
 
 
 def cut_up(kept: list[torch.Tensor], count: int = 5, size: int = GIB) -> None:
-    """Large free segments with a small block that stays in each."""
+    """Leave a small block in each of several large free segments."""
     fillers = []
     for _ in range(count):
         batch = torch.empty(size, dtype=torch.uint8, device=PLAIN)
@@ -67,7 +67,7 @@ def full_by_activations() -> None:
 
 
 def full_by_weights() -> None:
-    """No batch is small enough: nearly all is there before the second step ends."""
+    """Fill the device before the second step ends: no smaller batch would help."""
     weights = [torch.empty(600 * MIB, dtype=torch.uint8, device=PLAIN) for _ in range(11)]  # TOP
     for _ in range(4):
         alloctrace.step()
@@ -125,7 +125,7 @@ def cache_of_a_graph() -> None:
 
 
 def cache_outside_of_the_pool_in_use() -> None:
-    """While a pool is in use, torch returns nothing of the others before it gives up."""
+    """Fail in a pool: while a pool is in use, torch does not release the cache of other pools before it fails."""
     batch = torch.empty(5 * GIB, dtype=torch.uint8, device=PLAIN)
     del batch
     pool = torch.cuda.MemPool()
@@ -149,7 +149,7 @@ def another_process() -> None:
 
 
 def outside_of_pytorch() -> None:
-    """A library that takes memory of the driver itself; the driver reports no process for it."""
+    """Allocate as a library does that bypasses torch: the driver reports memory in use without a process."""
     Path(os.environ["SIMCUDA_NVML_EXTRA"]).write_text("4GiB@0")
     kept = torch.empty(GIB, dtype=torch.uint8, device=PLAIN)  # TOP
     torch.empty(3 * GIB, dtype=torch.uint8, device=PLAIN)  # OOM
@@ -164,7 +164,7 @@ def memory_fraction() -> None:
 
 
 def fragmented_below_a_memory_fraction() -> None:
-    """The driver has enough, and so has torch, but not in one piece."""
+    """Fail below the limit: torch has enough free memory, but not contiguous."""
     torch.cuda.set_per_process_memory_fraction(0.5)
     kept: list[torch.Tensor] = []
     cut_up(kept, 3)
@@ -172,7 +172,7 @@ def fragmented_below_a_memory_fraction() -> None:
 
 
 def memory_fraction_set_late() -> None:
-    """Below what the process had before."""
+    """Set a limit below the earlier peak of the process."""
     batch = torch.empty(6 * GIB, dtype=torch.uint8, device=PLAIN)
     del batch
     torch.cuda.empty_cache()
@@ -221,7 +221,7 @@ def in_backward() -> None:
 
 
 def nearly_full() -> None:
-    """The free pieces would have done for this request, but the memory is in use."""
+    """Fail with free blocks that would suffice, on a device that is nearly full of live blocks."""
     kept = []
     for _ in range(7):
         batch = torch.empty(1000 * MIB, dtype=torch.uint8, device=PLAIN)
@@ -231,7 +231,7 @@ def nearly_full() -> None:
 
 
 def random_sizes() -> None:
-    """Runs out of memory again and again, on two streams and in a pool."""
+    """Run out of memory 25 times, on two streams and in a pool."""
     dice = random.Random(6)
     pool = torch.cuda.MemPool()
     streams = [torch.cuda.default_stream(), torch.cuda.Stream()]

@@ -1,4 +1,4 @@
-"""A training program in several versions. It writes its tensors' bytes at the mark "stepped" to DEVICE.json."""
+"""Versions of a training program that writes its tensors' bytes at the mark "stepped" to DEVICE.json."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ alloctrace.disable()
 
 
 def shifted() -> str:
-    """Return the program with more comments and imports, before everything and inside functions."""
+    """Return the program with comments and an import added, at the beginning and inside functions."""
     lines = BASE.replace("    kept = []\n", "    # What is kept\n    # for ever.\n    kept = []\n").splitlines(True)
     return "# A comment.\n\nimport os\n" + "".join(
         f"\n{line}" if line.startswith(("def ", "class ")) else line for line in lines
@@ -101,17 +101,17 @@ def shifted() -> str:
 
 
 def changed() -> str:
-    """Return the program with one line of memory edited, one removed, and one added."""
+    """Return the program with one allocating line edited, one removed, and one added."""
     text = shifted().replace("torch.empty(5 * MIB", "torch.empty(11 * MIB")
     text = text.replace(
         "    return torch.empty(2 * MIB, dtype=torch.uint8, device=device)  # GONE\n", "    return None\n"
     )
-    new = "    more = torch.empty(7 * MIB, dtype=torch.uint8, device=device)  # NEW\n"
-    return text.replace("    model = Net().to(device)\n", f"    model = Net().to(device)\n{new}")
+    added = "    more = torch.empty(7 * MIB, dtype=torch.uint8, device=device)  # NEW\n"
+    return text.replace("    model = Net().to(device)\n", f"    model = Net().to(device)\n{added}")
 
 
 VERSIONS = {"base": BASE, "shifted": shifted(), "changed": changed()}
-# The first run makes what stays for the whole process, such as the workspaces of cuBLAS.
+# The run "warm" allocates what lives as long as the process, such as the workspaces of cuBLAS.
 DRIVER = """
 import gc, os, runpy, sys
 for version in ["warm", *sys.argv[1:], "no_steps"]:
@@ -124,7 +124,7 @@ for version in ["warm", *sys.argv[1:], "no_steps"]:
 
 
 def record(folder: Path) -> None:
-    """Run the versions in folders of their own: base/cuda.alloctrace and so on."""
+    """Record each version into its own folder: base/cuda.alloctrace and so on."""
     for name, text in {**VERSIONS, "warm": BASE, "no_steps": NO_STEPS}.items():
         (folder / name).mkdir()
         (folder / name / "train.py").write_text(text)
@@ -134,5 +134,5 @@ def record(folder: Path) -> None:
 
 
 def line_of(version: str, marker: str) -> int:
-    [found] = [number for number, line in enumerate(VERSIONS[version].splitlines(), 1) if line.endswith(f"# {marker}")]
-    return found
+    [number] = [number for number, line in enumerate(VERSIONS[version].splitlines(), 1) if line.endswith(f"# {marker}")]
+    return number

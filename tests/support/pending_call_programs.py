@@ -1,4 +1,4 @@
-"""Object scans between instructions of programs that are traced, profiled or monitored, for Python 3.10 to 3.14."""
+"""Object scans in programs that are traced, profiled or monitored, for Python 3.10 to 3.14."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from typing import Any
 from frame_walk_checker import Checker
 
 MIN_SCANS = 20
-"""Number of scans to wait for under each tool."""
+"""Minimum number of scans under each tool."""
 TIMEOUT_S = 60
 
 Tool = Callable[[Callable[[], None]], set[CodeType]]
-"""Runs a function, and returns the code objects that the tool saw run."""
+"""Function that runs an action under a tool and returns the code objects that the tool observed."""
 
 
-def work() -> None:
+def execute_calls() -> None:
     """Execute calls and jumps, at which the interpreter runs pending calls."""
     for number in range(50):
         str(number)
 
 
 def run_under_settrace(action: Callable[[], None]) -> set[CodeType]:
-    seen: set[CodeType] = set()
+    observed: set[CodeType] = set()
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
-        seen.add(frame.f_code)
+        observed.add(frame.f_code)
         return trace
 
     sys.settrace(trace)
     action()
     sys.settrace(None)
-    return seen
+    return observed
 
 
 def run_under_setprofile(action: Callable[[], None]) -> set[CodeType]:
-    seen: set[CodeType] = set()
-    sys.setprofile(lambda frame, event, argument: seen.add(frame.f_code))
+    observed: set[CodeType] = set()
+    sys.setprofile(lambda frame, event, argument: observed.add(frame.f_code))
     action()
     sys.setprofile(None)
-    return seen
+    return observed
 
 
 def run_under_cprofile(action: Callable[[], None]) -> set[CodeType]:
@@ -55,20 +55,20 @@ def run_under_cprofile(action: Callable[[], None]) -> set[CodeType]:
 
 
 def run_under_monitoring(action: Callable[[], None]) -> set[CodeType]:
-    seen: set[CodeType] = set()
+    observed: set[CodeType] = set()
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
     tool = monitoring.COVERAGE_ID
     monitoring.use_tool_id(tool, "test")
-    monitoring.register_callback(tool, monitoring.events.PY_START, lambda code, offset: seen.add(code))
+    monitoring.register_callback(tool, monitoring.events.PY_START, lambda code, offset: observed.add(code))
     monitoring.set_events(tool, monitoring.events.PY_START)
     action()
     monitoring.set_events(tool, 0)
     monitoring.free_tool_id(tool)
-    return seen
+    return observed
 
 
 def pending_calls(checker: Checker, seed: int) -> None:
-    """Check that scans run one at a time, unseen by tools, and that requests during a scan post no call."""
+    """Check that scans run one at a time, hidden from tools, and that requests during a scan post no call."""
     faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
     probe = checker.probe
     scans, running, overlapping = 0, False, 0
@@ -94,12 +94,12 @@ def pending_calls(checker: Checker, seed: int) -> None:
     def run_until_scanned() -> None:
         target = scans + MIN_SCANS
         while scans < target:
-            work()
+            execute_calls()
 
     probe.set_object_scan(scan)
     probe.request_object_scan()
     for _ in range(1000):
-        work()
+        execute_calls()
     checker.expect(scans == 1, f"{scans} scans for one request and one during the scan")
 
     ended = False
@@ -109,10 +109,10 @@ def pending_calls(checker: Checker, seed: int) -> None:
     if sys.version_info >= (3, 12):
         tools.append(run_under_monitoring)
     for tool in tools:
-        seen = tool(run_until_scanned)
-        checker.expect(work.__code__ in seen, f"{tool.__name__} saw nothing")
-        checker.expect(not seen & {scan.__code__, part_of_scan.__code__}, f"{tool.__name__} saw a scan")
+        observed = tool(run_until_scanned)
+        checker.expect(execute_calls.__code__ in observed, f"{tool.__name__} observed nothing")
+        checker.expect(not observed & {scan.__code__, part_of_scan.__code__}, f"{tool.__name__} observed a scan")
     ended = True
     requesting.join()
-    checker.expect(overlapping == 0, f"{overlapping} scans began inside another")
+    checker.expect(overlapping == 0, f"{overlapping} scans began during another")
     faulthandler.cancel_dump_traceback_later()

@@ -1,4 +1,4 @@
-"""torch's reports of its allocator at each checkpoint of a program (replay_programs), and comparisons with them."""
+"""Comparisons of a trace with torch's own report of its allocator at each checkpoint (replay_programs)."""
 
 from __future__ import annotations
 
@@ -25,59 +25,59 @@ Row = tuple[Any, ...]
 @dataclass(frozen=True)
 class Checkpoint:
     trace: str
-    """Name of the trace's file."""
+    """File name."""
     at: str
-    """The position in the trace."""
+    """Position in the trace."""
     mid_run: bool
-    """Whether torch had expandable segments when the trace began."""
+    """True if torch had expandable segments when the trace began."""
     segments: list[Row]
     blocks: list[Row]
     peaks: dict[str, dict[str, int]]
-    """At the end of a trace: of each device, the most bytes of each measure since the trace began."""
+    """At the end of a trace: maximum bytes since the trace began, by device and measure."""
     fractions: dict[str, float]
-    """Of each device, the share that the process may reserve."""
+    """Fraction of the memory that the process may reserve, by device."""
     uses: dict[tuple[str, tuple[int, int]], int]
-    """How many use each MemPool: by device and its id."""
+    """Use count of each MemPool, by device and pool id."""
 
 
 def read_expected(path: Path) -> list[Checkpoint]:
-    found = []
+    checkpoints = []
     for line in path.read_text().splitlines():
         reported = json.loads(line)
         reported["segments"] = sorted((*row[:8], tuple(row[8]), row[9]) for row in reported["segments"])
         reported["blocks"] = sorted(map(tuple, reported["blocks"]))
         reported["uses"] = {(device, tuple(pool)): count for device, pool, count in reported["uses"]}
-        found.append(Checkpoint(**{"peaks": {}, "fractions": {}, **reported}))
-    return found
+        checkpoints.append(Checkpoint(**{"peaks": {}, "fractions": {}, **reported}))
+    return checkpoints
 
 
-def account_of_events(
+def account_at_positions(
     trace: alloctrace.Trace, positions: Sequence[str]
 ) -> Iterator[tuple[dict[tuple[str, int], int], dict[str, int]]]:
-    """Yield live blocks, (device, address) to requested bytes, and reserved bytes of each device at each position.
+    """Yield, at each position, requested bytes of live blocks by (device, address), and reserved bytes by device.
 
-    Uses allocations, frees, segments, and the first allocator state of each device. The positions are in order.
+    Computed from allocations, frees, segments, and each device's first allocator state. Positions must be sorted.
     """
     ends = [trace._recorded.first_event_after(at) for at in positions]
     live: dict[tuple[str, int], int] = {}
     reserved: dict[str, int] = {}
-    begun: set[str] = set()
-    owner, takes_state = "", False
+    started_devices: set[str] = set()
+    owner, is_first_state = "", False
     columns = ("seq", "kind", "device", "address", "requested_bytes", "autograd_seq", "node_seq")
     events = trace.events(columns=columns)
-    reached = 0
+    next_end = 0
     for seq, kind, device, address, size, requested, state in zip(*(events[name] for name in columns), strict=True):
-        while reached < len(ends) and ends[reached] is not None and seq >= ends[reached]:
+        while next_end < len(ends) and ends[next_end] is not None and seq >= ends[next_end]:
             yield live, reserved
-            reached += 1
+            next_end += 1
         if not device.startswith("cuda"):
             continue
         if kind == "allocator_state":
-            owner, takes_state = device, device not in begun
-            begun.add(device)
-        elif kind == "state_segment" and takes_state:
+            owner, is_first_state = device, device not in started_devices
+            started_devices.add(device)
+        elif kind == "state_segment" and is_first_state:
             reserved[owner] = reserved.get(owner, 0) + size
-        elif kind == "state_block" and takes_state and state == 1:
+        elif kind == "state_block" and is_first_state and state == 1:
             live[owner, address] = requested
         elif kind == "alloc":
             live[device, address] = size
@@ -90,30 +90,30 @@ def account_of_events(
         elif kind in ("segment_free", "segment_unmap"):
             reserved[device] -= size
         if kind in ("alloc", "segment_alloc", "segment_map"):
-            begun.add(device)
-    for _ in ends[reached:]:
+            started_devices.add(device)
+    for _ in ends[next_end:]:
         yield live, reserved
 
 
 def event_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Compare live blocks and reserved bytes that follow from the events alone with torch's."""
+    """Compare live blocks and reserved bytes, computed from the events alone, with torch's."""
     differences = []
-    accounts = account_of_events(trace, [checkpoint.at for checkpoint in checkpoints])
+    accounts = account_at_positions(trace, [checkpoint.at for checkpoint in checkpoints])
     for checkpoint, (live, reserved) in zip(checkpoints, accounts, strict=True):
         reported = {(block[0], block[2]): block[4] for block in checkpoint.blocks if block[5] == "active_allocated"}
         if reported != live:
-            odd = sorted(reported.items() ^ live.items())
-            differences.append(f"{checkpoint.at}: {len(odd)} live blocks differ from the events', as {odd[:3]}")
-        bytes_of = dict.fromkeys(reserved, 0)
+            wrong = sorted(reported.items() ^ live.items())
+            differences.append(f"{checkpoint.at}: {len(wrong)} live blocks differ from the events, as {wrong[:3]}")
+        reported_bytes = dict.fromkeys(reserved, 0)
         for segment in checkpoint.segments:
-            bytes_of[segment[0]] = bytes_of.get(segment[0], 0) + segment[2]
-        if bytes_of != reserved:
-            differences.append(f"{checkpoint.at}: {bytes_of} reserved, the events say {reserved}")
+            reported_bytes[segment[0]] = reported_bytes.get(segment[0], 0) + segment[2]
+        if reported_bytes != reserved:
+            differences.append(f"{checkpoint.at}: {reported_bytes} reserved by torch, {reserved} by the events")
     return differences
 
 
 def pool_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Compare fractions of the devices' memory and uses of pools in the events with torch's."""
+    """Compare memory fractions and use counts of pools in the events with torch's."""
     kinds = ("pool_use", "pool_release", "memory_fraction")
     columns = ("seq", "kind", "device", "address", "requested_bytes", "pool")
     events = trace.events(kinds=kinds, columns=columns)
@@ -132,15 +132,15 @@ def pool_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint])
                 uses[device, pool] = int(size)
             elif address:
                 uses[device, pool] = uses.get((device, pool), 1) + 1
-        recorded_uses = {known: uses.get(known, 1) for known in checkpoint.uses}  # that of the MemPool itself
-        for ours, torchs in ((fractions, checkpoint.fractions), (recorded_uses, checkpoint.uses)):
-            if ours != torchs:
-                differences.append(f"{checkpoint.at}: {torchs}, the events say {ours}")
+        recorded_uses = {pool: uses.get(pool, 1) for pool in checkpoint.uses}  # 1: the MemPool's own use
+        for computed, reported in ((fractions, checkpoint.fractions), (recorded_uses, checkpoint.uses)):
+            if computed != reported:
+                differences.append(f"{checkpoint.at}: torch reports {reported}, the events give {computed}")
     return differences
 
 
 def frees_memory_in_use(trace: alloctrace.Trace) -> bool:
-    """Return whether torch freed a segment with blocks in use: with a late max_split_size, torch 2.11 does."""
+    """Return whether torch freed a segment with live blocks, as 2.11 does after a late max_split_size."""
     sizes: dict[tuple[str, int], int] = {}
     owner = ""
     columns = ("kind", "device", "address", "requested_bytes")
@@ -157,8 +157,10 @@ def frees_memory_in_use(trace: alloctrace.Trace) -> bool:
 def state_differences(
     trace: alloctrace.Trace, checkpoint: Checkpoint, at: int | str | pd.Timestamp | None = None
 ) -> list[str]:
-    """Compare every column of every segment and block of the replay with what torch reported. at: another name of the
-    checkpoint's position."""
+    """Compare all columns of the replay's segments and blocks with torch's report.
+
+    `at` is another name of the checkpoint's position.
+    """
     at = checkpoint.at if at is None else at
     segments = rows_of(trace.segments(at=at), SEGMENT_COLUMNS)
     blocks, reported = rows_of(trace.blocks(at=at), BLOCK_COLUMNS), checkpoint.blocks
@@ -172,19 +174,19 @@ def state_differences(
 
 
 def _row_differences(
-    checkpoint: Checkpoint, what: str, columns: tuple[str, ...], ours: list[Row], reported: list[Row]
+    checkpoint: Checkpoint, kind: str, columns: tuple[str, ...], replayed: list[Row], reported: list[Row]
 ) -> Iterator[str]:
-    if ours == reported:
+    if replayed == reported:
         return
     key = columns.index("address")
-    mine, theirs = ({(row[0], row[key]): row for row in rows} for rows in (ours, reported))
+    replayed_by_key, reported_by_key = ({(row[0], row[key]): row for row in rows} for rows in (replayed, reported))
     where = f"{checkpoint.trace} at {checkpoint.at}"
-    if [*mine] != sorted(mine) or len(mine) != len(ours):
-        yield f"{where}: {what}s are not sorted by device and address, or twice there"
-    for place in sorted({*mine, *theirs}):
-        our, their = mine.get(place), theirs.get(place)
-        if our != their:
-            yield f"{where}: {what} at {place}: columns {columns} are {our}, torch reports {their}"
+    if [*replayed_by_key] != sorted(replayed_by_key) or len(replayed_by_key) != len(replayed):
+        yield f"{where}: {kind}s are unsorted by device and address, or duplicate"
+    for address in sorted({*replayed_by_key, *reported_by_key}):
+        replay_row, torch_row = replayed_by_key.get(address), reported_by_key.get(address)
+        if replay_row != torch_row:
+            yield f"{where}: {kind} at {address}: columns {columns} are {replay_row}, torch reports {torch_row}"
 
 
 def rows_of(table: pd.DataFrame, columns: Sequence[str]) -> list[Row]:
@@ -192,9 +194,9 @@ def rows_of(table: pd.DataFrame, columns: Sequence[str]) -> list[Row]:
 
 
 def without_stale_sizes(blocks: list[Row], segments: set[tuple[str, int]] | None = None) -> list[Row]:
-    """Remove the requested sizes that torch keeps in free blocks of some segments, or of all.
+    """Remove the requested sizes of free blocks, in some segments or in all.
 
-    They are of earlier requests: a recording begun later cannot know them.
+    These are sizes of earlier requests, which a recording that begins later does not contain.
     """
     return [
         (*row[:4], None, row[5]) if row[5] == "inactive" and (segments is None or row[:2] in segments) else row
@@ -203,23 +205,21 @@ def without_stale_sizes(blocks: list[Row], segments: set[tuple[str, int]] | None
 
 
 def verification_differences(trace: alloctrace.Trace) -> list[str]:
-    """Return the disagreements of the trace's own allocator states with its events."""
-    verified = trace.verify()
-    if verified.ok and not verified.contradictions and verified.agreeing == verified.states:
+    """Return the differences between the trace's allocator states and its events."""
+    result = trace.verify()
+    if result.ok and not result.contradictions and result.agreeing == result.states:
         return []
-    reported = [*verified.differences[:3], *verified.contradiction_list[:3]]
-    return [
-        f"{verified.agreeing} of {verified.states} states agree, {verified.contradictions} contradictions: {reported}"
-    ]
+    reported = [*result.differences[:3], *result.contradiction_list[:3]]
+    return [f"{result.agreeing} of {result.states} states agree, {result.contradictions} contradictions: {reported}"]
 
 
 def peak_differences(trace: alloctrace.Trace, peaks: dict[str, dict[str, int]]) -> list[str]:
-    """Compare the highest point of the timeline with the peak that torch has counted."""
+    """Compare the maximum of the timeline with torch's peak."""
     differences = []
     for device, measures in peaks.items():
         timeline = trace.timeline(points=100, device=device)
         for measure, peak in measures.items():
-            highest = timeline[f"{measure}_bytes_max"].max()
-            if (0 if pd.isna(highest) else int(highest)) != peak:  # not known where the device was not used
-                differences.append(f"{device}: at most {highest} bytes {measure}, torch says {peak}")
+            maximum = timeline[f"{measure}_bytes_max"].max()
+            if (0 if pd.isna(maximum) else int(maximum)) != peak:  # NaN: the device was not used
+                differences.append(f"{device}: maximum {maximum} bytes {measure}, torch reports {peak}")
     return differences

@@ -1,12 +1,12 @@
-"""Programs made of operations, recorded, with torch's own snapshots of its allocator next to the trace.
+"""Recordings of programs made of operations, with torch's own snapshots of its allocator.
 
     python replay_programs.py serve            runs a program for each line of JSON on stdin:
                                                {"trace": ..., "expected": ..., "operations": [...]}
-    python replay_programs.py serve-plain      runs them without a recording
+    python replay_programs.py serve-untraced   runs programs without a recording
 
-An operation is a list: its name, then numbers, a text or a list of operations. Numbers that choose among what is there
-are taken modulo the count, and what cannot be done is left out, so every list of operations is a program: hypothesis
-can make and shrink them. Every "begin" starts a trace: TRACE.0, TRACE.1, ...
+An operation is a list: its name, then numbers, a text or a list of operations. Indices are taken modulo the number of
+objects, and impossible operations are skipped, so every list of operations is a program that hypothesis can generate
+and shrink. Every "begin" starts a trace: TRACE.0, TRACE.1, ...
 
 EXPECTED has a line of JSON for each checkpoint: see Recording.
 """
@@ -28,14 +28,14 @@ import torch
 from cuda_programs import exhaust, give_back_everything, set_allocator_settings, simulated_device, threads
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import object_scans as looks
+from pytorch_alloctrace.recording import object_scans
 
 Operation = list[Any]
 
-STREAMS = 3  # of each device: the default one and two more
-HAS_NO_SPLIT = "no_split" in str(inspect.signature(torch.cuda.MemPool.__init__))  # torch 2.9 has it not
-PAIRS: list[torch.cuda.memory.CUDAPluggableAllocator] = []
-"""torch 2.9 does not keep a pool's own allocator alive, even while there are blocks of it."""
+STREAMS = 3  # per device: the default stream and two others
+HAS_NO_SPLIT = "no_split" in str(inspect.signature(torch.cuda.MemPool.__init__))  # not in torch 2.9
+POOL_ALLOCATORS: list[torch.cuda.memory.CUDAPluggableAllocator] = []
+"""Pools' own allocators, which torch 2.9 does not keep alive, even while blocks exist."""
 PEAKS = {"allocated": "allocated_bytes", "active": "active_bytes", "reserved": "reserved_bytes"}
 
 
@@ -47,10 +47,10 @@ def snapshot() -> list[dict[str, Any]]:
 
 
 class Recording:
-    """One trace, and its lines in EXPECTED, each with torch's segments and blocks "at" a mark, step or the end.
+    """A trace, and its lines in EXPECTED, each with torch's segments and blocks "at" a mark, step or the end.
 
-    "mid_run": expandable segments were there at the beginning. "fractions": the share that the process may reserve, by
-    device. "uses": [device, id, uses] of each MemPool. "peaks", at the end: each device's maxima.
+    "mid_run": expandable segments existed at the beginning. "fractions": of the memory that the process may reserve, by
+    device. "uses": [device, id, use count] of each MemPool. "peaks", at the end: each device's maxima.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Recording:
         self._steps += 1
 
     def end(self) -> None:
-        counted = [torch.cuda.memory_stats(device) for device in range(torch.cuda.device_count())]
+        device_stats = [torch.cuda.memory_stats(device) for device in range(torch.cuda.device_count())]
         peaks = {
             f"cuda:{device}": {measure: stats[f"{name}.all.peak"] for measure, name in PEAKS.items()}
-            for device, stats in enumerate(counted)
+            for device, stats in enumerate(device_stats)
             if stats
         }
         self._write("end", peaks=peaks)
@@ -98,7 +98,7 @@ class Recording:
                 blocks.append([device, segment["address"], *columns])
         if torch.cuda.is_initialized():
             devices = range(torch.cuda.device_count())
-            more["fractions"] = {f"cuda:{one}": torch.cuda.get_per_process_memory_fraction(one) for one in devices}
+            more["fractions"] = {f"cuda:{i}": torch.cuda.get_per_process_memory_fraction(i) for i in devices}
         more["uses"] = [[f"cuda:{device}", list(pool.id), pool.use_count()] for pool, device in self._pools()]
         line = {"trace": self._trace, "mid_run": self.mid_run, "at": at, "segments": segments, "blocks": blocks, **more}
         with open(self._expected, "a") as file:
@@ -106,7 +106,7 @@ class Recording:
 
 
 class Machine:
-    """Carries out operations."""
+    """Interpreter of operations."""
 
     def __init__(self, trace: Path, expected: Path) -> None:
         self._trace, self._expected = trace, expected
@@ -117,7 +117,7 @@ class Machine:
         self._pools: list[tuple[torch.cuda.MemPool, int, str]] = []
         self._graphs: list[tuple[torch.cuda.CUDAGraph, int]] = []
         self._streams: dict[tuple[int, int], torch.cuda.Stream] = {}
-        self._held: set[tuple[int, int]] = set()
+        self._held_streams: set[tuple[int, int]] = set()
         self._capturing_device: int | None = None
         self._operations: dict[str, Callable[..., None]] = {
             name.removeprefix("do_"): getattr(self, name) for name in dir(self) if name.startswith("do_")
@@ -137,8 +137,8 @@ class Machine:
             self._operations[name](*arguments)
 
     def clear(self) -> None:
-        """Release all that the program had, so that the next program finds an allocator without segments."""
-        for device, number in list(self._held):
+        """Release all memory of the program, so that the next program begins without segments."""
+        for device, number in list(self._held_streams):
             self.do_release(device, number)
         self._live.clear()
         self._graphs.clear()
@@ -153,7 +153,7 @@ class Machine:
     def do_begin(self) -> None:
         if self._recording is not None:
             return
-        # A recording that begins in mid-run cannot know which pools there are special ones.
+        # The trace does not contain the options of pools that are older than the recording.
         self._pools = [pool for pool in self._pools if pool[2] == "plain"]
         trace = self._trace.with_name(f"{self._trace.name}.{self._traces}")
         self._recording = Recording(
@@ -186,7 +186,7 @@ class Machine:
     # Blocks
 
     def _stream(self, device: int, number: int) -> torch.cuda.Stream:
-        """Return a stream; while a graph is captured on the device, 0 and 1 are the streams of the capture."""
+        """Return a stream. During a capture on the device, 0 and 1 are the streams of the capture."""
         if device == self._capturing_device and number < 2:
             number += STREAMS
         if number == 0:
@@ -210,36 +210,36 @@ class Machine:
         del self._live[:: step + 1]
 
     def do_free_while_used(self, which: int, stream: int) -> None:
-        """Free a block that another stream uses, and is not done with."""
+        """Free a block that another stream still uses."""
         if not self._live:
             return
         tensor = self._live.pop(which % len(self._live))
         device, number = tensor.device.index, stream % STREAMS
         is_captured = device == self._capturing_device and number < 2
-        if (simulator := simulated_device()) and not is_captured and (device, number) not in self._held:
+        if (simulator := simulated_device()) and not is_captured and (device, number) not in self._held_streams:
             with torch.cuda.device(device):
                 simulator.simcuda_hold_stream(ctypes.c_void_p(self._stream(device, number).cuda_stream))
-            self._held.add((device, number))
+            self._held_streams.add((device, number))
         tensor.record_stream(self._stream(device, number))
 
     def do_release(self, device: int, stream: int) -> None:
-        """Complete the work of a stream, so that the next allocation completes its frees."""
-        held = (device % self._devices, stream % STREAMS)
-        is_captured = held[0] == self._capturing_device and held[1] < 2
-        if held in self._held and not is_captured and (simulator := simulated_device()):
-            with torch.cuda.device(held[0]):
-                simulator.simcuda_release_stream(ctypes.c_void_p(self._stream(*held).cuda_stream))
-            self._held.discard(held)
+        """Complete a stream's kernels, so that the next allocation completes the stream's frees."""
+        key = (device % self._devices, stream % STREAMS)
+        is_captured = key[0] == self._capturing_device and key[1] < 2
+        if key in self._held_streams and not is_captured and (simulator := simulated_device()):
+            with torch.cuda.device(key[0]):
+                simulator.simcuda_release_stream(ctypes.c_void_p(self._stream(*key).cuda_stream))
+            self._held_streams.discard(key)
 
     def do_use(self, which: int, stream: int) -> None:
-        """Work on a block: in a capture, a node of the graph."""
+        """Write to a block; in a capture, add a node to the graph."""
         if self._live:
             tensor = self._live[which % len(self._live)]
             with torch.cuda.stream(self._stream(tensor.device.index, stream % STREAMS)):
                 tensor[:8].fill_(1)
 
     def do_wait(self, first: int) -> None:
-        """Let one stream of a capture wait for the other, whose blocks may then be reused."""
+        """Make one stream of a capture wait for the other, whose blocks may then be reused."""
         if (device := self._capturing_device) is not None:
             self._stream(device, first % 2).wait_stream(self._stream(device, 1 - first % 2))
 
@@ -252,13 +252,13 @@ class Machine:
             torch.cuda.empty_cache()
 
     def do_exhaust(self, size: int, device: int, keep_every: int) -> None:
-        """Run out of memory, after at most 300 blocks, and free most of it."""
-        made: list[torch.Tensor] = []
+        """Run out of memory, after at most 300 blocks, and free most blocks."""
+        blocks: list[torch.Tensor] = []
         device %= self._devices
         _, total = torch.cuda.mem_get_info(device)
         with torch.cuda.device(device):
-            exhaust(max(size, total // 300), made)
-        self._live += made[:: keep_every + 2]
+            exhaust(max(size, total // 300), blocks)
+        self._live += blocks[:: keep_every + 2]
 
     def do_threads(self, steps: int) -> None:
         if self._capturing_device is None:
@@ -266,12 +266,12 @@ class Machine:
                 threads(steps, count=3)
             except torch.OutOfMemoryError as error:
                 del error
-                gc.collect()  # what an error holds
+                gc.collect()  # frees the blocks that the error's frames hold
 
     # Settings
 
     def do_settings(self, text: str) -> None:
-        # Not all go together with others; some are then set, as on a mistake of a user.
+        # Some combinations raise after torch has applied a part of the settings, as after a user's mistake.
         with contextlib.suppress(ValueError):
             set_allocator_settings(text)
 
@@ -281,17 +281,17 @@ class Machine:
     # Pools
 
     def do_make_pool(self, kind: str, device: int) -> None:
-        """Make a pool. kind: "plain", "no_split", "use_on_oom", or "own": with its own allocator."""
+        """Create a pool of a kind: "plain", "no_split", "use_on_oom", or "own" (with its own allocator)."""
         device %= self._devices
         with torch.cuda.device(device):
             if kind == "own":
                 library = alloctrace.pluggable_library()
-                pair = torch.cuda.memory.CUDAPluggableAllocator(library, "alloctrace_malloc", "alloctrace_free")
-                PAIRS.append(pair)
-                pool = torch.cuda.MemPool(pair.allocator())
+                allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "alloctrace_malloc", "alloctrace_free")
+                POOL_ALLOCATORS.append(allocator)
+                pool = torch.cuda.MemPool(allocator.allocator())
             else:
-                special = {} if kind == "plain" or (kind == "no_split" and not HAS_NO_SPLIT) else {kind: True}
-                pool = torch.cuda.MemPool(**special)
+                options = {} if kind == "plain" or (kind == "no_split" and not HAS_NO_SPLIT) else {kind: True}
+                pool = torch.cuda.MemPool(**options)
         self._pools.append((pool, device, kind))
 
     def do_drop_pool(self, which: int) -> None:
@@ -307,7 +307,7 @@ class Machine:
     # Graphs
 
     def _can_capture(self, device: int) -> bool:
-        """Return whether memory is left for the random numbers of a graph: torch crashes without it."""
+        """Return whether a graph's random state fits into memory: torch crashes if it does not."""
         if self._capturing_device is not None:
             return False
         try:
@@ -319,7 +319,7 @@ class Machine:
 
     @contextlib.contextmanager
     def _capturing(self, device: int, pool: Any) -> Iterator[None]:
-        """Capture as torch.cuda.graph does, but without collecting garbage and emptying the cache."""
+        """Capture as torch.cuda.graph does, but do not collect garbage or empty the cache."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(device)
         self._capturing_device = device
@@ -338,7 +338,7 @@ class Machine:
         self._graphs.append((graph, device))
 
     def do_capture(self, device: int, share: int, operations: list[Operation]) -> None:
-        """Capture a graph into a new pool (share 0), or into that of an earlier graph of the device."""
+        """Capture a graph into a new pool (share 0), or into the pool of an earlier graph of the device."""
         device %= self._devices
         shared = [graph for graph, of_device in self._graphs if of_device == device]
         pool = shared[share % len(shared)].pool() if share and shared else None
@@ -351,11 +351,11 @@ class Machine:
             self._graphs.pop(which % len(self._graphs))[0].reset()
 
     def do_checkpoint_pool(self, device: int, first: list[int], later: list[int], settings: str) -> None:
-        """Set a pool back to its state after a capture. In `first`, positive numbers are sizes, others free a block."""
+        """Restore a pool's state after a capture. In `first`, positive numbers are sizes, others free a block."""
         device %= self._devices
         if not self._can_capture(device):
             return
-        kept, stale = self._live, []  # what is live elsewhere is none of this
+        outer_live, stale = self._live, []  # blocks outside the pool are unaffected
         pool = torch.cuda.graph_pool_handle()
         try:
             self._live = []
@@ -366,7 +366,7 @@ class Machine:
                     else:
                         self.do_free(number)
             state = torch._C._cuda_getCheckpointState(device, pool)
-            alive = [(tensor.data_ptr(), tensor.untyped_storage().size()) for tensor in self._live]
+            live = [(tensor.data_ptr(), tensor.untyped_storage().size()) for tensor in self._live]
             self._live = []
             self.do_check()
             self.do_settings(settings)
@@ -378,16 +378,16 @@ class Machine:
                 self.do_check()
             stale = self._live
         finally:
-            self._live = kept
-        where = torch.device("cuda", device)
-        again = [torch._C._construct_storage_from_data_pointer(address, where, size) for address, size in alive]
+            self._live = outer_live
+        target = torch.device("cuda", device)
+        restored = [torch._C._construct_storage_from_data_pointer(address, target, size) for address, size in live]
         stale_storages = [tensor.untyped_storage()._cdata for tensor in stale]
-        torch._C._cuda_setCheckpointPoolState(device, state, stale_storages, [storage._cdata for storage in again])
+        torch._C._cuda_setCheckpointPoolState(device, state, stale_storages, [storage._cdata for storage in restored])
         self.do_check()
 
 
-class PlainMachine(Machine):
-    """Carries out the same operations without a recording."""
+class UntracedMachine(Machine):
+    """Interpreter of operations that records nothing."""
 
     def do_begin(self) -> None:
         pass
@@ -410,9 +410,9 @@ ENDED, NOT_CLEAN = 10, 11
 
 
 def serve(machine_type: type[Machine]) -> None:
-    """Answer each line: "error", a text or null, and "clean", whether the next program runs in the same fork."""
-    gc.disable()  # objects are to die where the operations say so
-    looks.MAX_FINAL_SCAN_S = 0.0  # holders are not judged
+    """Answer each line with "error" (a text or null) and "clean" (whether the next program runs in the same fork)."""
+    gc.disable()  # objects must die at the operation that frees them
+    object_scans.MAX_FINAL_SCAN_S = 0.0  # referrer paths are not tested
     answers = sys.stdout
     sys.stdout = sys.stderr
     while (child := os.fork()) != 0:
@@ -436,4 +436,4 @@ def serve(machine_type: type[Machine]) -> None:
 
 
 if __name__ == "__main__":
-    serve(PlainMachine if sys.argv[1] == "serve-plain" else Machine)
+    serve(UntracedMachine if sys.argv[1] == "serve-untraced" else Machine)

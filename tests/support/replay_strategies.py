@@ -1,4 +1,4 @@
-"""Programs for replay_programs as hypothesis strategies, and a process that runs them."""
+"""Hypothesis strategies for programs of replay_programs, and a runner of these programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = st.one_of(
     st.integers(100 * MIB, 2 * GIB),
 )
 
-# What one call names not is set to its default by it.
+# A call resets all settings that it does not name.
 SETTING = st.one_of(
     st.sampled_from(("expandable_segments:True", "expandable_segments:True", "expandable_segments:False")),
     st.sampled_from((21, 32, 64, 200)).map("max_split_size_mb:{}".format),
@@ -48,7 +48,7 @@ def operation(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrateg
 
 
 def one_of(weights: dict[st.SearchStrategy[list[Any]], int]) -> st.SearchStrategy[list[Any]]:
-    """Choose by weight; st.one_of chooses each strategy equally often."""
+    """Choose by weight; st.one_of weights all strategies equally."""
     choices = [strategy for strategy, weight in weights.items() for _ in range(weight)]
     return st.integers(0, len(choices) - 1).flatmap(choices.__getitem__)
 
@@ -89,23 +89,23 @@ OPERATIONS = one_of(
 
 
 def beginnings() -> st.SearchStrategy[list[Any]]:
-    """Return settings to begin with, some of them before the recording."""
+    """Return initial settings, some of them before the recording."""
     first_settings = st.one_of(st.just("expandable_segments:False"), SETTINGS)
     return st.tuples(st.sampled_from(([], [], [["untraced"]])), operation("settings", first_settings)).map(
-        lambda chosen: [*chosen[0], chosen[1]]
+        lambda parts: [*parts[0], parts[1]]
     )
 
 
 def programs() -> st.SearchStrategy[list[Any]]:
-    """Return mostly long programs: by itself hypothesis makes short ones. Shrinking begins with the length."""
+    """Return mostly long programs: hypothesis prefers short lists. Shrinking begins with the length."""
     lengths = st.sampled_from((1, 25, 50, 75))
-    rest = lengths.flatmap(lambda length: st.lists(OPERATIONS, min_size=length, max_size=length + 15))
-    return st.tuples(beginnings(), rest).map(lambda parts: [*parts[0], *parts[1]])
+    operations = lengths.flatmap(lambda length: st.lists(OPERATIONS, min_size=length, max_size=length + 15))
+    return st.tuples(beginnings(), operations).map(lambda parts: [*parts[0], *parts[1]])
 
 
 class Runner:
-    """Runs one program after another in a process that has imported torch, which takes longer than a program: in a fork
-    of it, and in a new one when a program has failed or has left something behind."""
+    """Runner of programs in a fork of a process that has imported torch: the import takes longer than a program. If a
+    program fails or leaves segments behind, the next program runs in a new fork."""
 
     def __init__(
         self,
@@ -119,19 +119,19 @@ class Runner:
         self._command = [*command, sys.executable, str(Path(__file__).with_name(program)), mode]
         self._folder, self._environment = folder, environment
         self._process: subprocess.Popen[str] | None = None
-        self._is_first = True  # whether the next program is the first of its fork
+        self._is_first = True  # True if the next program is the first of its fork
 
     def run(self, folder: Path, operations: list[Any]) -> str | None:
-        """Run a program in an empty folder, again in a new process if others ran before; return its error, or None."""
+        """Run a program in an empty folder, again in a new fork if a used fork fails; return its error, or None."""
         was_first = self._is_first
         error = self._run(folder, operations)
         return self._run(folder, operations) if error and not was_first else error
 
     def fails_without_recording(self, folder: Path, operations: list[Any]) -> bool:
         """Return whether torch alone fails, in a new process: its setCheckpointPoolState() may corrupt blocks."""
-        plain = Runner(self._simulated, self._folder, self._environment, "serve-plain")
-        failed = plain._run(folder, operations) is not None
-        plain.stop()
+        untraced = Runner(self._simulated, self._folder, self._environment, "serve-untraced")
+        failed = untraced._run(folder, operations) is not None
+        untraced.stop()
         return failed
 
     def _run(self, folder: Path, operations: list[Any]) -> str | None:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Checker(TorchDispatchMode):
-    """Calls the operators, in backward too, which inherits the mode."""
+    """Dispatch mode with checkpoints between operators, also in backward, which inherits the mode."""
 
     def __init__(self, recording: Recording, growth: float) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ def record(folder: Path, name: str, scale: float, growth: float) -> None:
 def main(arguments: list[str]) -> None:
     """Record programs: FOLDER SCALE GROWTH NAME...
 
-    SCALE multiplies the steps; GROWTH, over 1, is the ratio of two intervals between checkpoints.
+    SCALE multiplies the steps; GROWTH, above 1, is the ratio of successive intervals between checkpoints.
     """
     warnings.simplefilter("ignore")
-    gc.disable()  # what it frees is not to be freed between a mark and its snapshot
+    gc.disable()  # a collection between a mark and its snapshot would free blocks
     folder, scale, growth, *names = arguments
     if "graphs" in names:
-        PROGRAMS["mlp"].run(1)  # cuBLAS is not to begin in a capture
+        PROGRAMS["mlp"].run(1)  # cuBLAS must be initialized before a capture
     for name in names:
         record(Path(folder), name, float(scale), float(growth))

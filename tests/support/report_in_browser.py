@@ -26,22 +26,22 @@ def open_browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Without its sandbox, which root may not use: it opens nothing but what is made here.
-        opened = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield opened
-        opened.close()
+        # root cannot use the sandbox; the browser opens only reports of these tests.
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
-class Opened:
-    """A report in the browser, and what it did there. page: its file or its address."""
+class Report:
+    """A report in the browser, with its messages and requests. `page` is the report's file or address."""
 
     def __init__(self, browser: Any, page: Path | str, **settings: Any) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.requests: list[str] = []
         self.page = browser.new_context(viewport={"width": 1400, "height": 900}, **settings).new_page()
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.messages.append(dialog.message))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(page if isinstance(page, str) else page.as_uri())
         self.page.wait_for_selector("html[data-ready]", timeout=60_000)
@@ -54,7 +54,7 @@ class Opened:
         return int(event[1].replace(",", ""))
 
     def go(self, snapshot: int) -> int:
-        """Move the cursor; return the event that it stops at."""
+        """Move the cursor to a snapshot; return the cursor's event."""
         self.page.evaluate(
             "snapshot => { const slider = document.getElementById('snapshot'); slider.value = snapshot;"
             " slider.dispatchEvent(new Event('input', {bubbles: true})); }",
@@ -66,10 +66,10 @@ class Opened:
         return int(self.page.get_attribute("#snapshot", "max")) + 1
 
     def rows(self, section: str, column: int) -> dict[str, int]:
-        """Return a column of the table of a section, by the first column."""
-        more = self.page.query_selector(f"#{section} .table-box > button:has-text('Show all')")
-        if more is not None:
-            more.click()
+        """Return a column of a section's table, by the value in the first column."""
+        button = self.page.query_selector(f"#{section} .table-box > button:has-text('Show all')")
+        if button is not None:
+            button.click()
         cells = self.page.eval_on_selector_all(
             f"#{section} tbody tr",
             "(rows, column) => rows.map(row => [row.cells[0].dataset.value, row.cells[column].dataset.value])",
@@ -82,7 +82,7 @@ class Opened:
 
 
 def labels(trace: alloctrace.Trace, table: Any, column: str) -> dict[str, int]:
-    """Return a column of a table of sites, by the names of sites on the page."""
+    """Return the sums of a column of a table of sites, by the site's name on the page."""
     names = SiteNames(trace.header["working_directory"])
     sums: Counter[str] = Counter()
     for row in table.to_dict("records"):

@@ -1,4 +1,4 @@
-"""A run with content for every view of the report, and hostile names of files and marks: report_program.py TRACE."""
+"""Program with content for every view of the report and hostile file and mark names: report_program.py TRACE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOSTILE_MARK = "<b>bold</b> & <script>window.broken = 1</script>"
 STEPS = 40
 
 alloctrace.enable(sys.argv[1], overwrite=True)
-time.sleep(1)  # as a program that loads and compiles for long: the page shows what follows
+time.sleep(1)  # like slow imports: the page begins with the events that follow
 
 SOURCE = "def allocate(size):\n    return torch.empty(size, dtype=torch.uint8, device='cuda:0')\n"
 hostile = compile(SOURCE, HOSTILE_FILE, "exec")

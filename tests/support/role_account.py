@@ -1,4 +1,4 @@
-"""Programs that train and infer, with their own account of bytes by role from their objects.
+"""Programs that train and infer, and compute the bytes of each role from their own objects.
 
 `role_account.py DEVICE PROGRAM...` records PROGRAM.alloctrace, and writes the bytes by mark and role to PROGRAM.json.
 """
@@ -20,37 +20,37 @@ import pytorch_alloctrace as alloctrace
 
 STEPS = 5
 HOOKED_STEP = 2
-"""In this step autograd's saved tensors are counted; the others do the same without being looked at."""
+"""Step in which hooks count autograd's saved tensors; other steps run without hooks."""
 WIDTH = 96
 
 
 class Account:
-    """What the program knows of its own memory, at each mark."""
+    """Bytes of each role at each mark, from the program's own objects."""
 
     def __init__(self, device: str) -> None:
         self._device = device
         self.at: dict[str, dict[str, int]] = {}
-        """By mark and role."""
+        """Bytes by mark and role."""
         self._marks: dict[str, int] = {}
         self._saved: dict[int, int] | None = None
         self._activations: int | None = None
 
     def storages(self, tensors: Iterable[torch.Tensor | None]) -> dict[int, int]:
         """Return the bytes of each distinct storage, by address."""
-        found = {}
+        sizes = {}
         for tensor in tensors:
             if tensor is None:
                 continue
             parts = [tensor._indices(), tensor._values()] if tensor.is_sparse else [tensor]
             for part in parts:
                 if part.device.type == self._device:
-                    found[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
-        found.pop(0, None)
-        return found
+                    sizes[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
+        sizes.pop(0, None)
+        return sizes
 
     @contextlib.contextmanager
-    def of_saved(self, step: int) -> Iterator[None]:
-        """Count what autograd saves inside."""
+    def count_saved(self, step: int) -> Iterator[None]:
+        """Count the tensors that autograd saves in the hooked step."""
         if step != HOOKED_STEP:
             yield
             return
@@ -70,22 +70,22 @@ class Account:
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
         batch: Iterable[torch.Tensor] = (),
-        of_program: Iterable[torch.Tensor] = (),
-        beside: int = 0,
+        others: Iterable[torch.Tensor] = (),
+        unhooked: int = 0,
     ) -> None:
-        """Set a mark, and note the bytes of each role. of_program, beside: what autograd saves besides activations."""
+        """Set a mark and store bytes by role; `others` and `unhooked` are saved by autograd besides activations."""
         alloctrace.mark(name)
         self._marks[name] = self._marks.get(name, 0) + 1
         parameters = self.storages(model.parameters())
-        held = {"parameter": parameters, "buffer": self.storages(model.buffers())}
-        held["gradient"] = self.storages(parameter.grad for parameter in model.parameters())
+        by_role = {"parameter": parameters, "buffer": self.storages(model.buffers())}
+        by_role["gradient"] = self.storages(parameter.grad for parameter in model.parameters())
         if optimizer is not None:
             states = [value for state in optimizer.state.values() for value in state.values()]
-            held["optimizer state"] = self.storages(one for one in states if isinstance(one, torch.Tensor))
-        sums = {role: sum(sizes.values()) for role, sizes in held.items()}
+            by_role["optimizer state"] = self.storages(value for value in states if isinstance(value, torch.Tensor))
+        sums = {role: sum(sizes.values()) for role, sizes in by_role.items()}
         if self._saved is not None:
-            others = {*self.storages([*batch, *of_program]), *parameters, *held["buffer"]}
-            self._activations = beside + sum(size for address, size in self._saved.items() if address not in others)
+            excluded = {*self.storages([*batch, *others]), *parameters, *by_role["buffer"]}
+            self._activations = unhooked + sum(size for key, size in self._saved.items() if key not in excluded)
             self._saved = None
         if name == "forward" and self._activations is not None:
             sums["activation"] = self._activations
@@ -128,8 +128,8 @@ class Transformer(nn.Module):
             x = block(x) if self.reentrant is None else checkpoint(block, x, use_reentrant=self.reentrant)
         return self.head(x)
 
-    def kept_beside(self, device: str) -> int:
-        """Return the bytes saved without a call of the hooks: divisors and random states of checkpoints, on the CPU."""
+    def unhooked_bytes(self, device: str) -> int:
+        """Return the bytes saved without a hook: on the CPU, divisors and the random states of checkpoints."""
         if device != "cpu" or self.reentrant:
             return 0
         divisor, random_state = 8, torch.get_rng_state().nbytes
@@ -147,47 +147,47 @@ def vectors(device: str) -> Batch:
     return torch.randn(64, WIDTH, device=device), torch.randn(64, WIDTH, device=device)
 
 
-def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the loss; its intermediate results live no longer than autograd needs them."""
-    inputs, wanted = batch
-    if wanted.is_floating_point():
-        return nn.functional.mse_loss(model(inputs), wanted)
-    return nn.functional.cross_entropy(model(inputs).flatten(0, 1), wanted.flatten())
+def compute_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the loss, in a function so that no variable extends the lifetime of intermediate results."""
+    inputs, targets = batch
+    if targets.is_floating_point():
+        return nn.functional.mse_loss(model(inputs), targets)
+    return nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
 
 def train(
     device: str,
     model: nn.Module,
-    make: Callable[[str], Batch] = tokens,
+    make_batch: Callable[[str], Batch] = tokens,
     *,
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = torch.optim.AdamW,
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = torch.optim.AdamW,
     micro_batches: int = 1,
     mixed: bool = False,
     set_to_none: bool = True,
 ) -> Account:
     account, model = Account(device), model.to(device)
-    stepping = optimizer(model.parameters())
+    optimizer = make_optimizer(model.parameters())
     scaler = torch.amp.GradScaler(device, enabled=mixed)
     for step in range(STEPS):
         for _ in range(micro_batches):
-            batch = make(device)
-            with account.of_saved(step), torch.autocast(device, torch.bfloat16, enabled=mixed):
-                loss = loss_of(model, batch)
+            batch = make_batch(device)
+            with account.count_saved(step), torch.autocast(device, torch.bfloat16, enabled=mixed):
+                loss = compute_loss(model, batch)
             scaled = scaler.scale(loss)
             scale = [scaler._scale] if mixed else []
-            beside = model.kept_beside(device) if isinstance(model, Transformer) else 0
-            account.mark("forward", model, stepping, batch, scale, beside)
+            unhooked = model.unhooked_bytes(device) if isinstance(model, Transformer) else 0
+            account.mark("forward", model, optimizer, batch, scale, unhooked)
             scaled.backward()
-            account.mark("backward", model, stepping)
-        scaler.step(stepping)
+            account.mark("backward", model, optimizer)
+        scaler.step(optimizer)
         scaler.update()
-        account.mark("stepped", model, stepping)
-        stepping.zero_grad(set_to_none=set_to_none)
+        account.mark("stepped", model, optimizer)
+        optimizer.zero_grad(set_to_none=set_to_none)
     return account
 
 
 def infer(device: str) -> Account:
-    """Infer with a model that has buffers."""
+    """Run inference on a model with buffers."""
     first = OrderedDict(first=nn.Conv2d(3, 16, 3), norm=nn.BatchNorm2d(16), relu=nn.ReLU())
     last = OrderedDict(pool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten(), last=nn.Linear(16, 10))
     account, model = Account(device), nn.Sequential(first | last).to(device).eval()
@@ -203,18 +203,18 @@ def infer(device: str) -> Account:
 def flat(device: str) -> nn.Module:
     """Return a model whose parameters are views of one buffer, as FSDP makes them."""
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)).to(device)
-    buffer = torch.empty(sum(one.numel() for one in model.parameters()), device=device)
+    buffer = torch.empty(sum(parameter.numel() for parameter in model.parameters()), device=device)
     begin = 0
-    for one in model.parameters():
-        view = buffer[begin : begin + one.numel()].view_as(one)
-        view.copy_(one.detach())
-        begin += one.numel()
-        one.data = view
+    for parameter in model.parameters():
+        view = buffer[begin : begin + parameter.numel()].view_as(parameter)
+        view.copy_(parameter.detach())
+        begin += parameter.numel()
+        parameter.data = view
     return model
 
 
 sparse = functools.partial(nn.Embedding, 500, 200, sparse=True)
-"""A layer whose gradient is sparse."""
+"""Layer with a sparse gradient."""
 momentum = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 PROGRAMS: dict[str, Callable[[str], Account]] = {
@@ -224,9 +224,9 @@ PROGRAMS: dict[str, Callable[[str], Account]] = {
     "reentrant": lambda device: train(device, Transformer(checkpointed=True)),
     "accumulating": lambda device: train(device, Transformer(), micro_batches=3),
     "tied": lambda device: train(device, Transformer(tied=True)),
-    "keeping": lambda device: train(device, Transformer(), optimizer=momentum, set_to_none=False),
+    "keeping": lambda device: train(device, Transformer(), make_optimizer=momentum, set_to_none=False),
     "flat": lambda device: train(device, flat(device), vectors),
-    "sparse": lambda device: train(device, nn.Sequential(sparse()), optimizer=torch.optim.SparseAdam),
+    "sparse": lambda device: train(device, nn.Sequential(sparse()), make_optimizer=torch.optim.SparseAdam),
     "inference": infer,
 }
 

@@ -1,4 +1,4 @@
-"""How tests run programs: as a user does, each in its own process."""
+"""Runner of programs, each in its own process, as a user runs them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ WITH_SUPPORT = os.pathsep.join([str(ROOT), str(SUPPORT)])
 
 
 def program_environment(**extra: str) -> dict[str, str]:
-    """Return the environment of a traced program. torch computes with one thread, since the tests occupy every core."""
-    ours = ("ALLOCTRACE", "TORCHINDUCTOR")  # torch sets the second when a test has imported all of torch
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    """Return the environment of a traced program: torch uses one thread, since the tests occupy every core."""
+    excluded = ("ALLOCTRACE", "TORCHINDUCTOR")  # torch sets the second when a test has imported all of torch
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    # The library that the tests themselves run under comes first: a sanitizer refuses to start after another library.
+    # The test process's preloaded library must come first: a sanitizer does not start after another library.
     if preloaded := " ".join(filter(None, (variables.get("LD_PRELOAD") for variables in (environment, extra)))):
         extra["LD_PRELOAD"] = preloaded
     return {**environment, **extra}
 
 
-def how_it_ended(ending: dict[str, Any]) -> dict[str, Any]:
-    """Return the object of an end block without `last_look`, which depends on the load of the machine."""
+def ending_without_scan(ending: dict[str, Any]) -> dict[str, Any]:
+    """Return the object of an end block without `last_look`, which depends on the machine's load."""
     return {name: value for name, value in ending.items() if name != "last_look"}
 
 
@@ -45,7 +45,7 @@ def gpu_count() -> int:
 
 
 def has_nvidia_gpu() -> bool:
-    """Return whether CUDA programs run on the machine's own GPU, and not on the simulated device."""
+    """Return whether CUDA programs run on a GPU instead of the simulated device."""
     return gpu_count() > 0 and os.environ.get("ALLOCTRACE_TEST_DEVICE") != "simulated"
 
 
@@ -59,8 +59,8 @@ needs_cuda_build = pytest.mark.skipif(not torch_has_cuda(), reason="the installe
 
 
 @contextlib.contextmanager
-def only_one(lock: Path) -> Iterator[None]:
-    """Hold a lock that other processes wait for."""
+def hold_lock(lock: Path) -> Iterator[None]:
+    """Hold a lock file; other processes wait."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -87,14 +87,14 @@ def run_python(
     environment: dict[str, str],
     fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder; a Python program in a fork of a process that has imported torch, unless `fresh`."""
+    """Run a command in a folder; fork a Python program from a process that has imported torch, unless `fresh`."""
     full_environment = program_environment(**environment)
-    launcher, settings, words = _split_launcher(command)
-    done: subprocess.CompletedProcess[str] | None = None
-    if not fresh and len(words) > 1 and words[0] == sys.executable and _is_program(words[1]):
-        done = run_warm(directory, launcher, words[1:], {**full_environment, **settings}, timeout)
-    if done is None:
-        done = subprocess.run(
+    launcher, settings, arguments = _split_launcher(command)
+    process: subprocess.CompletedProcess[str] | None = None
+    if not fresh and len(arguments) > 1 and arguments[0] == sys.executable and _is_program(arguments[1]):
+        process = run_warm(directory, launcher, arguments[1:], {**full_environment, **settings}, timeout)
+    if process is None:
+        process = subprocess.run(
             command,
             cwd=directory,
             env=full_environment,
@@ -104,16 +104,16 @@ def run_python(
             stdin=subprocess.DEVNULL,
         )
     if check:
-        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
-    return done
+        assert process.returncode == 0, f"exit status {process.returncode}\n{process.stdout}{process.stderr}"
+    return process
 
 
-def _is_program(word: str) -> bool:
-    return word.endswith(".py") or word in ("-c", "-m")
+def _is_program(argument: str) -> bool:
+    return argument.endswith(".py") or argument in ("-c", "-m")
 
 
 def _split_launcher(command: list[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """Split a command into the launcher that with_cuda added, the launcher's options as variables, and the program."""
+    """Split a command into with_cuda's launcher, the launcher's options as environment variables, and the program."""
     is_simulated = command[0] == str(ROOT / "tools/simcuda/run") and sys.executable in command
     start = command.index(sys.executable) if is_simulated else 0
     launcher, settings = command[:start], {}
@@ -124,7 +124,7 @@ def _split_launcher(command: list[str]) -> tuple[list[str], dict[str, str], list
 
 
 def with_cuda(command: list[str], memory: str = "80GiB", devices: int = 1) -> list[str]:
-    """Return the command on the simulated device, or unchanged on a GPU. Skips the test if torch is without CUDA."""
+    """Return the command, on the simulated device if there is no GPU. Skip the test if torch is built without CUDA."""
     if not torch_has_cuda():
         pytest.skip("the installed torch is built without CUDA")
     if has_nvidia_gpu():
@@ -134,16 +134,16 @@ def with_cuda(command: list[str], memory: str = "80GiB", devices: int = 1) -> li
 
 
 def restore_signals() -> None:
-    """Undo in a child process what it inherits: a shell's background job ignores SIGINT, one of nohup SIGHUP."""
+    """Restore signal handlers in a child process: a shell's background job ignores SIGINT, nohup ignores SIGHUP."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
-def start_python(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Start `python WORDS` in a folder with pipes, and kill the process at the end if it still runs."""
+def start_python(folder: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Start `python ARGUMENTS` in a folder, with pipes; kill the process at the end if it still runs."""
     with subprocess.Popen(
-        [sys.executable, *words],
+        [sys.executable, *arguments],
         cwd=folder,
         env=program_environment(**environment),
         stdin=subprocess.PIPE,

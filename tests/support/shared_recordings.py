@@ -1,4 +1,4 @@
-"""Programs that tests record, some of them once for all tests until something changes that could change the trace."""
+"""Recordings shared by tests, and reused by later runs until a source changes that could change the trace."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from running import ROOT, only_one, run_python, with_cuda
+from running import ROOT, hold_lock, run_python, with_cuda
 
 FOLDER = ROOT / "build/recordings"
 SOURCES = ("csrc", "pytorch_alloctrace/recording", "pytorch_alloctrace/objects", "tools/simcuda", "tests/support")
 
 
 def record_once(name: str, record: Callable[[Path], None]) -> Path:
-    """Return the folder that `record` filled for these tests or for earlier ones. Tests only read it.
+    """Return a read-only folder that `record` has filled, in this run or an earlier one.
 
-    It is filled again when the recorder, the simulated device, tests/support, `record`'s file, Python or torch changes.
+    `record` runs again when the recorder, simulated device, tests/support, `record`'s file, Python or torch changes.
     """
-    key = _digest([Path(inspect.getfile(record))], _key_of_recorder())
+    key = _digest([Path(inspect.getfile(record))], _recorder_key())
     folder = FOLDER / f"{name}-{key}"
-    with only_one(FOLDER / f"{name}.lock"):
+    with hold_lock(FOLDER / f"{name}.lock"):
         if not (folder / "complete").exists():
             for outdated in FOLDER.glob(f"{name}-*"):
                 shutil.rmtree(outdated)
@@ -35,7 +35,7 @@ def record_once(name: str, record: Callable[[Path], None]) -> Path:
 
 
 @functools.cache
-def _key_of_recorder() -> str:
+def _recorder_key() -> str:
     files = {path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.is_file()}
     files |= {*(ROOT / "pytorch_alloctrace").glob("*.py")}
     sources = (path for path in files if "__pycache__" not in path.parts)
@@ -50,15 +50,15 @@ def _digest(files: Iterable[Path], *texts: str) -> str:
 
 
 def run_source(folder: Path, source: str, *arguments: str, cuda: bool = False) -> Path:
-    """Put program.py, with this text, and what it leaves in its folder into another folder; return that one.
+    """Copy program.py (`source`) and its output to `folder`, and return `folder`.
 
-    The program runs in a folder of its own, and only if these or earlier tests have not run it.
+    The program runs once, in a shared folder.
     """
 
-    def record(made: Path) -> None:
-        (made / "program.py").write_text(source)
+    def record(shared: Path) -> None:
+        (shared / "program.py").write_text(source)
         command = [sys.executable, "program.py", *arguments]
-        run_python(made, with_cuda(command) if cuda else command, True, 600, {})
+        run_python(shared, with_cuda(command) if cuda else command, True, 600, {})
 
     shutil.copytree(
         record_once(f"program-{_digest([], source, *arguments, str(cuda))}", record), folder, dirs_exist_ok=True

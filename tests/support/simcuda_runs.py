@@ -1,4 +1,4 @@
-"""Runs programs on the simulated CUDA device, without this project's recorder."""
+"""Runner of programs on the simulated CUDA device, without the recorder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from running import ROOT, run_python
 RUN = ROOT / "tools" / "simcuda" / "run"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
-# Gives a program the simulated runtime through ctypes.
 PRELUDE = """
 import ctypes, os, sys
 cuda = ctypes.CDLL(None)
 NOT_READY, NOT_PERMITTED_IN_CAPTURE = 600, 900
 def pointer(value): return ctypes.c_void_p(value)
 """
+"""Beginning of a program that calls the simulated runtime through ctypes."""
 
 Simulate = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -27,7 +27,7 @@ Simulate = Callable[..., "subprocess.CompletedProcess[str]"]
 def run_simulated(
     folder: Path, source: str, *options: str, prelude: str = "", check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run prelude and source as a program in a folder through tools/simcuda/run, with its options."""
+    """Run prelude and source as one program in a folder, through `tools/simcuda/run OPTIONS`."""
     script = folder / "program.py"
     script.write_text(prelude + textwrap.dedent(source))
     command = [str(RUN), *options, sys.executable, str(script)]

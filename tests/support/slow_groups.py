@@ -1,8 +1,7 @@
-"""Groups of slow tests, which `tools/test --all` or `tools/test --slow=GROUP` runs; `tools/test` leaves them out.
-DEVELOPING.md describes them.
+"""Groups of slow tests (see DEVELOPING.md), which only `tools/test --all` and `tools/test --slow=GROUP` run.
 
-`@pytest.mark.slow("GROUP")` puts a test into a group. A group whose tests need packages that no others need has an
-optional dependency `dev-GROUP` in pyproject.toml, which tools/test installs.
+`@pytest.mark.slow("GROUP")` adds a test to a group. Packages that only one group needs are the optional dependency
+`dev-GROUP` in pyproject.toml, which tools/test installs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ GROUPS = (
 )
 
 
-def counted(groups: Iterable[str]) -> str:
+def describe(groups: Iterable[str]) -> str:
     """Return the number of tests of each group: "builds 3, simcuda 91"."""
     names = list(groups)
     return ", ".join(f"{group} {names.count(group)}" for group in sorted(set(names)))

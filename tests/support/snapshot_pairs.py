@@ -1,4 +1,4 @@
-"""Programs recorded by us and by torch's history: `snapshot_pairs.py leak|out_of_memory|healthy`."""
+"""Programs recorded by alloctrace and by torch's history: `snapshot_pairs.py leak|out_of_memory|healthy`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def train(*, keep: bool) -> list[torch.Tensor]:
 
 
 def run_out_of_memory() -> list[torch.Tensor]:
-    """Free every second block of 24 MiB: half of the memory is free, and no request of 48 MiB can be met."""
+    """Free every second block of 24 MiB: half of the memory is free, but no 48 MiB are contiguous."""
     held: list[torch.Tensor] = []
     free, _ = torch.cuda.mem_get_info()
     for _ in range(free // (96 * MIB)):

@@ -1,6 +1,6 @@
-"""The programs of replay_programs with torch's history: snapshots t.0, t.1, ... at checkpoints and at the end.
+"""Programs of replay_programs with torch's history: snapshots t.0, t.1, ... at checkpoints and at the end.
 
-Two operations more: ["ring", N], the first, is the number of the history's entries; ["history"] begins the history.
+Two additional operations: ["ring", N], the first, limits the history to N entries; ["history"] begins the history.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from replay_programs import Machine, serve
 
 
 class SnapshotMachine(Machine):
-    """Carries out the operations with torch's history."""
+    """Interpreter of operations, with torch's history."""
 
     def run(self, operations: list[Any]) -> None:
         (_, entries), *operations = operations

@@ -1,6 +1,6 @@
-"""Times in traces that do not depend on the machine's load.
+"""Rewriter of the times in a trace, so that they do not depend on the machine's load.
 
-A program calls `tick()` (or marks "tick") where time passes; `make_steady` spreads the times evenly between ticks.
+A program calls `tick()` (or marks "tick") where time passes; `make_steady` spaces event times evenly between ticks.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def tick() -> None:
 
 
 def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
-    """Rewrite a complete trace without a spool; return its number of ticks, without which it stays unchanged."""
+    """Rewrite a complete trace without a spool and return its number of ticks; without ticks, leave it unchanged."""
     trace = TraceFile(path)
     first = trace.first
     names = {number for number, text in trace.names.strings.items() if text == TICK.encode()}
-    # The raw times between two ticks, each span with the tick that ends it; the last with the end of the trace. No time
-    # passes from free_requested to free_completed of the same block.
+    # Raw times by span; a tick ends each span, the end of the trace the last. The flag of a time is False if no steady
+    # time passes before it: between free_requested and free_completed of a block.
     spans: list[list[tuple[int, bool]]] = [[]]
-    given_up = -1
+    requested_address = -1
     for _, event in trace.events():
-        if event.kind == MEMORY:  # sampled by the real clock: it must not shift what the program did
+        if event.kind == MEMORY:  # sampled by the real clock, at no fixed event
             continue
-        spans[-1].append((event.time, event.kind != FREE_COMPLETED or event.address != given_up))
-        given_up = event.address if event.kind == FREE_REQUESTED else -1
+        spans[-1].append((event.time, event.kind != FREE_COMPLETED or event.address != requested_address))
+        requested_address = event.address if event.kind == FREE_REQUESTED else -1
         if event.kind == MARK and event.size in names:
             spans.append([])
     if len(spans) == 1:
@@ -46,32 +46,32 @@ def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
         offsets = np.cumsum([passes for _, passes in span])
         counters += [time for time, _ in span]
         steady += list((number + offsets / offsets[-1]) * tick_ns)
-    # Threads may take their times in another order than their numbers.
-    known, reached = np.maximum.accumulate(counters) - first.counter, np.array(steady)
+    # Times of different threads may be out of order.
+    elapsed, steady_ns = np.maximum.accumulate(counters) - first.counter, np.array(steady)
 
-    def later(counter: int) -> int:
-        """Return nanoseconds since the beginning, by the steady clock."""
-        return round(float(np.interp(counter - first.counter, known, reached)))
+    def steady_time(counter: int) -> int:
+        """Return steady nanoseconds since the beginning."""
+        return round(float(np.interp(counter - first.counter, elapsed, steady_ns)))
 
-    def moved(anchor: Anchor) -> Anchor:
-        # The counter counts nanoseconds from here on.
-        ns = later(anchor.counter)
+    def move_anchor(anchor: Anchor) -> Anchor:
+        # The rewritten counter counts nanoseconds.
+        ns = steady_time(anchor.counter)
         return Anchor(first.counter + ns, first.monotonic + ns, first.wall + ns)
 
-    times = {run.first: [first.counter + later(event.time) for event in run.events] for run in trace.runs}
+    times = {run.first: [first.counter + steady_time(event.time) for event in run.events] for run in trace.runs}
     rewritten = [path.read_bytes()[:FILE_HEADER]]
     for block in trace.blocks:
-        begin, payload = moved(block.begin), block.payload
+        begin, payload = move_anchor(block.begin), block.payload
         if block.type == EVENTS:
             payload = _with_times(payload, times[block.first], begin.counter)
-        numbers = block.first, block.count, begin, moved(block.end), block.counters
+        numbers = block.first, block.count, begin, move_anchor(block.end), block.counters
         rewritten.append(format_reader.block(block.type, payload, *numbers))
     path.write_bytes(b"".join(rewritten))
     return len(spans) - 1
 
 
 def _with_times(payload: bytes, times: list[int], begin: int) -> bytes:
-    whole = Cursor(payload)
-    tags, kinds, _, *others = (whole.text() for _ in range(7))
+    cursor = Cursor(payload)
+    tags, kinds, _, *others = (cursor.text() for _ in range(7))
     column = b"".join(map(delta, times, [begin, *times]))
     return b"".join(varint(len(text)) + text for text in (tags, kinds, column, *others))

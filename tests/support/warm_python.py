@@ -1,12 +1,11 @@
-"""Processes that have imported torch: a test's program starts in a fork of one.
+"""Servers that have imported torch, and fork to run the programs of tests.
 
-A server is a Python process that has imported modules and waits. For each program it forks a child, which takes over
-the program's folder, environment, arguments and standard streams, and runs its script, module or text as `__main__`.
-Such a program differs from one that was started afresh in this: sys.modules has what the server imported, the
-outermost frame of its stacks is that of "<frozen warm_python>", which counts as library code, its parent is the
-server, hashes of texts and addresses of libraries are as in the server's other programs, garbage collections and
-gc.get_objects() leave out what these modules consist of (gc.freeze), and if it ends without an exception, its modules
-are not destroyed after the exit handlers. The last two would take longer than most programs.
+A server is a Python process that waits for programs. It forks a child per program, which adopts the program's folder,
+environment, arguments and standard streams, and runs its script, module or text as `__main__`. Differences from a new
+process: sys.modules contains the server's imports; the outermost frame is in "<frozen warm_python>", which counts as
+library code; the parent is the server; all children share hash seeds and library addresses; garbage collections and
+gc.get_objects() skip the objects of the server's modules (gc.freeze); and if the program ends without an exception,
+its modules are not destroyed after the exit handlers. The last two would take longer than most programs.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ AFTER_START = (
     *("SIMCUDA_", "CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
     *("PYTORCH_NO_CUDA_MEMORY_CACHING", "CXX", "TMPDIR", "NVML_FAILS", "PYTHONPATH", "HOME", "XDG_CACHE_HOME"),
 )
-"""Beginnings of the names of variables that nothing reads before the program begins; of torch's allocator's settings,
-that holds for all but "backend:"."""
+"""Prefixes of variables that are first read after the program begins; exception: allocator settings with "backend:"."""
 SERVED_SETTINGS = {"OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
-"""Variables that torch reads when it is imported, and for each of whose values there is a server."""
+"""Variables that torch reads when it is imported: each combination of values has a server."""
 MAX_SERVERS = 4
 NUMBER = struct.Struct("<q")
 FRAME_NAME = "<frozen warm_python>"
@@ -61,17 +59,17 @@ warm_python.end_program()
 
 
 def wait_for_program(socket_number: int) -> tuple[types.CodeType, dict[str, Any]]:
-    """Serve requests; return in each child, with the code of its program and the namespace to run it in."""
+    """Serve requests; in each child, return the program's code and namespace."""
     requests = socket.socket(fileno=socket_number)
     while True:
         head, descriptors, _, _ = socket.recv_fds(requests, NUMBER.size, 3)
-        if not head:  # the client has gone
+        if not head:  # the client has ended
             os._exit(0)
         request = json.loads(requests.recv(NUMBER.unpack(head)[0], socket.MSG_WAITALL))
         child = os.fork()
         if child == 0:
             requests.close()
-            return _become_program(request, descriptors)
+            return _set_up_program(request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         requests.sendall(NUMBER.pack(child))
@@ -79,48 +77,48 @@ def wait_for_program(socket_number: int) -> tuple[types.CodeType, dict[str, Any]
         requests.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
-def _become_program(request: dict[str, Any], descriptors: list[int]) -> tuple[types.CodeType, dict[str, Any]]:
-    """Make this process what it would be had it been started for the script."""
+def _set_up_program(request: dict[str, Any], descriptors: list[int]) -> tuple[types.CodeType, dict[str, Any]]:
+    """Set up this process like a new one for the program; return the program's code and namespace."""
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.chdir(request["directory"])
-    os.environ.update(request["environment"])  # beside what the launcher has set
-    tempfile.tempdir = None  # of the server's TMPDIR
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
+    os.environ.update(request["environment"])  # in addition to the launcher's variables
+    tempfile.tempdir = None  # cached from the server's TMPDIR
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores SIGINT
     folders = [os.path.abspath(folder) for folder in os.environ["PYTHONPATH"].split(os.pathsep)]
     sys.path[1:] = [*folders, *(folder for folder in sys.path[1:] if folder not in (SUPPORT, ROOT, *folders))]
-    sys.excepthook = _print_error_of_program
-    return _new_main(request["arguments"])
+    sys.excepthook = _print_program_error
+    return _set_up_main(request["arguments"])
 
 
-def _new_main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
-    """Return the code that `python WORDS` runs, of a script, a module (-m) or a text (-c), and its namespace."""
+def _set_up_main(arguments: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
+    """Return the code and namespace of `python ARGUMENTS`: of a script, a module (-m) or a text (-c)."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     module.__annotations__ = {}
     sys.modules["__main__"] = module
-    if words[0] == "-c":
-        sys.argv[:] = ["-c", *words[2:]]
+    if arguments[0] == "-c":
+        sys.argv[:] = ["-c", *arguments[2:]]
         sys.path[0] = ""
-        return compile(words[1], "<string>", "exec", dont_inherit=True), module.__dict__
-    if words[0] == "-m":
+        return compile(arguments[1], "<string>", "exec", dont_inherit=True), module.__dict__
+    if arguments[0] == "-m":
         sys.path[0] = os.getcwd()
-        _, spec, code = runpy._get_module_details(words[1])  # type: ignore[attr-defined]
+        _, spec, code = runpy._get_module_details(arguments[1])  # type: ignore[attr-defined]
         module.__spec__, module.__package__, module.__loader__ = spec, spec.parent, spec.loader
         module.__file__ = spec.origin
-        sys.argv[:] = [spec.origin, *words[2:]]
+        sys.argv[:] = [spec.origin, *arguments[2:]]
         return code, module.__dict__
-    sys.argv[:] = words
-    sys.path[0] = os.path.dirname(os.path.realpath(words[0]))
-    module.__file__ = path = os.path.abspath(words[0])
+    sys.argv[:] = arguments
+    sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
+    module.__file__ = path = os.path.abspath(arguments[0])
     module.__loader__ = SourceFileLoader("__main__", path)
     with open(path, "rb") as file:
         return compile(file.read(), path, "exec", dont_inherit=True), module.__dict__
 
 
 def end_program() -> None:
-    """End this process as the interpreter would, up to and including the exit handlers."""
+    """End this process like the interpreter, up to and including the exit handlers."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -129,7 +127,7 @@ def end_program() -> None:
     os._exit(0)
 
 
-def _print_error_of_program(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+def _print_program_error(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
     """Print a traceback without the frames of the server."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename in (FRAME_NAME, __file__):
         traceback = traceback.tb_next
@@ -140,12 +138,12 @@ def _print_error_of_program(kind: type[BaseException], error: BaseException, tra
 
 
 class Server:
-    """A process that has imported torch, and waits."""
+    """A process that has imported torch and waits for programs."""
 
     def __init__(self, launcher: list[str], environment: dict[str, str]) -> None:
-        self.is_free = threading.Lock()
+        self.lock = threading.Lock()
         self._requests, theirs = socket.socketpair()
-        # Compiled, so that its frame has a name that makes it library code.
+        # Compiled under a file name that counts as library code.
         self._folder = tempfile.TemporaryDirectory()
         script = Path(self._folder.name, "warm_python_server.pyc")
         code = marshal.dumps(compile(SERVER, FRAME_NAME, "exec"))
@@ -156,7 +154,7 @@ class Server:
             env={**environment, **folders, "PYTHONPATH": os.pathsep.join((SUPPORT, ROOT))},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # as a program's is: the server itself prints nothing
+            stdout=subprocess.PIPE,  # a pipe, like a program's; the server prints nothing
         )
         theirs.close()
         atexit.register(self.stop)
@@ -164,7 +162,7 @@ class Server:
     def run(
         self, directory: Path, arguments: list[str], environment: dict[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end. An error, such as subprocess.TimeoutExpired, kills it. One thread at a time."""
+        """Run a program to its end, or kill it on an error, such as TimeoutExpired. The caller must hold `lock`."""
         request = {
             "directory": str(directory),
             "arguments": arguments,
@@ -181,7 +179,7 @@ class Server:
         try:
             output, errors = _read_to_end((stdout, stderr), timeout)
         except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):  # others may still have the pipes
+            with contextlib.suppress(ProcessLookupError):  # another process may have the pipes open
                 os.kill(child, signal.SIGKILL)
             if isinstance(error, TimeoutError):
                 raise subprocess.TimeoutExpired(arguments, timeout) from None
@@ -201,7 +199,7 @@ class Server:
 
 
 def _read_to_end(pipes: tuple[int, int], timeout: float) -> tuple[bytes, bytes]:
-    """Read until nobody can write to the pipes any more, and close them. Raises TimeoutError."""
+    """Read and close the pipes once all writers have closed them. Raise TimeoutError if that takes too long."""
     end = time.monotonic() + timeout
     content = dict.fromkeys(pipes, b"")
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as closing:
@@ -231,8 +229,8 @@ def _is_read_at_start(name: str, value: str) -> bool:
 def run_warm(
     directory: Path, launcher: list[str], arguments: list[str], environment: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run `launcher python arguments` in a fork of a server; None if another program runs in it, or if the process
-    has to start with variables that these tests do not have."""
+    """Run `launcher python arguments` in a fork of a server. Return None if the server is busy, or if the process must
+    start with variables that the tests do not have."""
     at_start = {name: value for name, value in environment.items() if _is_read_at_start(name, value)}
     others = at_start.items() - os.environ.items()
     if "env" in launcher or not {name for name, _ in others} <= SERVED_SETTINGS:
@@ -241,21 +239,21 @@ def run_warm(
     with _choosing:
         server = _servers.pop(key, None)
         if server is None:
-            idle = next((other for other, one in _servers.items() if not one.is_free.locked()), None)
+            idle = next((other for other, server in _servers.items() if not server.lock.locked()), None)
             if len(_servers) >= MAX_SERVERS and idle is not None:
-                _servers.pop(idle).stop()  # the one that nobody has used for longest
+                _servers.pop(idle).stop()  # least recently used
             server = Server(launcher, at_start)
         _servers[key] = server
-        if not server.is_free.acquire(blocking=False):
+        if not server.lock.acquire(blocking=False):
             return None
     try:
         return server.run(directory, arguments, environment, timeout)
     except BaseException:
-        # What the server would answer next belongs to this program.
+        # The server's next answer would belong to this program.
         with _choosing:
             if _servers.get(key) is server:
                 del _servers[key]
         server.stop()
         raise
     finally:
-        server.is_free.release()
+        server.lock.release()

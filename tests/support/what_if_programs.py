@@ -1,4 +1,4 @@
-"""Programs whose requests are equal under all allocator settings: what_if_programs.py NAME TRACE records one."""
+"""Programs whose requests do not depend on allocator settings: `what_if_programs.py NAME TRACE` records one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cuda_programs import PROGRAMS as SHARED
 from cuda_programs import block
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import object_scans as looks
+from pytorch_alloctrace.recording import object_scans
 
 MIB = 2**20
 
 
 def server() -> None:
-    """Serve requests of different lengths; keep a little for each of a hundred sessions."""
+    """Serve requests of different lengths, and keep 3 MiB for each of a hundred sessions."""
     running: list[torch.Tensor] = []
     sessions: dict[int, torch.Tensor] = {}
     for _ in range(400):
@@ -42,7 +42,7 @@ def lengths() -> None:
 
 
 def generation() -> None:
-    """Grow caches by a piece at each token."""
+    """Concatenate a piece to each cache per token."""
     for _ in range(6):
         caches = [block(random.randrange(1, 8)) for _ in range(12)]
         for _ in range(30):
@@ -57,16 +57,16 @@ def images() -> None:
 
 
 def buffers() -> None:
-    """Allocate sizes of all kinds, and free them in no order."""
+    """Allocate blocks of many sizes, and free them in random order."""
     held: list[torch.Tensor] = []
     for _ in range(1500):
         held.append(block(random.choice([0.001, 0.1, 0.9, 3, 7, 15, 40, 90]) * random.uniform(0.8, 1.2)))
-        while sum(one.nbytes for one in held) > 2000 * MIB:
+        while sum(buffer.nbytes for buffer in held) > 2000 * MIB:
             held.pop(random.randrange(len(held)))
 
 
 STEPS = {"mlp": 20, "transformer": 6, "convnet": 12, "streams": 40, "empty_cache": 40}
-"""Steps of each program that cuda_programs has."""
+"""Number of steps of each program of cuda_programs."""
 PROGRAMS: dict[str, Callable[[], None]] = {
     **{name: functools.partial(SHARED[name].run, steps) for name, steps in STEPS.items()},
     **{program.__name__: program for program in (server, lengths, generation, images, buffers)},
@@ -81,7 +81,7 @@ if __name__ == "__main__":
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.autograd.set_multithreading_enabled(False)
-    looks.FIRST_SCAN_EVENTS = sys.maxsize  # a look comes at another event in each run, and a free may wait for it
-    gc.disable()  # objects die where the program lets go of them
+    object_scans.FIRST_SCAN_EVENTS = sys.maxsize  # scans come at different events in each run and may delay frees
+    gc.disable()  # objects must die when the program drops them
     with alloctrace.enable(trace, devices=("cuda",)):
         PROGRAMS[name]()

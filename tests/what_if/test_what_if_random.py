@@ -120,7 +120,7 @@ class Runs:
             assert error is None, error
         found = compare(self.folder / "recorded" / "t.0", self.folder / "again" / "t.0", other)
         assert not found.differences, "\n".join(found.differences)
-        self.compared.update({"programs": 1, "segment events": found.events, "refused": int(found.refused)})
+        self.compared.update({"programs": 1, "segment events": found.events, "refused": int(found.failed)})
 
 
 @pytest.fixture(scope="module")

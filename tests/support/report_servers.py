@@ -1,4 +1,4 @@
-"""`alloctrace serve` as a user runs it, until Ctrl-C, and its server in the tests' own process."""
+"""`alloctrace serve` in its own process until Ctrl-C, and the report server in the test process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytorch_alloctrace.report.page.server import ReportServer
 
 @contextlib.contextmanager
 def running_server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
-    """Serve a report on a thread, which must end when the server is closed."""
+    """Serve a report on a thread; assert that closing the server ends the thread."""
     server = ReportServer(trace._recorded)
     thread = threading.Thread(target=server.serve)
     thread.start()
@@ -30,12 +30,12 @@ def running_server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
 
 
 @contextlib.contextmanager
-def served(
+def serve_trace(
     folder: Path, *arguments: str, stop: signal.Signals = signal.SIGINT, **environment: str
 ) -> Iterator[SplitResult]:
-    """Serve, and yield the address that is printed. The signal at the end must stop the server in good order."""
-    words = ("-m", "pytorch_alloctrace", *arguments)
-    with start_python(folder, *words, **{"BROWSER": "true", **environment}) as process:  # --open shows nothing
+    """Run the command and yield the printed address; assert that the signal at the end stops the server cleanly."""
+    command = ("-m", "pytorch_alloctrace", *arguments)
+    with start_python(folder, *command, **{"BROWSER": "true", **environment}) as process:  # --open starts no browser
         yield urlsplit(process.stderr.readline().split()[-1])
         process.send_signal(stop)
         out, error = process.communicate(timeout=600)

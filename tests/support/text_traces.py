@@ -1,4 +1,4 @@
-"""Traces in which every text is chosen by the test: names of files, functions, modules, threads, holders, ..."""
+"""Synthetic traces in which the test chooses every text: names of files, functions, modules, threads, objects, ..."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _LINES = {"main": 1, "weights": 5, "forward": 12, "keep": 20, "small": 30, "batc
 
 
 @dataclass
-class Worded:
-    """The texts of a trace with steps, leaks, a failed allocation, roles, marks and two regions."""
+class TextTrace:
+    """Texts of a trace with steps, leaks, a failed allocation, roles, marks and two regions."""
 
     files: dict[str, str]
     """File of each function: main, weights, forward, keep, small, batch."""
-    word: str = "plain"
-    """Text for names that have no field of their own: mark, region, thread, module, parameter, node."""
+    label: str = "plain"
+    """Name of the mark, region, thread, module, parameter and node."""
     functions: dict[str, str] = field(default_factory=dict)
-    """Name of a function, if it is not its key in `files`."""
+    """Names of functions that differ from the keys of `files`."""
     source: str = "kept.append(torch.empty(n))"
     holders: tuple[str, ...] = ()
-    """Texts of the objects that hold the leaks."""
+    """Names of the objects that hold the leaks."""
     header: dict[str, Any] = field(default_factory=dict)
 
     def write(self, path: Path) -> Path:
@@ -64,64 +64,64 @@ class Worded:
         }
 
     def _definitions(self, events: int, addresses: list[int]) -> bytes:
-        made = [record(1, varint(1), text(self.word))]
+        records = [record(1, varint(1), text(self.label))]
         for number, (name, file) in enumerate(self.files.items(), 1):
             function, line = self.functions.get(name, name), _LINES[name]
-            made.append(record(1, varint(10 * number), text(function)))
-            made.append(record(1, varint(10 * number + 1), text(file)))
-            names = [varint(one) for one in (number, 10 * number, 10 * number, 10 * number + 1)]
-            made.append(record(2, *names, delta(line, 0), varint(0), varint(0)))
-            made.append(record(8, varint(10 * number + 1), varint(line), text(self.source)))
+            records.append(record(1, varint(10 * number), text(function)))
+            records.append(record(1, varint(10 * number + 1), text(file)))
+            names = [varint(i) for i in (number, 10 * number, 10 * number, 10 * number + 1)]
+            records.append(record(2, *names, delta(line, 0), varint(0), varint(0)))
+            records.append(record(8, varint(10 * number + 1), varint(line), text(self.source)))
             caller, module = (0, 0) if name == "main" else (1, 1)
-            made.append(record(3, *map(varint, (number, caller, number, 0, module))))
-        made.append(record(11, *map(varint, (1, 1, 0, 1))))
-        made.append(record(4, varint(1), varint(1), varint(1), text(self.word)))
-        made.append(record(5, varint(1), text(self.word)))
-        made.append(record(6, varint(1), delta(1, 0), delta(0, 0), *map(varint, (0, 0, 0))))
-        made.append(record(6, varint(2), delta(0, 0), delta(0, 0), *map(varint, (0, 0, 0))))
-        made.append(record(9, delta(1, 0), delta(0, 0), varint(80 << 30), *(text(self.word) for _ in "abc")))
+            records.append(record(3, *map(varint, (number, caller, number, 0, module))))
+        records.append(record(11, *map(varint, (1, 1, 0, 1))))
+        records.append(record(4, varint(1), varint(1), varint(1), text(self.label)))
+        records.append(record(5, varint(1), text(self.label)))
+        records.append(record(6, varint(1), delta(1, 0), delta(0, 0), *map(varint, (0, 0, 0))))
+        records.append(record(6, varint(2), delta(0, 0), delta(0, 0), *map(varint, (0, 0, 0))))
+        records.append(record(9, delta(1, 0), delta(0, 0), varint(80 << 30), *(text(self.label) for _ in "abc")))
         for number, holder in enumerate(self.holders):
-            part = addresses[number :: len(self.holders)]
-            counts = [varint(one) for one in (events, 7, len(part), len(part) * MIB)]
-            words = [text(holder), text(holder), text(self.files["keep"])]
-            places = [delta(at, before) for before, at in zip([0, *part], part, strict=False)]
-            made.append(record(13, *counts, *words, varint(len(part)), *places, varint(0)))
-        return b"".join(made)
+            leaks = addresses[number :: len(self.holders)]
+            counts = [varint(n) for n in (events, 7, len(leaks), len(leaks) * MIB)]
+            texts = [text(holder), text(holder), text(self.files["keep"])]
+            deltas = [delta(at, before) for before, at in zip([0, *leaks], leaks, strict=False)]
+            records.append(record(13, *counts, *texts, varint(len(leaks)), *deltas, varint(0)))
+        return b"".join(records)
 
     def _events(self) -> tuple[list[tuple[int, ...]], list[int]]:
         stacks = {name: number for number, name in enumerate(self.files, 1)}
         rows: list[tuple[int, ...]] = []
         leaked: list[int] = []
-        place = 0x7F0000000000
+        next_address = 0x7F0000000000
 
-        def add(kind: int, at: float, address: int, size: int, name: str = "", where: int = 1, said: int = 0) -> None:
-            rows.append((kind, BEGIN_NS + int(at * 1e9), address, size, stacks.get(name, 0), 1, where, 0, said))
+        def add(kind: int, at: float, address: int, size: int, name: str = "", location: int = 1, aux: int = 0) -> None:
+            rows.append((kind, BEGIN_NS + int(at * 1e9), address, size, stacks.get(name, 0), 1, location, 0, aux))
 
         def grow(at: float, size: int, name: str, used: int = 0) -> int:
-            nonlocal place
-            made, place = place, place + size
-            add(_SEGMENT, at, made, size, name)
-            add(_ALLOC, at, made, used or size, name)
-            return made
+            nonlocal next_address
+            address, next_address = next_address, next_address + size
+            add(_SEGMENT, at, address, size, name)
+            add(_ALLOC, at, address, used or size, name)
+            return address
 
         weights = grow(0.0, 64 * MIB, "weights")
-        add(_ROLE, 0.0, weights, 1, "weights", said=1)
+        add(_ROLE, 0.0, weights, 1, "weights", aux=1)
         for step in range(STEPS):
             begin = float(step)
             if step % (STEPS // 2) == 0:
-                add(_REGION_BEGIN, begin, 0, 1, where=0)
+                add(_REGION_BEGIN, begin, 0, 1, location=0)
             batch = 0x100000 + step * 4096
             add(_ALLOC, begin, batch, 4096, "batch", 2)
             activations = grow(begin, 20 * MIB, "forward")
             leaked.append(grow(begin, 12 * MIB, "keep"))
             grow(begin, 20 * MIB, "small", MIB)
-            add(_MARK, begin + 0.6, 0, 1, where=0)
+            add(_MARK, begin + 0.6, 0, 1, location=0)
             if step == STEPS - 2:
                 add(_OOM, begin + 0.7, 100 * MIB, 4096 * MIB, "forward")
-            for address, size, where in ((activations, 20 * MIB, 1), (batch, 4096, 2)):
-                add(_REQUESTED, begin + 0.8, address, size, where=where)
-                add(_COMPLETED, begin + 0.8, address, size, where=where)
-            add(_STEP, begin + 0.9, 1, step, where=0)
+            for address, size, location in ((activations, 20 * MIB, 1), (batch, 4096, 2)):
+                add(_REQUESTED, begin + 0.8, address, size, location=location)
+                add(_COMPLETED, begin + 0.8, address, size, location=location)
+            add(_STEP, begin + 0.9, 1, step, location=0)
             if (step + 1) % (STEPS // 2) == 0:
-                add(_REGION_END, begin + 0.95, 0, 1, where=0)
+                add(_REGION_END, begin + 0.95, 0, 1, location=0)
         return rows, leaked
