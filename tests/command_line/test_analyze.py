@@ -1,4 +1,4 @@
-"""The command line of the analyses, as a user meets it."""
+"""Verdicts, refused input, progress bars and formatted numbers of the analysis commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from command_line import run_command
 from marked_programs import line_with, run_analyze
 from rich.console import Console
 from shared_recordings import run_source
-from test_watching import Terminal
+from test_live_command import Terminal
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.__main__ import main
@@ -52,51 +52,51 @@ LEAKING = "prediction = model(x)  # planted, with a comment so long that the quo
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds program.py and the trace of its run, run.alloctrace."""
+    """Return the folder with program.py and its trace, run.alloctrace."""
     return run_source(tmp_path_factory.mktemp("analyze"), textwrap.dedent(PROGRAM))
 
 
-def verdict_of(folder: Path, *arguments: str) -> str:
-    done = run_command(folder, list(arguments))
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+def read_verdict(folder: Path, *arguments: str) -> str:
+    process = run_command(folder, list(arguments))
+    assert (process.returncode, process.stderr) == (0, "")
+    return process.stdout
 
 
-def in_terminal(folder: Path, **environment: str) -> str:
-    """What a terminal of 80 columns gets of the verdict, stdout and stderr together."""
+def read_terminal(folder: Path, **environment: str) -> str:
+    """Return stdout and stderr of the verdict in a terminal of 80 columns."""
     terminal = Terminal(folder, "run.alloctrace", COLUMNS="80", **environment)
-    assert terminal.rest()[0] == 0
+    assert terminal.read_to_end()[0] == 0
     return terminal.output.decode().replace("\r\n", "\n")
 
 
-def test_piped_text_is_plain_and_ascii_where_the_stream_is_and_shortens_nothing(folder: Path) -> None:
-    text = verdict_of(folder, "run.alloctrace", "--top", "0")
+def test_piped_text_is_uncoloured_complete_and_ascii_on_ascii_streams(folder: Path) -> None:
+    text = read_verdict(folder, "run.alloctrace", "--top", "0")
     assert "\x1b" not in text
     assert not re.search("[─-╿]", text), "box drawing"
     assert 'kept = [torch.empty(5000), "\\x1b[31mred"]' in text
     assert all(line == line.rstrip() for line in text.splitlines())
     assert f"      {LEAKING}\n" in text
 
-    narrow = verdict_of(folder, "run.alloctrace", "--width", "40", "--top", "0")
-    assert "program.py:9" in narrow, "no place is cut"
-    done = run_command(folder, ["run.alloctrace"], "ascii")
-    assert done.returncode == 0 and done.stdout.isascii() and "LEAK" in done.stdout and "\\u" not in done.stdout
+    narrow = read_verdict(folder, "run.alloctrace", "--width", "40", "--top", "0")
+    assert "program.py:9" in narrow, "the location is truncated"
+    run = run_command(folder, ["run.alloctrace"], "ascii")
+    assert run.returncode == 0 and run.stdout.isascii() and "LEAK" in run.stdout and "\\u" not in run.stdout
 
 
-def test_a_terminal_gets_colours_and_80_columns(folder: Path) -> None:
-    text = in_terminal(folder)
+def test_terminal_output_has_colours_and_80_columns(folder: Path) -> None:
+    text = read_terminal(folder)
     assert "\x1b[1;31mLEAK" in text
-    assert "\x1b[31mred" not in text, "what the program's source holds must not reach the terminal"
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    assert max(map(len, plain.splitlines())) <= 80
-    assert in_terminal(folder, NO_COLOR="1").count("\x1b[1;31m") == 0
-    assert plain.splitlines()[3] == verdict_of(folder, "run.alloctrace").splitlines()[3]
+    assert "\x1b[31mred" not in text, "an escape sequence of the program's source reached the terminal"
+    uncoloured = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert max(map(len, uncoloured.splitlines())) <= 80
+    assert read_terminal(folder, NO_COLOR="1").count("\x1b[1;31m") == 0
+    assert uncoloured.splitlines()[3] == read_verdict(folder, "run.alloctrace").splitlines()[3]
 
 
-def test_json_names_the_leak_with_its_lines_in_whole_bytes(folder: Path) -> None:
+def test_json_reports_lines_of_leak_in_integer_bytes(folder: Path) -> None:
     number = line_with(LEAKING, (folder / "program.py").read_text())
 
-    result = json.loads(verdict_of(folder, "run.alloctrace", "--json"))
+    result = json.loads(read_verdict(folder, "run.alloctrace", "--json"))
 
     assert (result["format"], result["format_version"]) == ("pytorch_alloctrace.verdict", 1)
     assert result["integrity"]["state"] == "complete" and result["trace"]["steps"] == 40
@@ -104,10 +104,10 @@ def test_json_names_the_leak_with_its_lines_in_whole_bytes(folder: Path) -> None
     assert (first["kind"], first["unit"], first["device"]) == ("leak", "step", "cpu")
     assert (first["site"]["line"], first["site"]["function"]) == (number, "train_step")
     assert first["site"]["source"].strip() == LEAKING and first["site"]["user"] is True
-    # Each prediction is 8 x 1000 floats of 4 bytes; its graph keeps the input, 8 x 100 floats, made by another line.
-    of_lines = {site["site"]["line"]: site["bytes_per_unit"] for site in first["sites"]}
-    assert of_lines == {number: 8 * 1000 * 4, number + 7: 8 * 100 * 4}
-    assert first["bytes_per_unit"] == sum(of_lines.values())
+    # A prediction is 8 x 1000 floats of 4 bytes; its graph keeps the input, 8 x 100 floats, allocated by another line.
+    bytes_by_line = {site["site"]["line"]: site["bytes_per_unit"] for site in first["sites"]}
+    assert bytes_by_line == {number: 8 * 1000 * 4, number + 7: 8 * 100 * 4}
+    assert first["bytes_per_unit"] == sum(bytes_by_line.values())
     assert first["units_with_survivors"] == first["units_judged"] == 37
     assert first["bytes"] == 37 * first["bytes_per_unit"]
     (device,) = result["devices"]
@@ -115,20 +115,20 @@ def test_json_names_the_leak_with_its_lines_in_whole_bytes(folder: Path) -> None
     assert sum(site["bytes"] for site in device["end"]["sites"]) + device["end"]["more_bytes"] == device["end"]["bytes"]
     assert device["growth"]["bytes_per_step"] == 35200
 
-    def check(value: object, name: str) -> None:
+    def check_integers(value: object, name: str) -> None:
         if isinstance(value, dict):
             for key, entry in value.items():
-                check(entry, key)
+                check_integers(entry, key)
         elif isinstance(value, list):
             for entry in value:
-                check(entry, name)
+                check_integers(entry, name)
         elif name == "bytes" or name.endswith("_bytes") or name.startswith("bytes_"):
             assert type(value) is int, name
 
-    check(result, "")
+    check_integers(result, "")
 
 
-def test_json_has_all_lines_and_text_the_largest_unless_top_is_given(tmp_path: Path) -> None:
+def test_top_limits_lines_in_json_and_text(tmp_path: Path) -> None:
     lines = "\n".join(f"    kept.append(torch.empty({number}000))" for number in range(1, 8))
     run_source(
         tmp_path,
@@ -136,15 +136,15 @@ def test_json_has_all_lines_and_text_the_largest_unless_top_is_given(tmp_path: P
         f"with alloctrace.enable('run.alloctrace', devices=('cpu',)):\n{lines}\n",
     )
     all_lines, top_line = (
-        json.loads(verdict_of(tmp_path, "run.alloctrace", "--json", *top))["devices"][0]["end"]
+        json.loads(read_verdict(tmp_path, "run.alloctrace", "--json", *top))["devices"][0]["end"]
         for top in ((), ("--top", "1"))
     )
     assert len(all_lines["sites"]) == 7 and (len(top_line["sites"]), top_line["more_sites"]) == (1, 6)
-    assert "in 2 more lines" in verdict_of(tmp_path, "run.alloctrace")
-    assert "in 6 more lines" in verdict_of(tmp_path, "run.alloctrace", "--top", "1")
+    assert "in 2 more lines" in read_verdict(tmp_path, "run.alloctrace")
+    assert "in 6 more lines" in read_verdict(tmp_path, "run.alloctrace", "--top", "1")
 
 
-def test_bad_input_is_one_line_and_exit_2(folder: Path, tmp_path: Path) -> None:
+def test_bad_input_exits_2_with_one_line(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a trace, but long enough to have a header if it were one " * 100)
     (tmp_path / "program.py").write_text("x = 1\n")
     for name in ("missing", ".", "text", "text/below", "program.py", ""):
@@ -174,86 +174,86 @@ COUNTS = [
 
 
 @pytest.mark.parametrize(("option", "value"), [*POSITIONS, *COUNTS], ids=lambda text: text[:12])
-def test_value_that_makes_no_sense_is_refused_in_a_sentence(folder: Path, option: str, value: str) -> None:
+def test_invalid_option_value_is_refused_in_one_line(folder: Path, option: str, value: str) -> None:
     name = "peak" if option in ("--at", "--top") else "timeline"
-    of_position = ("position", "the trace has no step")
+    position_texts = ("position", "the trace has no step")
 
     (sentence,) = run_analyze(folder, name, "run.alloctrace", f"{option}={value}", status=2).splitlines()
 
     assert "error: " in sentence
-    assert any(words in sentence for words in (of_position if option in ("--at", "--since") else [option])), sentence
+    assert any(text in sentence for text in (position_texts if option in ("--at", "--since") else [option])), sentence
 
 
-def test_a_progress_bar_is_shown_to_a_terminal_only_and_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown(*, terminal: bool) -> list[str]:
+def test_progress_bar_appears_only_on_terminal_after_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_bar(*, terminal: bool) -> list[str]:
         output = io.StringIO()
         with progress.SlowProgress(Console(file=output, force_terminal=terminal, width=100), "judging") as bar:
             bar.begin_pass("reading")
             bar(0.5)
-            # Drawn now, and not when the next tenth of a second is over.
-            for then in (lambda: bar.begin_pass("replaying"), bar.end_pass, lambda: None):
+            # Drawn now instead of in the next tenth of a second.
+            for proceed in (lambda: bar.begin_pass("replaying"), bar.end_pass, lambda: None):
                 if bar._bar is not None:
                     bar._bar.refresh()
-                then()
+                proceed()
         return re.findall(r"reading|replaying|judging|\d+ %", output.getvalue())
 
-    assert shown(terminal=True) == []
+    assert read_bar(terminal=True) == []
     monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0)
-    assert shown(terminal=False) == []
-    said = shown(terminal=True)
-    places = [said.index(text) for text in ("reading", "50 %", "replaying", "judging")]
-    assert places == sorted(places) and said[places[2] + 1] == "0 %"
+    assert read_bar(terminal=False) == []
+    texts = read_bar(terminal=True)
+    indices = [texts.index(text) for text in ("reading", "50 %", "replaying", "judging")]
+    assert indices == sorted(indices) and texts[indices[2] + 1] == "0 %"
 
 
-def test_a_progress_bar_names_each_pass_of_each_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+def test_progress_bar_names_each_pass_of_each_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
 
     class Bar(progress.SlowProgress):
         def begin_pass(self, name: str) -> None:
-            said.append(name)
+            calls.append(name)
 
         def __call__(self, share: float) -> None:
             assert 0 <= share <= 1
-            said.append("share")
+            calls.append("share")
 
         def end_pass(self) -> None:
-            said.append("end")
+            calls.append("end")
 
     monkeypatch.setattr(trace_command, "SlowProgress", Bar)
     shutil.copy(folder / "run.alloctrace", folder / "other.alloctrace")
     assert main(["diff", str(folder / "run.alloctrace"), str(folder / "other.alloctrace")]) == 0
-    for name in (f"{what} {trace}.alloctrace" for trace in ("run", "other") for what in ("reading", "replaying")):
-        rest = said[said.index(name) + 1 :]
-        assert set(rest[: rest.index("end")]) == {"share"}, said
-    assert said[0] == "reading run.alloctrace" and said[-1] == "end"
+    for name in (f"{stage} {trace}.alloctrace" for trace in ("run", "other") for stage in ("reading", "replaying")):
+        later_calls = calls[calls.index(name) + 1 :]
+        assert set(later_calls[: later_calls.index("end")]) == {"share"}, calls
+    assert calls[0] == "reading run.alloctrace" and calls[-1] == "end"
 
 
-def test_traces_that_lack_something_read_well(tmp_path: Path) -> None:
-    def verdict(program: Callable[[], object], **options: str) -> str:
+def test_verdict_of_trace_without_allocations_steps_or_stacks(tmp_path: Path) -> None:
+    def record_and_read(program: Callable[[], object], **options: str) -> str:
         with alloctrace.enable(tmp_path / "t", devices=("cpu",), overwrite=True, **options):  # type: ignore[arg-type]
             allocated = program()
         del allocated
-        return " ".join(verdict_of(tmp_path, "t").split())
+        return " ".join(read_verdict(tmp_path, "t").split())
 
-    assert "Nothing was allocated" in verdict(lambda: None)
-    assert json.loads(verdict_of(tmp_path, "t", "--json"))["devices"] == []
+    assert "Nothing was allocated" in record_and_read(lambda: None)
+    assert json.loads(read_verdict(tmp_path, "t", "--json"))["devices"] == []
 
-    text = verdict(lambda: torch.empty(1000))
+    text = record_and_read(lambda: torch.empty(1000))
     assert "Too short to judge leaks on cpu: no steps" in text and "GROWTH cpu, live over time" in text
-    assert "reports none" in verdict_of(tmp_path, "segments", "t")
+    assert "reports none" in read_verdict(tmp_path, "segments", "t")
 
-    def stepping() -> list[torch.Tensor]:
-        kept = []
+    def keep_blocks() -> list[torch.Tensor]:
+        blocks = []
         for _ in range(30):
-            kept.append(torch.empty(1000))
+            blocks.append(torch.empty(1000))
             alloctrace.step()
-        return kept
+        return blocks
 
-    text = verdict(stepping, stacks="none")
+    text = record_and_read(keep_blocks, stacks="none")
     assert "LEAK (no Python stack): +3.91 KiB per step" in text and "no lines of code can be named" in text
 
 
-def test_several_devices_have_a_section_each_those_with_larger_leaks_first(folder: Path) -> None:
+def test_devices_have_sections_ordered_by_leak_size(folder: Path) -> None:
     summary = summarize(RecordedTrace(folder / "run.alloctrace"))
     (cpu,) = summary.devices
     leaks = tuple(
@@ -278,7 +278,7 @@ def test_several_devices_have_a_section_each_those_with_larger_leaks_first(folde
         *((2**40 - 1, "1.00 TiB"), (2**63, "8.00 EiB")),
     ],
 )
-def test_sizes(count: float, text: str) -> None:
+def test_size_has_binary_unit_and_three_digits(count: float, text: str) -> None:
     assert units.size(count) == text
 
 
@@ -290,11 +290,11 @@ def test_sizes(count: float, text: str) -> None:
         (86400 * 365 * 49, "49 years"),
     ],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_duration_has_readable_units(seconds: float, text: str) -> None:
     assert units.duration(seconds) == text
 
 
-def test_charts() -> None:
+def test_sparkline_and_share_of_edge_cases() -> None:
     assert units.sparkline([0, 7], 10) == "▁█"
     assert units.sparkline([0, 7], 10, plain=True) == "_#"
     assert units.sparkline([5] * 4, 10) == "█" * 4  # level, not empty

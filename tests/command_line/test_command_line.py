@@ -1,4 +1,4 @@
-"""The help of each command, and which options it refuses; every example of the help is run."""
+"""The help of each command, its examples and the arguments that it refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytorch_alloctrace import parser
 from pytorch_alloctrace.analyze.trace_command import Exit
 from pytorch_alloctrace.parser import COMMANDS, PROGRAM
 
-PROGRAM_WITH_ALL = """
+TRAINING_PROGRAM = """
 import sys, torch, pytorch_alloctrace as alloctrace
 
 MIB = 2**20
@@ -48,30 +48,30 @@ alloctrace.disable()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Has the traces that the examples name, and the program that they do."""
-    made = tmp_path_factory.mktemp("command_line")
-    (made / "models").mkdir()
-    (made / "models/train.py").write_text(PROGRAM_WITH_ALL)
+    """Return the folder with the traces and the program that the examples of the help name."""
+    folder = tmp_path_factory.mktemp("command_line")
+    (folder / "models").mkdir()
+    (folder / "models/train.py").write_text(TRAINING_PROGRAM)
     for name, size in (("run", 2), ("before", 2), ("after", 6)):
         command = with_cuda([sys.executable, "models/train.py", f"{name}.alloctrace", str(size)])
-        run_python(made, command, check=True, timeout=600, environment={})
-    write_ranks(made / "traces", 2, rank1=Rank(1, 2, leaks_from=10))
-    return made
+        run_python(folder, command, check=True, timeout=600, environment={})
+    write_ranks(folder / "traces", 2, rank1=Rank(1, 2, leaks_from=10))
+    return folder
 
 
-ALWAYS = {"json", "spool", "width"}
+COMMON_OPTIONS = {"json", "spool", "width"}
 """Options of every command."""
 
 
-def help_of(*arguments: str) -> str:
+def read_help(*arguments: str) -> str:
     return run_analyze(ROOT, *arguments)
 
 
-def error_of(*arguments: str) -> str:
+def read_error(*arguments: str) -> str:
     return run_analyze(ROOT, *arguments, status=Exit.BAD_INPUT).splitlines()[-1]
 
 
-def options_of(text: str) -> set[str]:
+def find_options(text: str) -> set[str]:
     return set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE))
 
 
@@ -81,23 +81,23 @@ def at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", TRACE_COMMANDS)
-def test_help_of_a_command(name: str, at_80_columns: None) -> None:
+def test_help_explains_every_option_in_80_columns(name: str, at_80_columns: None) -> None:
     command = TRACE_COMMANDS[name]
 
-    text = help_of(name, "--help")
+    text = read_help(name, "--help")
 
     assert max(map(len, text.splitlines())) <= 80
     assert text.startswith(f"usage: {PROGRAM} {name} {command.traces} [options]")
-    assert options_of(text) >= ALWAYS
+    assert find_options(text) >= COMMON_OPTIONS
     assert " ".join(command.description.split()) in " ".join(text.split())
     assert text.count(f"\n  {PROGRAM} ") == len(command.examples)
-    assert ("mark:NAME" in text) == bool({"at", "since", "until"} & options_of(text))
-    for option in options_of(text):
+    assert ("mark:NAME" in text) == bool({"at", "since", "until"} & find_options(text))
+    for option in find_options(text):
         assert re.search(rf"--{option}( [A-Z]+|,|\n|  )[^-]*[a-z]", text), f"{option} is not explained"
 
 
 @pytest.mark.parametrize("name", ["diagnose", "sites", "oom"])
-def test_a_command_imports_its_own_module_alone(name: str, folder: Path) -> None:
+def test_command_imports_only_its_own_module(name: str, folder: Path) -> None:
     code = (
         "import sys; sys.orig_argv = ['python', '-m', 'pytorch_alloctrace', *sys.argv[1:]]\n"
         "from pytorch_alloctrace.__main__ import main\n"
@@ -106,26 +106,26 @@ def test_a_command_imports_its_own_module_alone(name: str, folder: Path) -> None
     )
     command = [sys.executable, "-c", code, name, "run.alloctrace", "--json"]
 
-    done = run_python(folder, command, check=True, timeout=600, environment={})
+    process = run_python(folder, command, check=True, timeout=600, environment={})
 
-    imported = {name.removeprefix("pytorch_alloctrace.") for name in done.stdout.splitlines()[-1].split()}
+    imported = {name.removeprefix("pytorch_alloctrace.") for name in process.stdout.splitlines()[-1].split()}
     own = COMMANDS[name][0].partition(":")[0]
     assert {target.partition(":")[0] for target, _ in COMMANDS.values()} & imported == {own}
     assert not [name for name in imported if name.startswith(("recording", "analysis.ranks", "report.page"))]
-    # Advice on a failed allocation or on fragmentation takes the model of torch's allocator.
+    # Advice on failed allocations and fragmentation needs the model of torch's allocator.
     assert name != "sites" or "analysis.what_if" not in imported
 
 
-def test_general_help_and_version(at_80_columns: None) -> None:
-    text = help_of("--help")
-    assert text == help_of("-h")
+def test_general_help_lists_every_command_in_80_columns(at_80_columns: None) -> None:
+    text = read_help("--help")
+    assert text == read_help("-h")
     assert max(map(len, text.splitlines())) <= 80
     listed = re.findall(r"^  ([a-z-]+)  +\S", text[text.index("commands (") : text.index("examples:")], re.MULTILINE)
     assert listed == [*COMMANDS] and {"run", "build", "cost"} < {*listed}
-    assert help_of("--version") == f"pytorch_alloctrace {alloctrace.__version__}\n"
+    assert read_help("--version") == f"pytorch_alloctrace {alloctrace.__version__}\n"
 
 
-def test_no_command_is_diagnose_or_ranks_and_options_may_stand_anywhere(folder: Path) -> None:
+def test_command_defaults_to_diagnose_or_ranks_with_options_anywhere(folder: Path) -> None:
     assert run_analyze(folder, "diagnose", "run.alloctrace") == run_analyze(folder, "run.alloctrace")
     assert run_analyze(folder, "--top", "1", "run.alloctrace") == run_analyze(folder, "run.alloctrace", "--top", "1")
     assert run_analyze(folder, "ranks", "traces") == run_analyze(folder, "traces/")
@@ -135,31 +135,31 @@ def test_no_command_is_diagnose_or_ranks_and_options_may_stand_anywhere(folder: 
     assert run_analyze(folder, "diff", "before.alloctrace", "--top", "1", "after.alloctrace") == expected
 
 
-@pytest.mark.parametrize(("name", "word"), [("leaks", "./leaks"), ("-x", "./-x")])
+@pytest.mark.parametrize(("name", "argument"), [("leaks", "./leaks"), ("-x", "./-x")])
 def test_trace_is_read_when_its_name_is_a_command_or_an_option(
-    name: str, word: str, folder: Path, tmp_path: Path
+    name: str, argument: str, folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes((folder / "run.alloctrace").read_bytes())
 
-    text = run_analyze(tmp_path, word)
+    text = run_analyze(tmp_path, argument)
 
     assert text == run_analyze(tmp_path, "diagnose", "--", name) == run_analyze(tmp_path, "--", name)
     assert "PEAK" in text
 
 
 @pytest.mark.parametrize("name", TRACE_COMMANDS)
-def test_examples_run(name: str, folder: Path) -> None:
+def test_examples_of_help_exit_with_expected_status(name: str, folder: Path) -> None:
     for arguments, _ in TRACE_COMMANDS[name].examples:
-        words = shlex.split(arguments.split(" > ")[0])
-        if name == "serve":  # does not end by itself: tests/report/test_serve.py
-            assert type(parser.parse(words)[0]) is type(TRACE_COMMANDS[name])
+        command_line = shlex.split(arguments.split(" > ")[0])
+        if name == "serve":  # runs until interrupted: tests/report/test_serve.py
+            assert type(parser.parse(command_line)[0]) is type(TRACE_COMMANDS[name])
             continue
-        status = Exit.FOUND if "--fail" in words or "--fail-above" in words else Exit.OK
-        assert run_analyze(folder, *words, status=status), arguments
+        status = Exit.FOUND if "--fail" in command_line or "--fail-above" in command_line else Exit.OK
+        assert run_analyze(folder, *command_line, status=status), arguments
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_unknown_option_is_one_line_that_names_the_help(name: str) -> None:
+def test_unknown_option_is_refused_in_one_line_that_names_the_help(name: str) -> None:
     error = run_analyze(ROOT, name, "--colour=1", *["a"] * (name in TRACE_COMMANDS), status=Exit.BAD_INPUT)
 
     assert error == f"{PROGRAM} {name}: error: unrecognized arguments: --colour=1 (see {PROGRAM} {name} --help)\n"
@@ -168,7 +168,7 @@ def test_unknown_option_is_one_line_that_names_the_help(name: str) -> None:
 @pytest.mark.parametrize(
     "arguments", [("run.alloctrace", "leaks", "--fail"), ("--json", "run.alloctrace", "leaks"), ("peak", "a", "leaks")]
 )
-def test_command_after_a_trace_is_refused_with_the_right_order(arguments: tuple[str, ...]) -> None:
+def test_command_after_trace_is_refused_with_the_correct_order(arguments: tuple[str, ...]) -> None:
     error = run_analyze(ROOT, *arguments, status=Exit.BAD_INPUT)
 
     assert error.count("\n") == 1 and f"the command comes first: {PROGRAM} leaks " in error
@@ -199,11 +199,12 @@ def test_command_after_a_trace_is_refused_with_the_right_order(arguments: tuple[
         ((), "name a trace"),
     ],
 )
-def test_what_does_not_go_together(arguments: tuple[str, ...], part: str) -> None:
-    assert part in error_of(*arguments)
+def test_conflicting_arguments_are_refused(arguments: tuple[str, ...], part: str) -> None:
+    assert part in read_error(*arguments)
 
 
 @pytest.mark.parametrize("arguments", [("leeks",), ("leeks", "run.alloctrace")])
-def test_an_unknown_command_is_one_line(arguments: tuple[str, ...]) -> None:
+def test_unknown_command_is_refused_in_one_line(arguments: tuple[str, ...]) -> None:
     error = run_analyze(ROOT, *arguments, status=Exit.BAD_INPUT)
+
     assert error.count("\n") == 1 and "'leeks' is neither a trace nor a command (run, build, cost, diagnose, " in error

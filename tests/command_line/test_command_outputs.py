@@ -1,5 +1,5 @@
-"""Verbs from the outside, on a CUDA device whose capacity is known: leaks, and those that show replayed memory. Text,
-JSON, CSV and exit statuses, compared with the table of the Python API and with torch's snapshot."""
+"""Text, JSON, CSV and exit statuses of `leaks` and of commands on replayed memory, on a CUDA device of known capacity,
+compared with the tables of the Python API and with torch's snapshot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marked_programs import run_analyze
 
 import pytorch_alloctrace as alloctrace
 
-LEAKING = """
+LEAKING_PROGRAM = """
 import time, torch, pytorch_alloctrace as alloctrace
 device = "cuda"
 with alloctrace.enable("cuda.alloctrace", devices=(device,)):
@@ -32,14 +32,14 @@ COLUMNS = (
 )
 
 
-def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None:
-    run_cuda_program(LEAKING, memory="2GiB")
+def test_leaks_on_cuda_match_in_table_text_json_and_csv(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(LEAKING_PROGRAM, memory="2GiB")
     trace = alloctrace.load(tmp_path / "cuda.alloctrace")
     leaks = trace.leaks().to_frame()
     assert tuple(leaks.columns) == COLUMNS
     assert list(leaks["leak_kind"]) == ["survivors", "growing"]
     assert [source.partition("  # ")[2] for source in leaks["source"]] == ["kept", "grows"]
-    # Allocated bytes: torch hands out multiples of 512.
+    # Allocated bytes: torch rounds up to multiples of 512.
     assert leaks["bytes_per_unit"][0] == 200_192 and leaks["bytes_per_unit"][1] == pytest.approx(4_000, abs=11)
     assert set(leaks["unit"]) == {"step"}
     sizes = leaks["allocated_bytes"]
@@ -48,12 +48,12 @@ def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None
     for row in leaks.to_dict("records"):
         assert row["line"] in [frame.line for frame in trace.frames(row["stack_id"])]
         assert [site["line"] for site in row["sites"]] == [row["line"]] and 0.8 < row["confidence"] <= 1
-    # The driver had used less than 1 GiB of 2 GiB; 200,192 bytes a step. A step takes no less than the shortest, and on
-    # average no more than the whole recording shared among the 60: the first, which loads what torch needs, is longest.
+    # The driver had used less than 1 GiB of 2 GiB; a step adds 200,192 bytes. The duration of a step is bounded by the
+    # shortest step and by the recording's duration divided by 60: the first step loads libraries and is the longest.
     seconds = trace.steps()["time_ns"].diff() / 1e9
     shortest, average = seconds.min(), (trace.end_ns - trace.begin_ns) / 1e9 / 60
     assert 2**30 / 200_192 * shortest < leaks["forecast_seconds"][0] < 2**31 / 200_192 * average
-    # 4,000 bytes a step; the steps of each are timed over other parts of the run.
+    # 4,000 bytes a step; the two forecasts time steps in different parts of the run.
     ratio = leaks["forecast_seconds"][1] / leaks["forecast_seconds"][0] / (200_192 / 4_000)
     longest = max(average, seconds.max())
     assert 0.99 * shortest / average < ratio < 1.01 * longest / shortest
@@ -73,7 +73,7 @@ def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None
     assert verdict["findings"][0]["forecast_seconds"] == pytest.approx(leaks["forecast_seconds"][0])
 
 
-HOLDING = """
+MEMORY_PROGRAM = """
 import json, torch, pytorch_alloctrace as alloctrace
 session = alloctrace.enable("run.alloctrace", devices=("cuda",))
 kept = [torch.empty(n * 1_000_000, dtype=torch.uint8, device="cuda") for n in (1, 3, 15)]
@@ -88,38 +88,38 @@ alloctrace.disable()
 """
 
 
-def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
-    run_cuda_program(HOLDING)
+def test_memory_commands_on_cuda_match_torch_snapshot(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(MEMORY_PROGRAM)
     snapshot = json.loads((tmp_path / "kept.json").read_text())
     segments = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "mark:kept", "--json"))["rows"]
     assert [(row["address"], row["total_bytes"], row["requested_bytes"]) for row in segments] == [
         (row["address"], row["total_size"], row["requested_size"])
         for row in sorted(snapshot, key=lambda row: row["address"])
     ]
-    # Options may stand anywhere.
+    # Options may also precede the trace.
     blocks = pd.read_csv(io.StringIO(run_analyze(tmp_path, "blocks", "--at", "mark:kept", "--csv", "run.alloctrace")))
     used = blocks[blocks["state"] == "active_allocated"]
     assert sorted(used["requested_bytes"]) == [1_000_000, 3_000_000, 15_000_000]
     assert len(blocks) == sum(len(row["blocks"]) for row in snapshot)
     assert "kept = [torch.empty" in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept")
-    at_first = json.loads(run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0", "--json"))["rows"]
-    assert 15_000_000 not in [row["requested_bytes"] for row in at_first]
-    at_peak = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak", "--json"))["rows"]
-    assert max(row["total_bytes"] for row in at_peak) == 40 * MIB
+    first_rows = json.loads(run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0", "--json"))["rows"]
+    assert 15_000_000 not in [row["requested_bytes"] for row in first_rows]
+    peak_rows = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak", "--json"))["rows"]
+    assert max(row["total_bytes"] for row in peak_rows) == 40 * MIB
 
-    # --top means the same in every format: the largest ones of each device, here of one.
-    of_blocks = blocks.to_dict("records")
-    for verb, size, all_of in (("segments", "total_bytes", segments), ("blocks", "block_bytes", of_blocks)):
-        words = (verb, "run.alloctrace", "--at", "mark:kept")
-        shown = [
-            json.loads(run_analyze(tmp_path, *words, "--json", "--top", "2"))["rows"],
-            pd.read_csv(io.StringIO(run_analyze(tmp_path, *words, "--csv", "--top", "2"))).to_dict("records"),
+    # In every output format --top selects the largest rows of each device.
+    block_rows = blocks.to_dict("records")
+    for command, size, table in (("segments", "total_bytes", segments), ("blocks", "block_bytes", block_rows)):
+        options = (command, "run.alloctrace", "--at", "mark:kept")
+        outputs = [
+            json.loads(run_analyze(tmp_path, *options, "--json", "--top", "2"))["rows"],
+            pd.read_csv(io.StringIO(run_analyze(tmp_path, *options, "--csv", "--top", "2"))).to_dict("records"),
         ]
-        used = [row for row in all_of if row.get("state") != "inactive"]
+        used = [row for row in table if row.get("state") != "inactive"]
         expected = sorted(sorted(used, key=lambda row: -row[size])[:2], key=lambda row: row["address"])
-        for rows in shown:
-            assert [row["address"] for row in rows] == [row["address"] for row in expected], verb
-        assert run_analyze(tmp_path, *words, "--json", "--top", "0") == run_analyze(tmp_path, *words, "--json")
+        for rows in outputs:
+            assert [row["address"] for row in rows] == [row["address"] for row in expected], command
+        assert run_analyze(tmp_path, *options, "--json", "--top", "0") == run_analyze(tmp_path, *options, "--json")
 
     timeline = pd.DataFrame(
         json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--points", "50", "--json"))["rows"]
@@ -131,7 +131,7 @@ def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
 
     verified = json.loads(run_analyze(tmp_path, "verify", "run.alloctrace", "--json"))
     assert verified["ok"] and verified["states"] == verified["agreeing"] == 2
-    whole = (tmp_path / "run.alloctrace").read_bytes()
-    (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
+    data = (tmp_path / "run.alloctrace").read_bytes()
+    (tmp_path / "cut.alloctrace").write_bytes(data[: len(data) // 2])
     text = run_analyze(tmp_path, "verify", "cut.alloctrace", status=1)
     assert text.startswith("INCOMPLETE  truncated") and "FOUND" in text

@@ -1,4 +1,4 @@
-"""The --json output of every command, validated with docs/json-schema.json; and docs/json.md, which is made of it."""
+"""The --json output of every command, validated with docs/json-schema.json, and docs/json.md, generated from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 from command_line import TRACE_COMMANDS, run_command
 from made_up_ranks import Rank
-from made_up_snapshots import MIB, DeviceHistory, snapshot, training
+from made_up_snapshots import MIB, snapshot, training
 from running import ROOT, needs_cuda_build
 from shared_recordings import record_once, record_report, run_source
 
@@ -55,7 +55,7 @@ with alloctrace.enable("cpu.alloctrace", devices="cpu"):
                 model(torch.ones(10, 100)).sum().backward()
                 alloctrace.step()
 """
-OF_A_TRACE = (
+TRACE_COMMAND_LINES = (
     "diagnose",
     "leaks",
     *("peak", "peak --tree", *(f"peak --by {by}" for by in ("stack", "file", "role", "age", "phase"))),
@@ -67,8 +67,8 @@ OF_A_TRACE = (
 """Commands that are run on report.alloctrace (two CUDA devices) and cpu.alloctrace."""
 ALL_FRAMES = ("diagnose", "leaks", "peak", "peak --tree", "sites", "blocks", "diff --since 40")
 """Commands that are also run on cpu.alloctrace with --all-frames."""
-CASES = (
-    *(f"{command} {trace}.alloctrace" for command in OF_A_TRACE for trace in ("report", "cpu")),
+COMMAND_LINES = (
+    *(f"{command} {trace}.alloctrace" for command in TRACE_COMMAND_LINES for trace in ("report", "cpu")),
     *(f"{command} cpu.alloctrace --all-frames" for command in ALL_FRAMES),
     *(f"{command} report.alloctrace --all-frames" for command in ("diagnose", "oom")),
     "annotate report.alloctrace report_program.py",
@@ -89,38 +89,38 @@ CASES = (
     *("convert begun.pickle", "blocks begun.alloctrace", "fragmentation begun.alloctrace --all-frames"),
     *("convert paused.pickle", "verify paused.alloctrace"),
     "finish killed.alloctrace",
-    *("oom oom127.alloctrace", "sites --by role hang-812.alloctrace"),  # hostile: nothing is cached, nothing allocated
+    *("oom oom127.alloctrace", "sites --by role hang-812.alloctrace"),  # hostile: no cached, no allocated bytes
     "cost --device cpu",
 )
-"""Command lines, in order: some read what earlier ones wrote."""
+"""Command lines in order: some read files that earlier ones write."""
 
 
 def write_inputs(folder: Path) -> None:
-    """Write the traces and snapshots that CASES name."""
+    """Write the traces and snapshots that COMMAND_LINES name."""
     run_source(folder, PROGRAM)
     report = record_once("report", record_report) / "run.alloctrace"
     shutil.copy(report, folder / "report.alloctrace")
     for name in ("oom127", "hang-812"):
         shutil.copy(ROOT / f"tests/corpus/hostile/{name}.alloctrace", folder)
-    whole = report.read_bytes()
-    (folder / "cut.alloctrace").write_bytes(whole[: len(whole) * 2 // 3])
-    begun, paused = DeviceHistory("2.11"), training("2.11")
-    begun.allocate(MIB, 11)  # pins the segment, and is older than the part of the history that is left
+    data = report.read_bytes()
+    (folder / "cut.alloctrace").write_bytes(data[: len(data) * 2 // 3])
+    mid_run, paused = Maker("2.11"), training("2.11")
+    mid_run.allocate(MIB, 11)  # pins the segment; older than the entries left of the history
     for _ in range(9):
-        begun.free(begun.allocate(MIB, 12))
-    begun.oom(64 * MIB)
+        mid_run.free(mid_run.allocate(MIB, 12))
+    mid_run.oom(64 * MIB)
     del paused.history[5]
     del paused.history[-5:-3]
-    (folder / "begun.pickle").write_bytes(pickle.dumps(snapshot("2.11", begun, last=10), protocol=4))
+    (folder / "begun.pickle").write_bytes(pickle.dumps(snapshot("2.11", mid_run, last=10), protocol=4))
     (folder / "paused.pickle").write_bytes(pickle.dumps(snapshot("2.11", paused), protocol=4))
     (folder / "ranks").mkdir()
-    wrong: dict[int, dict[str, int]] = {1: {"leaks_from": 5}, 2: {"larger_from": 15}, 3: {"oom_at": 39}}
+    faults: dict[int, dict[str, int]] = {1: {"leaks_from": 5}, 2: {"larger_from": 15}, 3: {"oom_at": 39}}
     for rank in (0, *range(1, 9), 10):
-        Rank(rank, 11, **wrong.get(rank, {})).write(folder / "ranks")
+        Rank(rank, 11, **faults.get(rank, {})).write(folder / "ranks")
     (folder / "ranks/other.alloctrace").write_text("of something else")
 
 
-def made_up_costs() -> Costs:
+def build_costs() -> Costs:
     figures = {"wall": 1.0, "own_cpu": 1.0, "other_cpu": 0.0, "process_cpu": 1.0}
     rounds = Rounds({PLAIN: [figures], ALLOCTRACE: [figures]})
     machine = {"processor": "x86_64", "cores": 2, "python": "3.11.7", "device": "cpu", "torch": "2.11.0"}
@@ -134,21 +134,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def documents(folder: Path) -> dict[str, Any]:
-    """Return the parsed output of each of CASES."""
+    """Return the parsed output of each of COMMAND_LINES."""
     write_inputs(folder)
     parsed = {}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("pytorch_alloctrace.cost.command.loading.load_recorder", lambda: None)
-        patched.setattr("pytorch_alloctrace.cost.command.measure", lambda device, seconds: made_up_costs())
-        for case in CASES:
-            done = run_command(folder, [*case.split(), "--json"])
-            assert done.returncode == (1 if case.startswith("verify") and '"ok": false' in done.stdout else 0), (
-                f"{case}: {done.stderr}"
+        patched.setattr("pytorch_alloctrace.cost.command.measure", lambda device, seconds: build_costs())
+        for case in COMMAND_LINES:
+            run = run_command(folder, [*case.split(), "--json"])
+            assert run.returncode == (1 if case.startswith("verify") and '"ok": false' in run.stdout else 0), (
+                f"{case}: {run.stderr}"
             )
-            assert done.stdout.isascii(), case
-            parsed[case] = json.loads(
-                done.stdout, parse_constant=lambda word, case=case: pytest.fail(f"{case}: {word}")
-            )
+            assert run.stdout.isascii(), case
+            parsed[case] = json.loads(run.stdout, parse_constant=lambda word, case=case: pytest.fail(f"{case}: {word}"))
     return parsed
 
 
@@ -162,20 +160,20 @@ def values_in(value: Any) -> Iterator[Any]:
         yield from values_in(inner)
 
 
-def objects_of(schema: Any) -> list[dict[str, Any]]:
+def find_object_schemas(schema: Any) -> list[dict[str, Any]]:
     """Return every schema of an object with fixed fields."""
     return [each for each in values_in(schema) if isinstance(each, dict) and isinstance(each.get("properties"), dict)]
 
 
 def test_schema_is_valid_and_describes_every_field() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    for each in objects_of(SCHEMA):
-        assert each["additionalProperties"] is False and set(each["required"]) <= set(each["properties"]), each
-        for name, field in each["properties"].items():
+    for schema in find_object_schemas(SCHEMA):
+        assert schema["additionalProperties"] is False and set(schema["required"]) <= set(schema["properties"]), schema
+        for name, field in schema["properties"].items():
             assert field.get("description", "").endswith("."), f"{name}: {field}"
 
 
-def test_every_output_validates_with_its_format(documents: dict[str, Any]) -> None:
+def test_every_output_validates_against_its_format(documents: dict[str, Any]) -> None:
     validators = {
         name: jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]}) for name in FORMATS
     }
@@ -190,7 +188,7 @@ def test_every_output_validates_with_its_format(documents: dict[str, Any]) -> No
 
 
 def test_every_command_has_a_format_and_every_format_has_rows(documents: dict[str, Any]) -> None:
-    # serve has no answer: it runs until Ctrl-C.
+    # serve prints no JSON: it runs until Ctrl-C.
     assert {case.split()[0] for case in documents} == {*TRACE_COMMANDS, "cost"} - {"serve"}
     assert {format_of(document) for document in documents.values()} == FORMATS
     with_rows = {format_of(document) for document in documents.values() if document.get("rows")}
@@ -198,18 +196,18 @@ def test_every_command_has_a_format_and_every_format_has_rows(documents: dict[st
 
 
 def test_every_field_of_the_schema_occurs_in_an_output(documents: dict[str, Any]) -> None:
-    shapes = {frozenset(each) for each in values_in([*documents.values()]) if isinstance(each, dict)}
+    shapes = {frozenset(schema) for schema in values_in([*documents.values()]) if isinstance(schema, dict)}
 
     missing = []
-    for each in objects_of(SCHEMA["$defs"]):
-        required, allowed = set(each["required"]), set(each["properties"])
+    for schema in find_object_schemas(SCHEMA["$defs"]):
+        required, allowed = set(schema["required"]), set(schema["properties"])
         occurring = set().union(*(shape for shape in shapes if required <= shape <= allowed))
         missing += [(sorted(required)[:4], sorted(allowed - occurring))] if allowed - occurring else []
 
     assert missing == []
 
 
-def test_page_is_up_to_date() -> None:
+def test_json_page_is_up_to_date() -> None:
     spec = importlib.util.spec_from_file_location("json_docs", ROOT / "tools/json_docs.py")
     json_docs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(json_docs)
@@ -217,7 +215,7 @@ def test_page_is_up_to_date() -> None:
     assert json_docs.PAGE.read_text() == json_docs.page(), "out of date: run tools/json_docs"
 
 
-def test_examples_of_the_page_run(
+def test_examples_of_json_page_run(
     documents: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     examples = re.findall(r"(?m)^    import json\n(?:(?:    .*)?\n)+", (ROOT / "docs/json.md").read_text())

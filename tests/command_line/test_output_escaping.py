@@ -1,6 +1,6 @@
-"""No text of a trace becomes a formula in CSV, a link or HTML in Markdown, or an invisible character anywhere.
+"""Hostile texts of a trace in all outputs: no formula in CSV, no link or HTML in Markdown, no invisible character.
 
-Data stay as they are: JSON and the DataFrames have the texts of the trace.
+JSON and DataFrames have the texts unchanged.
 """
 
 from __future__ import annotations
@@ -63,32 +63,32 @@ MARKDOWN = {
 }
 
 
-def hostile(word: str, path: Path) -> Path:
-    """Write a trace in which every text is the word."""
-    names = dict.fromkeys(FUNCTIONS, word)
-    # Otherwise all functions would be one file, and all lines one line.
-    files = {name: f"{word}{name}" for name in FUNCTIONS}
-    header = {"arguments": [word], "torch": word, "host": word, "working_directory": "/elsewhere"}
-    return TextTrace(files, word, names, word, (word,), header).write(path)
+def write_hostile_trace(text: str, path: Path) -> Path:
+    """Write a trace with the same text as every name, path and mark."""
+    names = dict.fromkeys(FUNCTIONS, text)
+    # With equal file names all lines of the report would be one.
+    files = {name: f"{text}{name}" for name in FUNCTIONS}
+    header = {"arguments": [text], "torch": text, "host": text, "working_directory": "/elsewhere"}
+    return TextTrace(files, text, names, text, (text,), header).write(path)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
-    hostile(PAYLOAD, folder / "run.alloctrace")
+    write_hostile_trace(PAYLOAD, folder / "run.alloctrace")
     return folder
 
 
-def invisible(text: str) -> set[str]:
-    """Return the characters of a text that show nothing, or change the order in which others are shown."""
-    return {one for one in text if unicodedata.category(one) in ("Cc", "Cf", "Zl", "Zp") and one not in "\n\t"}
+def find_invisible(text: str) -> set[str]:
+    """Return the characters of a text that are invisible or change the writing direction."""
+    return {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") and c not in "\n\t"}
 
 
-@pytest.mark.parametrize("verb", CSV)
-def test_csv_has_no_formula_and_no_invisible_character(folder: Path, verb: str) -> None:
-    printed = run_analyze(folder, *CSV[verb], "run.alloctrace", "--csv")
+@pytest.mark.parametrize("name", CSV)
+def test_csv_has_no_formula_and_no_invisible_character(folder: Path, name: str) -> None:
+    printed = run_analyze(folder, *CSV[name], "run.alloctrace", "--csv")
 
-    assert not invisible(printed)
+    assert not find_invisible(printed)
     header, *rows = csv.reader(io.StringIO(printed))
     for row in rows:
         assert len(row) == len(header)
@@ -97,8 +97,8 @@ def test_csv_has_no_formula_and_no_invisible_character(folder: Path, verb: str) 
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
-def test_csv_of_text_begins_with_an_apostrophe(tmp_path: Path, start: str) -> None:
-    hostile(f"{start}cmd", tmp_path / "run.alloctrace")
+def test_csv_escapes_start_of_formula_with_apostrophe(tmp_path: Path, start: str) -> None:
+    write_hostile_trace(f"{start}cmd", tmp_path / "run.alloctrace")
 
     table = pd.read_csv(io.StringIO(run_analyze(tmp_path, "sites", "run.alloctrace", "--csv")))
 
@@ -106,7 +106,7 @@ def test_csv_of_text_begins_with_an_apostrophe(tmp_path: Path, start: str) -> No
     assert table["filename"].str.startswith(f"'{start}cmd").all() and (table["function"] == f"'{start}cmd").all()
 
 
-def test_csv_keeps_numbers_and_table() -> None:
+def test_csv_text_leaves_numbers_and_table_unchanged() -> None:
     table = pd.DataFrame({"text": ["-5", "=a", "plain", None], "count": pd.array([-5, 1, None, 2], dtype="Int64")})
     table["mixed"] = pd.Series([-5, -0.5, "-5", None], dtype=object)
     table["rate"] = [-1.5, np.inf, 2.0, np.nan]
@@ -126,32 +126,32 @@ def test_csv_of_ranks_has_no_formula(tmp_path: Path) -> None:
 
     printed = run_analyze(tmp_path, "ranks", ".", "--csv", "--jobs", "1")
 
-    assert "'=\\u202ehost" in printed and not invisible(printed)
+    assert "'=\\u202ehost" in printed and not find_invisible(printed)
 
 
-@pytest.mark.parametrize("verb", MARKDOWN)
-def test_markdown_has_no_link_no_image_and_no_html_of_a_trace(folder: Path, verb: str) -> None:
-    printed = run_analyze(folder, *MARKDOWN[verb], "run.alloctrace", "--markdown")
+@pytest.mark.parametrize("name", MARKDOWN)
+def test_markdown_has_no_link_image_or_html_from_trace(folder: Path, name: str) -> None:
+    printed = run_analyze(folder, *MARKDOWN[name], "run.alloctrace", "--markdown")
 
-    assert not invisible(printed)
-    tags, shown = Rendered.of(printed)
+    assert not find_invisible(printed)
+    tags, text = Rendered.parse(printed)
     assert tags <= {"h3", "p", "strong", "table", "thead", "tbody", "tr", "th", "td", "br", "code", "sub", "blockquote"}
     assert tags >= {"h3", "p"}
-    # GitHub makes links of these, in text that it has decoded.
-    assert not re.search(r"(?:https?|ftp):/|\bwww\.|@\w", shown, re.IGNORECASE)
+    # GitHub turns these into links after decoding the text.
+    assert not re.search(r"(?:https?|ftp):/|\bwww\.|@\w", text, re.IGNORECASE)
     for table in re.findall(r"(?:^\|.*\n)+", printed, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1
 
 
-def test_markdown_shows_what_a_trace_has(folder: Path) -> None:
-    _, shown = Rendered.of(run_analyze(folder, "leaks", "run.alloctrace", "--markdown"))
+def test_markdown_contains_escaped_texts_of_trace(folder: Path) -> None:
+    _, text = Rendered.parse(run_analyze(folder, "leaks", "run.alloctrace", "--markdown"))
 
     visible = PAYLOAD.encode("unicode_escape").decode().replace("\\\\", "\\")
-    assert visible in shown.replace("\u200b", "")
+    assert visible in text.replace("\u200b", "")
 
 
 class Rendered(HTMLParser):
-    """The tags and the text that Markdown becomes, with the extensions of GitHub."""
+    """Tags and text of Markdown rendered with GitHub's extensions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Rendered(HTMLParser):
         self.text = ""
 
     @classmethod
-    def of(cls, markdown: str) -> tuple[set[str], str]:
+    def parse(cls, markdown: str) -> tuple[set[str], str]:
         parser = cls()
         parser.feed(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(markdown))
         return parser.tags, parser.text
@@ -173,39 +173,39 @@ class Rendered(HTMLParser):
 
 
 @pytest.mark.parametrize(
-    "words", [("diagnose",), ("leaks", "--all-frames"), ("peak", "--tree"), CSV["annotate"], ("oom",)]
+    "arguments", [("diagnose",), ("leaks", "--all-frames"), ("peak", "--tree"), CSV["annotate"], ("oom",)]
 )
-def test_text_has_no_invisible_character(folder: Path, words: tuple[str, ...]) -> None:
-    assert not invisible(run_analyze(folder, *words, "run.alloctrace"))
+def test_text_has_no_invisible_character(folder: Path, arguments: tuple[str, ...]) -> None:
+    assert not find_invisible(run_analyze(folder, *arguments, "run.alloctrace"))
 
 
-def test_html_of_a_notebook_has_no_tag_and_no_invisible_character_of_a_trace(folder: Path) -> None:
+def test_notebook_html_has_no_tag_or_invisible_character_from_trace(folder: Path) -> None:
     trace = alloctrace.load(folder / "run.alloctrace")
 
-    for shown in (trace._repr_html_(), *(finding._repr_html_() for finding in trace.diagnose())):
-        assert not invisible(shown)
-        assert set(re.findall(r"<(\w+)", shown)) <= {"pre", "span"}
+    for markup in (trace._repr_html_(), *(finding._repr_html_() for finding in trace.diagnose())):
+        assert not find_invisible(markup)
+        assert set(re.findall(r"<(\w+)", markup)) <= {"pre", "span"}
 
 
-def test_page_has_no_invisible_character_of_a_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_has_no_invisible_character_from_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytorch_alloctrace.report.page.what_if.MOST_WORK", 5_000)
     trace = RecordedTrace(folder / "run.alloctrace")
 
     title, data = build_page_data(trace)
 
-    for text in (title, *texts_in(unpack(data)[0]), *texts_in(unpack(build_snapshot_data(trace, 100))[0])):
-        assert not invisible(text) and "\n" not in text
+    for text in (title, *find_texts(unpack(data)[0]), *find_texts(unpack(build_snapshot_data(trace, 100))[0])):
+        assert not find_invisible(text) and "\n" not in text
 
 
-def texts_in(data: object) -> list[str]:
-    """Return all texts in plain values."""
+def find_texts(data: object) -> list[str]:
+    """Return all texts in JSON data."""
     if isinstance(data, str):
         return [data]
     parts = [*data, *data.values()] if isinstance(data, dict) else data if isinstance(data, list) else []
-    return [text for part in parts for text in texts_in(part)]
+    return [text for part in parts for text in find_texts(part)]
 
 
-def test_json_and_tables_have_the_texts_of_the_trace(folder: Path) -> None:
+def test_json_and_tables_contain_texts_unchanged(folder: Path) -> None:
     rows = json.loads(run_analyze(folder, "sites", "run.alloctrace", "--json"))["rows"]
     table = alloctrace.load(folder / "run.alloctrace").usage()
 
@@ -214,14 +214,14 @@ def test_json_and_tables_have_the_texts_of_the_trace(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["speedscope", "perfetto"])
-def test_export_to_json_has_the_texts_of_the_trace(folder: Path, tmp_path: Path, to: str) -> None:
-    written = alloctrace.load(folder / "run.alloctrace").export(tmp_path / "out", to)
+def test_json_export_contains_texts_unchanged(folder: Path, tmp_path: Path, to: str) -> None:
+    exported = alloctrace.load(folder / "run.alloctrace").export(tmp_path / "out", to)
 
-    assert written.read_bytes().isascii() and PAYLOAD in texts_in(json.loads(written.read_text()))
+    assert exported.read_bytes().isascii() and PAYLOAD in find_texts(json.loads(exported.read_text()))
 
 
 def test_collapsed_stacks_have_no_invisible_character(folder: Path, tmp_path: Path) -> None:
-    written = alloctrace.load(folder / "run.alloctrace").export(tmp_path / "out", "collapsed")
+    exported = alloctrace.load(folder / "run.alloctrace").export(tmp_path / "out", "collapsed")
 
-    assert not invisible(written.read_text())
-    assert "\\u202egnp" in html.unescape(written.read_text())
+    assert not find_invisible(exported.read_text())
+    assert "\\u202egnp" in html.unescape(exported.read_text())

@@ -1,4 +1,4 @@
-"""Regions as ranges, numbered marks, limits on growth and Markdown, as a user meets them."""
+"""Regions as ranges, numbered marks, growth limits and Markdown on the command line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def trace(folder: Path) -> alloctrace.Trace:
     return alloctrace.load(folder / "run.alloctrace")
 
 
-def test_the_table_of_regions(trace: alloctrace.Trace) -> None:
+def test_marks_table_lists_regions_with_peaks(trace: alloctrace.Trace) -> None:
     marks = trace.marks(peaks=True)
     assert marks["begin_seq"].is_monotonic_increasing
     table = marks[marks["kind"] == "region"]
@@ -79,11 +79,11 @@ def test_the_table_of_regions(trace: alloctrace.Trace) -> None:
         end = trace._recorded.end_seq - 1 if is_cut else int(row["end_seq"])
         if not is_cut:
             assert events["kind"][end] == "region_end" and events["time_ns"][end] == row["end_ns"]
-        inside = events.loc[row["begin_seq"] + 1 : end]
-        sign = inside["kind"].astype(str).map({"alloc": 1, "free_completed": -1}).fillna(0)
-        highest = max((sign * inside["requested_bytes"]).cumsum().max(), 0)
+        region_events = events.loc[row["begin_seq"] + 1 : end]
+        sign = region_events["kind"].astype(str).map({"alloc": 1, "free_completed": -1}).fillna(0)
+        highest = max((sign * region_events["requested_bytes"]).cumsum().max(), 0)
         assert row["peak_bytes"] == trace.live(row["begin_seq"])["requested_bytes"].sum() + highest
-    # The inner of two regions of one name ends first.
+    # Of two nested regions of one name the inner ends first.
     outer, inner = validation.iloc[0], validation.iloc[1]
     assert outer["begin_seq"] < inner["begin_seq"] < inner["end_seq"] < outer["end_seq"]
     of_marks = marks[marks["kind"] == "mark"]
@@ -91,7 +91,7 @@ def test_the_table_of_regions(trace: alloctrace.Trace) -> None:
     assert trace.marks().equals(marks.drop(columns="peak_bytes"))
 
 
-def test_positions(trace: alloctrace.Trace) -> None:
+def test_positions_of_regions_and_marks_resolve_to_events(trace: alloctrace.Trace) -> None:
     regions = dict(iter(trace.marks().groupby("name")))
     evals = regions["eval"]["begin_seq"].tolist()
     begins, ends = regions["training"]["begin_seq"].tolist(), regions["training"]["end_seq"].tolist()
@@ -130,29 +130,29 @@ WRONG = {
 
 
 @pytest.mark.parametrize("position", WRONG)
-def test_a_wrong_name_lists_those_that_exist(trace: alloctrace.Trace, position: str) -> None:
+def test_unknown_position_error_lists_existing_names(trace: alloctrace.Trace, position: str) -> None:
     with pytest.raises(alloctrace.PositionError, match=re.escape(WRONG[position])):
         trace.live(position)
 
 
-def shown(folder: Path, *arguments: str) -> Any:
+def read_rows(folder: Path, *arguments: str) -> Any:
     data = json.loads(run_analyze(folder, *arguments, "run.alloctrace", "--json"))
     return data.get("rows", data)
 
 
-def test_verbs_in_regions(folder: Path, trace: alloctrace.Trace) -> None:
+def test_commands_with_in_count_only_events_of_the_region(folder: Path, trace: alloctrace.Trace) -> None:
     peaks = trace.marks(peaks=True).query("name == 'validation'")["peak_bytes"]
-    assert shown(folder, "peak", "--in", "validation")["bytes"] == peaks.max()
-    assert shown(folder, "peak", "--in", "validation#1")["bytes"] == peaks.iloc[0]
-    assert shown(folder, "diff", "--in", "validation#1")[0]["change_bytes"] == 4 * KIB
-    # Of six regions of this name, three are within the other three: they count once.
-    assert shown(folder, "diff", "--in", "validation")[0]["change_bytes"] == 3 * 4 * KIB
-    assert shown(folder, "diff", "--in", "training")[0]["change_bytes"] == 12 * 10 * KIB
-    assert shown(folder, *DIFF)[0]["change_bytes"] == (11 * 10 + 3 * 3 + 7) * KIB
+    assert read_rows(folder, "peak", "--in", "validation")["bytes"] == peaks.max()
+    assert read_rows(folder, "peak", "--in", "validation#1")["bytes"] == peaks.iloc[0]
+    assert read_rows(folder, "diff", "--in", "validation#1")[0]["change_bytes"] == 4 * KIB
+    # Three of the six regions of this name are nested in the other three and count once.
+    assert read_rows(folder, "diff", "--in", "validation")[0]["change_bytes"] == 3 * 4 * KIB
+    assert read_rows(folder, "diff", "--in", "training")[0]["change_bytes"] == 12 * 10 * KIB
+    assert read_rows(folder, *DIFF)[0]["change_bytes"] == (11 * 10 + 3 * 3 + 7) * KIB
     assert "in all 12 regions 'training'" in run_analyze(folder, "sites", "run.alloctrace", "--in", "training")
-    assert sum(row["total_bytes"] for row in shown(folder, "sites", "--in", "training#4")) == (103 + 10) * KIB
-    table, whole = (shown(folder, "timeline", *words, "--points", "50") for words in (("--in", "training"), ()))
-    assert 0 < len(table) <= len(whole) and all(row in whole for row in table)
+    assert sum(row["total_bytes"] for row in read_rows(folder, "sites", "--in", "training#4")) == (103 + 10) * KIB
+    rows, all_rows = (read_rows(folder, "timeline", *option, "--points", "50") for option in (("--in", "training"), ()))
+    assert 0 < len(rows) <= len(all_rows) and all(row in all_rows for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -163,17 +163,17 @@ def test_verbs_in_regions(folder: Path, trace: alloctrace.Trace) -> None:
         ("validation#2", 1, 1, 1),
     ],
 )
-def test_sums_of_all_regions_of_a_name(folder: Path, name: str, allocated: int, change: int, largest: int) -> None:
-    (sites,) = shown(folder, "sites", "--in", name)
+def test_in_sums_all_regions_of_a_name(folder: Path, name: str, allocated: int, change: int, largest: int) -> None:
+    (sites,) = read_rows(folder, "sites", "--in", name)
     sums = [sites[column] for column in ("total_bytes", "live_bytes_change", "largest_bytes")]
     assert sums == [allocated * KIB, change * KIB, largest * KIB]
     last = f"region:{name}:end" if "#" in name else f"region:{name}#{12 if name == 'training' else 5}:end"
-    (held,) = shown(folder, "sites", "--at", last)
-    assert [sites[key] for key in ("live_bytes", "live_blocks")] == [held[key] for key in ("live_bytes", "live_blocks")]
-    lines = shown(folder, "annotate", "program.py", "--in", name)
+    (end,) = read_rows(folder, "sites", "--at", last)
+    assert [sites[key] for key in ("live_bytes", "live_blocks")] == [end[key] for key in ("live_bytes", "live_blocks")]
+    lines = read_rows(folder, "annotate", "program.py", "--in", name)
     line = next(row for row in lines if "return torch.empty" in (row["source"] or ""))
     assert (line["total_bytes"], line["net_bytes"]) == (allocated * KIB, change * KIB)
-    assert line["peak_bytes"] == shown(folder, "peak", "--in", name)["requested_bytes"]
+    assert line["peak_bytes"] == read_rows(folder, "peak", "--in", name)["requested_bytes"]
 
 
 EPOCHS = """
@@ -192,19 +192,19 @@ with alloctrace.enable("run.alloctrace", devices=("cpu",)):
 """
 
 
-def test_leaks_in_regions_are_judged_one_by_one(tmp_path: Path) -> None:
+def test_leaks_judges_each_region_separately(tmp_path: Path) -> None:
     run_source(tmp_path, EPOCHS)
-    words = ("leaks", "run.alloctrace", "--in", "epoch", "--fail")
-    text = run_analyze(tmp_path, *words, status=1)
+    arguments = ("leaks", "run.alloctrace", "--in", "epoch", "--fail")
+    text = run_analyze(tmp_path, *arguments, status=1)
     assert "\nIN epoch#2\n" in f"\n{text}" and "IN epoch#1" not in text and "program.py:10" in text
     assert "No leak in 2 of 4 regions 'epoch': epoch#1, epoch#3.\n" in text
     assert "Too short to judge: 1 of 4 regions 'epoch': epoch#4.\n" in text
-    (row,) = json.loads(run_analyze(tmp_path, *words, "--json", status=1))["rows"]
+    (row,) = json.loads(run_analyze(tmp_path, *arguments, "--json", status=1))["rows"]
     assert (row["line"], row["region"]) == (10, "epoch#2")
-    (alone,) = json.loads(run_analyze(tmp_path, "leaks", "run.alloctrace", "--in", "epoch#2", "--json"))["rows"]
-    assert {**alone, "region": "epoch#2"} == row
-    assert "**In epoch#2**" in run_analyze(tmp_path, *words, "--markdown", status=1)
-    # 200,000 bytes per step, in one of them.
+    (single,) = json.loads(run_analyze(tmp_path, "leaks", "run.alloctrace", "--in", "epoch#2", "--json"))["rows"]
+    assert {**single, "region": "epoch#2"} == row
+    assert "**In epoch#2**" in run_analyze(tmp_path, *arguments, "--markdown", status=1)
+    # Only epoch#2 leaks: 200,000 bytes per step.
     for limit, status in (("150KB/step", 1), ("250KB/step", 3)):
         run_analyze(tmp_path, "leaks", "run.alloctrace", "--in", "epoch", "--fail-above", limit, status=status)
     error = run_analyze(tmp_path, "leaks", "run.alloctrace", "--in", "validation", status=2)
@@ -213,9 +213,9 @@ def test_leaks_in_regions_are_judged_one_by_one(tmp_path: Path) -> None:
     assert command is not None and "+1.56 KiB" in run_analyze(tmp_path, *command[1].split())
 
 
-# diff, of eleven steps: ten KiB each, three in three of them, seven in the end.
+# diff covers 11 steps: 10 KiB in each, 3 KiB more in 3 of them, and 7 KiB at the end.
 @pytest.mark.parametrize(
-    ("words", "limit", "status"),
+    ("command", "limit", "status"),
     [
         *((DIFF, limit, 1) for limit in ("120KiB", "0", "9KiB/step", "1%")),
         *((DIFF, limit, 0) for limit in ("1MiB", "13KiB/step", "90%")),
@@ -223,16 +223,16 @@ def test_leaks_in_regions_are_judged_one_by_one(tmp_path: Path) -> None:
         *((("leaks",), limit, 0) for limit in ("1MiB", "13KiB/step", "50%")),
     ],
 )
-def test_growth_fails_above(folder: Path, words: tuple[str, ...], limit: str, status: int) -> None:
-    out = " ".join(run_analyze(folder, *words, "run.alloctrace", "--fail-above", limit, status=status).split())
-    assert (f"more than {limit} (--fail-above)" in out) == bool(status)
+def test_fail_above_exits_1_above_limit(folder: Path, command: tuple[str, ...], limit: str, status: int) -> None:
+    text = " ".join(run_analyze(folder, *command, "run.alloctrace", "--fail-above", limit, status=status).split())
+    assert (f"more than {limit} (--fail-above)" in text) == bool(status)
 
 
-@pytest.mark.parametrize("form", ["--json", "--csv", "--markdown"])
-@pytest.mark.parametrize("words", [DIFF, ("leaks",)])
-def test_growth_fails_above_in_every_form(folder: Path, words: tuple[str, ...], form: str) -> None:
-    run_analyze(folder, *words, "run.alloctrace", "--fail-above", "1KiB", form, status=1)
-    run_analyze(folder, *words, "run.alloctrace", "--fail-above", "1MiB", form)
+@pytest.mark.parametrize("output_format", ["--json", "--csv", "--markdown"])
+@pytest.mark.parametrize("command", [DIFF, ("leaks",)])
+def test_fail_above_exits_1_in_every_output_format(folder: Path, command: tuple[str, ...], output_format: str) -> None:
+    run_analyze(folder, *command, "run.alloctrace", "--fail-above", "1KiB", output_format, status=1)
+    run_analyze(folder, *command, "run.alloctrace", "--fail-above", "1MiB", output_format)
 
 
 @pytest.mark.parametrize(
@@ -247,21 +247,21 @@ def test_growth_fails_above_in_every_form(folder: Path, words: tuple[str, ...], 
         (("blocks", "run.alloctrace", "--at", "mark:evil"), WRONG["mark:evil"]),
     ],
 )
-def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
+def test_invalid_region_arguments_are_refused_in_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
     assert part in run_analyze(folder, *arguments, status=2).splitlines()[-1]
 
 
-def test_markdown_has_the_source_and_says_what_is_missing(folder: Path) -> None:
+def test_leaks_markdown_has_source_lines_and_reports_missing_data(folder: Path) -> None:
     assert "return torch.empty(kib" in run_analyze(folder, "leaks", "run.alloctrace", "--markdown")
     assert "not judged" in run_analyze(folder, "leaks", "no_steps.alloctrace", "--markdown")
     (folder / "cut.alloctrace").write_bytes((folder / "run.alloctrace").read_bytes()[:-200])
     assert "> **INCOMPLETE**" in run_analyze(folder, "leaks", "cut.alloctrace", "--markdown")
 
 
-def test_cuda_names_all_devices_or_is_refused_where_one_is_meant(tmp_path: Path) -> None:
-    """Where there is one: tests/analysis/test_roles.py."""
+def test_device_cuda_is_refused_when_command_needs_one_of_two(tmp_path: Path) -> None:
+    """Runs on one device are in tests/analysis/test_roles.py."""
     name = Rank(0, 1, also_on=1).write(tmp_path).name
-    whole = json.loads(run_analyze(tmp_path, name, "--device", "cuda", "--json"))
-    assert sorted(one["device"] for one in whole["devices"]) == ["cuda:0", "cuda:1"]
+    verdict = json.loads(run_analyze(tmp_path, name, "--device", "cuda", "--json"))
+    assert sorted(device["device"] for device in verdict["devices"]) == ["cuda:0", "cuda:1"]
     error = run_analyze(tmp_path, "peak", name, "--device", "cuda", "--json", status=2)
     assert "'cuda' matches 2 devices: name one of cuda:0, cuda:1" in error

@@ -1,4 +1,4 @@
-"""Golden screens: the whole text output of each command, in screens/. This command writes them anew:
+"""Golden screens: the complete text output of each command, in screens/. This command rewrites them:
 
 ALLOCTRACE_WRITE_SCREENS=1 tools/test tests/command_line/test_screens.py
 """
@@ -15,7 +15,7 @@ from marked_programs import run_analyze
 
 SCREENS = Path(__file__).with_name("screens")
 HEALTHY, TRACE = "ranks/alloctrace-0-1000.alloctrace", "ranks/alloctrace-1-1001.alloctrace"
-WORDS = {
+ARGUMENTS = {
     **{
         name: (name, TRACE)
         for name in TRACE_COMMANDS
@@ -35,21 +35,21 @@ WORDS = {
     "sites-by-role": ("sites", TRACE, "--by", "role"),
     "timeline-by-role": ("timeline", TRACE, "--by", "role"),
 }
-"""The commands that show a trace, or say what they have done to one: not those that make something else of it. Of some,
-what certain options show."""
+"""Arguments of the commands that print a report on a trace or on a change to it."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of three ranks, of which the second keeps a block in each step, and is refused a request."""
+    """Write a run of three ranks, of which rank 1 keeps a block in each step and has a failed allocation."""
     write_ranks(tmp_path / "ranks", 3, rank1=Rank(1, 3, leaks_from=5, larger_from=10, oom_at=20))
     return tmp_path
 
 
-@pytest.mark.parametrize("name", WORDS)
-def test_screen_of_command_is_as_before(folder: Path, name: str) -> None:
-    shown = run_analyze(folder, *WORDS[name])
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_command_prints_its_golden_screen(folder: Path, name: str) -> None:
+    screen = run_analyze(folder, *ARGUMENTS[name])
+
     if os.environ.get("ALLOCTRACE_WRITE_SCREENS"):
         SCREENS.mkdir(exist_ok=True)
-        (SCREENS / f"{name}.txt").write_text(shown)
-    assert shown == (SCREENS / f"{name}.txt").read_text()
+        (SCREENS / f"{name}.txt").write_text(screen)
+    assert screen == (SCREENS / f"{name}.txt").read_text()

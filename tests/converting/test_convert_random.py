@@ -1,5 +1,5 @@
-"""Random programs on the simulated device, with torch's history whole or cut: the converted trace ends with torch's own
-segments and blocks, and nothing in it contradicts itself."""
+"""Random programs on the simulated device, with a complete or truncated history of torch: the converted trace ends with
+torch's own segments and blocks and verifies."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ EXAMPLES = 400 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 20
 
 TORCH_SEGMENT_COLUMNS = [name.replace("_bytes", "_size") for name in SEGMENT_COLUMNS]
 TORCH_BLOCK_COLUMNS = ("address", "size", "requested_size", "state")
-TOLD_POOLS = ("plain",)
-UNTOLD = ("untraced", "checkpoint_pool", "settings", "begin", "stop", "snapshot", "step")
-"""What decides about blocks and is in no entry of torch's history: settings that change while the program runs, pools
-that do not split, that have an allocator of their own, that are restored."""
+RECORDED_POOLS = ("plain",)
+UNRECORDED = ("untraced", "checkpoint_pool", "settings", "begin", "stop", "snapshot", "step")
+"""Operations that affect blocks but are missing in torch's history: later changes of settings, and pools that do not
+split, have their own allocator or are restored."""
 
 
-def told(operations: list[Any], first_settings: int = 2) -> list[Any]:
-    """The operations without those that torch's history cannot tell of; settings among the first so many stay."""
-    kept = []
+def drop_unrecorded(operations: list[Any], first_settings: int = 2) -> list[Any]:
+    """Return the operations that torch's history records. Settings count only among the first `first_settings`."""
+    recorded = []
     for number, (name, *arguments) in enumerate(operations):
         if name == "capture":
-            kept.append([name, *arguments[:-1], told(arguments[-1], 0)])
+            recorded.append([name, *arguments[:-1], drop_unrecorded(arguments[-1], 0)])
             continue
-        is_told = number < first_settings if name == "settings" else name not in UNTOLD
-        if is_told and (name != "make_pool" or arguments[0] in TOLD_POOLS):
-            kept.append([name, *arguments])
-    return kept
+        is_recorded = number < first_settings if name == "settings" else name not in UNRECORDED
+        if is_recorded and (name != "make_pool" or arguments[0] in RECORDED_POOLS):
+            recorded.append([name, *arguments])
+    return recorded
 
 
 @pytest.fixture(scope="module")
@@ -50,30 +50,30 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     build_simulated_device()
     simulated = [str(ROOT / "tools/simcuda/run"), "--memory", "6GiB", "--devices", "2"]
     folder = tmp_path_factory.mktemp("runner")
-    started = Runner(simulated, folder, program_environment(), program="snapshot_programs.py")
-    yield started
-    started.stop()
+    runner = Runner(simulated, folder, program_environment(), program="snapshot_programs.py")
+    yield runner
+    runner.stop()
 
 
-def test_random_programs(runner: Runner, tmp_path: Path) -> None:
-    compared = {"snapshots": 0, "begun in mid-run": 0, "events": 0, "programs at which torch fails": 0}
+def test_converted_random_programs_match_torch_snapshot(runner: Runner, tmp_path: Path) -> None:
+    compared = {"snapshots": 0, "truncated histories": 0, "events": 0, "programs that fail in torch": 0}
 
     @settings(max_examples=EXAMPLES, phases=(Phase.generate, Phase.shrink))
     @given(programs(), st.sampled_from((10**6, 10**6, 5, 20, 60)), st.integers(0, 30))
     def compare(operations: list[Any], entries: int, begin: int) -> None:
-        program = told(operations)
-        # In a third of the programs the history begins with them.
+        program = drop_unrecorded(operations)
+        # In a third of the programs the history starts with the program.
         program.insert(min(begin, len(program)) if begin > 10 else 0, ["history"])
         folder = tmp_path / "program"
         if runner.run(folder, [["ring", entries], *program]):
-            compared["programs at which torch fails"] += 1
+            compared["programs that fail in torch"] += 1
             return
         for path in sorted(folder.glob("t.*")):
-            done = alloctrace.convert(path, folder / "converted", overwrite=True)
-            trace = alloctrace.load(done.trace)
+            conversion = alloctrace.convert(path, folder / "converted", overwrite=True)
+            trace = alloctrace.load(conversion.trace)
             compared["snapshots"] += 1
-            compared["begun in mid-run"] += bool(done.mid_run)
-            compared["events"] += done.events
+            compared["truncated histories"] += bool(conversion.mid_run)
+            compared["events"] += conversion.events
             segments = pickle.loads(path.read_bytes())["segments"]
             for segment in segments:
                 segment["device"] = f"cuda:{segment['device']}"
@@ -84,13 +84,13 @@ def test_random_programs(runner: Runner, tmp_path: Path) -> None:
                 for block in segment["blocks"]
             )
             assert rows_of(trace.segments(), SEGMENT_COLUMNS) == segment_rows
-            ours = rows_of(trace.blocks(), BLOCK_COLUMNS)
-            assert without_stale_sizes(ours) == without_stale_sizes(block_rows)
+            rows = rows_of(trace.blocks(), BLOCK_COLUMNS)
+            assert without_stale_sizes(rows) == without_stale_sizes(block_rows)
             verified = trace.verify()
-            assert verified.ok and not done.faults, (done, verified)
+            assert verified.ok and not conversion.faults, (conversion, verified)
 
     compare()
     print(f"\ncompared: {compared}")
-    assert compared["begun in mid-run"] > EXAMPLES // 4
+    assert compared["truncated histories"] > EXAMPLES // 4
     assert compared["snapshots"] > EXAMPLES
-    assert compared["programs at which torch fails"] < EXAMPLES // 10
+    assert compared["programs that fail in torch"] < EXAMPLES // 10

@@ -1,5 +1,4 @@
-"""What was emitted is what is read, whatever the events are and however they come; when the disk is full, the loss is
-reported."""
+"""Encoding and decoding of any events, through ring, writer and file; losses from a full ring or disk are reported."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ BITS = {name: 8 * core_probe.EVENT[name].itemsize for name in FIELDS}
 
 
 def values(bits: int) -> st.SearchStrategy[int]:
-    """Few enough values that events repeat each other, as the predictions expect, and every extreme."""
-    odd = [0, 1, 127, 128, (1 << bits) - 1, 1 << (bits - 1), (1 << (bits - 1)) - 1]
+    """Draw few distinct values, so that predictions hit, and every extreme."""
+    extremes = [0, 1, 127, 128, (1 << bits) - 1, 1 << (bits - 1), (1 << (bits - 1)) - 1]
     return st.one_of(
-        st.integers(0, 5), st.sampled_from([value % (1 << bits) for value in odd]), st.integers(0, (1 << bits) - 1)
+        st.integers(0, 5), st.sampled_from([value % (1 << bits) for value in extremes]), st.integers(0, (1 << bits) - 1)
     )
 
 
@@ -40,7 +39,7 @@ EVENTS = st.lists(st.fixed_dictionaries({name: values(bits) for name, bits in BI
 
 @settings(max_examples=200)
 @given(EVENTS, st.integers(0, 25), values(64))
-def test_a_block_decodes_to_what_was_encoded(events: core_probe.Events, split: int, begin: int) -> None:
+def test_decoded_block_equals_encoded_events(events: core_probe.Events, split: int, begin: int) -> None:
     payload = encode(events, min(split, len(events)), begin)
     decoded = decode(payload, len(events), begin)
     assert decoded is not None and fields_of(decoded) == fields_of(events)
@@ -50,16 +49,15 @@ def test_a_block_decodes_to_what_was_encoded(events: core_probe.Events, split: i
 
 @settings(max_examples=100)
 @given(EVENTS, st.data())
-def test_a_block_that_is_not_whole_is_refused(events: core_probe.Events, data: st.DataObject) -> None:
-    """Cut anywhere, or with another number of events than it says: never fewer events in silence."""
+def test_block_is_refused_when_truncated_or_with_wrong_count(events: core_probe.Events, data: st.DataObject) -> None:
     payload = encode(events, 0, 0)
-    cut = data.draw(st.integers(0, len(payload) - 1))
-    assert decode(payload[:cut], len(events), 0) is None
+    size = data.draw(st.integers(0, len(payload) - 1))
+    assert decode(payload[:size], len(events), 0) is None
     assert decode(payload, len(events) + 1, 0) is None
 
 
-def test_repeated_work_takes_few_bytes() -> None:
-    """What the format is for: a program that repeats itself costs a byte of tag and the time's bytes an event."""
+def test_repeated_events_take_less_than_4_bytes_each() -> None:
+    """A repeated event takes one byte for its tag and those of its time."""
     events = make_events(10_000)
     number = np.arange(len(events))
     block = number % 100
@@ -72,10 +70,10 @@ def test_repeated_work_takes_few_bytes() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(EVENTS, st.booleans()), max_size=6), st.sampled_from([4, 16, 64, 1024]))
-def test_a_recording_reads_as_it_was_made(
+def test_recording_reads_as_the_pushed_events(
     tmp_path: Path, batches: list[tuple[core_probe.Events, bool]], ring: int
 ) -> None:
-    """Through ring, writer and file: small rings wrap many times, each flush ends a block."""
+    """Small rings wrap many times, and each flush ends a block."""
     path = tmp_path / "t.alloctrace"
     path.unlink(missing_ok=True)
     with Recorder(path, ring_events=ring, wait_ns=10_000_000_000) as recorder:
@@ -89,7 +87,7 @@ def test_a_recording_reads_as_it_was_made(
     assert trace.integrity.state == "complete" and trace.integrity.events == len(emitted)
     columns = {"autograd_seq": "sequence", "node_seq": "node_sequence"}
     columns |= {name: name for name in ("node_thread", "thread")}
-    # Columns are signed. Addresses keep their bits, other numbers end at the largest. Ids of threads have 32 bits.
+    # Columns are signed: addresses keep their bits, larger numbers are clamped. Thread ids have 32 bits.
     largest = {"thread": 2**31 - 1}
     read = trace.events(columns=["seq", "address", *columns])
     assert read["seq"].tolist() == [*range(len(emitted))]
@@ -97,21 +95,20 @@ def test_a_recording_reads_as_it_was_made(
         row[FIELDS.index("address")] for row in emitted
     ]
     for column, field in columns.items():
-        at, limit = FIELDS.index(field), largest.get(field, 2**63 - 1)
-        assert read[column].tolist() == [min(row[at], limit) for row in emitted], column
+        index, limit = FIELDS.index(field), largest.get(field, 2**63 - 1)
+        assert read[column].tolist() == [min(row[index], limit) for row in emitted], column
 
 
-def test_threads_that_do_not_wait_lose_what_is_reported(tmp_path: Path) -> None:
-    """A ring far too small and no waiting: what push() refused is what the trace says is lost, and nothing else is."""
-    path, threads, each = tmp_path / "t.alloctrace", 4, 50_000
+def test_full_ring_loses_only_reported_events(tmp_path: Path) -> None:
+    path, threads, per_thread = tmp_path / "t.alloctrace", 4, 50_000
     with Recorder(path, ring_events=64, wait_ns=0) as recorder:
-        taken = recorder.push_from_threads(threads, each)
+        accepted = recorder.push_from_threads(threads, per_thread)
     trace = alloctrace.load(path)
     events = trace.events(columns=["kind", "thread", "address", "requested_bytes"])
     losses = events[events["kind"] == "lost"]
-    assert 0 < taken < threads * each, "the ring was large enough: nothing was tried"
-    assert len(events) - len(losses) == taken
-    lost = threads * each - taken
+    assert 0 < accepted < threads * per_thread, "the ring never filled up: nothing was tested"
+    assert len(events) - len(losses) == accepted
+    lost = threads * per_thread - accepted
     assert losses["requested_bytes"].sum() == trace.integrity.lost == trace.integrity.lost_by_cause["ring_full"] == lost
     assert trace.integrity.state == "gaps" and trace.integrity.missing_events == 0
     for number in range(1, threads + 1):
@@ -152,7 +149,7 @@ def push(count):
     taken.extend(pushed)
     return len(pushed) == count
 
-# Never more at once than the ring holds: nothing may be lost here only because the writer's thread was not let run.
+# At most one ring of events at once: none may be lost here because the writer's thread did not run.
 for _ in range(5):
     assert push(100) and recorder.flush()
 set_full(True)
@@ -176,7 +173,7 @@ print(json.dumps({"taken": taken, "emitted": number, "stopped": stopped}))
 
 @pytest.fixture(scope="module")
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
-    """A file system of 256 KiB; None where this user may not mount one."""
+    """Yield a folder with a file system of 256 KiB at `full`, or None without permission to mount."""
     folder = tmp_path_factory.mktemp("disk")
     (folder / "full").mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder / "full")]
@@ -195,19 +192,19 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None
         ("full file system", "stays full"),
     ],
 )
-def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path | None, how: str, ending: str) -> None:
+def test_full_disk_loses_only_reported_events(tmp_path: Path, small_disk: Path | None, how: str, ending: str) -> None:
     folder = tmp_path
     if how == "full file system":
         if small_disk is None:
-            pytest.skip("mounting a small file system needs root; the file size limit stands for it")
+            pytest.skip("mounting a small file system needs root; the file size limit is tested instead")
         folder = small_disk
         for path in (folder / "full").iterdir():
             path.unlink()
     (folder / "full").mkdir(exist_ok=True)
-    core_probe.library()  # built here: under the limit the compiler could not write it
+    core_probe.library()  # built here: under the size limit the compiler could not write it
     command = [sys.executable, "-c", FULL_DISK, how, ending, str(folder)]
-    done = run_python(tmp_path, command, True, 600, {"PYTHONPATH": WITH_SUPPORT}, fresh=True)
-    run: dict[str, Any] = json.loads(done.stdout)
+    process = run_python(tmp_path, command, True, 600, {"PYTHONPATH": WITH_SUPPORT}, fresh=True)
+    run: dict[str, Any] = json.loads(process.stdout)
     spool = folder / "t.spool"
     trace = alloctrace.load(folder / "full" / "t.alloctrace", spool=spool if spool.exists() else None)
     integrity = trace.integrity
@@ -218,8 +215,8 @@ def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path 
     assert run["stopped"] == integrity.ended == (ending != "stays full")
     assert integrity.spool_read == (ending == "stays full")
     if ending == "stays full":
-        return  # the ring had no room to report the loss where it happened; the counters do
-    # Where it happened: between what came before and what came after, exactly as many are lost as reported.
+        return  # the ring had no room for loss events; the counters have the loss
+    # Each loss event has exactly the number of events lost at its position.
     is_lost = events["kind"] == "lost"
     emitted = events["requested_bytes"].where(is_lost, 1).cumsum()
     assert (events["address"] == emitted)[~is_lost].all() and emitted.iloc[-1] == run["emitted"]

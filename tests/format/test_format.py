@@ -1,5 +1,4 @@
-"""That docs/trace-format.md is true: a reader written from it alone and the package read the same from the same
-files."""
+"""Conformance with docs/trace-format.md: a reader written from it alone reads the same from files as the package."""
 
 from __future__ import annotations
 
@@ -32,24 +31,23 @@ SEGMENTS_AND_STATES = (4, 5, 6, 7, 20, 21)
 
 
 def set_commits(spool: Path, commits: dict[int, int]) -> None:
-    """Write the commit words of some slots of the ring."""
+    """Write commit words of ring slots."""
     data = bytearray(spool.read_bytes())
     for slot, commit in commits.items():
         struct.pack_into("<I", data, 4096 + slot * 64, commit)
     spool.write_bytes(data)
 
 
-def decoded(text: bytes) -> str:
+def decode(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def demangled(name: bytes) -> str:
+def demangle(name: bytes) -> str:
     return subprocess.run(["c++filt", "-t", name.decode()], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def sizes_with_those_of_frees(oracle: TraceFile) -> list[int]:
-    """Sizes of the events; those of frees that the trace does not have are those of the blocks in use at their
-    addresses, as the document says."""
+def sizes_of(oracle: TraceFile) -> list[int]:
+    """Return the sizes of the events. A free without a size has that of the block at its address, as documented."""
     allocated: dict[tuple[Any, ...], int] = {}
     pending: dict[tuple[Any, ...], int] = {}
     sizes = []
@@ -58,7 +56,7 @@ def sizes_with_those_of_frees(oracle: TraceFile) -> list[int]:
         size = event.size
         if event.kind == ALLOC:
             allocated[key] = size
-            pending.pop(key, None)  # an address in use again: its completion was lost
+            pending.pop(key, None)  # address reused: the completed free was lost
         elif event.kind == FREE_REQUESTED and key in allocated:
             pending[key] = allocated.pop(key)
             size = size or pending[key]
@@ -70,21 +68,21 @@ def sizes_with_those_of_frees(oracle: TraceFile) -> list[int]:
 
 
 def steps_of(oracle: TraceFile) -> list[int | None]:
-    """The step of each event: the number of the next step that ends, after the last one its number + 1. Steps that
-    optimizers seemed to end do not count before the first that the program did."""
+    """Return the step of each event: the number of the next step that ends, or the last number + 1. Steps derived from
+    optimizers do not count before the first explicit step."""
     steps = [(number, event.size, event.address) for number, event in oracle.events() if event.kind == STEP]
-    said = next((number for number, _, is_said in steps if is_said), -1)
-    ends = [(number, step) for number, step, is_said in steps if is_said or number > said]
-    found: list[int | None] = []
+    first_explicit = next((number for number, _, is_explicit in steps if is_explicit), -1)
+    ends = [(number, step) for number, step, is_explicit in steps if is_explicit or number > first_explicit]
+    step_numbers: list[int | None] = []
     for number, _ in oracle.events():
         while ends and len(ends) > 1 and ends[0][0] < number:
             ends.pop(0)
-        found.append((ends[0][1] if ends[0][0] >= number else ends[0][1] + 1) if ends else None)
-    return found
+        step_numbers.append((ends[0][1] if ends[0][0] >= number else ends[0][1] + 1) if ends else None)
+    return step_numbers
 
 
 def assert_readers_agree(path: Path, *, spool: Path | None = None) -> tuple[TraceFile, alloctrace.Trace]:
-    """Every event, every field, every stack, all names, the counts."""
+    """Compare all events, fields, stacks, names and counts of both readers."""
     oracle, trace = TraceFile(path, spool), alloctrace.load(path, spool=spool)
     rows = oracle.events()
     columns = [*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS]
@@ -98,8 +96,8 @@ def assert_readers_agree(path: Path, *, spool: Path | None = None) -> tuple[Trac
     ):  # fmt: skip
         assert read[column].tolist() == [getattr(event, field) for _, event in rows], column
     assert read["stack_id"].tolist() == [event.stack if event.stack in names.frames else 0 for _, event in rows]
-    assert read["requested_bytes"].tolist() == sizes_with_those_of_frees(oracle)
-    # One rounding of a product in double precision may go either way where a processor multiplies and adds at once.
+    assert read["requested_bytes"].tolist() == sizes_of(oracle)
+    # A processor with fused multiply-add may round differently.
     assert np.abs(read["time_ns"].to_numpy() - np.array(oracle.times_ns(), dtype=np.int64)).max(initial=0) <= 1
     assert [None if value is pd.NA else value for value in read["step"]] == steps_of(oracle)
 
@@ -107,19 +105,19 @@ def assert_readers_agree(path: Path, *, spool: Path | None = None) -> tuple[Trac
     locations = {0: nowhere}
     for number, (kind, index, stream, first, second) in names.locations.items():
         locations[number] = (DEVICES[kind] if kind == 0 else f"{DEVICES[kind]}:{index}", stream, (first, second))
-    wanted = [locations.get(event.location, nowhere) for _, event in rows]
-    assert list(zip(read["device"], read["stream"], read["pool"], strict=True)) == wanted
+    expected_locations = [locations.get(event.location, nowhere) for _, event in rows]
+    assert list(zip(read["device"], read["stream"], read["pool"], strict=True)) == expected_locations
     types = {0: ""} | {
-        key: demangled(name) if mangled else decoded(name) for key, (mangled, name) in names.node_types.items()
+        key: demangle(name) if mangled else decode(name) for key, (mangled, name) in names.node_types.items()
     }
     assert read["node_type"].tolist() == [types.get(event.node_type, "") for _, event in rows]
 
     for stack in names.frames:
-        mine = [(decoded(name), decoded(file), line, source) for name, file, line, source in names.stack(stack)]
-        theirs = [(f.function, f.filename, f.line, f.source) for f in trace.frames(stack)]
-        assert theirs == [(*frame[:3], None if frame[3] is None else decoded(frame[3])) for frame in mine]
+        expected = [(decode(name), decode(file), line, source) for name, file, line, source in names.stack(stack)]
+        frames = [(f.function, f.filename, f.line, f.source) for f in trace.frames(stack)]
+        assert frames == [(*frame[:3], None if frame[3] is None else decode(frame[3])) for frame in expected]
     threads = [
-        (number, native, decoded(names.thread_names.get(number, b"") or name), autograd)
+        (number, native, decode(names.thread_names.get(number, b"") or name), autograd)
         for number, (native, autograd, name) in sorted(names.threads.items())
     ]
     assert list(trace.threads().itertuples(index=False, name=None)) == threads
@@ -130,10 +128,10 @@ def assert_readers_agree(path: Path, *, spool: Path | None = None) -> tuple[Trac
     assert (*integrity.lost_by_cause.values(), *others) == oracle.counters
     assert integrity.uncommitted == oracle.uncommitted and integrity.ended == (oracle.end is not None)
     assert trace.header == oracle.header and trace.begin_ns == oracle.first.wall
-    # What a killed recording left in its spool is later than the last time that was written.
-    written = oracle.latest.monotonic - oracle.first.monotonic
-    in_spool = int(read["time_ns"].max()) - trace.begin_ns if spool is not None else 0
-    assert trace.end_ns - trace.begin_ns == max(written, in_spool)
+    # Events in the spool of a killed recording are later than the last time written to the trace.
+    written_ns = oracle.latest.monotonic - oracle.first.monotonic
+    spool_ns = int(read["time_ns"].max()) - trace.begin_ns if spool is not None else 0
+    assert trace.end_ns - trace.begin_ns == max(written_ns, spool_ns)
     return oracle, trace
 
 
@@ -160,7 +158,7 @@ list(deep(n) for n in range(60))
 """
 
 
-def test_kinds_have_the_names_of_the_header() -> None:
+def test_kinds_have_names_of_event_header() -> None:
     header = (ROOT / "csrc/core/format/event.h").read_text().partition("enum class EventKind")[2].partition("};")[0]
     written = {int(number): name for name, number in re.findall(r"^  k(\w+) = (\d+),", header, re.MULTILINE)}
     assert len(written) > 20
@@ -168,7 +166,7 @@ def test_kinds_have_the_names_of_the_header() -> None:
     assert named == written and {*range(len(KINDS))} - {*written} == {KINDS.index("none")}
 
 
-def test_readers_agree_on_a_program(run_program: Callable[..., Any], tmp_path: Path) -> None:
+def test_readers_agree_on_program(run_program: Callable[..., Any], tmp_path: Path) -> None:
     run_program(PROGRAM + "alloctrace.disable()\n")
     oracle, trace = assert_readers_agree(tmp_path / "t.alloctrace")
     kinds = set(trace._recorded.kind_counts)
@@ -182,8 +180,8 @@ def test_readers_agree_on_a_program(run_program: Callable[..., Any], tmp_path: P
 
 
 @pytest.mark.parametrize("folder", [None, "spööl 日本 😀 \\ \" 'q'"])
-def test_readers_agree_on_a_killed_program(run_program: Callable[..., Any], tmp_path: Path, folder: str | None) -> None:
-    """The trace and its spool, next to it or where the header says, whatever the folder is called."""
+def test_readers_agree_on_killed_program(run_program: Callable[..., Any], tmp_path: Path, folder: str | None) -> None:
+    """The spool is next to the trace or in the folder that the header names."""
     program = PROGRAM
     if folder is not None:
         (tmp_path / folder).mkdir()
@@ -192,22 +190,22 @@ def test_readers_agree_on_a_killed_program(run_program: Callable[..., Any], tmp_
     (spool,) = tmp_path.rglob("*.spool")
     _, trace = assert_readers_agree(tmp_path / "t.alloctrace", spool=spool)
     assert trace.integrity.recovered > 0 and trace.integrity.state == "complete" and not trace.integrity.ended
-    found = alloctrace.load(tmp_path / "t.alloctrace").integrity
-    assert found == trace.integrity, "the spool is not found unless its path is given"
+    integrity = alloctrace.load(tmp_path / "t.alloctrace").integrity
+    assert integrity == trace.integrity, "the spool was not read without its path"
 
 
-def any_events(count: int, seed: int) -> core_probe.Events:
-    """Every kind, fields within what probe's definitions explain, addresses that come again."""
+def random_events(count: int, seed: int) -> core_probe.Events:
+    """Return random events of every kind, with ids that core_probe defines and repeated addresses."""
     random = np.random.default_rng(seed)
     events = make_events(count)
     events["kind"] = random.choice([1, 1, 1, 2, 3, 3, *range(24), 77, 255], count)
     limits = {"stack": 4, "location": 3, "node_type": 3, "thread": 3, "size": 9, "node_thread": 3}
     for name, limit in limits.items():
         events[name] = random.integers(0, limit, count)
-    # A mark's size is the id of its name, and marks of the probe have one.
+    # The size of a mark is the id of its name: core_probe defines one.
     events["size"][np.isin(events["kind"], [11, 12, 13])] = 4
     events["address"] = random.integers(0, 12, count) * 512
-    # Elsewhere: what a segment's coming and going does to the blocks in it is the replay's business.
+    # Segments are at other addresses: their effect on blocks is tested with the replay.
     events["address"][np.isin(events["kind"], SEGMENTS_AND_STATES)] += 1 << 40
     events["sequence"] = random.integers(0, 1 << 40, count)
     events["node_sequence"] = random.integers(0, 5, count)
@@ -215,11 +213,11 @@ def any_events(count: int, seed: int) -> core_probe.Events:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_readers_agree_on_any_events(tmp_path: Path, seed: int) -> None:
+def test_readers_agree_on_random_events(tmp_path: Path, seed: int) -> None:
     path, random = tmp_path / "t.alloctrace", np.random.default_rng(seed)
     with Recorder(path, ring_events=512) as recorder:
         for count in random.integers(1, 400, 6):
-            events = any_events(int(count), seed)
+            events = random_events(int(count), seed)
             events["time"] = TraceFile(path).latest.counter + np.sort(random.integers(0, 10_000_000, count))
             assert recorder.push(events) == count and recorder.flush()
     oracle, _ = assert_readers_agree(path)
@@ -227,21 +225,20 @@ def test_readers_agree_on_any_events(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "ring"), [(150, 64), (64, 64), (5, 8), (0, 8), (1000, 256)])
-def test_readers_agree_on_a_spool(tmp_path: Path, count: int, ring: int) -> None:
-    """Rings that are full, that wrap, that are empty; a log of definitions that wraps; an event whose hook never
-    ended."""
+def test_readers_agree_on_spool(tmp_path: Path, count: int, ring: int) -> None:
+    """Full, wrapped and empty rings; a wrapped log of definitions; an event whose hook never ended."""
     path = tmp_path / "t.alloctrace"
-    spool = core_probe.killed(path, any_events(count, 1), ring_events=ring, definitions_bytes=256)
+    spool = core_probe.killed(path, random_events(count, 1), ring_events=ring, definitions_bytes=256)
     oracle, trace = assert_readers_agree(path)
     assert len(oracle.events()) == count and trace.integrity.recovered == len(oracle.runs[-1].events) if count else True
     if count:
-        set_commits(spool, {(count - 2) % ring: count - 1 - ring & 0xFFFFFFFF})  # as the lap before left it
+        set_commits(spool, {(count - 2) % ring: count - 1 - ring & 0xFFFFFFFF})  # value of the ring's previous lap
         oracle, trace = assert_readers_agree(path)
         assert oracle.uncommitted == 1 and len(oracle.events()) == count - 1
         assert trace.integrity.state == "complete" and trace.integrity.missing_events == 0
 
 
-def test_a_free_completes_in_the_slot_of_its_request(tmp_path: Path) -> None:
+def test_readers_agree_when_free_completes_in_slot_of_its_request(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
     spool = core_probe.killed(path, make_events([{"kind": FREE_REQUESTED}] * 4), ring_events=8)
     set_commits(spool, {1: 2 ^ COMPLETED, 2: 3 ^ TAKEN, 3: 4 ^ 1 << 29})
@@ -251,8 +248,8 @@ def test_a_free_completes_in_the_slot_of_its_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-def test_a_free_that_completes_after_its_request_was_followed(tmp_path: Path, is_written: bool) -> None:
-    """Whoever follows a recording may read the spool between the two; then it is another event that he has read."""
+def test_follower_counts_free_that_completes_after_its_request_was_read(tmp_path: Path, is_written: bool) -> None:
+    """The follower read the spool between the request and the completion, and must apply the changed event."""
     path, size = tmp_path / "t.alloctrace", 1 << 20
     rows = [{"kind": 4, "address": size, "size": 20 * size}]
     rows += [{"kind": ALLOC, "address": (1 + part) * size, "size": size} for part in range(2)]
@@ -272,11 +269,10 @@ def test_a_free_that_completes_after_its_request_was_followed(tmp_path: Path, is
     assert view.seen.events == 5 and alloctrace.load(path).blocks()["state"].tolist().count("active_pending_free") == 1
 
 
-def test_a_reader_passes_over_what_is_newer(tmp_path: Path) -> None:
-    """Unknown block types and definition types, longer records, an eighth column: of a later writer of the same
-    version."""
+def test_readers_skip_unknown_blocks_definitions_and_columns(tmp_path: Path) -> None:
+    """A later writer of this version may add block types, definition types, longer records and an eighth column."""
     path = tmp_path / "t.alloctrace"
-    write_trace(path, any_events(100, 2))
+    write_trace(path, random_events(100, 2))
     before = alloctrace.load(path)
     events, threads = before.events(), before.threads()
     parts = [path.read_bytes()[: format_reader.FILE_HEADER]]
@@ -296,21 +292,21 @@ def test_a_reader_passes_over_what_is_newer(tmp_path: Path) -> None:
     assert after.events().equals(events) and after.threads().equals(threads)
 
 
-def example(name: str) -> bytes:
-    """The bytes of one of the document's examples."""
-    found = re.search(rf"```hex {name}\n(.*?)```", DOCUMENT, re.DOTALL)
-    assert found, name
-    return bytes.fromhex(found[1])
+def read_example(name: str) -> bytes:
+    """Return the bytes of an example in the document."""
+    match = re.search(rf"```hex {name}\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert match, name
+    return bytes.fromhex(match[1])
 
 
-def test_the_documents_example_is_right() -> None:
-    header = example("file header")
+def test_example_of_document_decodes_to_its_table() -> None:
+    header = read_example("file header")
     assert struct.unpack_from("<I", header, 12)[0] == zlib.crc32(header[:12] + bytes(4) + header[16:]) == 0x586CD104
     names = format_reader.Names()
-    names.add(example("definitions"))
+    names.add(read_example("definitions"))
     assert names.stack(1) == [(b"outer", b"/home/user/train.py", 10, None)]
     assert names.locations == {1: (0, 0, 0, 0, 0)} and names.threads == {2: (4243, 2, b"pt_worker")}
-    header, payload = example("events header"), example("events payload")
+    header, payload = read_example("events header"), read_example("events payload")
     assert len(header) == BLOCK_HEADER and struct.unpack_from("<IIHHQQQQ", header, 4) == (
         zlib.crc32(header[8:]), zlib.crc32(payload), EVENTS, 0, len(payload), 0, 8, 0x000909BC0138A2,
     )  # fmt: skip
@@ -322,7 +318,7 @@ def test_the_documents_example_is_right() -> None:
     assert len(table) == 8
     events = format_reader.decode_events(payload, 8, begin)
     assert [[i, e.kind, e.time - begin, *list(vars(e).values())[2:]] for i, e in enumerate(events)] == table
-    ours = core_probe.decode(payload, 8, begin)
-    assert ours is not None
-    assert core_probe.fields_of(ours) == [tuple(getattr(e, name) for name in core_probe.FIELDS) for e in events]
-    assert core_probe.encode(ours, 3, begin) == payload
+    decoded = core_probe.decode(payload, 8, begin)
+    assert decoded is not None
+    assert core_probe.fields_of(decoded) == [tuple(getattr(e, name) for name in core_probe.FIELDS) for e in events]
+    assert core_probe.encode(decoded, 3, begin) == payload

@@ -1,4 +1,4 @@
-"""`alloctrace live`, and every other command, on the trace of a program that runs."""
+"""`alloctrace live` and other commands on the trace of a running program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 from command_line import run_command
 from marked_programs import run_analyze
 from running import program_environment, restore_signals, start_python
-from test_never_misread import FIRST
+from test_incomplete_traces import EVENT_COMMANDS
 
 from pytorch_alloctrace.analyze.trace_command import Exit
 
@@ -45,35 +45,35 @@ COMMAND = [sys.executable, "-m", "pytorch_alloctrace"]
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A program that takes as many steps as it is told, and waits."""
+def running_program(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Yield a program that has run 60 steps and waits for `run_steps`."""
     (folder / "train.py").write_text(PROGRAM)
     with start_python(folder, "train.py") as program:
-        tell(program, 60)
+        run_steps(program, 60)
         yield program
 
 
-def tell(program: subprocess.Popen[str], steps: int) -> None:
+def run_steps(program: subprocess.Popen[str], steps: int) -> None:
     print(steps, file=program.stdin, flush=True)
     assert program.stdout.readline()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of a program that runs."""
-    made = tmp_path_factory.mktemp("watched")
-    with running(made) as program:
-        (made / "pid").write_text(str(program.pid))
-        yield made
+    """Yield the folder of a running program, with its process id in `pid`."""
+    folder = tmp_path_factory.mktemp("watched")
+    with running_program(folder) as program:
+        (folder / "pid").write_text(str(program.pid))
+        yield folder
 
 
-def test_a_look(folder: Path) -> None:
+def test_live_reports_growth_of_running_program(folder: Path) -> None:
     pid = (folder / "pid").read_text()
-    ends = time.monotonic() + 300
-    while "# the leak" not in (by_path := run_analyze(folder, "live", "run.alloctrace")) and time.monotonic() < ends:
-        time.sleep(0.1)  # the text of a line is read from its file a moment after the event
-    # Exactly: 60 blocks are there, though nothing was flushed.
-    assert "+48.8 KiB per step  train.py:7 in train, 2.86 MiB in 60 blocks" in by_path.partition("GROWS")[2]
+    deadline = time.monotonic() + 300
+    while "# the leak" not in (text := run_analyze(folder, "live", "run.alloctrace")) and time.monotonic() < deadline:
+        time.sleep(0.1)  # source lines are read from their file after the event
+    # All 60 blocks are read although nothing was flushed.
+    assert "+48.8 KiB per step  train.py:7 in train, 2.86 MiB in 60 blocks" in text.partition("GROWS")[2]
     assert "train.py:7 in train" in run_analyze(folder, "live", pid, "--once")
     data = json.loads(run_analyze(folder, "live", "run.alloctrace", "--json"))
     assert (data["process"], data["steps"], data["unit"], data["events_lost"]) == (int(pid), 60, "step", 0)
@@ -83,49 +83,49 @@ def test_a_look(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["diagnose", "leaks", "annotate", "blocks", "timeline", "export", "verify"])
-def test_verb_of_a_running_recording_answers_and_says_that_the_program_runs(folder: Path, name: str) -> None:
-    words = [word.replace("program.py", "train.py") for word in FIRST[name]]
-    done = run_command(folder, [name, "run.alloctrace", *words])
-    assert done.returncode in (Exit.OK, Exit.FOUND), done.stderr
-    assert "INCOMPLETE" not in done.stdout + done.stderr and "killed" not in done.stderr
-    assert "The program is still running: this is the trace so far." in done.stderr
+def test_command_reports_that_the_program_is_still_running(folder: Path, name: str) -> None:
+    arguments = [word.replace("program.py", "train.py") for word in EVENT_COMMANDS[name]]
+    process = run_command(folder, [name, "run.alloctrace", *arguments])
+    assert process.returncode in (Exit.OK, Exit.FOUND), process.stderr
+    assert "INCOMPLETE" not in process.stdout + process.stderr and "killed" not in process.stderr
+    assert "The program is still running: this is the trace so far." in process.stderr
 
 
-def test_what_is_no_recording_is_one_line(tmp_path: Path) -> None:
+def test_live_refuses_invalid_recording_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no trace")
     with subprocess.Popen(["sleep", "1000"]) as sleeper:
         try:
-            for what, why in (
+            for recording, reason in (
                 (str(sleeper.pid), f"process {sleeper.pid} records nothing"),
                 ("99999999", "there is no process 99999999"),
                 ("missing.alloctrace", "No such file"),
                 ("text", "is not an alloctrace trace"),
             ):
-                error = run_analyze(tmp_path, "live", what, status=Exit.BAD_INPUT)
-                assert why in error and error.count("\n") == 1
+                error = run_analyze(tmp_path, "live", recording, status=Exit.BAD_INPUT)
+                assert reason in error and error.count("\n") == 1
         finally:
             sleeper.kill()
-    for options, why in ((["--every", "0"], "is not a number of seconds"), (["other"], "give one trace")):
-        assert why in run_analyze(tmp_path, "live", "text", *options, status=Exit.BAD_INPUT)
+    for options, reason in ((["--every", "0"], "is not a number of seconds"), (["other"], "give one trace")):
+        assert reason in run_analyze(tmp_path, "live", "text", *options, status=Exit.BAD_INPUT)
 
 
-BACK = "<back to the first screen>"
+MAIN_SCREEN = "<main screen>"
 
 
-def plain(read: bytes) -> str:
-    text = read.decode(errors="replace").replace("\x1b[?1049l", BACK)
+def strip_escapes(output: bytes) -> str:
+    text = output.decode(errors="replace").replace("\x1b[?1049l", MAIN_SCREEN)
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "")
 
 
 class Terminal:
     """A command in a terminal of 100 columns."""
 
-    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 100, 0, 0))
         environment = program_environment(TERM="xterm-256color", **environment)
         self.process = subprocess.Popen(
-            [*COMMAND, *words],
+            [*COMMAND, *arguments],
             cwd=folder,
             env=environment,
             stdin=slave,
@@ -138,59 +138,59 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        return plain(self.output)
+        return strip_escapes(self.output)
 
     def _read(self) -> bool:
-        """Reads what comes next. False: the command has ended."""
+        """Read the next output and return whether the command is still running."""
         try:
-            read = os.read(self._master, 65536)
+            output = os.read(self._master, 65536)
         except OSError:
             return False
-        self.output += read
-        return bool(read)
+        self.output += output
+        return bool(output)
 
-    def until(self, wanted: str) -> None:
-        ends = time.monotonic() + 300
-        while wanted not in self.text:
-            assert time.monotonic() < ends and self._read(), self.text[-3000:]
+    def read_until(self, text: str) -> None:
+        deadline = time.monotonic() + 300
+        while text not in self.text:
+            assert time.monotonic() < deadline and self._read(), self.text[-3000:]
 
-    def rest(self) -> tuple[int, str]:
-        """Its exit status, and what is on the screen when the other one is gone."""
+    def read_to_end(self) -> tuple[int, str]:
+        """Return the exit status and the text of the main screen."""
         while self._read():
             pass
         os.close(self._master)
-        return self.process.wait(600), self.text.rpartition(BACK)[2]
+        return self.process.wait(600), self.text.rpartition(MAIN_SCREEN)[2]
 
 
-def test_ctrl_c_leaves_the_last_look_and_else_a_terminal_is_refreshed_until_the_program_ends(tmp_path: Path) -> None:
-    with running(tmp_path) as program:
+def test_live_refreshes_terminal_until_interrupt_or_end_of_program(tmp_path: Path) -> None:
+    with running_program(tmp_path) as program:
         terminal = Terminal(tmp_path, "live", "run.alloctrace")
-        terminal.until("GROWS")
+        terminal.read_until("GROWS")
         terminal.process.send_signal(signal.SIGINT)
-        status, shown = terminal.rest()
-        assert status == Exit.OK and "GROWS" in shown and "Traceback" not in shown
+        status, screen = terminal.read_to_end()
+        assert status == Exit.OK and "GROWS" in screen and "Traceback" not in screen
         terminal = Terminal(tmp_path, "live", "run.alloctrace", "--every", "0.2")
-        terminal.until("60 steps")
-        tell(program, 20)
-        terminal.until("80 steps")
+        terminal.read_until("60 steps")
+        run_steps(program, 20)
+        terminal.read_until("80 steps")
         program.communicate(timeout=600)
         assert program.returncode == 0
-        status, shown = terminal.rest()
+        status, screen = terminal.read_to_end()
     assert status == Exit.OK
-    assert "The recording has ended. The verdict:" in shown and "LEAK" in shown and "train.py:7" in shown
-    assert "GROWS" not in shown
-    # Afterwards, the verdict; as JSON, the same as before.
+    assert "The recording has ended. The verdict:" in screen and "LEAK" in screen and "train.py:7" in screen
+    assert "GROWS" not in screen
+    # After the end, text has the verdict; JSON has the status as before.
     assert "The recording has ended. The verdict:" in run_analyze(tmp_path, "live", "run.alloctrace")
     data = json.loads(run_analyze(tmp_path, "live", "run.alloctrace", "--json", "--top", "1"))
     assert (data["running"], data["steps"], len(data["devices"]), len(data["sites"])) == (False, 80, 1, 1)
 
 
-def test_a_killed_program_ends_with_its_verdict_too(tmp_path: Path) -> None:
-    with running(tmp_path) as program:
+def test_live_prints_verdict_when_program_is_killed(tmp_path: Path) -> None:
+    with running_program(tmp_path) as program:
         terminal = Terminal(tmp_path, "live", str(program.pid), "--every", "0.2")
-        terminal.until("GROWS")
+        terminal.read_until("GROWS")
         program.kill()
         program.wait()
-        status, shown = terminal.rest()
+        status, screen = terminal.read_to_end()
     assert status == Exit.OK
-    assert "LEAK" in shown and "The recording was killed" in shown
+    assert "LEAK" in screen and "The recording was killed" in screen

@@ -1,4 +1,4 @@
-"""That damage costs what it touches and nothing else, that the trace says so, and that nothing brings a reader down."""
+"""Corrupt and truncated traces: all intact blocks are read, losses are reported, and no reader crashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = (
 )
 
 
-def some_events(count: int) -> core_probe.Events:
+def build_events(count: int) -> core_probe.Events:
     return make_events(
         [
             {"kind": 3 if n % 3 == 2 else 1, "address": n % 7 * 512, "size": n % 5 * 100, "stack": n % 4,
@@ -48,13 +48,13 @@ def rows_of(reader: _replay.TraceReader) -> list[Row]:
 
 @dataclass
 class Sample:
-    """A small trace, what it holds, and a file to damage it in."""
+    """Small trace, its blocks and rows, and a file for its corrupt copies."""
 
     data: bytes
     blocks: list[Block]
     rows: list[Row]
     file: int
-    """A file in memory, rewritten for each kind of damage: a disk would take longer than the reading."""
+    """A file in memory, rewritten for each corrupt copy: a disk would be slower than the reader."""
 
     def events_of(self, index: int) -> range:
         """Return the sequence numbers of the events of a block."""
@@ -65,11 +65,11 @@ class Sample:
         return self.blocks[index].offset + BLOCK_HEADER + len(self.blocks[index].payload)
 
     def block_at(self, offset: int) -> int:
-        """The block that a byte belongs to; -1 for the file header."""
+        """Return the index of the block that contains a byte, or -1 for the file header."""
         return max((i for i, block in enumerate(self.blocks) if block.offset <= offset), default=-1)
 
     def read(self, data: bytes) -> tuple[_replay.Integrity, list[Row]]:
-        """Integrity and events of a file with these bytes."""
+        """Return integrity and events of a file with these bytes."""
         os.ftruncate(self.file, 0)
         os.pwrite(self.file, data, 0)
         reader = _replay.TraceReader(f"/proc/self/fd/{self.file}")
@@ -77,14 +77,13 @@ class Sample:
         return reader.integrity, rows_of(reader)
 
     def without(self, lost: Iterable[int]) -> list[Row]:
-        """The rows but for those of some blocks."""
-        gone = {number for index in lost for number in self.events_of(index)}
-        return [row for row in self.rows if row[0] not in gone]
+        """Return the rows without those of some blocks."""
+        lost_numbers = {number for index in lost for number in self.events_of(index)}
+        return [row for row in self.rows if row[0] not in lost_numbers]
 
 
-def fields(rows: list[Row]) -> list[Row]:
-    """Rows without their time, which rests on anchors that damage may take, and sizes of frees, which rest on their
-    allocs."""
+def comparable(rows: list[Row]) -> list[Row]:
+    """Return the rows without times and without sizes of frees: both may depend on lost blocks."""
     kind, size = COLUMNS.index("kind"), COLUMNS.index("requested_bytes")
     return [(row[0], *row[2:size], 0 if row[kind] == 3 else row[size], *row[size + 1 :]) for row in rows]
 
@@ -92,70 +91,68 @@ def fields(rows: list[Row]) -> list[Row]:
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     path = tmp_path_factory.mktemp("damage") / "t.alloctrace"
-    write_trace(path, some_events(36), block_events=12)
+    write_trace(path, build_events(36), block_events=12)
     reader = _replay.TraceReader(str(path))
     file = os.memfd_create("damaged")
-    made = Sample(path.read_bytes(), TraceFile(path).blocks, rows_of(reader), file)
-    assert len(made.rows) == 36 and reader.integrity.state == "complete"
-    assert [block.type for block in made.blocks].count(EVENTS) == 3
-    yield made
+    sample = Sample(path.read_bytes(), TraceFile(path).blocks, rows_of(reader), file)
+    assert len(sample.rows) == 36 and reader.integrity.state == "complete"
+    assert [block.type for block in sample.blocks].count(EVENTS) == 3
+    yield sample
     os.close(file)
 
 
-def test_cut_at_every_byte(sample: Sample) -> None:
+def test_complete_blocks_are_read_when_trace_is_truncated_at_any_byte(sample: Sample) -> None:
     for size in range(len(sample.data)):
         integrity, rows = sample.read(sample.data[:size])
-        whole = [index for index in range(len(sample.blocks)) if sample.end_of(index) <= size]
-        event_count = sum(sample.blocks[index].count for index in whole)
-        assert fields(rows) == fields(sample.rows[:event_count]) and integrity.events == event_count, size
-        end = sample.end_of(whole[-1]) if whole else FILE_HEADER if size >= FILE_HEADER else 0
+        complete = [index for index in range(len(sample.blocks)) if sample.end_of(index) <= size]
+        event_count = sum(sample.blocks[index].count for index in complete)
+        assert comparable(rows) == comparable(sample.rows[:event_count]) and integrity.events == event_count, size
+        end = sample.end_of(complete[-1]) if complete else FILE_HEADER if size >= FILE_HEADER else 0
         reported = (integrity.state, integrity.truncated_bytes, integrity.corrupt_blocks, integrity.missing_events)
         assert reported == ("truncated", size - end, 0, 0), size
         assert not integrity.ended
 
 
-def test_every_bit_of_headers_and_a_bit_of_every_other_byte_flipped(sample: Sample) -> None:
+def test_only_the_block_of_a_flipped_bit_is_lost(sample: Sample) -> None:
     lost: list[int]
     for offset in range(len(sample.data)):
         index = sample.block_at(offset)
         lost = [] if index < 0 else [index]
-        gone = 0 if index < 0 else sample.blocks[index].count
+        missing = 0 if index < 0 else sample.blocks[index].count
         size = FILE_HEADER if index < 0 else sample.end_of(index) - sample.blocks[index].offset
         expected = sample.without(lost)
-        # Behind the checksums of a payload, one bit is as good as another.
+        # One bit of each payload byte is enough: a checksum covers the payload.
         for bit in range(8) if index < 0 or offset < sample.blocks[index].offset + BLOCK_HEADER else [offset % 8]:
             data = bytearray(sample.data)
             data[offset] ^= 1 << bit
             integrity, rows = sample.read(bytes(data))
-            assert fields(rows) == fields(expected), (offset, bit)
+            assert comparable(rows) == comparable(expected), (offset, bit)
             assert integrity.state == "corrupt" and integrity.corrupt_blocks == 1, (offset, bit)
             assert integrity.corrupt_bytes == size and integrity.truncated_bytes == 0, (offset, bit)
-            assert integrity.events == 36 - gone and integrity.missing_events == gone, (offset, bit)
+            assert integrity.events == 36 - missing and integrity.missing_events == missing, (offset, bit)
             assert integrity.ended == (index < 0 or sample.blocks[index].type != END), (offset, bit)
 
 
-def test_blocks_removed(sample: Sample) -> None:
-    """All ways to take blocks out: events are missing by number, an absent end is a truncated trace."""
+def test_remaining_blocks_are_read_when_blocks_are_removed(sample: Sample) -> None:
+    """Every subset of blocks: missing events are counted, and without its end a trace is truncated."""
     count = len(sample.blocks)
     for pattern in range(1 << count):
-        gone = [index for index in range(count) if pattern >> index & 1]
-        remaining = [index for index in range(count) if index not in gone]
+        removed = [index for index in range(count) if pattern >> index & 1]
+        remaining = [index for index in range(count) if index not in removed]
         parts = [sample.data[sample.blocks[index].offset : sample.end_of(index)] for index in remaining]
         integrity, rows = sample.read(sample.data[:FILE_HEADER] + b"".join(parts))
-        # Blocks know the number of the next event: what is missing before the last block that is there shows.
+        # Every block has the number of the next event: events missing before the last block are detected.
         last = max(remaining, default=-1)
-        missing = sum(sample.blocks[index].count for index in gone if index < last)
-        assert [row[0] for row in rows] == [row[0] for row in sample.without(gone)]
+        missing = sum(sample.blocks[index].count for index in removed if index < last)
+        assert [row[0] for row in rows] == [row[0] for row in sample.without(removed)]
         assert integrity.missing_events == missing and integrity.corrupt_blocks == 0
         ended = last == count - 1
-        assert integrity.state == ("gaps" if missing else "complete" if ended else "truncated"), gone
+        assert integrity.state == ("gaps" if missing else "complete" if ended else "truncated"), removed
         if any(sample.blocks[index].type in (DEFINITIONS, DICTIONARY) for index in remaining):
-            # Sizes of frees rest on their allocs; all else is as it was.
-            assert fields(rows) == fields(sample.without(gone))
+            assert comparable(rows) == comparable(sample.without(removed))
 
 
-def test_blocks_repeated(sample: Sample) -> None:
-    """No event is read twice."""
+def test_repeated_block_is_read_once(sample: Sample) -> None:
     for index in range(len(sample.blocks)):
         block = sample.data[sample.blocks[index].offset : sample.end_of(index)]
         at = sample.end_of(index)
@@ -165,7 +162,7 @@ def test_blocks_repeated(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None:
+def test_only_blocks_with_garbage_or_removed_bytes_are_lost(sample: Sample, seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(150):
         at, size = dice.randrange(FILE_HEADER, len(sample.data) + 1), dice.randrange(1, 600)
@@ -174,7 +171,7 @@ def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None
         index = sample.block_at(at)
         hit = [] if at == len(sample.data) or at in (FILE_HEADER, sample.blocks[index].offset) else [index]
         integrity, rows = sample.read(sample.data[:at] + garbage + sample.data[at:])
-        assert fields(rows) == fields(sample.without(hit)), (at, garbage)
+        assert comparable(rows) == comparable(sample.without(hit)), (at, garbage)
         assert integrity.state == "corrupt" and integrity.corrupt_blocks == 1
         lost = sum(sample.end_of(i) - sample.blocks[i].offset for i in hit)
         assert integrity.corrupt_bytes == len(garbage) + lost and integrity.truncated_bytes == 0
@@ -185,40 +182,40 @@ def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None
         if not touched:
             continue
         integrity, rows = sample.read(sample.data[:at] + sample.data[end:])
-        assert fields(rows) == fields(sample.without(touched)), (at, end)
+        assert comparable(rows) == comparable(sample.without(touched)), (at, end)
         if touched[-1] + 1 < len(sample.blocks):
             assert integrity.missing_events == 36 - len(rows)
         assert integrity.state != "complete" or sum(sample.blocks[i].count for i in touched) == 0
 
 
-def test_a_block_on_the_border_of_what_is_searched_at_once_is_found(sample: Sample) -> None:
+def test_block_at_border_of_search_window_is_read(sample: Sample) -> None:
     at, searched_at_once = sample.blocks[1].offset, 1 << 20
     for size in range(searched_at_once - 6, searched_at_once + 6):
         integrity, rows = sample.read(sample.data[:at] + bytes(size) + sample.data[at:])
         assert rows == sample.rows and integrity.corrupt_bytes == size
 
 
-def test_garbage_with_a_header_in_it_is_one_gap(sample: Sample) -> None:
+def test_garbage_that_contains_a_header_is_one_gap(sample: Sample) -> None:
     header = sample.data[FILE_HEADER : FILE_HEADER + BLOCK_HEADER]
-    # Not in the last block: there a header whose payload is not whole is what a cut leaves.
+    # Not in the last block: a header with an incomplete payload there is a truncated trace.
     for index, block in enumerate(sample.blocks[:-1]):
         at = (block.offset + BLOCK_HEADER + sample.end_of(index)) // 2
         integrity, rows = sample.read(sample.data[:at] + b"12345" + header + b"67890" + sample.data[at:])
-        assert fields(rows) == fields(sample.without([index]))
+        assert comparable(rows) == comparable(sample.without([index]))
         assert integrity.state == "corrupt" and integrity.corrupt_blocks == 1
         assert integrity.corrupt_bytes == sample.end_of(index) - block.offset + BLOCK_HEADER + 10
 
 
-def test_zeroed_pages(sample: Sample) -> None:
-    """What a file system leaves after a power failure: right size, holes of zeros."""
+def test_only_blocks_in_zeroed_pages_are_lost(sample: Sample) -> None:
+    """A power failure can leave a file of the correct size with holes of zeros."""
     for at in range(0, len(sample.data), 97):
         end = min(at + 256, len(sample.data))
         touched = [i for i, b in enumerate(sample.blocks) if b.offset < end and sample.end_of(i) > at]
         integrity, rows = sample.read(sample.data[:at] + bytes(end - at) + sample.data[end:])
-        assert fields(rows) == fields(sample.without(touched)) and integrity.state == "corrupt"
+        assert comparable(rows) == comparable(sample.without(touched)) and integrity.state == "corrupt"
 
 
-def test_what_is_no_trace(sample: Sample, tmp_path: Path) -> None:
+def test_other_files_are_refused_and_empty_file_is_truncated_trace(sample: Sample, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name, content in {
@@ -247,22 +244,22 @@ def test_what_is_no_trace(sample: Sample, tmp_path: Path) -> None:
         trace.peak()
 
 
-def test_a_newer_format_is_refused_and_a_damaged_number_is_not(sample: Sample, tmp_path: Path) -> None:
+def test_newer_format_is_refused_but_corrupt_version_is_read(sample: Sample, tmp_path: Path) -> None:
     newer = bytearray(sample.data)
     newer[8] = 5
-    damaged = bytes(newer)
+    corrupt = bytes(newer)
     newer[12:16] = zlib.crc32(newer[:12] + bytes(4) + newer[16:32]).to_bytes(4, "little")
     path = tmp_path / "newer.alloctrace"
     path.write_bytes(newer)
     with pytest.raises(TraceError, match="newer"):
         alloctrace.load(path)
-    integrity, rows = sample.read(damaged)
+    integrity, rows = sample.read(corrupt)
     assert integrity.state == "corrupt" and rows == sample.rows
 
 
-def test_every_question_fails_while_the_file_is_shorter_than_it_was(tmp_path: Path) -> None:
+def test_queries_raise_while_the_loaded_file_is_truncated(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
-    write_trace(path, some_events(1000), block_events=100)
+    write_trace(path, build_events(1000), block_events=100)
     complete, seq = path.read_bytes(), 980
     unread, replayed = alloctrace.load(path), alloctrace.load(path)
     replayed.blocks(at=50)
@@ -282,15 +279,15 @@ def test_every_question_fails_while_the_file_is_shorter_than_it_was(tmp_path: Pa
     assert replayed._recorded.time_ns(seq) == expected._recorded.time_ns(seq)
 
 
-def test_values_that_make_no_sense(tmp_path: Path) -> None:
-    """Every field at its extremes, where the interface computes with it: nothing but a table comes out."""
-    path, most = tmp_path / "t.alloctrace", (1 << 64) - 1
+def test_extreme_values_of_every_field_are_read(tmp_path: Path) -> None:
+    """The interface computes with every field at its extremes and still returns tables."""
+    path, high = tmp_path / "t.alloctrace", (1 << 64) - 1
     events = make_events(
         [
-            {"kind": kind, "address": most, "size": size, "stack": stack, "location": stack, "thread": stack,
-             "time": time, "sequence": most, "node_sequence": most, "node_thread": (1 << 32) - 1, "node_type": 65535}
-            for kind in (*range(24), 255) for size in (0, most) for stack in (0, (1 << 32) - 1) for time in (0, most,
-            most >> 1)
+            {"kind": kind, "address": high, "size": size, "stack": stack, "location": stack, "thread": stack,
+             "time": time, "sequence": high, "node_sequence": high, "node_thread": (1 << 32) - 1, "node_type": 65535}
+            for kind in (*range(24), 255) for size in (0, high) for stack in (0, (1 << 32) - 1) for time in (0, high,
+            high >> 1)
         ]
     )  # fmt: skip
     write_trace(path, events)
