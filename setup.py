@@ -1,10 +1,10 @@
-"""Builds _replay, which reads traces, and, where torch can be imported, _record too, which records.
+"""Build of the extension modules: _replay reads traces; _record records, and is built if torch can be imported.
 
-The recorder's sources go into the wheel: enable() compiles them for the torch that it finds, unless the recorder that
-was built here fits (pytorch_alloctrace/recording/loading.py).
+The wheel contains the recorder's sources: enable() compiles them for the installed torch unless the recorder built here
+matches that torch (pytorch_alloctrace/recording/loading.py).
 
 Environment: ALLOCTRACE_READER_ONLY=1 builds _replay alone; ALLOCTRACE_WERROR=1 turns warnings of this project's own
-code into errors; MAX_JOBS bounds the compilers that run at once; CXX names the compiler.
+code into errors; MAX_JOBS limits the number of concurrent compilers; CXX names the compiler.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
 
-# Commands that compile nothing. They must be quick, since pip calls several, and must work where a build is refused: a
-# source distribution is made in an isolated environment.
+# Commands that compile nothing. pip calls several, so each must be quick. A source distribution is made in an isolated
+# environment, so these commands must work even where a build would fail.
 METADATA_COMMANDS = {"egg_info", "dist_info", "sdist", "clean"}
 
 
 def load_building() -> Any:
-    """The module that knows how to compile. By its path: the package itself imports what may not be installed yet."""
+    """Load building.py by path: importing the package would require dependencies that may not be installed yet."""
     path = ROOT / "pytorch_alloctrace" / "recording" / "building.py"
     spec = importlib.util.spec_from_file_location("building", path)
     assert spec is not None and spec.loader is not None
@@ -45,7 +45,7 @@ building = load_building()
 
 
 def fail(sentence: str) -> NoReturn:
-    """Ends the build with one sentence, which pip shows as the last line of its report."""
+    """Exit with one sentence, which pip shows as the last line of its report."""
     sys.stdout.flush()
     raise SystemExit(f"pytorch_alloctrace: {sentence}")
 
@@ -58,7 +58,7 @@ def is_importable(module: str) -> bool:
 
 
 def reason_for_no_recorder() -> str:
-    """Empty when the recorder is built here, else why enable() will have to."""
+    """Return why the recorder is not built here, or "" if it is."""
     if os.environ.get("ALLOCTRACE_READER_ONLY") == "1":
         return "ALLOCTRACE_READER_ONLY=1 was set"
     if not sys.platform.startswith("linux"):
@@ -67,13 +67,13 @@ def reason_for_no_recorder() -> str:
         return "torch is not in this build environment"
     try:
         import torch
-    except Exception as error:  # a torch that is broken fails in many ways: OSError, RuntimeError, ImportError
+    except Exception as error:  # a broken torch raises OSError, RuntimeError or ImportError
         return f"torch cannot be imported ({error})"
     return f"torch {torch.__version__} is too old" if building.is_too_old(torch.__version__) else ""
 
 
 def pybind11_include() -> str:
-    """pybind11's own headers, or torch's copy: without build isolation pip installs no build requirements."""
+    """Return the folder of pybind11's headers, or of torch's copy if pybind11 is missing (--no-build-isolation)."""
     if is_importable("pybind11"):
         import pybind11
 
@@ -85,14 +85,14 @@ def pybind11_include() -> str:
 
 
 class BuildPython(build_py):
-    """Puts the sources of the recorder into the package."""
+    """Build command that copies the recorder's sources into the package."""
 
     def run(self) -> None:
         super().run()
         if getattr(self, "editable_mode", False):
-            return  # they are found next to the package
+            return  # an editable install uses csrc next to the package
         target = Path(self.build_lib) / "pytorch_alloctrace" / "csrc"
-        shutil.rmtree(target, ignore_errors=True)  # one that was removed since must not be compiled
+        shutil.rmtree(target, ignore_errors=True)  # sources deleted since the last build must not be compiled
         for source in building.recorder_files(CSRC):
             copy = target / source.relative_to(CSRC)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class BuildExtensions(build_ext):
     def run(self) -> None:
         Path("build").mkdir(exist_ok=True)
         # Two builds in one folder would overwrite each other's objects.
-        with building.only_one(Path("build", "setup.lock"), say_that_it_waits):
+        with building.only_one(Path("build", "setup.lock"), print_waiting):
             try:
                 super().run()
             except building.BuildError as error:
@@ -116,11 +116,11 @@ class BuildExtensions(build_ext):
 
                 recorder_for = repr(building.target_of(torch)._asdict())
             else:
-                # An earlier build in this tree may have left one, and a wheel takes all that lies there.
+                # An earlier build in this tree may have left a recorder, which would be packed into the wheel.
                 for stale in package.glob("_record.*"):
                     stale.unlink()
             (package / "_build_info.py").write_text(
-                '"""What the recorder in this package was built for, if there is one. Written by setup.py."""\n\n'
+                '"""Target that the recorder in this package was built for, or None. Written by setup.py."""\n\n'
                 "from typing import Any\n\n"
                 f"RECORDER_FOR: dict[str, Any] | None = {recorder_for}\n",
                 encoding="utf-8",
@@ -138,37 +138,37 @@ class BuildExtensions(build_ext):
             else:
                 modules[output] = building.reader(CSRC, pybind11_include())
         folder = Path(self.build_temp).absolute()
-        building.build(modules, CSRC, folder, building.find_ninja(), say)
+        building.build(modules, CSRC, folder, building.find_ninja(), print_progress)
 
 
-def say(line: str) -> None:
-    """Print a line of a build. pip shows none of them until the end: in its terminal they take the place of its own."""
+def print_progress(line: str) -> None:
+    """Print a line of the build. pip hides the output, so in its terminal the step count replaces pip's own line."""
     print(line, flush=True)
     step = re.match(r"\[(\d+)/(\d+)\]", line)
     if not step or "PIP_BUILD_TRACKER" not in os.environ:
         return
     with contextlib.suppress(OSError):
-        shown_by_pip = os.readlink(f"/proc/{os.getppid()}/fd/1")
-        if shown_by_pip.startswith(("/dev/pts/", "/dev/tty")):
+        pip_stdout = Path(f"/proc/{os.getppid()}/fd/1").readlink()
+        if str(pip_stdout).startswith(("/dev/pts/", "/dev/tty")):
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a background job that writes would be stopped
-            with open(shown_by_pip, "w") as terminal:
-                # pip puts a turning character over the last space, and "done" in the end.
+            with pip_stdout.open("w") as terminal:
+                # pip's spinner, and finally "done", overwrite the last space.
                 terminal.write(f"\r  Building pytorch_alloctrace: compiling {step[1]} of {step[2]} ... \x1b[K ")
 
 
-def say_that_it_waits() -> None:
+def print_waiting() -> None:
     print("pytorch_alloctrace: waiting for another build in this folder", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     os.chdir(ROOT)
     command = sys.argv[1] if len(sys.argv) > 1 else ""
-    makes_wheel = command in ("bdist_wheel", "dist_info", "editable_wheel")
-    if makes_wheel and not (is_importable("setuptools.command.bdist_wheel") or is_importable("wheel")):
+    needs_wheel = command in ("bdist_wheel", "dist_info", "editable_wheel")
+    if needs_wheel and not (is_importable("setuptools.command.bdist_wheel") or is_importable("wheel")):
         fail(
             "this setuptools cannot make wheels alone: run `pip install wheel`, or install without --no-build-isolation"
         )
-    # setuptools only has to know that there are extension modules, and their names.
+    # setuptools needs only the names of the extension modules.
     extensions = [Extension("pytorch_alloctrace._replay", [])]
     if command not in METADATA_COMMANDS:
         if os.name != "posix":

@@ -1,9 +1,9 @@
-"""How much of the memory kept for backward is saved by no_grad, an in-place activation, checkpointing and autocast.
+"""Activation memory saved by no_grad, an in-place activation, checkpointing and autocast, line by line.
 
-The tool: what each line of layer holds at `plain`, 64, 64 and 16 MiB, against what it holds at the other marks (the
-first line also holds the cuBLAS workspace, at all of them). no_grad leaves only the output, checkpointing only each
-layer's output; autocast halves everything but adds copies of the weights; leaky_relu in place allocates nothing.
-(relu in place would save nothing here: relu and the product after it keep the same result.)
+The tool: at `plain` the lines of layer() hold 64, 64 and 16 MiB; compare with the other marks (at every mark the first
+line also holds the cuBLAS workspace). no_grad leaves only the output, checkpointing only each layer's output; autocast
+halves everything but adds copies of the weights; leaky_relu in place allocates nothing. (relu in place would save
+nothing here: relu and the product after it save the same tensor for backward.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What tensors each line of a training step adds (+) and removes (-).
+"""Tensors that each line of a training step adds (+) and removes (-).
 
-The tool: `print(alloctrace.changes())` between two lines says what came and went since the last time, by name, shape
-and the line that made it. Forward adds what backward needs: `loss.grad_fn` holds what no variable does. Backward frees
-that and adds gradients, of which zero_grad gets rid again; the first step of Adam adds two tensors a parameter.
+The tool: `print(alloctrace.changes())` between two lines lists the tensors allocated and freed since the last call, by
+name, shape and allocating line. Forward adds the activations, which `loss.grad_fn` holds. Backward frees the
+activations and adds gradients, which zero_grad frees; the first step of Adam adds two tensors per parameter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def show(name: str) -> None:
 alloctrace.enable(trace_path(__file__), overwrite=True)
 net = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 256)).to(DEVICE)
 optimizer = torch.optim.Adam(net.parameters())
-alloctrace.changes()  # from here on
+alloctrace.changes()  # count changes from here
 
 batch = torch.zeros(2048, 512, device=DEVICE)
 show("batch")

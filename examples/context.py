@@ -1,7 +1,7 @@
-"""The first use of the GPU takes memory that PyTorch does not count: the CUDA context, a few hundred MiB.
+"""The CUDA context: the first use of the GPU takes a few hundred MiB that PyTorch does not count.
 
-The tool: after `used` the driver has the context and 2 MiB, of which torch reserved 2 MiB and allocated 512 bytes; the
-rest is what the tool calls outside PyTorch.
+The tool: after `used` the driver reports the context plus 2 MiB. torch reserved those 2 MiB and allocated 512 bytes;
+the tool lists the rest as outside PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ alloctrace.enable(trace_path(__file__), overwrite=True)
 mark("before")
 
 x = torch.zeros(1, device="cuda")
-time.sleep(0.3)  # the tool asks the driver ten times a second
+time.sleep(0.3)  # the tool polls the driver ten times a second
 mark("used")
 
 alloctrace.disable()

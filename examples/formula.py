@@ -1,10 +1,10 @@
-"""What the memory of a small CNN is for, next to the formula on paper: the requested bytes agree to the last one.
+"""Memory of a small CNN by role, next to the formula on paper: the requested bytes agree exactly.
 
 The tool: the role of each block, in `blocks()`. A parameter, its gradient and each of Adam's two averages take 4 bytes
-a number. Forward keeps the result of each ReLU (from which backward knows where it was positive), that of
-each pooling (the input of what follows) with the index of each maximum in 8 bytes, and the logarithms of the softmax;
-not what a convolution returned. The batch is held by the program. Adam's step counts are on the CPU; on a GPU a block
-is rounded up to a multiple of 512 bytes, so it takes more than was requested.
+per element. Forward saves the output of each ReLU (backward needs its sign), the output of each pooling (the input of
+the next layer), the index of each maximum in 8 bytes, and the logarithms of the softmax; not the output of a
+convolution. The program holds the batch. Adam's step counts are on the CPU. On a GPU each block is rounded up to a
+multiple of 512 bytes, so blocks are larger than requested.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ paper = {
     "gradient": parameters,
     "optimizer state": 2 * parameters + (0 if on_gpu else 4 * len(tensors)),
     "input": 4 * IMAGES * 3 * SIDE**2 + 8 * IMAGES,
-    "activation": sum(relu) + sum(pool) + softmax + 4,  # and the sum of the labels' weights
+    "activation": sum(relu) + sum(pool) + softmax + 4,  # 4: the sum of the labels' weights
 }
 
 trace = alloctrace.load(path)
 print(f"\n{'':16}{'paper':>12}{'requested':>12}{'allocated':>12}")
 for role, expected in paper.items():
     blocks = trace.blocks("mark:backward-2" if role == "gradient" else "mark:forward-2", device=DEVICE)
-    found = blocks[blocks["role"] == role]
-    print(f"{role:16}{expected:12,}{found['requested_bytes'].sum():12,}{found['block_bytes'].sum():12,}")
+    matching = blocks[blocks["role"] == role]
+    print(f"{role:16}{expected:12,}{matching['requested_bytes'].sum():12,}{matching['block_bytes'].sum():12,}")

@@ -1,8 +1,8 @@
-"""A run that dies although enough memory is free: it lies in pieces, and none is large enough.
+"""Out of memory by fragmentation: enough memory is free, but no free block is large enough.
 
-The tool: `oom` says "fragmented". On a GPU of 8 GiB, 3.22 GiB were requested and 6.06 GiB were free, 1.01 GiB of that
-in the largest piece; the blocks of the line with results.append lie between the pieces. It also names the setting that
-helps: with PYTORCH_ALLOC_CONF=expandable_segments:True in the environment the program runs to its end.
+The tool: `oom` reports "fragmented". On a GPU of 8 GiB, 3.22 GiB were requested and 6.06 GiB were free, the largest
+free block 1.01 GiB; blocks of the line with results.append separate the free blocks. `oom` also names the setting that
+helps: with PYTORCH_ALLOC_CONF=expandable_segments:True in the environment the program finishes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ results, features = [], []
 for _ in range(6):
     batch = torch.zeros(batch_size, dtype=torch.uint8, device="cuda")
     del batch
-    # Small, and kept: at the beginning of what the batch has left.
+    # Small and long-lived: placed at the start of the block that the batch freed.
     results.append(torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda"))
     features.append(torch.zeros(batch_size - 64 * MIB, dtype=torch.uint8, device="cuda"))
 mark("trained")

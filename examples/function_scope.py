@@ -1,10 +1,10 @@
 """The same statements in a function and at top level: 16, 18, 22, 16 MiB against 16, 18, 18.
 
-At top level `x = weights @ v` releases the old x. In the function x is another name: the caller's x lives until the
-call returns, so there are two; then everything that the function made is freed, except its result.
+At top level `x = weights @ v` frees the old x. In the function x is a local name: the caller's x lives until the call
+returns, so two are live. When the function returns, every tensor that it allocated is freed except the result.
 
-The tool: at `function-x` both lines that make an x hold 4 MiB each, at `top-x` only one does. The workspace that cuBLAS
-took with the first product is live too: it is subtracted here, and the tool shows it as a separate block.
+The tool: at `function-x` both lines that assign an x hold 4 MiB each, at `top-x` only one. The workspace that cuBLAS
+allocated with the first product is live too: it is subtracted here, and the tool shows it as a separate block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shared by the examples: where the trace goes, and what torch and the driver report of the GPU memory at a mark."""
+"""Helpers of the examples: the trace path, and marks that print the GPU memory that torch and the driver report."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import pytorch_alloctrace as alloctrace
 
 MIB, GIB = 2**20, 2**30
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-"""For the examples that show the same on both."""
+"""Device of the examples that show the same on GPU and CPU."""
 
 
 def trace_path(program: str) -> str:
-    """The first argument, else the program's name with .alloctrace, in the working directory."""
+    """Return the first argument, else the program's name with .alloctrace, in the working directory."""
     return sys.argv[1] if len(sys.argv) > 1 else f"{Path(program).stem}.alloctrace"
 
 
 def mark(name: str, *, set_aside: int = 0) -> None:
-    """Sets a mark in the trace, for `--at mark:NAME`, and prints torch's own figures, in MiB, to compare with.
+    """Set a mark in the trace, for `--at mark:NAME`, and print torch's own figures, in MiB, for comparison.
 
-    set_aside: bytes that are allocated and do not belong to what is shown.
+    Args:
+        name: Name of the mark.
+        set_aside: Bytes to subtract from allocated memory and its peak.
     """
     alloctrace.mark(name)
     if not torch.cuda.is_available():
@@ -35,5 +37,5 @@ def mark(name: str, *, set_aside: int = 0) -> None:
     if torch.cuda.is_initialized():  # asking the driver would initialise CUDA
         free, total = torch.cuda.mem_get_info()
         figures["driver"] = total - free
-    # 15 digits: enough that nothing is rounded.
-    print(f"{name:16}", *[f"{word} {size / MIB:<9.15g}" for word, size in figures.items()])
+    # With 15 digits nothing is rounded.
+    print(f"{name:16}", *[f"{figure} {size / MIB:<9.15g}" for figure, size in figures.items()])

@@ -1,7 +1,7 @@
-"""`c = zeros(n)` again needs twice the memory: the new tensor is made before the old one is freed.
+"""`c = zeros(n)` again needs twice the memory: the new tensor is allocated before the old tensor is freed.
 
-The tool: up to `let-go-first` the peak is 100 MiB; `rebound` ends with the same 100 MiB, but the peak on the way was
-200 MiB, with the tensors of both lines alive, and 200 MiB stay reserved.
+The tool: up to `deleted-first` the peak is 100 MiB; at `rebound` 100 MiB are live again, but the peak was 200 MiB, with
+the tensors of both lines live, and 200 MiB stay reserved.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ alloctrace.enable(trace_path(__file__), overwrite=True)
 n = 25 * MIB  # float32: 100 MiB
 
 c = torch.zeros(n, device="cuda")
-mark("made")
+mark("created")
 
 del c
 c = torch.zeros(n, device="cuda")
-mark("let-go-first")
+mark("deleted-first")
 
-c = torch.zeros(n, device="cuda")  # while the old one is still there
+c = torch.zeros(n, device="cuda")  # while the old tensor is still live
 mark("rebound")
 
 alloctrace.disable()

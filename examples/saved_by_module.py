@@ -1,9 +1,9 @@
-"""What no_grad, an in-place activation, checkpointing and autocast save, by role and by module.
+"""Memory saved by no_grad, an in-place activation, checkpointing and autocast, by role and by module.
 
-The tool: what is live between forward and backward, as "activation" in `--by role`, and in the rows of the model's
-layers in `--by module`. (activations.py has the same by line.) no_grad keeps none. The activation in place keeps
-nothing of its own. Checkpointing keeps the output of each layer but the last. Autocast halves all of that, and adds
-copies of the batch and of the weights in half precision, where backward needs them.
+The tool: memory live between forward and backward, as "activation" in `--by role` and in the rows of the model's layers
+in `--by module`. (activations.py shows the same by line.) no_grad saves no activations. The activation in place
+allocates nothing. Checkpointing saves the output of each layer but the last. Autocast halves the activations and adds
+half-precision copies of the batch and the weights where backward needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import pytorch_alloctrace as alloctrace
 
 ROWS = 4096 if DEVICE == "cuda" else 512
-"""Fewer on a CPU: one that has no bfloat16 would take minutes."""
+"""Batch size. Smaller on a CPU, where emulated bfloat16 would take minutes."""
 
 
 class Layer(nn.Module):
@@ -45,7 +45,7 @@ class Model(nn.Module):
         return x
 
 
-def use(name: str, context: Any = nullcontext, checkpointed: bool = False, in_place: bool = False) -> None:
+def train_step(name: str, context: Any = nullcontext, checkpointed: bool = False, in_place: bool = False) -> None:
     for layer in model.layers:
         layer.leaky.inplace = in_place
     batch = torch.zeros(ROWS, 512, device=DEVICE)
@@ -61,11 +61,11 @@ def use(name: str, context: Any = nullcontext, checkpointed: bool = False, in_pl
 alloctrace.enable(trace_path(__file__), overwrite=True)
 model = Model().to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters())
-use("plain")
-use("no-grad", torch.no_grad)
-use("in-place", in_place=True)
-use("checkpointing", checkpointed=True)
-use("autocast", partial(torch.autocast, DEVICE, torch.bfloat16))
+train_step("plain")
+train_step("no-grad", torch.no_grad)
+train_step("in-place", in_place=True)
+train_step("checkpointing", checkpointed=True)
+train_step("autocast", partial(torch.autocast, DEVICE, torch.bfloat16))
 
 trace = alloctrace.load(alloctrace.disable())
 for name in trace.marks()["name"]:

@@ -1,8 +1,8 @@
 """Views (transpose, slice, expand) allocate nothing; clone and contiguous copy.
 
-The tool: no event between `made` and `viewed`; then the lines with clone and contiguous hold 100 MiB each. At
-`base-deleted` nothing has been freed: a view of one row keeps the whole tensor alive. `alloctrace.tensors()` has a
-row for each piece of memory, with the number of tensors that share it.
+The tool: no event between `created` and `viewed`; then the lines with clone and contiguous hold 100 MiB each. At
+`base-deleted` nothing has been freed: a view of one row keeps the complete tensor alive. `alloctrace.tensors()` has a
+row for each storage, with the number of tensors that share it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def show() -> None:
 alloctrace.enable(trace_path(__file__), overwrite=True)
 
 x = torch.zeros(1024, 25 * 1024, device=DEVICE)
-mark("made")
+mark("created")
 
 transposed = x.transpose(0, 1)
 row = x[0]

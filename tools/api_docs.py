@@ -1,6 +1,6 @@
-"""Writes docs/api.md: every public name with its signature and what its docstring says first.
+"""Generator of docs/api.md: every public name with its signature and the first paragraph of its docstring.
 
-tests/project/test_api_docs.py fails where the page is out of date; then run tools/api_docs.
+tests/project/test_api_docs.py fails if the page is out of date; then run tools/api_docs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INTRODUCTION = """\
 # Every public name
 
 This page is made from the signatures and docstrings: `tools/api_docs` writes it, and a test fails when it is out of
-date. `help(alloctrace.Trace.live)` says more of each name: columns, units, errors.
+date. `help(alloctrace.Trace.live)` prints the details of a name: columns, units, errors.
 
     import pytorch_alloctrace as alloctrace
 
@@ -73,7 +73,6 @@ TRACE = {
     ),
     "Other formats": ("report", "export"),
 }
-"""The members of a trace, by task."""
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
     "CompactedError",
@@ -125,14 +124,14 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Site, "a `site` of the values above"),
     (Table, "`Fragmentation.segments` and its other tables"),
 )
-"""Classes whose instances the interface hands out, and where."""
+"""Classes that the interface returns, and the members that return them."""
 
 ELSEWHERE = {
     *dir(builtins),
     *("Any", "Axes", "Callable", "Column", "DataFrame", "Figure", "Iterable", "Iterator", "Literal", "Mapping"),
     *("Module", "NDArray", "Optimizer", "Path", "PathLike", "Position", "Progress", "Sequence", "Tensor"),
 }
-"""Names in signatures that are Python's, of other packages, or aliases of these."""
+"""Names in signatures that Python or other packages define, and aliases of such names."""
 
 EXAMPLES = {
     "Recording": """
@@ -262,7 +261,7 @@ EXAMPLES = {
         import os
         import warnings
 
-        warnings.simplefilter("error", alloctrace.IncompleteTraceWarning)  # stop at a damaged trace
+        warnings.simplefilter("error", alloctrace.IncompleteTraceWarning)  # stop at an incomplete trace
         try:
             alloctrace.enable("run.alloctrace")
         except (alloctrace.SessionError, alloctrace.RecorderUnavailableError) as error:
@@ -303,13 +302,13 @@ def first_paragraph(text: str | None) -> str:
 
 def signature(function: Callable[..., Any], name: str) -> str:
     """Return a signature as it is written, without `self`."""
-    shown, has_star = [], False
-    found = inspect.signature(function)
-    for parameter in found.parameters.values():
+    parameters, has_star = [], False
+    python_signature = inspect.signature(function)
+    for parameter in python_signature.parameters.values():
         if parameter.name == "self":
             continue
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not has_star:
-            shown.append("*")
+            parameters.append("*")
             has_star = True
         stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         has_star = has_star or stars == "*"
@@ -317,12 +316,13 @@ def signature(function: Callable[..., Any], name: str) -> str:
         if parameter.default is not inspect.Parameter.empty:
             default = parameter.default
             text += f" = {default!r}".replace("'", '"')
-        shown.append(text)
-    return f"{name}({', '.join(shown)}) -> {found.return_annotation}".replace("pd.DataFrame", "DataFrame")
+        parameters.append(text)
+    annotation = python_signature.return_annotation
+    return f"{name}({', '.join(parameters)}) -> {annotation}".replace("pd.DataFrame", "DataFrame")
 
 
 def attributes(kind: type) -> Iterator[tuple[str, str, str]]:
-    """Return name, type and docstring of a class's fields and of the attributes that its __init__ sets, in order."""
+    """Yield name, type and docstring of a class's fields and of the attributes that its __init__ sets, in order."""
     [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     bodies = [tree.body, *(node.body for node in tree.body if getattr(node, "name", "") == "__init__")]
@@ -343,8 +343,8 @@ def attributes(kind: type) -> Iterator[tuple[str, str, str]]:
 def native_class(kind: type) -> ast.ClassDef:
     """Return the stub of a class of the native module."""
     tree = ast.parse(STUB.read_text())
-    [found] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__]
-    return found
+    [stub] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__]
+    return stub
 
 
 def docstring(kind: type) -> str:
@@ -354,20 +354,20 @@ def docstring(kind: type) -> str:
 
 
 def native_members(kind: type) -> Iterator[tuple[str, str]]:
-    """Return the members of a class of the native module, by its stub."""
+    """Yield the code and the docstring of each member of a native class, from the stub."""
     for node in native_class(kind).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             arguments = ast.unparse(node.args).removeprefix("self").removeprefix(", ")
-            shown = node.name if node.decorator_list else f"{node.name}({arguments})"
+            declaration = node.name if node.decorator_list else f"{node.name}({arguments})"
             arrow = ": " if node.decorator_list else " -> "
             yield (
-                f"{shown}{arrow}{ast.unparse(node.returns or ast.Constant(None))}",
+                f"{declaration}{arrow}{ast.unparse(node.returns or ast.Constant(None))}",
                 first_paragraph(ast.get_docstring(node)),
             )
 
 
 def members(kind: type) -> Iterator[tuple[str, str]]:
-    """Return an instance's members as Markdown; those of our base classes come last."""
+    """Yield the code and the docstring of each member of an instance; members of our base classes come last."""
     if kind.__module__ == NATIVE:
         yield from native_members(kind)
         return
@@ -398,15 +398,15 @@ def page() -> str:
 
     def functions(names: tuple[str, ...]) -> None:
         for name in names:
-            found = getattr(alloctrace, name)
-            entry(signature(found, f"alloctrace.{name}"), first_paragraph(found.__doc__))
+            function = getattr(alloctrace, name)
+            entry(signature(function, f"alloctrace.{name}"), first_paragraph(function.__doc__))
 
     section("Recording")
     functions(RECORDING)
     section("Session", first_paragraph(alloctrace.Session.__doc__))
     for code, text in members(alloctrace.Session):
         entry(code, text)
-    section("In the program", "What is in memory now, and who holds it, without a recording or beside one.")
+    section("In the program", "Tensors in memory now and their referrer paths, with or without a recording.")
     functions(IN_THE_PROGRAM)
     section("Reading")
     functions(READING)
@@ -425,17 +425,17 @@ def page() -> str:
             entry(code, text)
     section("Errors")
     for name in ERRORS:
-        found = getattr(alloctrace, name)
-        entry(f"alloctrace.{name}({found.__base__.__name__})", first_paragraph(found.__doc__))
+        error = getattr(alloctrace, name)
+        entry(f"alloctrace.{name}({error.__base__.__name__})", first_paragraph(error.__doc__))
     return "\n".join(lines)
 
 
 def undocumented() -> set[str]:
-    """Return public names of the package, and classes in its signatures, that the page leaves out."""
+    """Return public names of the package, and classes in its signatures, that the page omits."""
     classes = {"Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
-    named = {word for code in re.findall(r"(?m)^- `(.*)`$", page()) for word in re.findall(r"\b[A-Z]\w+", code)}
+    names = {name for code in re.findall(r"(?m)^- `(.*)`$", page()) for name in re.findall(r"\b[A-Z]\w+", code)}
     documented = {*RECORDING, *IN_THE_PROGRAM, *READING, *FILES, *ERRORS, *classes}
-    return ({*alloctrace.__all__} | named) - documented - ELSEWHERE
+    return ({*alloctrace.__all__} | names) - documented - ELSEWHERE
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Checks csrc/torch against the headers of each supported release of torch: run through tools/check_releases.
+"""Check of csrc/torch against the headers of each supported release of torch: run through tools/check_releases.
 
-Of each release only the headers are needed, and the wheels for macOS, which are small, have those for CUDA too. Nothing
-is linked or run: that the recorder works is what the tests say, about the installed release, or the one that --test
-names.
+Only the headers are needed; the wheels for macOS are small and contain the CUDA headers too. Nothing is linked or run:
+the tests cover the installed release, or the release that --test names.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from release_tests import run_tests  # noqa: E402
 
 RELEASES = ("2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0")
 PLATFORMS = ("macosx_14_0_arm64", "macosx_11_0_arm64")
-# Made when torch is built; a wheel without CUDA has none. As in the wheels for Linux.
+# Generated when torch is built with CUDA, so the macOS wheels lack this header. Text as in the wheels for Linux.
 CUDA_MACROS = "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"
 
 HEADERS = (
@@ -36,38 +35,38 @@ HEADERS = (
     "c10/cuda/CUDACachingAllocator.h",
     "ATen/core/CachingHostAllocator.h",
 )
-# The source that has our class, that class, and torch's.
+# Source file: (our class, torch's base class).
 FORWARDING = {
     "allocator.cpp": ("ForwardingAllocator", "CUDAAllocator"),
     "pinned_allocator.cpp": ("PinnedAllocator", "HostAllocator"),
 }
-# Implemented by torch's class with the other method of that name, which ours forwards.
+# torch implements this method by its overload, which our class forwards.
 LEFT_TO_TORCH = {"c10::cuda::CUDACachingAllocator::CUDAAllocator::recordStream"}
 
 
 @dataclass
 class Findings:
-    """What was seen of a release, or of one source under it."""
+    """Results of checking a release, or one source against a release."""
 
     compiled: int = 0
     virtual: int = 0
-    missing: list[str] = field(default_factory=list)  # virtual methods that would run torch's base class's own
-    wrong: list[str] = field(default_factory=list)  # everything else, a line each
+    missing: list[str] = field(default_factory=list)  # virtual methods that are inherited instead of forwarded
+    errors: list[str] = field(default_factory=list)  # all other defects, a line each
 
     def __add__(self, other: Findings) -> Findings:
         return Findings(
             self.compiled + other.compiled,
             self.virtual + other.virtual,
             self.missing + other.missing,
-            self.wrong + other.wrong,
+            self.errors + other.errors,
         )
 
     @property
     def is_good(self) -> bool:
-        return not self.missing and not self.wrong
+        return not self.missing and not self.errors
 
 
-def fetched(version: str, wheels: Path) -> Path:
+def download_wheel(version: str, wheels: Path) -> Path:
     pattern = f"torch-{version}-*.whl"
     if not list(wheels.glob(pattern)):
         wheels.mkdir(parents=True, exist_ok=True)
@@ -80,13 +79,13 @@ def fetched(version: str, wheels: Path) -> Path:
     return next(wheels.glob(pattern))
 
 
-def unpacked(version: str, wheels: Path, folder: Path) -> Path:
-    """Return the include folder of a release."""
+def unpack_headers(version: str, wheels: Path, folder: Path) -> Path:
+    """Unpack the headers of a release; return the include folder."""
     target = folder / version
     if not target.is_dir():
         unfinished = folder / f"{version}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        with zipfile.ZipFile(fetched(version, wheels)) as wheel:
+        with zipfile.ZipFile(download_wheel(version, wheels)) as wheel:
             wheel.extractall(unfinished, [name for name in wheel.namelist() if name.startswith("torch/include/")])
         unfinished.rename(target)
     include = target / "torch" / "include"
@@ -97,7 +96,7 @@ def unpacked(version: str, wheels: Path, folder: Path) -> Path:
 
 def cuda_includes() -> list[Path]:
     """Return the include folders of the installed torch's CUDA packages, or of a toolkit."""
-    folders = [found for entry in sys.path if entry for found in sorted(Path(entry).glob("nvidia/*/include"))]
+    folders = [include for entry in sys.path if entry for include in sorted(Path(entry).glob("nvidia/*/include"))]
     toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     folders += [Path(toolkit) / "include" for toolkit in toolkits if toolkit]
     if not any((folder / "cuda_runtime_api.h").is_file() for folder in folders):
@@ -110,11 +109,11 @@ def compiler_output(source: Path, includes: list[Path], more: list[str]) -> str:
     command = [os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", *more]
     for folder in includes:
         command += ["-isystem", str(folder)]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
+    result = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+    if result.returncode == 0:
         return ""
-    errors = [line for line in done.stderr.splitlines() if "error" in line]
-    return "\n".join(errors[:5] or done.stderr.splitlines()[:5] or [f"exit status {done.returncode}"])
+    errors = [line for line in result.stderr.splitlines() if "error" in line]
+    return "\n".join(errors[:5] or result.stderr.splitlines()[:5] or [f"exit status {result.returncode}"])
 
 
 def virtual_table(dump: str, name: str) -> list[str]:
@@ -131,20 +130,20 @@ def check_source(source: Path, version: str, include: Path, includes: list[Path]
     dump = include.parent / f"{source.stem}.class"
     errors = compiler_output(source, includes, [f"-fdump-lang-class={dump}"] if ours else [])
     if errors:
-        return Findings(wrong=[f"{source.name} does not compile:\n{errors}"])
+        return Findings(errors=[f"{source.name} does not compile:\n{errors}"])
     if not ours:
         return Findings(compiled=1)
     functions = virtual_table(dump.read_text(), ours)
     dump.unlink()
-    torchs = [function for function in functions if "alloctrace::" not in function and function not in LEFT_TO_TORCH]
-    # The compiler knows what is overridden; whether it is passed on with its own parameters, the text says.
+    missing = [function for function in functions if "alloctrace::" not in function and function not in LEFT_TO_TORCH]
+    # The virtual table lists overridden methods; the source text shows whether each is forwarded with its parameters.
     release_header = for_release((SOURCES / "cuda/torch_release.h").read_text(), release_of(version))
     headers = [(include / name).read_text() for name in HEADERS]
     try:
-        wrong = not_forwarded(headers, base, release_header + source.read_text(), ours)
+        forwarding_errors = not_forwarded(headers, base, release_header + source.read_text(), ours)
     except AssertionError as error:
-        wrong = [f"{source.name}: {error}"]
-    return Findings(1, len(functions), torchs, wrong)
+        forwarding_errors = [f"{source.name}: {error}"]
+    return Findings(1, len(functions), missing, forwarding_errors)
 
 
 def source_files() -> list[Path]:
@@ -152,13 +151,13 @@ def source_files() -> list[Path]:
 
 
 def check_release(version: str, wheels: Path, folder: Path, pool: ThreadPoolExecutor) -> Findings:
-    include = unpacked(version, wheels, folder)
-    made = folder / "made_for_cuda"
-    macros = made / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
+    include = unpack_headers(version, wheels, folder)
+    generated = folder / "made_for_cuda"
+    macros = generated / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
     macros.parent.mkdir(parents=True, exist_ok=True)
     macros.write_text(CUDA_MACROS)
     torch_api = include / "torch" / "csrc" / "api" / "include"
-    includes = [include, torch_api, *cuda_includes(), made, Path(sysconfig.get_path("include"))]
+    includes = [include, torch_api, *cuda_includes(), generated, Path(sysconfig.get_path("include"))]
     sources = sorted(source_files())
     results = pool.map(lambda source: check_source(source, version, include, includes), sources)
     return sum(results, Findings())
@@ -167,8 +166,8 @@ def check_release(version: str, wheels: Path, folder: Path, pool: ThreadPoolExec
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools/check_releases", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"releases; without any: {' '.join(RELEASES)}")
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="where wheels are, or are put")
-    parser.add_argument("--test", metavar="VERSION", help="instead: build for it and run the tests of CUDA there")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="folder of wheels, for downloads too")
+    parser.add_argument("--test", metavar="VERSION", help="instead: build for VERSION and run the CUDA tests with it")
     options, pytest_arguments = parser.parse_known_args()
     if options.test:
         return int(not run_tests(options.test, [*options.versions, *pytest_arguments]))
@@ -183,13 +182,13 @@ def main() -> int:
     failed = False
     with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS", "0")) or os.cpu_count()) as pool:
         for version in options.versions or RELEASES:
-            found = check_release(version, wheels, folder, pool)
-            forwarded = found.virtual - len(found.missing)
-            compiled = f"{found.compiled}/{total}"
-            print(row.format(version, compiled, found.virtual, forwarded, len(found.missing)), flush=True)
-            for line in [*(f"not forwarded: {name}" for name in found.missing), *found.wrong]:
+            findings = check_release(version, wheels, folder, pool)
+            forwarded = findings.virtual - len(findings.missing)
+            compiled = f"{findings.compiled}/{total}"
+            print(row.format(version, compiled, findings.virtual, forwarded, len(findings.missing)), flush=True)
+            for line in [*(f"not forwarded: {name}" for name in findings.missing), *findings.errors]:
                 print(f"  {line}", flush=True)
-            failed = failed or not found.is_good
+            failed = failed or not findings.is_good
     return int(failed)
 
 

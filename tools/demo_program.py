@@ -1,4 +1,4 @@
-"""Trains a small transformer to continue sequences. It has a leak, like many training loops before it."""
+"""Training of a small transformer to continue sequences, with a leak that is common in training loops."""
 
 from __future__ import annotations
 
@@ -85,6 +85,6 @@ class Trainer:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
-    torch.set_num_threads(1)  # a model this small gains nothing from more, and is slower on a busy machine
+    torch.set_num_threads(1)  # more threads do not speed up a model this small, and slow it on a busy machine
     trainer = Trainer("cuda" if torch.cuda.is_available() else "cpu")
     trainer.train(parser.parse_args().steps)

@@ -1,9 +1,9 @@
-"""Builds, records and tests on a real GPU, and writes the results to one JSON file, for benchmarks/results/.
+"""Check on a real GPU: builds, records, tests, and writes the results to one JSON file, for benchmarks/results/.
 
 Parts, in this order: the build, in place, with this Python; the device's properties; the event sequences of
 tests/support/gpu_programs.py, which tests/recording/test_gpu_sequences.py compares with the simulated device's;
-tools/bench/cuda; the tests of CUDA. A part that fails is named in the file and on stderr, and the others still run; the
-exit status is then 1. It is 2 without a GPU, unless the simulated device is asked for.
+tools/bench/cuda; the CUDA tests. If a part fails, the file and stderr name it, the other parts still run, and the exit
+status is 1. The exit status is 2 without a GPU, unless --simulated is given.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 SUPPORT = TESTS / "support"
 LOGS = ROOT / "build" / "gpu_check"
-# In this order: if time runs out, what a real GPU matters most for is done.
+# Ordered by how much the tests depend on a real GPU, in case time runs out.
 TEST_FILES = (
     *("test_driver_memory.py", "test_cuda_sequence.py", "test_cuda_faults.py", "test_cuda_stacks.py"),
     *("test_cuda_forwarding.py", "test_cuda_*.py"),
@@ -49,16 +49,16 @@ print(json.dumps({
 """
 
 
-class PartFailed(Exception):
-    """The message says why."""
+class PartFailedError(Exception):
+    """A failed part; the message is the reason."""
 
 
 def commit() -> str:
     """Return the commit's hash, with a plus if files differ from it."""
     git = ["git", "-C", str(ROOT)]
     printed = [
-        subprocess.run([*git, *what], capture_output=True, text=True, check=False).stdout.strip()
-        for what in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        subprocess.run([*git, *arguments], capture_output=True, text=True, check=False).stdout.strip()
+        for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
     ]
     return printed[0] + "+" * bool(printed[1]) if printed[0] else "not a git checkout"
 
@@ -96,23 +96,23 @@ class Check:
             start = time.monotonic()
             try:
                 PARTS[name](self)
-            except PartFailed as failure:
-                self.failed(name, str(failure))
-            except Exception as error:  # whatever goes wrong in one part, the others are still worth having
-                self.failed(name, f"{type(error).__name__}: {error}")
+            except PartFailedError as failure:
+                self.report_failure(name, str(failure))
+            except Exception as error:  # the other parts must run whatever happens in this part
+                self.report_failure(name, f"{type(error).__name__}: {error}")
             self.result["seconds"][name] = round(time.monotonic() - start, 1)
             print(f"gpu_check: {name}: {self.result['seconds'][name]} s", file=sys.stderr, flush=True)
-            self.write()  # after each part: if this is stopped, what was found so far is kept
+            self.write()  # after each part, so that an interrupted check leaves its results
         if not self.out:
             print(self.text())
         return int(bool(self.result["failed"]))
 
-    def failed(self, name: str, reason: str) -> None:
+    def report_failure(self, name: str, reason: str) -> None:
         self.result["failed"][name] = reason
         print(f"gpu_check: {name} FAILED: {reason}", file=sys.stderr, flush=True)
 
     def text(self) -> str:
-        """Return the result as JSON with one event of a sequence a line, for comparisons with diff."""
+        """Return the result as JSON with one event of a sequence per line, for comparison with diff."""
         return json.dumps(self.result, indent=1) + "\n"
 
     def write(self) -> None:
@@ -128,15 +128,15 @@ class Check:
     def seconds_left(self) -> float:
         return max(self.deadline - time.monotonic(), 1.0)
 
-    def command(self, log: str, command: list[str], **environment: str) -> tuple[int, str]:
-        """Return exit status and output, which is also in build/gpu_check/LOG.log."""
+    def run_command(self, log: str, command: list[str], **environment: str) -> tuple[int, str]:
+        """Run a command; return its exit status and output, which is also in build/gpu_check/LOG.log."""
         paths = [str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if self.simulated:
             environment["ALLOCTRACE_TEST_DEVICE"] = "simulated"
         path = LOGS / f"{log}.log"
         LOGS.mkdir(parents=True, exist_ok=True)
-        with open(path, "w") as file:
+        with path.open("w") as file:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -149,50 +149,52 @@ class Check:
             try:
                 status = process.wait(self.seconds_left())
             except subprocess.TimeoutExpired:
-                # With everything that it started: a test's program would keep the device busy.
+                # Kill the child processes too: a test's program would keep the device busy.
                 os.killpg(process.pid, 9)
                 process.wait()
-                raise PartFailed(f"{log} was stopped: the time is up; {last_lines(path.read_text())}") from None
+                raise PartFailedError(f"{log} was stopped: the time is up; {last_lines(path.read_text())}") from None
         return status, path.read_text()
 
-    def checked(self, log: str, command: list[str], **environment: str) -> str:
-        status, output = self.command(log, command, **environment)
+    def run_checked(self, log: str, command: list[str], **environment: str) -> str:
+        status, output = self.run_command(log, command, **environment)
         if status != 0:
-            raise PartFailed(f"{log}: exit status {status}; {last_lines(output)}")
+            raise PartFailedError(f"{log}: exit status {status}; {last_lines(output)}")
         return output
 
     def device(self) -> None:
-        output = self.checked("device", [*self.launcher, sys.executable, "-c", DEVICE_PROGRAM])
+        output = self.run_checked("device", [*self.launcher, sys.executable, "-c", DEVICE_PROGRAM])
         self.result["device"] = json.loads(output.splitlines()[-1])
         self.result["device"]["driver"] = "simulated" if self.simulated else driver_release()
 
     def build(self) -> None:
-        self.checked("build", [sys.executable, "setup.py", "build_ext", "--inplace"])
-        self.checked("import", [sys.executable, "-c", "import torch, pytorch_alloctrace._record"])
+        self.run_checked("build", [sys.executable, "setup.py", "build_ext", "--inplace"])
+        self.run_checked("import", [sys.executable, "-c", "import torch, pytorch_alloctrace._record"])
         if self.simulated:
-            self.checked("simcuda", [str(ROOT / "tools/simcuda/run"), sys.executable, "-c", ""])
+            self.run_checked("simcuda", [str(ROOT / "tools/simcuda/run"), sys.executable, "-c", ""])
 
     def sequences(self) -> None:
         sys.path[:0] = [str(ROOT), str(SUPPORT)]
         from gpu_programs import PROGRAMS, as_text, recorded
 
-        os.environ["PYTHONFAULTHANDLER"] = "1"  # a program that ends by a signal says where
+        os.environ["PYTHONFAULTHANDLER"] = "1"  # a program that a signal kills prints its stack
+        sequences = self.result["sequences"] = {}
+        errors: dict[str, str] = {}
 
-        found = self.result["sequences"] = {}
-        wrong, failed = [], ""
+        def record(name: str, folder: Path) -> None:
+            try:
+                sequences[name] = as_text(recorded(name, folder, self.launcher, self.seconds_left()))
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                errors[name] = str(error)
+
         with tempfile.TemporaryDirectory() as folder:
             for name in PROGRAMS:
-                try:
-                    found[name] = as_text(recorded(name, Path(folder), self.launcher, self.seconds_left()))
-                except (RuntimeError, subprocess.TimeoutExpired) as error:
-                    wrong.append(str(error))
-                    failed = failed or name
-        if wrong:
-            self.result["native_stack"] = self.native_stack(failed)
-            raise PartFailed("; ".join(wrong))
+                record(name, Path(folder))
+        if errors:
+            self.result["native_stack"] = self.native_stack(next(iter(errors)))
+            raise PartFailedError("; ".join(errors.values()))
 
     def native_stack(self, program: str) -> list[str]:
-        """Return what a debugger shows where the program ends by a signal; empty without one, or if it does not."""
+        """Return the native stack, from a debugger, of a program that a signal kills; empty without a debugger."""
         debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
         if debugger is None:
             return []
@@ -201,8 +203,8 @@ class Check:
             recording = [str(SUPPORT / "gpu_programs.py"), program, f"{folder}/trace"]
             command = [*self.launcher, debugger, *script, "--args", sys.executable, *recording]
             try:
-                _, output = self.command("debugger", command)
-            except (PartFailed, subprocess.TimeoutExpired) as error:
+                _, output = self.run_command("debugger", command)
+            except (PartFailedError, subprocess.TimeoutExpired) as error:
                 return [str(error)]
         return output.splitlines()[-100:]
 
@@ -212,48 +214,48 @@ class Check:
         path = LOGS / "bench.json"
         path.unlink(missing_ok=True)
         command = [*self.launcher, sys.executable, "tools/bench/cuda.py", "--out", str(path)]
-        self.checked("bench", command + ["--quick"] * (self.bench == "quick"))
+        self.run_checked("bench", command + ["--quick"] * (self.bench == "quick"))
         self.result["bench"] = {"rounds": self.bench, **json.loads(path.read_text())}
 
     def tests(self) -> None:
-        """Run one file of tests at a time: a file that hangs costs only its own results."""
+        """Run one test file at a time, so that a file that hangs loses only its own results."""
         total = self.result["tests"] = {"passed": 0, "failed": [], "skipped": {}, "seconds_of_file": {}}
-        wrong = []
+        errors = []
         for path in dict.fromkeys(path for pattern in TEST_FILES for path in sorted(TESTS.rglob(pattern))):
             report = LOGS / f"{path.stem}.xml"
             report.unlink(missing_ok=True)
             start = time.monotonic()
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
             try:
-                status, output = self.command(path.stem, [*command, str(path)])
-            except PartFailed as failure:
-                wrong.append(str(failure))
+                status, output = self.run_command(path.stem, [*command, str(path)])
+            except PartFailedError as failure:
+                errors.append(str(failure))
                 continue
             total["seconds_of_file"][path.name] = round(time.monotonic() - start, 1)
             if not report.exists():
-                wrong.append(f"{path.name}: exit status {status}; {last_lines(output)}")
+                errors.append(f"{path.name}: exit status {status}; {last_lines(output)}")
                 continue
             add_report(report, path, total)
         if total["failed"]:
-            wrong.append(f"{len(total['failed'])} tests failed")
+            errors.append(f"{len(total['failed'])} tests failed")
             for failed in total["failed"]:
                 print(f"gpu_check: {failed['test']}: {failed['reason'].splitlines()[:1]}", file=sys.stderr)
-        if wrong:
-            raise PartFailed("; ".join(wrong))
+        if errors:
+            raise PartFailedError("; ".join(errors))
 
 
 def last_lines(output: str) -> str:
-    return "its last lines: " + " | ".join(output.strip().splitlines()[-5:])
+    return "last lines: " + " | ".join(output.strip().splitlines()[-5:])
 
 
 def add_report(report: Path, path: Path, total: dict[str, Any]) -> None:
     """Add the results of one file, from pytest's XML."""
     for case in ElementTree.parse(report).iter("testcase"):
         test = f"{path.name}::{case.get('name')}"
-        wrong = [entry for entry in case if entry.tag in ("failure", "error")]
+        failures = [entry for entry in case if entry.tag in ("failure", "error")]
         skipped = case.find("skipped")
-        if wrong:
-            text = f"{wrong[0].get('message')}\n{wrong[0].text}".replace(str(ROOT), ".")
+        if failures:
+            text = f"{failures[0].get('message')}\n{failures[0].text}".replace(str(ROOT), ".")
             short = text if len(text) < 4000 else f"{text[:1500]}\n...\n{text[-2500:]}"
             total["failed"].append({"test": test, "reason": short})
         elif skipped is not None:

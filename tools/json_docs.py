@@ -1,6 +1,6 @@
-"""Writes docs/json.md: the fields of every --json output, from docs/json-schema.json.
+"""Generator of docs/json.md: the fields of every --json output, from docs/json-schema.json.
 
-tests/command_line/test_json_formats.py fails where the page is out of date; then run tools/json_docs.
+tests/command_line/test_json_formats.py fails if the page is out of date; then run tools/json_docs.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def referenced(schema: Any) -> list[str]:
 
 
 def reachable(name: str, definitions: Schema) -> list[str]:
-    """Return the definitions that one refers to, directly or through others, in the order of their first use."""
+    """Return the definitions that a definition refers to, directly or indirectly, in the order of their first use."""
     names = [name]
-    for each in names:
-        names += [target for target in referenced(definitions[each]) if target not in names]
+    for reached in names:
+        names += [target for target in referenced(definitions[reached]) if target not in names]
     return names[1:]
 
 
@@ -85,7 +85,7 @@ def type_of(schema: Schema) -> str:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name})"
     if "anyOf" in schema:
-        return " or ".join(type_of(each) for each in schema["anyOf"])
+        return " or ".join(type_of(variant) for variant in schema["anyOf"])
     if "enum" in schema:
         return ", ".join("null" if value is None else f"`{json.dumps(value)}`" for value in schema["enum"])
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
@@ -98,7 +98,7 @@ def type_of(schema: Schema) -> str:
 
 
 def fields(schema: Schema, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Return path, type and description of each field of an object, and of the objects inside that have no name."""
+    """Yield path, type and description of each field of an object, and of the unnamed objects in it."""
     for name, field in schema["properties"].items():
         if not prefix and name in ("format", "format_version"):
             continue
@@ -107,9 +107,9 @@ def fields(schema: Schema, prefix: str = "") -> Iterator[tuple[str, str, str]]:
         inner, path = field, f"{prefix}{name}"
         if inner.get("type") == "array":
             inner, path = inner["items"], f"{path}[]"
-        for each in inner.get("anyOf", [inner]):
-            if "properties" in each:
-                yield from fields(each, f"{path}.")
+        for variant in inner.get("anyOf", [inner]):
+            if "properties" in variant:
+                yield from fields(variant, f"{path}.")
 
 
 def table(schema: Schema) -> str:
@@ -122,14 +122,14 @@ def page() -> str:
     """Return the text of docs/json.md: a section per format, then the objects that several formats have."""
     schema = json.loads(SCHEMA.read_text())
     definitions = schema["$defs"]
-    used = {name: reachable(name, definitions) for name in referenced(schema["oneOf"])}
-    uses = [target for targets in used.values() for target in targets]
+    definitions_by_format = {name: reachable(name, definitions) for name in referenced(schema["oneOf"])}
+    uses = [target for targets in definitions_by_format.values() for target in targets]
     parts = [INTRODUCTION]
 
     def section(heading: str, name: str) -> None:
         parts.append(f"\n{heading} {name}\n\n{definitions[name]['description']}\n{table(definitions[name])}")
 
-    for name, targets in used.items():
+    for name, targets in definitions_by_format.items():
         section("##", name)
         for target in targets:
             if uses.count(target) == 1:

@@ -1,6 +1,6 @@
-"""List the messages of the package: errors, warnings, help texts and sentences of reports.
+"""Lister of the package's messages: errors, warnings, help texts and sentences of reports.
 
-A message is any string of at least three words in code, docstrings excluded. Parts that are filled in appear as {…}.
+A message is any string in code of at least three words, except docstrings. Interpolated parts appear as {…}.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _NO_MESSAGE = re.compile(r"^\s*(?://|#|static_assert)")
 def python_messages(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each message in a Python file."""
     tree = ast.parse(source)
-    inside_other = {
+    nested = {
         id(part)
         for node in ast.walk(tree)
         if isinstance(node, ast.JoinedStr)
         for part in ast.walk(node)
         if part is not node
     }
-    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if id(node) in inside_other or id(node) in statements:
+        if id(node) in nested or id(node) in docstrings:
             continue
         if isinstance(node, ast.JoinedStr):
             parts = [str(part.value) if isinstance(part, ast.Constant) else "{…}" for part in node.values]

@@ -1,11 +1,11 @@
-"""Puts small defects into the sources, one at a time, and reports which of them the tests catch.
+"""Mutation tests: puts small defects into the sources, one at a time, and reports which of them the tests catch.
 
 The defects are in tools/mutants.json. Each is applied in a clone under build/mutants, and the tests run until the first
-failure: those that ``tools/test --changed`` chooses, and in the end, of defects that survived these, all. With
-``--folders`` only the tests of the folders that the defect names run, for commits that are older than ``--changed``.
+failure: the tests that ``tools/test --changed`` chooses and then, for defects that survived, all tests. ``--folders``
+runs only the tests of the folders that the defect names, for commits older than ``--changed``.
 
-Results are added to benchmarks/results/mutants.json after each run of tests, by commit; what has a result there is not
-run again, so an interrupted run is continued by the same command.
+Results are added to benchmarks/results/mutants.json after each test run, by commit. Defects that have a result are
+skipped, so the same command continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ class Defect(NamedTuple):
     name: str
     file: str
     old: str
-    """Occurs once in the file."""
+    """Text to replace, which occurs once in the file."""
     new: str
     effect: str
-    """What a user would see."""
+    """Effect on a user."""
     tests: list[str]
-    """The folders of tests of this file's subject."""
+    """Test folders for this file."""
 
 
 class Outcome(NamedTuple):
     failed: str
-    """The first test that failed; empty if none did."""
+    """The first test that failed, or ""."""
     seconds: float
     is_complete: bool = True
-    """False if the time was up before a test failed."""
+    """False if the limit was reached before a test failed."""
 
 
 class CannotTestError(Exception):
-    """The message says why the tests could not be run."""
+    """The tests could not be run; the message is the reason."""
 
 
-def git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise CannotTestError(done.stderr.strip())
-    return done.stdout.strip()
+def git(folder: Path, *arguments: str) -> str:
+    result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise CannotTestError(result.stderr.strip())
+    return result.stdout.strip()
 
 
 def clone_of(commit: str) -> Path:
-    """Return a clone at that commit, without changes. What was built in it before is still there."""
+    """Return a clone at that commit, without changes but with earlier build outputs."""
     clone = CLONES / commit
     if not clone.exists():
         git(ROOT, "clone", "--quiet", "--no-checkout", str(ROOT), str(clone))
@@ -82,7 +82,7 @@ def run_tests(clone: Path, arguments: list[str], limit: float) -> Outcome:
     log = clone / "build" / "mutants.log"
     log.parent.mkdir(exist_ok=True)
     start = time.monotonic()
-    with open(log, "w") as file:
+    with log.open("w") as file:
         process = subprocess.Popen(
             ["tools/test", *arguments, "-x", "-q", "--no-loadscope-reorder"],
             cwd=clone,
@@ -106,22 +106,22 @@ def run_tests(clone: Path, arguments: list[str], limit: float) -> Outcome:
 
 
 def build(clone: Path) -> None:
-    done = subprocess.run(["tools/environment"], cwd=clone, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise CannotTestError(" | ".join(done.stderr.strip().splitlines()[-5:]))
+    result = subprocess.run(["tools/environment"], cwd=clone, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise CannotTestError(" | ".join(result.stderr.strip().splitlines()[-5:]))
 
 
 def affected_tests(clone: Path, first: set[str]) -> list[str]:
-    """Return the files that ``tools/test --changed`` chooses in the clone, beginning with those of `first`."""
+    """Return the files that ``tools/test --changed`` chooses in the clone, with those in `first` at the beginning."""
     command = [sys.executable, "tests/support/affected_tests.py", "--base", "HEAD"]
-    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
-    if not done.stdout:
-        raise CannotTestError(" | ".join(["no tests to run", *done.stderr.strip().splitlines()[-5:]]))
-    return sorted(done.stdout.split(), key=lambda file: file not in first)
+    result = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    if not result.stdout:
+        raise CannotTestError(" | ".join(["no tests to run", *result.stderr.strip().splitlines()[-5:]]))
+    return sorted(result.stdout.split(), key=lambda file: file not in first)
 
 
 def examine(defect: Defect, clone: Path, by: str, limit: float, first: set[str]) -> Outcome:
-    """Put the defect into the clone, build it, and run tests. One that fails must pass without the defect."""
+    """Put the defect into the clone, build it, and run tests. A test that fails must pass without the defect."""
     git(clone, "checkout", "--quiet", "--", ".")
     apply(defect, clone)
     try:
@@ -140,9 +140,9 @@ def examine(defect: Defect, clone: Path, by: str, limit: float, first: set[str])
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools/mutants", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of the defects (default: all)")
-    parser.add_argument("--commit", default="HEAD", metavar="REV", help="what to put them into (default: %(default)s)")
+    parser.add_argument("--commit", default="HEAD", metavar="REV", help="commit to change (default: %(default)s)")
     parser.add_argument("--folders", action="store_true", help="run the tests of the defect's folders only")
-    parser.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="for its tests (%(default)s)")
+    parser.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="time for a test run (%(default)s)")
     options = parser.parse_args()
     defects = [Defect(**fields) for fields in json.loads(DEFECTS.read_text())]
     if unknown := set(options.names) - {defect.name for defect in defects}:
@@ -150,18 +150,18 @@ def main() -> int:
     commit = git(ROOT, "rev-parse", "--short=7", options.commit)
     clone = clone_of(commit)
     errors = 0
-    # First each by the tests that are quick to run; then those that survived, by all tests.
+    # The first pass runs the affected tests for each defect; the second pass runs all tests for the survivors.
     for is_second, defect in itertools.product((False,) if options.folders else (False, True), defects):
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        of_commit = results.setdefault(commit, {})
-        outcomes = of_commit.get(defect.name, {})
+        commit_results = results.setdefault(commit, {})
+        outcomes = commit_results.get(defect.name, {})
         is_open = (
             "seconds_of_all" not in outcomes and outcomes.get("caught_by", "") is None if is_second else not outcomes
         )
         if not is_open or (options.names and defect.name not in options.names):
             continue
         by = "all" if is_second else "folders" if options.folders else "changed"
-        # The run ends with the first failure: tests that caught the defect in another commit come first.
+        # Tests that caught the defect in another commit run first, since the run ends with the first failure.
         first = {other[defect.name]["test"].partition("::")[0] for other in results.values() if defect.name in other}
         try:
             outcome = examine(defect, clone, by, options.limit * (3 if is_second else 1), first)
@@ -173,13 +173,13 @@ def main() -> int:
         outcomes["test"] = outcome.failed
         outcomes["is_complete"] = outcome.is_complete
         outcomes["seconds_of_all" if is_second else "seconds"] = outcome.seconds
-        of_commit[defect.name] = outcomes
+        commit_results[defect.name] = outcomes
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        said = outcomes["caught_by"] or ("SURVIVED" if outcome.is_complete else "NOT CAUGHT IN TIME")
-        print(f"{defect.name}: {said} {outcome.failed} {outcome.seconds} s", flush=True)
-    found = json.loads(RESULTS.read_text()).get(commit, {}) if RESULTS.exists() else {}
-    caught = sum(1 for outcome in found.values() if outcome["caught_by"])
-    print(f"{commit}: {caught} of {len(found)} caught, {len(defects) - len(found)} not tried")
+        status = outcomes["caught_by"] or ("SURVIVED" if outcome.is_complete else "NOT CAUGHT IN TIME")
+        print(f"{defect.name}: {status} {outcome.failed} {outcome.seconds} s", flush=True)
+    tried = json.loads(RESULTS.read_text()).get(commit, {}) if RESULTS.exists() else {}
+    caught = sum(1 for outcome in tried.values() if outcome["caught_by"])
+    print(f"{commit}: {caught} of {len(tried)} caught, {len(defects) - len(tried)} not tried")
     return int(errors > 0)
 
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation: see tools/picture."""
+"""Drawing of the documentation's pictures: see tools/picture."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def draw(name: str, title: str, write: Callable[[Screen], None], width: int = 92
     """Draw the terminal output of a command, as docs/NAME.svg."""
     console = Console(record=True, width=width, force_terminal=True, color_system="truecolor", file=io.StringIO())
     write(Screen(console))
-    drawn = console.export_svg(title=title, unique_id=name, theme=SVG_EXPORT_THEME)
-    # rich's pages fetch their font from a server of others; any monospaced font of the reader's will do.
-    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
-    (DOCS / f"{name}.svg").write_text(drawn)
+    svg = console.export_svg(title=title, unique_id=name, theme=SVG_EXPORT_THEME)
+    # Without @font-face the picture fetches no font from a third-party server and uses the reader's monospaced font.
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    (DOCS / f"{name}.svg").write_text(svg)
 
 
 def draw_live() -> None:
     """Draw docs/live.svg: `alloctrace live` while the demo runs."""
-    with tempfile.TemporaryDirectory() as made:
-        trace = Path(made, "demo.alloctrace")
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "demo.alloctrace")
         command = ["-m", "pytorch_alloctrace", "run", "--output", str(trace), "tools/demo_program.py"]
         program = subprocess.Popen(["tools/simcuda/run", sys.executable, *command], stdout=subprocess.DEVNULL)
         try:
@@ -72,26 +72,26 @@ def draw_live() -> None:
                     following.read_spool_at(f"{trace}.spool")
                 if trace.exists():
                     view = following.advance()
-            shown, rates, header = view, Rates.between(None, view), following.header
+            final, rates, header = view, Rates.between(None, view), following.header
         finally:
             program.kill()
             program.wait()
-    draw("live", f"alloctrace live {trace.name}", lambda screen: write_view(shown, rates, trace.name, header, screen))
+    draw("live", f"alloctrace live {trace.name}", lambda screen: write_view(final, rates, trace.name, header, screen))
 
 
 def draw_notebook() -> str:
-    """Draw docs/notebook.png, run on the simulated device; return why it cannot be drawn, or nothing."""
+    """Draw docs/notebook.png, run on the simulated device; return why it cannot be drawn, or ""."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     python = os.environ.get("NBCONVERT", sys.executable)
-    found = subprocess.run([python, "-c", "import nbconvert, ipykernel, torch"], capture_output=True, check=False)
-    if browser is None or found.returncode != 0:
+    imports = subprocess.run([python, "-c", "import nbconvert, ipykernel, torch"], capture_output=True, check=False)
+    if browser is None or imports.returncode != 0:
         return "no notebook: chromium, or a Python with nbconvert, ipykernel and torch, is missing"
     cells = [
         {"cell_type": "code", "execution_count": None, "metadata": {}, "source": text, "outputs": []}
         for text in NOTEBOOK
     ]
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         book = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
         (folder / "notebook.ipynb").write_text(json.dumps(book))
         command = [python, "-m", "nbconvert", "--execute", "--to", "html", "notebook.ipynb"]
@@ -99,7 +99,7 @@ def draw_notebook() -> str:
         run = Path("tools/simcuda/run").absolute()
         subprocess.run([run, *command], cwd=folder, env=environment, check=True)
         page = folder / "notebook.html"
-        # Nothing is fetched from servers of others: no formula is in it.
+        # Remove scripts from third-party servers; only formulas need them, and the notebook has none.
         page.write_text(re.sub(r"<script[^>]*src=.*?</script>", "", page.read_text(), flags=re.DOTALL))
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1010,848"]
         picture = (DOCS / "notebook.png").absolute()
@@ -113,18 +113,18 @@ def main(path: str) -> None:
     draw("verdict", f"alloctrace {path}", lambda screen: write_verdict(summarize(trace, top=4), screen))
 
     def tree(screen: Screen) -> None:
-        shown = live_memory(trace, "peak")
-        write_position(shown, trace.begin_ns, screen)
-        found = tree_at(trace, "peak", device=shown.device)
-        write_tree(found, screen, names, None, all_frames=False)
+        memory = live_memory(trace, "peak")
+        write_position(memory, trace.begin_ns, screen)
+        call_tree = tree_at(trace, "peak", device=memory.device)
+        write_tree(call_tree, screen, names, None, all_frames=False)
 
     draw("tree", f"alloctrace peak {path} --tree", tree)
     program = "demo_program.py"
-    found = annotate(trace, program)
+    annotation = annotate(trace, program)
     draw(
         "annotate",
         f"alloctrace annotate {path} {program}",
-        lambda screen: write_annotation(found, Span(), trace.begin_ns, screen, names),
+        lambda screen: write_annotation(annotation, Span(), trace.begin_ns, screen, names),
         width=118,
     )
     draw_live()

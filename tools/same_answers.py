@@ -1,13 +1,13 @@
-"""Compares what two checkouts of this project answer to the same questions about the same traces.
+"""Comparison of the answers of two checkouts of this project to the same questions about the same traces.
 
     tools/same_answers OLD NEW [TRACE...]
 
 OLD and NEW are folders of checkouts with compiled modules (tools/environment). Every command with ``--json`` is run on
-every trace, and its output and exit status are compared. Without traces: those that the tests of NEW have recorded
+every trace, and its output and exit status are compared. The default traces are those recorded by the tests of NEW
 (build/recordings) and both corpora.
 
-What may differ is in tools/same_answers.json: options and fields that have another name now, and intended differences
-with their reasons. Exits with 1 if anything else differs.
+tools/same_answers.json lists renamed options and fields, and intended differences with their reasons. The exit status
+is 1 if anything else differs.
 """
 
 from __future__ import annotations
@@ -51,35 +51,35 @@ QUESTIONS = {
     "verify": ["verify", "--json"],
     "live": ["live", "--once", "--json"],
 }
-"""The words before the trace, as NEW understands them. `diff` compares the trace with itself."""
-CLOSE = 1e-9
-"""Relative, for sums in another order, and absolute, for the ten decimals that older versions wrote."""
+"""Arguments before the trace, in NEW's syntax. `diff` compares the trace with itself."""
+TOLERANCE = 1e-9
+"""Relative tolerance, for sums in another order, and absolute, for the ten decimals that older versions wrote."""
 
 
 class Answer(NamedTuple):
     status: int
     output: Any
-    """The parsed JSON, or the text where it is not JSON."""
+    """The parsed JSON, or the text if it is not JSON."""
 
 
 class Difference(NamedTuple):
     question: str
     field: str
-    """Where in the JSON, without the numbers of rows; "exit status" for that."""
+    """Path in the JSON without row numbers, or "exit status"."""
     trace: str
     old: Any
     new: Any
 
 
 class Rules(NamedTuple):
-    """The contents of tools/same_answers.json."""
+    """Contents of tools/same_answers.json."""
 
     old_words: dict[str, list[str]]
-    """Words of a question for OLD, where it has other ones."""
+    """Arguments of a question for OLD where they differ from NEW's."""
     renamed: dict[str, dict[str, str]]
     """By question ("*": any): a field of OLD ("findings[].bytes"), and the last part of its name in NEW."""
     intended: list[dict[str, str]]
-    """`question`, `field`, `trace`: patterns; `reason`."""
+    """Intended differences: patterns `question`, `field` and `trace`, and the `reason`."""
 
     def allows(self, difference: Difference) -> bool:
         return any(
@@ -96,10 +96,10 @@ def main() -> int:
         prog="tools/same_answers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("old", type=Path, metavar="OLD", help="a checkout with compiled modules")
-    parser.add_argument("new", type=Path, metavar="NEW", help="another one")
+    parser.add_argument("new", type=Path, metavar="NEW", help="another checkout with compiled modules")
     parser.add_argument("traces", type=Path, nargs="*", metavar="TRACE")
-    parser.add_argument("--questions", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), help="these alone")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="ask about every N-th trace alone")
+    parser.add_argument("--questions", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), help="only these")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th trace")
     options = parser.parse_args()
     traces = [path.resolve() for path in options.traces or recorded_traces(options.new)][:: options.every]
     if not traces:
@@ -108,9 +108,12 @@ def main() -> int:
     pairs = [(question, trace) for trace in traces for question in options.questions]
     old = ask(
         options.old,
-        [[*rules.old_words.get(question, QUESTIONS[question]), *of(question, trace)] for question, trace in pairs],
+        [
+            [*rules.old_words.get(question, QUESTIONS[question]), *paths_of(question, trace)]
+            for question, trace in pairs
+        ],
     )
-    new = ask(options.new, [[*QUESTIONS[question], *of(question, trace)] for question, trace in pairs])
+    new = ask(options.new, [[*QUESTIONS[question], *paths_of(question, trace)] for question, trace in pairs])
     differences: dict[tuple[str, str], list[Difference]] = defaultdict(list)
     intended = 0
     for number, ((question, trace), before, after) in enumerate(zip(pairs, old, new, strict=True)):
@@ -122,9 +125,9 @@ def main() -> int:
                 intended += 1
             else:
                 differences[question, field].append(difference)
-    for (question, field), of_field in sorted(differences.items()):
-        first = of_field[0]
-        print(f"{question}: {field}: {len(of_field):,} times, first in {first.trace}")
+    for (question, field), field_differences in sorted(differences.items()):
+        first = field_differences[0]
+        print(f"{question}: {field}: {len(field_differences):,} times, first in {first.trace}")
         print(f"    old {shortened(first.old)}\n    new {shortened(first.new)}")
     print(
         f"{len(pairs):,} answers about {len(traces):,} traces: {sum(map(len, differences.values())):,} differences, "
@@ -138,30 +141,30 @@ def recorded_traces(checkout: Path) -> list[Path]:
     return [*sorted((checkout / "build/recordings").rglob("*.alloctrace")), *sorted(corpora)]
 
 
-def of(question: str, trace: Path) -> list[str]:
+def paths_of(question: str, trace: Path) -> list[str]:
     return [str(trace)] * (2 if question == "diff" else 1)
 
 
 def ask(checkout: Path, questions: list[list[str]]) -> Iterator[Answer]:
-    """Ask a process of this checkout, which runs while the answers are taken."""
+    """Start a process of this checkout; return an iterator over its answers."""
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve()), "COLUMNS": "100", "PYTHONWARNINGS": "ignore"}
-    with tempfile.TemporaryFile("w+") as words:
-        json.dump(questions, words)
-        words.seek(0)
+    with tempfile.TemporaryFile("w+") as file:
+        json.dump(questions, file)
+        file.seek(0)
         process = subprocess.Popen(
-            [sys.executable, __file__, "--answer"], stdin=words, stdout=subprocess.PIPE, env=environment, text=True
+            [sys.executable, __file__, "--answer"], stdin=file, stdout=subprocess.PIPE, env=environment, text=True
         )
     assert process.stdout is not None
     return (Answer(**json.loads(line)) for line in process.stdout)
 
 
-def answer_all(words: IO[str]) -> None:
-    """Answer the questions of standard input, one line of JSON each. Each is run in a fork of its own."""
-    questions = json.load(words)
+def answer_all(file: IO[str]) -> None:
+    """Answer the questions in a JSON file, one line of JSON each. Each question runs in a separate fork."""
+    questions = json.load(file)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-    run_command(questions[0])  # imports what commands need
+    run_command(questions[0])  # imports the modules once, for all forks
     for question in questions:
         with tempfile.TemporaryFile() as output:
             child = os.fork()
@@ -180,8 +183,8 @@ def answer_all(words: IO[str]) -> None:
         print(json.dumps({"status": status, "output": value}), file=answers, flush=True)
 
 
-def run_command(words: list[str]) -> int:
-    sys.argv = ["analyze", *words]
+def run_command(arguments: list[str]) -> int:
+    sys.argv = ["analyze", *arguments]
     try:
         runpy.run_module("pytorch_alloctrace.analyze", run_name="__main__", alter_sys=True)
     except SystemExit as end:
@@ -194,7 +197,7 @@ def compared(old: Answer, new: Answer, question: str, rules: Rules) -> Iterator[
     if old.status != new.status:
         yield "exit status", old.status, new.status
     renamed = {**rules.renamed.get("*", {}), **rules.renamed.get(question, {})}
-    # Rows of older versions are a list, those of newer ones the field `rows` of an object.
+    # Older versions print rows as a list, newer versions in the field `rows` of an object.
     output = {"rows": old.output} if isinstance(old.output, list) and isinstance(new.output, dict) else old.output
     yield from differing("", with_new_names(output, "", renamed), new.output)
 
@@ -225,7 +228,7 @@ def differing(field: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
     elif (
         isinstance(old, float)
         and isinstance(new, (int, float))
-        and math.isclose(old, new, rel_tol=CLOSE, abs_tol=CLOSE)
+        and math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     ):
         return
     elif old != new or type(old) is not type(new):

@@ -1,13 +1,11 @@
-"""What is advised where a program runs out of memory, before and after there was a model of torch's allocator, and
-whether the program, run again with that, gets what it was refused. All on the simulated device. Prints a table as
-Markdown has it; --out writes JSON.
+"""Advice for programs that run out of memory: whether it serves the failed allocation, with and without the model.
 
-The programs: those of tests/support/oom_programs.py; one of the examples; some of what_if_programs.py on devices that
-are too small for them under torch's defaults, and some of these for any setting. Settings are set, and the program runs
-as it is. Where no setting is advised, it runs as changed by the advice (oom_advised_programs.py). Of programs that run
-out of memory many times, the first is run again: what comes after it would be another run.
+Runs on the simulated device. Prints a Markdown table; --out writes JSON.
 
-A program that gets what it was refused may still be refused something later, of which the first trace has nothing.
+The programs: tests/support/oom_programs.py; one of the examples; some of what_if_programs.py on devices too small for
+torch's defaults, and some on devices too small for any setting. An advised setting is set and the program runs again
+unchanged. If no setting is advised, the program changed as advised runs (oom_advised_programs.py). Only the first
+failure of a program is examined; once it is served, the program may fail at an allocation that the trace lacks.
 """
 
 from __future__ import annotations
@@ -55,10 +53,10 @@ class Program:
 
     name: str
     command: tuple[str, ...]
-    """With the trace's path, or its folder, as its last argument."""
+    """Command line, to which the trace's path is appended."""
     memory: str
     variants: bool = False
-    """One of oom_programs.py, of which there is an advised form too."""
+    """True for a program of oom_programs.py, which has an advised version too."""
 
 
 def simulated(memory: str, devices: int = 1) -> list[str]:
@@ -66,7 +64,7 @@ def simulated(memory: str, devices: int = 1) -> list[str]:
 
 
 def record(program: Program, folder: Path, setting: str = "") -> alloctrace.Trace:
-    """Runs it, under a setting; it may die of what this is about."""
+    """Run the program under a setting and return its trace; an out-of-memory error is expected."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if program.variants:
         return record_case(program.name, folder, setting)
@@ -75,14 +73,16 @@ def record(program: Program, folder: Path, setting: str = "") -> alloctrace.Trac
     trace = folder / "run.alloctrace"
     trace.unlink(missing_ok=True)
     command = [*simulated(program.memory), *program.command, str(trace)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode and "OutOfMemoryError" not in done.stderr:
-        raise RuntimeError(done.stderr)
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    if result.returncode and "OutOfMemoryError" not in result.stderr:
+        raise RuntimeError(result.stderr)
     return alloctrace.load(trace)
 
 
 def record_case(case: str, folder: Path, setting: str = "", *, advised: bool = False) -> alloctrace.Trace:
-    """One of oom_programs.py: as it is, under a setting, or as advised."""
+    """Run a program of oom_programs.py unchanged, under a setting, or as advised; return its trace."""
     (folder / "extra").write_text("0")
     environment = {
         **os.environ,
@@ -107,19 +107,17 @@ PROGRAMS = (
 )
 
 
-def advised_before(found: OutOfMemory) -> tuple[str, ...]:
-    """What was advised without a model: expandable segments wherever they were off, and a limit of splitting above what
-    pins the most, if at least half of what is stranded lies in larger segments.
-    """
-    if found.verdict != FRAGMENTED or found.settings.expandable_segments:
+def advised_before(oom: OutOfMemory) -> tuple[str, ...]:
+    """Return the settings advised without a model: expandable segments, and a split limit if it frees enough bytes."""
+    if oom.verdict != FRAGMENTED or oom.settings.expandable_segments:
         return ()
     settings = ["expandable_segments:True"]
-    pinners, lines = found.here.pinners, found.here.pinners_by_line
+    pinners, lines = oom.here.pinners, oom.here.pinners_by_line
     if len(lines):
         split = max(-(-int(lines["largest_bytes"][0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
-        whole = pinners["stranded_bytes"][pinners["range_bytes"] > split * MIB].sum()
-        is_lower = found.settings.max_split_size is None or split * MIB < found.settings.max_split_size
-        if is_lower and 2 * whole >= pinners["stranded_bytes"].sum():
+        stranded_above = pinners["stranded_bytes"][pinners["range_bytes"] > split * MIB].sum()
+        is_lower = oom.settings.max_split_size is None or split * MIB < oom.settings.max_split_size
+        if is_lower and 2 * stranded_above >= pinners["stranded_bytes"].sum():
             settings.append(f"max_split_size_mb:{split}")
     return tuple(settings)
 
@@ -127,33 +125,33 @@ def advised_before(found: OutOfMemory) -> tuple[str, ...]:
 TO_THE_END, SERVED, FAILS = "to the end", "served, another one refused later", "FAILS"
 
 
-def outcome_of(found: OutOfMemory, again: alloctrace.Trace, before: alloctrace.Trace) -> str:
-    """What becomes of the request that was refused in another run of the same program."""
+def outcome_of(oom: OutOfMemory, again: alloctrace.Trace, before: alloctrace.Trace) -> str:
+    """Return the outcome of the failed allocation in a second run of the program."""
     kinds, columns = ("alloc",), ("device",)
 
-    def served(trace: alloctrace.Trace, until: int) -> int:
+    def count_served(trace: alloctrace.Trace, until: int) -> int:
         events = trace.events(until=until, kinds=kinds, columns=columns)
-        return int((events["device"] == found.device).sum())
+        return int((events["device"] == oom.device).sum())
 
-    refused = [one.seq for one in again.ooms(device=found.device)]
-    if not refused:
+    failures = [failure.seq for failure in again.ooms(device=oom.device)]
+    if not failures:
         return TO_THE_END
-    return SERVED if served(again, refused[0]) > served(before, found.seq) else FAILS
+    return SERVED if count_served(again, failures[0]) > count_served(before, oom.seq) else FAILS
 
 
 def row_of(program: Program, folder: Path) -> dict[str, Any]:
     trace = record(program, folder)
-    found = trace.ooms()
-    first = found[0]
+    ooms = trace.ooms()
+    first = ooms[0]
     old = advised_before(first)
     advisor = Advisor(trace._recorded)
     advice = advisor.on_request(first) if first.verdict == FRAGMENTED else Advice()
-    now = tuple(one.setting.text for one in advice.helping)
+    now = tuple(outcome.setting.text for outcome in advice.helping)
     names = SiteNames(str(trace.header["working_directory"]))
     helps = [sentence for sentence in sentences(first, names, advisor) if sentence.startswith("What helps")]
     row: dict[str, Any] = {
         "program": program.name,
-        "refused": len(found),
+        "refused": len(ooms),
         "verdict": first.verdict,
         "before": list(old),
         "now": list(now),
@@ -162,11 +160,10 @@ def row_of(program: Program, folder: Path) -> dict[str, Any]:
         "why_not": advice.why_not,
         "again": {},
     }
-    # All that were told apart by the verdict, for the count alone.
-    fragmented = [one for one in found if one.verdict == FRAGMENTED]
+    fragmented = [oom for oom in ooms if oom.verdict == FRAGMENTED]
     row["fragmented"] = len(fragmented)
-    row["advised_before"] = sum(bool(advised_before(one)) for one in fragmented)
-    row["advised_now"] = sum(bool(advisor.on_request(one).settings) for one in fragmented)
+    row["advised_before"] = sum(bool(advised_before(oom)) for oom in fragmented)
+    row["advised_now"] = sum(bool(advisor.on_request(oom).settings) for oom in fragmented)
     original = folder / "original"
     original.mkdir()
     for file in folder.glob("*.alloctrace"):
@@ -180,13 +177,13 @@ def row_of(program: Program, folder: Path) -> dict[str, Any]:
 
 
 def cell(settings: list[str], again: dict[str, str]) -> str:
-    return ", ".join(f"`{one}`: {again[one]}" for one in settings) or "no setting"
+    return ", ".join(f"`{setting}`: {again[setting]}" for setting in settings) or "no setting"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="where to write JSON")
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="of the programs")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="run these programs only")
     options = parser.parse_args()
     rows = []
     print("| program | verdict | before | now | changed as advised |\n|---|---|---|---|---|")
@@ -200,7 +197,7 @@ def main() -> None:
         before, now = cell(row["before"], row["again"]), cell(row["now"], row["again"])
         now += "" if row["now_is_certain"] else " (if the limit allows it)"
         print(f"| {row['program']} | {row['verdict']} | {before} | {now} | {changed} |", flush=True)
-    advised = {when: [row["again"][one] != FAILS for row in rows for one in row[when]] for when in ("before", "now")}
+    advised = {when: [row["again"][text] != FAILS for row in rows for text in row[when]] for when in ("before", "now")}
     changed_rows = [row["as_advised"] for row in rows if "as_advised" in row]
     for when, served in advised.items():
         print(f"{when}: with {sum(served)} of {len(served)} settings the failed allocation is served")

@@ -1,12 +1,12 @@
-// A recording with a bound that is fed by a loop instead of a program: as many events as are asked for, as fast as the
-// recorder takes them, through its own ring, writer and folding. At a tenth of them a leak begins.
+// A recording with a size limit, fed by a loop instead of a program: N events, as fast as the recorder accepts them,
+// through the recorder's own ring, writer and compaction. A leak begins after a tenth of the events.
 //
 //   bounded_events --out TRACE --events N --max-bytes BYTES
 //
-// A step: temporaries from 64 lines, in another order each time, and a parameter's gradient that lives until the next.
-// From the first tenth on a line keeps a block every some steps, 20,000 in all. Prints a JSON object a line: after each
-// twentieth of the events what all files take, what the process has in memory, and how long an event took; at the end
-// what leaked.
+// A step: temporaries from 64 lines, in a different order each time, and a gradient that lives until the next step.
+// After the first tenth, one line leaks a block at regular intervals, 20,000 in total. Prints a JSON object per line:
+// after each twentieth of the events the size of all files, the memory of the process, and the time per event; at the
+// end the leak.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,7 +52,7 @@ std::uint64_t taken(const std::string& path) {
   return total;
 }
 
-// Bytes of this process that are no file's.
+// Bytes of anonymous memory of this process.
 std::uint64_t memory() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -181,7 +181,7 @@ int main(int count, char** arguments) {
   recording.path = options.out;
   recording.overwrite = true;
   recording.spool.path = options.out + ".spool";
-  // The loop is faster than any program: it waits for the writer as long as it must.
+  // The loop is faster than any program, so it waits for the writer without a timeout.
   recording.spool.wait_ns = 600'000'000'000;
   recording.sources.enabled = false;
   recording.header_json =

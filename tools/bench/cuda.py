@@ -1,11 +1,10 @@
-"""What recording the CUDA allocator costs, against the plain program and against torch's own history, all in one run.
+"""Cost of recording the CUDA allocator, compared with the unrecorded program and with torch's own history, in one run.
 
-The unit is the pair: one `torch.empty(1000, device="cuda")` made and freed, 20 Python frames deep. Each recorder has a
-separate process, because what it attaches to the allocator stays; rounds alternate between the processes, so that a
-machine that gets slower gets slower for all.
+The unit is the pair: one `torch.empty(1000, device="cuda")` allocated and freed, 20 Python frames deep. Each recorder
+has a separate process, because its hooks in the allocator stay attached. Rounds alternate between the processes, so a
+machine that slows down slows all of them.
 
-Where there is no GPU it runs on the simulated device: the allocator, the operators and their dispatch are torch's own
-there too.
+Without a GPU the benchmark runs on the simulated device, where allocator, operators and dispatch are torch's own too.
 """
 
 from __future__ import annotations
@@ -24,36 +23,34 @@ from pytorch_alloctrace.cost.measuring import DEPTH, Worker, started
 
 VARIANTS = RECORDERS["cuda"]
 PLAIN, OURS, PEER = VARIANTS[0], VARIANTS[1], VARIANTS[3]
-
-
 Rows = dict[str, list[dict[str, float]]]
-"""For each variant, one row a process: the least of each figure."""
+"""Minimum of each figure, in one row per process, by variant."""
 
 
 def run_rounds(workers: list[Worker], request: tuple[str | int, ...], rounds: int, rows: Rows) -> None:
-    """Adds a row for each process: of every figure, the least of its rounds.
+    """Append a row for each process: the minimum of each figure over the rounds.
 
-    The least: what a busy machine, or a neighbour of a virtual one, does to a round only makes it slower, and here by
-    up to a factor of two for seconds. Short rounds find the times in between.
+    Minimum, because other load on the host only slows a round, by up to a factor of two for seconds at a time. Short
+    rounds fit between such slow periods.
     """
-    for worker in workers:  # what happens once (new stacks, first segments) is not a cost per pair
+    for worker in workers:  # one-time work (new stacks, first segments) is not a cost per pair
         worker.run(*request)
     measured = [[worker.run(*request) for worker in workers] for _ in range(rounds)]
     for index, worker in enumerate(workers):
-        values = [of_round[index] for of_round in measured]
+        values = [results[index] for results in measured]
         rows[worker.name].append({field: min(value[field] for value in values) for field in values[0]})
 
 
 def figures_of(rows: Rows) -> dict[str, Any]:
-    """For each variant the median over its processes of every figure, and what it adds to the plain program's."""
+    """Return, for each variant, the median of each figure over the processes, and its excess over the plain program."""
     typical = {
         name: {field: statistics.median(value[field] for value in values) for field in values[0]}
         for name, values in rows.items()
     }
-    plain = typical[PLAIN]
+    baseline = typical[PLAIN]
     return {
         name: {field: round(value, 1) for field, value in figures.items()}
-        | {f"added_{field}": round(value - plain[field], 1) for field, value in figures.items()}
+        | {f"added_{field}": round(value - baseline[field], 1) for field, value in figures.items()}
         for name, figures in typical.items()
     }
 
@@ -61,9 +58,9 @@ def figures_of(rows: Rows) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: standard output)")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a rough result")
     options = parser.parse_args()
-    # Processes too: where the loader puts code and data makes some of them slower than others by a tenth.
+    # Several processes: the addresses that the loader chooses make some of them slower by a tenth.
     processes, rounds = (1, 10) if options.quick else (7, 60)
     measured: dict[str, Rows] = {kind: {name: [] for name in VARIANTS} for kind in ("pairs", "contended", "training")}
     for _ in range(processes):

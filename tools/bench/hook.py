@@ -1,8 +1,7 @@
-"""What the hook of the CUDA allocator costs where the pair of tools/bench/cuda does not show it: several threads on one
-and on two devices, a device that is slower than the program, ever new stacks. Against the plain program and torch's own
-history; each recorder has processes of its own, which take turns.
+"""Cost of the CUDA allocator's hook with several threads and devices, a slow device, and new stacks.
 
-The threads are native ones, which have no Python: with it, the GIL would let one of them allocate at a time.
+Compares with the plain program and torch's own history, in separate processes that take turns. The threads are native:
+because of the GIL, Python threads would allocate one at a time.
 """
 
 from __future__ import annotations
@@ -26,35 +25,35 @@ from pytorch_alloctrace.cost import ALLOCTRACE, HISTORY, PLAIN
 
 THREADS, DEVICES = (1, 2, 4, 8), (1, 2)
 PAIRS = 100_000
-"""Of all threads together."""
+"""Number of pairs of all threads together."""
 DEVICE_TIMES = (0.0, 0.9, 1.1, 1.3, 2.0)
-"""Of a training step, in multiples of the time that the program alone takes to launch one."""
+"""Device times of a training step, in multiples of the unrecorded program's launch time."""
 STEPS = 20
 WAYS, LEVELS = 16, 5
-"""Of the tree of calls: a million paths."""
+"""Branches per call and depth of the call tree: a million paths."""
 TREE = "\n".join(
     ["def way(depth, number):", "    if depth == 0: torch.empty(9, device='cuda'); return"]
     + [f"    if number % {WAYS} == {way}: return way(depth - 1, number // {WAYS})" for way in range(WAYS)]
 )
 
 
-def threads(library: Path) -> dict[str, float]:
-    """Nanoseconds a pair, by "threads on devices": the time from the first to the last, by the pairs of one thread."""
+def measure_threads(library: Path) -> dict[str, float]:
+    """Return nanoseconds per pair by "threads on devices": the elapsed time divided by the pairs of one thread."""
     native = ctypes.CDLL(str(library))
     total = ctypes.c_double()
-    found = {}
+    pair_ns = {}
     for devices in DEVICES:
         for count in THREADS:
             blocks = PAIRS // count
-            for _ in range(3):  # the least of three
+            for _ in range(3):  # the minimum of three
                 native.allocate_on_devices(count, devices, blocks, ctypes.byref(total))
                 name = f"{count} on {devices}"
-                found[name] = min(found.get(name, float("inf")), total.value / blocks)
-    return found
+                pair_ns[name] = min(pair_ns.get(name, float("inf")), total.value / blocks)
+    return pair_ns
 
 
-def held_steps(launch: float) -> dict[str, float]:
-    """Seconds a training step, by device time in multiples of `launch` (seconds)."""
+def measure_steps(launch: float) -> dict[str, float]:
+    """Return seconds per training step, by device time in multiples of `launch` (seconds)."""
     simulated = ctypes.CDLL(None)
     layer = nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
     model = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False).to("cuda")
@@ -81,11 +80,11 @@ def held_steps(launch: float) -> dict[str, float]:
     return {f"{multiple:g}": median(multiple * launch) for multiple in DEVICE_TIMES}
 
 
-def new_stacks() -> float:
-    """Nanoseconds a pair, each with a stack that there has not been."""
-    made: dict[str, Any] = {"torch": torch}
-    exec(compile(TREE, "tree.py", "exec"), made)
-    way = made["way"]
+def measure_new_stacks() -> float:
+    """Return nanoseconds per pair when each pair has a new stack."""
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(compile(TREE, "tree.py", "exec"), namespace)
+    way = namespace["way"]
     torch.empty(9, device="cuda")
     begin = time.perf_counter()
     for number in range(WAYS**LEVELS):
@@ -93,31 +92,32 @@ def new_stacks() -> float:
     return (time.perf_counter() - begin) / WAYS**LEVELS * 1e9
 
 
-def work(name: str, what: str, library: Path, launch: float) -> None:
+def run_child(name: str, measure: str, library: Path, launch: float) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         if name == ALLOCTRACE:
             import pytorch_alloctrace as alloctrace
-            from pytorch_alloctrace.recording import object_scans as looks
+            from pytorch_alloctrace.recording import object_scans
 
-            # What they may take of any run (0.2 s) would be most of what is measured here, of less than a second.
-            looks.FREE_SCAN_S = looks.MAX_SCAN_SHARE = 0.0
+            # Object scans may take 0.2 s of any recording, too large a part of a measurement of less than a second.
+            object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_SHARE = 0.0
             alloctrace.enable(Path(folder) / "trace.alloctrace", devices=("cuda",))
         elif name == HISTORY:
             torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)
-        torch.empty(1, device="cuda")  # so that what happens once is not measured
-        found: Any = threads(library) if what == "threads" else held_steps(launch) if what == "steps" else new_stacks()
+        torch.empty(1, device="cuda")  # one-time work is not measured
+        measures = {"threads": lambda: measure_threads(library), "steps": lambda: measure_steps(launch)}
+        result: Any = measures.get(measure, measure_new_stacks)()
         if name == ALLOCTRACE:
             alloctrace.disable()
-        print(json.dumps(found))
+        print(json.dumps(result))
 
 
-def run(name: str, what: str, library: Path, launch: float = 0.0) -> Any:
-    command = [sys.executable, __file__, "--work", name, what, str(library), str(launch)]
+def run(name: str, measure: str, library: Path, launch: float = 0.0) -> Any:
+    command = [sys.executable, __file__, "--child", name, measure, str(library), str(launch)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
-def least(rows: list[dict[str, float]]) -> dict[str, float]:
+def minimum_of(rows: list[dict[str, float]]) -> dict[str, float]:
     return {key: min(row[key] for row in rows) for key in rows[0]}
 
 
@@ -125,11 +125,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: standard output)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.work:
-        name, what, library, launch = options.work
-        return work(name, what, Path(library), float(launch))
+    if options.child:
+        name, measure, library, launch = options.child
+        return run_child(name, measure, Path(library), float(launch))
     names = (PLAIN, ALLOCTRACE, HISTORY)
     rows: dict[str, dict[str, list[Any]]] = {name: {"threads": [], "steps": [], "stacks": []} for name in names}
     with tempfile.TemporaryDirectory() as folder:
@@ -143,9 +143,9 @@ def main() -> None:
     result = {
         "device": torch.cuda.get_device_name(0),
         "torch": torch.__version__,
-        "pairs_ns": {name: least(row["threads"]) for name, row in rows.items()},
+        "pairs_ns": {name: minimum_of(row["threads"]) for name, row in rows.items()},
         "launch_s": launch,
-        "steps_s": {name: least(row["steps"]) for name, row in rows.items()},
+        "steps_s": {name: minimum_of(row["steps"]) for name, row in rows.items()},
         "new_stacks_ns": {name: min(row["stacks"]) for name, row in rows.items()},
     }
     text = json.dumps(result, indent=1)

@@ -1,6 +1,6 @@
-// torch's native caching allocator, as far as its events show it: rounding, the pools of small and large blocks, best
-// fit, splitting, merging. It is written here a second time, from torch's rules and apart from csrc/core's replay, so
-// that a trace made with it tests the replay and does not merely agree with it.
+// Model of torch's native caching allocator, as visible in its events: rounding, the pools of small and large blocks,
+// best fit, splitting, merging. Written from torch's rules and independent of csrc/core's replay, so that its traces
+// test the replay.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ namespace alloctrace::bench {
 using BlockId = std::uint32_t;
 constexpr BlockId kNoBlock = UINT32_MAX;
 
-// Where the model's events go.
+// Receiver of the model's events.
 class EventSink {
  public:
   virtual ~EventSink() = default;
   virtual void emit(EventKind kind, std::uint64_t address, std::uint64_t size, int device, int stream) = 0;
 };
 
-// One device. The driver behind it never refuses: addresses are only numbers.
+// One device. Its driver never runs out of memory: addresses are only numbers.
 class NativeModel {
  public:
   struct Block {
@@ -89,7 +89,7 @@ class NativeModel {
     free_[blocks_[id].large].insert(key(id));
   }
 
-  // torch.cuda.empty_cache(): segments without a live block go back to the driver, large ones first.
+  // torch.cuda.empty_cache(): segments without a live block return to the driver, large segments first.
   void release_cached() {
     for (const bool large : {true, false}) {
       for (auto at = free_[large].begin(); at != free_[large].end();) {
@@ -144,7 +144,7 @@ class NativeModel {
                                : block_size < kOwnSegmentFrom ? kLargeSegment
                                                               : round_up(block_size, kSegmentRounding);
     std::uint64_t address = next_address_;
-    // As drivers do: what was given back is handed out again.
+    // Like a driver, reuse returned addresses.
     if (const auto again = driver_free_.find(size); again != driver_free_.end()) {
       address = again->second;
       driver_free_.erase(again);

@@ -1,4 +1,4 @@
-// Allocations by threads that have no Python, for tools/bench/record.py and the tests: called through ctypes.
+// Allocations by threads without Python, for tools/bench/record.py and the tests: called through ctypes.
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <time.h>
@@ -18,9 +18,9 @@ double now() {
 
 }  // namespace
 
-// Makes and frees `blocks` blocks on each of `threads` new threads and returns when they have ended. Called with the
-// GIL held (ctypes.PyDLL) this hangs for ever if an allocation needs the GIL. Returns the longest alloc+free pair in
-// ns; `total_ns` gets the time that one thread took for all.
+// Allocates and frees `blocks` blocks on each of `threads` new threads and joins the threads. Called with the GIL held
+// (ctypes.PyDLL), it hangs if an allocation needs the GIL. Returns the longest alloc+free pair in ns; sets `total_ns`
+// to one thread's time for all pairs.
 extern "C" double allocate_in_threads(int threads, int blocks, double* total_ns) {
   std::vector<std::thread> running;
   std::vector<double> longest(static_cast<std::size_t>(threads)), total(longest);
@@ -45,7 +45,7 @@ extern "C" double allocate_in_threads(int threads, int blocks, double* total_ns)
 }
 
 // The same on CUDA devices, thread i on device i % devices; each has a segment before the time counts.
-// `total_ns` gets the time from the moment at which all begin to the last one's end.
+// Sets `total_ns` to the time from the common start to the end of the last thread.
 extern "C" void allocate_on_devices(int threads, int devices, int blocks, double* total_ns) {
   std::vector<std::thread> running;
   std::vector<double> ended(static_cast<std::size_t>(threads));

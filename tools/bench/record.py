@@ -1,12 +1,11 @@
-"""What recording costs, against the plain program and against the tools that people use today, all in one run.
+"""Cost of recording, compared with the plain program and with other memory tools, in one run.
 
-The unit is the pair: one `torch.empty(1000)` made and freed, 20 Python frames deep. Variants alternate from
-round to round, so a machine that slows down slows down for all of them; the time that a variant adds is its own minus
-that of the plain round next to it.
+The unit is the pair: one `torch.empty(1000)` allocated and freed, 20 Python frames deep. Variants alternate from round
+to round, so a machine that slows down slows all of them; the time that a variant adds is the difference to the adjacent
+plain round.
 
-Each round of ours is a recording of its own, of 50 ms. The looks at what holds tensors, which may take
-0.2 seconds of any recording (recording/object_scans.py), would be most of what is measured: they are off here, and
-have their own measurements (tools/bench/holders).
+Each round of ours is a separate recording of 50 ms. Object scans may take 0.2 seconds of any recording
+(recording/object_scans.py) and would dominate, so they are off here; tools/bench/holders measures them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import object_scans as looks
+from pytorch_alloctrace.recording import object_scans
 
 DEPTH = 20
 Make = Callable[[], AbstractContextManager[Any]]
@@ -43,7 +42,7 @@ class Cost(NamedTuple):
     own_cpu: float
     """Processor time of the thread that allocates."""
     other_cpu: float
-    """Processor time of all other threads of the process: writers, above all."""
+    """Processor time of all other threads of the process, mainly writers."""
 
 
 def pairs(count: int) -> Cost:
@@ -75,7 +74,7 @@ def torch_profiler() -> AbstractContextManager[Any]:
 
 
 def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
-    """Added ns per pair of each variant, medians over the rounds."""
+    """Return the median added ns per pair of each variant."""
     numbers = iter(range(10**9))
     variants: dict[str, tuple[Make, int]] = {
         "plain": (nullcontext, count),
@@ -91,15 +90,17 @@ def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
     at_depth(DEPTH, count)
     costs: dict[str, list[Cost]] = {name: [] for name in variants}
     for _ in range(rounds):
-        for name, (make, pairs_of_it) in variants.items():
+        for name, (make, variant_pairs) in variants.items():
             gc.collect()
             with make():
-                at_depth(DEPTH, 1000)  # what happens once (new stacks, first files) is not a cost per pair
-                costs[name].append(at_depth(DEPTH, pairs_of_it))
-    plain = costs["plain"]
+                at_depth(DEPTH, 1000)  # one-time work (new stacks, first files) is not a cost per pair
+                costs[name].append(at_depth(DEPTH, variant_pairs))
+    baseline = costs["plain"]
 
     def added(values: list[Cost], field: str) -> float:
-        differences = (getattr(value, field) - getattr(base, field) for value, base in zip(values, plain, strict=True))
+        differences = (
+            getattr(value, field) - getattr(base, field) for value, base in zip(values, baseline, strict=True)
+        )
         return round(statistics.median(differences), 1)
 
     return {
@@ -114,28 +115,26 @@ def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
     }
 
 
-def where_the_time_goes(folder: Path, rounds: int, count: int) -> dict[str, float]:
-    """Added processor ns per pair of the allocating thread, at several depths, with and without stacks: the slope is
-    the frame walk, the rest is the event.
-    """
+def measure_depths(folder: Path, rounds: int, count: int) -> dict[str, float]:
+    """Return the processor ns per pair added to the allocating thread, by depth: the slope is the frame walk."""
     added: dict[str, list[float]] = {}
     for number in range(rounds):
         for depth in (1, 20, 60):
-            plain = at_depth(depth, count).own_cpu
+            baseline = at_depth(depth, count).own_cpu
             for stacks in ("none", "python"):
                 with alloctrace.enable(folder / f"depth-{number}-{depth}-{stacks}.alloctrace", stacks=stacks):
                     at_depth(depth, 1000)
                     added.setdefault(f"depth {depth}, stacks={stacks}", []).append(
-                        at_depth(depth, count).own_cpu - plain
+                        at_depth(depth, count).own_cpu - baseline
                     )
     return {name: round(statistics.median(values), 1) for name, values in added.items()}
 
 
-def bytes_per_event(folder: Path) -> dict[str, Any]:
-    """A real training run on one thread: a small transformer with AdamW."""
+def measure_training(folder: Path) -> dict[str, Any]:
+    """Measure a real training run on one thread: a small transformer with AdamW."""
     torch.manual_seed(0)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # waiting threads of a pool burn processor time that would pass for ours
+    torch.set_num_threads(1)  # spinning pool threads would count as the recorder's processor time
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     model = torch.nn.Sequential(
         torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.nn.Linear(64, 8)
@@ -153,15 +152,15 @@ def bytes_per_event(folder: Path) -> dict[str, Any]:
         return time.process_time() - begin
 
     train(20)
-    plain, traced = [], []
+    baseline, traced = [], []
     for _ in range(30):
-        plain.append(train(20))
+        baseline.append(train(20))
         with alloctrace.enable(path, overwrite=True):
             train(10)
             traced.append(train(20))
             train(100)
-    # Lower quartiles: a busy neighbour makes blocks of steps slower by more than what is to be measured.
-    added = 100 * (statistics.quantiles(traced)[0] / statistics.quantiles(plain)[0] - 1)
+    # Lower quartiles: other load slows blocks of steps by more than the difference to measure.
+    added = 100 * (statistics.quantiles(traced)[0] / statistics.quantiles(baseline)[0] - 1)
     torch.set_num_threads(threads)
     trace = alloctrace.load(path)
     file_bytes = path.stat().st_size
@@ -193,23 +192,20 @@ def build_native(folder: Path) -> Path:
     return library
 
 
-def while_the_gil_is_held(folder: Path) -> dict[str, Any]:
-    """One thread holds the GIL through a long C call, others allocate without it: an allocator hook that needed the
-    GIL would wait
-    for the whole call (here: for ever).
-    """
+def measure_gil(folder: Path) -> dict[str, Any]:
+    """Measure threads that allocate while another holds the GIL in a C call: a hook that needed the GIL would hang."""
     library = build_native(folder)
-    held, released = ctypes.PyDLL(str(library)), ctypes.CDLL(str(library))
-    for calls in (held, released):
+    gil_held, gil_free = ctypes.PyDLL(str(library)), ctypes.CDLL(str(library))
+    for calls in (gil_held, gil_free):
         calls.allocate_in_threads.restype = ctypes.c_double
     blocks = 300_000
     total = ctypes.c_double()
     result: dict[str, Any] = {"blocks": blocks}
     for name, calls, traced in (
-        ("plain, GIL free", released, False),
-        ("plain, GIL held", held, False),
-        ("traced, GIL free", released, True),
-        ("traced, GIL held", held, True),
+        ("plain, GIL free", gil_free, False),
+        ("plain, GIL held", gil_held, False),
+        ("traced, GIL free", gil_free, True),
+        ("traced, GIL held", gil_held, True),
     ):
         with alloctrace.enable(folder / f"{name}.alloctrace") if traced else nullcontext():
             longest = calls.allocate_in_threads(1, blocks, ctypes.byref(total))
@@ -220,10 +216,10 @@ def while_the_gil_is_held(folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: standard output's last line)")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a rough result")
     options = parser.parse_args()
     rounds, count = (3, 20_000) if options.quick else (40, 50_000)
-    looks.FREE_SCAN_S = looks.MAX_SCAN_SHARE = 0.0
+    object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_SHARE = 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         result = {
@@ -232,9 +228,9 @@ def main() -> None:
             "torch": torch.__version__,
             "pair": f"torch.empty(1000) made and freed, {DEPTH} Python frames deep",
             "compare": compare(folder, rounds, count),
-            "where_the_time_goes": where_the_time_goes(folder, rounds, count),
-            "training": bytes_per_event(folder),
-            "gil": while_the_gil_is_held(folder),
+            "where_the_time_goes": measure_depths(folder, rounds, count),
+            "training": measure_training(folder),
+            "gil": measure_gil(folder),
         }
     for variant, numbers in result["compare"].items():
         print(

@@ -1,6 +1,6 @@
-"""What tools/bench/replay measures, each in a process of its own: replay_measures.py MEASURE FILE [--key value].
+"""Measures of tools/bench/replay, each run in a separate process: replay_measures.py MEASURE FILE [--key value].
 
-The last line on standard output is JSON: what the measure returns, and what the process took.
+The last line on standard output is JSON: the result of the measure, and the time and peak memory of the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Processor time is that of all threads: it is what a figure per core counts."""
+    """Run an action; return its result, and its wall and processor seconds (of all threads)."""
     wall, processor = time.perf_counter(), time.process_time()
     result = action()
     return result, {
@@ -30,14 +30,14 @@ def timed(action: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 
 
 def peak_bytes() -> int:
-    """Most resident memory of this process. Not ru_maxrss: that begins with what the parent had at the fork."""
+    """Return the peak resident memory of this process. ru_maxrss would include the parent's memory at the fork."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-# What is measured of this project. The functions that call the reader are here and nowhere else, to follow its API.
+# Measures of this project. Only the functions here call the reader.
 
 
 def load(path: Path) -> Any:
@@ -55,7 +55,7 @@ def blocks_at(trace: Any, at: int) -> Any:
 
 
 def decode(path: Path, **_: Any) -> dict[str, Any]:
-    """Every event decoded, and nothing made of it."""
+    """Decode every event, without a replay."""
     trace, loading = timed(lambda: load(path))
     loaded = peak_bytes()
     _, counting = timed(lambda: list(trace.events(kinds=("lost",), chunk=1_000_000)))
@@ -76,7 +76,7 @@ def replay(path: Path, **_: Any) -> dict[str, Any]:
 
 
 def diagnosis(path: Path, **_: Any) -> dict[str, Any]:
-    """All that `analyze TRACE` shows."""
+    """Compute everything that `analyze TRACE` shows."""
     trace, loading = timed(lambda: load(path))
     findings, diagnosing = timed(trace.diagnose)
     return {
@@ -88,40 +88,40 @@ def diagnosis(path: Path, **_: Any) -> dict[str, Any]:
 
 
 def events(path: Path, **_: Any) -> dict[str, Any]:
-    """The table of all events."""
+    """Build the table of all events."""
     trace = load(path)
     table, making = timed(trace.events)
     return {"events": len(table), "make": making, "table_bytes": int(table.memory_usage().sum())}
 
 
 def prompt(path: Path, count: int, **_: Any) -> dict[str, Any]:
-    """The verdict, from the prompt: with the start of the interpreter, imports, and its end."""
+    """Run the command that prints the verdict, including interpreter start, imports and exit."""
     command = [sys.executable, "-m", "pytorch_alloctrace", str(path)]
-    taken = [timed(lambda: subprocess.run(command, capture_output=True, check=True))[1]["wall_s"] for _ in range(count)]
-    return {"seconds": taken, "median_s": sorted(taken)[count // 2], "least_s": min(taken)}
+    times = [timed(lambda: subprocess.run(command, capture_output=True, check=True))[1]["wall_s"] for _ in range(count)]
+    return {"seconds": times, "median_s": sorted(times)[count // 2], "least_s": min(times)}
 
 
 def moments(path: Path, count: int, **_: Any) -> dict[str, Any]:
     trace = load(path)
 
-    def first() -> None:
+    def run_first_pass() -> None:
         timeline(trace)
-        blocks_at(trace, 0)  # what is made once for all positions
+        blocks_at(trace, 0)  # builds what all positions share
 
-    _, first_pass = timed(first)
-    chosen = random.Random(1).sample(range(trace.integrity.events), count)
-    each, rows = [], []
-    for at in chosen:
-        table, took = timed(lambda at=at: blocks_at(trace, at))
-        each.append(took["wall_s"])
-        rows.append(len(table))
+    _, first_pass = timed(run_first_pass)
+    positions = random.Random(1).sample(range(trace.integrity.events), count)
+    seconds, block_counts = [], []
+    for at in positions:
+        table, times = timed(lambda at=at: blocks_at(trace, at))
+        seconds.append(times["wall_s"])
+        block_counts.append(len(table))
     return {
         "events": trace.integrity.events,
         "first_pass": first_pass,
-        "seconds": each,
-        "median_s": sorted(each)[count // 2],
-        "longest_s": max(each),
-        "blocks": rows,
+        "seconds": seconds,
+        "median_s": sorted(seconds)[count // 2],
+        "longest_s": max(seconds),
+        "blocks": block_counts,
     }
 
 
@@ -135,17 +135,17 @@ def export(path: Path, to: str, **_: Any) -> dict[str, Any]:
     from pytorch_alloctrace.report.export.memory_viz import memory_viz
 
     trace = load(path)._recorded
-    exported, took = timed(lambda: memory_viz(trace, None, None, None, None, most_events=trace.integrity.events))
+    exported, times = timed(lambda: memory_viz(trace, None, None, None, None, most_events=trace.integrity.events))
     Path(to).write_bytes(exported)
     events = sum(map(len, pickle.loads(exported)["device_traces"]))
-    return {"events": events, "bytes": len(exported), **took}
+    return {"events": events, "bytes": len(exported), **times}
 
 
-# What is measured of others: each reads the pickle and does what it has that goes through all events.
+# Measures of other tools: each loads the pickle and runs the tool's function that iterates over all events.
 
 
 def _memory_viz() -> Any:
-    """torch/cuda/_memory_viz.py by itself, which needs only the standard library: not to count torch against it."""
+    """Import torch/cuda/_memory_viz.py by path, so that the time to import torch is not counted."""
     spec = importlib.util.find_spec("torch")
     assert spec and spec.origin, "torch is not installed"
     path = Path(spec.origin).parent / "cuda" / "_memory_viz.py"
@@ -157,12 +157,12 @@ def _memory_viz() -> Any:
 
 
 def _unpickle(path: Path) -> Any:
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         return pickle.load(file)
 
 
 def torch_trace(path: Path, **_: Any) -> dict[str, Any]:
-    """`_memory_viz.py trace`: the one that follows the events in Python; prints them as lines of text."""
+    """Run `_memory_viz.py trace`, which replays the events in Python and prints them as lines of text."""
     viz = _memory_viz()
     data, loading = timed(lambda: _unpickle(path))
     text, following = timed(lambda: viz.trace(data))
@@ -170,7 +170,7 @@ def torch_trace(path: Path, **_: Any) -> dict[str, Any]:
 
 
 def torch_plot(path: Path, **_: Any) -> dict[str, Any]:
-    """`_memory_viz.py trace_plot`: packs the pickle into a web page, whose JavaScript replays it in the browser."""
+    """Run `_memory_viz.py trace_plot`, which packs the pickle into a web page, whose JavaScript does the replay."""
     viz = _memory_viz()
     data, loading = timed(lambda: _unpickle(path))
     page, packing = timed(lambda: viz.trace_plot(data))
@@ -178,7 +178,7 @@ def torch_plot(path: Path, **_: Any) -> dict[str, Any]:
 
 
 def mosaic(path: Path, folder: str = "", **_: Any) -> dict[str, Any]:
-    """The peak with its stacks, what `mosaic_get_memory_usage_peak` does."""
+    """Compute the peak with its stacks, as `mosaic_get_memory_usage_peak` does."""
     if folder:
         sys.path.insert(0, folder)
     from mosaic.libmosaic.analyzer.memory_abstract import MemoryAbstract  # type: ignore[import-not-found]
@@ -203,12 +203,12 @@ def main() -> None:
     parser.add_argument("--to", default="")
     parser.add_argument("--folder", default="")
     parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--memory", type=int, default=0, help="bytes that this process may take")
+    parser.add_argument("--memory", type=int, default=0, help="limit on the address space in bytes")
     options = parser.parse_args()
     if options.memory:
         resource.setrlimit(resource.RLIMIT_AS, (options.memory, options.memory))
     if options.measure in OWN:
-        import pytorch_alloctrace.trace  # noqa: F401  # with numpy and pandas: no part of what reading a trace takes
+        import pytorch_alloctrace.trace  # noqa: F401  # imports numpy and pandas outside the measured time
     arguments = {"to": options.to, "folder": options.folder, "count": options.count}
     result, total = timed(lambda: MEASURES[options.measure](options.file, **arguments))
     print(json.dumps({**result, "total": total, "peak_bytes": peak_bytes()}))

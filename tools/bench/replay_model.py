@@ -1,7 +1,7 @@
-"""A plain model of torch's caching allocator that watches a trace's events for contradictions.
+"""Simple model of torch's caching allocator that checks a trace's events for contradictions.
 
-It takes nothing from the generator or from csrc/core: each event must be one that the allocator could have emitted
-in the state that earlier events led to, and the allocator state at the trace's end must be that of the model.
+The model shares no code with the generator or csrc/core. Each event must be possible in the state that the earlier
+events led to, and the allocator state at the trace's end must equal the model's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STATES = {"inactive": 0, "active_allocated": 1, "active_pending_free": 2}
 
 
 class ContradictionError(Exception):
-    """An event that cannot follow those before it."""
+    """An event that is impossible after the earlier events."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Segment:
     stream: int
     large: bool
     blocks: list[Block] = field(default_factory=list)
-    """In the order of their addresses."""
+    """Blocks by ascending address."""
 
 
 class Device:
@@ -45,12 +45,12 @@ class Device:
         self.segments: dict[int, Segment] = {}
         self.blocks: dict[int, Block] = {}
         self.free: dict[tuple[int, bool], list[tuple[int, int]]] = {}
-        """By stream and pool: (size, address) in order, so that the first that is large enough fits best."""
+        """Sorted (size, address) pairs by stream and pool: the first pair that is large enough is the best fit."""
 
     def segment_alloc(self, address: int, size: int, stream: int) -> None:
         for other, segment in self.segments.items():
             if address < other + segment.size and other < address + size:
-                raise ContradictionError(f"segment {address:#x} lies over {other:#x}")
+                raise ContradictionError(f"segment {address:#x} overlaps {other:#x}")
         block = Block(address, size, address)
         self.segments[address] = Segment(size, stream, size > 2 * MIB, [block])
         self.blocks[address] = block
@@ -61,7 +61,7 @@ class Device:
         if segment is None or segment.size != size:
             raise ContradictionError(f"no segment of {size} bytes at {address:#x}")
         if [block.state for block in segment.blocks] != ["inactive"]:
-            raise ContradictionError(f"segment {address:#x} is given back with blocks in it")
+            raise ContradictionError(f"segment {address:#x} is freed with blocks in it")
         self._leave(segment.blocks[0], segment)
         del self.blocks[address]
 
@@ -71,15 +71,15 @@ class Device:
         free = self.free.get((stream, large), [])
         best = bisect_left(free, (size, 0))
         if best == len(free):
-            raise ContradictionError(f"an alloc of {requested} bytes, but no free block holds it")
+            raise ContradictionError(f"an alloc of {requested} bytes, but no free block is large enough")
         if free[best][1] != address:
-            raise ContradictionError(f"alloc at {address:#x}, but {free[best][1]:#x} fits best")
+            raise ContradictionError(f"alloc at {address:#x}, but {free[best][1]:#x} is the best fit")
         block = self.blocks[address]
         segment = self.segments[block.segment]
         self._leave(block, segment)
-        rest = block.size - size
-        if rest > MIB if large else rest >= 512:
-            after = Block(address + size, rest, block.segment)
+        remainder = block.size - size
+        if remainder > MIB if large else remainder >= 512:
+            after = Block(address + size, remainder, block.segment)
             block.size = size
             segment.blocks.insert(self._index(segment, address) + 1, after)
             self.blocks[after.address] = after
@@ -108,7 +108,7 @@ class Device:
         self._enter(block)
 
     def state(self) -> list[tuple[int, ...]]:
-        """As the trace has it: segments in the order of their addresses, each followed by its blocks."""
+        """Return the state in the trace's form: segments by ascending address, each followed by its blocks."""
         rows: list[tuple[int, ...]] = []
         for address, segment in sorted(self.segments.items()):
             rows.append((address, segment.size, segment.stream, 0, int(segment.large)))
@@ -119,7 +119,7 @@ class Device:
         return rows
 
     def tiles(self) -> list[tuple[Any, ...]]:
-        """All blocks as `Trace.blocks` lists them. What a free one had been asked for last is not compared."""
+        """Return all blocks as `Trace.blocks` lists them. The last request of a free block is not compared."""
         return [
             (address, block.address, block.size, block.state, block.requested)
             for address, segment in sorted(self.segments.items())
@@ -131,7 +131,7 @@ class Device:
         if block is None or block.state != before:
             raise ContradictionError(f"{address:#x} is {block.state if block else 'no block'}, not {before}")
         if block.requested != requested:
-            raise ContradictionError(f"{address:#x} was made with {block.requested} bytes, not {requested}")
+            raise ContradictionError(f"{address:#x} was requested with {block.requested} bytes, not {requested}")
         block.state = after
         return block
 
@@ -149,39 +149,37 @@ class Device:
 
 
 def check(trace: alloctrace.Trace, positions: int = 20) -> dict[str, Any]:
-    """What was seen; raises ContradictionError at the first event that does not fit, or where the project's own replay
-    has another state than this model at one of the random positions.
-    """
+    """Check a trace's events, and the replay at random positions; return the counts or raise ContradictionError."""
     devices: dict[str, Device] = {}
-    listed: dict[str, list[tuple[int, ...]]] = {}
-    seen = dict.fromkeys(KINDS, 0)
-    chosen = set(random.Random(1).sample(range(trace.integrity.events), positions))
+    final_states: dict[str, list[tuple[int, ...]]] = {}
+    counts = dict.fromkeys(KINDS, 0)
+    compared_positions = set(random.Random(1).sample(range(trace.integrity.events), positions))
     compared = 0
     columns = ("seq", "kind", "device", "address", "requested_bytes", "stream", "autograd_seq", "node_seq")
     for chunk in trace.events(columns=columns, chunk=1_000_000):
         for seq, kind, name, address, size, stream, sequence, node in chunk.itertuples(index=False, name=None):
-            if kind in seen:
-                seen[kind] += 1
+            if kind in counts:
+                counts[kind] += 1
                 device = devices.setdefault(name, Device())
                 if kind in ("state_segment", "state_block"):
-                    listed.setdefault(name, []).append((address, size, stream, sequence, node))
+                    final_states.setdefault(name, []).append((address, size, stream, sequence, node))
                 else:
                     arguments = (address, size, stream) if kind in ("alloc", "segment_alloc") else (address, size)
                     try:
                         getattr(device, kind)(*arguments)
                     except ContradictionError as error:
                         raise ContradictionError(f"event {seq}, {kind} on {name}: {error}") from None
-            if seq in chosen and hasattr(trace, "blocks"):
+            if seq in compared_positions and hasattr(trace, "blocks"):
                 compare_position(trace, seq, devices)
                 compared += 1
-    for name, rows in listed.items():
+    for name, rows in final_states.items():
         if rows != devices[name].state():
-            raise ContradictionError(f"{name}: the state at the end is another than the events lead to")
+            raise ContradictionError(f"{name}: the state at the end differs from the state after the last event")
     return {
         "integrity": trace.integrity.state,
-        "devices_checked_at_the_end": len(listed),
+        "devices_checked_at_the_end": len(final_states),
         "moments_equal_to_the_replay": compared,
-        **seen,
+        **counts,
     }
 
 
@@ -192,4 +190,4 @@ def compare_position(trace: Any, seq: int, devices: dict[str, Device]) -> None:
     for name, device in devices.items():
         replayed = [tuple(row) for row in table.loc[table["device"] == name, columns].itertuples(index=False)]
         if replayed != device.tiles():
-            raise ContradictionError(f"after event {seq} the replay of {name} has other blocks than the model")
+            raise ContradictionError(f"after event {seq} the blocks of the replay of {name} differ from the model's")

@@ -1,10 +1,9 @@
-// Makes a trace of a training run that never was, of any length: replay_trace --out FILE --events N [--live N]
-// [--steps N] [--stacks N] [--depth N] [--codes N] [--seed N]. Prints what it made as one line of JSON.
+// Generates a trace of a simulated training run of any length: replay_trace --out FILE --events N [--live N]
+// [--steps N] [--stacks N] [--depth N] [--codes N] [--seed N]. Prints a summary as one line of JSON.
 //
-// A step allocates activations and short-lived buffers on the way forward, frees the activations in reverse order on
-// the way back, and replaces some of what lives long; the allocator is native_model.h. Two devices, three streams on
-// each. What a line of the program allocates depends on that line, as in a real program, except for a tenth that
-// varies from step to step.
+// A step allocates activations and short-lived buffers in forward, frees the activations in reverse order in backward,
+// and replaces some long-lived blocks; the allocator is native_model.h. Two devices, three streams on each. Each line
+// of the program allocates a fixed size, as in a real program, except for a tenth that varies from step to step.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -83,7 +82,7 @@ class Training : public EventSink {
     const std::uint64_t activations = std::min(step_allocs / 3, options_.live / 2);
     const std::uint64_t buffers = activations == 0 ? 0 : (step_allocs - activations) / activations;  // for each
     const std::uint64_t lasting = options_.live - activations;
-    // Most of what lasts is there before the first step; the rest comes bit by bit, so the peak is late.
+    // Most long-lived blocks exist before the first step; the remaining ones follow gradually, so the peak is late.
     grow(lasting - lasting / 5);
     for (std::uint64_t step = 0; !done(); ++step) {
       forward(step, activations, buffers);
@@ -185,7 +184,7 @@ class Training : public EventSink {
     }
   }
 
-  // A buffer that lives until a few later ones are made.
+  // A buffer that lives until a few later buffers are allocated.
   void buffer(std::uint64_t number, std::uint64_t step) {
     Owned& slot = buffers_[buffer_++ % std::size(buffers_)];
     const Owned made = allocate(site(number), step);
@@ -219,7 +218,7 @@ class Training : public EventSink {
     while (lasting_.size() < blocks && !done()) lasting_.push_back(allocate(site(lasting_.size() << 40), 0));
   }
 
-  // Blocks of any age go and others come: what fragments a device in the long run.
+  // Replaces blocks of any age, which fragments a device over time.
   void replace(std::uint64_t step, std::uint64_t blocks) {
     for (std::uint64_t i = 0; i < blocks && !lasting_.empty() && !done(); ++i) {
       const std::uint64_t number = mix(options_.seed ^ step << 24, i) % lasting_.size();
@@ -242,7 +241,7 @@ class Training : public EventSink {
     push(EventKind::kStep, 0, step, 0);
   }
 
-  // What a recording writes when it stops: the allocator's own account, by which a replay can be checked.
+  // The allocator state that a recording writes when it stops, for checks of the replay.
   void write_state() {
     context_ = {};
     for (int device = 0; device < kDevices; ++device) {
@@ -296,8 +295,8 @@ class Training : public EventSink {
     settings_ = maker_.stacks().string(kSettings);
   }
 
-  // A tree that branches at six of its levels: stacks share their outer frames, as those of one program do. Every
-  // third frame is of a library.
+  // A tree that branches at six of its levels: stacks share their outer frames, as in a real program. Every third frame
+  // belongs to a library.
   void define_stacks() {
     StackTable& table = maker_.stacks();
     std::vector<std::uint32_t> codes;

@@ -1,5 +1,5 @@
-// A trace written by csrc/core's own encoder, file and definitions, but without a program: the clock is made up, so
-// that a minute's work can stand for an hour of training and the same parameters give the same events.
+// A trace written by csrc/core's own encoder, file and definitions, but without a program. The clock is simulated: a
+// minute of generation can represent an hour of training, and equal parameters give equal events.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@ class TraceMaker {
 
   StackTable& stacks() { return stacks_; }
 
-  // One record, as put_place() and its like make it.
+  // One record, as put_place() and similar functions encode it.
   void define(const Bytes& record) {
     if (!log_.append(record)) throw TraceFileError("the definition log is too small");
   }
 
-  // Definitions of stacks are taken from the log here: often enough that it never fills.
+  // Drains the definitions of stacks, often enough that the log never fills.
   void write_definitions() {
     Bytes pending;
     log_.release(log_.copy_pending(pending));
@@ -42,7 +42,7 @@ class TraceMaker {
     dictionary_.insert(dictionary_.end(), pending.begin(), pending.end());
   }
 
-  // Time goes by before the next event.
+  // Advances the clock before the next event.
   void advance(std::uint64_t nanoseconds) { now_ns_ += nanoseconds; }
   std::uint64_t now_ns() const { return now_ns_; }
   // The number that the next event gets.
@@ -64,7 +64,7 @@ class TraceMaker {
   std::uint64_t bytes() const { return file_.bytes(); }
 
  private:
-  // As in writer.cpp: readers meet blocks of the size that recordings have.
+  // As in writer.cpp, so that blocks have the size of those in recordings.
   static constexpr std::size_t kBlockEvents = 65'536;
   static constexpr std::uint64_t kDictionaryEveryBytes = std::uint64_t{256} << 20;
   static constexpr std::size_t kLogBytes = std::size_t{64} << 20;

@@ -1,9 +1,10 @@
-"""What the hook costs in several versions of this project, by turns in one run: NAME=CHECKOUT for each, built in place
-(`python setup.py build_ext --inplace`, with the Python of this checkout's .venv). This checkout is always among them.
+"""Cost of the hook in this checkout and others (NAME=CHECKOUT), alternating in one run.
+
+Build the others in place (`python setup.py build_ext --inplace`, with the Python of this checkout's .venv).
 
 A start is a process for each version and for the program alone, a tracker that does nothing and torch's own history;
-rounds alternate between them. Where the loader puts code and data makes starts differ by more than versions do, so the
-figures are the medians over starts, and their least and most are shown. --fixed: at the same address in each start.
+rounds alternate between them. The addresses that the loader chooses make starts differ by more than versions do, so the
+figures are medians over starts, with minimum and maximum. --fixed: the same addresses in each start.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any
 from pytorch_alloctrace.cost import ALLOCTRACE, HISTORY, NO_STACKS, PLAIN, PROFILER, TRACKER
 from pytorch_alloctrace.cost.measuring import DEPTH, Worker
 
-HERE = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 PEERS = {"cuda": (PLAIN, TRACKER, HISTORY), "cpu": (PLAIN, PROFILER)}
 PAIRS, PAIRS_PROFILED = 4_000, 1_000
 
 
 def fix_addresses() -> None:
-    """For the processes that this one starts."""
+    """Disable address randomization for the processes that this process starts."""
     no_randomization = 0x0040000
     if ctypes.CDLL(None).personality(no_randomization) == -1:
         raise SystemExit("versions: this system does not let addresses be fixed")
@@ -36,8 +37,8 @@ def fix_addresses() -> None:
 def one_start(
     device: str, versions: dict[str, Path], depths: list[int], rounds: int, steps: int, stacks: bool
 ) -> dict[str, dict[str, float]]:
-    """What each adds to the program alone: nanoseconds a pair, by depth, and the processor time of a training step."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
+    """Return what each variant adds to the program alone: ns per pair by depth, and processor ns per training step."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as exits:
         workers: dict[str, Worker] = {}
         for name in PEERS[device]:
             workers[name] = Worker(name, device, Path(folder))
@@ -49,27 +50,27 @@ def one_start(
                 (Path(folder) / name).mkdir()
                 workers[name] = Worker(NO_STACKS, device, Path(folder) / name, checkout)
         for worker in workers.values():
-            ends.callback(worker.stop)
+            exits.callback(worker.stop)
             for depth in depths:
                 worker.run("pairs", depth, 100)
             if steps:
                 worker.run("steps", 1)
-        least: dict[str, dict[str, float]] = {name: {} for name in workers}
+        minima: dict[str, dict[str, float]] = {name: {} for name in workers}
         for index in range(rounds):
             for name, worker in workers.items():
                 for depth in depths:
                     row = worker.run("pairs", depth, PAIRS_PROFILED if name == PROFILER else PAIRS)
                     key = f"{depth} frames"
-                    least[name][key] = min(least[name].get(key, float("inf")), row["wall"])
+                    minima[name][key] = min(minima[name].get(key, float("inf")), row["wall"])
                     key = f"{depth} frames, other threads"
-                    least[name][key] = min(least[name].get(key, float("inf")), row["other_cpu"])
+                    minima[name][key] = min(minima[name].get(key, float("inf")), row["other_cpu"])
                 if index < steps:
                     row = worker.run("steps", 1)
-                    least[name]["step"] = min(least[name].get("step", float("inf")), row["process_cpu"])
-    plain = least[PLAIN]
+                    minima[name]["step"] = min(minima[name].get("step", float("inf")), row["process_cpu"])
+    baseline = minima[PLAIN]
     return {
-        name: {key: value - (0 if name == PLAIN else plain[key]) for key, value in row.items()}
-        for name, row in least.items()
+        name: {key: value - (0 if name == PLAIN else baseline[key]) for key, value in row.items()}
+        for name, row in minima.items()
     }
 
 
@@ -82,11 +83,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="training steps in each start")
     parser.add_argument("--depths", type=int, nargs="+", default=[DEPTH], help="Python frames")
     parser.add_argument("--stacks", action="store_true", help="each version without stacks, too")
-    parser.add_argument("--fixed", action="store_true", help="all at the same address in each start")
+    parser.add_argument("--fixed", action="store_true", help="the same addresses in each start")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     options = parser.parse_args()
-    versions = {name: Path(folder).resolve() for name, _, folder in (one.partition("=") for one in options.versions)}
-    versions["now"] = HERE
+    pairs = [version.partition("=") for version in options.versions]
+    versions = {name: Path(folder).resolve() for name, _, folder in pairs}
+    versions["now"] = ROOT
     if options.fixed:
         fix_addresses()
     starts: list[dict[str, dict[str, float]]] = []
@@ -94,8 +96,8 @@ def main() -> None:
         starts.append(
             one_start(options.device, versions, options.depths, options.rounds, options.steps, options.stacks)
         )
-        shown = {name: round(row[f"{options.depths[0]} frames"]) for name, row in starts[-1].items()}
-        print(f"start {number + 1}: {shown}", file=sys.stderr)
+        pair_ns = {name: round(row[f"{options.depths[0]} frames"]) for name, row in starts[-1].items()}
+        print(f"start {number + 1}: {pair_ns}", file=sys.stderr)
 
     def figures(values: list[float]) -> dict[str, float]:
         return {"median": round(statistics.median(values)), "least": round(min(values)), "most": round(max(values))}

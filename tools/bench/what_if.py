@@ -1,6 +1,7 @@
-"""Ten programs are recorded under torch's default settings, and again under each of six others. From the first trace
-alone the model says what each of the others reserves at its peak. Prints a table; --out writes JSON, in which --events
-adds how fast the model is.
+"""Accuracy of the allocator model: predicted against recorded peaks of reserved memory.
+
+Records ten programs under torch's default settings, and again under each of six others. From the first trace alone the
+model predicts the other peaks. Prints a table; --out writes JSON; --events adds the model's speed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE, parse_setting
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 
 ROOT = Path(__file__).resolve().parents[2]
-LANES = 8
-"""Of which the speed is measured."""
+SIMULATIONS = 8
+"""Number of simultaneous simulations in the measurement of speed."""
 NAMES = (
     *("mlp", "transformer", "convnet", "streams", "empty_cache"),
     *("server", "lengths", "generation", "images", "buffers"),
@@ -49,41 +50,39 @@ def peak(trace: alloctrace.Trace) -> int:
 
 def compare(name: str, folder: Path) -> dict[str, Any]:
     recorded = record(name, folder, "")
-    found = recorded.what_if(SENSIBLE)
+    prediction = recorded.what_if(SENSIBLE)
     rows = []
-    for outcome in found.outcomes[1:]:
+    for outcome in prediction.outcomes[1:]:
         again = peak(record(name, folder, outcome.setting.text))
-        least, most = outcome.peak_reserved_bytes
-        row = {"setting": outcome.setting.text, "low": least, "high": most, "again": again}
-        rows.append(row | {"equal": least == most == again, "inside": least <= again <= most})
+        low, high = outcome.peak_reserved_bytes
+        row = {"setting": outcome.setting.text, "low": low, "high": high, "again": again}
+        rows.append(row | {"equal": low == high == again, "inside": low <= again <= high})
     return {
         "program": name,
         "events": recorded.integrity.events,
-        "reproduced": found.check.reproduced,
-        "recorded": found.check.recorded,
+        "reproduced": prediction.check.reproduced,
+        "recorded": prediction.check.recorded,
         "peak": peak(recorded),
         "predictions": rows,
     }
 
 
 def speed(events: int) -> dict[str, Any]:
-    """Return, for eight simulations over a made-up trace (see replay.py), the time that passes, and requests per second
-    of a processor and simulation.
-    """
+    """Return the time of eight simulations over a generated trace (see replay.py), and requests per CPU second each."""
     path, _ = make_trace(build_generator(), events)
     trace = RecordedTrace(path)
     device = Model(trace).device
-    wanted = [SimulationOptions(parse_setting(text).json, order="lowest") for text in (SENSIBLE * 2)[:LANES]]
-    begin, used = time.perf_counter(), time.process_time()
-    found = trace.predicted(wanted, device=device)
-    seconds, processor = time.perf_counter() - begin, time.process_time() - used
+    simulations = [SimulationOptions(parse_setting(text).json, order="lowest") for text in (SENSIBLE * 2)[:SIMULATIONS]]
+    begin, processor_begin = time.perf_counter(), time.process_time()
+    prediction = trace.predicted(simulations, device=device)
+    seconds, processor = time.perf_counter() - begin, time.process_time() - processor_begin
     return {
         "events": trace.integrity.events,
-        "requests": found.requests,
-        "simulations": len(wanted),
+        "requests": prediction.requests,
+        "simulations": len(simulations),
         "wall_s": seconds,
         "cpu_s": processor,
-        "requests_per_cpu_second_and_lane": int(found.requests * len(wanted) / processor),
+        "requests_per_cpu_second_and_lane": int(prediction.requests * len(simulations) / processor),
         "load_average": os.getloadavg()[0],
     }
 
@@ -91,8 +90,8 @@ def speed(events: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="where to write JSON")
-    parser.add_argument("--programs", nargs="*", default=NAMES, metavar="NAME", help="of the ten")
-    parser.add_argument("--events", type=int, metavar="N", help="also measure the speed, on a made-up trace of so many")
+    parser.add_argument("--programs", nargs="*", default=NAMES, metavar="NAME", help="some of the ten programs")
+    parser.add_argument("--events", type=int, metavar="N", help="also measure the speed, on a trace of N events")
     options = parser.parse_args()
     results: dict[str, Any] = {
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
@@ -102,22 +101,22 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         for name in options.programs:
-            found = compare(name, Path(folder))
-            results["programs"].append(found)
-            shown = []
-            for row in found["predictions"]:
+            comparison = compare(name, Path(folder))
+            results["programs"].append(comparison)
+            cells = []
+            for row in comparison["predictions"]:
                 verdict = "=" if row["equal"] else "in" if row["inside"] else "NOT"
-                shown.append(f"{row['low'] // MIB:,}-{row['high'] // MIB:,} {verdict} {row['again'] // MIB:,}")
+                cells.append(f"{row['low'] // MIB:,}-{row['high'] // MIB:,} {verdict} {row['again'] // MIB:,}")
             print(
-                f"{name:12} {found['reproduced']}/{found['recorded']} {found['peak'] // MIB:,}:",
-                *shown,
+                f"{name:12} {comparison['reproduced']}/{comparison['recorded']} {comparison['peak'] // MIB:,}:",
+                *cells,
                 sep="  ",
                 flush=True,
             )
-    rows = [row for found in results["programs"] for row in found["predictions"]]
-    equal, inside = sum(row["equal"] for row in rows), sum(row["inside"] for row in rows)
-    print(f"{equal} of {len(rows)} equal, {inside} equal or inside the range")
-    results |= {"predictions": len(rows), "equal": equal, "equal_or_inside": inside}
+    rows = [row for comparison in results["programs"] for row in comparison["predictions"]]
+    equal, in_range = sum(row["equal"] for row in rows), sum(row["inside"] for row in rows)
+    print(f"{equal} of {len(rows)} equal, {in_range} equal or inside the range")
+    results |= {"predictions": len(rows), "equal": equal, "equal_or_inside": in_range}
     if options.events is not None:
         results["speed"] = speed(options.events)
         print(results["speed"])

@@ -1,5 +1,5 @@
-// Address ranges, handed out highest first, as NVIDIA's driver does: of two free blocks of equal size torch takes the
-// one at the lower address, so with the other order programs get other blocks than on a GPU.
+// Address ranges, allocated from the highest address down, as NVIDIA's driver does: of two free blocks of equal size
+// torch takes the lower address, so in another order programs would get different blocks than on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class FreeRanges {
 // Reserves address space that costs nothing until it is used. 0 when the process has none left.
 uint64_t reserve_addresses(uint64_t size, uint64_t alignment);
 void release_addresses(uint64_t start, uint64_t size);
-// Makes a reserved range usable, filled with zeros; and unusable again, without its content.
+// Makes a reserved range usable, filled with zeros; or unusable again, discarding its content.
 bool back_addresses(uint64_t start, uint64_t size);
 void unback_addresses(uint64_t start, uint64_t size);
 // Zeros, without using memory for them.

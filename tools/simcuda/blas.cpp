@@ -56,7 +56,7 @@ using namespace simcuda::blas;
 
 SIMCUDA_EXPORT int cublasCreate_v2(Handle** handle) {
   if (handle == nullptr) return kInvalidValue;
-  // The real one loads kernels, and so needs a context.
+  // The real library loads kernels, and so needs a context.
   if (cudaFree(nullptr) != cudaSuccess) return kNotInitialized;
   *handle = std::make_unique<Handle>().release();
   return kSuccess;

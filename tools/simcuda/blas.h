@@ -1,6 +1,6 @@
-// What the parts of cuBLAS share. cuBLAS's header is not included: every function that computes has the handle as its
-// first argument and reads nothing else, so one signature serves hundreds of functions that the header declares one by
-// one. The calling conventions of x86-64 and ARM allow it: a function may ignore its arguments.
+// Shared by the parts of cuBLAS. cuBLAS's header is not included: every compute function here reads only the handle,
+// its first argument, so one signature serves hundreds of functions. The calling conventions of x86-64 and ARM allow a
+// function to ignore its arguments.
 #pragma once
 
 #include "simcuda.h"

@@ -1,5 +1,5 @@
-// The functions of cuBLAS that compute: they put work on the handle's stream and, like all kernels here, produce no
-// values. Each exists with 32-bit and with 64-bit arguments.
+// The compute functions of cuBLAS: they put work on the handle's stream and, like all kernels here, compute no values.
+// Each exists with 32-bit and with 64-bit arguments.
 #include <library_types.h>
 
 #include <complex>
@@ -124,7 +124,7 @@ SIMCUDA_COMPUTE_ALL(matinvBatched)
 
 namespace {
 
-// Single numbers: in host memory they must be written, or the program reads whatever was there before.
+// Scalar results in host memory must be written, or the program reads uninitialised memory.
 template <class Value>
 int compute_number(const Handle* handle, Value* number) {
   const int status = compute(handle);
@@ -132,7 +132,7 @@ int compute_number(const Handle* handle, Value* number) {
   return status;
 }
 
-// "Did it work": always.
+// Success, always.
 int compute_outcome(const Handle* handle, int* outcome) {
   const int status = compute(handle);
   if (status == kSuccess && outcome != nullptr) *outcome = 0;
@@ -209,7 +209,7 @@ SIMCUDA_PLACE(damin)
 SIMCUDA_PLACE(camin)
 SIMCUDA_PLACE(zamin)
 
-// A number whose type is an argument.
+// A scalar whose type is an argument.
 #define SIMCUDA_DOT_EX(name)                                                                                   \
   SIMCUDA_EXPORT int name(const Handle* handle, Ignored, Ignored, Ignored, Ignored, Ignored, Ignored, Ignored, \
                           void* number, cudaDataType type) {                                                   \

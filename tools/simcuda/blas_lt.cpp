@@ -14,7 +14,7 @@ struct HeuristicResult {  // cublasLtMatmulHeuristicResult_t
   int reserved[4];
 };
 
-// Handles and descriptors that nobody reads: the address is all that counts.
+// Opaque handles and descriptors: only the address matters.
 int nothing;
 int make(void** out) {
   if (!out) return kInvalidValue;

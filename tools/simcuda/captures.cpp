@@ -1,4 +1,4 @@
-// Stream capture: what joins a capture, what invalidates it, and the graph that it ends in.
+// Stream capture: joining, invalidation, and the resulting graph.
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -161,7 +161,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cu
 }
 
 SIMCUDA_EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
-  std::shared_ptr<Graph> captured;  // outlives the lock: what a spoiled graph owned is freed without it
+  std::shared_ptr<Graph> captured;  // outlives the lock: an invalidated graph frees its resources without the lock
   const Lock lock(driver_lock());
   if (graph != nullptr) *graph = nullptr;
   const StreamPointer stream = find_stream(handle);

@@ -1,17 +1,17 @@
-// What device memory contains: no kernel runs, so what was copied in, or zeros. Lock held.
+// Content of device memory: no kernel runs, so copied data or zeros. Lock held.
 #pragma once
 
 #include <cstdint>
 
 namespace simcuda {
 
-// Whether this much may be written there: copies beyond the limits keep nothing, so that a large model does not fill
-// the host.
+// True if this many bytes may be written there: copies beyond the limits store nothing, so that a large model does not
+// fill the host.
 bool may_keep(uint64_t address, uint64_t size);
 
-// A single number that the program reads was mostly computed by kernels: a sum, or a count of elements. The memory
-// under it may still hold what was copied into an earlier allocation there, which would be absurd as a count. So a
-// number is what was copied in only while no kernel has been launched since; after that it is zero.
+// A single number that the program reads is usually computed by a kernel: a sum, or a count of elements. Its memory may
+// still contain data of an earlier allocation, which would be absurd as a count. So a number has the copied value only
+// until the next kernel launch, and is zero afterwards.
 constexpr uint64_t kNumber = 8;
 void note_written(uint64_t address, uint64_t size);
 void note_launch();

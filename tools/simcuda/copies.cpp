@@ -1,4 +1,4 @@
-// Copies and fills. They are done at once: no kernel runs in between, so nobody can see the difference.
+// Copies and fills. They execute immediately: no kernel runs in between, so no program can observe the difference.
 #include <cstring>
 #include <functional>
 
@@ -135,7 +135,7 @@ SIMCUDA_EXPORT cudaError_t cudaMemset(void* target, int value, size_t size) {
   return cudaMemsetAsync(target, value, size, nullptr);
 }
 
-// A device variable is its shadow on the host: what is copied to it can be read there.
+// A device variable is represented by its shadow on the host, which stores data copied to the variable.
 SIMCUDA_EXPORT cudaError_t cudaGetSymbolAddress(void** pointer, const void* symbol) {
   if (pointer == nullptr) return result(cudaErrorInvalidValue);
   if (symbol == nullptr) return result(cudaErrorInvalidSymbol);

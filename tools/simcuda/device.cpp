@@ -1,4 +1,4 @@
-// Devices: which there are, which is current, contexts and accounting. Their properties are in properties.cpp.
+// Devices: the visible ones, the current one, contexts and accounting. Their properties are in properties.cpp.
 #include "device.h"
 
 #include <pthread.h>
@@ -30,8 +30,8 @@ std::vector<Device>& devices() {
 
 thread_local int current_ordinal = 0;
 
-// CUDA refuses all work in a child of a process that has used it; so programs that would hang or crash on a real
-// device are found here.
+// As CUDA does, refuse all work in a child of a process that has used CUDA. Programs that would hang or crash on a real
+// device fail here too.
 std::atomic<bool> used{false};
 std::atomic<bool> forked_after_use{false};
 

@@ -5,7 +5,7 @@
 
 namespace simcuda {
 
-// What the runtime calls a device: an ordinal among the visible ones. -1 if there is no such device.
+// The runtime's number of a device: its index among the visible devices. -1 if there is no such device.
 int device_of_ordinal(int ordinal);
 int ordinal_of_device(int device);
 
@@ -13,7 +13,7 @@ int ordinal_of_device(int device);
 cudaError_t use_current_device();
 cudaError_t use_device(int device);
 
-// Counts the bytes and returns true if the device still has them. Lock held.
+// Adds the bytes to the device's use; returns false if they exceed its capacity. Lock held.
 bool charge(int device, uint64_t bytes);
 void discharge(int device, uint64_t bytes);
 uint64_t free_memory(int device);

@@ -1,4 +1,4 @@
-// Calls that set or ask for what has no effect here: limits, caches, hints, profilers.
+// Calls for settings without effect here: limits, caches, hints, profilers.
 #include <map>
 #include <memory>
 #include <utility>

@@ -1,6 +1,6 @@
 // cuDNN is not simulated: torch uses its own kernels for convolution, batch norm, recurrent layers and attention, as
-// it does when cuDNN is switched off. The switch is torch's own, `torch.backends.cudnn.enabled`, so the program need
-// not know. A program that switches cuDNN on again gets errors that name the call.
+// it does when cuDNN is switched off. The switch is torch's own, `torch.backends.cudnn.enabled`, so programs need no
+// change. A program that switches cuDNN on again gets errors that name the call.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -17,8 +17,8 @@ constexpr const char* kSetters[] = {"_ZN2at7Context19setUserEnabledCuDNNEb", "_Z
 
 }  // namespace
 
-// Called when kernels are registered, which torch's libraries do while they load: the program's own setting can only
-// come later, so it stands.
+// Called when kernels are registered, while torch's libraries load: before the program's own setting, which therefore
+// takes precedence.
 void switch_off_cudnn() {
   static std::atomic<bool> done{false};
   if (done) return;

@@ -1,4 +1,4 @@
-// The driver's own calls, where they are more than the runtime's under another name, and how programs find them.
+// Driver calls that are not aliases of runtime calls, and their lookup by name.
 #include <dlfcn.h>
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace simcuda {
 namespace {
 
-// Functions that are not found get one of these, which names what was called.
+// Stub for a function that does not exist; reports the name.
 constexpr size_t kUnknownFunctions = 256;
 std::array<std::string, kUnknownFunctions> unknown_names;
 
@@ -48,7 +48,7 @@ void* own_library() {
   return handle;
 }
 
-// Programs ask for "cuMemAlloc" and want what this CUDA calls cuMemAlloc_v2: the newest that is here.
+// Programs look up "cuMemAlloc" and need cuMemAlloc_v2, the newest version here.
 void* find_function(const char* name) {
   for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
     if (void* found = dlsym(own_library(), (std::string(name) + suffix).c_str()); found != nullptr) return found;
@@ -64,7 +64,7 @@ cudaError_t give_entry_point(const char* name, void** function, cudaDriverEntryP
   return cudaSuccess;
 }
 
-// A context is a device's primary one; its handle says which. None is current until the thread works on a device.
+// All contexts are primary; the handle identifies the device. A thread has no current context until it uses a device.
 CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 0x51ac0001); }
 int device_of(CUcontext context) {
   const int device = static_cast<int>(reinterpret_cast<uintptr_t>(context) - 0x51ac0001);
@@ -210,7 +210,7 @@ SIMCUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice or
   return driver_result(error);
 }
 
-// A primary context is kept: programs release it when they end.
+// A primary context stays until the process ends: programs release it at exit.
 SIMCUDA_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   return device_of_ordinal(device) < 0 ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
@@ -251,8 +251,8 @@ SIMCUDA_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
 
 SIMCUDA_EXPORT CUresult cuCtxSynchronize() { return driver_result(cudaDeviceSynchronize()); }
 
-// Undocumented tables of functions. NVIDIA's own compiler asks for some; it can do without them, but crashes
-// without this call.
+// Undocumented tables of functions. NVIDIA's own compiler requests some; it works without them, but crashes without
+// this call.
 SIMCUDA_EXPORT CUresult cuGetExportTable(const void** table, const CUuuid*) {
   *table = nullptr;
   return CUDA_ERROR_NOT_FOUND;

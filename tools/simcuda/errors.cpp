@@ -1,4 +1,4 @@
-// Names and texts of errors, as CUDA has them: programs print them, and people search for them.
+// Names and texts of errors, identical to CUDA's: programs print them, and users search for them.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -54,8 +54,8 @@ SIMCUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
 }
 
 #if CUDART_VERSION >= 13000
-// Callbacks for error logs: never called, because an error here has nothing to say besides its number. Since 2.15,
-// torch registers one as soon as it uses the device.
+// Callbacks for error logs: never called, because errors here have no details. Since 2.15, torch registers a callback
+// as soon as it uses the device.
 SIMCUDA_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
   if (callback == nullptr) return CUDA_ERROR_INVALID_VALUE;
   static std::atomic<std::uintptr_t> given{0};

@@ -22,7 +22,7 @@ cufftResult with_plan(cufftHandle plan) {
 
 cufftResult create(cufftHandle* plan) {
   if (plan == nullptr) return CUFFT_INVALID_VALUE;
-  if (cudaFree(nullptr) != cudaSuccess) return CUFFT_SETUP_FAILED;  // makes the context, as in the real one
+  if (cudaFree(nullptr) != cudaSuccess) return CUFFT_SETUP_FAILED;  // creates the context, as the real library does
   const Lock lock(driver_lock());
   static cufftHandle last = 0;
   plans()[*plan = ++last] = nullptr;

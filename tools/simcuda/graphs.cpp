@@ -26,8 +26,8 @@ Handles& handles() {
 Node* node_of(cudaGraphNode_t handle) { return reinterpret_cast<Node*>(handle); }
 cudaGraphNode_t handle_of(Node* node) { return reinterpret_cast<cudaGraphNode_t>(node); }
 
-// The calling convention of all list queries: without an array they return the count alone, with one as many entries as
-// fit, padded with null.
+// The calling convention of all list queries: without an array they return only the count, with an array as many
+// entries as fit, padded with null.
 cudaError_t give_nodes(const std::vector<Node*>& found, cudaGraphNode_t* nodes, size_t* count) {
   if (count == nullptr) return cudaErrorInvalidValue;
   if (nodes == nullptr) {
@@ -75,7 +75,7 @@ cudaError_t instantiate(cudaGraphExec_t* handle, cudaGraph_t graph_handle) {
   return cudaSuccess;
 }
 
-// Captured into another graph: the nodes go in one by one, in the order of the stream.
+// Launched during a capture: the nodes are added to the other graph one by one, in the order of the stream.
 void capture_launch(const StreamPointer& stream, const GraphExecutable& executable) {
   for (const auto& node : executable.nodes) capture_node(stream, std::make_shared<Node>(*node));
   for (const auto& resource : executable.resources) keep_with_graph(*stream->capture, resource);
@@ -167,7 +167,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t 
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
-  std::shared_ptr<Graph> last;  // its resources are freed when the lock is free again
+  std::shared_ptr<Graph> last;  // its resources are freed after the lock is released
   const Lock lock(driver_lock());
   last = find_graph(handle);
   return result(handles().graphs.erase(handle) > 0 ? cudaSuccess : cudaErrorInvalidValue);

@@ -1,4 +1,4 @@
-// Graphs: nodes with dependencies, made by capture.
+// Graphs: nodes with dependencies, created by capture.
 #pragma once
 
 #include <functional>
@@ -20,9 +20,9 @@ struct Node {
 };
 
 struct Graph {
-  std::vector<std::shared_ptr<Node>> nodes;  // in the order they were made, so dependencies come first
+  std::vector<std::shared_ptr<Node>> nodes;  // in the order of creation, so dependencies come first
   std::vector<std::shared_ptr<void>>
-      resources;  // freed, without the lock, when the graph and everything made from it are gone
+      resources;  // freed, without the lock, when the graph and everything created from it are gone
 };
 
 struct GraphExecutable {
@@ -30,7 +30,7 @@ struct GraphExecutable {
   std::vector<std::shared_ptr<void>> resources;
 };
 
-// Gives the graph ownership of something: memory that was allocated during its capture.
+// Makes the graph own a resource, such as memory allocated during its capture.
 void keep_with_graph(const Capture& capture, std::shared_ptr<void> resource);
 
 }  // namespace simcuda

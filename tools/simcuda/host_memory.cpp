@@ -1,4 +1,4 @@
-// Pinned host memory, and what the runtime says about a pointer.
+// Pinned host memory and pointer attributes.
 #include <cstring>
 #include <memory>
 

@@ -1,4 +1,4 @@
-// Device memory: cudaMalloc, cudaFree, and the table of all that was given out.
+// Device memory: cudaMalloc, cudaFree, and the table of all allocations.
 #include "memory.h"
 
 #include <algorithm>
@@ -27,8 +27,7 @@ Memory& memory() {
 FreeRanges& addresses_of(int device) {
   const auto [entry, is_new] = memory().free_addresses.try_emplace(device);
   if (is_new) {
-    // More than the capacity: free memory may lie in pieces between allocations, where a real device remaps its
-    // pages.
+    // More than the capacity: free memory may be fragmented here, where a real device remaps its pages.
     for (const uint64_t factor : {4, 2, 1}) {
       const uint64_t size = round_up(settings().memory * factor, kPage);
       if (const uint64_t start = reserve_addresses(size, kPage); start != 0) {
@@ -50,7 +49,7 @@ cudaError_t allocate(void** pointer, uint64_t size) {
   const int device = current_device();
   uint64_t address = allocate_pages(device, size);
   if (address == 0) {
-    trim_pools_to_nothing(device);  // before it gives up, the driver takes back what its pools do not use
+    trim_pools_to_nothing(device);  // before it fails, the driver releases unused memory of its pools
     address = allocate_pages(device, size);
   }
   if (address == 0) {

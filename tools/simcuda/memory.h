@@ -1,4 +1,4 @@
-// The addresses that the program was given, and what is there. Lock held.
+// Allocated addresses and their content. Lock held.
 #pragma once
 
 #include "simcuda.h"
@@ -9,17 +9,17 @@ struct Allocation {
   enum class Kind { kDevice, kPool, kMapped, kHost, kRegistered, kManaged };
   Kind kind;
   uint64_t address;
-  uint64_t size;      // as asked for
-  uint64_t reserved;  // what it costs the device
+  uint64_t size;      // requested
+  uint64_t reserved;  // taken from the device
   int device;
   unsigned flags = 0;
-  uint64_t content = 0;  // upper bound of what was copied in
+  uint64_t content = 0;  // upper bound of the copied bytes
   unsigned long long id = 0;
 
   bool on_device() const { return kind == Kind::kDevice || kind == Kind::kPool || kind == Kind::kMapped; }
 };
 
-Allocation* find_allocation(uint64_t address);  // the one that contains the address; null: none
+Allocation* find_allocation(uint64_t address);  // contains the address; null: none
 void add_allocation(Allocation allocation);
 void remove_allocation(uint64_t address);
 void forget_content(const Allocation& allocation);  // when it is freed (content.cpp)
@@ -28,7 +28,7 @@ void forget_content(const Allocation& allocation);  // when it is freed (content
 uint64_t allocate_pages(int device, uint64_t size);
 void free_pages(int device, uint64_t address, uint64_t size);
 
-// cudaFree of what a pool gave out.
+// cudaFree of a pool's allocation.
 void free_from_pool(uint64_t address);
 
 void log_out_of_memory(int device, uint64_t size);

@@ -1,7 +1,7 @@
 // NCCL: communicators of any size, in one process or several, and collectives that are copies on their stream. Nothing
-// is sent, and no process waits for another: each assumes that the others sent what it sends itself, which is true
-// when all run the same program. So shapes that processes compare agree. What is received from a single other process
-// is not written.
+// is sent, and no process waits for another: each assumes that the others sent the data that it sends itself, which is
+// true when all run the same program. So shapes that processes compare agree. A receive from a single other process
+// writes nothing.
 //
 // Its header is not included: it belongs to another package.
 #include <sys/random.h>
@@ -23,7 +23,7 @@ struct UniqueId {
 struct Communicator {
   int ranks;
   int rank;
-  int ordinal;  // of the device that was current when it was made
+  int ordinal;  // of the device that was current at creation
 };
 
 int current_ordinal() {
@@ -33,7 +33,7 @@ int current_ordinal() {
 
 Result create(Communicator** out, int ranks, int rank, int ordinal) {
   if (out == nullptr || ranks < 1 || rank < 0 || rank >= ranks) return kInvalidArgument;
-  // The real one allocates, and so needs a context.
+  // The real library allocates, and so needs a context.
   if (cudaFree(nullptr) != cudaSuccess) return kUnhandledCudaError;
   *out = std::make_unique<Communicator>(Communicator{ranks, rank, ordinal}).release();
   return kSuccess;
@@ -57,8 +57,8 @@ Result work(const Communicator* communicator, cudaStream_t stream, void* to = nu
   const int before = current_ordinal();
   if (cudaSetDevice(communicator->ordinal) != cudaSuccess) return kUnhandledCudaError;
   const size_t bytes = from == nullptr || to == nullptr ? 0 : count * size_of(type);
-  // A copy and no launch, even when the copy is onto itself: after a launch, a number that was copied in would count as
-  // computed by a kernel.
+  // A copy and no launch, even onto itself: after a launch, a number copied to the device would count as computed by a
+  // kernel.
   cudaError_t error = bytes == 0 || parts == 0 ? submit_work(stream) : cudaSuccess;
   for (int part = 0; part < parts && bytes > 0 && error == cudaSuccess; ++part) {
     void* const target = static_cast<char*>(to) + static_cast<size_t>(part) * bytes;

@@ -1,4 +1,4 @@
-// NVML: the devices, visible or not, and who uses how much of their memory.
+// NVML: the devices, visible or not, and the memory that each process uses on them.
 #include <unistd.h>
 
 #include <algorithm>
@@ -79,7 +79,7 @@ std::vector<OtherProcess> processes_on(int device) {
   return all;
 }
 
-// SIMCUDA_NVML_HANG: returns when the file is gone. A line in it for each query that hangs says that it does.
+// SIMCUDA_NVML_HANG: returns when the file is gone. Each query that hangs adds a line to the file.
 void hang_where_asked() {
   const std::string& path = settings().nvml_hang;
   if (path.empty() || access(path.c_str(), F_OK) != 0) return;
@@ -182,7 +182,7 @@ SIMCUDA_EXPORT Status nvmlSystemGetProcessName(unsigned pid, char* text, unsigne
   return copy_text(name.substr(0, length > 0 ? length - 1 : 0), text, length);
 }
 
-// --- Which devices
+// --- Devices
 SIMCUDA_EXPORT Status nvmlDeviceGetCount_v2(unsigned* count) {
   if (users <= 0) return kUninitialized;
   if (count == nullptr) return kInvalidArgument;
@@ -212,7 +212,7 @@ SIMCUDA_EXPORT Status nvmlDeviceGetHandleByPciBusId(const char* id, Handle* hand
   return nvmlDeviceGetHandleByPciBusId_v2(id, handle);
 }
 
-// --- What they are
+// --- Device properties
 SIMCUDA_EXPORT Status nvmlDeviceGetIndex(Handle handle, unsigned* index) {
   return give(handle, index, static_cast<unsigned>(device_of(handle)));
 }
@@ -248,7 +248,7 @@ SIMCUDA_EXPORT Status nvmlDeviceGetMigMode(Handle handle, unsigned* current, uns
   return status == kSuccess ? give(handle, pending, 0u) : status;
 }
 
-// --- Their memory
+// --- Memory
 SIMCUDA_EXPORT Status nvmlDeviceGetMemoryInfo(Handle handle, Memory* memory) {
   if (const Status status = check(handle); status != kSuccess) return status;
   if (memory == nullptr) return kInvalidArgument;
@@ -308,8 +308,7 @@ SIMCUDA_EXPORT Status nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle handle, unsigne
   const Status status = check(handle);
   return status == kSuccess ? kNotSupported : status;
 }
-// A device of this generation answers with state 0: it is in no fabric. The structure grows with its version;
-// everything in it but the version is 0 then.
+// State 0: the device is in no fabric. The structure grows with its version; all other fields are 0.
 SIMCUDA_EXPORT Status nvmlDeviceGetGpuFabricInfoV(Handle handle, unsigned* info) {
   if (const Status status = check(handle); status != kSuccess) return status;
   if (info == nullptr) return kInvalidArgument;

@@ -1,5 +1,4 @@
-// NVML as programs see it: numbers and layouts, from NVIDIA's documentation. None of torch's packages has
-// the header.
+// NVML's constants and layouts, from NVIDIA's documentation. None of torch's packages has the header.
 #pragma once
 
 #include <cstddef>

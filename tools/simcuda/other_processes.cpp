@@ -18,7 +18,7 @@ struct Share {
   std::_Exit(2);
 }
 
-// "7GiB,100MiB@1": what is on each device, and what is on device 1.
+// "7GiB,100MiB@1": 7 GiB on each device, and 100 MiB on device 1.
 std::vector<Share> read_shares(const char* variable, std::string list) {
   for (char& letter : list) {
     if (letter == ',' || letter == '\n') letter = ' ';
@@ -63,7 +63,7 @@ const std::vector<PlacedProcess>& processes() {
   return all;
 }
 
-// A file, so that a test can have the memory of others change while its program runs. Read again each time.
+// A file, read at each query, so that a test can change the memory of other processes while its program runs.
 uint64_t extra_memory(int device) {
   constexpr const char* kVariable = "SIMCUDA_NVML_EXTRA";
   static const char* const path = std::getenv(kVariable);

@@ -1,4 +1,4 @@
-// cudaMallocAsync: memory pools that grow in chunks, keep what is freed, and give it back beyond a threshold.
+// cudaMallocAsync: memory pools that grow in chunks, cache freed memory, and release it beyond a threshold.
 #include "pools.h"
 
 #include <algorithm>
@@ -31,14 +31,14 @@ struct Pool {
   int reuse_follow_event = 1, reuse_opportunistic = 1, reuse_internal = 1;
   FreeRanges free;
   std::map<uint64_t, uint64_t> chunks;
-  std::vector<PendingFree> pending;  // freed in the order of a stream that is not there yet
+  std::vector<PendingFree> pending;  // frees that a stream has not reached yet
 };
 
 struct Pools {
   std::map<cudaMemPool_t, std::shared_ptr<Pool>> all;
   std::map<int, std::shared_ptr<Pool>> defaults;  // by device
   std::map<int, cudaMemPool_t> current;
-  std::map<uint64_t, std::shared_ptr<Pool>> owners;  // of what was given out
+  std::map<uint64_t, std::shared_ptr<Pool>> owners;  // by allocated address
 };
 
 Pools& pools() {
@@ -109,7 +109,7 @@ bool grow(Pool& pool, uint64_t size) {
   return false;
 }
 
-// A stream may reuse at once what was freed in its own order.
+// A stream may reuse memory at once that was freed in its own order.
 uint64_t reuse_pending(Pool& pool, const StreamPointer& stream, uint64_t size) {
   const auto found = std::find_if(pool.pending.begin(), pool.pending.end(), [&](const PendingFree& freed) {
     return freed.stream == stream && freed.size >= size;
@@ -131,7 +131,7 @@ uint64_t take(Pool& pool, const StreamPointer& stream, uint64_t size) {
   return pool.free.take(size, kPoolAlignment);
 }
 
-// The range becomes free for all streams when the stream has come this far.
+// The range becomes free for all streams when this stream reaches the free.
 void give_in_order(const std::shared_ptr<Pool>& pool, const StreamPointer& stream, uint64_t address, uint64_t size) {
   if (idle(stream)) {
     pool->free.give(address, size);
@@ -139,7 +139,7 @@ void give_in_order(const std::shared_ptr<Pool>& pool, const StreamPointer& strea
   }
   pool->pending.push_back({address, size, stream});
   enqueue(stream, {Operation::Kind::kAction, nullptr, [pool, stream, address, size] {
-                     // What the stream has reused since is no longer in the list.
+                     // Memory that the stream has reused since is no longer in the list.
                      auto& pending = pool->pending;
                      for (auto freed = pending.begin(); freed != pending.end();) {
                        const bool inside = freed->stream == stream && freed->address >= address &&

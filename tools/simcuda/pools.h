@@ -3,7 +3,7 @@
 
 namespace simcuda {
 
-// After a synchronisation: pools give back what they hold beyond their release threshold.
+// After a synchronisation: pools release memory beyond their release threshold.
 void trim_pools(int device);
 // When the device is out of memory.
 void trim_pools_to_nothing(int device);

@@ -1,5 +1,4 @@
-// What a device reports about itself: the figures of a current data centre GPU, so that libraries take the same paths
-// as on one.
+// Device properties: the figures of a current data centre GPU, so that libraries choose the same code paths.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -159,7 +158,7 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr att
   if (device < 0) return result(cudaErrorInvalidDevice);
   const auto attributes = attributes_of(device);
   const auto found = attributes.find(attribute);
-  *value = found == attributes.end() ? 0 : found->second;  // 0: what the device does not have
+  *value = found == attributes.end() ? 0 : found->second;  // 0: the device lacks the feature
   return cudaSuccess;
 }
 

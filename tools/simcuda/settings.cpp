@@ -55,7 +55,7 @@ int log_descriptor() {
     const int opened = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (opened < 0) {
       std::perror(("simcuda: SIMCUDA_LOG=" + path).c_str());
-      std::_Exit(2);  // a missing log would be taken for a program without allocations
+      std::_Exit(2);  // a missing log would look like a program without allocations
     }
     return opened;
   }();

@@ -1,4 +1,4 @@
-// What all parts of the simulated device share: settings, the log, errors, and the figures of a device.
+// Shared by all parts of the simulated device: settings, the log, errors, and device figures.
 #pragma once
 
 #include <cuda.h>
@@ -17,15 +17,15 @@ namespace simcuda {
 constexpr uint64_t KiB = 1024;
 constexpr uint64_t MiB = 1024 * KiB;
 constexpr uint64_t GiB = 1024 * MiB;
-// The unit in which the driver maps memory, and so the least that an allocation costs.
+// The unit in which the driver maps memory, and so the minimum size of an allocation.
 constexpr uint64_t kPage = 2 * MiB;
 
 struct Settings {
   uint64_t memory;         // SIMCUDA_MEMORY: capacity of each device
   int devices;             // SIMCUDA_DEVICES
-  uint64_t context;        // SIMCUDA_CONTEXT: what a device loses once it is used
-  uint64_t copy_limit;     // SIMCUDA_COPY_LIMIT: larger copies and fills keep no content
-  uint64_t content_limit;  // SIMCUDA_CONTENT_LIMIT: the sum of all content kept
+  uint64_t context;        // SIMCUDA_CONTEXT: size of a device's context
+  uint64_t copy_limit;     // SIMCUDA_COPY_LIMIT: larger copies and fills store no content
+  uint64_t content_limit;  // SIMCUDA_CONTENT_LIMIT: limit on all stored content
   std::string log;         // SIMCUDA_LOG: path, or empty
   std::string nvml_hang;   // SIMCUDA_NVML_HANG: path, or empty
 };
@@ -35,14 +35,14 @@ const Settings& settings();
 // variable.
 uint64_t parse_size(const char* variable, const char* text);
 
-// One line of SIMCUDA_LOG, in one write. Costs nothing when there is no log.
+// Writes one line of SIMCUDA_LOG, in one write. Costs nothing without a log.
 bool logging();
 void log_event(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 // Reports once per name, on stderr, that the program called something that is not simulated.
 void report_unknown_call(const char* name);
 
-// Remembers the error for cudaGetLastError, as every runtime call does, and returns it.
+// Stores the error for cudaGetLastError, as every runtime call does, and returns it.
 cudaError_t result(cudaError_t error);
 inline CUresult driver_result(cudaError_t error) { return static_cast<CUresult>(error); }  // the numbers are the same
 

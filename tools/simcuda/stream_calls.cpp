@@ -1,4 +1,4 @@
-// The runtime's stream calls, and our own two that keep a stream's work pending.
+// The runtime's stream calls, and two functions of our own that keep a stream's work pending.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -89,7 +89,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   const StreamPointer stream = found->second;
   if (stream->capture != nullptr) spoiled = abandon_capture(std::shared_ptr<Capture>(stream->capture));
   streams().named.erase(found);
-  stream->held = false;  // its work continues; nobody could release it any more
+  stream->held = false;  // its work continues: without a handle the program cannot release it
   advance_all();
   return cudaSuccess;
 }
@@ -185,7 +185,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStream
   return result(submit(handle, std::move(task), &captured));
 }
 
-// Work put on the stream from now on stays pending until the stream is released or somebody waits for it: a long
+// Further work on the stream stays pending until the stream is released or a call waits for it. Simulates a long
 // kernel, for tests.
 SIMCUDA_EXPORT int simcuda_hold_stream(void* handle) {
   const Lock lock(driver_lock());

@@ -1,4 +1,4 @@
-// The queues of streams: what is pending, when it completes, and who waits for whom.
+// The queues of streams: pending work, completion, and waits between streams.
 #include "streams.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Queues {
 };
 
 Queues& queues() {
-  static auto* const all = std::make_unique<Queues>().release();  // the host thread uses it until the process is gone
+  static auto* const all = std::make_unique<Queues>().release();  // the host thread uses it until the process exits
   return *all;
 }
 
@@ -60,7 +60,7 @@ void complete(Recording& recording) {
   recording.stream.reset();
 }
 
-// Does the first operation of the queue, if it can be done now.
+// Executes the first operation of the queue, if possible now.
 bool step(const StreamPointer& stream) {
   Operation& operation = stream->queue.front();
   switch (operation.kind) {

@@ -1,5 +1,5 @@
-// Streams, events and captures as the simulated driver keeps them. Everything here needs driver_lock() to be held; what
-// takes a Lock may wait, and releases it while it does.
+// Streams, events and captures of the simulated driver. All functions need driver_lock() to be held; those that take a
+// Lock may wait, and release the lock meanwhile.
 #pragma once
 
 #include <chrono>
@@ -16,15 +16,15 @@ struct Stream;
 struct Graph;
 struct Node;
 
-// One cudaEventRecord. An event that is recorded again gets a new one; whoever waits for the old one keeps it.
+// One cudaEventRecord. An event recorded again gets a new Recording; earlier waits keep the old one.
 struct Recording {
   bool complete = false;
   std::chrono::steady_clock::time_point at{};
   std::shared_ptr<Stream> stream;  // until complete
 };
 
-// Work is done at once unless something is in its way: a queue is empty except on a held stream, behind a wait, or
-// behind a function that runs on the host.
+// Work executes immediately unless it is blocked: a queue is empty except on a held stream, behind a wait, or behind a
+// function that runs on the host.
 struct Operation {
   enum class Kind { kWork, kRecord, kWait, kHostFunction, kAction };
   Kind kind = Kind::kWork;
@@ -54,7 +54,7 @@ struct Stream {
   bool held = false;
   std::deque<Operation> queue;
   std::shared_ptr<Capture> capture;
-  std::vector<Node*> capture_tail;  // what the next captured node depends on
+  std::vector<Node*> capture_tail;  // dependencies of the next captured node
 
   bool blocking() const { return (flags & cudaStreamNonBlocking) == 0; }
 };
@@ -64,7 +64,7 @@ struct Event {
   int device = 0;
   unsigned flags = 0;
   std::shared_ptr<Recording> recording;
-  // Where it was last recorded in a capturing stream:
+  // Position of the last record in a capturing stream:
   std::weak_ptr<Capture> capture;
   std::vector<Node*> capture_tail;
   bool captured = false;
@@ -72,7 +72,7 @@ struct Event {
 using EventPointer = std::shared_ptr<Event>;
 
 // --- Handles
-StreamPointer find_stream(cudaStream_t handle);  // null: no such stream. Default streams are made on demand
+StreamPointer find_stream(cudaStream_t handle);  // null: no such stream. Default streams are created on demand
 EventPointer find_event(cudaEvent_t handle);
 StreamPointer legacy_stream(int device);
 
@@ -92,18 +92,18 @@ cudaError_t refuse_while_capturing();
 cudaError_t refuse_implicit_dependency(const StreamPointer& stream);
 bool device_is_capturing(int device);
 void invalidate(Capture& capture);
-// Ends it without a graph. The result owns what the graph owned: release it without holding the lock.
+// Ends the capture without a graph. The result owns the graph's resources: release it without holding the lock.
 std::shared_ptr<Graph> abandon_capture(const std::shared_ptr<Capture>& capture);
 // Adds a node after the stream's captured work.
 Node* capture_node(const StreamPointer& stream, std::shared_ptr<Node> node);
 
-// --- What other calls put on a stream
+// --- Work that other calls put on a stream
 struct Task {
   cudaGraphNodeType type = cudaGraphNodeTypeKernel;
   std::function<void()> copy;  // done at once by the caller, and again at each replay of a graph
   std::function<void()> host;  // done in the stream's order
 };
-// Queues the task, or captures it (then `captured` is true and nothing is done now). Takes the lock.
+// Queues the task, or captures it (then `captured` is true and nothing executes now). Takes the lock.
 cudaError_t submit(cudaStream_t handle, Task task, bool* captured);
 
 }  // namespace simcuda

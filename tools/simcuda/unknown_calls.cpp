@@ -1,4 +1,4 @@
-// What the functions written by unknown_calls.py do.
+// Implementation of the stubs that unknown_calls.py writes.
 #include <cstring>
 
 #include "simcuda.h"

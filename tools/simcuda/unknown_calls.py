@@ -1,10 +1,10 @@
-"""Writes the functions that a program could call and that are not simulated: each names itself and returns an error.
+"""Generator of stubs for calls that are not simulated: each stub reports its name and returns an error.
 
     python unknown_calls.py --output STUBS.cpp OBJECT...
 
-The names are those that the CUDA libraries next to this Python's torch export, those that torch's own libraries import,
-and the driver's, which its header declares; less what the OBJECTs define. Without them such a call would land in the
-real library, which without a device fails somewhere else, with an error that says nothing.
+Stubs are written for functions that the CUDA libraries next to this Python's torch export, that torch's own libraries
+import, or that the driver's header declares, except those that the OBJECTs define. Without a stub the call would reach
+the real library, which without a device fails later with an unrelated error.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Library:
-    name: re.Pattern[str]  # of its functions
-    error: int  # what it says for "not supported", or the nearest to it
-    file: str  # whose exports are taken; empty: only what torch imports
+    name: re.Pattern[str]  # matches the names of its functions
+    error: int  # its code for "not supported", or the closest
+    file: str  # library whose exports get stubs; empty: only functions that torch imports
 
 
-# In the order in which a name is looked for: the driver's prefix is also the beginning of most others.
+# Searched in this order: the driver's prefix is also a prefix of most other names.
 LIBRARIES = (
     Library(re.compile(r"(__)?cuda[A-Z]"), 801, "libcudart.so.*"),
     Library(re.compile(r"cublasLt[A-Z]"), 15, "libcublasLt.so.*"),
@@ -41,7 +41,7 @@ LIBRARIES = (
     Library(re.compile(r"cu[A-Z]"), 801, ""),
 )
 
-# What the real libraries answer without a device: their versions, and what their errors are called.
+# Calls that the real libraries answer without a device: versions and error names.
 ANSWERED_BY_THE_REAL_LIBRARY = re.compile(
     r"(?!cuda).*(Get\w*Version|GetProperty|GetErrorString|GetErrorName|GetStatusString|GetStatusName|GetLastErrorString)"
 )
@@ -50,19 +50,19 @@ ANSWERED_BY_THE_REAL_LIBRARY = re.compile(
 def symbols(kind: str, files: Iterable[Path]) -> set[str]:
     """Return the functions among the dynamic symbols of libraries, or the symbols of objects."""
     paths = [*map(str, files)]
-    if not paths:  # a library that this release of torch does without, as cuRAND from 2.15 on
+    if not paths:  # this release of torch lacks the library, as cuRAND since 2.15
         return set()
     command = ["nm", *kind.split(), *paths]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^[0-9a-f]* *([TtWiUV]) ([A-Za-z_]\w*)", output, re.MULTILINE)
-    return {name for _, name in found}
+    matches = re.findall(r"^[0-9a-f]* *([TtWiUV]) ([A-Za-z_]\w*)", output, re.MULTILINE)
+    return {name for _, name in matches}
 
 
 def libraries(pattern: str) -> Iterator[Path]:
-    """Return the libraries of the first folder on this Python's path that has any."""
+    """Yield the libraries of the first folder on this Python's path that has any."""
     for folder in sys.path:
-        if found := sorted(Path(folder).glob(pattern)):
-            yield from found
+        if matches := sorted(Path(folder).glob(pattern)):
+            yield from matches
             return
 
 
@@ -88,8 +88,7 @@ def unknown(defined: set[str]) -> dict[str, int]:
     names |= symbols("-D --undefined-only", libraries("torch/lib/lib*.so"))
     if "cublasCreate_v2" not in names:
         sys.exit("simcuda: no CUDA libraries next to this Python's torch: their calls cannot be listed")
-    # Who asks the driver for cuFoo gets the highest version that is there. So a simulated cuFoo must not stand behind
-    # an unknown cuFoo_v2.
+    # The driver returns the highest version of cuFoo, so an unknown cuFoo_v2 must not hide a simulated cuFoo.
     driver = LIBRARIES[-1]
     simulated = {without_version(name) for name in defined if driver.name.match(name)}
     errors: dict[str, int] = {}
@@ -104,7 +103,7 @@ def unknown(defined: set[str]) -> dict[str, int]:
 
 
 def source(errors: dict[str, int]) -> str:
-    # No CUDA headers here: they declare these functions with their arguments, which nobody looks at.
+    # No CUDA headers here: their declarations would conflict with the stubs, which have no arguments.
     lines = [
         "// Written by unknown_calls.py.",
         "namespace simcuda {",

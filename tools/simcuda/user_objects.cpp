@@ -1,4 +1,4 @@
-// User objects: what a program hands to a graph, to be destroyed with it.
+// User objects: objects that a program attaches to a graph, which destroys them.
 #include <map>
 #include <memory>
 
@@ -8,7 +8,7 @@
 namespace simcuda {
 namespace {
 
-// References are counted by hand, as the program moves them; each that a graph holds is one of its resources.
+// References are counted explicitly, since the program moves them; each reference of a graph is one of its resources.
 struct UserObject {
   void* object;
   cudaHostFn_t destroy;

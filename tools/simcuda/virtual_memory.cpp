@@ -19,7 +19,7 @@ struct Physical {
   uint64_t size;
   CUmemAllocationProp properties;
   int references = 1;  // held by the program
-  int mappings = 0;    // memory goes back when both are gone
+  int mappings = 0;    // memory is freed when references and mappings are 0
 };
 
 struct Mapping {
@@ -63,7 +63,7 @@ bool overlaps_mapping(uint64_t address, uint64_t size) {
   return start + mapping.size > address;
 }
 
-// Calls f on each mapping of the range; false when the range is not made of whole mappings.
+// Calls f on each mapping of the range; returns false if the range contains partial mappings.
 template <typename Function>
 bool for_each_mapping(uint64_t address, uint64_t size, Function&& f) {
   const uint64_t end = address + size;
