@@ -104,7 +104,7 @@ def write_inputs(folder: Path) -> None:
         shutil.copy(ROOT / f"tests/corpus/hostile/{name}.alloctrace", folder)
     data = report.read_bytes()
     (folder / "cut.alloctrace").write_bytes(data[: len(data) * 2 // 3])
-    mid_run, paused = Maker("2.11"), training("2.11")
+    mid_run, paused = DeviceHistory("2.11"), training("2.11")
     mid_run.allocate(MIB, 11)  # pins the segment; older than the entries left of the history
     for _ in range(9):
         mid_run.free(mid_run.allocate(MIB, 12))

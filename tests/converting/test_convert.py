@@ -159,7 +159,7 @@ def test_profiler_steps_become_steps_and_marks(write: Write) -> None:
 
 
 def test_forward_frames_replace_missing_backward_frames(write: Write) -> None:
-    maker = Maker("2.13")
+    maker = DeviceHistory("2.13")
     maker.allocate(MIB + 512, 17)
     entry = maker.history[-1]
     entry["forward_frames"] = entry["frames"]

@@ -298,5 +298,5 @@ def test_extreme_values_of_every_field_are_read(tmp_path: Path) -> None:
     counts = trace._recorded.kind_counts
     assert sum(counts.values()) == len(events) and counts["kind_255"] == 12
     for table in (trace.usage(), trace.live(), trace.timeline(10), trace.steps(), trace.marks(), trace.live(at="peak")):
-        assert isinstance(len(table), int)
+        assert list(table.columns)
     assert all(trace.frames(stack) == [] for stack in set(read["stack_id"]))
