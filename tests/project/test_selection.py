@@ -20,8 +20,8 @@ def test_groups_match_markers_and_extras() -> None:
     assert extras <= set(slow_groups.GROUPS)
 
 
-def test_change_affects_importing_tests_and_tests_of_its_subject() -> None:
-    reached = affected_tests.files_behind_tests(affected_tests.read_files())
+def test_change_affects_tests_that_import_it_and_those_of_its_subject_but_not_others() -> None:
+    reached = affected_tests.files_reached_by_tests(affected_tests.read_files())
     affected, affects_all = affected_tests.affected_tests(["pytorch_alloctrace/reading/following.py"], reached)
     assert {"tests/reading/test_positions.py", "tests/recording/test_status.py"} <= affected.keys()
     assert "tests/what_if/test_what_if.py" not in affected and not affects_all

@@ -1,13 +1,13 @@
 """Choice of the tests that a change may break, for tools/test --changed.
 
-    python tests/support/affected_tests.py [--base REV]    prints their paths, and the reasons on stderr
+    python tests/support/affected_tests.py [--base REV]    prints paths, and reasons on stderr
 
-Changed are files that differ from REV, by default the commit that this clone began with, and new ones. A file affects
+Changed files are new or differ from REV, by default the commit that this clone began with. A changed file affects
 
-- the tests of its subject: SUBJECTS maps folders of files to folders of tests;
-- tests that import or name it, also through other tests, programs and modules of its folder, but not through FACADES.
+- the tests of its subject: SUBJECTS maps path prefixes to tests;
+- tests that import or name it, directly or through tests, programs and modules of its folder, but not through FACADES.
 
-A changed file without either affects all tests. C++ has only subjects: nearly all tests run through nearly all of csrc.
+A changed file without such tests affects all. C++ has only subjects: nearly all tests run through nearly all of csrc.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOOLS_WITHOUT_TESTS = (
     *("api_docs", "bench", "check_releases", "demo", "fuzz", "gpu_check", "json_docs", "lint", "mutants"),
     *("picture", "release_tests", "sanitize", "test", "web"),
 )
-"""Beyond those that name them."""
+"""Tools that affect only the tests that name them."""
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ".ci/": (),
     ".clang-format": (),
@@ -93,41 +93,41 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "tools/environment": ALL,
     "tools/simcuda/": ("simcuda", "recording"),
 }
-"""Tests by the beginning of a path. The longest beginning counts."""
+"""Tests by path prefix. The longest prefix applies."""
 LAYERS = "tests/project/test_layers.py"
-"""Reads all sources."""
+"""A test that reads all sources."""
 
 
 def is_test(path: str) -> bool:
     return re.fullmatch(r"tests/\w+/test_\w+\.py", path) is not None
 
 
-def tests_of_subject(path: str) -> tuple[str, ...] | None:
-    beginnings = [beginning for beginning in SUBJECTS if path.startswith(beginning)]
-    return SUBJECTS[max(beginnings, key=len)] if beginnings else None
+def find_subject_tests(path: str) -> tuple[str, ...] | None:
+    prefixes = [prefix for prefix in SUBJECTS if path.startswith(prefix)]
+    return SUBJECTS[max(prefixes, key=len)] if prefixes else None
 
 
 def direct_dependencies(path: str, files: Mapping[str, str]) -> set[str]:
     """Return the files that a file imports or names."""
     text = files[path]
-    found = set()
+    dependencies = set()
     if path.endswith(".py"):
         for module in imported_modules(path, text):
-            found |= {*module_files(module), f"{subject_of(path)}/{module.partition('.')[0]}.py"}
+            dependencies |= {*module_files(module), f"{subject_of(path)}/{module.partition('.')[0]}.py"}
     if path.startswith("tests/"):
-        # In programs and commands too, which are texts here.
+        # Also in programs and commands inside strings.
         for module in re.findall(rf"\b{PACKAGE}(?:\.\w+)+", text):
-            found |= module_files(module)
-        named = {*re.findall(r"(?:[\"'/]|\b(?:from|import|-m) |, )+([\w-]+)", text)}
-        found |= {other for other in files if other.startswith("tests/support/") and Path(other).stem in named}
-        found |= files.keys() & {*re.findall(r"[\w.-]+(?:/[\w.-]+)+", text)}
+            dependencies |= module_files(module)
+        names = {*re.findall(r"(?:[\"'/]|\b(?:from|import|-m) |, )+([\w-]+)", text)}
+        dependencies |= {file for file in files if file.startswith("tests/support/") and Path(file).stem in names}
+        dependencies |= files.keys() & {*re.findall(r"[\w.-]+(?:/[\w.-]+)+", text)}
     else:
-        found = {other for other in found if subject_of(other) == subject_of(path)}
-    return (found & files.keys()) - {path}
+        dependencies = {other for other in dependencies if subject_of(other) == subject_of(path)}
+    return (dependencies & files.keys()) - {path}
 
 
 def module_files(module: str) -> set[str]:
-    """Return where a module may be, the packages around it, and the module that has the name if it is no module."""
+    """Return the files that may define a dotted name: a module or package for each of its prefixes."""
     parts = module.split(".")
     names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
     return {file for name in names for file in (f"{name}.py", f"{name}/__init__.py", f"tests/support/{name}.py")}
@@ -138,7 +138,7 @@ def subject_of(path: str) -> str:
 
 
 def imported_modules(path: str, text: str) -> Iterator[str]:
-    """Yield the modules that a file imports, but not for types alone, and the names that it imports from them."""
+    """Yield the modules that a file imports at run time, and the names that it imports from them."""
     folders = path.split("/")[:-1]
     nodes: list[ast.AST] = [ast.parse(text)]
     while nodes:
@@ -154,44 +154,44 @@ def imported_modules(path: str, text: str) -> Iterator[str]:
             nodes += (child for child in ast.iter_child_nodes(node) if isinstance(child, statements))
 
 
-def files_behind_tests(files: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return all that each test imports or names, itself or through others. files: texts by path; of others, ""."""
+def files_reached_by_tests(files: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return all files that each test imports or names, directly or not. files: code by path, "" for other files."""
     graph = {path: set() if path in FACADES else direct_dependencies(path, files) for path in files}
     return {test: reachable(graph, test) for test in sorted(filter(is_test, files))}
 
 
 def affected_tests(changed: Iterable[str], reached: Mapping[str, set[str]]) -> tuple[dict[str, str], list[str]]:
-    """Return a changed file for each test that it affects, and the changed files that affect all tests.
+    """Return a changed file for each affected test, and the changed files that affect all tests.
 
     Args:
         changed: paths, from the root.
-        reached: what `files_behind_tests` returns.
+        reached: what `files_reached_by_tests` returns.
     """
     tests = [*reached]
     affected: dict[str, str] = {}
     affects_all = []
     for path in changed:
-        subject = tests_of_subject(path)
-        found = [
+        subject = find_subject_tests(path)
+        path_tests = [
             test
             for test in tests
             if path in reached[test] or any(test.startswith(f"tests/{part}") for part in subject or ())
         ]
-        if subject == ALL or (subject is None and not found and not is_test(path)):
+        if subject == ALL or (subject is None and not path_tests and not is_test(path)):
             affects_all.append(path)
-            found = tests
+            path_tests = tests
         elif path.startswith((f"{PACKAGE}/", "csrc/")):
-            found.append(LAYERS)
-        affected |= {test: path for test in found if test not in affected}
+            path_tests.append(LAYERS)
+        affected |= {test: path for test in path_tests if test not in affected}
     return affected, affects_all
 
 
 def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    reached, waiting = {start}, [start]
-    while waiting:
-        found = graph[waiting.pop()] - reached
-        reached |= found
-        waiting += found
+    reached, pending = {start}, [start]
+    while pending:
+        unvisited = graph[pending.pop()] - reached
+        reached |= unvisited
+        pending += unvisited
     return reached
 
 
@@ -216,17 +216,17 @@ def main() -> None:
     parser.add_argument("--base")
     base = parser.parse_args().base or next(reversed(git("reflog", "show", "--format=%H", "HEAD")), None)
     if base is None:
-        parser.error("git has forgotten which commit this clone began with: name one by --base REV")
+        parser.error("the reflog does not contain this clone's first commit: pass --base REV")
     changed, files = changed_files(base), read_files()
-    affected, affects_all = affected_tests(changed, files_behind_tests(files))
+    affected, affects_all = affected_tests(changed, files_reached_by_tests(files))
     reason = f", all because of {', '.join(affects_all)}" if affects_all else ""
     since = git("log", "-1", "--format=%h of %cs", base)[0]
-    counted = f"{len(changed)} files affect {len(affected)} files of tests{reason}"
-    print(f"changed: since {since}, {counted}", file=sys.stderr)
+    counts = f"{len(changed)} files affect {len(affected)} files of tests{reason}"
+    print(f"changed: since {since}, {counts}", file=sys.stderr)
     groups = {group for test in affected for group in re.findall(r'mark\.slow\("(\w+)"\)', files[test])}
     if groups:
-        by_hand = "; ".join(f"tools/test --slow={group}" for group in sorted(groups))
-        print(f"changed: their slow tests run by hand: {by_hand}", file=sys.stderr)
+        commands = "; ".join(f"tools/test --slow={group}" for group in sorted(groups))
+        print(f"changed: run their slow tests with: {commands}", file=sys.stderr)
     print(*affected, sep="\n")
 
 

@@ -1,6 +1,6 @@
-"""A program that uses one allocator in all the ways that test_allocator_contract.py checks.
+"""A program that uses an allocator in all the ways that test_allocator_contract.py checks.
 
-allocator_contract_program.py cpu|cuda|pluggable|pinned LIBRARY    # a trace for each subject, and expected.json
+allocator_contract_program.py cpu|cuda|pluggable|pinned LIBRARY    # writes a trace for each subject, and expected.json
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def block(tensor: torch.Tensor) -> list[int]:
 
 
 def error_of(call: Callable[[], object]) -> list[str]:
-    """Return type and text of an error, without amounts, which depend on other allocations."""
+    """Return type and text of an error without amounts, which depend on other allocations."""
     try:
         call()
     except Exception as error:
@@ -86,7 +86,7 @@ def main() -> None:
         expected["across"] = [block(after), block(again)]
         expected["older"] = block(before)
         del before
-    del after  # when nothing is recorded
+    del after  # outside any recording
     with alloctrace.enable("again.alloctrace"):
         del again
 

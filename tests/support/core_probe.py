@@ -1,4 +1,4 @@
-"""Compiles programs with csrc/core, and drives it through core_probe.cpp."""
+"""Compilation of programs with csrc/core, and calls into csrc/core through core_probe.cpp."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from running import ROOT, hold_lock, run_compiler
+from running import ROOT, run_compiler
 
 CORE = ROOT / "csrc" / "core"
-BUILT = ROOT / "build" / "probes"
+PROBES = ROOT / "build" / "probes"
 SHARED = ("base", "format")
 READING = (*SHARED, "reading", "replay", "compaction", "what_if")
-"""The folders of csrc/core that read a trace, and what runs over what was read."""
+"""Folders of csrc/core that read, replay and compact a trace."""
 RECORDING = (*SHARED, "recording")
-"""Those that write one."""
+"""Folders of csrc/core that write a trace."""
 
 EVENT = np.dtype(
     [
@@ -41,61 +41,61 @@ EVENT = np.dtype(
         ("reserved", "u1"),
     ]
 )
-"""csrc/core/event.h's Event."""
+"""Layout of Event in csrc/core/format/event.h."""
 FIELDS = [name for name in EVENT.names or () if name not in ("commit", "reserved")]
-"""Its fields that reach the trace."""
+"""Fields of Event that reach the trace."""
 
 Events = npt.NDArray[np.void]
 
 
 def build(probe: str, core: Sequence[str], options: Sequence[str], linker_options: Sequence[str] = ()) -> Path:
-    """Compile tests/support/`probe` and folders of csrc/core, as one source, unless build/ has the result already."""
+    """Compile tests/support/`probe`, and folders of csrc/core as one source, or reuse the result in build/."""
     folder = ROOT / "tests/support"
     headers = [*sorted(CORE.rglob("*.h")), *sorted((ROOT / "csrc/torch").glob("block_table.*"))]
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage", *options, "-c"]
 
-    def compiled(name: str, sources: list[Path], words: list[str]) -> Path:
-        return _made(name, "".join(path.read_text() for path in [*headers, *sources]), [*flags, *words])
+    def compile_object(name: str, sources: list[Path], inputs: list[str]) -> Path:
+        return _compile(name, "".join(path.read_text() for path in [*headers, *sources]), [*flags, *inputs])
 
     core_sources = [path for folder in core for path in sorted((CORE / folder).glob("*.cpp"))]
-    whole_core = BUILT / f"core-of-{'-'.join(core)}.cpp"
+    combined_core = PROBES / f"core-of-{'-'.join(core)}.cpp"
     text = "".join(f'#include "../../{path.relative_to(ROOT)}"\n' for path in core_sources)
-    with hold_lock(BUILT / f"{whole_core.name}.lock"):
-        if not whole_core.exists() or whole_core.read_text() != text:  # another process may be compiling it
-            whole_core.write_text(text)
+    with only_one(PROBES / f"{combined_core.name}.lock"):
+        if not combined_core.exists() or combined_core.read_text() != text:  # another process may be compiling it
+            combined_core.write_text(text)
     objects = [
-        compiled("core", core_sources, [str(whole_core)]),
-        compiled(Path(probe).stem, [folder / probe], [str(folder / probe)]),
+        compile_object("core", core_sources, [str(combined_core)]),
+        compile_object(Path(probe).stem, [folder / probe], [str(folder / probe)]),
     ]
-    return _made(f"{Path(probe).stem}-linked", "", [*options, *linker_options, *map(str, objects), "-lpthread"])
+    return _compile(f"{Path(probe).stem}-linked", "", [*options, *linker_options, *map(str, objects), "-lpthread"])
 
 
-def preloaded(source: str) -> Path:
+def build_shim(source: str) -> Path:
     """Build tests/support/`source`, in C or C++, as a library for LD_PRELOAD."""
     path = ROOT / "tests/support" / source
     language = ["-x", "c"] if path.suffix == ".c" else ["-std=c++20"]
-    return _made(path.stem, path.read_text(), [*language, "-O1", "-Wall", "-fPIC", "-shared", str(path), "-ldl"])
+    return _compile(path.stem, path.read_text(), [*language, "-O1", "-Wall", "-fPIC", "-shared", str(path), "-ldl"])
 
 
-def _made(name: str, sources: str, arguments: list[str]) -> Path:
-    """Return the compiler's output for these arguments, made again when they or the sources have changed."""
+def _compile(name: str, sources: str, arguments: list[str]) -> Path:
+    """Return the compiler's output for these arguments and sources, which is reused until either changes."""
     compiler = os.environ.get("CXX", "c++")
     digest = hashlib.sha256(repr((compiler, arguments, sources)).encode()).hexdigest()[:16]
-    made = BUILT / f"{name}-{digest}"
-    if made.exists():
-        return made
-    with hold_lock(BUILT / f"{made.name}.lock"):
-        if not made.exists():
-            # Under its name only when it is complete: others look for it without the lock.
-            unfinished = BUILT / f"{made.name}.unfinished"
+    output = PROBES / f"{name}-{digest}"
+    if output.exists():
+        return output
+    with only_one(PROBES / f"{output.name}.lock"):
+        if not output.exists():
+            # Renamed only when complete: other processes look for the file without the lock.
+            unfinished = PROBES / f"{output.name}.unfinished"
             run_compiler([compiler, *arguments, "-o", str(unfinished)])
-            unfinished.rename(made)
-    return made
+            unfinished.rename(output)
+    return output
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    loaded = ctypes.CDLL(str(build("core_probe.cpp", RECORDING, ["-O1", "-fPIC"], ["-shared"])))
+    probe = ctypes.CDLL(str(build("core_probe.cpp", RECORDING, ["-O1", "-fPIC"], ["-shared"])))
     number, handle, text, data = ctypes.c_uint64, ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p
     for name, result, arguments in (
         ("probe_last_error", text, []),
@@ -110,9 +110,9 @@ def library() -> ctypes.CDLL:
         ("recorder_stop", handle, [handle]),
         ("probe_killed", handle, [text, text, text, number, number, text, data, number]),
     ):
-        function = getattr(loaded, name)
+        function = getattr(probe, name)
         function.restype, function.argtypes = result, arguments
-    return loaded
+    return probe
 
 
 def make_events(rows: Sequence[dict[str, int]] | int) -> Events:
@@ -127,7 +127,7 @@ def make_events(rows: Sequence[dict[str, int]] | int) -> Events:
 
 
 def fields_of(events: Events) -> list[tuple[int, ...]]:
-    """Return the fields of events that reach the trace, as plain tuples in the order of FIELDS."""
+    """Return the fields of events that reach the trace, as tuples in the order of FIELDS."""
     columns = [events[name].tolist() for name in FIELDS]
     return list(zip(*columns, strict=True))
 
@@ -137,19 +137,19 @@ def encode(events: Events, split: int, begin_time: int) -> bytes:
     events = np.ascontiguousarray(events)
     out = ctypes.create_string_buffer(200 * len(events) + 200)
     size = library().probe_encode(events.ctypes.data, len(events), split, begin_time, out, len(out))
-    assert size <= len(out), "no event takes 200 bytes"
+    assert size <= len(out), "an event takes more than 200 bytes"
     return out.raw[:size]
 
 
 def decode(payload: bytes, count: int, begin_time: int) -> Events | None:
-    """Return the events of one block's payload, or None if it is refused."""
+    """Return the events of one block's payload, or None if the payload is invalid."""
     out = make_events(max(count, 1))
-    refused = library().probe_decode(payload, len(payload), count, begin_time, out.ctypes.data)
-    return None if refused else out[:count]
+    is_invalid = library().probe_decode(payload, len(payload), count, begin_time, out.ctypes.data)
+    return None if is_invalid else out[:count]
 
 
-def killed(path: Path, events: Events, *, ring_events: int, definitions_bytes: int = 4096, **header: Any) -> Path:
-    """Write the trace and the spool of a killed recording; return the spool's path. See probe_killed()."""
+def write_killed(path: Path, events: Events, *, ring_events: int, definitions_bytes: int = 4096, **header: Any) -> Path:
+    """Write the trace and spool of a killed recording; return the spool's path. See probe_killed()."""
     spool = path.with_name(path.name + ".spool")
     failed = library().probe_killed(
         os.fsencode(path), os.fsencode(spool), secrets.token_bytes(16), ring_events, definitions_bytes,
@@ -178,18 +178,18 @@ class Recorder:
             self.stop()
 
     def push(self, events: Events) -> int:
-        """Return the number of events that were accepted."""
+        """Push events; return the number of accepted events."""
         events = np.ascontiguousarray(events)
         return int(library().recorder_push(self._handle, events.ctypes.data, len(events)))
 
     def push_from_threads(self, threads: int, per_thread: int) -> int:
-        """Push events with thread=t and address=1, 2, ... from each thread t; return how many were accepted."""
+        """Push events with thread=t and address=1, 2, ... from each thread t; return the number accepted."""
         return int(library().recorder_push_from_threads(self._handle, threads, per_thread))
 
     def flush(self) -> bool:
         return bool(library().recorder_flush(self._handle))
 
     def stop(self) -> bool:
-        """Return whether all events are in the trace."""
+        """Stop the recording; return whether all events are in the trace."""
         handle, self._handle = self._handle, 0
         return bool(library().recorder_stop(handle))

@@ -1,4 +1,4 @@
-"""Two more accounts to compare a CUDA recording with: the simulated driver's log, and the blocks that are live."""
+"""Comparison of a CUDA recording with the simulated driver's log, and with a replay of its live blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_driver_log(path: Path) -> dict[int, list[DriverCall]]:
 
 
 def segment_calls(events: pd.DataFrame) -> dict[int, list[DriverCall]]:
-    """Return the driver calls that the recorded segments stand for, by device."""
+    """Return the driver calls that the recorded segment events imply, by device."""
     calls: dict[int, list[DriverCall]] = {}
     segments = events[events["kind"].isin(list(SEGMENT_KINDS))]
     for kind, device, address, size in zip(
@@ -35,8 +35,8 @@ def segment_calls(events: pd.DataFrame) -> dict[int, list[DriverCall]]:
     return calls
 
 
-def joined_mappings(calls: list[DriverCall]) -> list[DriverCall]:
-    """Join consecutive calls that map or unmap neighbouring memory: one event is several calls of the driver."""
+def join_mappings(calls: list[DriverCall]) -> list[DriverCall]:
+    """Join consecutive calls that map or unmap neighbouring memory: the driver makes several per event."""
     joined: list[DriverCall] = []
     for call, address, size in calls:
         if joined and call in ("map", "unmap") and joined[-1][0] == call and sum(joined[-1][1:]) == address:
@@ -48,52 +48,52 @@ def joined_mappings(calls: list[DriverCall]) -> list[DriverCall]:
 def driver_differences(logged: dict[int, list[DriverCall]], recorded: dict[int, list[DriverCall]]) -> list[str]:
     differences = []
     for device in sorted({*logged, *recorded}):
-        theirs, ours = joined_mappings(logged.get(device, [])), joined_mappings(recorded.get(device, []))
-        for index, (their, our) in enumerate(itertools.zip_longest(theirs, ours)):
-            if their != our:
-                differences.append(f"cuda:{device}: segment event {index} is {our}, the driver logged {their}")
+        logged_calls, recorded_calls = join_mappings(logged.get(device, [])), join_mappings(recorded.get(device, []))
+        for index, (expected, actual) in enumerate(itertools.zip_longest(logged_calls, recorded_calls)):
+            if expected != actual:
+                differences.append(f"cuda:{device}: segment event {index} is {actual}, the driver logged {expected}")
     return differences
 
 
-def states_and_replay(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, int], dict[Block, int]]]:
-    """Replay live blocks, with requested bytes, from allocations and frees alone, from each device's first state on.
+def replay_states(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, int], dict[Block, int]]]:
+    """Replay live blocks, with requested bytes, from allocations and frees after each device's first state.
 
-    Yields at each allocator state its event number, the device's live blocks by the replay, and by the state; at last
-    (-1, all live blocks, all live blocks). Asserts that no event contradicts what is live.
+    Yields (event number, replayed live blocks, reported live blocks) of the device at each allocator state, and finally
+    (-1, all live blocks, all live blocks). Asserts that no event contradicts the live blocks.
     """
     live: dict[Block, int] = {}
-    begun: set[int] = set()
+    started: set[int] = set()
     reported: dict[Block, int] = {}
-    left = number = owner = 0
+    remaining = state_seq = state_device = 0
     columns = ("seq", "kind", "device", "address", "requested_bytes", "autograd_seq", "node_seq")
     for seq, kind, device_name, address, size, requested, state in zip(*(events[c] for c in columns), strict=True):
-        # What the driver says is recorded by another thread, at any time.
+        # Driver memory is recorded by another thread, at any time.
         if not device_name.startswith("cuda") or kind == "memory":
             continue
         device = int(device_name.removeprefix("cuda:"))
         block = (device, int(address))
-        if left:
-            assert kind in ("state_segment", "state_block"), f"event {seq}: {kind} inside the state of cuda:{owner}"
-            assert device == owner, f"event {seq}: of cuda:{device}, inside the state of cuda:{owner}"
-            left -= 1
+        if remaining:
+            assert kind in ("state_segment", "state_block"), f"event {seq}: {kind} in the state of cuda:{state_device}"
+            assert device == state_device, f"event {seq}: of cuda:{device}, in the state of cuda:{state_device}"
+            remaining -= 1
             if kind == "state_block" and state == 1:
                 reported[block] = int(requested)
         elif kind == "allocator_state":
-            left, number, owner, reported = int(size), seq, device, {}
+            remaining, state_seq, state_device, reported = int(size), seq, device, {}
         elif kind == "alloc":
             assert block not in live, f"event {seq}: alloc at {address:#x}, which is live"
             live[block] = int(size)
         elif kind == "free_requested":
-            assert live.pop(block, None) == size, f"event {seq}: free of {size} bytes at {address:#x}, not live so"
+            assert live.pop(block, None) == size, f"event {seq}: free of {size} bytes at {address:#x}, not live"
         elif kind == "free_completed" and block in live:
-            assert live.pop(block) == size, f"event {seq}: free of {size} bytes at {address:#x}, not live so"
-        if kind in ("allocator_state", "state_segment", "state_block") and not left:
-            replayed = {key: value for key, value in live.items() if key[0] == owner}
-            if owner not in begun:
-                assert not replayed, f"events of cuda:{owner} before its first state"
-                begun.add(owner)
+            assert live.pop(block) == size, f"event {seq}: free of {size} bytes at {address:#x}, not live"
+        if kind in ("allocator_state", "state_segment", "state_block") and not remaining:
+            replayed = {key: value for key, value in live.items() if key[0] == state_device}
+            if state_device not in started:
+                assert not replayed, f"events of cuda:{state_device} before its first state"
+                started.add(state_device)
                 live.update(reported)
                 replayed = dict(reported)
-            yield number, replayed, reported
-    assert not left, "the last state is not whole"
+            yield state_seq, replayed, reported
+    assert not remaining, "the last state is truncated"
     yield -1, live, dict(live)

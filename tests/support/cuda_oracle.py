@@ -1,4 +1,4 @@
-"""Recordings of programs by this project and by torch's own history of its allocator at once, and their comparison."""
+"""Simultaneous recordings of programs by this project and by torch's allocator history, and their comparison."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from frees import in_two
+from frees import split_frees
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.names import KINDS
 from pytorch_alloctrace.trace import EVENT_COLUMNS
 
 TORCH_KINDS = KINDS[1:10]
-"""Those of torch's own trace entries that have a name here; others are "raw"."""
+"""Kinds of torch's trace entries that have a name here; all others are "raw"."""
 
 Stack = tuple[tuple[str, str, int], ...]
 
 
 class History:
-    """torch's own record of its allocator's events. Reading it is an event itself: a snapshot."""
+    """torch's own history of allocator events. Reading the history adds a snapshot event."""
 
     def __init__(self, stacks: bool) -> None:
         import torch
 
-        torch.cuda.init()  # before it, there are no devices that the call could reach
+        torch.cuda.init()  # otherwise the call below reaches no device
         self._memory = torch.cuda.memory
-        self._memory._record_memory_history(None)  # forgets what was recorded before
+        self._memory._record_memory_history(None)  # clears the history
         options = {"context": "all" if stacks else None, "stacks": "python", "max_entries": sys.maxsize}
         self._memory._record_memory_history("all", **options)
 
@@ -65,8 +65,8 @@ def read_history(path: Path) -> tuple[pd.DataFrame, list[Stack]]:
 
 
 def tracked_events(trace: alloctrace.Trace, device_count: int, since: Any = None, until: Any = None) -> pd.DataFrame:
-    """Return the trace's events of the kinds in torch's history, in the same columns, with their numbers."""
-    events = in_two(trace.events(columns=(*EVENT_COLUMNS, "node_seq")))
+    """Return the trace's events of the kinds in torch's history, in the same columns, with sequence numbers."""
+    events = split_frees(trace.events(columns=(*EVENT_COLUMNS, "node_seq")))
     events = events[events["seq"].isin(trace.events(since=since, until=until, columns=("seq",))["seq"])]
     is_cuda = events["device"].astype(str).str.startswith("cuda")
     chosen = events[is_cuda & events["kind"].isin((*TORCH_KINDS, "raw"))]
@@ -82,7 +82,7 @@ def tracked_events(trace: alloctrace.Trace, device_count: int, since: Any = None
             seq=chosen["seq"],
         )
     )
-    # torch writes device 0 into the snapshot entries of all devices; each snapshot asks the devices in order.
+    # torch writes device 0 into the snapshot entries of all devices; each snapshot queries the devices in order.
     snapshots = table.index[table["kind"] == KINDS.index("snapshot")]
     table.loc[snapshots, "device"] = np.arange(len(snapshots)) % device_count
     return table
@@ -107,15 +107,15 @@ def compare_sequences(name: str, ours: pd.DataFrame, reported: pd.DataFrame) -> 
     if (reported["pool_first"] >= 0).any():
         columns += ["pool_first", "pool_second"]
     for device in sorted({*ours["device"], *reported["device"]}):
-        mine = ours.loc[ours["device"] == device, columns].to_numpy()
-        theirs = reported.loc[reported["device"] == device, columns].to_numpy()
-        common = min(len(mine), len(theirs))
-        if len(mine) != len(theirs):
-            result.differences.append(f"cuda:{device}: {len(mine)} events recorded, torch has {len(theirs)}")
-        for index in np.flatnonzero((mine[:common] != theirs[:common]).any(axis=1)):
-            result.differences.append(f"cuda:{device}: event {index} is {mine[index]}, torch has {theirs[index]}")
+        actual = ours.loc[ours["device"] == device, columns].to_numpy()
+        expected = reported.loc[reported["device"] == device, columns].to_numpy()
+        common = min(len(actual), len(expected))
+        if len(actual) != len(expected):
+            result.differences.append(f"cuda:{device}: {len(actual)} events recorded, torch has {len(expected)}")
+        for index in np.flatnonzero((actual[:common] != expected[:common]).any(axis=1)):
+            result.differences.append(f"cuda:{device}: event {index} is {actual[index]}, torch has {expected[index]}")
         result.events += common
-        result.kinds.update(KINDS[kind] for kind in theirs[:, 0])
+        result.kinds.update(KINDS[kind] for kind in expected[:, 0])
     return result
 
 
@@ -129,11 +129,11 @@ def compare_stacks(
         for stack in ours["stack_id"].unique()
     }
     for device in sorted({*reported["device"]}):
-        mine, theirs = ours[ours["device"] == device], reported[reported["device"] == device]
+        our_rows, torch_rows = ours[ours["device"] == device], reported[reported["device"] == device]
         for kind, seq, stack, expected in zip(
-            mine["kind"], mine["seq"], mine["stack_id"], theirs["stack_id"], strict=True
+            our_rows["kind"], our_rows["seq"], our_rows["stack_id"], torch_rows["stack_id"], strict=True
         ):
-            if KINDS[kind] == "snapshot":  # asked for by nobody's allocation: torch keeps no stack of it
+            if KINDS[kind] == "snapshot":  # not caused by an allocation: torch records no stack
                 continue
             result.events += 1
             result.kinds["with frames" if stacks[expected] else "without"] += 1
@@ -153,7 +153,7 @@ def record(folder: Path, name: str, run: Callable[[], None], stacks: bool) -> No
     alloctrace.mark("begin")
     run()
     gc.collect()
-    torch.cuda.empty_cache()  # so that nothing happens between two recordings of one process
+    torch.cuda.empty_cache()  # so that no events fall between two recordings of one process
     torch.cuda.synchronize()
     alloctrace.mark("end")
     history.write(folder / f"{name}.npz")
@@ -162,7 +162,7 @@ def record(folder: Path, name: str, run: Callable[[], None], stacks: bool) -> No
 
 @dataclass(frozen=True)
 class Recorded:
-    """The two accounts that `record` has written."""
+    """The trace and torch's history that `record` has written."""
 
     trace: alloctrace.Trace
     ours: pd.DataFrame

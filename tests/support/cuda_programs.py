@@ -1,6 +1,6 @@
-"""Programs that use torch's CUDA allocator in all its ways: what tests record, and other tools may.
+"""Programs that together use all features of torch's CUDA allocator.
 
-Each takes its number of steps. No program uses a value of a tensor: the simulated device computes none.
+Each takes a number of steps. No program reads a tensor's values: the simulated device computes none.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MIB = 2**20
 
 
 def simulated_device() -> ctypes.CDLL | None:
-    """Return the simulated device's own functions, or None on a real GPU."""
+    """Return the library of the simulated device, or None on a real GPU."""
     library = ctypes.CDLL(None)
     return library if hasattr(library, "simcuda_hold_stream") else None
 
 
 @contextlib.contextmanager
 def work_pending_on(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Keep the stream's work pending until the end. A real GPU ends the work in its own time."""
+    """Keep the stream's work pending inside the context. A real GPU may complete the work earlier."""
     library = simulated_device()
     handle = ctypes.c_void_p(stream.cuda_stream)
     if library:
@@ -41,13 +41,13 @@ def work_pending_on(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def set_allocator_settings(settings: str) -> None:
-    """Set what PYTORCH_ALLOC_CONF sets, by the function that the release of torch has for it."""
+    """Apply settings in the format of PYTORCH_ALLOC_CONF, under any supported release of torch."""
     setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
     setter(settings)
 
 
 def reset_allocator_settings() -> None:
-    """Set the settings of the environment. Each call resets all settings that it does not name."""
+    """Restore the environment's settings. Each call resets all settings that it does not name."""
     set_allocator_settings(os.environ.get("PYTORCH_ALLOC_CONF") or "expandable_segments:False")
 
 
@@ -114,7 +114,7 @@ def convnet(steps: int) -> None:
 def streams(steps: int) -> None:
     """Make frees wait for other streams, complete them by later allocations, and move blocks between streams."""
     side, third = torch.cuda.Stream(), torch.cuda.Stream()
-    kept: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for step in range(steps):
         with work_pending_on(side), work_pending_on(third):
             x = torch.empty(1000 + step * 321 % 40_000, device="cuda")
@@ -127,8 +127,8 @@ def streams(steps: int) -> None:
                 y.record_stream(torch.cuda.current_stream())
                 large.record_stream(third)
             del x, y, large
-            kept += [torch.empty(500 * (index + 1), device="cuda") for index in range(4)]
-        kept = kept[-6:]
+            tensors += [torch.empty(500 * (index + 1), device="cuda") for index in range(4)]
+        tensors = tensors[-6:]
         if step % 25 == 24:
             torch.cuda.synchronize()
 
@@ -150,36 +150,36 @@ def two_devices(steps: int) -> None:
 
 def expandable_segments(steps: int) -> None:
     """Switch expandable segments on and off, with empty_cache between; reset the settings at the end."""
-    kept: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for step in range(steps):
         set_allocator_settings(f"expandable_segments:{step // 4 % 2 == 0}")
-        kept += [torch.empty(size * MIB + step * 512, dtype=torch.uint8, device="cuda") for size in (0, 1, 3, 25, 7)]
-        kept += [torch.empty(700 * (index + 1), device="cuda") for index in range(8)]
-        del kept[::2]
+        tensors += [torch.empty(size * MIB + step * 512, dtype=torch.uint8, device="cuda") for size in (0, 1, 3, 25, 7)]
+        tensors += [torch.empty(700 * (index + 1), device="cuda") for index in range(8)]
+        del tensors[::2]
         if step % 5 == 4:
             torch.cuda.empty_cache()
     reset_allocator_settings()
 
 
 def memory_pools(steps: int) -> None:
-    """Use pools of three kinds: plain, without splitting, and for the last resort."""
+    """Use pools of three kinds: default, no_split and use_on_oom."""
     pools = [torch.cuda.MemPool(), torch.cuda.MemPool(no_split=True), torch.cuda.MemPool(use_on_oom=True)]
-    kept: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for step in range(steps):
         with torch.cuda.use_mem_pool(pools[step % 3]):
-            kept += [torch.empty(size + step % 11 * 1000, device="cuda") for size in (10, 5000, 400_000, 3_000_000)]
+            tensors += [torch.empty(size + step % 11 * 1000, device="cuda") for size in (10, 5000, 400_000, 3_000_000)]
             with torch.cuda.stream(torch.cuda.Stream()):
-                kept.append(torch.empty(77_000, device="cuda"))
-        kept += [torch.empty(1000 + step, device="cuda")]
-        kept = kept[-7:]
+                tensors.append(torch.empty(77_000, device="cuda"))
+        tensors += [torch.empty(1000 + step, device="cuda")]
+        tensors = tensors[-7:]
         if step % 20 == 19:
             pools[step // 20 % 3] = torch.cuda.MemPool(no_split=step % 40 == 19)
             torch.cuda.empty_cache()
-    kept.clear()
+    tensors.clear()
 
 
 def graphs(steps: int, checkpoints: bool = True) -> None:
-    """Capture graphs with private pools, and set pools back to a checkpoint, which frees blocks in order of address."""
+    """Capture graphs with private pools, and restore pools to checkpoints, which frees blocks in order of address."""
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
     static = torch.randn(32, 64, device="cuda")
     for step in range(steps):
@@ -208,7 +208,7 @@ def graphs(steps: int, checkpoints: bool = True) -> None:
 
 
 def checkpointed_pool() -> None:
-    """Set a pool back to its state of an earlier capture, as trees of graphs do: later blocks are dropped."""
+    """Restore a pool to the state of an earlier capture, as trees of graphs do: later blocks are dropped."""
     graph, later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     pool = torch.cuda.graph_pool_handle()
     side = torch.cuda.Stream()
@@ -222,7 +222,7 @@ def checkpointed_pool() -> None:
     del alive, dropped
     with torch.cuda.graph(later, pool=pool, stream=side):
         stale = [torch.empty(elements, device="cuda") for elements in (500, 90_000, 800_000)]
-    # Both outputs of the first graph are there again, the one as a storage that gets its deleter back by the call.
+    # The call below restores both outputs of the first graph, and gives the storage `again` its deleter.
     again = torch._C._construct_storage_from_data_pointer(address, torch.device("cuda", device), size)
     stale_storages = [tensor.untyped_storage()._cdata for tensor in stale]
     torch._C._cuda_setCheckpointPoolState(device, state, stale_storages, [again._cdata])
@@ -234,41 +234,41 @@ def checkpointed_pool() -> None:
 
 def empty_cache(steps: int) -> None:
     sizes = (10, 3000, 200_000, 300_000, 1_000_000, 6_000_000, 600_000)
-    kept: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for step in range(steps):
-        kept += [torch.empty(size + step, device="cuda") for size in sizes]
-        del kept[step % 3 :: 2]
+        tensors += [torch.empty(size + step, device="cuda") for size in sizes]
+        del tensors[step % 3 :: 2]
         torch.cuda.empty_cache()
-        kept = kept[-10:]
+        tensors = tensors[-10:]
 
 
-def exhaust(piece: int, kept: list[torch.Tensor]) -> None:
+def exhaust(piece: int, tensors: list[torch.Tensor]) -> None:
     """Allocate until the device has no more memory."""
     try:
         while True:
-            kept.append(torch.empty(piece, dtype=torch.uint8, device="cuda"))
+            tensors.append(torch.empty(piece, dtype=torch.uint8, device="cuda"))
     except torch.OutOfMemoryError:
         pass
 
 
 def out_of_memory(steps: int) -> None:
-    """Run out of memory, free some, continue; at last with a pool for the last resort."""
+    """Run out of memory, free some, continue; finally with a use_on_oom pool."""
     free, _ = torch.cuda.mem_get_info()
-    kept: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for step in range(steps):
-        exhaust(free // (9 + step % 23), kept)
-        del kept[step % 2 :: 2]
-        kept += [torch.empty(1000 + step, device="cuda") for _ in range(10)]
+        exhaust(free // (9 + step % 23), tensors)
+        del tensors[step % 2 :: 2]
+        tensors += [torch.empty(1000 + step, device="cuda") for _ in range(10)]
         if step % 4 == 3:
-            kept.clear()
-    kept.clear()
+            tensors.clear()
+    tensors.clear()
     torch.cuda.empty_cache()
     pool = torch.cuda.MemPool(use_on_oom=True)
     with torch.cuda.use_mem_pool(pool):
         torch.empty(free // 3, dtype=torch.uint8, device="cuda")
     for step in range(steps):
-        exhaust(free // (11 + step % 5), kept)
-        kept.clear()
+        exhaust(free // (11 + step % 5), tensors)
+        tensors.clear()
 
 
 def collected_segments(steps: int) -> None:
@@ -277,14 +277,14 @@ def collected_segments(steps: int) -> None:
     allowed = min(free, 2048 * MIB)
     torch.cuda.set_per_process_memory_fraction(allowed / total)
     set_allocator_settings("garbage_collection_threshold:0.4")
-    kept: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for step in range(steps):
         piece = allowed // 16 + step % 7 * 6 * MIB
-        kept += [torch.empty(piece + index * 2 * MIB, dtype=torch.uint8, device="cuda") for index in range(4)]
-        kept += [torch.empty(30_000 * (step % 50 + 1), device="cuda") for _ in range(5)]
+        tensors += [torch.empty(piece + index * 2 * MIB, dtype=torch.uint8, device="cuda") for index in range(4)]
+        tensors += [torch.empty(30_000 * (step % 50 + 1), device="cuda") for _ in range(5)]
         if step % 10 == 9:
-            exhaust(allowed // 7, kept)
-        kept.clear()
+            exhaust(allowed // 7, tensors)
+        tensors.clear()
     reset_allocator_settings()
     torch.cuda.set_per_process_memory_fraction(1.0)
 
@@ -292,64 +292,64 @@ def collected_segments(steps: int) -> None:
 def layout_settings(steps: int) -> None:
     """Change settings of rounding and splitting while the program runs."""
     choices = ("max_split_size_mb:32", "roundup_power2_divisions:4", "roundup_power2_divisions:[64:8,256:2,>:1]")
-    kept: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for step in range(steps):
         if step % 8 == 0:
             set_allocator_settings(choices[step // 8 % 3])
-        kept += [
+        tensors += [
             torch.empty(size + step * 4099, dtype=torch.uint8, device="cuda")
             for size in (300, 70_000, 9 * MIB, 50 * MIB)
         ]
-        kept = kept[-9:]
-    kept.clear()
+        tensors = tensors[-9:]
+    tensors.clear()
     reset_allocator_settings()
 
 
 def threads(steps: int, count: int = 4, stop: threading.Event | None = None) -> None:
-    """Allocate in threads at once, on all devices, and free what others have made, until `stop` is set."""
-    handed_on: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+    """Allocate in concurrent threads on all devices, and free other threads' tensors, until `stop` is set."""
+    handed_over: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
     errors: list[BaseException] = []
 
-    def work(seed: int) -> None:
+    def allocate(seed: int) -> None:
         try:
             device = seed % torch.cuda.device_count()
             stream = torch.cuda.Stream(device=device)
-            held: list[torch.Tensor] = []
+            tensors: list[torch.Tensor] = []
             for step in range(steps):
                 if stop is not None and stop.is_set():
                     break
-                held.append(torch.empty(1 + (step * 7919 + seed * 31) % 9_000, device=f"cuda:{device}"))
+                tensors.append(torch.empty(1 + (step * 7919 + seed * 31) % 9_000, device=f"cuda:{device}"))
                 if step % 5 == 0:
-                    held[-1].record_stream(stream)
+                    tensors[-1].record_stream(stream)
                 if step % 40 == 7:
-                    held.append(torch.empty(step % 30 * MIB + 1, dtype=torch.uint8, device=f"cuda:{device}"))
+                    tensors.append(torch.empty(step % 30 * MIB + 1, dtype=torch.uint8, device=f"cuda:{device}"))
                 if step % 3 == 0:
-                    handed_on.put(held.pop(0))
-                if len(held) > 20:
-                    held.pop(step % 20)
+                    handed_over.put(tensors.pop(0))
+                if len(tensors) > 20:
+                    tensors.pop(step % 20)
                     with contextlib.suppress(queue.Empty):
-                        handed_on.get_nowait()
+                        handed_over.get_nowait()
                 if step % 500 == 499:
                     torch.cuda.empty_cache()
         except BaseException as error:
             errors.append(error)
 
-    workers = [threading.Thread(target=work, args=(seed,), name=f"worker-{seed}") for seed in range(count)]
+    workers = [threading.Thread(target=allocate, args=(seed,), name=f"worker-{seed}") for seed in range(count)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     if errors:
         raise errors[0]
-    while not handed_on.empty():
-        handed_on.get()
+    while not handed_over.empty():
+        handed_over.get()
 
 
 @dataclass(frozen=True)
 class Program:
     run: Callable[[int], None]
     steps: int
-    """Enough for a run of seconds, with some thousands of events."""
+    """Number of steps for a run of seconds with thousands of events."""
 
 
 PROGRAMS = {

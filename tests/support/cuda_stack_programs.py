@@ -1,4 +1,4 @@
-"""Programs whose CUDA allocations and frees happen under Python stacks of all sorts: what tests of stacks record."""
+"""Programs that allocate and free CUDA memory under Python stacks of many kinds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def block(elements: int = 100) -> torch.Tensor:
 
 
 def python_constructs(steps: int) -> None:
-    """Allocate in every way in which one Python function comes to run inside another."""
+    """Allocate inside every construct by which one Python function runs inside another."""
 
     def inner() -> None:
         block(20)
@@ -34,7 +34,7 @@ def python_constructs(steps: int) -> None:
 
 
 class Holder:
-    """Dies with a tensor, and allocates when it does."""
+    """Holder of a tensor that allocates in its destructor."""
 
     def __init__(self, elements: int) -> None:
         self.tensor = block(elements)
@@ -46,22 +46,22 @@ class Holder:
 
 
 def frees(steps: int) -> None:
-    """Free by assignment, by leaving a function, by the collector, in destructors, callbacks and other threads."""
+    """Free by assignment, function return, garbage collection, destructors, callbacks and other threads."""
 
-    def left_behind() -> int:
+    def free_locals() -> int:
         local, again = block(3000), [block(30) for _ in range(3)]
         return local.numel() + len(again)
 
     def suspended() -> Iterator[torch.Tensor]:
-        kept = block(5000)
+        tensor = block(5000)
         with contextlib.suppress(ValueError):
-            yield kept
+            yield tensor
             yield block(7)
 
     for step in range(steps):
         value = block(step + 1)
         value = block(step + 2)
-        left_behind()
+        free_locals()
         cycle = Holder(step + 10)
         cycle.other = Holder(20)
         cycle.other.other = cycle
@@ -78,8 +78,8 @@ def frees(steps: int) -> None:
         reference = weakref.ref(dead, lambda _: block(6))
         del dead
         assert reference() is None
-        handed_over = [block(900), Holder(8)]
-        thread = threading.Thread(target=handed_over.clear, name="cleaner")
+        contents = [block(900), Holder(8)]
+        thread = threading.Thread(target=contents.clear, name="cleaner")
         thread.start()
         thread.join()
         try:
@@ -93,24 +93,24 @@ def waiting_frees(steps: int) -> None:
     """Let frees wait for a stream until an allocation on another line completes them."""
     side = torch.cuda.Stream()
 
-    def give_up(elements: int) -> None:
-        given_up = block(elements)
+    def free_while_pending(elements: int) -> None:
+        tensor = block(elements)
         side.wait_stream(torch.cuda.current_stream())
-        given_up.record_stream(side)
+        tensor.record_stream(side)
 
     def complete() -> torch.Tensor:
         return block(500)
 
     for step in range(steps):
         with work_pending_on(side):
-            give_up(700 + step)
-            give_up(200_000 + step)
-            kept = block(30)
+            free_while_pending(700 + step)
+            free_while_pending(200_000 + step)
+            other = block(30)
         complete()
         with work_pending_on(side):
-            give_up(20)
+            free_while_pending(20)
         torch.cuda.empty_cache()
-        del kept
+        del other
 
 
 class Doubling(torch.autograd.Function):
@@ -127,7 +127,7 @@ class Doubling(torch.autograd.Function):
 
 
 def autograd(steps: int) -> None:
-    """Run hooks and functions of autograd: Python on threads that have none otherwise."""
+    """Run Python hooks and functions on autograd's threads, which run no Python otherwise."""
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)).cuda()
     model[0].register_full_backward_hook(lambda module, inner_gradients, gradients: (gradients[0] * block(1), None)[1])
     model[2].register_forward_hook(lambda module, inputs, output: output + block(16))
@@ -149,9 +149,9 @@ def autograd(steps: int) -> None:
 
 def coroutines(steps: int) -> None:
     async def worker(number: int) -> torch.Tensor:
-        kept = block(number + 1)
+        tensor = block(number + 1)
         await asyncio.sleep(0)
-        return kept + (await asyncio.to_thread(block, 1))
+        return tensor + (await asyncio.to_thread(block, 1))
 
     async def everyone() -> None:
         for step in range(steps):
@@ -208,4 +208,4 @@ STACK_PROGRAMS: dict[str, tuple[Callable[[int], None], int]] = {
     "lines_of_one_statement": (lines_of_one_statement, 40),
     **{name: (PROGRAMS[name].run, steps) for name, steps in ALLOCATOR_STEPS.items()},
 }
-"""Each with its steps."""
+"""Programs and their numbers of steps, by name."""

@@ -1,4 +1,4 @@
-"""A cluster of Dask on this machine: a scheduler and some workers, each a process, as a user starts them."""
+"""A local Dask cluster: a scheduler and workers, each in a process of its own, as a user starts them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pathlib import Path
 
 from running import program_environment
 
-_PATIENCE_SECONDS = 600
+_TIMEOUT_S = 600
 _SCHEDULER = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
 _WORKER = ("distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", "--no-dashboard")
 
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 2, **environment: str) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """Start a cluster; yield its address and its processes, the scheduler first. environment: of the workers."""
+    """Start a cluster; yield its address and processes, the scheduler first. environment: variables of the workers."""
     scheduler_file = folder / "scheduler.json"
     with contextlib.ExitStack() as started:
 
-        def start(*words: str, **more: str) -> subprocess.Popen[bytes]:
+        def start(*arguments: str, **variables: str) -> subprocess.Popen[bytes]:
             process = subprocess.Popen(
-                [sys.executable, "-m", *words, "--scheduler-file", str(scheduler_file)],
+                [sys.executable, "-m", *arguments, "--scheduler-file", str(scheduler_file)],
                 cwd=folder,
-                env=program_environment(**more),
+                env=program_environment(**variables),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -39,7 +39,7 @@ def cluster(folder: Path, workers: int = 2, **environment: str) -> Iterator[tupl
         processes = [start(*_SCHEDULER)]
         begin = time.monotonic()
         while not scheduler_file.exists() or not (text := scheduler_file.read_text()):
-            assert time.monotonic() < begin + _PATIENCE_SECONDS and processes[0].poll() is None, "no scheduler"
+            assert time.monotonic() < begin + _TIMEOUT_S and processes[0].poll() is None, "no scheduler"
             time.sleep(0.05)
         address = str(json.loads(text)["address"])
         processes += [start(*_WORKER, "--local-directory", str(folder), **environment) for _ in range(workers)]
@@ -47,5 +47,5 @@ def cluster(folder: Path, workers: int = 2, **environment: str) -> Iterator[tupl
             from distributed import Client
 
             with Client(address, set_as_default=False) as client:
-                client.wait_for_workers(workers, timeout=_PATIENCE_SECONDS)
+                client.wait_for_workers(workers, timeout=_TIMEOUT_S)
         yield address, processes

@@ -1,10 +1,10 @@
-"""Shows a trace that may be hostile to every face that reads traces, each in a process of its own under limits.
+"""Runs of all outputs on traces that may be hostile, each in a process of its own with limits.
 
-    python every_output.py TRACE[@FACE,FACE...]...
+    python every_output.py TRACE[@OUTPUT,OUTPUT...]...
 
-prints a line of JSON for each trace: the faults that were found, and the most memory and processor time that a face
-took. Without arguments it reads them from standard input, one a line. Imports everything once and forks for each face:
-what a face does stays in its own process, and what it takes is its own.
+prints a line of JSON for each trace: the faults, and the maximum memory and processor time of an output. Without
+arguments, reads them from standard input, one per line. Imports all modules once, then forks for each output, so that
+outputs share no state.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-MEMORY = 1 << 30
-"""Bytes that a face may have besides those of the imported libraries."""
-SECONDS = 60
-"""Of the processor, and no more than a guard against what never ends."""
+MAX_MEMORY_BYTES = 1 << 30
+"""Maximum bytes that an output may use, besides the imported libraries."""
+MAX_SECONDS = 60
+"""Maximum processor time of an output: a guard against endless loops."""
 
 _FAULT, _TRACEBACK = 98, 99
-_RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What must not reach a terminal: a control character other than the newline and the tab."""
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""A control character that must not reach a terminal: any but the newline and the tab."""
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "diagnose": ("diagnose",),
@@ -61,29 +61,29 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "fit": ("fit",),
 }
 COSTLY = ("report", "serve")
-"""Faces that take seconds whatever they show."""
+"""Outputs that take seconds for any trace."""
 EXPORTS = ("speedscope", "collapsed", "perfetto", "memory-viz", "parquet")
 
 
 @dataclass
-class Shown:
-    """What became of a trace in the hands of all faces."""
+class Outcome:
+    """Results of all outputs on one trace."""
 
     trace: str
     faults: list[str] = field(default_factory=list)
-    """Face, and what it did that no face may do."""
+    """Forbidden behaviour, each with its output."""
     outcomes: dict[str, int] = field(default_factory=dict)
-    """Exit status by face."""
+    """Exit status by output."""
     seconds: float = 0
-    """Of the processor, by the face that took most."""
+    """Maximum processor time of an output."""
     slowest: str = ""
     peak_bytes: int = 0
-    """Resident, of the face that took most, libraries included."""
+    """Maximum resident memory of an output, including libraries."""
     largest: str = ""
 
 
 def prepare() -> None:
-    """Import what the faces need before any is forked."""
+    """Import the modules that outputs need, before the first fork."""
     os.environ["COLUMNS"] = "100"
     import matplotlib.pyplot  # noqa: F401
     import pyarrow.parquet  # noqa: F401
@@ -93,19 +93,19 @@ def prepare() -> None:
     import pytorch_alloctrace.trace  # noqa: F401
 
 
-def show(trace: Path, faces: Sequence[str] | None = None) -> Shown:
-    """Run all faces, or these, on a trace."""
-    outcome = Shown(str(trace))
+def run_outputs(trace: Path, outputs: Sequence[str] | None = None) -> Outcome:
+    """Run all outputs, or the given ones, on a trace."""
+    outcome = Outcome(str(trace))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for face, run in all_faces(trace, folder).items():
-            if faces is None or face in faces:
-                _show_one(face, run, folder, outcome)
+        for output, run in all_outputs(trace, folder).items():
+            if outputs is None or output in outputs:
+                _run_output(output, run, folder, outcome)
     return outcome
 
 
-def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
-    """Return a function for each face that returns its exit status. folder: for the files that faces write."""
+def all_outputs(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
+    """Return a function for each output that returns its exit status. folder: for the files that outputs write."""
 
     def command(*arguments: str) -> Callable[[], int]:
         def run() -> int:
@@ -115,24 +115,24 @@ def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
 
         return run
 
-    faces = {name: command(*arguments) for name, arguments in COMMANDS.items()}
-    faces["diff"] = command("diff", str(trace))
-    faces["report"] = command("report", "-o", str(folder / "report.html"))
-    faces |= {f"export-{to}": command("export", "--to", to, "-o", str(folder / to)) for to in EXPORTS}
-    faces["serve"] = lambda: _ask(trace, _serve)
-    faces["ranks"] = lambda: _compare_with_itself(trace)
-    faces["follow"] = lambda: _follow(trace)
-    faces["finish"] = lambda: _finish(trace, folder)
-    faces["api"] = lambda: _ask(trace, _call_api)
-    return faces
+    outputs = {name: command(*arguments) for name, arguments in COMMANDS.items()}
+    outputs["diff"] = command("diff", str(trace))
+    outputs["report"] = command("report", "-o", str(folder / "report.html"))
+    outputs |= {f"export-{to}": command("export", "--to", to, "-o", str(folder / to)) for to in EXPORTS}
+    outputs["serve"] = lambda: _open_and_call(trace, _serve)
+    outputs["ranks"] = lambda: _compare_with_itself(trace)
+    outputs["follow"] = lambda: _follow(trace)
+    outputs["finish"] = lambda: _finish(trace, folder)
+    outputs["api"] = lambda: _open_and_call(trace, _call_api)
+    return outputs
 
 
-def cheap_faces() -> list[str]:
-    return [name for name in all_faces(Path(), Path()) if name not in COSTLY]
+def cheap_outputs() -> list[str]:
+    return [name for name in all_outputs(Path(), Path()) if name not in COSTLY]
 
 
 def _compare_with_itself(trace: Path) -> int:
-    """Compare the trace as two ranks, in this process, which has the limits."""
+    """Compare the trace with itself as two ranks, in this process, where the limits apply."""
     import dataclasses
 
     from pytorch_alloctrace.analysis.ranks.comparison import compare_ranks
@@ -145,7 +145,7 @@ def _compare_with_itself(trace: Path) -> int:
     rank = None if summary.rank is None else 7
     summaries = [summary, dataclasses.replace(summary, path=f"{trace}-2", session="another", rank=rank)]
     ranks = Ranks(
-        compare_ranks(summaries, lambda requested: dict.fromkeys((of.path for of in requested), summary.detail))
+        compare_ranks(summaries, lambda chosen: dict.fromkeys((item.path for item in chosen), summary.detail))
     )
     print(ranks.verdict().rstrip())
     print(json.dumps(ranks_data(ranks._comparison, 10), allow_nan=False))
@@ -155,7 +155,7 @@ def _compare_with_itself(trace: Path) -> int:
 
 
 def _follow(trace: Path) -> int:
-    """Follow the trace as `live` and `status()` follow a trace that is still written."""
+    """Follow the trace as `live` and `status()` do while it is being written."""
     from rich.console import Console
 
     from pytorch_alloctrace.errors import AlloctraceError
@@ -176,26 +176,26 @@ def _follow(trace: Path) -> int:
     return 0
 
 
-def _ask(trace: Path, ask: Callable[[Any], None]) -> int:
-    """Open the trace and ask it; a trace that is refused gives 2."""
+def _open_and_call(trace: Path, call: Callable[[Any], None]) -> int:
+    """Open the trace and call a function with it; return 2 if the trace is rejected."""
     from pytorch_alloctrace.errors import AlloctraceError
     from pytorch_alloctrace.trace import Trace
 
     try:
-        ask(Trace(trace))
+        call(Trace(trace))
     except AlloctraceError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
 
 
-def _serve(opened: Any) -> None:
+def _serve(trace: Any) -> None:
     from pytorch_alloctrace.report.page.server import ReportServer
 
-    server = ReportServer(opened._recorded)
+    server = ReportServer(trace._recorded)
     server.page  # noqa: B018
     path = server.address.partition("//")[2].partition("/")[2]
-    end = opened._recorded.end_seq
+    end = trace._recorded.end_seq
     for seq in {0, end // 2, max(end - 1, 0)}:
         status, _, _ = server.answer("localhost", f"{path}snapshot?seq={seq}")
         assert status in (200, 404)
@@ -210,60 +210,60 @@ def _finish(trace: Path, folder: Path) -> int:
     return main(["finish", str(copy)])
 
 
-def _call_api(opened: Any) -> None:
+def _call_api(trace: Any) -> None:
     from pytorch_alloctrace.errors import AlloctraceError
 
     for call in (
-        lambda: repr(opened),
-        opened.events,
-        opened.live,
-        lambda: opened.live("peak"),
-        lambda: opened.live("step:1"),
-        lambda: opened.usage(by="file"),
-        lambda: opened.usage(by="module"),
-        lambda: opened.usage("end", by="call"),
-        lambda: opened.timeline(50, by="role"),
-        lambda: opened.timeline(7000),
-        opened.driver_memory,
-        opened.steps,
-        opened.marks,
-        opened.threads,
-        opened.hardware,
-        lambda: opened._recorded.held,
-        lambda: opened._recorded.failed_allocations,
-        lambda: opened._recorded.first_event_after("0.5s"),
+        lambda: repr(trace),
+        trace.events,
+        trace.live,
+        lambda: trace.live("peak"),
+        lambda: trace.live("step:1"),
+        lambda: trace.usage(by="file"),
+        lambda: trace.usage(by="module"),
+        lambda: trace.usage("end", by="call"),
+        lambda: trace.timeline(50, by="role"),
+        lambda: trace.timeline(7000),
+        trace.driver_memory,
+        trace.steps,
+        trace.marks,
+        trace.threads,
+        trace.hardware,
+        lambda: trace._recorded.held,
+        lambda: trace._recorded.failed_allocations,
+        lambda: trace._recorded.first_event_after("0.5s"),
     ):
-        # Each says that it cannot, or answers.
+        # Each returns an answer or raises AlloctraceError.
         with contextlib.suppress(AlloctraceError):
             call()
 
 
-def _show_one(face: str, run: Callable[[], int], folder: Path, outcome: Shown) -> None:
+def _run_output(output: str, run: Callable[[], int], folder: Path, outcome: Outcome) -> None:
     out, error = folder / "out", folder / "error"
     child = os.fork()
     if child == 0:
-        _become(run, out, error)
+        _run_in_child(run, out, error)
     _, status, used = os.wait4(child, 0)
     seconds, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
     if seconds > outcome.seconds:
-        outcome.seconds, outcome.slowest = seconds, face
+        outcome.seconds, outcome.slowest = seconds, output
     if peak > outcome.peak_bytes:
-        outcome.peak_bytes, outcome.largest = peak, face
+        outcome.peak_bytes, outcome.largest = peak, output
     code = os.waitstatus_to_exitcode(status)
-    outcome.outcomes[face] = code
-    text, said = (path.read_text(errors="backslashreplace") for path in (out, error))
+    outcome.outcomes[output] = code
+    text, errors = (path.read_text(errors="backslashreplace") for path in (out, error))
     if code < 0:
-        outcome.faults.append(f"{face}: ended by {signal.Signals(-code).name}")
+        outcome.faults.append(f"{output}: ended by {signal.Signals(-code).name}")
     elif code not in (0, 1, 2, 3):
-        place = [line.strip() for line in said.splitlines() if line.startswith('  File "')][-1:]
-        outcome.faults.append(f"{face}: {said.strip().splitlines()[-1] if said.strip() else code} at {place}")
-    elif code == 2 and len(said.strip().splitlines()) != 1:
-        outcome.faults.append(f"{face}: not one line, but {said!r}")
-    if found := _RAW.search(text + said):
-        outcome.faults.append(f"{face}: prints {found.group()!r} raw")
+        place = [line.strip() for line in errors.splitlines() if line.startswith('  File "')][-1:]
+        outcome.faults.append(f"{output}: {errors.strip().splitlines()[-1] if errors.strip() else code} at {place}")
+    elif code == 2 and len(errors.strip().splitlines()) != 1:
+        outcome.faults.append(f"{output}: not one line, but {errors!r}")
+    if match := _CONTROL_CHARACTER.search(text + errors):
+        outcome.faults.append(f"{output}: prints {match.group()!r} raw")
 
 
-def _become(run: Callable[[], int], out: Path, error: Path) -> NoReturn:
+def _run_in_child(run: Callable[[], int], out: Path, error: Path) -> NoReturn:
     try:
         for path, stream in ((out, 1), (error, 2)):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -271,16 +271,16 @@ def _become(run: Callable[[], int], out: Path, error: Path) -> NoReturn:
         sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False), encoding="utf-8")
         sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), encoding="utf-8", errors="backslashreplace")
         virtual = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (virtual + MEMORY, virtual + MEMORY))
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (virtual + MAX_MEMORY_BYTES, virtual + MAX_MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.alarm(5 * SECONDS)  # ends what waits for ever
+        signal.alarm(5 * MAX_SECONDS)  # ends a blocked output
         code = run()
         sys.stdout.flush()
         sys.stderr.flush()
-    except SystemExit as ended:
+    except SystemExit as system_exit:
         sys.stderr.flush()
-        code = ended.code if isinstance(ended.code, int) else _FAULT
+        code = system_exit.code if isinstance(system_exit.code, int) else _FAULT
     except BaseException:
         import traceback
 
@@ -294,8 +294,8 @@ def _become(run: Callable[[], int], out: Path, error: Path) -> NoReturn:
 def main() -> None:
     prepare()
     for argument in sys.argv[1:] or map(str.rstrip, sys.stdin):
-        name, _, faces = argument.partition("@")
-        print(json.dumps(vars(show(Path(name), faces.split(",") if faces else None))), flush=True)
+        name, _, outputs = argument.partition("@")
+        print(json.dumps(vars(run_outputs(Path(name), outputs.split(",") if outputs else None))), flush=True)
 
 
 if __name__ == "__main__":

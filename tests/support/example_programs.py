@@ -1,6 +1,6 @@
 """Runs of programs of examples/ in one process: `example_programs.py FOLDER NAME...`.
 
-Each finds an unused device, and leaves FOLDER/NAME.alloctrace and its output, with its error, in FOLDER/NAME.txt.
+Each starts with an unused device, and writes FOLDER/NAME.alloctrace, and its output and error to FOLDER/NAME.txt.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def run(name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    # None of their tensors is held by a library, whose variables each of 22 walks would search for a second.
+    # Skips the search of library variables, a second for each of 22 scans: no library holds a tensor of an example.
     Walker.walk_libraries = lambda walker, walk, *limits: walk.prefer(walker.rank)  # type: ignore[method-assign]
-    sys.path.insert(0, str(EXAMPLES))  # as for a program that is run from there
+    sys.path.insert(0, str(EXAMPLES))  # as for a program run from that folder
     traces, *examples = sys.argv[1:]
     for example in examples:
         run(example, Path(traces))

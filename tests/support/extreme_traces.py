@@ -1,6 +1,6 @@
-"""Traces of just under a megabyte with as many things of one kind as fit, and valid checksums.
+"""Traces of just under a megabyte with the maximum number of records of one kind, and valid checksums.
 
-The work for one kind must not depend on the number of another: a product of both takes minutes or gigabytes here.
+An analysis whose work grows with the product of two numbers of records takes minutes or gigabytes here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from format_reader import DEFINITIONS, END, EVENTS, HEADER, block, delta, varint
 from hostile_traces import file_header, record, text
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 _MS = 1_000_000
 _ALLOC, _COMPLETED, _SEGMENT, _SEGMENT_FREE = 1, 3, 4, 5
 _OOM, _STEP, _MARK, _CONFIG, _NO_SPLIT = 9, 10, 11, 18, 19
@@ -24,15 +24,15 @@ _STATE_SEGMENT, _STATE_BLOCK, _STATE, _POOL_USE, _POOL_ALLOCATOR = 20, 21, 25, 2
 _BASE = 0x7F0000000000
 
 
-def largest(name: str, most: int) -> bytes:
-    """Return the trace with as many things as fit into `most` bytes."""
-    made, low, high = TRACES[name], 1, 2
-    while len(made(high)) < most and high < 1 << 21:
+def largest(name: str, limit: int) -> bytes:
+    """Return the trace with the maximum number of records in `limit` bytes, within about 1.5 percent."""
+    make, low, high = TRACES[name], 1, 2
+    while len(make(high)) < limit and high < 1 << 21:
         low, high = high, high * 2
     while high - low > max(low // 64, 1):
         middle = (low + high) // 2
-        low, high = (middle, high) if len(made(middle)) < most else (low, middle)
-    return made(low)
+        low, high = (middle, high) if len(make(middle)) < limit else (low, middle)
+    return make(low)
 
 
 # The parts of a trace
@@ -40,11 +40,11 @@ def largest(name: str, most: int) -> bytes:
 
 def events(count: int, **columns: Any) -> core_probe.Events:
     """Return `count` events; each column is a number or an array."""
-    made = core_probe.make_events(count)
-    made["location"], made["thread"] = 1, 1
+    rows = core_probe.make_events(count)
+    rows["location"], rows["thread"] = 1, 1
     for name, values in columns.items():
-        made[name] = values
-    return made
+        rows[name] = values
+    return rows
 
 
 def mixed(*parts: core_probe.Events) -> core_probe.Events:
@@ -61,8 +61,8 @@ def code(number: int, name: int, filename: int, table: bytes = b"") -> bytes:
     return record(2, *map(varint, (number, name, name, filename)), delta(1, 0), varint(kind), varint(len(table)), table)
 
 
-def frame(number: int, parent: int, of_code: int = 1, instruction: int = 0, module: int = 0) -> bytes:
-    return record(3, *map(varint, (number, parent, of_code, instruction)), varint(module) if module else b"")
+def frame(number: int, parent: int, code_id: int = 1, instruction: int = 0, module: int = 0) -> bytes:
+    return record(3, *map(varint, (number, parent, code_id, instruction)), varint(module) if module else b"")
 
 
 def location(number: int, device: int = 1, index: int = 0, stream: int = 0, pool: int = 0) -> bytes:
@@ -73,12 +73,12 @@ def thread(number: int) -> bytes:
     return record(4, varint(number), varint(number), varint(number), text("t"))
 
 
-PLAIN = string(1, "main") + string(2, "/home/user/train.py") + code(1, 1, 2) + thread(1) + location(1)
+BASE_DEFINITIONS = string(1, "main") + string(2, "/home/user/train.py") + code(1, 1, 2) + thread(1) + location(1)
 
 
 def trace(
     definitions: bytes = b"",
-    made: core_probe.Events | None = None,
+    rows: core_probe.Events | None = None,
     *,
     header: dict[str, Any] | None = None,
     block_events: int = 65_536,
@@ -95,11 +95,11 @@ def trace(
         blocks.append(block(kind, payload, first, count, begin, anchor))
 
     add(HEADER, json.dumps(header or {"program": "train.py", "arguments": []}).encode())
-    add(DEFINITIONS, PLAIN + definitions)
-    made = events(0) if made is None else made
-    made["time"] = anchor[0] + 1000 * np.arange(len(made), dtype=np.uint64)
-    for begin in range(0, len(made), block_events):
-        part = made[begin : begin + block_events]
+    add(DEFINITIONS, BASE_DEFINITIONS + definitions)
+    rows = events(0) if rows is None else rows
+    rows["time"] = anchor[0] + 1000 * np.arange(len(rows), dtype=np.uint64)
+    for begin in range(0, len(rows), block_events):
+        part = rows[begin : begin + block_events]
         add(EVENTS, core_probe.encode(part, len(part), anchor[0]), len(part))
         first += len(part) + gap
     add(END, b"{}")
@@ -114,32 +114,32 @@ def _numbers(count: int, first: int = 1) -> range:
     return range(first, first + count)
 
 
-# What there is much of
+# Traces with many records of one kind
 
 
 def live_blocks(n: int) -> bytes:
-    return trace(made=events(n, kind=_ALLOC, address=_addresses(n), size=100, location=1))
+    return trace(rows=events(n, kind=_ALLOC, address=_addresses(n), size=100, location=1))
 
 
-def states_without_sense(n: int) -> bytes:
+def contradictory_states(n: int) -> bytes:
     """Follow n live blocks by n allocator states that contradict them."""
     live = events(n, kind=_ALLOC, address=_addresses(n), size=100)
     states = mixed(events(n, kind=_STATE, size=1), events(n, kind=_STATE_SEGMENT, address=1))
-    return trace(made=np.concatenate([live, states]))
+    return trace(rows=np.concatenate([live, states]))
 
 
-def states_that_agree(n: int) -> bytes:
-    """Report an empty device, again and again, after many blocks came and went."""
+def empty_states(n: int) -> bytes:
+    """Report an empty device repeatedly, after many blocks were allocated and freed."""
     address = _addresses(n)
-    born, gone = (events(n, kind=kind, address=address, size=100) for kind in (_ALLOC, _COMPLETED))
-    return trace(made=np.concatenate([born, gone, events(4 * n, kind=_STATE, size=0)]))
+    allocated, freed = (events(n, kind=kind, address=address, size=100) for kind in (_ALLOC, _COMPLETED))
+    return trace(rows=np.concatenate([allocated, freed, events(4 * n, kind=_STATE, size=0)]))
 
 
-def states_that_differ(n: int) -> bytes:
-    """Report another block in each state."""
+def alternating_states(n: int) -> bytes:
+    """Report a different block in each state."""
     at = _addresses(2)[np.arange(n) % 2]
     segment = events(n, kind=_STATE_SEGMENT, address=at, size=2 << 20)
-    return trace(made=mixed(events(n, kind=_STATE, size=2), segment,
+    return trace(rows=mixed(events(n, kind=_STATE, size=2), segment,
                             events(n, kind=_STATE_BLOCK, address=at, size=2 << 20, node_sequence=1)))  # fmt: skip
 
 
@@ -149,21 +149,21 @@ def pools(n: int) -> bytes:
     at = np.arange(2, n + 2)
     kinds = [events(n, kind=kind, location=at) for kind in (_POOL_USE, _NO_SPLIT, _POOL_ALLOCATOR)]
     segment = events(1, kind=_SEGMENT, address=_BASE, size=1 << 40)
-    taken = events(n, kind=_ALLOC, address=_addresses(n), size=512)
-    return trace(places, np.concatenate([*kinds, segment, taken, kinds[0]]))
+    blocks = events(n, kind=_ALLOC, address=_addresses(n), size=512)
+    return trace(places, np.concatenate([*kinds, segment, blocks, kinds[0]]))
 
 
 def free_sizes(n: int) -> bytes:
     """Hold free memory in nearly equal sizes, none equal."""
     sizes = (1 << 40) + 512 * np.arange(n, dtype=np.uint64)
-    return trace(made=events(n, kind=_SEGMENT, address=_addresses(n, 1 << 41), size=sizes))
+    return trace(rows=events(n, kind=_SEGMENT, address=_addresses(n, 1 << 41), size=sizes))
 
 
-def free_sizes_that_change(n: int) -> bytes:
+def changing_free_sizes(n: int) -> bytes:
     sizes = (1 << 40) + 512 * np.arange(n, dtype=np.uint64)
     address = _addresses(n, 1 << 41)
-    made = events(n, kind=_SEGMENT, address=address, size=sizes)
-    return trace(made=np.concatenate([made, events(n, kind=_SEGMENT_FREE, address=address[::-1], size=sizes[::-1])]))
+    rows = events(n, kind=_SEGMENT, address=address, size=sizes)
+    return trace(rows=np.concatenate([rows, events(n, kind=_SEGMENT_FREE, address=address[::-1], size=sizes[::-1])]))
 
 
 def deep_stacks(n: int) -> bytes:
@@ -200,8 +200,8 @@ def node_names(n: int) -> bytes:
     growing = "_Z1f" + "".join(f"1tIS{'' if i == 0 else _base36(i - 1)}_S{'' if i == 0 else _base36(i - 1)}_E"
                                for i in range(60))  # fmt: skip
     nodes = b"".join(record(7, varint(number), varint(1), text((name, growing)[number % 2])) for number in _numbers(n))
-    made = events(n, kind=_ALLOC, address=_addresses(n), size=100, node_type=np.arange(n) % 65_000 + 1)
-    return trace(nodes, made)
+    rows = events(n, kind=_ALLOC, address=_addresses(n), size=100, node_type=np.arange(n) % 65_000 + 1)
+    return trace(nodes, rows)
 
 
 def _base36(value: int) -> str:
@@ -216,15 +216,15 @@ def settings(n: int) -> bytes:
 
 
 def nodes_of_threads(n: int) -> bytes:
-    """Record nodes of 256 threads as far apart as forward remembers them."""
+    """Record nodes of 256 threads as far apart as the forward pass is remembered."""
     threads = b"".join(thread(number) for number in _numbers(256))
     at = np.arange(n)
-    made = events(n, kind=_ALLOC, address=_addresses(n), stack=1, thread=at % 256 + 1, sequence=at // 256 * 1024 + 1)
-    return trace(threads + frame(1, 0), made)
+    rows = events(n, kind=_ALLOC, address=_addresses(n), stack=1, thread=at % 256 + 1, sequence=at // 256 * 1024 + 1)
+    return trace(threads + frame(1, 0), rows)
 
 
 def far_apart(n: int) -> bytes:
-    """Record a few events in each block, with very many missing between blocks."""
+    """Record a few events in each block, with a huge gap between blocks."""
     places = location(280_000)
     live = events(4 * n, kind=_ALLOC, address=_addresses(4 * n), size=100)
     more = events(2 * n, kind=_ALLOC, address=_addresses(2 * n) + np.uint64(1 << 40), size=100, location=280_000)
@@ -238,27 +238,27 @@ def steps_of_many_devices(n: int, devices: int = 78) -> bytes:
 
 
 def marks(n: int) -> bytes:
-    made = b"".join(string(number, f"m{number}") for number in _numbers(n, 3))
-    return trace(made, events(n, kind=_MARK, size=np.arange(n) + 3, location=0))
+    definitions = b"".join(string(number, f"m{number}") for number in _numbers(n, 3))
+    return trace(definitions, events(n, kind=_MARK, size=np.arange(n) + 3, location=0))
 
 
 def failed_allocations(n: int) -> bytes:
-    """Fail as many requests as there are live blocks."""
+    """Record as many failed allocations as live blocks."""
     segment = events(1, kind=_SEGMENT, address=_BASE, size=1 << 40)
     live = events(n, kind=_ALLOC, address=_addresses(n, 1024), size=512)
     return trace(frame(1, 0), np.concatenate([segment, live, events(n, kind=_OOM, size=1 << 41, stack=1)]))
 
 
 def library_blocks(n: int) -> bytes:
-    made = b"".join(record(10, varint(n), varint(_BASE + 512 * n), text(f"w{n}")) for n in range(n))
-    return trace(made, events(n, kind=_ALLOC, address=_addresses(n), size=100))
+    definitions = b"".join(record(10, varint(n), varint(_BASE + 512 * n), text(f"w{n}")) for n in range(n))
+    return trace(definitions, events(n, kind=_ALLOC, address=_addresses(n), size=100))
 
 
 def modules(n: int) -> bytes:
-    """Nest modules, each inside the one before and called by it."""
-    made = b"".join(record(11, *map(varint, (number, 1, number - 1, 2))) for number in _numbers(n))
+    """Nest modules, each called by the one before."""
+    definitions = b"".join(record(11, *map(varint, (number, 1, number - 1, 2))) for number in _numbers(n))
     frames = b"".join(frame(number, number - 1, 1, 4, number) for number in _numbers(n))
-    return trace(made + frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 1),
+    return trace(definitions + frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 1),
                  header={"options": {"modules": True}})  # fmt: skip
 
 
@@ -279,4 +279,4 @@ TRACES: dict[str, Callable[..., bytes]] = {
     for name, function in [*globals().items()]
     if inspect.isfunction(function) and "n" in function.__annotations__
 }
-"""Functions that make a trace of n things, by name."""
+"""Functions that make a trace of n records, by name."""

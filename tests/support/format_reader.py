@@ -1,7 +1,6 @@
-"""A reader of traces written from docs/trace-format.md alone: slow, plain, and sharing no code with the package.
+"""A reader of traces written from docs/trace-format.md alone: slow, simple, and without any code of the package.
 
-It is the oracle of the tests: what it reads from a file, the package must read. At the end, what writes the parts of a
-trace.
+The tests' oracle: the package must read the same from a file. Writers of a trace's parts are at the end.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ COMPLETED, TAKEN = 1 << 31, 1 << 30
 Numbers = Sequence[int]
 
 
-class Damage(Exception):
-    """Bytes that no recorder wrote."""
+class CorruptTrace(Exception):
+    """Error: bytes that no recorder wrote."""
 
 
 class Cursor:
-    """Reads forward through bytes."""
+    """Forward reader of bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -39,7 +38,7 @@ class Cursor:
 
     def take(self, size: int) -> bytes:
         if size > len(self.data) - self.at:
-            raise Damage("bytes end too early")
+            raise CorruptTrace("bytes end too early")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -53,7 +52,7 @@ class Cursor:
             value |= (next_byte & 0x7F) << (7 * index)
             if next_byte < 0x80:
                 return value & MASK
-        raise Damage("a varint of more than ten bytes")
+        raise CorruptTrace("a varint of more than ten bytes")
 
     def signed(self) -> int:
         return unzigzag(self.varint())
@@ -91,7 +90,7 @@ class Event:
 
 @dataclass
 class Run:
-    """Events with consecutive sequence numbers, and what converts their time."""
+    """Events with consecutive sequence numbers, and the anchors that convert their times."""
 
     first: int
     events: list[Event]
@@ -101,7 +100,7 @@ class Run:
 
 @dataclass
 class Names:
-    """The definitions, by id."""
+    """Definitions by id."""
 
     strings: dict[int, bytes] = field(default_factory=dict)
     codes: dict[int, tuple[int, int, int, int, int, bytes]] = field(default_factory=dict)
@@ -128,7 +127,7 @@ class Names:
             elif kind == 3:
                 identifier, caller, code, instruction = (record.varint() for _ in range(4))
                 if caller >= identifier:
-                    raise Damage("a frame called by itself")
+                    raise CorruptTrace("a frame called by itself")
                 self.frames[identifier] = (caller, code, instruction)
             elif kind == 4:
                 identifier, native, autograd = (record.varint() for _ in range(3))
@@ -152,20 +151,20 @@ class Names:
                 addresses: list[int] = []
                 for _ in range(record.varint()):
                     addresses.append((addresses[-1] if addresses else 0) + record.signed())
-                record.varint()  # whether it is garbage
+                record.varint()  # is_garbage
                 self.holders[event, holder, path] = (filename, line, count, total, addresses)
 
     def stack(self, innermost: int) -> list[tuple[bytes, bytes, int, bytes | None]]:
         """Return qualified name, filename, line and source of each frame, innermost first."""
-        found = []
+        frames = []
         while innermost:
             innermost, code, instruction = self.frames[innermost]
             name, qualified, filename, first_line, table_kind, table = self.codes[code]
             line = line_of(table_kind, table, first_line, instruction)
-            found.append(
+            frames.append(
                 (self.strings[qualified or name], self.strings[filename], line, self.sources.get((filename, line)))
             )
-        return found
+        return frames
 
 
 def line_of(kind: int, table: bytes, first_line: int, instruction: int) -> int:
@@ -196,7 +195,7 @@ def line_of(kind: int, table: bytes, first_line: int, instruction: int) -> int:
                         six_bit_number(entries)
                 if instruction < end:
                     return 0 if code == 15 else line
-        except Damage:
+        except CorruptTrace:
             pass
     return first_line
 
@@ -217,20 +216,20 @@ def slot(a: int, b: int) -> int:
 
 
 def decode_events(payload: bytes, count: int, begin_counter: int) -> list[Event]:
-    whole = Cursor(payload)
-    tags, kinds, times, address_column, sizes, stacks, contexts = (Cursor(whole.text()) for _ in range(7))
+    sections = Cursor(payload)
+    tags, kinds, times, address_column, sizes, stacks, contexts = (Cursor(sections.text()) for _ in range(7))
     if len(tags.data) != count:
-        raise Damage("not as many tags as events")
+        raise CorruptTrace("not as many tags as events")
     next_address, next_stack, next_size = [0] * 4096, [0] * 4096, [0] * 4096
     addresses: list[int] = []
     time, last_new, number, stack, last_alloc, thread = begin_counter, 0, 0, 0, 0, 0
     last_of_thread: dict[int, tuple[int, int, int, int, int]] = {}
-    found = []
+    events = []
     for tag in tags.data:
         kind = tag & 15 if tag & 15 < 15 else kinds.byte()
         time = (time + times.signed()) & MASK
 
-        where = slot(number, kind)
+        slot_index = slot(number, kind)
         if tag & 0x40:
             entry = address_column.varint()
             if entry == 0:
@@ -240,18 +239,18 @@ def decode_events(payload: bytes, count: int, begin_counter: int) -> list[Event]
             else:
                 number += unzigzag(entry - 1)
         else:
-            number = next_address[where]
+            number = next_address[slot_index]
         if not 0 <= number < len(addresses):
-            raise Damage("an address without a number")
-        next_address[where] = number
+            raise CorruptTrace("an address without a number")
+        next_address[slot_index] = number
 
-        where = slot(stack, kind)
-        stack = (stack + stacks.signed()) & 0xFFFFFFFF if tag & 0x10 else next_stack[where]
-        next_stack[where] = stack
+        slot_index = slot(stack, kind)
+        stack = (stack + stacks.signed()) & 0xFFFFFFFF if tag & 0x10 else next_stack[slot_index]
+        next_stack[slot_index] = stack
 
-        where = slot(last_alloc * 256 | kind, stack)
-        size = sizes.varint() if tag & 0x20 else next_size[where]
-        next_size[where] = size
+        slot_index = slot(last_alloc * 256 | kind, stack)
+        size = sizes.varint() if tag & 0x20 else next_size[slot_index]
+        next_size[slot_index] = size
         if kind == 1:
             last_alloc = size
 
@@ -267,8 +266,8 @@ def decode_events(payload: bytes, count: int, begin_counter: int) -> list[Event]
             node_sequence = (node_sequence + contexts.signed()) & MASK
             node_thread, node_type = contexts.varint(), contexts.varint()
         last_of_thread[thread] = (location, sequence, node_sequence, node_thread, node_type)
-        found.append(Event(kind, time, addresses[number], size, stack, thread, *last_of_thread[thread]))
-    return found
+        events.append(Event(kind, time, addresses[number], size, stack, thread, *last_of_thread[thread]))
+    return events
 
 
 @dataclass
@@ -284,14 +283,13 @@ class Block:
 
 
 class TraceFile:
-    """A whole trace file, with the spool next to it if there is one. Raises Damage for anything that is not as
-    documented."""
+    """A complete trace file, and its spool if there is one. Raises CorruptTrace for undocumented contents."""
 
     def __init__(self, path: Path, spool: Path | None = None) -> None:
         data = path.read_bytes()
         magic, self.version, checksum, self.session = struct.unpack_from("<8sII16s", data)
         if magic != b"ALLOCTRC" or self.version != 3 or checksum != zlib.crc32(data[:12] + bytes(4) + data[16:32]):
-            raise Damage("file header")
+            raise CorruptTrace("file header")
         self.blocks: list[Block] = []
         self.names = Names()
         self.runs: list[Run] = []
@@ -303,7 +301,7 @@ class TraceFile:
         while offset < len(data):
             block = read_block(data, offset)
             if block.first != next_event or (previous_end is not None and block.begin != previous_end):
-                raise Damage("a block is missing")
+                raise CorruptTrace("a block is missing")
             next_event, previous_end = block.first + block.count, block.end
             self.take(block)
             offset += BLOCK_HEADER + len(block.payload)
@@ -327,7 +325,7 @@ class TraceFile:
             self.end = json.loads(block.payload)
 
     def read_spool(self, data: bytes, next_event: int) -> None:
-        """Read a spool that no process writes to any more."""
+        """Read a spool that no process writes any longer."""
         magic, version, event_bytes, session, ring, capacity, log, log_capacity, _ = struct.unpack_from(
             "<8sII16s5Q", data
         )
@@ -341,8 +339,8 @@ class TraceFile:
         self.counters = tuple(map(max, self.counters, (*lost, *struct.unpack_from("<3Q", data, 304))))
         self.names.add(bytes(data[log + position % log_capacity] for position in range(log_tail, log_head)))
         if tail > next_event:
-            raise Damage("events are missing between the trace and its spool")
-        begin, end = self.latest, max(self.latest, anchor, key=lambda known: known.monotonic)
+            raise CorruptTrace("events are missing between the trace and its spool")
+        begin, end = self.latest, max(self.latest, anchor, key=lambda candidate: candidate.monotonic)
         self.latest = end
         for position in range(max(tail, next_event), head):
             at = ring + position % capacity * 64
@@ -366,25 +364,25 @@ class TraceFile:
 
     def times_ns(self) -> list[int]:
         """Return nanoseconds since 1970-01-01 UTC of each event, in the order of events()."""
-        whole = (self.latest.monotonic - self.first.monotonic) / max(self.latest.counter - self.first.counter, 1)
-        found = []
+        mean_slope = (self.latest.monotonic - self.first.monotonic) / max(self.latest.counter - self.first.counter, 1)
+        times = []
         for run in self.runs:
-            span, counts = run.end.monotonic - run.begin.monotonic, run.end.counter - run.begin.counter
-            slope = span / counts if span > 1_000_000 and counts > 0 else whole
+            elapsed, counts = run.end.monotonic - run.begin.monotonic, run.end.counter - run.begin.counter
+            slope = elapsed / counts if elapsed > 1_000_000 and counts > 0 else mean_slope
             base = self.first.wall + run.begin.monotonic - self.first.monotonic
-            found += [base + int((event.time - run.begin.counter) * slope) for event in run.events]
-        return found
+            times += [base + int((event.time - run.begin.counter) * slope) for event in run.events]
+        return times
 
 
 def read_block(data: bytes, offset: int) -> Block:
-    """Read the block at an offset. Raises Damage unless it is sound."""
+    """Read the block at an offset. Raises CorruptTrace unless the block is intact."""
     header = data[offset : offset + BLOCK_HEADER]
     if len(header) < BLOCK_HEADER or header[:4] != BLOCK_MAGIC:
-        raise Damage("no block header")
+        raise CorruptTrace("no block header")
     checksum, payload_checksum, kind, _, size, first, count = struct.unpack_from("<IIHHQQQ", header, 4)
     payload = data[offset + BLOCK_HEADER : offset + BLOCK_HEADER + size]
     if checksum != zlib.crc32(header[8:]) or len(payload) != size or payload_checksum != zlib.crc32(payload):
-        raise Damage("a checksum does not match")
+        raise CorruptTrace("a checksum does not match")
     begin, end = (Anchor(*struct.unpack_from("<3Q", header, at)) for at in (40, 64))
     return Block(offset, kind, first, count, begin, end, struct.unpack_from("<6Q", header, 88), payload)
 
@@ -410,5 +408,5 @@ def block(
     kind: int, payload: bytes, first: int, count: int, begin: Numbers, end: Numbers, counters: Numbers = (0,) * 6
 ) -> bytes:
     numbers = [number & MASK for number in (len(payload), first, count, *begin, *end, *counters)]
-    rest = struct.pack("<IHH15Q", zlib.crc32(payload), kind, 0, *numbers)
-    return BLOCK_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest + payload
+    checked = struct.pack("<IHH15Q", zlib.crc32(payload), kind, 0, *numbers)
+    return BLOCK_MAGIC + struct.pack("<I", zlib.crc32(checked)) + checked + payload

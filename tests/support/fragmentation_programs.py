@@ -2,8 +2,8 @@
 
     fragmentation_programs.py FOLDER CASE...
 
-records CASE.alloctrace until the memory is fragmented, and writes CASE.json: torch's segments then, the bytes that
-empty_cache() released, and those that it released once the planted blocks were freed.
+records CASE.alloctrace until the memory is fragmented, and writes CASE.json: torch's segments at that time, the
+bytes that empty_cache() released, and the bytes that it released after the planted blocks were freed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import pytorch_alloctrace as alloctrace
 MIB, GIB = 2**20, 2**30
 
 Program = Iterator[list[torch.Tensor]]
-"""Yields, when the memory is cut up, the list that holds the planted blocks."""
+"""Iterator that yields the list of planted blocks when the memory is fragmented."""
 
 
 def result_of_each_batch() -> Program:
-    """Keep a small result of each batch, in the memory that the batch before has left."""
-    planted, rest = [], []
+    """Keep a small result of each batch, in the memory of the previous batch."""
+    planted, fillers = [], []
     for _ in range(5):
         batch = torch.empty(1200 * MIB, dtype=torch.uint8, device="cuda")
         del batch
         planted.append(torch.empty(2 * MIB, dtype=torch.uint8, device="cuda"))  # PIN
-        rest.append(torch.empty(1198 * MIB, dtype=torch.uint8, device="cuda"))
-    del rest
+        fillers.append(torch.empty(1198 * MIB, dtype=torch.uint8, device="cuda"))
+    del fillers
     yield planted
 
 
@@ -66,7 +66,7 @@ def small_tensors() -> Program:
 
 
 def units_of_an_expandable_segment() -> Program:
-    """Keep a block in every third unit of mapping: the rest of these units cannot be unmapped."""
+    """Keep a block in every third mapping unit: the remainder of these units cannot be unmapped."""
     set_allocator_settings("expandable_segments:True")
     planted, temporary = [], []
     for _ in range(30):
@@ -79,23 +79,23 @@ def units_of_an_expandable_segment() -> Program:
 def private_pool() -> Program:
     pool = torch.cuda.MemPool()
     outside = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
-    planted, rest = [], []
+    planted, fillers = [], []
     with torch.cuda.use_mem_pool(pool):
         for _ in range(3):
             batch = torch.empty(800 * MIB, dtype=torch.uint8, device="cuda")
             del batch
             planted.append(torch.empty(30 * MIB, dtype=torch.uint8, device="cuda"))  # PIN
-            rest.append(torch.empty(770 * MIB, dtype=torch.uint8, device="cuda"))
-    del rest
+            fillers.append(torch.empty(770 * MIB, dtype=torch.uint8, device="cuda"))
+    del fillers
     yield planted
     del outside, pool
 
 
 def gradient() -> Program:
-    """Pin by a gradient: autograd's thread made it, for a line of forward."""
+    """Pin by a gradient, which autograd's thread allocates for a line of forward."""
     weight = torch.empty(4096, 4096, device="cuda", requires_grad=True)
     x = torch.empty(16, 4096, device="cuda")
-    # cuBLAS' workspaces, of this thread and of autograd's, have segments of their own from here on.
+    # Allocates the cuBLAS workspaces of this thread and autograd's in segments of their own.
     small = torch.empty(4096, 4, device="cuda", requires_grad=True)
     (x @ small).sum().backward()
     y = x @ weight  # PIN
@@ -123,28 +123,28 @@ def awaited_by_a_stream() -> Program:
         yield []
 
 
-def _at_random() -> Program:
+def _allocate_at_random() -> Program:
     dice = random.Random(4)
     streams = [torch.cuda.Stream(), torch.cuda.default_stream()]
-    kept: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for _ in range(1500):
         size = dice.choice([dice.randrange(1, MIB), dice.randrange(MIB, 12 * MIB), dice.randrange(MIB, 90 * MIB)])
         with torch.cuda.stream(dice.choice(streams)):
-            kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
-        while sum(tensor.nbytes for tensor in kept) > GIB or (dice.random() < 0.4 and len(kept) > 1):
-            kept.pop(dice.randrange(len(kept)))
-    for _ in range(len(kept) * 2 // 3):
-        kept.pop(dice.randrange(len(kept)))
-    yield kept
+            tensors.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        while sum(tensor.nbytes for tensor in tensors) > GIB or (dice.random() < 0.4 and len(tensors) > 1):
+            tensors.pop(dice.randrange(len(tensors)))
+    for _ in range(len(tensors) * 2 // 3):
+        tensors.pop(dice.randrange(len(tensors)))
+    yield tensors
 
 
 def random_sizes() -> Program:
-    yield from _at_random()
+    yield from _allocate_at_random()
 
 
 def random_sizes_expandable() -> Program:
     set_allocator_settings("expandable_segments:True")
-    yield from _at_random()
+    yield from _allocate_at_random()
 
 
 def run(case: str, folder: Path) -> None:
@@ -160,9 +160,9 @@ def run(case: str, folder: Path) -> None:
         planted.clear()
     for _ in program:
         pass
-    given_back, more = reserved[0] - reserved[1], reserved[1] - reserved[2]
-    facts = {"segments": segments, "given_back": given_back, "given_back_without_planted": more}
-    (folder / f"{case}.json").write_text(json.dumps(facts))
+    released, released_later = reserved[0] - reserved[1], reserved[1] - reserved[2]
+    measurements = {"segments": segments, "given_back": released, "given_back_without_planted": released_later}
+    (folder / f"{case}.json").write_text(json.dumps(measurements))
     give_back_everything()
 
 

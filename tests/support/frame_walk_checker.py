@@ -1,4 +1,4 @@
-"""Compares the walker's stacks with those of the traceback module; for any Python from 3.10 on."""
+"""Comparison of the walker's stacks with those of the traceback module, for Python 3.10 and later."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import traceback
 from typing import Any
 
 MAX_FRAMES = 4096
-"""Maximum number of frames of a stack: the walker keeps the innermost."""
-
+"""Maximum number of frames of a stack: the walker records the innermost frames."""
 
 Probe = Any
 """The module that frame_walk_probe.cpp defines."""
@@ -19,7 +18,7 @@ def printable(text: str) -> str:
 
 
 class Checker:
-    """Compares stacks and keeps the differences: many of the programs swallow exceptions, as `__del__` does."""
+    """Collector of differences between stacks. Raises nothing: many programs swallow exceptions, as `__del__` does."""
 
     def __init__(self, probe: Probe, mode: str) -> None:
         self.probe = probe
@@ -47,16 +46,16 @@ class Checker:
 
     def compare(self, stack: int, expected: list[tuple[str, str, int]], frame: Any) -> None:
         frames = self.probe.frames(stack)
-        wanted = [(printable(name), printable(filename), line) for name, filename, line in expected]
+        expected_frames = [(printable(name), printable(filename), line) for name, filename, line in expected]
         self.compared += 1
-        if [(name, filename, line) for name, _, filename, line, *_ in frames] != wanted[-MAX_FRAMES:]:
-            self.differences.append(f"found {frames[-12:]}, expected {wanted[-12:]}")
+        if [(name, filename, line) for name, _, filename, line, *_ in frames] != expected_frames[-MAX_FRAMES:]:
+            self.differences.append(f"found {frames[-12:]}, expected {expected_frames[-12:]}")
         if sys.version_info >= (3, 11):
             names = [printable(entry.f_code.co_qualname) for entry, _ in traceback.walk_stack(frame)][::-1]
             if [name for _, name, *_ in frames] != names[-MAX_FRAMES:]:
                 self.differences.append(f"qualified names {frames[-12:]}, expected {names[-12:]}")
 
-    def expect(self, inefficiency: bool, what: str) -> None:
+    def expect(self, is_met: bool, message: str) -> None:
         self.compared += 1
-        if not inefficiency:
-            self.differences.append(what)
+        if not is_met:
+            self.differences.append(message)

@@ -1,6 +1,6 @@
-"""Ways in which one Python function comes to run inside another, each with the frames that it puts between.
+"""Constructs by which one Python function runs inside another, with the frames between them.
 
-Each construct calls `inner` at least once, in a manner that `number` may vary.
+Each construct calls `inner` at least once; `number` may vary how.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def call(function: Inner) -> object:
     return function()
 
 
-# Plain calls, in layouts of source that no formatter leaves alone.
+# Calls in layouts of source that a formatter would change.
 
 LAYOUTS = (
     "call(inner); call(lambda: None); call(inner)\n",
@@ -71,7 +71,7 @@ def exception_handling(inner: Inner, number: int) -> None:
         raise AssertionError
 
 
-# Python called by C code and by the interpreter, for objects that live.
+# Python called by C code and by the interpreter, on live objects.
 
 
 class Special:
@@ -140,7 +140,7 @@ def class_body(inner: Inner, number: int) -> None:
             inner()
 
 
-# Functions that stop in the middle: comprehensions, generators, coroutines.
+# Comprehensions, and functions that suspend: generators, coroutines.
 
 
 def comprehensions(inner: Inner, number: int) -> object:
@@ -203,16 +203,16 @@ def event_loop(inner: Inner, number: int) -> None:
     async def outer() -> None:
         await asyncio.gather(task(), asyncio.create_task(task()))
 
-    # A loop cannot run inside another of the same thread.
+    # An event loop cannot run inside another loop of its thread.
     thread = threading.Thread(target=lambda: asyncio.run(outer()))
     thread.start()
     thread.join()
 
 
-# Python called because an object dies, and by the hooks of the interpreter.
+# Python called by finalizers and by the interpreter's hooks.
 
 
-class Dying:
+class Finalized:
     def __init__(self, inner: Inner) -> None:
         self.inner = inner
         self.cycle: object = None
@@ -223,21 +223,21 @@ class Dying:
 
 def dying_object(inner: Inner, number: int) -> None:
     def returns() -> int:
-        local = Dying(inner)
+        local = Finalized(inner)
         return len([local])
 
     choice = number % 4
-    dying = Dying(inner)
+    finalized = Finalized(inner)
     if choice == 0:
-        del dying
+        del finalized
     elif choice == 1:
-        dying = None  # type: ignore[assignment]
+        finalized = None  # type: ignore[assignment]
     elif choice == 2:
-        holder = [dying]
-        del dying
+        holder = [finalized]
+        del finalized
         holder.clear()
     else:
-        returns()  # dies while its frame is left
+        returns()  # finalized while the frame returns
 
 
 def dying_cycle(inner: Inner, number: int) -> None:
@@ -249,30 +249,30 @@ def dying_cycle(inner: Inner, number: int) -> None:
             called = True
             inner()
 
-    dying = Dying(once)
-    dying.cycle = dying
-    del dying
+    finalized = Finalized(once)
+    finalized.cycle = finalized
+    del finalized
     gc.collect(0 if number % 2 else 2)
-    once()  # a collection inside another does nothing
+    once()  # a collection within another has no effect
 
 
 def hooked(hook: str, event: str, function: Any, inner: Inner, run: Inner) -> None:
     """Call inner in a hook at the first `event` ("": any) of the function, or afterwards if no hook can run."""
     done = False
 
-    def handle(frame: Any, happened: str, argument: object) -> Any:
+    def handle(frame: Any, hook_event: str, argument: object) -> Any:
         nonlocal done
-        if not done and event in ("", happened) and frame.f_code is function.__code__:
+        if not done and event in ("", hook_event) and frame.f_code is function.__code__:
             done = True
             inner()
         return handle
 
-    before = getattr(sys, f"get{hook}")()
+    previous_hook = getattr(sys, f"get{hook}")()
     getattr(sys, f"set{hook}")(handle)
     try:
         run()
     finally:
-        getattr(sys, f"set{hook}")(before)
+        getattr(sys, f"set{hook}")(previous_hook)
     if not done:
         inner()
 
@@ -285,7 +285,7 @@ def traced(inner: Inner, number: int) -> None:
 
 
 def traced_generator(inner: Inner, number: int) -> None:
-    """Throw into or close a generator that has run no instruction: tracing shows its frame all the same."""
+    """Throw into or close a generator that has not started: tracing shows its frame nevertheless."""
 
     def generate() -> Generator[None, None, None]:
         yield
@@ -311,14 +311,14 @@ def signalled(inner: Inner, number: int) -> None:
     if threading.current_thread() is not threading.main_thread():
         inner()
         return
-    before = signal.signal(signal.SIGUSR1, lambda *_: inner())
+    previous_handler = signal.signal(signal.SIGUSR1, lambda *_: inner())
     try:
         signal.raise_signal(signal.SIGUSR1)
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGUSR1, previous_handler)
 
 
-# Code objects made while the program runs.
+# Code objects created while the program runs.
 
 
 def executed(inner: Inner, number: int) -> None:
@@ -371,8 +371,8 @@ def imported_module(inner: Inner, number: int) -> None:
     name = f"alloctrace_made_module_{number}_{id(inner)}"
 
     class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-        def find_spec(self, wanted: str, path: object, target: object = None) -> Any:
-            return importlib.machinery.ModuleSpec(wanted, self) if wanted == name else None
+        def find_spec(self, fullname: str, path: object, target: object = None) -> Any:
+            return importlib.machinery.ModuleSpec(fullname, self) if fullname == name else None
 
         def exec_module(self, module: Any) -> None:
             exec(compile("\n\ninner()\n", name, "exec"), {"inner": inner})

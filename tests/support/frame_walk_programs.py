@@ -63,22 +63,22 @@ def random_programs(checker: Checker, seed: int) -> None:
 
 
 def reused_addresses(checker: Checker, seed: int, runs: int = 6000) -> None:
-    """Make code objects of the same shape at the addresses of others that died."""
+    """Create code objects of the same shape at the addresses of freed ones."""
     generator = random.Random(seed)
     addresses: dict[int, int] = {}
     for index in range(runs):
-        name, filename, before, inside = "function", "<reused>", 0, 0
-        varied = index % 5  # one property at a time, the others the same object or the same text in a new one
+        name, filename, lines_before, lines_inside = "function", "<reused>", 0, 0
+        varied = index % 5  # one property at a time; the others are equal, and the same object or a new one
         if varied in (0, 4):
             name = f"made_{generator.randrange(10**6):06d}"
         if varied in (1, 4):
             filename = f"<reused {generator.randrange(10**6):06d}>"
         if varied in (2, 4):
-            before = generator.randrange(50)
+            lines_before = generator.randrange(50)
         if varied in (3, 4):
-            inside = generator.randrange(50)
+            lines_inside = generator.randrange(50)
         new_lines = "\n"
-        source = f"{new_lines * before}def {name}(check):\n{new_lines * inside}    check()\n"
+        source = f"{new_lines * lines_before}def {name}(check):\n{new_lines * lines_inside}    check()\n"
         namespace: dict[str, Any] = {}
         exec(compile(source, filename, "exec"), namespace)
         function = namespace[name]
@@ -88,12 +88,12 @@ def reused_addresses(checker: Checker, seed: int, runs: int = 6000) -> None:
         if generator.random() < 0.02:
             gc.collect()
     checker.expect(
-        runs - len(addresses) >= runs // 4, f"{len(addresses)} addresses in {runs} runs: hardly any came back"
+        runs - len(addresses) >= runs // 4, f"{len(addresses)} addresses in {runs} runs: hardly any were reused"
     )
 
 
 def deep_recursion(checker: Checker, seed: int) -> None:
-    """Check that all frames up to 4096 are there, and beyond that the innermost 4096."""
+    """Check that stacks have all frames up to 4096, and beyond that the innermost 4096."""
 
     def descend(depth: int) -> None:
         if depth > 0:
@@ -103,8 +103,8 @@ def deep_recursion(checker: Checker, seed: int) -> None:
     def run() -> None:
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(20000)
-        kept, most = (254, 255, 256, 257), (4080, 4095, 4096, 4097)
-        for depth in (0, 1, 127, 128, *kept, 300, 3000, *most, 5000, 9000, 10000, 3000):
+        cached, maximum = (254, 255, 256, 257), (4080, 4095, 4096, 4097)
+        for depth in (0, 1, 127, 128, *cached, 300, 3000, *maximum, 5000, 9000, 10000, 3000):
             descend(depth)
         sys.setrecursionlimit(limit)
 
@@ -115,16 +115,16 @@ def deep_recursion(checker: Checker, seed: int) -> None:
     threading.stack_size(old_size)
 
 
-def around_the_depth_that_is_kept(checker: Checker, seed: int) -> None:
-    """Call and return through two lines of each frame, around the depth up to which a walk is kept for the next."""
+def around_cached_depth(checker: Checker, seed: int) -> None:
+    """Call and return through two lines of each frame, around the depth up to which a walk is cached for the next."""
     generator = random.Random(seed)
-    left = 2_000
+    remaining = 2_000
 
     def visit() -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
-            deeper = 0.1 if left % 400 < 300 else 0.6  # less often than back for a while, then more often
+        nonlocal remaining
+        while remaining > 0:
+            remaining -= 1
+            deeper = 0.1 if remaining % 400 < 300 else 0.6  # alternately less and more often than returning
             choice = generator.random()
             if choice < deeper:
                 if generator.random() < 0.5:
@@ -139,33 +139,33 @@ def around_the_depth_that_is_kept(checker: Checker, seed: int) -> None:
     def begin(depth: int) -> None:
         if depth > 0:
             return begin(depth - 1)
-        while left > 0:
+        while remaining > 0:
             visit()
 
     begin(228)
 
 
 def threads(checker: Checker, seed: int) -> None:
-    """Walk in several threads at once, and in threads that follow others that ended."""
+    """Walk in concurrent threads, and in threads started after others ended."""
 
-    def work(number: int) -> None:
+    def run_programs(number: int) -> None:
         generator = random.Random(number)
-        own = Checker.__new__(Checker)
-        own.__dict__.update(checker.__dict__, compared=0, differences=[])
+        own_checker = Checker.__new__(Checker)
+        own_checker.__dict__.update(checker.__dict__, compared=0, differences=[])
         for _ in range(12):
             program = [(generator.choice(sorted(CONSTRUCTS)), generator.randrange(99)) for _ in range(3)]
-            own.budget = 6
-            run_program(program, own.check)
+            own_checker.budget = 6
+            run_program(program, own_checker.check)
         with lock:
-            checker.compared += own.compared
-            checker.differences += own.differences
+            checker.compared += own_checker.compared
+            checker.differences += own_checker.differences
 
     lock = threading.Lock()
     for generation in range(4):
-        together = [threading.Thread(target=work, args=(seed + 8 * generation + index,)) for index in range(6)]
-        for thread in together:
+        workers = [threading.Thread(target=run_programs, args=(seed + 8 * generation + index,)) for index in range(6)]
+        for thread in workers:
             thread.start()
-        for thread in together:
+        for thread in workers:
             thread.join()
 
 
@@ -178,40 +178,40 @@ def native_thread(checker: Checker, seed: int) -> None:
         return checker.walk()
 
     for _ in range(3):
-        before, without_code, inside, after = checker.probe.call_on_native_thread(called)
+        before, without_code, during, after = checker.probe.call_on_native_thread(called)
         checker.expect((before, without_code, after) == (0, 0, 0), f"{before}, {without_code}, {after} without Python")
-        names = [name for name, *_ in checker.probe.frames(inside)]
+        names = [name for name, *_ in checker.probe.frames(during)]
         checker.expect(names == ["called"], f"{names} on a native thread")
 
 
 def gil_held_elsewhere(checker: Checker, seed: int) -> None:
-    """Check that a walk ends while another thread holds the GIL all the time."""
+    """Check that a walk ends while another thread holds the GIL."""
     results: list[bool] = []
     for _ in range(5):
         holder = threading.Thread(target=lambda: results.append(checker.probe.hold_gil()))
         holder.start()
         stack, frame = checker.probe.stack_while_gil_is_held(), sys._getframe()
         holder.join()
-        found = [name for name, *_ in checker.probe.frames(stack)]
+        names = [name for name, *_ in checker.probe.frames(stack)]
         expected = [entry.f_code.co_name for entry, _ in traceback.walk_stack(frame)][::-1]
-        checker.expect(found == expected, f"{found} while the GIL is held elsewhere")
+        checker.expect(names == expected, f"{names} while the GIL is held elsewhere")
     checker.expect(results == [True] * 5, f"{results}: the walk waited for the GIL")
 
 
 def ids(checker: Checker, seed: int) -> None:
-    """Check that equal stacks have one id, and that a known stack defines nothing."""
+    """Check that equal stacks have one id, and that a recorded stack defines nothing."""
     first = [checker.walk() for _ in range(5)]
     checker.expect(len(set(first)) == 1 and first[0] != 0, f"{first} for one stack")
     counts = []
     for _ in range(3):
         stacks = [checker.walk() for _ in range(2)]
         counts.append((stacks[0], checker.probe.frame_count()))
-    checker.expect(len(set(counts)) == 1, f"{counts}: known stacks were defined again")
+    checker.expect(len(set(counts)) == 1, f"{counts}: recorded stacks were defined again")
     checker.expect(len({checker.walk(), checker.walk()}) == 2, "two calls on one line are one stack")
 
 
 def sessions(checker: Checker, seed: int, mode: str) -> None:
-    """Check that a thread forgets at a new session what it kept of the last one."""
+    """Check that a new session clears a thread's cached walk."""
     for _ in range(50):
         checker.probe.start(mode)
         checker.check_fast()
@@ -219,7 +219,7 @@ def sessions(checker: Checker, seed: int, mode: str) -> None:
 
 
 def deaths(checker: Checker, seed: int) -> None:
-    """Check that only the death of a code object in a recorded stack makes threads forget their last walk."""
+    """Check that only the deallocation of a code object in a recorded stack clears the threads' cached walks."""
     probe = checker.probe
 
     def generations(call: bool) -> int:
@@ -232,13 +232,13 @@ def deaths(checker: Checker, seed: int) -> None:
         return probe.generation() - before
 
     checker.expect(
-        generations(call=False) == 0, "the death of an unknown code object was taken for that of a known one"
+        generations(call=False) == 0, "the deallocation of an unrecorded code object cleared the cached walks"
     )
-    checker.expect(generations(call=True) == 1, "the death of a known code object went unseen")
+    checker.expect(generations(call=True) == 1, "the deallocation of a recorded code object cleared no cached walk")
 
 
 def run_in_child(action: Callable[[], None]) -> int:
-    """Return the status of a forked child, which says that it was killed if it does not end within a minute."""
+    """Return the status of a forked child, which is killed if it does not end within a minute."""
     child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -251,7 +251,7 @@ def run_in_child(action: Callable[[], None]) -> int:
 
 
 def fork(checker: Checker, seed: int, mode: str) -> None:
-    """Let code objects die in a forked child, and record the child in a new session."""
+    """Deallocate code objects in a forked child, and record the child in a new session."""
     checker.check_fast()
     reading, writing = os.pipe()
 
@@ -264,29 +264,29 @@ def fork(checker: Checker, seed: int, mode: str) -> None:
 
     status = run_in_child(check_in_child)
     os.close(writing)
-    found = os.read(reading, 4096).decode()
+    differences = os.read(reading, 4096).decode()
     os.close(reading)
-    checker.expect(status == 0 and found == "[]", f"the child's status {status}, differences {found}")
+    checker.expect(status == 0 and differences == "[]", f"the child's status {status}, differences {differences}")
 
 
 def fork_while_walking(checker: Checker, seed: int) -> None:
-    """Fork while another thread holds a lock: it stays locked in the child, where code objects die too."""
-    ended = False
+    """Fork while another thread holds a lock, which stays locked in the child, and deallocate code objects there."""
+    is_over = False
 
     def walk() -> None:
-        while not ended:
+        while not is_over:
             checker.probe.walk_anew(2000)
 
-    walking = [threading.Thread(target=walk) for _ in range(2)]
-    for thread in walking:
+    walkers = [threading.Thread(target=walk) for _ in range(2)]
+    for thread in walkers:
         thread.start()
     for _ in range(25):
         status = run_in_child(lambda: exec("def function(walk):\n    return walk()\n", {}))
-        checker.expect(status == 0, f"status {status} of a forked child, which waited for ever if it was killed")
+        checker.expect(status == 0, f"status {status} of a forked child: it waited forever if it was killed")
         if status:
             break
-    ended = True
-    for thread in walking:
+    is_over = True
+    for thread in walkers:
         thread.join()
 
 
@@ -311,49 +311,49 @@ class Module:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.forward(*arguments, **named)
 
-    def forward(self, inner: Callable[..., Any], *rest: Any) -> Any:
+    def forward(self, inner: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return inner(*rest)
+            return inner(*arguments)
         finally:
-            del inner, rest
+            del inner, arguments
 
 
-class ModuleAccount:
-    """What the walker says of modules, compared with the frames themselves."""
+class ModuleChecker:
+    """Comparison of the walker's modules with those of the frames."""
 
     def __init__(self, checker: Checker) -> None:
         self.checker = checker
-        self.named: dict[int, tuple[weakref.ref[Module], int]] = {}  # id of the object: it is alive, its module id
-        self.taken: set[int] = set()  # module ids that are, or were, one object's
+        self.named: dict[int, tuple[weakref.ref[Module], int]] = {}  # by id() of a live object: object, module id
+        self.used_ids: set[int] = set()  # module ids that objects have or had
         self.code = Module.__call__.__code__
 
     def check(self) -> None:
         checker = self.checker
-        found = [frame[4:] for frame in checker.probe.frames(checker.walk())]
-        called = self.called()
+        pairs = [frame[4:] for frame in checker.probe.frames(checker.walk())]
+        called = self.called_modules()
         checker.compared += 1
-        checker.expect([module != 0 for module, _ in found] == [module is not None for module in called], f"{found}")
-        now = checker.probe.calls_now()
-        checker.expect([id(module) for module in now] == [id(module) for module in called if module], "calls_now")
-        for (identifier, name), module in zip(found, called, strict=False):
+        checker.expect([module != 0 for module, _ in pairs] == [module is not None for module in called], f"{pairs}")
+        calls = checker.probe.calls_now()
+        checker.expect([id(module) for module in calls] == [id(module) for module in called if module], "calls_now")
+        for (identifier, name), module in zip(pairs, called, strict=False):
             if module is None:
                 continue
             checker.expect(name == type(module).__name__, f"a {type(module).__name__} is called {name}")
-            known = self.named.get(id(module))
-            checker.expect(known is None or known[1] == identifier, f"{identifier}, not {known and known[1]}")
-            checker.expect(known is not None or identifier not in self.taken, f"{identifier} is another object's")
-        # While what was met is being called, as the recorder does it: some get an id for life.
-        living = {id(module): module for module in now}
+            entry = self.named.get(id(module))
+            checker.expect(entry is None or entry[1] == identifier, f"{identifier}, not {entry and entry[1]}")
+            checker.expect(entry is not None or identifier not in self.used_ids, f"{identifier} is another object's")
+        # Like the recorder, while the modules are being called: some get a permanent id.
+        living = {id(module): module for module in calls}
         named = checker.probe.settle(lambda identifier: identifier % 7 > 4)
         for address, identifier in named.items():
             checker.expect(address in living and address not in self.named, f"{identifier} is not called")
             reference = weakref.ref(living[address], lambda dead, address=address: self.forget(address))
             self.named[address] = (reference, identifier)
-            self.taken.add(identifier)
+            self.used_ids.add(identifier)
 
-    def called(self) -> list[Module | None]:
+    def called_modules(self) -> list[Module | None]:
         """Return the modules that the caller's frames call, outermost first."""
-        # Without a variable for a frame, which would keep it, and the modules, until garbage is collected.
+        # No variable refers to a frame, which would keep it and its modules alive until a garbage collection.
         return [
             frame.f_locals["self"] if frame.f_code is self.code else None
             for frame, _ in traceback.walk_stack(sys._getframe(1))
@@ -365,10 +365,10 @@ class ModuleAccount:
 
 
 def modules(checker: Checker, seed: int) -> None:
-    """Call modules among all constructs: each live object has its own id, whichever others died at its address."""
+    """Call modules among all constructs: each live object has its own id, even at the address of a freed one."""
     generator = random.Random(seed)
-    account = ModuleAccount(checker)
-    checker.expect(checker.probe.watch_calls(account.code), "calls of modules cannot be watched")
+    watcher = ModuleChecker(checker)
+    checker.expect(checker.probe.watch_calls(watcher.code), "calls of modules cannot be watched")
     names = sorted(CONSTRUCTS)
     classes: list[type[Module]] = [Module, Module]
 
@@ -380,14 +380,14 @@ def modules(checker: Checker, seed: int) -> None:
     def nest(depth: int) -> None:
         if depth == 0:
             for _ in range(generator.randrange(1, 4)):
-                account.check()
+                watcher.check()
             return
         kind = generator.randrange(4)
         if kind == 0:
             construct = generator.choice(names)
             CONSTRUCTS[construct](lambda: nest(depth - 1), generator.randrange(99))
             return
-        # One that lives on, one that its caller holds, one that nobody holds but the call.
+        # A module that stays alive, one held by its caller, or one held only by the call.
         module = generator.choice(living) if kind == 1 else make()
         if kind == 2:
             module(nest, depth - 1)
@@ -396,16 +396,16 @@ def modules(checker: Checker, seed: int) -> None:
 
     addresses: list[int] = []
     for number in range(700):
-        if number % 20 == 0:  # of one class, those that die unnamed are soon not asked about any more
+        if number % 20 == 0:  # the walker soon skips a class whose modules die without an id
             classes = [type(f"Module{number}", (Module,), {}), type(f"Other{number}", (Module,), {})]
         nest(generator.randrange(6))
-        # The same calls again, of others at the same addresses.
+        # Repeat the calls with other modules at the same addresses.
         for _ in range(generator.randrange(6)):
-            made = make()
-            addresses.append(id(made))
-            made(nest, 0)
-            del made
-        # And of the same ones, which may be named between two calls on one line.
+            fresh = make()
+            addresses.append(id(fresh))
+            fresh(nest, 0)
+            del fresh
+        # Repeat the calls with the same modules, which may get an id between two calls on one line.
         for module in living * 2:
             module(nest, 0)
             module(nest, 0)
@@ -414,13 +414,13 @@ def modules(checker: Checker, seed: int) -> None:
             living[generator.randrange(len(living))] = make()
         if generator.random() < 0.02:
             gc.collect()
-    came_back = len(addresses) - len(set(addresses))
-    checker.expect(came_back > len(addresses) // 4, f"of {len(addresses)} addresses {came_back} came back")
-    checker.expect(checker.compared > 1000 and len(account.taken) > 100, f"{len(account.taken)} objects had a name")
+    reused = len(addresses) - len(set(addresses))
+    checker.expect(reused > len(addresses) // 4, f"of {len(addresses)} addresses {reused} were reused")
+    checker.expect(checker.compared > 1000 and len(watcher.used_ids) > 100, f"{len(watcher.used_ids)} module ids")
 
 
-def module_in_a_cell(checker: Checker, seed: int) -> None:
-    """Check that a first argument that an inner function shares is not read."""
+def module_in_cell(checker: Checker, seed: int) -> None:
+    """Check that a first argument in a cell, shared with an inner function, is not read."""
 
     def call(self: object, inner: Callable[[], Any]) -> Any:
         return (lambda: self and inner())()
@@ -430,22 +430,22 @@ def module_in_a_cell(checker: Checker, seed: int) -> None:
     call(checker, checker.check_fast)
 
 
-def module_that_is_let_go_of(checker: Checker, seed: int) -> None:
-    """Check that a call whose frame has deleted its module has no module, though the same code runs."""
+def deleted_module(checker: Checker, seed: int) -> None:
+    """Check that a call whose frame has deleted its module has no module."""
 
-    def call(self: object, lets_go: bool) -> list[int]:
-        if lets_go:
+    def call(self: object, deletes: bool) -> list[int]:
+        if deletes:
             del self
         return [frame[4] for frame in checker.probe.frames(checker.walk())]
 
     checker.expect(checker.probe.watch_calls(call.__code__), "calls of modules cannot be watched")
-    for lets_go in (True, False, True, True, False, False):
-        modules_found = call(checker, lets_go)
-        checker.expect(any(modules_found) != lets_go, f"{modules_found}, though {lets_go=}")
+    for deletes in (True, False, True, True, False, False):
+        modules_found = call(checker, deletes)
+        checker.expect(any(modules_found) != deletes, f"{modules_found}, though {deletes=}")
 
 
 class WalkingAtExit:
-    """Walks when the interpreter takes the modules down, and prints the result then."""
+    """Object whose finalizer walks during the interpreter's shutdown, and prints the result."""
 
     def __init__(self, checker: Checker) -> None:
         self.checker = checker
@@ -470,9 +470,9 @@ walking_at_exit: object = None
 SCENARIOS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
-        *(each_construct, random_programs, reused_addresses, deep_recursion, around_the_depth_that_is_kept, threads),
+        *(each_construct, random_programs, reused_addresses, deep_recursion, around_cached_depth, threads),
         *(native_thread, gil_held_elsewhere, ids, sessions, deaths, fork, fork_while_walking),
-        *(exit_while_threads_walk, walk_at_exit, modules, module_in_a_cell, module_that_is_let_go_of),
+        *(exit_while_threads_walk, walk_at_exit, modules, module_in_cell, deleted_module),
         *(resumptions, pending_calls),
     )
 }

@@ -1,7 +1,7 @@
 """Random resumption of generators, coroutines and greenlets at varying depth, for Python 3.10 to 3.14.
 
 A suspended frame keeps its address while the frames that it was resumed from return and their memory is unmapped. The
-probe's check build aborts the process if a walk reads a frame that is not live, or remembers one that is not there.
+probe's check build aborts the process if a walk reads a frame that is not live, or caches one that does not exist.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ HAS_GREENLET = importlib.util.find_spec("greenlet") is not None
 MAX_DEPTH = 320
 """Maximum number of frames below a resumption. CPython maps frames in chunks of 16 KiB: about 50 of these."""
 MAX_NESTING = 4
-"""Maximum number of resumptions inside one another."""
-POOL = 24
-"""Number of suspended objects, with those that run."""
+"""Maximum number of nested resumptions."""
+POOL_SIZE = 24
+"""Number of suspended and running objects."""
 
 Action = Callable[[], None]
 Resume = Callable[[bool], bool]
-"""Runs a suspended object up to its next suspension, and returns whether it can be resumed again. True: raises Thrown
-inside it."""
+"""Function that resumes an object up to its next suspension, and returns whether it can be resumed again. Given True,
+raises Thrown inside the object."""
 
 
 class Thrown(Exception):
-    """Raised into suspended objects."""
+    """Exception that is raised inside suspended objects."""
 
 
 def descend(depth: int, action: Action) -> None:
@@ -170,9 +170,9 @@ class Scheduler:
         return resume_greenlet(self.leaf)
 
     def resume_one(self) -> None:
-        """Resume one that is not running, from a random depth; a deep resumption is often followed by a shallow one."""
-        full = len(self.pool) + self.nesting >= POOL
-        resume = self.pool.pop(self.random.randrange(len(self.pool))) if full else self.make()
+        """Resume a suspended object from a random depth; a deep resumption is often followed by a shallow one."""
+        is_full = len(self.pool) + self.nesting >= POOL_SIZE
+        resume = self.pool.pop(self.random.randrange(len(self.pool))) if is_full else self.make()
         is_suspended = True
 
         def resume_here() -> None:
@@ -185,7 +185,7 @@ class Scheduler:
             if is_suspended:
                 descend(depth, resume_here)
         self.nesting -= 1
-        if is_suspended and self.random.random() > 0.03:  # the others are closed by their deallocation
+        if is_suspended and self.random.random() > 0.03:  # deallocation closes the others
             self.pool.append(resume)
 
     def run(self, count: int) -> None:
@@ -218,13 +218,13 @@ def resumptions(checker: Checker, seed: int, rounds: int = 30) -> None:
     scheduler = Scheduler(checker, seed)
     for number in range(rounds):
         scheduler.run(20)
-        # What a thread made is resumed by the main thread after the other's end. Greenlets cannot change threads.
-        elsewhere = Scheduler(checker, seed + number)
-        thread = threading.Thread(target=elsewhere.run, args=(10,))
+        # The main thread resumes a thread's objects after the thread's end. Greenlets cannot change threads.
+        thread_scheduler = Scheduler(checker, seed + number)
+        thread = threading.Thread(target=thread_scheduler.run, args=(10,))
         thread.start()
         thread.join()
-        elsewhere.run(10)
-        scheduler.walks += elsewhere.walks
+        thread_scheduler.run(10)
+        scheduler.walks += thread_scheduler.walks
         if number % 4 == 0:
             recurse_until_stopped(scheduler)
         if number % 10 == 0:

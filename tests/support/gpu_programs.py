@@ -18,7 +18,7 @@ import cuda_programs
 import numpy as np
 import pandas as pd
 import torch
-from frees import in_two
+from frees import split_frees
 from running import run_python
 
 import pytorch_alloctrace as alloctrace
@@ -31,42 +31,42 @@ KINDS = (
     "oom",
 )
 MIB = 2**20
-LIMIT = 2048 * MIB
-"""What out_of_memory may take. A whole device would do as well, but each has another size."""
+MAX_BYTES = 2048 * MIB
+"""Bytes that out_of_memory may allocate. A complete device would also do, but devices differ in size."""
 
 
 def transformer(steps: int) -> None:
-    # bfloat16 needs no scaling of the loss, which leaves out a step where a gradient overflows.
+    # bfloat16 needs no loss scaling, which skips a step whose gradient overflows.
     cuda_programs.transformer(steps, torch.bfloat16, cache_enabled=False)
 
 
 def graphs(steps: int) -> None:
-    # Captured graphs of matrix products need the handle of cuBLAS, which cannot be made while capturing.
+    # Captured matrix products need a cuBLAS handle, which cannot be created during a capture.
     torch.mm(torch.ones(8, 8, device="cuda"), torch.ones(8, 8, device="cuda"))
     cuda_programs.graphs(steps, checkpoints=False)
 
 
 def out_of_memory(steps: int) -> None:
-    """Fail by torch's limit, and by the driver, which no device can satisfy; continue with what is left."""
+    """Fail at torch's limit, then in the driver with a size beyond any device; continue with the remaining memory."""
     _, total = torch.cuda.mem_get_info()
-    # Half a MiB more: the limit is computed from a fraction, and must not fall on the edge of a segment.
-    torch.cuda.set_per_process_memory_fraction((LIMIT + MIB // 2) / total)
-    kept: list[torch.Tensor] = []
+    # Half a MiB more: the limit is computed from a fraction, and must not coincide with a segment's end.
+    torch.cuda.set_per_process_memory_fraction((MAX_BYTES + MIB // 2) / total)
+    tensors: list[torch.Tensor] = []
     for step in range(steps):
-        cuda_programs.exhaust(LIMIT // (9 + step % 23) // 512 * 512, kept)
-        del kept[step % 2 :: 2]
-        kept += [torch.empty(1000 + step, device="cuda") for _ in range(10)]
+        cuda_programs.exhaust(MAX_BYTES // (9 + step % 23) // 512 * 512, tensors)
+        del tensors[step % 2 :: 2]
+        tensors += [torch.empty(1000 + step, device="cuda") for _ in range(10)]
         if step % 4 == 3:
-            kept.clear()
-    kept.clear()
+            tensors.clear()
+    tensors.clear()
     torch.cuda.set_per_process_memory_fraction(1.0)
     for _ in range(2):
-        kept.append(torch.empty(30 * MIB, dtype=torch.uint8, device="cuda"))
-        cuda_programs.exhaust(1 << 45, kept)
+        tensors.append(torch.empty(30 * MIB, dtype=torch.uint8, device="cuda"))
+        cuda_programs.exhaust(1 << 45, tensors)
 
 
 PROGRAMS = {"mlp": 10, "transformer": 3, "convnet": 6, "graphs": 6, "out_of_memory": 12}
-"""With their steps: some hundred events to two thousand, as they lie in the repository."""
+"""Programs and their steps: some hundred to two thousand events each, the size of the stored sequences."""
 
 
 def run(name: str) -> None:
@@ -75,7 +75,7 @@ def run(name: str) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.autograd.set_multithreading_enabled(False)
     own = {"transformer": transformer, "graphs": graphs, "out_of_memory": out_of_memory}
-    gc.disable()  # when it would come depends on which modules were compiled before
+    gc.disable()  # its timing depends on which modules were compiled before
     (own.get(name) or cuda_programs.PROGRAMS[name].run)(PROGRAMS[name])
     gc.collect()
     torch.cuda.synchronize()
@@ -89,8 +89,8 @@ def sequence_of(events: pd.DataFrame) -> list[Event]:
     return [(kind, size, int(stream)) for kind, size, stream in rows]
 
 
-def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeout: float = 600) -> list[Event]:
-    """Record a program in a separate process, started by `launcher` (tools/simcuda/run); return its sequence."""
+def record_sequence(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeout: float = 600) -> list[Event]:
+    """Record a program in a separate process, started by `launcher` (tools/simcuda/run); return the sequence."""
     trace_path = (folder / f"{name}.alloctrace").resolve()
     command = [*map(str, launcher), sys.executable, str(Path(__file__).resolve()), name, str(trace_path)]
     process = run_python(folder, command, False, timeout, {})
@@ -100,12 +100,12 @@ def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeo
     if trace.integrity.state != "complete" or trace.integrity.lost:
         raise RuntimeError(f"{name}: the trace is {trace.integrity}")
     return sequence_of(
-        in_two(trace.events(columns=("seq", "kind", "device", "address", "requested_bytes", "stream", "node_seq")))
+        split_frees(trace.events(columns=("seq", "kind", "device", "address", "requested_bytes", "stream", "node_seq")))
     )
 
 
-def as_text(sequence: Sequence[Event]) -> list[str]:
-    """Return the events as a result file has them: one string each."""
+def format_events(sequence: Sequence[Event]) -> list[str]:
+    """Return one string per event, as in a result file."""
     return [f"{kind} {size} {stream}" for kind, size, stream in sequence]
 
 

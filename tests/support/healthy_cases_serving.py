@@ -1,4 +1,4 @@
-"""Servers and data pipelines whose memory grows, or goes up and down, and that do not leak. Some have no steps."""
+"""Servers and data pipelines whose memory grows or fluctuates without a leak. Some have no steps."""
 
 from __future__ import annotations
 

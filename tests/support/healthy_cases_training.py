@@ -1,4 +1,4 @@
-"""Training programs whose memory grows, or goes up and down, and that do not leak: none may be called a leak."""
+"""Training programs whose memory grows or fluctuates without a leak: none may be reported."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Traces that no recorder writes, with valid checksums. The same seed makes the same bytes.
 
-`made_up` writes absurd events and definitions; `mutated` changes a trace and repairs the checksums.
+`make_absurd` writes absurd events and definitions; `mutate` changes a trace and repairs the checksums.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MEMBERS = (
 
 
 def text(value: str) -> bytes:
-    """Return byte count and bytes."""
+    """Return a byte count and the bytes."""
     data = value.encode(errors="surrogateescape")
     return varint(len(data)) + data
 
@@ -59,8 +59,8 @@ def event_payload(events: Sequence[dict[str, int]], begin_counter: int) -> bytes
     return core_probe.encode(core_probe.make_events(events), len(events), begin_counter)
 
 
-class _Maker:
-    """One trace that is made up."""
+class _TraceBuilder:
+    """Builder of one absurd trace."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -71,7 +71,7 @@ class _Maker:
         self.locations = dice.choice([1, 2, 4, 12, 60])
         self.node_types = dice.randrange(1, 5)
         self.modules = dice.choice([0, 0, 4, 30])
-        # Where blocks lie: few places, so that events meet.
+        # Few addresses, so that events collide.
         base = dice.choice([0, 1 << 20, 0x7F0000000000, 1 << 63, MASK - (1 << 22)])
         unit = dice.choice([1, 512, 1 << 20, 2 << 20, 20 << 20])
         self.addresses = [(base + unit * dice.randrange(64)) & MASK for _ in range(dice.choice([2, 8, 40]))]
@@ -82,24 +82,24 @@ class _Maker:
         return self.dice.random() < self.wildness
 
     def number(self, below: int) -> int:
-        """Return an id, most often one that exists."""
+        """Return an id, usually of an existing record."""
         return self.dice.choice(_ODD) % (1 << 32) if self.wild() else self.dice.randrange(max(below, 1))
 
-    def odd(self, plain: int) -> int:
-        return self.dice.choice((*_ODD, self.dice.getrandbits(64))) if self.wild() else plain & MASK
+    def odd(self, value: int) -> int:
+        return self.dice.choice((*_ODD, self.dice.getrandbits(64))) if self.wild() else value & MASK
 
     def header(self) -> bytes:
         dice = self.dice
         if self.wild():
             return json.dumps(dice.choice(_JSON)).encode()
-        made: dict[str, Any] = {"program": "train.py", "arguments": [], "working_directory": "/home/user"}
-        made["options"] = {}
-        made |= {name: dice.choice(_JSON) for name in _MEMBERS if dice.random() < 0.4}
+        header: dict[str, Any] = {"program": "train.py", "arguments": [], "working_directory": "/home/user"}
+        header["options"] = {}
+        header |= {name: dice.choice(_JSON) for name in _MEMBERS if dice.random() < 0.4}
         if dice.random() < 0.5:
-            made["options"] = {name: dice.choice(_JSON) for name in ("modules", "steps", "source", "stacks", "x")}
+            header["options"] = {name: dice.choice(_JSON) for name in ("modules", "steps", "source", "stacks", "x")}
         if dice.random() < 0.5:
-            made["devices"] = [dice.choice(_JSON) for _ in range(3)]
-        return json.dumps(made).encode()
+            header["devices"] = [dice.choice(_JSON) for _ in range(3)]
+        return json.dumps(header).encode()
 
     def definitions(self) -> bytes:
         dice, records = self.dice, []
@@ -150,10 +150,10 @@ class _Maker:
             numbers = [self.id(number), *(self.number(limit) for limit in (self.strings, self.modules + 1, 9))]
             add(11, *map(varint, numbers))
         for _ in range(dice.randrange(4)):
-            held = [dice.choice(self.addresses) for _ in range(dice.randrange(5))]
+            addresses = [dice.choice(self.addresses) for _ in range(dice.randrange(5))]
             numbers = [self.number(300), self.number(100), self.odd(3), self.odd(4096)]
             texts = [text(dice.choice(_TEXTS)) for _ in range(3)]
-            add(13, *map(varint, numbers), *texts, varint(len(held)), *(delta(at, 0) for at in held))
+            add(13, *map(varint, numbers), *texts, varint(len(addresses)), *(delta(at, 0) for at in addresses))
         if dice.random() < 0.2:
             dice.shuffle(records)
         return b"".join(records)
@@ -162,7 +162,7 @@ class _Maker:
         return self.dice.choice(_ODD) % (1 << 33) if self.dice.random() < self.wildness / 50 else number
 
     def events(self, count: int, time: int) -> list[dict[str, int]]:
-        dice, made = self.dice, []
+        dice, events = self.dice, []
         weights = {1: 30, 2: 12, 3: 14, 4: 4, 5: 3, 6: 4, 7: 3, 9: 2, 10: 4, 11: 1, 12: 1, 13: 1, 14: 0.3, 16: 3, 17: 3,
                    18: 0.7, 19: 0.5, 20: 2, 21: 4, 22: 1, 23: 1, 24: 1, 25: 1.5, 26: 1, 27: 1, 28: 0.5, 15: 0.5, 8: 1,
                    29: 0.2, 255: 0.2, 0: 0.3}  # fmt: skip
@@ -195,14 +195,14 @@ class _Maker:
             elif kind in (26, 27):
                 address = dice.randrange(2)
             sequence += dice.randrange(3)
-            made.append({
+            events.append({
                 "kind": kind, "time": self.odd(time), "address": self.odd(address), "size": self.odd(size),
                 "stack": self.number(self.frames + 1), "thread": self.number(self.threads + 1),
                 "location": location % (1 << 32), "sequence": self.odd(sequence),
                 "node_sequence": self.odd(dice.choice([dice.randrange(5), sequence])),
                 "node_thread": self.number(4), "node_type": self.number(self.node_types + 1) % 65536,
             })  # fmt: skip
-        return made
+        return events
 
     def trace(self) -> bytes:
         dice = self.dice
@@ -213,10 +213,10 @@ class _Maker:
         def add(kind: int, payload: bytes, count: int = 0, passing: int = 0) -> None:
             nonlocal anchor
             begin, anchor = anchor, [part + passing for part in anchor]
-            shown = [[self.odd(part) for part in one] for one in (begin, anchor)]
+            anchors = [[self.odd(part) for part in parts] for parts in (begin, anchor)]
             counters = [self.odd(0) if dice.random() < 0.3 else 0 for _ in range(6)]
             at = self.odd(first) if dice.random() < 0.1 else first
-            blocks.append(block(kind, payload, at, count, shown[0], shown[1], counters))
+            blocks.append(block(kind, payload, at, count, anchors[0], anchors[1], counters))
 
         add(HEADER, self.header())
         add(DEFINITIONS, self.definitions())
@@ -235,23 +235,23 @@ class _Maker:
         return file_header() + b"".join(blocks)
 
 
-def made_up(seed: int) -> bytes:
-    return _Maker(random.Random(seed)).trace()
+def make_absurd(seed: int) -> bytes:
+    return _TraceBuilder(random.Random(seed)).trace()
 
 
 def blocks_of(data: bytes) -> list[tuple[int, int]]:
     """Return where each block of a complete trace begins and ends."""
-    found, at = [], FILE_HEADER
+    blocks, at = [], FILE_HEADER
     while at + BLOCK_HEADER <= len(data):
         end = at + BLOCK_HEADER + int.from_bytes(data[at + 16 : at + 24], "little")
         if end > len(data):
             break
-        found.append((at, end))
+        blocks.append((at, end))
         at = end
-    return found
+    return blocks
 
 
-def mutated(data: bytes, seed: int) -> bytes:
+def mutate(data: bytes, seed: int) -> bytes:
     """Change some of a trace's contents, and repair the checksums."""
     dice = random.Random(seed)
     head = data[:FILE_HEADER]
@@ -268,50 +268,50 @@ def mutated(data: bytes, seed: int) -> bytes:
         blocks.insert(dice.randrange(len(blocks)), dice.choice(blocks))
     if dice.random() < 0.1:
         del blocks[dice.randrange(len(blocks))]
-    return head + b"".join(map(repaired, blocks))
+    return head + b"".join(map(repair_checksums, blocks))
 
 
-def _overwrite(one: bytearray, dice: random.Random) -> None:
-    if len(one) == BLOCK_HEADER:
+def _overwrite(raw: bytearray, dice: random.Random) -> None:
+    if len(raw) == BLOCK_HEADER:
         return
-    at = dice.randrange(BLOCK_HEADER, len(one))
-    size = min(dice.choice([1, 1, 2, 8]), len(one) - at)
-    value = dice.choice([dice.randbytes(size), bytes(size), b"\xff" * size, bytes([one[at] ^ 1 << dice.randrange(8)])])
-    one[at : at + len(value)] = value
+    at = dice.randrange(BLOCK_HEADER, len(raw))
+    size = min(dice.choice([1, 1, 2, 8]), len(raw) - at)
+    value = dice.choice([dice.randbytes(size), bytes(size), b"\xff" * size, bytes([raw[at] ^ 1 << dice.randrange(8)])])
+    raw[at : at + len(value)] = value
 
 
-def _shift(one: bytearray, dice: random.Random) -> None:
-    at = dice.randrange(BLOCK_HEADER, len(one) + 1)
+def _shift(raw: bytearray, dice: random.Random) -> None:
+    at = dice.randrange(BLOCK_HEADER, len(raw) + 1)
     if dice.random() < 0.5:
-        del one[at : at + dice.randrange(1, 20)]
+        del raw[at : at + dice.randrange(1, 20)]
     else:
-        one[at:at] = dice.randbytes(dice.randrange(1, 20))
+        raw[at:at] = dice.randbytes(dice.randrange(1, 20))
 
 
-def _fields(one: bytearray, dice: random.Random) -> None:
+def _fields(raw: bytearray, dice: random.Random) -> None:
     at = 24 + 8 * dice.randrange(14)
-    one[at : at + 8] = (dice.choice((*_ODD, dice.getrandbits(64)))).to_bytes(8, "little")
+    raw[at : at + 8] = (dice.choice((*_ODD, dice.getrandbits(64)))).to_bytes(8, "little")
 
 
-def _json(one: bytearray, dice: random.Random) -> None:
+def _json(raw: bytearray, dice: random.Random) -> None:
     try:
-        value = json.loads(bytes(one[BLOCK_HEADER:]))
+        value = json.loads(bytes(raw[BLOCK_HEADER:]))
     except ValueError:
         return
     if isinstance(value, dict) and value:
         value[dice.choice([*value])] = dice.choice(_JSON)
-        one[BLOCK_HEADER:] = json.dumps(value).encode()
+        raw[BLOCK_HEADER:] = json.dumps(value).encode()
 
 
-def repaired(one: bytearray) -> bytes:
-    one[16:24] = (len(one) - BLOCK_HEADER).to_bytes(8, "little")
-    one[8:12] = zlib.crc32(one[BLOCK_HEADER:]).to_bytes(4, "little")
-    one[4:8] = zlib.crc32(one[8:BLOCK_HEADER]).to_bytes(4, "little")
-    return bytes(one)
+def repair_checksums(raw: bytearray) -> bytes:
+    raw[16:24] = (len(raw) - BLOCK_HEADER).to_bytes(8, "little")
+    raw[8:12] = zlib.crc32(raw[BLOCK_HEADER:]).to_bytes(4, "little")
+    raw[4:8] = zlib.crc32(raw[8:BLOCK_HEADER]).to_bytes(4, "little")
+    return bytes(raw)
 
 
-def hostile(seed: int, seeds: Sequence[bytes]) -> bytes:
-    """Return a made-up trace, or a mutated one of `seeds`."""
+def make_hostile(seed: int, seeds: Sequence[bytes]) -> bytes:
+    """Return an absurd trace, or a mutated trace of `seeds`."""
     if seed % 3 == 1:
-        return mutated(seeds[seed % len(seeds)], seed)
-    return mutated(made_up(seed), seed) if seed % 3 else made_up(seed)
+        return mutate(seeds[seed % len(seeds)], seed)
+    return mutate(make_absurd(seed), seed) if seed % 3 else make_absurd(seed)

@@ -1,4 +1,4 @@
-"""Ways in which servers and data pipelines leak; see leak_cases_training. Some have no steps at all, as servers do."""
+"""Servers and data pipelines that leak; see leak_cases_training. Some have no steps, like most servers."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from frees import in_two
+from frees import split_frees
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import SimulationOptions, SimulationResult
@@ -39,7 +39,7 @@ def torch_segment_events(trace: alloctrace.Trace) -> tuple[list[SegmentEvent], i
     number, is_emptying, failed_request = -1, False, None
     emptied_pool = (0, 0)
     kinds = (*REQUESTS, "free_requested", "free_completed", *SEGMENTS.values(), "state_block")
-    events = in_two(
+    events = split_frees(
         trace.events(kinds=kinds, columns=("seq", "kind", "device", "address", "requested_bytes", "pool", "node_seq"))
     )
     for kind, size, pool in zip(events["kind"], events["requested_bytes"], events["pool"], strict=True):

@@ -1,6 +1,6 @@
-"""A program that prints torch's answers about its CUDA memory, equal with and without tracing, one subject a line.
+"""A program that prints torch's answers about its CUDA memory, one subject per line: tracing must not change them.
 
-cuda_observed.py plain|traced|late TRACE    # late: traces two ranges in the middle
+cuda_memory_queries.py plain|traced|late TRACE    # late: traces two ranges in the middle
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if MODE != "plain":
     import pytorch_alloctrace as alloctrace
 
 
-def answer_of(ask: Callable[[], Answer]) -> Answer:
+def try_query(query: Callable[[], Answer]) -> Answer:
     """Return the answer, or type and text of an exception without addresses and process numbers, which vary."""
     try:
-        return ask()
+        return query()
     except Exception as error:
         text = re.sub(r"0x[0-9a-f]+", "0xADDRESS", str(error))
         return [type(error).__name__, re.sub(r"\b(pid|[Pp]rocess) \d+", r"\1 N", text)]
@@ -43,14 +43,14 @@ def without(values: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
 
-def numbers() -> defaultdict[int, int]:
+def make_numbering() -> defaultdict[int, int]:
     """Return a table that numbers addresses or streams in the order of their first use."""
     return defaultdict(itertools.count().__next__)
 
 
 def layout(segments: list[dict[str, Any]]) -> Answer:
     """Return segments and blocks in the order of their addresses, without the addresses."""
-    stream = numbers()
+    stream = make_numbering()
     described = []
     for segment in sorted(segments, key=lambda segment: (segment["device"], segment["address"])):
         blocks = [
@@ -63,18 +63,18 @@ def layout(segments: list[dict[str, Any]]) -> Answer:
 
 
 def history(snapshot: dict[str, Any]) -> Answer:
-    """Return torch's own history, without the entries of our reading of the state (see docs/recording.md)."""
-    address, stream = numbers(), numbers()
+    """Return torch's own history without the entries that our snapshots add (see docs/recording.md)."""
+    address, stream = make_numbering(), make_numbering()
     entries = []
     for trace in snapshot["device_traces"]:
         for entry in trace:
             if entry["action"] == "snapshot":
                 continue
-            kept = without(entry, "addr", "time_us")
-            kept["address"] = address[entry["addr"]] if "addr" in entry else None
-            kept["stream"] = stream[entry["stream"]]
-            kept["frames"] = [(frame["name"], frame["line"]) for frame in entry.get("frames", [])]
-            entries.append(kept)
+            fields = without(entry, "addr", "time_us")
+            fields["address"] = address[entry["addr"]] if "addr" in entry else None
+            fields["stream"] = stream[entry["stream"]]
+            fields["frames"] = [(frame["name"], frame["line"]) for frame in entry.get("frames", [])]
+            entries.append(fields)
     other = without(snapshot, "segments", "device_traces")
     for annotation in other.get("external_annotations", []):
         annotation.pop("time_us")
@@ -85,28 +85,28 @@ def figures() -> Answer:
     answers: dict[str, Answer] = {"backend": torch.cuda.memory.get_allocator_backend()}
     for device in range(torch.cuda.device_count()):
         for name in FIGURES:
-            answers[f"{name} {device}"] = answer_of(functools.partial(getattr(torch.cuda, name), device))
+            answers[f"{name} {device}"] = try_query(functools.partial(getattr(torch.cuda, name), device))
     host = torch.cuda.host_memory_stats
-    answers["host"] = answer_of(lambda: {name: value for name, value in host().items() if "time" not in name})
-    answers["layout"] = answer_of(lambda: layout(torch.cuda.memory_snapshot()))
+    answers["host"] = try_query(lambda: {name: value for name, value in host().items() if "time" not in name})
+    answers["layout"] = try_query(lambda: layout(torch.cuda.memory_snapshot()))
     return answers
 
 
 def training() -> Answer:
     torch.manual_seed(1)
-    # autocast's cache of weights is freed in the order of its addresses, which differs from run to run.
+    # autocast's cache of weights is freed in the order of addresses, which differs between runs.
     transformer(5, cache_enabled=False)
     return figures()
 
 
 def sizes() -> Answer:
     """Free small and large blocks out of order, so that segments are split and merged."""
-    held = [torch.empty(1 + (n * 7919) % 3_000_000, dtype=torch.uint8, device="cuda") for n in range(300)]
+    tensors = [torch.empty(1 + (n * 7919) % 3_000_000, dtype=torch.uint8, device="cuda") for n in range(300)]
     for n in range(0, 300, 3):
-        held[n] = None
-    held += [torch.empty(700_000 * n, dtype=torch.uint8, device="cuda") for n in range(1, 30)]
+        tensors[n] = None
+    tensors += [torch.empty(700_000 * n, dtype=torch.uint8, device="cuda") for n in range(1, 30)]
     answers = [figures()]
-    held.clear()
+    tensors.clear()
     answers.append(figures())
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -126,7 +126,7 @@ def streams() -> Answer:
             del tensor
             other.record_stream(torch.cuda.current_stream())
             if not simulated_device():
-                torch.cuda.synchronize()  # else the device's own time decides which frees are completed when
+                torch.cuda.synchronize()  # else the completion of frees depends on the device's timing
         if simulated_device():
             answers.append(figures())
     torch.cuda.synchronize()
@@ -136,28 +136,28 @@ def streams() -> Answer:
 
 def own_history() -> Answer:
     torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)
-    held = []
+    tensors = []
 
-    def work() -> None:
+    def allocate() -> None:
         for n in range(30):
-            held.append(torch.empty(100_000 * (n + 1), device="cuda"))
+            tensors.append(torch.empty(100_000 * (n + 1), device="cuda"))
             if n % 4 == 3:
-                held.pop(0)
+                tensors.pop(0)
 
     torch.cuda.memory._set_memory_metadata("a note")
-    work()
-    thread = threading.Thread(target=work)
+    allocate()
+    thread = threading.Thread(target=allocate)
     thread.start()
     thread.join()
     del thread
     answers = {"metadata": torch.cuda.memory._get_memory_metadata(), "on": torch._C._cuda_isHistoryEnabled()}
     with torch.profiler.record_function("annotated"):
-        held.clear()
+        tensors.clear()
     torch.cuda.empty_cache()
     answers["history"] = history(torch.cuda.memory._snapshot())
     torch.cuda.memory._record_memory_history(enabled=None)
     torch.cuda.memory._set_memory_metadata("")
-    return answers, answer_of(lambda: torch._C._cuda_isHistoryEnabled())
+    return answers, try_query(lambda: torch._C._cuda_isHistoryEnabled())
 
 
 def raw_calls() -> Answer:
@@ -166,7 +166,7 @@ def raw_calls() -> Answer:
     answers = [figures()]
     torch.cuda.caching_allocator_delete(address)
     torch.cuda.caching_allocator_delete(on_stream)
-    answers.append(answer_of(lambda: torch.cuda.caching_allocator_delete(12345)))
+    answers.append(try_query(lambda: torch.cuda.caching_allocator_delete(12345)))
     torch.cuda.caching_allocator_enable(False)
     uncached = torch.empty(4_000_000, device="cuda")
     answers.append(figures())
@@ -178,16 +178,16 @@ def raw_calls() -> Answer:
 def fraction() -> Answer:
     before = torch.cuda.memory.get_per_process_memory_fraction()
     torch.cuda.set_per_process_memory_fraction(0.001)
-    answers = [answer_of(lambda: torch.empty(1 << 30, dtype=torch.uint8, device="cuda").shape), figures()]
+    answers = [try_query(lambda: torch.empty(1 << 30, dtype=torch.uint8, device="cuda").shape), figures()]
     torch.cuda.set_per_process_memory_fraction(min(before, 1.0))
-    return [*answers, answer_of(lambda: torch.cuda.set_per_process_memory_fraction(3.0)), figures()]
+    return [*answers, try_query(lambda: torch.cuda.set_per_process_memory_fraction(3.0)), figures()]
 
 
 def too_large() -> Answer:
-    seen = []
-    torch._C._cuda_attach_out_of_memory_observer(lambda *answers: seen.append([answers[0], answers[1]]))
-    answers = answer_of(lambda: torch.empty(1 << 45, dtype=torch.uint8, device="cuda"))
-    return [answers, seen, figures()]
+    observed = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *answers: observed.append([answers[0], answers[1]]))
+    answers = try_query(lambda: torch.empty(1 << 45, dtype=torch.uint8, device="cuda"))
+    return [answers, observed, figures()]
 
 
 def pools() -> Answer:
@@ -195,15 +195,15 @@ def pools() -> Answer:
     for settings in ({}, {"no_split": True}, {"use_on_oom": True}):
         pool = torch.cuda.MemPool(**settings)
         with torch.cuda.use_mem_pool(pool):
-            held = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (100, 3_000_000, 30_000_000)]
-            del held[1]
-            held.append(torch.empty(1_500_000, dtype=torch.uint8, device="cuda"))
+            tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (100, 3_000_000, 30_000_000)]
+            del tensors[1]
+            tensors.append(torch.empty(1_500_000, dtype=torch.uint8, device="cuda"))
         answers.append([pool.id, pool.use_count(), layout(pool.snapshot())])
-        del held
+        del tensors
         if "use_on_oom" in settings:
             free = torch.cuda.mem_get_info()[0]
             answers.append(
-                answer_of(lambda free=free: list(torch.empty(free, dtype=torch.uint8, device="cuda").shape) == [free])
+                try_query(lambda free=free: list(torch.empty(free, dtype=torch.uint8, device="cuda").shape) == [free])
             )
             torch.cuda.empty_cache()
         answers.append(layout(pool.snapshot(include_traces=False)))
@@ -223,10 +223,10 @@ def settings() -> Answer:
         "expandable_segments:False,max_split_size_mb:100000",
         "no_such_setting:1",
     ):
-        answers.append(answer_of(lambda text=text: change(text)))
-        held = [torch.empty(size * 1_100_001, dtype=torch.uint8, device="cuda") for size in (1, 9, 33, 2)]
-        answers += [figures(), answer_of(lambda: torch.cuda.memory._snapshot()["allocator_settings"])]
-        del held
+        answers.append(try_query(lambda text=text: change(text)))
+        tensors = [torch.empty(size * 1_100_001, dtype=torch.uint8, device="cuda") for size in (1, 9, 33, 2)]
+        answers += [figures(), try_query(lambda: torch.cuda.memory._snapshot()["allocator_settings"])]
+        del tensors
     return answers
 
 
@@ -239,8 +239,8 @@ def graphs() -> Answer:
     with torch.cuda.graph(graph, pool=pool):
         large = static + 1
         small = large[:10].clone()
-        gone = large * 2
-        del gone
+        freed = large * 2
+        del freed
     answers = [figures(), layout(torch.cuda.memory_snapshot(pool))]
     graph.replay()
     state = torch._C._cuda_getCheckpointState(0, pool)
@@ -261,7 +261,7 @@ def graphs() -> Answer:
     del thread_bound
     torch._C._cuda_setCheckpointPoolState(0, state, [further.untyped_storage()._cdata], [])
     answers += [layout(torch.cuda.memory_snapshot(pool)), figures()]
-    # As torch.compile's graphs do it: a storage forgets its deleter, and one is made of a bare address.
+    # As torch.compile's graphs do: remove a storage's deleter, and construct a storage from a bare address.
     storage = small.untyped_storage()
     address, size = storage.data_ptr(), storage.nbytes()
     torch._C._free_And_Remove_DeleterFn(storage._cdata)
@@ -269,7 +269,7 @@ def graphs() -> Answer:
     again = torch._C._construct_storage_from_data_pointer(address, torch.device("cuda", 0), size)
     answers += [again.nbytes(), torch._C._has_Standard_Deleter(again._cdata)]
     del again, further, storage, small, large
-    answers.append(answer_of(lambda: layout(torch.cuda.memory_snapshot(pool))))
+    answers.append(try_query(lambda: layout(torch.cuda.memory_snapshot(pool))))
     graph.reset()
     del graph, state
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)).cuda()
@@ -285,12 +285,12 @@ def graphs() -> Answer:
 def two_devices() -> Answer:
     if torch.cuda.device_count() < 2:
         return []
-    there = torch.ones(5_000_000, device="cuda:1")
-    back = there.to("cuda:0").to("cuda:1", non_blocking=True)
+    source = torch.ones(5_000_000, device="cuda:1")
+    copied = source.to("cuda:0").to("cuda:1", non_blocking=True)
     with torch.cuda.device(1):
-        own = torch.empty_like(there)
-    answers = [figures(), [str(tensor.device) for tensor in (back, own)]]
-    del there, back, own
+        own = torch.empty_like(source)
+    answers = [figures(), [str(tensor.device) for tensor in (copied, own)]]
+    del source, copied, own
     return [*answers, figures()]
 
 
@@ -307,13 +307,13 @@ def pinned() -> Answer:
 
 
 def moved() -> Answer:
-    """Share a tensor between processes, and resize one."""
+    """Share a tensor between processes, and resize another."""
     tensor = torch.arange(1000.0).cuda()
-    handle = answer_of(lambda: [type(part).__name__ for part in tensor.untyped_storage()._share_cuda_()])
+    handle = try_query(lambda: [type(part).__name__ for part in tensor.untyped_storage()._share_cuda_()])
     grown = torch.empty(10, device="cuda")
     grown.resize_(1_000_000)
     grown.untyped_storage().resize_(100)
-    processes = answer_of(lambda: re.sub(r"\b\d+\b", "N", torch.cuda.list_gpu_processes()))
+    processes = try_query(lambda: re.sub(r"\b\d+\b", "N", torch.cuda.list_gpu_processes()))
     return [handle, grown.untyped_storage().nbytes(), processes, figures()]
 
 
@@ -323,30 +323,30 @@ SUBJECTS = (
 )
 
 
-def answer(subject: str, answers: Answer) -> None:
+def print_answer(subject: str, answers: Answer) -> None:
     print(subject, json.dumps(answers), sep="\t", flush=True)
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    # Otherwise the thread of backward frees its last tensors while this one continues: counters differ between runs.
+    # Otherwise backward's thread frees its last tensors concurrently: counters differ between runs.
     torch.autograd.set_multithreading_enabled(False)
-    # A scan creates objects, and so changes when Python collects cycles by itself (docs/limits.md).
+    # An object scan creates objects, which changes when Python collects cycles (docs/limits.md).
     gc.disable()
     if MODE == "traced":
         alloctrace.enable(sys.argv[2])
-    # A recording initialises CUDA no earlier than the program does.
-    answer("before", [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()])
-    answer("before initialisation", [torch.cuda.memory_stats(), torch.cuda.is_initialized()])
+    # A recording must not initialise CUDA before the program does.
+    print_answer("before", [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()])
+    print_answer("before initialisation", [torch.cuda.memory_stats(), torch.cuda.is_initialized()])
     for number, subject in enumerate(SUBJECTS):
         if MODE == "late" and number in (1, 6):
             alloctrace.enable(f"late-{number}-{sys.argv[2]}")
-        answer(subject.__name__, answer_of(subject))
+        print_answer(subject.__name__, try_query(subject))
         if MODE == "late" and number in (3, 9):
             alloctrace.disable()
     if MODE == "traced":
         alloctrace.disable()
-    answer("after", answer_of(training))
+    print_answer("after", try_query(training))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Programs with one inefficiency each, and a healthy one, recorded by `condition_programs.py FOLDER`."""
+"""Programs with one inefficiency each, and a healthy one, recorded by `inefficiency_programs.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import pytorch_alloctrace as alloctrace
 MIB = 1 << 20
 STEPS = 12
 
-
 Program = Iterator[None]
-"""Yields at the end of each step."""
+"""Iterator that yields at the end of each step."""
 
 
 def healthy() -> Program:
@@ -29,10 +28,10 @@ def healthy() -> Program:
 
 
 def fragmentation() -> Program:
-    large, kept = [], []
+    large, pinning = [], []
     for _ in range(20):  # each round fills a segment of 20 MiB
         large += [block(7.5), block(7.5)]
-        kept.append(torch.empty(5 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
+        pinning.append(torch.empty(5 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
     del large
     for _ in range(STEPS):
         yield
@@ -49,10 +48,10 @@ def cache() -> Program:
 
 def rounding() -> Program:
     set_allocator_settings("roundup_power2_divisions:2")
-    kept = []
+    blocks = []
     for number in range(STEPS):
         if number < 10:
-            kept.append(torch.empty(97 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
+            blocks.append(torch.empty(97 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
         yield
 
 
