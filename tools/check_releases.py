@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "csrc" / "torch"
 sys.path.insert(0, str(ROOT / "tests/support"))
-from cuda_virtual_methods import for_release, not_forwarded, release_of  # noqa: E402
+from cuda_virtual_methods import find_forwarding_errors, parse_release, select_release  # noqa: E402
 from release_tests import run_tests  # noqa: E402
 
 RELEASES = ("2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0")
@@ -137,10 +137,10 @@ def check_source(source: Path, version: str, include: Path, includes: list[Path]
     dump.unlink()
     missing = [function for function in functions if "alloctrace::" not in function and function not in LEFT_TO_TORCH]
     # The virtual table lists overridden methods; the source text shows whether each is forwarded with its parameters.
-    release_header = for_release((SOURCES / "cuda/torch_release.h").read_text(), release_of(version))
+    release_header = select_release((SOURCES / "cuda/torch_release.h").read_text(), parse_release(version))
     headers = [(include / name).read_text() for name in HEADERS]
     try:
-        forwarding_errors = not_forwarded(headers, base, release_header + source.read_text(), ours)
+        forwarding_errors = find_forwarding_errors(headers, base, release_header + source.read_text(), ours)
     except AssertionError as error:
         forwarding_errors = [f"{source.name}: {error}"]
     return Findings(1, len(functions), missing, forwarding_errors)

@@ -174,7 +174,7 @@ class Check:
 
     def sequences(self) -> None:
         sys.path[:0] = [str(ROOT), str(SUPPORT)]
-        from gpu_programs import PROGRAMS, as_text, recorded
+        from gpu_programs import PROGRAMS, format_events, record_sequence
 
         os.environ["PYTHONFAULTHANDLER"] = "1"  # a program that a signal kills prints its stack
         sequences = self.result["sequences"] = {}
@@ -182,7 +182,7 @@ class Check:
 
         def record(name: str, folder: Path) -> None:
             try:
-                sequences[name] = as_text(recorded(name, folder, self.launcher, self.seconds_left()))
+                sequences[name] = format_events(record_sequence(name, folder, self.launcher, self.seconds_left()))
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 errors[name] = str(error)
 

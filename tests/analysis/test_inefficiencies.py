@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(has_nvidia_gpu(), reason="the sizes are made for a device of 8 GiB that nobody else uses"),
 ]
 MIB = 1 << 20
-PROGRAM = "condition_programs.py"
+PROGRAM = "inefficiency_programs.py"
 NAMES = ("healthy", "fragmentation", "cache", "rounding", "pending", "churn")
 
 

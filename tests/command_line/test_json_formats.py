@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 from command_line import TRACE_COMMANDS, run_command
 from made_up_ranks import Rank
-from made_up_snapshots import MIB, snapshot, training
+from made_up_snapshots import MIB, DeviceHistory, snapshot, training
 from running import ROOT, needs_cuda_build
 from shared_recordings import record_once, record_report, run_source
 

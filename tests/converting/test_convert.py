@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import run_command
-from made_up_snapshots import BASE, MIB, RELEASES, frames, snapshot, training
+from made_up_snapshots import BASE, MIB, RELEASES, DeviceHistory, frames, snapshot, training
 from marked_programs import run_analyze
 from replay_oracle import BLOCK_COLUMNS, rows_of, without_stale_sizes
 

@@ -78,4 +78,4 @@ def test_commands_answer_when_all_times_are_equal(tmp_path: Path) -> None:
     same = (10**9, 10**9, 10**18)
     path = write_trace(tmp_path, [same, same, same], [[10**9] * 30, [10**9] * 30])
     assert times_of(path) == [0.0] * 60
-    check_outputs({path: every_output.cheap_faces()})
+    check_outputs({path: every_output.cheap_outputs()})

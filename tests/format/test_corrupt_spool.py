@@ -10,7 +10,7 @@ from pathlib import Path
 import core_probe
 import pytest
 from format_reader import EVENTS, TraceFile
-from test_corrupt_traces import Row, comparable, rows_of
+from test_corrupt_traces import Row, build_events, comparable, rows_of
 
 from pytorch_alloctrace import _replay
 
@@ -21,7 +21,7 @@ SPOOL_EVENTS, SPOOL_RING = 150, 64
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[Row], int]:
     """Return the trace of a killed recording, its spool, all events and the number of events in the trace."""
     path = tmp_path_factory.mktemp("killed") / "t.alloctrace"
-    spool = core_probe.write_killed(path, some_events(SPOOL_EVENTS), ring_events=SPOOL_RING, definitions_bytes=512)
+    spool = core_probe.write_killed(path, build_events(SPOOL_EVENTS), ring_events=SPOOL_RING, definitions_bytes=512)
     reader = _replay.TraceReader(str(path))
     rows, integrity = rows_of(reader), reader.integrity
     assert len(rows) == SPOOL_EVENTS and integrity.state == "complete" and not integrity.ended
@@ -53,7 +53,7 @@ def test_invalid_spool_is_ignored(killed: Killed, read_with_spool: ReadWithSpool
     _, spool, rows, in_trace = killed
     data = spool.read_bytes()
     other = core_probe.write_killed(
-        tmp_path / "b.alloctrace", some_events(90), ring_events=SPOOL_RING, definitions_bytes=512
+        tmp_path / "b.alloctrace", build_events(90), ring_events=SPOOL_RING, definitions_bytes=512
     )
     bad = [data[:size] for size in (0, 1, 31, 383, 384, 4095, 4096, 5000, len(data) - 9)]
     bad += [other.read_bytes(), random.Random(3).randbytes(len(data)), bytes(len(data)), b"ALLOCTRC" + data[8:]]

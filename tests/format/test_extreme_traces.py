@@ -11,10 +11,10 @@ import extreme_traces
 import pytest
 from test_hostile_traces import check_outputs
 
-FULL_SIZE = (extreme_traces.MOST_BYTES, 60.0, every_output.MEMORY + (300 << 20))
+FULL_SIZE = (extreme_traces.MAX_BYTES, 60.0, every_output.MAX_MEMORY_BYTES + (300 << 20))
 """Bounds: bytes of the trace; CPU seconds of each output, 3 times those on an idle machine; bytes of memory with the
 libraries."""
-SMALL_SIZE = (extreme_traces.MOST_BYTES // 8, 10.0, 900 << 20)
+SMALL_SIZE = (extreme_traces.MAX_BYTES // 8, 10.0, 900 << 20)
 
 SLOW_OUTPUTS = {
     "deep_stacks": ("verify", "export-collapsed"),
@@ -29,16 +29,16 @@ SLOW_OUTPUTS = {
     "nodes_of_threads": ("verify",),
     "failed_allocations": ("oom-json",),
     "settings": ("verify",),
-    "states_that_agree": ("verify",),
-    "states_without_sense": ("verify", "api"),
+    "empty_states": ("verify",),
+    "contradictory_states": ("verify", "api"),
     "steps_of_many_devices": ("leaks-json",),
     "streams": ("fit",),
 }
 """Traces that once took minutes or gigabytes, with the outputs that did."""
 
 CHECKED_WITH_ALL_OUTPUTS = (
-    *("broad_stacks", "deep_stacks", "free_sizes", "free_sizes_that_change", "line_table", "live_blocks", "marks"),
-    *("pools", "states_that_agree", "states_that_differ", "states_without_sense"),
+    *("broad_stacks", "deep_stacks", "free_sizes", "changing_free_sizes", "line_table", "live_blocks", "marks"),
+    *("pools", "empty_states", "alternating_states", "contradictory_states"),
 )
 """Traces for which the slow tests check every output. The others take half an hour; check them with every_output.py."""
 
@@ -68,5 +68,5 @@ def test_outputs_that_were_once_slow_stay_within_bounds(
 @pytest.mark.slow("extremes")
 @pytest.mark.parametrize("name", CHECKED_WITH_ALL_OUTPUTS)
 def test_every_output_of_extreme_trace_stays_within_bounds(tmp_path: Path, name: str) -> None:
-    outputs = [output for output in every_output.all_faces(tmp_path, tmp_path) if output != "serve"]
+    outputs = [output for output in every_output.all_outputs(tmp_path, tmp_path) if output != "serve"]
     assert_within_bounds(tmp_path, {name: tuple(outputs)}, *FULL_SIZE)

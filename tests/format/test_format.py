@@ -228,7 +228,7 @@ def test_readers_agree_on_random_events(tmp_path: Path, seed: int) -> None:
 def test_readers_agree_on_spool(tmp_path: Path, count: int, ring: int) -> None:
     """Full, wrapped and empty rings; a wrapped log of definitions; an event whose hook never ended."""
     path = tmp_path / "t.alloctrace"
-    spool = core_probe.killed(path, random_events(count, 1), ring_events=ring, definitions_bytes=256)
+    spool = core_probe.write_killed(path, random_events(count, 1), ring_events=ring, definitions_bytes=256)
     oracle, trace = assert_readers_agree(path)
     assert len(oracle.events()) == count and trace.integrity.recovered == len(oracle.runs[-1].events) if count else True
     if count:
@@ -240,7 +240,7 @@ def test_readers_agree_on_spool(tmp_path: Path, count: int, ring: int) -> None:
 
 def test_readers_agree_when_free_completes_in_slot_of_its_request(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
-    spool = core_probe.killed(path, make_events([{"kind": FREE_REQUESTED}] * 4), ring_events=8)
+    spool = core_probe.write_killed(path, make_events([{"kind": FREE_REQUESTED}] * 4), ring_events=8)
     set_commits(spool, {1: 2 ^ COMPLETED, 2: 3 ^ TAKEN, 3: 4 ^ 1 << 29})
     oracle, trace = assert_readers_agree(path)
     assert [event.kind for _, event in oracle.events()] == [FREE_REQUESTED, FREE_COMPLETED, FREE_REQUESTED]
@@ -255,7 +255,7 @@ def test_follower_counts_free_that_completes_after_its_request_was_read(tmp_path
     rows += [{"kind": ALLOC, "address": (1 + part) * size, "size": size} for part in range(2)]
     rows += [{"kind": FREE_REQUESTED, "address": (1 + part) * size} for part in range(2)]
     events = make_events([{**row, "location": 2, "time": 1000 + number} for number, row in enumerate(rows)])
-    spool = core_probe.killed(path, events, ring_events=8)
+    spool = core_probe.write_killed(path, events, ring_events=8)
     following = Following(path)
     following.read_spool_at(spool)
     for _ in range(2):

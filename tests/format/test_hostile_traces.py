@@ -58,17 +58,17 @@ def check_outputs(outputs: dict[Path, list[str]]) -> list[dict[str, Any]]:
 def test_outputs_of_corpus_stay_within_memory_limit(share: int) -> None:
     """Each output reads one trace of the corpus; in the slow tests all, but the costly outputs only three."""
     costly = dict.fromkeys(("sites52", "memory68", "replay211"), every_output.COSTLY) if share == 1 else {}
-    cheap = every_output.cheap_faces()
+    cheap = every_output.cheap_outputs()
     outputs = {
         trace: [*cheap[number % share :: share], *costly.get(trace.stem, ())] for number, trace in enumerate(TRACES)
     }
     for report in check_outputs(outputs):
-        assert report["peak_bytes"] < every_output.MEMORY, report["trace"]
+        assert report["peak_bytes"] < every_output.MAX_MEMORY_BYTES, report["trace"]
 
 
 def test_made_up_trace_is_deterministic_and_outputs_answer(tmp_path: Path) -> None:
-    check_outputs({fuzz_outputs.write_trace(tmp_path, 9000): fuzz_outputs.chosen_faces(9000)})
-    assert hostile_traces.made_up(1) == hostile_traces.made_up(1) != hostile_traces.made_up(2)
+    check_outputs({fuzz_outputs.write_trace(tmp_path, 9000): fuzz_outputs.choose_outputs(9000)})
+    assert hostile_traces.make_absurd(1) == hostile_traces.make_absurd(1) != hostile_traces.make_absurd(2)
 
 
 def write_trace(tmp_path: Path, events: list[dict[str, int]], definitions: bytes = b"", first: int = 0) -> Path:
@@ -198,7 +198,7 @@ def test_replay_time_is_bounded_for_colliding_addresses(tmp_path: Path) -> None:
     seconds = []
     for addresses in (number * np.uint64(512), (number << np.uint64(32) | number) * inverse >> np.uint64(1)):
         path = tmp_path / f"{len(seconds)}.alloctrace"
-        path.write_bytes(extreme_traces.trace(made=extreme_traces.events(count, kind=1, address=addresses, size=512)))
+        path.write_bytes(extreme_traces.trace(rows=extreme_traces.events(count, kind=1, address=addresses, size=512)))
         trace = _replay.TraceReader(str(path))
         begin = time.process_time()
         _replay.Replay(trace, 0)
@@ -250,12 +250,12 @@ def corrupt_randomly(data: bytes, dice: random.Random) -> bytes:
 def test_sanitizers_find_no_fault_on_corrupt_traces_and_spools(tmp_path: Path) -> None:
     """Half of the traces have valid checksums."""
     path, inputs = tmp_path / "t.alloctrace", []
-    spool = core_probe.killed(path, build_events(300), ring_events=128, definitions_bytes=512).read_bytes()
+    spool = core_probe.write_killed(path, build_events(300), ring_events=128, definitions_bytes=512).read_bytes()
     traces = [path.read_bytes(), *(trace.read_bytes() for trace in TRACES if trace.stat().st_size < 40_000)]
     for seed in range(500):
         dice = random.Random(seed)
         data = traces[0] if dice.random() < 0.5 else dice.choice(traces)
-        trace = hostile_traces.mutated(data, seed) if seed % 2 else corrupt_randomly(mark_unrepaired(data), dice)
+        trace = hostile_traces.mutate(data, seed) if seed % 2 else corrupt_randomly(mark_unrepaired(data), dice)
         inputs.append(tmp_path / f"{seed:03}")
         inputs[-1].write_bytes(trace + (corrupt_randomly(spool, dice) if dice.random() < 0.6 else spool))
     read_with_sanitizers("address,undefined", inputs)

@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 import torch
 from command_line import run_command
-from compaction_account import differences
+from compaction_comparison import differences
 from extreme_traces import events, failed_allocations, steps_of_many_devices
 from extreme_traces import trace as hostile_trace
 from format_reader import BLOCK_HEADER
-from hostile_traces import blocks_of, repaired
+from hostile_traces import blocks_of, repair_checksums
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marked_programs import run_analyze
@@ -93,7 +93,7 @@ def test_blocks_match_when_sizes_exceed_numbered_kinds(tmp_path: Path) -> None:
     sizes = 512 * np.tile(np.arange(1, 20_000), 2)
     addresses = 0x7F0000000000 + np.cumsum(sizes) - sizes
     allocations = events(len(sizes), kind=1, address=addresses, size=sizes, location=1)
-    original, compacted = compact_bytes(tmp_path, hostile_trace(made=np.concatenate([allocations, events(1, kind=10)])))
+    original, compacted = compact_bytes(tmp_path, hostile_trace(rows=np.concatenate([allocations, events(1, kind=10)])))
 
     assert len(compacted.blocks()) == len(sizes)
     pd.testing.assert_frame_equal(original.blocks(), compacted.blocks())
@@ -150,7 +150,7 @@ def test_compacted_part_of_other_version_raises_trace_error(tmp_path: Path) -> N
 
     for version in (1, 3):
         data[at + BLOCK_HEADER] = version
-        data[at:end] = repaired(data[at:end])
+        data[at:end] = repair_checksums(data[at:end])
         path = tmp_path / f"{version}.alloctrace"
         path.write_bytes(data)
         other = alloctrace.load(path)
@@ -326,7 +326,7 @@ def test_hostile_compacted_part_raises_or_is_read(tmp_path: Path, data: st.DataO
         content[at + BLOCK_HEADER + data.draw(st.integers(0, end - at - BLOCK_HEADER - 1))] = data.draw(
             st.integers(0, 255)
         )
-    content[at:end] = repaired(content[at:end])
+    content[at:end] = repair_checksums(content[at:end])
     changed = tmp_path / "changed.alloctrace"
     changed.write_bytes(content)
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cuda_virtual_methods import for_release, not_forwarded, release_of, virtual_methods
+from cuda_virtual_methods import find_forwarding_errors, parse_release, select_release, virtual_methods
 from running import ROOT, needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
@@ -36,8 +36,8 @@ def installed_headers() -> list[str]:
 
 def our_source(path: str) -> str:
     """Return torch_release.h, preprocessed for the installed torch, and one of our sources."""
-    release = release_of(importlib.metadata.version("torch"))
-    return for_release((ROOT / "csrc/torch/cuda/torch_release.h").read_text(), release) + (ROOT / path).read_text()
+    release = parse_release(importlib.metadata.version("torch"))
+    return select_release((ROOT / "csrc/torch/cuda/torch_release.h").read_text(), release) + (ROOT / path).read_text()
 
 
 @needs_cuda_build
@@ -45,7 +45,7 @@ def our_source(path: str) -> str:
 def test_every_virtual_method_is_forwarded(base: str, source: str, our_class: str, min_methods: int) -> None:
     methods = virtual_methods(installed_headers(), base)
     assert len(methods) >= min_methods, sorted(methods)
-    problems = not_forwarded(installed_headers(), base, our_source(source), our_class)
+    problems = find_forwarding_errors(installed_headers(), base, our_source(source), our_class)
     assert not problems, "\n".join(problems)
 
 
@@ -57,8 +57,8 @@ SETTINGS = {
 
 
 def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> list[tuple[str, Any]]:
-    """Return the answers that cuda_observed.py prints, by subject."""
-    program = [sys.executable, str(ROOT / "tests/support/cuda_observed.py"), mode, "t.alloctrace"]
+    """Return the answers that cuda_memory_queries.py prints, by subject."""
+    program = [sys.executable, str(ROOT / "tests/support/cuda_memory_queries.py"), mode, "t.alloctrace"]
     process = run_python(directory, with_cuda(program, "8GiB", 2), True, 600, environment)
     fields = [line.split("\t") for line in process.stdout.splitlines()]
     return [(subject, json.loads(answer)) for subject, answer in fields]

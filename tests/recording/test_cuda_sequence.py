@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from cuda_account import DriverCall, driver_differences, read_driver_log, segment_calls, states_and_replay
+from cuda_account import DriverCall, driver_differences, read_driver_log, replay_states, segment_calls
 from cuda_oracle import KINDS, compare_sequences, read_history, read_recorded, tracked_events
 from running import WITH_SUPPORT, gpu_count, has_nvidia_gpu, needs_cuda_build
 
@@ -169,7 +169,7 @@ def test_events_and_states_are_complete_while_threads_allocate(run_cuda_program,
         snapshots += comparison.kinds["snapshot"] // devices
 
         columns = ["seq", "kind", "device", "address", "requested_bytes", "autograd_seq", "node_seq"]
-        *states, (_, live, _) = states_and_replay(trace.events(columns=columns))
+        *states, (_, live, _) = replay_states(trace.events(columns=columns))
         assert len(states) == devices * 10  # one at the start, eight requested, one at the end
         for number, replayed, state in states:
             assert replayed == state, f"the state of event {number} differs from the replayed events"

@@ -88,7 +88,7 @@ try:
 except alloctrace.SessionError as error:
     assert "working directory" in str(error), error
 """,
-        LD_PRELOAD=str(core_probe.preloaded("thread_limit.c")),
+        LD_PRELOAD=str(core_probe.build_shim("thread_limit.c")),
     )
 
     trace = alloctrace.load(tmp_path / "t.alloctrace")

@@ -182,7 +182,7 @@ def test_finish_checks_recorder_process_when_file_locks_are_unavailable(
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     struct.pack_into("<QQQ", content, 328, machine + (start is None), os.getpid(), ticks + (start or 0))
     spool.write_bytes(content)
-    environment = {**program_environment(), "LD_PRELOAD": str(core_probe.preloaded("no_locks.c"))}
+    environment = {**program_environment(), "LD_PRELOAD": str(core_probe.build_shim("no_locks.c"))}
 
     def finish(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pytorch_alloctrace", "finish", "t.alloctrace", *options]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu_programs import PROGRAMS, as_text, recorded
+from gpu_programs import PROGRAMS, format_events, record_sequence
 from running import ROOT, build_simulated_device, needs_cuda_build
 
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("gpu-*.json"))
@@ -27,7 +27,7 @@ def test_simulated_sequence_equals_that_of_real_gpu(path: Path, program: str, tm
         pytest.skip(f"recorded with torch {result['device']['torch']}, this is {torch.__version__}")
     build_simulated_device()
 
-    simulated = as_text(recorded(program, tmp_path, [str(ROOT / "tools/simcuda/run")]))
+    simulated = format_events(record_sequence(program, tmp_path, [str(ROOT / "tools/simcuda/run")]))
     changes = list(difflib.unified_diff(result["sequences"][program], simulated, "GPU", "simulated", lineterm="", n=1))
 
     assert not changes, "\n".join(changes[:30])

@@ -57,7 +57,7 @@ ended.set()
 
 def test_recording_continues_when_its_threads_get_no_memory(run_cuda_program, tmp_path: Path) -> None:
     """Fail three allocations of the sampling thread, and each allocation of the naming thread once."""
-    run_cuda_program(PROGRAM, LD_PRELOAD=str(core_probe.preloaded("no_memory.cpp")))
+    run_cuda_program(PROGRAM, LD_PRELOAD=str(core_probe.build_shim("no_memory.cpp")))
 
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0

@@ -385,7 +385,7 @@ def test_times_are_monotonic_when_the_clock_source_is_not_the_counter(run_progra
                 torch.empty(1000 + number, dtype=torch.uint8)
                 time.sleep(0.01)
         """,
-        LD_PRELOAD=str(core_probe.preloaded("faulty_files.c")),
+        LD_PRELOAD=str(core_probe.build_shim("faulty_files.c")),
         CLOCK_SOURCE=str(tmp_path / "source"),
     )
 

@@ -115,7 +115,7 @@ for fault in sys.argv[1:]:
 
 
 def test_no_event_is_lost_when_writes_fail(run_program, tmp_path: Path) -> None:
-    shim = {"LD_PRELOAD": str(core_probe.preloaded("faulty_files.c")), "FAILING_WRITES": str(tmp_path / "failing")}
+    shim = {"LD_PRELOAD": str(core_probe.build_shim("faulty_files.c")), "FAILING_WRITES": str(tmp_path / "failing")}
 
     process = run_program(WRITES, "eio", "short", "eintr", **shim)
 
@@ -256,7 +256,7 @@ def test_ctrl_c_interrupts_disable_while_the_disk_hangs(tmp_path: Path) -> None:
         except KeyboardInterrupt:
             print("interrupted", flush=True)
         """
-    shim = {"LD_PRELOAD": str(core_probe.preloaded("faulty_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
+    shim = {"LD_PRELOAD": str(core_probe.build_shim("faulty_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
 
     with start_python(tmp_path, "-c", textwrap.dedent(source), **shim) as process:
         assert process.stdout.readline() == "ready\n"

@@ -16,8 +16,8 @@ from running import ROOT, run_python
 import pytorch_alloctrace as alloctrace
 
 PROGRAM = ROOT / "tests/support/size_limit_programs.py"
-BOUND = 16
-"""MiB: smaller than any that a program may ask for, so that a trace is compacted within seconds."""
+MAX_MIB = 16
+"""Size limit in MiB, below the package's minimum so that a trace is compacted within seconds."""
 
 
 def record(folder: Path, *arguments: object, max_mib: int = MAX_MIB) -> tuple[Any, alloctrace.Trace]:
@@ -39,7 +39,7 @@ def test_files_stay_within_limit_and_leak_is_found_when_compacted(tmp_path: Path
     assert allocations["allocate"] == 1000 * witness["steps"] and allocations["allocate_leak"] == witness["leaked"]
     assert len(trace.steps()) == witness["steps"]
     leaks = trace.leaks().to_frame()
-    # Those of the last steps may still die.
+    # Blocks of the last steps are not counted: they may still be freed.
     assert leaks["function"].tolist() == ["allocate_leak"] and 0.9 < leaks["blocks"].iloc[0] / witness["leaked"] <= 1
     assert trace.verify().ok
     # status() started before the first compaction.
@@ -66,9 +66,9 @@ def test_committed_events_are_read_when_recording_with_limit_is_killed(tmp_path:
         integrity = trace.integrity
         note = f"kill {number}: {count} counted, {integrity}"
         assert integrity.state == "complete" and integrity.lost == 0 and integrity.missing_events == 0, note
-        assert integrity.spool_read and not integrity.ended and size <= BOUND << 20, note
-        made = trace.usage(by="function").set_index("function")["allocations"].get("allocate", 0)
-        assert count <= made <= count + 1, f"{note}; {made} in the trace"
+        assert integrity.spool_read and not integrity.ended and size <= MAX_MIB << 20, note
+        allocations = trace.usage(by="function").set_index("function")["allocations"].get("allocate", 0)
+        assert count <= allocations <= count + 1, f"{note}; {allocations} in the trace"
         assert integrity.compacted_events + integrity.events + integrity.uncommitted >= trace._recorded.end_seq, note
         compacted += integrity.compacted_until > 0
         in_compaction += was_compacting
@@ -77,7 +77,7 @@ def test_committed_events_are_read_when_recording_with_limit_is_killed(tmp_path:
         assert sorted(file.name for file in tmp_path.glob(f"kill-{number}.*")) == [path.name]
         finished = alloctrace.load(path)
         assert finished.integrity.ended and finished._recorded.end_seq == trace._recorded.end_seq
-        assert finished.usage(by="function").set_index("function")["allocations"].get("allocate", 0) == made
+        assert finished.usage(by="function").set_index("function")["allocations"].get("allocate", 0) == allocations
         path.unlink()
     assert compacted and in_compaction
 

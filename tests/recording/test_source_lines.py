@@ -17,7 +17,7 @@ def slow_home(tmp_path: Path) -> dict[str, str]:
     """Return an environment in which the recorder's threads need SLOW_MS to open a file of tmp_path/home."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "model.py").write_text(MODEL)
-    return {"LD_PRELOAD": str(core_probe.preloaded("faulty_files.c")), "SLOW_FOLDER": str(tmp_path / "home")}
+    return {"LD_PRELOAD": str(core_probe.build_shim("faulty_files.c")), "SLOW_FOLDER": str(tmp_path / "home")}
 
 
 def test_no_event_is_lost_when_source_files_hang(run_program, tmp_path: Path, slow_home: dict[str, str]) -> None:

@@ -190,7 +190,7 @@ def test_sigterm_ends_children_at_once_but_not_their_parents_trace(run_program, 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_sigterm_waits_two_seconds_for_a_hung_disk_unless_sent_twice(tmp_path: Path, signals: int) -> None:
     flag = tmp_path / "hangs"
-    slow = {"LD_PRELOAD": str(core_probe.preloaded("faulty_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
+    slow = {"LD_PRELOAD": str(core_probe.build_shim("faulty_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
     source = """
         alloctrace.enable("t.alloctrace")
         tensors = [torch.empty(777) for _ in range(100)]

@@ -214,7 +214,7 @@ recording.end()
 """
 
 
-def states_that_differ(events: pd.DataFrame) -> int:
+def alternating_states(events: pd.DataFrame) -> int:
     """How many allocator states list other live blocks than the allocs and frees before them leave."""
     live: set[int] = set()
     reported: set[int] | None = None
@@ -261,7 +261,7 @@ def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Pa
     assert known >= 10
     verified = trace.verify()
     assert verified.lost == trace.integrity.lost and not verified.ok
-    assert verified.resumed >= states_that_differ(events)
+    assert verified.resumed >= alternating_states(events)
     assert verified.states == verified.agreeing + verified.resumed
     assert verified.contradictions == 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from frees import in_two
+from frees import split_frees
 from marked_programs import run_analyze
 from shared_recordings import record_once, record_report
 
@@ -92,7 +92,7 @@ def test_pickle_contains_events_of_range(trace: alloctrace.Trace, tmp_path: Path
     data = export_trace(trace, "memory-viz", tmp_path, since="step:4", until="step:14")
     kinds = ["alloc", "free_requested", "free_completed"]
     columns = ("seq", "kind", "device", "address", "requested_bytes", "node_seq")
-    events = in_two(trace.events(since="step:4", until="step:14", kinds=kinds, columns=columns))
+    events = split_frees(trace.events(since="step:4", until="step:14", kinds=kinds, columns=columns))
     for index, exported in enumerate(data["device_traces"]):
         rows = events[events["device"] == f"cuda:{index}"]
         own = [entry for entry in exported if entry["action"] in kinds]

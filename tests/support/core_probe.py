@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from running import ROOT, run_compiler
+from running import ROOT, hold_lock, run_compiler
 
 CORE = ROOT / "csrc" / "core"
 PROBES = ROOT / "build" / "probes"
@@ -60,7 +60,7 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
     core_sources = [path for folder in core for path in sorted((CORE / folder).glob("*.cpp"))]
     combined_core = PROBES / f"core-of-{'-'.join(core)}.cpp"
     text = "".join(f'#include "../../{path.relative_to(ROOT)}"\n' for path in core_sources)
-    with only_one(PROBES / f"{combined_core.name}.lock"):
+    with hold_lock(PROBES / f"{combined_core.name}.lock"):
         if not combined_core.exists() or combined_core.read_text() != text:  # another process may be compiling it
             combined_core.write_text(text)
     objects = [
@@ -84,7 +84,7 @@ def _compile(name: str, sources: str, arguments: list[str]) -> Path:
     output = PROBES / f"{name}-{digest}"
     if output.exists():
         return output
-    with only_one(PROBES / f"{output.name}.lock"):
+    with hold_lock(PROBES / f"{output.name}.lock"):
         if not output.exists():
             # Renamed only when complete: other processes look for the file without the lock.
             unfinished = PROBES / f"{output.name}.unfinished"

@@ -97,8 +97,8 @@ def test_settings_are_written_as_torch_takes_them() -> None:
     both = parse_setting("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     assert both.values["max_split_size"] == 128 * MIB
     assert both.values["roundup_power2_divisions"] == [1] * 9 + [2] + [4] * 6
-    older = both.for_release((2, 9)).values["roundup_power2_divisions"]
-    assert older == [1] * 9 + [4] * 7 and both.for_release((2, 11)) is both
+    older = both.select_release((2, 9)).values["roundup_power2_divisions"]
+    assert older == [1] * 9 + [4] * 7 and both.select_release((2, 11)) is both
     assert parse_setting("per_process_memory_fraction:0.5").fraction == 0.5
     for wrong in ("expandable_segments", "expandable_segments:yes", "max_split_size_mb:20", "sizes:3", ""):
         with pytest.raises(alloctrace.SettingError):

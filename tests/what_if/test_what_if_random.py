@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cuda_virtual_methods import release_of
+from cuda_virtual_methods import parse_release
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from replay_strategies import NUMBERS, STREAMS, Runner, one_of, operation
@@ -67,7 +67,7 @@ def programs(body: st.SearchStrategy[list[Any]], *lengths: int) -> st.SearchStra
 OF_POOLS = tuple(
     text
     for text in SETTINGS
-    if "expandable_segments:True" not in text or release_of(importlib.metadata.version("torch")) > (2, 9)
+    if "expandable_segments:True" not in text or parse_release(importlib.metadata.version("torch")) > (2, 9)
 )
 POOLS = ("plain", "plain", "no_split", "own", "own", "use_on_oom")
 IN_CAPTURE = st.lists(one_of(ANYWHERE), max_size=12)
