@@ -1,4 +1,4 @@
-"""A source file with what its lines allocated: figures, which file is meant, and where its text comes from."""
+"""A source file annotated with its allocations: figures, file lookup and the origin of the text."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ COLUMNS = ["allocations", "total_bytes", "peak_bytes", "net_bytes"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("annotate")
+    path = tmp_path_factory.mktemp("annotate")
     twin = "import torch\ndef make(): return torch.empty(10)\n"
     for name, text in (("models", MODEL), ("one", twin), ("two", twin)):
-        (made / name).mkdir()
-        (made / name / "model.py").write_text(text)
-    (made / "program.py").write_text(PROGRAM)
-    run_python(made, [sys.executable, "program.py"], True, 600, {})
-    return made
+        (path / name).mkdir()
+        (path / name / "model.py").write_text(text)
+    (path / "program.py").write_text(PROGRAM)
+    run_python(path, [sys.executable, "program.py"], True, 600, {})
+    return path
 
 
 def figures(table: pd.DataFrame) -> dict[int, list[int]]:
@@ -76,11 +76,11 @@ def figures(table: pd.DataFrame) -> dict[int, list[int]]:
     return {int(line): row.tolist() for line, row in rows[rows.any(axis=1)].iterrows()}
 
 
-def test_each_line_counts_what_it_called_in_a_run_and_in_a_range(folder: Path) -> None:
+def test_annotate_counts_allocations_of_each_line_in_run_and_range(folder: Path) -> None:
     trace = alloctrace.load(folder / "t.alloctrace")
     table = trace.annotate("model.py")
     assert list(table.columns) == ["line", "source", *COLUMNS]
-    assert table["source"].tolist() == MODEL.splitlines(), "every line of the file"
+    assert table["source"].tolist() == MODEL.splitlines(), "all lines of the file"
     large = 1 << 20
     assert figures(table) == {
         line_with("# FIRST", MODEL): [2, 4096 + large, 4096 + large, 4096],
@@ -92,13 +92,13 @@ def test_each_line_counts_what_it_called_in_a_run_and_in_a_range(folder: Path) -
     assert by_caller[line_with("# KEPT", PROGRAM)] == [2, 8192, 8192, 8192]
     assert by_caller[line_with("# TEMPORARY", PROGRAM)] == [2, 2 * large, 2 * large, 0]
 
-    found = figures(trace.annotate("model.py", since="mark:kept", until="mark:descended"))
-    assert found[line_with("# FIRST", MODEL)] == [1, large, 4096 + large, 0]
-    assert found[line_with("# LEAF", MODEL)] == [3, 2 * large + 1000, 2 * (4096 + large), 1000]
+    in_range = figures(trace.annotate("model.py", since="mark:kept", until="mark:descended"))
+    assert in_range[line_with("# FIRST", MODEL)] == [1, large, 4096 + large, 0]
+    assert in_range[line_with("# LEAF", MODEL)] == [3, 2 * large + 1000, 2 * (4096 + large), 1000]
     assert "+1000 B" in run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--since", "mark:kept")
 
 
-def test_text_shows_the_lines_around_and_data_all_lines(folder: Path) -> None:
+def test_annotate_text_shows_context_and_json_and_csv_show_all_lines(folder: Path) -> None:
     text = run_analyze(folder, "annotate", "t.alloctrace", "model.py")
     assert "class Part" in text and "def both" in text and "# LEAF" in text
     assert sum(line.strip() == "..." for line in text.splitlines()) == 1 and "Another" not in text
@@ -109,23 +109,23 @@ def test_text_shows_the_lines_around_and_data_all_lines(folder: Path) -> None:
     table = alloctrace.load(folder / "t.alloctrace").annotate("model.py")
     rows = json.loads(run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--json"))["rows"]
     assert [row["line"] for row in rows] == table["line"].tolist()
-    read = pd.read_csv(io.StringIO(run_analyze(folder, "annotate", "model.py", "t.alloctrace", "--csv")))
-    pd.testing.assert_frame_equal(read[["line", *COLUMNS]], table[["line", *COLUMNS]])
+    from_csv = pd.read_csv(io.StringIO(run_analyze(folder, "annotate", "model.py", "t.alloctrace", "--csv")))
+    pd.testing.assert_frame_equal(from_csv[["line", *COLUMNS]], table[["line", *COLUMNS]])
 
 
-def test_file_that_changed_or_is_gone_shows_what_the_trace_has_and_one_that_moved_is_found(folder: Path) -> None:
+def test_annotate_shows_recorded_lines_when_file_changed_or_is_gone(folder: Path) -> None:
     model = folder / "models/model.py"
     before = figures(alloctrace.load(folder / "t.alloctrace").annotate("model.py"))
-    for text, said in ((MODEL.replace("first = leaf", "a = leaf"), "has changed since"), (None, "was not found")):
-        model.unlink()  # written again at the end: the folder is that of all tests
+    for text, message in ((MODEL.replace("first = leaf", "a = leaf"), "has changed since"), (None, "was not found")):
+        model.unlink()  # restored at the end: all tests share the folder
         if text is not None:
             model.write_text(text)
         table = alloctrace.load(folder / "t.alloctrace").annotate("model.py")
         assert figures(table) == before and sorted(table["line"]) == sorted(before)
         assert table["source"].tolist() == [MODEL.splitlines()[line - 1] for line in table["line"]]
-        shown = run_analyze(folder, "annotate", "t.alloctrace", "model.py")
-        assert said in shown and "only lines in the trace" in shown
-    # Lines put in below what the trace knows do no harm; a pipe is not read.
+        output = run_analyze(folder, "annotate", "t.alloctrace", "model.py")
+        assert message in output and "only lines in the trace" in output
+    # Lines added below the recorded ones are shown; a pipe is not read.
     model.write_text(MODEL + "\n# More.\n")
     assert alloctrace.load(folder / "t.alloctrace").annotate("model.py")["line"].max() == MODEL.count("\n") + 2
     model.unlink()
@@ -133,14 +133,14 @@ def test_file_that_changed_or_is_gone_shows_what_the_trace_has_and_one_that_move
     assert sorted(alloctrace.load(folder / "t.alloctrace").annotate("model.py")["line"]) == sorted(before)
     model.unlink()
     model.write_text(MODEL)
-    # A file that moved with the trace is found.
+    # A file that moved is found relative to the working directory.
     (folder / "models").rename(folder / "elsewhere")
     text = run_analyze(folder / "elsewhere", "annotate", "../t.alloctrace", "model.py")
     (folder / "elsewhere").rename(folder / "models")
     assert "The file" not in text and "def both" in text
 
 
-def test_unknown_and_ambiguous_files_are_refused_with_the_names_there_are(folder: Path) -> None:
+def test_annotate_of_unknown_or_ambiguous_file_lists_candidates(folder: Path) -> None:
     trace = alloctrace.load(folder / "t.alloctrace")
     for name in ("other.py", "odel.py", ""):
         with pytest.raises(TraceError, match=r"models/model\.py and program\.py$"):

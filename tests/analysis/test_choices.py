@@ -1,4 +1,4 @@
-"""What a report tries of settings: the smallest GPU is that of `fit`, whatever it costs less to find; bounds hold."""
+"""Settings that a report tries: the smallest GPU equals that of `fit`, and the limits are respected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytorch_alloctrace.analysis.what_if.choices import choices_for, modelled_de
 from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 
-pytestmark = pytest.mark.skipif(has_nvidia_gpu(), reason="the programs are made for a device of 80 GiB")
+pytestmark = pytest.mark.skipif(has_nvidia_gpu(), reason="the programs need a device of 80 GiB")
 PROGRAM = """
 import torch, pytorch_alloctrace as alloctrace
 def block(mebibytes):
@@ -45,51 +45,52 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
 @pytest.mark.parametrize(
     ("limit", "last", "gpus"),
     [
-        # 18.6 GiB and as much again, which does not go into pieces of 1.8 GiB: unless segments are expandable.
+        # The last 18.6 GiB do not fit into free pieces of 1.8 GiB unless segments are expandable.
         ("", 19_000, {"as recorded": "40 GB", "expandable_segments:True": "24 GB"}),
         ("torch.cuda.set_per_process_memory_fraction(0.5)", 2000, {}),
     ],
 )
-def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int, gpus: dict[str, str]) -> None:
+def test_choices_have_same_smallest_gpu_as_fit(tmp_path: Path, limit: str, last: int, gpus: dict[str, str]) -> None:
     trace = record(tmp_path, limit, last)
-    found = choices_for(trace._recorded, "cuda:0")
-    assert found.prediction is not None and found.left_out == ()
+    result = choices_for(trace._recorded, "cuda:0")
+    assert result.found is not None and result.left_out == ()
     table = trace.what_if(device="cuda:0").to_frame()
-    assert found.prediction.to_frame().equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
-    settings = [one.setting.text for one in found.prediction.outcomes]
-    shown = {}
-    for setting, smallest, fitting in zip(settings, found.smallest, trace.fit(settings).fittings, strict=True):
-        refused = [number for number, gpu in enumerate(fitting.gpus) if not gpu.outcome.fits]
-        enough = fitting.gpus[max(refused, default=-1) + 1 :]
-        assert (smallest and smallest[0]) == (enough[0].name if enough else None), setting
-        shown[setting] = smallest[0][:5] if smallest else ""
-    assert gpus.items() <= shown.items(), shown
+    assert result.found.to_frame().equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
+    settings = [outcome.setting.text for outcome in result.found.outcomes]
+    names = {}
+    for setting, smallest, fitting in zip(settings, result.smallest, trace.fit(settings).fittings, strict=True):
+        too_small = [number for number, gpu in enumerate(fitting.gpus) if not gpu.outcome.fits]
+        large_enough = fitting.gpus[max(too_small, default=-1) + 1 :]
+        assert (smallest and smallest[0]) == (large_enough[0].name if large_enough else None), setting
+        names[setting] = smallest[0][:5] if smallest else ""
+    assert gpus.items() <= names.items(), names
 
 
-def test_lanes_that_do_not_fit_into_memory_together_run_in_several_passes(
+def test_simulations_run_in_several_passes_when_memory_is_limited(
     trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = trace.what_if().to_frame()
+    in_one_pass = trace.what_if().to_frame()
     passes = []
     predicted = RecordedTrace.predicted
 
-    def counted(self: RecordedTrace, simulations: Any, *, device: str) -> Any:
+    def count_simulations(self: RecordedTrace, simulations: Any, *, device: str) -> Any:
         passes.append(len(simulations))
         return predicted(self, simulations, device=device)
 
-    monkeypatch.setattr(RecordedTrace, "predicted", counted)
+    monkeypatch.setattr(RecordedTrace, "predicted", count_simulations)
     monkeypatch.setattr(model, "_MAX_BLOCKS_PER_PASS", 50)
-    assert trace.what_if().to_frame().equals(at_once)
+
+    assert trace.what_if().to_frame().equals(in_one_pass)
     assert len(passes) > 3 and max(passes) < 10
 
 
-def test_bounds(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choices_leave_out_settings_beyond_limits(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = trace.what_if().check.blocks
-    few = choices_for(trace._recorded, "cuda:0", requests * 100)
-    assert few.prediction is not None and 0 < len(few.left_out) < len(SENSIBLE)
-    assert len(few.prediction.outcomes) + len(few.left_out) == 1 + len(SENSIBLE)
-    none = choices_for(trace._recorded, "cuda:0", requests)
-    assert none.prediction is None and none.left_out == SENSIBLE
+    limited = choices_for(trace._recorded, "cuda:0", requests * 100)
+    assert limited.found is not None and 0 < len(limited.left_out) < len(SENSIBLE)
+    assert len(limited.found.outcomes) + len(limited.left_out) == 1 + len(SENSIBLE)
+    empty = choices_for(trace._recorded, "cuda:0", requests)
+    assert empty.found is None and empty.left_out == SENSIBLE
     assert modelled_devices(trace._recorded) == ("cuda:0",)
     monkeypatch.setattr(choices, "MAX_EVENTS", trace.integrity.events - 1)
     assert modelled_devices(trace._recorded) == ()

@@ -1,4 +1,4 @@
-"""The evidence of a verdict: states are asked for in one ordered walk, and few of them after it."""
+"""Evidence of a verdict: states are read in one ordered walk, and at most MAX_LATE_LOOKUPS after the walk."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ for number in range(100):
 """
 
 
-def test_states_of_a_verdict_are_visited_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_reads_states_in_ascending_order(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = RecordedTrace(record_once("report", record_report) / "run.alloctrace")
-    asked: list[int] = []
-    in_walk: list[int] = []
-    state, make = Replay._read_state, Walk.make
+    positions: list[int] = []
+    walk_positions: list[int] = []
+    read_state, make_walk = Replay._read_state, Walk.make
 
-    def count(replay: Replay, ask: Any, until: int, *rest: Any) -> Any:
-        asked.append(until)
-        return state(replay, ask, until, *rest)
+    def record_position(replay: Replay, ask: Any, until: int, *arguments: Any) -> Any:
+        positions.append(until)
+        return read_state(replay, ask, until, *arguments)
 
-    def walk(self: Walk) -> None:
-        asked.clear()
-        make(self)
-        in_walk.extend(asked)
+    def record_walk(self: Walk) -> None:
+        positions.clear()
+        make_walk(self)
+        walk_positions.extend(positions)
 
-    monkeypatch.setattr(Replay, "_read_state", count)
-    monkeypatch.setattr(Walk, "make", walk)
+    monkeypatch.setattr(Replay, "_read_state", record_position)
+    monkeypatch.setattr(Walk, "make", record_walk)
 
     assert summarize(trace).devices
 
-    assert len(in_walk) > 10 and in_walk == sorted(in_walk)
+    assert len(walk_positions) > 10 and walk_positions == sorted(walk_positions)
 
 
 def test_late_lookups_for_a_growing_buffer_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,14 +62,14 @@ def test_late_lookups_for_a_growing_buffer_are_limited(tmp_path: Path, monkeypat
         evidence.parts[0].blocks_at(0)
 
 
-def test_visit_of_a_folded_position_raises_when_its_result_is_asked_for(tmp_path: Path) -> None:
+def test_visit_of_compacted_position_raises_when_result_is_read(tmp_path: Path) -> None:
     trace = RecordedTrace(run_source(tmp_path, GROWS) / "run.alloctrace")
     walk = Walk(trace)
 
-    def look() -> None:
+    def read_compacted() -> None:
         raise CompactedError("compacted")
 
-    visit = walk.visit(3, look)
+    visit = walk.visit(3, read_compacted)
     walk.make()
 
     assert visit.is_compacted

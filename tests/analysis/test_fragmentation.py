@@ -1,5 +1,4 @@
-"""Fragmentation: in programs with a planted pinner, it is named first. What it strands is compared with what torch
-returns once it is gone; sums and tables with torch's snapshot and with the native replay's own sums."""
+"""Fragmentation in programs with a planted pinner, compared with torch's snapshot and empty_cache()."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from pytorch_alloctrace.reading.table import ALLOCATED, PENDING_FREE
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="the sizes are made for a device of which nobody else takes memory"),
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the sizes need a device that no other process uses"),
 ]
 MIB = 2**20
 PROGRAM = "fragmentation_programs.py"
@@ -41,101 +40,95 @@ RANDOM = ["random_sizes", "random_sizes_expandable"]
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    return record_once("fragmentation", lambda made: run_marked(PROGRAM, made, *PLANTED, *RANDOM, memory="16GiB"))
+    return record_once("fragmentation", lambda path: run_marked(PROGRAM, path, *PLANTED, *RANDOM, memory="16GiB"))
 
 
-def from_torch(folder: Path, case: str) -> Any:
+def torch_report(folder: Path, case: str) -> Any:
     return json.loads((folder / f"{case}.json").read_text())
 
 
-def found_in(folder: Path, case: str) -> Fragmentation:
+def load_fragmentation(folder: Path, case: str) -> Fragmentation:
     return alloctrace.load(folder / f"{case}.alloctrace").fragmentation()
 
 
 @pytest.mark.parametrize("case", PLANTED)
-def test_planted_pinner_comes_first_and_what_it_strands_comes_back_when_it_goes(folder: Path, case: str) -> None:
-    found, reported = found_in(folder, case), from_torch(folder, case)
+def test_planted_pinner_is_first_and_strands_what_torch_returns_without_it(folder: Path, case: str) -> None:
+    frag, expected = load_fragmentation(folder, case), torch_report(folder, case)
     line = marked_line(PROGRAM, case, "PIN")
-    first, planted = found.pinners.rows()[0], found.pinners_by_line.rows()[0]
-    for row in (first, planted):
+    first, by_line = frag.pinners.rows()[0], frag.pinners_by_line.rows()[0]
+    for row in (first, by_line):
         assert (Path(row["filename"]).name, row["line"], row["user"]) == (PROGRAM, line, True)
         assert "PIN" in row["source"]
     assert first["backward"] == (case == "gradient")
     assert first["state"] == (PENDING_FREE if case == "awaited_by_a_stream" else ALLOCATED)
     if case == "private_pool":
-        assert reported["given_back"] == 0 and planted["alone_bytes"] == 3 * 770 * MIB
+        assert expected["given_back"] == 0 and by_line["alone_bytes"] == 3 * 770 * MIB
         return
     if case == "awaited_by_a_stream":
-        # empty_cache() waits for the stream, so the block is returned together with what it stranded.
+        # empty_cache() waits for the stream, then returns the block and the memory that it stranded.
         assert (
-            found.releasable_bytes == 0
-            and planted["alone_bytes"] + planted["allocated_bytes"] == reported["given_back"]
+            frag.releasable_bytes == 0 and by_line["alone_bytes"] + by_line["allocated_bytes"] == expected["given_back"]
         )
         return
-    assert found.releasable_bytes == reported["given_back"]
-    assert planted["alone_bytes"] + planted["allocated_bytes"] == reported["given_back_without_planted"]
-    assert found.pinners_by_line["stranded_bytes"].sum() == found.stranded_bytes
+    assert frag.releasable_bytes == expected["given_back"]
+    assert by_line["alone_bytes"] + by_line["allocated_bytes"] == expected["given_back_without_planted"]
+    assert frag.pinners_by_line["stranded_bytes"].sum() == frag.stranded_bytes
 
 
 @pytest.mark.parametrize("case", PLANTED + RANDOM)
-def test_tables_are_those_of_torch_and_sums_those_of_the_timeline(folder: Path, case: str) -> None:
-    found, reported = found_in(folder, case), from_torch(folder, case)
-    segments = {segment["address"]: segment for segment in reported["segments"]}
-    assert list(found.segments["address"]) == sorted(segments)
-    for row in found.segments.rows():
+def test_fragmentation_tables_match_torch_and_sums_match_timeline(folder: Path, case: str) -> None:
+    frag, expected = load_fragmentation(folder, case), torch_report(folder, case)
+    segments = {segment["address"]: segment for segment in expected["segments"]}
+    assert list(frag.segments["address"]) == sorted(segments)
+    for row in frag.segments.rows():
         segment = segments[row["address"]]
         free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
         assert (row["free_bytes"], row["largest_free_bytes"]) == (sum(free), max(free, default=0))
         assert row["live_blocks"] == len(segment["blocks"]) - len(free)
         assert row["total_bytes"] == segment["total_size"] and row["stream"] == segment["stream"]
         assert list(row["segment_pool_id"]) == segment["segment_pool_id"]
-    pieces = sorted(b["size"] for s in reported["segments"] for b in s["blocks"] if b["state"] == "inactive")
-    assert (
-        list(found.sizes) == pieces and found.free_bytes == sum(pieces) == found.releasable_bytes + found.stranded_bytes
-    )
-    for size in (1, 512, 3 * MIB, *pieces[::7], found.largest_free_bytes + 1):
+    pieces = sorted(b["size"] for s in expected["segments"] for b in s["blocks"] if b["state"] == "inactive")
+    assert list(frag.sizes) == pieces and frag.free_bytes == sum(pieces) == frag.releasable_bytes + frag.stranded_bytes
+    for size in (1, 512, 3 * MIB, *pieces[::7], frag.largest_free_bytes + 1):
         too_small = sum(piece for piece in pieces if piece < size)
-        assert found.index(size) == pytest.approx(too_small / sum(pieces))
-    assert found.free_pieces["free_bytes"].sum() == found.free_bytes and found.free_pieces["pieces"].sum() == len(
-        pieces
-    )
-    for row in found.free_pieces.rows():
-        within = [piece for piece in pieces if row["from_bytes"] <= piece < row["to_bytes"]]
-        assert (row["pieces"], row["free_bytes"]) == (len(within), sum(within))
-    pools = found.pools
-    assert (
-        pools["free_bytes"].sum() == found.free_bytes and pools["largest_free_bytes"].max() == found.largest_free_bytes
-    )
+        assert frag.index(size) == pytest.approx(too_small / sum(pieces))
+    assert frag.free_pieces["free_bytes"].sum() == frag.free_bytes and frag.free_pieces["pieces"].sum() == len(pieces)
+    for row in frag.free_pieces.rows():
+        sizes_in_range = [piece for piece in pieces if row["from_bytes"] <= piece < row["to_bytes"]]
+        assert (row["pieces"], row["free_bytes"]) == (len(sizes_in_range), sum(sizes_in_range))
+    pools = frag.pools
+    assert pools["free_bytes"].sum() == frag.free_bytes and pools["largest_free_bytes"].max() == frag.largest_free_bytes
     end = alloctrace.load(folder / f"{case}.alloctrace").timeline().iloc[-1]
     for name in ("reserved", "active", "releasable", "stranded", "largest_free"):
-        assert getattr(found, f"{name}_bytes") == end[f"{name}_bytes"], name
-    assert found.external_fragmentation == pytest.approx(end["external_fragmentation"])
+        assert getattr(frag, f"{name}_bytes") == end[f"{name}_bytes"], name
+    assert frag.external_fragmentation == pytest.approx(end["external_fragmentation"])
 
 
 @pytest.mark.parametrize("case", RANDOM)
-def test_random_sizes(folder: Path, case: str) -> None:
-    found, reported = found_in(folder, case), from_torch(folder, case)
-    assert found.releasable_bytes == reported["given_back"]
-    pinners = found.pinners
+def test_fragmentation_sums_are_consistent_for_random_sizes(folder: Path, case: str) -> None:
+    frag, expected = load_fragmentation(folder, case), torch_report(folder, case)
+    assert frag.releasable_bytes == expected["given_back"]
+    pinners = frag.pinners
     assert len(pinners) > 10 and (pinners["range_free_bytes"] > 0.5 * pinners["range_bytes"]).all()
     assert (pinners["range_blocks"] > 1).any() and (pinners["alone_bytes"] <= pinners["stranded_bytes"]).all()
-    assert pinners["stranded_bytes"].sum() == found.pinners_by_line["stranded_bytes"].sum() <= found.stranded_bytes
-    # Here one line allocates everything: what it pins it pins alone, although single blocks share segments.
-    [line] = found.pinners_by_line.rows()
+    assert pinners["stranded_bytes"].sum() == frag.pinners_by_line["stranded_bytes"].sum() <= frag.stranded_bytes
+    # One line allocates everything, so all stranded bytes are its alone, although its blocks share segments.
+    [line] = frag.pinners_by_line.rows()
     assert line["alone_bytes"] == line["stranded_bytes"] and line["blocks"] == len(pinners)
     sizes = pinners["block_bytes"]
     assert line["allocated_bytes"] == sizes.sum() and line["largest_bytes"] == sizes.max()
-    # For each block: what torch's snapshot has around it in its segment.
+    # Each block strands its share of the free bytes of its segment in torch's snapshot.
     if case == "random_sizes":
-        segments = found.segments.to_frame().set_index("address")
+        segments = frag.segments.to_frame().set_index("address")
         shared = segments.loc[pinners["segment"], ["free_bytes", "live_blocks"]].to_numpy(np.int64)
         assert (abs(pinners["stranded_bytes"] - shared[:, 0] / shared[:, 1]) < 1).all()
 
 
-def test_of_a_position(folder: Path) -> None:
+def test_fragmentation_at_position_includes_only_earlier_blocks(folder: Path) -> None:
     trace = alloctrace.load(folder / "one_among_many.alloctrace")
     before, after = trace.fragmentation("step:0"), trace.fragmentation("step:1")
     line = marked_line(PROGRAM, "one_among_many", "PIN")
+
     assert line not in before.pinners["line"] and after.pinners["line"][0] == line
     assert before.releasable_bytes == 1200 * MIB and after.releasable_bytes == 0
     assert after.pinners["stranded_bytes"][0] == 1187 * MIB and after.pinners["step"][0] == 1
@@ -146,24 +139,24 @@ def test_of_a_position(folder: Path) -> None:
     )
 
 
-def test_verb_fragmentation_names_the_pinner_and_a_worse_position(folder: Path) -> None:
-    # The text contains times, and where it breaks depends on how long they are.
-    words = ("fragmentation", "one_among_many.alloctrace")
-    shown = " ".join(run_analyze(folder, *words).split())
-    early = " ".join(run_analyze(folder, *words, "--at", "step:0").split())
-    assert "This 13.0 MiB block from" in shown and "keeps 1.16 GiB" in shown and "13.0 MiB block" not in early
+def test_fragmentation_command_names_pinner_and_worse_position(folder: Path) -> None:
+    # The text is joined because its line breaks depend on the lengths of times.
+    arguments = ("fragmentation", "one_among_many.alloctrace")
+    at_end = " ".join(run_analyze(folder, *arguments).split())
+    at_step_0 = " ".join(run_analyze(folder, *arguments, "--at", "step:0").split())
+    assert "This 13.0 MiB block from" in at_end and "keeps 1.16 GiB" in at_end and "13.0 MiB block" not in at_step_0
 
-    hint = re.search(r"stranded at [\d.]+ \w+: ([\d.]+ GiB) \(--at ([\d.]+s)", early)
-    assert f"{hint[1]} stranded" in run_analyze(folder, *words, "--at", hint[2], "--width", "200")
+    hint = re.search(r"stranded at [\d.]+ \w+: ([\d.]+ GiB) \(--at ([\d.]+s)", at_step_0)
+    assert f"{hint[1]} stranded" in run_analyze(folder, *arguments, "--at", hint[2], "--width", "200")
 
-    [data] = json.loads(run_analyze(folder, *words, "--json"))["rows"]
+    [data] = json.loads(run_analyze(folder, *arguments, "--json"))["rows"]
     assert (
         data["pinners"][0]["stranded_bytes"] == 1187 * MIB
         and data["free_bytes"] == data["releasable_bytes"] + data["stranded_bytes"]
     )
     rows = list(csv.DictReader(io.StringIO(run_analyze(folder, "fragmentation", "gradient.alloctrace", "--csv"))))
-    few = run_analyze(folder, "fragmentation", "random_sizes.alloctrace", "--csv", "--top", "3")
-    assert len(few.splitlines()) == 4
+    top_rows = run_analyze(folder, "fragmentation", "random_sizes.alloctrace", "--csv", "--top", "3")
+    assert len(top_rows.splitlines()) == 4
     assert int(rows[0]["line"]) == marked_line(PROGRAM, "gradient", "PIN") and rows[0]["backward"] == "True"
 
 
@@ -177,13 +170,13 @@ def test_fragmentation_is_empty_without_segments_and_without_allocations(run_pro
             kept = torch.empty(5_000_000)
         """
     )
-    found = found_in(tmp_path, "run")
-    assert (found.device, found.reserved_bytes, found.free_bytes, found.index(1)) == ("cpu", 0, 0, 0.0)
-    assert all(len(table) == 0 for table in (found.pinners, found.pinners_by_line, found.segments, found.free_pieces))
+    frag = load_fragmentation(tmp_path, "run")
+    assert (frag.device, frag.reserved_bytes, frag.free_bytes, frag.index(1)) == ("cpu", 0, 0, 0.0)
+    assert all(len(table) == 0 for table in (frag.pinners, frag.pinners_by_line, frag.segments, frag.free_pieces))
     for name, text, devices in (("run", "reports no segments", 1), ("empty", "Nothing was allocated", 0)):
-        words = ("fragmentation", f"{name}.alloctrace")
-        assert text in run_analyze(tmp_path, *words)
-        rows = json.loads(run_analyze(tmp_path, *words, "--json"))["rows"]
+        arguments = ("fragmentation", f"{name}.alloctrace")
+        assert text in run_analyze(tmp_path, *arguments)
+        rows = json.loads(run_analyze(tmp_path, *arguments, "--json"))["rows"]
         assert [row["pinners"] for row in rows] == [[]] * devices
-        table = pd.read_csv(io.StringIO(run_analyze(tmp_path, *words, "--csv")))
+        table = pd.read_csv(io.StringIO(run_analyze(tmp_path, *arguments, "--csv")))
         assert table.empty and {"site", "stranded_bytes", "device"} <= {*table.columns}

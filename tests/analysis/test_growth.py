@@ -1,4 +1,4 @@
-"""What counts as a leak, or as a loop: small programs with a planted leak, and programs that only look like one."""
+"""Leaks, growth and loops in small programs: with a planted leak, and healthy ones that resemble a leak."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def block(size: int = SIZE) -> torch.Tensor:
 
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
-    """Runs a program under recording; what it returns stays live until the recording has ended."""
+    """Return a function that records a program; the program's result stays live until the recording ends."""
 
     def run(program: Callable[..., Any], *arguments: Any, **options: Any) -> RecordedTrace:
         with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), **options) as session:
-            kept = program(*arguments)
-        del kept
+            result = program(*arguments)
+        del result
         if program is without_steps:
             make_steady(session.path)
         trace = RecordedTrace(session.path)
@@ -65,33 +65,33 @@ def only_leak(trace: RecordedTrace) -> Leak:
     return leaks[0]
 
 
-def every_step(steps: int, work: Callable[[int], Any]) -> None:
+def every_step(steps: int, body: Callable[[int], Any]) -> None:
     for number in range(steps):
-        block(50_000)  # as in every program: memory that is freed before the step ends
-        work(number)
+        block(50_000)  # freed before the step ends
+        body(number)
         alloctrace.step()
 
 
 def append_every_step(steps: int) -> list[torch.Tensor]:
     history: list[torch.Tensor] = []
 
-    def work(number: int) -> None:
+    def body(number: int) -> None:
         history.append(block())  # planted
 
-    every_step(steps, work)
+    every_step(steps, body)
     return history
 
 
-def test_a_block_kept_every_step_is_a_leak_with_line_rate_and_growth(record: Record) -> None:
+def test_block_appended_every_step_is_leak_with_line_rate_and_growth(record: Record) -> None:
     trace = record(append_every_step, 60)
     leak = only_leak(trace)
     site = leak.sites[0].site
-    # block() is user code in this file, too: the innermost line allocates, its callers say what for.
+    # block() is user code: the innermost line is the site, its callers are the path.
     assert site.source is not None and "torch.empty" in site.source and site.function == "block"
     functions = [frame.function.rpartition(".")[2] for frame in leak.path[:3]]
-    assert functions == ["work", "every_step", "append_every_step"]
+    assert functions == ["body", "every_step", "append_every_step"]
     assert leak.path[0].source is not None and "# planted" in leak.path[0].source
-    # Steps 0 to 59: the first two are its beginning, the last three are too young (a 24th of 59 is 2.5).
+    # Steps 0 to 59: the first two are warm-up, the last three are too young (a 24th of 59 is 2.5).
     assert (leak.unit, leak.units_judged, leak.units_with_survivors) == ("step", 55, 55)
     assert (leak.onset, leak.reached, leak.died) == (2, 57, 0)
     assert (leak.bytes_per_unit, leak.allocated_bytes, leak.blocks, leak.allocated_bytes_at_end) == (
@@ -101,7 +101,7 @@ def test_a_block_kept_every_step_is_a_leak_with_line_rate_and_growth(record: Rec
         55 * SIZE,
     )
     assert leak.oldest_age == 57 and leak.forecast_seconds is not None
-    # block() makes what is freed, too.
+    # block() also allocates memory that is freed.
     assert not leak.never_died and leak.confidence == pytest.approx(24 / 25, abs=0.02)
 
     growth = step_growth(trace, "cpu")
@@ -118,7 +118,7 @@ def test_a_block_kept_every_step_is_a_leak_with_line_rate_and_growth(record: Rec
 
 
 @pytest.mark.parametrize("steps", [3, 60])
-def test_leaks_of_healthy_program_is_all_clear_only_when_long_enough(record: Record, steps: int) -> None:
+def test_leaks_of_healthy_program_are_conclusive_when_long_enough(record: Record, steps: int) -> None:
     trace = record(every_step, steps, lambda number: block())
     report = alloctrace.load(trace.path).leaks()
     assert report.to_frame().empty and report.conclusive == (steps == 60)
@@ -126,23 +126,23 @@ def test_leaks_of_healthy_program_is_all_clear_only_when_long_enough(record: Rec
     assert [finding.kind for finding in leak_findings(summarize(trace))] == [kind]
 
 
-# At 110 only the last few steps distinguish the cache from a leak: nearly all blocks that got as old were freed.
+# At 110 only the last few steps distinguish the cache from a leak.
 @pytest.mark.parametrize("bound", [30, 110])
-def test_a_cache_with_a_bound_is_no_leak_however_large(record: Record, bound: int) -> None:
+def test_bounded_cache_is_no_leak(record: Record, bound: int) -> None:
     cache: collections.deque[torch.Tensor] = collections.deque(maxlen=bound)
     assert judge(record(every_step, 120, lambda number: cache.append(block()))).leaks == ()
 
 
-def test_a_full_cache_that_replaces_blocks_of_any_age_is_no_leak(record: Record) -> None:
+def test_full_cache_that_replaces_blocks_of_random_age_is_no_leak(record: Record) -> None:
     chance, cache = random.Random(3), [torch.empty(0)] * 100
 
-    def work(number: int) -> None:
+    def body(number: int) -> None:
         cache[number if number < 100 else chance.randrange(100)] = block()
 
-    assert judge(record(every_step, 125, work)).leaks == ()
+    assert judge(record(every_step, 125, body)).leaks == ()
 
 
-def test_what_may_be_a_buffer_that_is_not_full_is_not_certain(record: Record) -> None:
+def test_leak_that_may_be_partly_filled_buffer_is_not_certain(record: Record) -> None:
     buffer: list[torch.Tensor] = []
     leak = only_leak(record(every_step, 120, lambda number: buffer.append(torch.empty(SIZE, dtype=torch.uint8))))
     assert leak.never_died and leak.confidence < CERTAIN
@@ -171,11 +171,12 @@ def test_list_leaks_unless_each_epoch_clears_it_when_step_numbers_restart(
         assert leak.bytes_per_unit == SIZE and leak.units_with_survivors == leak.units_judged
 
 
-def test_a_loss_kept_with_its_graph_is_one_finding(record: Record) -> None:
-    kept: list[torch.Tensor] = []
-    leak = only_leak(record(train, 40, kept))
+def test_losses_with_their_graphs_are_one_leak(record: Record) -> None:
+    losses: list[torch.Tensor] = []
+    leak = only_leak(record(train, 40, losses))
     functions = {site.site.function for site in leak.sites}
-    # The largest is the activation that the model's line allocates and the graph of the kept loss holds.
+
+    # The largest site allocates the activation, which is held by the graph of the appended loss.
     assert leak.sites[0].site.source is not None and "# activation" in leak.sites[0].site.source
     assert {"forward", "train"} <= {function.rpartition(".")[2] for function in functions}
     assert leak.sites == tuple(sorted(leak.sites, key=lambda site: -site.allocated_bytes))
@@ -193,31 +194,31 @@ class Model(torch.nn.Module):
         return hidden.sin().sum(dim=1)
 
 
-def train(steps: int, kept: list[torch.Tensor]) -> object:
+def train(steps: int, losses: list[torch.Tensor]) -> object:
     model = Model()
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(steps):
         loss = model(torch.randn(16, 64) / 100).mean()
-        kept.append(loss * 2)
+        losses.append(loss * 2)
         optimizer.zero_grad()
         loss.backward(retain_graph=True)
         optimizer.step()
     return model, optimizer
 
 
-def test_two_leaks_of_different_rhythm_are_two_findings_the_faster_first(record: Record) -> None:
-    kept = []
+def test_two_leaks_of_different_rates_are_ordered_by_rate(record: Record) -> None:
+    blocks = []
 
-    def work(number: int) -> None:
-        kept.append(torch.empty(2_000, dtype=torch.uint8))
+    def body(number: int) -> None:
+        blocks.append(torch.empty(2_000, dtype=torch.uint8))
         if number % 3 == 0:
-            kept.append(torch.empty(30_000, dtype=torch.uint8))
+            blocks.append(torch.empty(30_000, dtype=torch.uint8))
 
-    leaks = judge(record(every_step, 120, work)).leaks
+    leaks = judge(record(every_step, 120, body)).leaks
     assert [round(leak.bytes_per_unit / 1000) for leak in leaks] == [10, 2]
 
 
-def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: Record) -> None:
+def test_leak_into_local_list_is_found_after_function_returned(record: Record) -> None:
     def program() -> None:
         append_every_step(60)
 
@@ -229,21 +230,21 @@ def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: R
 
 
 @pytest.mark.parametrize(("steps", "judged"), [(6, False), (7, True)])
-def test_a_short_run_is_not_judged(record: Record, steps: int, judged: bool) -> None:
+def test_run_is_judged_from_7_steps_on(record: Record, steps: int, judged: bool) -> None:
     trace = record(append_every_step, steps)
     verdict = find_leaks(trace, "cpu")
     assert verdict.judged is judged and bool(verdict.leaks) is judged
     assert leak_findings(summarize(trace))[0].kind == ("leak" if judged else "not_judged")
 
 
-def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(record: Record) -> None:
+def test_buffer_replaced_by_larger_one_each_step_is_growing_leak(record: Record) -> None:
     buffer = torch.empty(0, dtype=torch.uint8)
 
-    def work(number: int) -> None:
+    def body(number: int) -> None:
         nonlocal buffer
         buffer = torch.cat([buffer, block(1000)])  # grows
 
-    leak = only_leak(record(every_step, 7, work))
+    leak = only_leak(record(every_step, 7, body))
     assert leak.kind == "growing" and leak.line.source is not None and "# grows" in leak.line.source
     assert (leak.bytes_per_unit, leak.allocated_bytes, leak.blocks, leak.allocated_bytes_at_end) == (
         1000,
@@ -254,27 +255,27 @@ def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(record: Record) -
     assert leak.units_with_survivors == leak.units_judged and leak.oldest_age == 1
 
 
-def without_steps(work: Callable[[int], Any], rounds: int = 300) -> None:
+def without_steps(body: Callable[[int], Any], rounds: int = 300) -> None:
     for number in range(rounds):
         block(50_000)
-        work(number)
+        body(number)
         tick()
 
 
-def test_without_steps_the_iterations_of_the_program_s_loop_are_counted(record: Record) -> None:
-    kept = []
-    trace = record(without_steps, lambda number: kept.append(block()))
+def test_leak_rate_is_per_iteration_without_steps(record: Record) -> None:
+    blocks = []
+    trace = record(without_steps, lambda number: blocks.append(block()))
     verdict = judge(trace)
     assert verdict.loop is not None and verdict.loop.function == "without_steps"
-    assert verdict.units in (299, 300)  # of 300 rounds the first is not seen to begin again
+    assert verdict.units in (299, 300)  # the first of 300 rounds may not be counted
     (leak,) = verdict.leaks
     assert (leak.unit, leak.bytes_per_unit) == ("iteration", SIZE)
     assert leak.units_with_survivors == leak.units_judged > 270
 
 
-def test_without_steps_and_stacks_allocations_are_counted(record: Record) -> None:
-    kept = []
-    trace = record(without_steps, lambda number: kept.append(block()), stacks="none")
+def test_leak_rate_is_per_second_without_steps_and_stacks(record: Record) -> None:
+    blocks = []
+    trace = record(without_steps, lambda number: blocks.append(block()), stacks="none")
     leak = only_leak(trace)
     assert leak.unit == "second" and judge(trace).loop is None
     assert 0.8 * 300 * SIZE < leak.allocated_bytes < 300 * SIZE
@@ -283,17 +284,17 @@ def test_without_steps_and_stacks_allocations_are_counted(record: Record) -> Non
     assert leak.confidence < 0.8
 
 
-def test_a_negligible_leak_is_minor_comes_last_and_does_not_fail(record: Record, tmp_path: Path) -> None:
-    kept = []
-    trace = record(every_step, 50, lambda number: kept.append(block(1)))
+def test_minor_leak_is_listed_last_and_does_not_fail(record: Record, tmp_path: Path) -> None:
+    blocks = []
+    trace = record(every_step, 50, lambda number: blocks.append(block(1)))
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["no_leak", "minor_leak"]
-    whole = alloctrace.load(trace.path)
-    assert whole.leaks().to_frame()[["minor", "bytes_per_unit"]].to_numpy().tolist() == [[True, 1]]
+    loaded = alloctrace.load(trace.path)
+    assert loaded.leaks().to_frame()[["minor", "bytes_per_unit"]].to_numpy().tolist() == [[True, 1]]
     text = run_analyze(tmp_path, "program.alloctrace")
     assert "LEAK" not in text and "GROWTH" in text.partition("NOTE")[0]
     run_analyze(tmp_path, "leaks", "program.alloctrace", "--fail")
-    # Not one that fills the device within a day, or within a million steps; or that took a hundredth of it.
-    leak, day, peak = only_leak(trace), 86400.0, whole.peak().bytes
+    # A leak is not minor if it fills the device within a day or a million steps, or holds 1 % of the peak.
+    leak, day, peak = only_leak(trace), 86400.0, loaded.peak().bytes
     for seconds, seconds_per_step, is_minor in (
         (2 * day, day / 10**6, True),
         (2 * day, day / 400_000, False),
@@ -304,70 +305,70 @@ def test_a_negligible_leak_is_minor_comes_last_and_does_not_fail(record: Record,
         assert not changed.is_minor(100 * leak.allocated_bytes)
 
 
-def test_the_slope_ignores_a_jump() -> None:
+def test_median_slope_ignores_jump() -> None:
     levels = np.arange(100, dtype=np.int64) * 7
     assert median_slope(np.where(np.arange(100) == 50, 10**9, levels)) == 7
     assert median_slope(np.array([5])) == 0 and median_slope(np.array([5, 5])) == 0
     assert median_slope(np.where(levels < 70, 0, 1_000_000)) == 0
 
 
-def kept_block() -> torch.Tensor:
+def retained_block() -> torch.Tensor:
     return torch.empty(SIZE, dtype=torch.uint8)
 
 
-# A tail of work after the last step ends the judged part within a cell, wherever that is.
+# Allocations after the last step end the judged part within a cell.
 @pytest.mark.parametrize("tail", [0, 7])
-def test_a_queue_that_is_emptied_more_slowly_than_filled_is_growth(record: Record, tail: int) -> None:
+def test_queue_filled_faster_than_emptied_is_backlog(record: Record, tail: int) -> None:
     def program() -> object:
         queue: collections.deque[torch.Tensor] = collections.deque()
 
-        def work(number: int) -> None:
+        def body(number: int) -> None:
             for _ in range(3):
-                queue.append(kept_block())
+                queue.append(retained_block())
             queue.popleft()
             queue.popleft()
 
-        every_step(160, work)
+        every_step(160, body)
         for _ in range(tail):
             two_blocks()
         return queue
 
     trace = record(program)
     leak = only_leak(trace)
-    assert (leak.kind, leak.unit, leak.line.function) == ("backlog", "step", "kept_block")
-    assert leak.bytes_per_unit == pytest.approx(leak.allocated_bytes / leak.blocks, rel=0.05)  # a block more each step
+    assert (leak.kind, leak.unit, leak.line.function) == ("backlog", "step", "retained_block")
+    assert leak.bytes_per_unit == pytest.approx(leak.allocated_bytes / leak.blocks, rel=0.05)  # one more block per step
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["growth"]
 
 
-def test_a_leak_that_begins_after_a_line_let_go_of_all(record: Record) -> None:
+def test_leak_that_begins_after_list_was_cleared_is_found(record: Record) -> None:
     blocks: list[torch.Tensor] = []
 
-    def work(number: int) -> None:
-        blocks.append(kept_block())
+    def body(number: int) -> None:
+        blocks.append(retained_block())
         if number == 24:
             blocks.clear()
 
-    leak = only_leak(record(every_step, 120, work))
-    assert leak.line.function == "kept_block" and leak.onset >= 24
+    leak = only_leak(record(every_step, 120, body))
+    assert leak.line.function == "retained_block" and leak.onset >= 24
 
 
-def test_what_follows_the_last_step_is_judged_too(record: Record) -> None:
+def test_leak_after_last_step_is_found(record: Record) -> None:
     sessions: list[torch.Tensor] = []
 
-    def serve_one() -> None:
+    def serve_request() -> None:
         two_blocks()
-        sessions.append(kept_block())
+        sessions.append(retained_block())
 
     def train_then_serve() -> None:
         every_step(60, lambda number: None)
         for _ in range(80):
-            serve_one()
+            serve_request()
 
     leak = only_leak(record(train_then_serve))
-    assert leak.line.function == "kept_block" and leak.unit == "iteration" and leak.never_died
+    assert leak.line.function == "retained_block" and leak.unit == "iteration" and leak.never_died
 
 
-def test_what_begins_too_late_is_not_decided(record: Record) -> None:
+def test_leak_that_begins_late_is_inconclusive(record: Record) -> None:
     blocks: list[torch.Tensor] = []
     trace = record(every_step, 150, lambda number: blocks.append(block(100 * SIZE)) if number > 130 else None)
     verdict = judge(trace)
@@ -376,16 +377,13 @@ def test_what_begins_too_late_is_not_decided(record: Record) -> None:
     assert finding.kind == "inconclusive" and "no longer young" in finding.sentences[0]
 
 
-# Loops of a program, found in its stacks
-
-
 def two_blocks() -> None:
     first = block()
     second = block()
     del first, second
 
 
-def plain_loop(rounds: int) -> None:
+def single_loop(rounds: int) -> None:
     for _ in range(rounds):
         two_blocks()
 
@@ -399,10 +397,10 @@ def nested_loops(rounds: int) -> None:
 
 
 def recursive(depth: int) -> None:
-    held = block()
+    allocated = block()
     if depth:
         recursive(depth - 1)
-    del held
+    del allocated
 
 
 def thread_pool(rounds: int) -> None:
@@ -423,22 +421,22 @@ def event_loop(rounds: int) -> None:
 
 
 def rounds_in(trace: RecordedTrace, function: str) -> list[int]:
-    """How often the user's function of this name began again, the most first."""
+    """Return the numbers of rounds of the loops in the user's function of this name, in descending order."""
     stacks = trace.stacks
-    found = [
+    rounds = [
         loop.rounds
         for loop in trace.replay.loops
         if stacks.is_user[loop.function] and stacks.frame(loop.function).function.split(".")[-1] == function
     ]
-    return sorted(found, reverse=True)
+    return sorted(rounds, reverse=True)
 
 
 @pytest.mark.parametrize("rounds", [30, 5000])
-def test_a_loop_is_counted(record: Record, rounds: int) -> None:
-    trace = record(plain_loop, rounds)
-    # The first round does not begin again.
-    assert rounds_in(trace, "plain_loop") + rounds_in(trace, "two_blocks") == [rounds - 1]
-    loop = max(trace.replay.loops, key=lambda one: one.rounds)
+def test_loop_rounds_are_counted(record: Record, rounds: int) -> None:
+    trace = record(single_loop, rounds)
+    # The first round is not counted.
+    assert rounds_in(trace, "single_loop") + rounds_in(trace, "two_blocks") == [rounds - 1]
+    loop = max(trace.replay.loops, key=lambda loop: loop.rounds)
     assert len(loop.begins) == -(-loop.rounds // loop.stride) <= 1024
     assert (loop.begins[1:] > loop.begins[:-1]).all()
     verdict = find_leaks(trace, "cpu")
@@ -447,25 +445,25 @@ def test_a_loop_is_counted(record: Record, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("program", [nested_loops, thread_pool, event_loop])
-def test_handlers_called_again_and_again_count(record: Record, program: Callable[[int], None]) -> None:
+def test_loop_that_calls_handlers_is_unit_of_verdict(record: Record, program: Callable[[int], None]) -> None:
     verdict = find_leaks(record(program, 80), "cpu")
     assert verdict.loop is not None and (verdict.unit, verdict.units) == ("iteration", 80)
-    assert program is not nested_loops or verdict.loop.function == "nested_loops", "the outermost"
+    assert program is not nested_loops or verdict.loop.function == "nested_loops", "not the outermost loop"
 
 
-def test_recursion_is_no_loop_and_allocations_count(record: Record) -> None:
+def test_recursion_is_no_loop_and_unit_is_second(record: Record) -> None:
     trace = record(recursive, 200)
     assert rounds_in(trace, "recursive") == []
     verdict = find_leaks(trace, "cpu")
     assert verdict.judged and verdict.unit == "second" and verdict.loop is None
 
 
-def test_too_few_rounds_are_no_loop(record: Record) -> None:
-    assert find_leaks(record(plain_loop, 15), "cpu").loop is None
+def test_15_rounds_are_no_loop(record: Record) -> None:
+    assert find_leaks(record(single_loop, 15), "cpu").loop is None
 
 
 class Server:
-    """Keeps what it has answered, and is gone when serve() has returned."""
+    """A server that holds its answers and is freed when serve() returns."""
 
     def __init__(self) -> None:
         self.answers: list[torch.Tensor] = []
@@ -476,13 +474,13 @@ class Server:
             self.answers.append(block())
 
 
-def serves_and_says_goodbye(rounds: int) -> None:
+def serve_then_allocate(rounds: int) -> None:
     Server().serve(rounds)
     for _ in range(3):
         block()
 
 
-def test_what_a_loop_kept_is_judged_before_its_function_returned(record: Record) -> None:
-    verdict = find_leaks(record(serves_and_says_goodbye, 60), "cpu")
+def test_leak_in_loop_is_found_after_loop_function_returned(record: Record) -> None:
+    verdict = find_leaks(record(serve_then_allocate, 60), "cpu")
     assert verdict.loop is not None and verdict.loop.function == "Server.serve"
     assert [leak.line.function for leak in verdict.leaks] == ["block"] and verdict.units == 60

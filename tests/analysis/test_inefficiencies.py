@@ -1,4 +1,4 @@
-"""Conditions: each is found where it was planted, with its line, and a healthy program has none."""
+"""Inefficiencies: each planted one is found with its line; a healthy program has none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytorch_alloctrace.reading.table import Table
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="the sizes are made for a device of 8 GiB that nobody else uses"),
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the sizes need a device of 8 GiB that no other process uses"),
 ]
 MIB = 1 << 20
 PROGRAM = "inefficiency_programs.py"
@@ -26,21 +26,21 @@ NAMES = ("healthy", "fragmentation", "cache", "rounding", "pending", "churn")
 
 @pytest.fixture(scope="module")
 def traces() -> Path:
-    return record_once("conditions", lambda made: run_marked(PROGRAM, made, memory="8GiB"))
+    return record_once("inefficiencies", lambda path: run_marked(PROGRAM, path, memory="8GiB"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_planted_inefficiency_is_found_and_put_in_words(traces: Path, name: str) -> None:
+def test_planted_inefficiency_is_found_with_line_and_sentences(traces: Path, name: str) -> None:
     trace = alloctrace.load(traces / f"{name}.alloctrace")
     findings = trace.diagnose()
     assert [finding.kind for finding in findings][1:] == ([] if name == "healthy" else [name])
     assert all(finding.title and (finding.sentences or finding.kind == "no_leak") for finding in findings)
-    found = find_inefficiencies(trace._recorded, "cuda:0")
+    inefficiencies = find_inefficiencies(trace._recorded, "cuda:0")
     if name == "healthy":
-        assert not found
+        assert not inefficiencies
         return
-    assert [inefficiency.kind for inefficiency in found] == [name]
-    (inefficiency,) = found
+    assert [inefficiency.kind for inefficiency in inefficiencies] == [name]
+    (inefficiency,) = inefficiencies
     if name in ("fragmentation", "rounding", "pending"):
         assert inefficiency.site is not None and inefficiency.site.line == marked_line(PROGRAM, name, "LINE")
         assert 0 < inefficiency.site_bytes <= inefficiency.bytes
@@ -58,33 +58,34 @@ def test_planted_inefficiency_is_found_and_put_in_words(traces: Path, name: str)
         assert inefficiency.total_bytes == 200 * MIB and inefficiency.figures["times"] >= 3
 
 
-def test_an_interval_that_ends_within_a_free_is_no_pending_memory(
+def test_pending_is_not_found_when_last_interval_ends_within_free(
     traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = RecordedTrace(traces / "healthy.alloctrace")
     timeline = trace.timeline
 
-    def within_a_free(points: int, device: str) -> Table:
-        """As if a free were between its two events when the last interval ends."""
+    def timeline_with_free(points: int, device: str) -> Table:
+        """Return the timeline with a free between its two events at the end of the last interval."""
         table = timeline(points, device)
         allocated = np.where(np.arange(len(table)) < len(table) - 1, table["allocated_bytes"], 0)
         return table.assign(allocated_bytes=allocated, active_bytes=table["reserved_bytes"])
 
-    monkeypatch.setattr(trace, "timeline", within_a_free)
+    monkeypatch.setattr(trace, "timeline", timeline_with_free)
     assert "pending" not in {inefficiency.kind for inefficiency in find_inefficiencies(trace, "cuda:0")}
 
 
 @pytest.mark.parametrize("name", ["pending", "fragmentation"])
 @pytest.mark.parametrize("share", [0.5, 0.98])
-def test_condition_whose_worst_position_is_folded_is_reported_with_or_without_its_line(
+def test_inefficiency_is_reported_when_its_worst_position_is_compacted(
     traces: Path, name: str, share: float, tmp_path: Path
 ) -> None:
-    whole = alloctrace.load(traces / f"{name}.alloctrace")
-    alloctrace.compact(whole.path, tmp_path / "f.alloctrace", until=int(whole.integrity.events * share))
+    complete = alloctrace.load(traces / f"{name}.alloctrace")
+    alloctrace.compact(complete.path, tmp_path / "f.alloctrace", until=int(complete.integrity.events * share))
     compacted = alloctrace.load(tmp_path / "f.alloctrace")
     assert "compacted" in str(compacted.diagnose()).partition("\n")[0].lower()
     [before], [after] = (
-        [one for one in trace.diagnose() if one.kind == name and one.device == "cuda:0"] for trace in (whole, compacted)
+        [finding for finding in trace.diagnose() if finding.kind == name and finding.device == "cuda:0"]
+        for trace in (complete, compacted)
     )
     assert after.bytes >= 0.9 * before.bytes
     assert after.site == before.site or (after.site is None and "compacted into sums" in " ".join(after.sentences))

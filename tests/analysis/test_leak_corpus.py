@@ -1,7 +1,4 @@
-"""The labelled corpus: every way to leak is found, with its line first, and nothing that only grows is called a leak.
-
-On the simulated CUDA device and on the CPU; all cases of a device run in one process.
-"""
+"""The labelled corpus on the simulated CUDA device and on the CPU; all cases of a device run in one process."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ HEALTHY = leak_corpus.cases(leak_corpus.HEALTHY)
 
 @pytest.fixture(scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow("recording")), "cuda"])
 def recorded(request: pytest.FixtureRequest) -> tuple[str, Path]:
-    """Return a device, and the folder with the trace of every case on it."""
+    """Record all cases on a device; return the device and the folder with the traces."""
     device = request.param
 
     def record(folder: Path) -> None:
@@ -32,19 +29,19 @@ def recorded(request: pytest.FixtureRequest) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize("name", LEAKING)
-def test_a_leak_is_found_with_its_line_first(recorded: tuple[str, Path], name: str) -> None:
+def test_leaking_case_is_found_with_its_line_first(recorded: tuple[str, Path], name: str) -> None:
     device, folder = recorded
     trace = alloctrace.load(folder / f"{name}.alloctrace")
-    found = trace.leaks().to_frame()
-    assert len(found), "no leak found"
-    first = found.iloc[0]
-    assert (first["filename"], first["line"]) in leak_corpus.leaking_lines(LEAKING[name], device), found.to_string()
+    leaks = trace.leaks().to_frame()
+    assert len(leaks), "no leak found"
+    first = leaks.iloc[0]
+    assert (first["filename"], first["line"]) in leak_corpus.leaking_lines(LEAKING[name], device), leaks.to_string()
     frames = [(frame.filename, frame.line) for frame in trace.frames(first["stack_id"])]
     assert (first["filename"], first["line"]) in frames
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_what_only_grows_is_no_leak(recorded: tuple[str, Path], name: str) -> None:
+def test_healthy_case_has_no_leaks(recorded: tuple[str, Path], name: str) -> None:
     _, folder = recorded
-    found = alloctrace.load(folder / f"{name}.alloctrace").leaks().to_frame()
-    assert found.empty, found.to_string()
+    leaks = alloctrace.load(folder / f"{name}.alloctrace").leaks().to_frame()
+    assert leaks.empty, leaks.to_string()

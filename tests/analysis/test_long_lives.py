@@ -1,4 +1,4 @@
-"""The evidence on long lives: the number alive at each border, from deaths and survivors, is that of the events."""
+"""Long lifetimes: the number of live blocks at each cell border matches the events."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ import pytorch_alloctrace as alloctrace
 FREES = ("free_requested", "free_completed")
 
 
-def one_line() -> torch.Tensor:
+def first_line() -> torch.Tensor:
     return torch.empty(1000, dtype=torch.uint8)
 
 
-def another_line() -> torch.Tensor:
+def second_line() -> torch.Tensor:
     return torch.empty(3000, dtype=torch.uint8)
 
 
 def run(operations: Sequence[tuple[int, int, int]]) -> list[torch.Tensor]:
-    """Each operation allocates so many blocks, at the one or the other line, and then frees some from a place on."""
-    held: list[torch.Tensor] = []
+    """For each operation, allocate blocks at two lines, then free some from an index on; return the live ones."""
+    tensors: list[torch.Tensor] = []
     for blocks, freed, place in operations:
-        held += [(one_line if (number + place) % 3 else another_line)() for number in range(blocks)]
-        at = place % (len(held) + 1)
-        del held[at : at + freed]
-    return held
+        tensors += [(first_line if (number + place) % 3 else second_line)() for number in range(blocks)]
+        first = place % (len(tensors) + 1)
+        del tensors[first : first + freed]
+    return tensors
 
 
 def alive_by_events(trace: alloctrace.Trace, borders: Sequence[int]) -> dict[int, list[int]]:
-    """By stack: how many blocks were alive before each of some events."""
+    """Return the number of live blocks before each border, by stack."""
     events = trace.events(kinds=("alloc", *FREES))
-    born: dict[int, tuple[int, int]] = {}
-    lives: list[tuple[int, int, int]] = []
+    live_blocks: dict[int, tuple[int, int]] = {}
+    lifetimes: list[tuple[int, int, int]] = []
     for seq, kind, address, stack in events[["seq", "kind", "address", "stack_id"]].itertuples(index=False):
         if kind == "alloc":
-            born[address] = (seq, stack)
-        elif address in born:
-            lives.append((*born.pop(address), seq))
-    lives += [(*birth, 1 << 62) for birth in born.values()]
+            live_blocks[address] = (seq, stack)
+        elif address in live_blocks:
+            lifetimes.append((*live_blocks.pop(address), seq))
+    lifetimes += [(*begin, 1 << 62) for begin in live_blocks.values()]
     return {
-        stack: [sum(1 for birth, of, death in lives if of == stack and birth < border <= death) for border in borders]
-        for stack in {stack for _, stack, _ in lives}
+        stack: [
+            sum(1 for begin, stack_of_block, end in lifetimes if stack_of_block == stack and begin < border <= end)
+            for border in borders
+        ]
+        for stack in {stack for _, stack, _ in lifetimes}
     }
 
 
@@ -56,10 +59,10 @@ def alive_by_evidence(trace: alloctrace.Trace, stack: int) -> list[int]:
     lives = replay.long_lives("cpu")
     deaths, begins = lives.deaths, lives.begins
     live = replay.live(lives.last_allocation + 1, "cpu")
-    births = live["alloc_seq"][live["stack_id"] == stack]
+    begins_of_live = live["alloc_seq"][live["stack_id"] == stack]
     of_stack = deaths["stack_id"] == stack
     return [
-        int((births < begins[cell]).sum())
+        int((begins_of_live < begins[cell]).sum())
         + int(deaths["blocks"][of_stack & (deaths["born"] < cell) & (deaths["died"] >= cell)].sum())
         for cell in range(len(begins))
     ]
@@ -70,10 +73,10 @@ OPERATIONS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 70), st.integ
 
 @settings(max_examples=10)
 @given(operations=OPERATIONS)
-def test_the_number_alive_at_each_border(tmp_path: Path, operations: list[tuple[int, int, int]]) -> None:
+def test_live_blocks_at_each_border_match_events(tmp_path: Path, operations: list[tuple[int, int, int]]) -> None:
     with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), overwrite=True) as session:
-        held = run(operations)
-    del held
+        tensors = run(operations)
+    del tensors
     trace = session.load()
     if "cpu" not in trace.devices:
         assert not any(blocks for blocks, _, _ in operations)
@@ -82,12 +85,11 @@ def test_the_number_alive_at_each_border(tmp_path: Path, operations: list[tuple[
     allocations = trace.events(kinds=("alloc",))["seq"].to_numpy(np.int64)
     assert lives.allocations == len(allocations)
     assert lives.last_allocation == (allocations[-1] if len(allocations) else 0)
-    # Cells are equally long, and there are never too many.
     assert len(lives.begins) <= 256
     assert lives.begins.tolist() == allocations[:: lives.cell_length].tolist()
     for stack, expected in alive_by_events(trace, lives.begins.tolist()).items():
         assert alive_by_evidence(trace, stack) == expected
-    # Blocks that die in the cell they were born in are not noted; nothing is noted twice.
+    # Blocks freed in the cell of their allocation are not recorded; no row is recorded twice.
     deaths = lives.deaths
     assert (deaths["born"] < deaths["died"]).all()
     keys = list(zip(deaths["stack_id"].tolist(), deaths["born"].tolist(), deaths["died"].tolist(), strict=True))
@@ -95,44 +97,45 @@ def test_the_number_alive_at_each_border(tmp_path: Path, operations: list[tuple[
 
 
 @pytest.mark.parametrize("allocations", [1, 256, 257, 512, 513, 5000])
-def test_cells_of_runs_of_any_length(tmp_path: Path, allocations: int) -> None:
+def test_cell_length_doubles_when_allocations_exceed_256_cells(tmp_path: Path, allocations: int) -> None:
     with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",)) as session:
-        held = run([(allocations, 0, 0)])
-    del held
+        tensors = run([(allocations, 0, 0)])
+    del tensors
     lives = session.load()._recorded.replay.long_lives("cpu")
     assert lives.allocations == allocations
     length = 1
     while allocations > 256 * length:
         length *= 2
     assert (lives.cell_length, len(lives.begins)) == (length, -(-allocations // length))
-    assert not len(lives.deaths["stack_id"])  # what died after the last allocation died because the program ended
+    assert not len(lives.deaths["stack_id"])  # frees after the last allocation are not recorded
 
 
 def growths_by_events(trace: alloctrace.Trace, begins: Sequence[int]) -> set[tuple[int, int]]:
-    """Line number and cell of every allocation that was larger than all before it of its line, and not the first."""
+    """Return line number and cell of each allocation that is larger than all earlier ones of its line."""
     largest: dict[int, int] = {}
-    found = set()
+    growths = set()
     allocs = trace.events(kinds=("alloc",))
     for seq, size, stack in allocs[["seq", "requested_bytes", "stack_id"]].itertuples(index=False):
         line = int(trace._recorded.stacks.line_numbers[stack])
         if line in largest and size > largest[line]:
-            found.add((line, int(np.searchsorted(begins, seq, side="right")) - 1))
+            growths.add((line, int(np.searchsorted(begins, seq, side="right")) - 1))
         largest[line] = max(size, largest.get(line, 0))
-    return found
+    return growths
 
 
 @settings(max_examples=8)
 @given(sizes=st.lists(st.tuples(st.booleans(), st.integers(1, 5000)), min_size=1, max_size=600))
-def test_the_cells_in_which_a_line_grew(tmp_path: Path, sizes: list[tuple[bool, int]]) -> None:
+def test_growth_cells_match_allocations_larger_than_all_before(tmp_path: Path, sizes: list[tuple[bool, int]]) -> None:
     with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), overwrite=True) as session:
-        for is_one, size in sizes:
-            if is_one:
+        for is_first_line, size in sizes:
+            if is_first_line:
                 torch.empty(size, dtype=torch.uint8)
             else:
                 torch.empty(size, dtype=torch.uint8)
     trace = session.load()
     lives = trace._recorded.replay.long_lives("cpu")
     growths = lives.growths
-    noted = [*zip(growths["line"].tolist(), growths["cell"].tolist(), strict=True)]
-    assert len(noted) == len({*noted})
-    assert {*noted} == growths_by_events(trace, lives.begins.tolist())
+    rows = [*zip(growths["line"].tolist(), growths["cell"].tolist(), strict=True)]
+
+    assert len(rows) == len({*rows})
+    assert {*rows} == growths_by_events(trace, lives.begins.tolist())

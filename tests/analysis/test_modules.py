@@ -1,4 +1,4 @@
-"""Memory by module: what the tables and the command show, and that all else is as without modules."""
+"""Memory by module: the tables, the command, and unchanged results elsewhere."""
 
 from __future__ import annotations
 
@@ -61,78 +61,81 @@ def trace(folder: Path) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def without(folder: Path) -> Trace:
+def without_modules(folder: Path) -> Trace:
     return alloctrace.load(folder / "none.alloctrace")
 
 
-def test_each_module_holds_what_it_made(trace: Trace) -> None:
+def test_usage_by_module_has_bytes_that_module_allocated(trace: Trace) -> None:
     block = 16 * 64 * 4
-    held = trace.usage("end", by="module").set_index("site")["live_bytes"].to_dict()
-    # The exponentials, and what modules without a name gave, of all layers.
-    assert held["Model"] == held["Model.(Softmax)"] == 3 * 60 * block
-    assert "Model.layers.0" not in held
-    made = trace.usage(by="module").set_index("site")
+    live_bytes = trace.usage("end", by="module").set_index("site")["live_bytes"].to_dict()
+    # The exponentials and the results of the unnamed modules, of all layers.
+    assert live_bytes["Model"] == live_bytes["Model.(Softmax)"] == 3 * 60 * block
+    assert "Model.layers.0" not in live_bytes
+    usage = trace.usage(by="module").set_index("site")
     for name in ("Model.layers.0", "Model.layers.1", "Model.layers.2"):
-        assert made.loc[name, ["allocations", "total_bytes", "live_bytes"]].tolist() == [60, 60 * block, 0]
+        assert usage.loc[name, ["allocations", "total_bytes", "live_bytes"]].tolist() == [60, 60 * block, 0]
 
 
-def test_a_model_that_only_other_threads_call_gets_its_name(trace: Trace) -> None:
-    """Its first events may have come before anybody could look; these are known by their class."""
-    made = trace.usage(by="module").set_index("site")["allocations"]
-    found = {name: int(count) for name, count in made.items() if name.startswith(("Sequential", "(Sequential)"))}
-    assert sum(found.values()) == 3 * 200 * 2
-    assert set(found) <= {"Sequential.0", "Sequential.1", "(Sequential).(ReLU)", "(Sequential).(Linear)"}
-    # The name is there once the main thread goes on, after the first of the three threads.
-    assert found["Sequential.0"] + found["Sequential.1"] >= 2 * 200 * 2
+def test_module_called_only_by_other_threads_is_named(trace: Trace) -> None:
+    """The first events may precede the name lookup: these have the class name."""
+    allocations = trace.usage(by="module").set_index("site")["allocations"]
+    by_module = {
+        name: int(count) for name, count in allocations.items() if name.startswith(("Sequential", "(Sequential)"))
+    }
+
+    assert sum(by_module.values()) == 3 * 200 * 2
+    assert set(by_module) <= {"Sequential.0", "Sequential.1", "(Sequential).(ReLU)", "(Sequential).(Linear)"}
+    # The name is looked up when the main thread resumes after the first thread.
+    assert by_module["Sequential.0"] + by_module["Sequential.1"] >= 2 * 200 * 2
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_depth_sums_up_what_is_inside(trace: Trace, depth: int) -> None:
-    whole = trace.usage(by="module")
-    short = trace.usage(by=f"module:{depth}")
-    names = whole["site"].map(lambda name: name if name.startswith("(out") else ".".join(name.split(".")[:depth]))
-    expected = whole.groupby(names)[["allocations", "total_bytes", "live_bytes", "live_blocks"]].sum()
-    assert (short.set_index("site")[list(expected.columns)].sort_index() == expected.sort_index()).all(axis=None)
+def test_usage_by_module_to_depth_includes_submodules(trace: Trace, depth: int) -> None:
+    usage = trace.usage(by="module")
+    shallow = trace.usage(by=f"module:{depth}")
+    names = usage["site"].map(lambda name: name if name.startswith("(out") else ".".join(name.split(".")[:depth]))
+    expected = usage.groupby(names)[["allocations", "total_bytes", "live_bytes", "live_blocks"]].sum()
+
+    assert (shallow.set_index("site")[list(expected.columns)].sort_index() == expected.sort_index()).all(axis=None)
     if depth == 2:
-        assert {"Model.layers", "Model", "Model.(Softmax)"} <= set(short["site"])
+        assert {"Model.layers", "Model", "Model.(Softmax)"} <= set(shallow["site"])
 
 
-def test_all_else_is_as_without_modules(trace: Trace, without: Trace) -> None:
-    """Lines, stacks, the tree of calls and loops do not tell instances apart."""
+def test_lines_stacks_calls_and_loops_are_independent_of_modules(trace: Trace, without_modules: Trace) -> None:
     for by in ("line", "stack"):
-        tables = [one.usage(by=by).drop(columns="stack_id") for one in (trace, without)]
-        own = [table[table["filename"].str.endswith("program.py")] for table in tables]
-        own = [table.sort_values([*table.columns], ignore_index=True) for table in own]
-        pd.testing.assert_frame_equal(own[0], own[1], check_like=True)
-    trees = [one.usage("mark:half", by="call").drop(columns="stack_id") for one in (trace, without)]
+        tables = [t.usage(by=by).drop(columns="stack_id") for t in (trace, without_modules)]
+        own_rows = [table[table["filename"].str.endswith("program.py")] for table in tables]
+        own_rows = [table.sort_values([*table.columns], ignore_index=True) for table in own_rows]
+        pd.testing.assert_frame_equal(own_rows[0], own_rows[1], check_like=True)
+    trees = [t.usage("mark:half", by="call").drop(columns="stack_id") for t in (trace, without_modules)]
     pd.testing.assert_frame_equal(trees[0], trees[1])
     loops = [
-        [(loop.depth, loop.rounds, one.frames(loop.function)[0]) for loop in one._recorded.replay.loops]
-        for one in (trace, without)
+        [(loop.depth, loop.rounds, t.frames(loop.function)[0]) for loop in t._recorded.replay.loops]
+        for t in (trace, without_modules)
     ]
     assert loops[0] == loops[1] and loops[0]
     columns = ["filename", "line", "leak_kind", "confidence"]
-    assert trace.leaks().to_frame()[columns].equals(without.leaks().to_frame()[columns])
+    assert trace.leaks().to_frame()[columns].equals(without_modules.leaks().to_frame()[columns])
 
 
-def test_a_trace_without_modules_says_so(folder: Path, without: Trace) -> None:
+def test_usage_by_module_raises_when_trace_has_no_modules(folder: Path, without_modules: Trace) -> None:
     no_stacks = alloctrace.load(folder / "no_stacks.alloctrace")
-    for one in (without, no_stacks):
+    for unnamed in (without_modules, no_stacks):
         with pytest.raises(TraceError, match="the trace has no modules: record the program again"):
-            one.usage("end", by="module")
+            unnamed.usage("end", by="module")
     assert "the trace has no modules" in run_analyze(folder, "peak", "none.alloctrace", "--by", "module", status=2)
 
 
-def test_command_shows_modules_to_a_depth(folder: Path) -> None:
+def test_commands_show_modules_to_depth(folder: Path) -> None:
     text = run_analyze(folder, "peak", "modules.alloctrace", "--by", "module", "--depth", "2")
     assert "Model.(Softmax) (" in text and "Model.layers.0" not in text
     run_analyze(folder, "diff", "modules.alloctrace", "modules.alloctrace", "--by", "module", "--fail-above", "0")
-    words = ("diff", "modules.alloctrace", "--since", "mark:half", "--by", "module", "--depth", "1", "--markdown")
-    text = run_analyze(folder, *words)
+    arguments = ("diff", "modules.alloctrace", "--since", "mark:half", "--by", "module", "--depth", "1", "--markdown")
+    text = run_analyze(folder, *arguments)
     assert "| module |" in text and "module:1" not in text
 
 
 @pytest.mark.parametrize("by", ["module:0", "module:x", "module:", "modules"])
-def test_an_unknown_depth_is_refused(trace: Trace, by: str) -> None:
+def test_usage_by_module_of_invalid_depth_raises(trace: Trace, by: str) -> None:
     with pytest.raises(ValueError, match="is not known"):
         trace.usage(by=by)

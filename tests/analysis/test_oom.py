@@ -1,5 +1,4 @@
-"""Out of memory: a labelled corpus of runs that died or went on, with the verdict and the line to be named for each.
-The oracles of the figures are torch's own error message and snapshot."""
+"""Failed allocations: a labelled corpus of runs; torch's error message and snapshot are the oracles of the figures."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from pytorch_alloctrace.report.site_names import SiteNames
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="made for devices of 8 GiB, one shared with another process"),
+    pytest.mark.skipif(has_nvidia_gpu(), reason="needs devices of 8 GiB, one shared with another process"),
 ]
 MIB, GIB = 2**20, 2**30
 PROGRAM = "oom_programs.py"
@@ -38,17 +37,17 @@ class Case:
     name: str
     verdict: str
     asks: str = ""
-    """The function with the line that makes the request, if it is not the case's own."""
+    """The function with the allocation that fails, if it is not the case's own."""
     top: bool = False
-    """The line that holds the most is marked."""
+    """Whether the line that holds the most is marked."""
     pin: str = ""
     """The function with the line that pins."""
     device: str = "cuda:0"
     outcome: str = "ended"
     advice: str = ""
-    """What the sentences must contain."""
+    """A part of the sentences."""
     has_temporaries: bool = False
-    """An operator's temporary tensors are gone when the exception arrives, so free pieces cannot be compared."""
+    """Temporary tensors are freed before the snapshot is taken, so free pieces cannot be compared."""
 
 
 CASES = [
@@ -81,123 +80,122 @@ CUT_UP = ("fragmented", "fragmented_with_max_split_size", "fragmented_below_a_me
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    def record(made: Path) -> None:
-        (made / "extra").write_text("0")
+    def record(path: Path) -> None:
+        (path / "extra").write_text("0")
         names = [*(case.name for case in CASES), *RANDOM, "no_case"]
-        others = {"SIMCUDA_OTHER_PROCESSES": "4711:5GiB@1", "SIMCUDA_NVML_EXTRA": str(made / "extra")}
-        run_marked(PROGRAM, made, *names, memory="8GiB", devices=3, **others)
+        others = {"SIMCUDA_OTHER_PROCESSES": "4711:5GiB@1", "SIMCUDA_NVML_EXTRA": str(path / "extra")}
+        run_marked(PROGRAM, path, *names, memory="8GiB", devices=3, **others)
 
     return record_once("oom", record)
 
 
-def loaded(folder: Path, case: str) -> tuple[alloctrace.Trace, oom.OutOfMemory]:
+def load_case(folder: Path, case: str) -> tuple[alloctrace.Trace, oom.OutOfMemory]:
     """Return the trace of a case, and its only failed allocation."""
     trace = alloctrace.load(folder / f"{case}.alloctrace")
-    [refused] = trace.ooms()
-    return trace, refused
+    [failed] = trace.ooms()
+    return trace, failed
 
 
-def explained(trace: alloctrace.Trace, refused: oom.OutOfMemory) -> str:
-    """Return the sentences on a failed allocation."""
-    return " ".join(sentences(refused, SiteNames(""), Advisor(trace._recorded)))
+def joined_sentences(trace: alloctrace.Trace, failed: oom.OutOfMemory) -> str:
+    return " ".join(sentences(failed, SiteNames(""), Advisor(trace._recorded)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_verdict_line_advice_and_figures(folder: Path, case: Case) -> None:
-    trace, found = loaded(folder, case.name)
-    assert found.verdict == case.verdict, found
-    assert found.device == case.device
-    asking_line = marked_line(PROGRAM, case.asks or case.name, "OOM")
-    assert (Path(found.site.filename).name, found.site.line) == (PROGRAM, asking_line)
-    assert found.request.backward == (case.name == "in_backward")
+def test_failed_allocation_has_expected_verdict_line_advice_and_figures(folder: Path, case: Case) -> None:
+    trace, failed = load_case(folder, case.name)
+    assert failed.verdict == case.verdict, failed
+    assert failed.device == case.device
+    failed_line = marked_line(PROGRAM, case.asks or case.name, "OOM")
+    assert (Path(failed.site.filename).name, failed.site.line) == (PROGRAM, failed_line)
+    assert failed.request.backward == (case.name == "in_backward")
     if case.top:
-        assert found.top_sites[0].site.line == marked_line(PROGRAM, case.name, "TOP")
+        assert failed.top_sites[0].site.line == marked_line(PROGRAM, case.name, "TOP")
     if case.pin:
-        pinners = (found.here if case.verdict == FRAGMENTED else found.elsewhere).pinners_by_line
+        pinners = (failed.here if case.verdict == FRAGMENTED else failed.elsewhere).pinners_by_line
         assert pinners["line"][0] == marked_line(PROGRAM, case.pin, "PIN")
-    assert found.request.outcome == case.outcome
-    said = explained(trace, found)
-    assert case.advice in said, said
-    assert ("set_per_process_memory_fraction" in said) == ("memory_fraction" in case.name), said
-    [reported] = json.loads((folder / f"{case.name}.json").read_text())
-    compare_with_torch(found, reported, has_temporaries=case.has_temporaries)
-    # torch has returned what it could: what is left in pools that are not private is stranded.
-    assert found.here.releasable_bytes == 0
-    assert found.elsewhere.releasable_bytes == (5 * GIB if "pool" in case.name or "graph" in case.name else 0)
+    assert failed.request.outcome == case.outcome
+    text = joined_sentences(trace, failed)
+    assert case.advice in text, text
+    assert ("set_per_process_memory_fraction" in text) == ("memory_fraction" in case.name), text
+    [expected] = json.loads((folder / f"{case.name}.json").read_text())
+    compare_with_torch(failed, expected, has_temporaries=case.has_temporaries)
+    # torch has returned all releasable memory: the free memory of pools that are not private is stranded.
+    assert failed.here.releasable_bytes == 0
+    assert failed.elsewhere.releasable_bytes == (5 * GIB if "pool" in case.name or "graph" in case.name else 0)
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_figures_of_random_programs_are_those_of_torch(folder: Path, name: str) -> None:
-    found = alloctrace.load(folder / f"{name}.alloctrace").ooms()
-    reported = json.loads((folder / f"{name}.json").read_text())
-    assert len(found) == len(reported) == 25
-    for one, of_torch in zip(found, reported, strict=True):
-        compare_with_torch(one, of_torch)
-    assert {one.verdict for one in found} >= {FULL, ELSEWHERE} and {one.request.pool for one in found} != {(0, 0)}
-    served = [one for one in found if one.request.outcome == "retried"]
-    assert served and all(one.request.outcome_seq > one.seq for one in served)
+def test_figures_of_random_failed_allocations_match_torch(folder: Path, name: str) -> None:
+    ooms = alloctrace.load(folder / f"{name}.alloctrace").ooms()
+    expected = json.loads((folder / f"{name}.json").read_text())
+    assert len(ooms) == len(expected) == 25
+    for failed, of_torch in zip(ooms, expected, strict=True):
+        compare_with_torch(failed, of_torch)
+    assert {item.verdict for item in ooms} >= {FULL, ELSEWHERE} and {item.request.pool for item in ooms} != {(0, 0)}
+    served = [failed for failed in ooms if failed.request.outcome == "retried"]
+    assert served and all(failed.request.outcome_seq > failed.seq for failed in served)
 
 
 def in_bytes(text: str) -> Any:
-    """A size that torch wrote with two decimals."""
+    """Return a size that torch rounded to two decimals, with that tolerance."""
     amount, unit = text.split()
     return pytest.approx(float(amount) * UNITS[unit], abs=0.005 * UNITS[unit])
 
 
-def compare_with_torch(found: oom.OutOfMemory, reported: dict[str, Any], *, has_temporaries: bool = False) -> None:
-    """Compares the figures with torch's error message, snapshot and memory info."""
-    assert found.segment_bytes == in_bytes(reported["tried"])
-    assert (found.limit_bytes is None) == (reported["allowed"] is None)
-    if found.limit_bytes is not None:
-        least, most = found.limit_bytes
-        assert least <= in_bytes(reported["allowed"]).expected <= most
-    assert [found.device_free_bytes, found.device_bytes] == reported["mem_get_info"]
-    assert found.reserved_bytes == reported["reserved"]
-    assert found.outside_bytes == found.device_bytes - found.device_free_bytes - found.reserved_bytes
+def compare_with_torch(failed: oom.OutOfMemory, reported: dict[str, Any], *, has_temporaries: bool = False) -> None:
+    assert failed.segment_bytes == in_bytes(reported["tried"])
+    assert (failed.limit_bytes is None) == (reported["allowed"] is None)
+    if failed.limit_bytes is not None:
+        minimum, maximum = failed.limit_bytes
+        assert minimum <= in_bytes(reported["allowed"]).expected <= maximum
+    assert [failed.device_free_bytes, failed.device_bytes] == reported["mem_get_info"]
+    assert failed.reserved_bytes == reported["reserved"]
+    assert failed.outside_bytes == failed.device_bytes - failed.device_free_bytes - failed.reserved_bytes
     if has_temporaries:
         return
 
     def free(*, here: bool) -> list[int]:
-        location = [found.request.stream, list(found.request.pool)]
+        location = [failed.request.stream, list(failed.request.pool)]
         pieces = [(piece["size"], [piece["stream"], piece["pool"]]) for piece in reported["free"]]
-        return sorted(size for size, where in pieces if (where == location) == here)
+        return sorted(size for size, place in pieces if (place == location) == here)
 
-    assert list(found.here.sizes) == free(here=True)
-    assert list(found.elsewhere.sizes) == free(here=False)
-    assert found.largest_free_bytes < found.requested_bytes
+    assert list(failed.here.sizes) == free(here=True)
+    assert list(failed.elsewhere.sizes) == free(here=False)
+    assert failed.largest_free_bytes < failed.requested_bytes
 
 
-def test_program_gets_all_it_asks_for_under_each_setting_that_is_advised(folder: Path, tmp_path: Path) -> None:
-    """Programs changed as advised otherwise: tools/bench/advice."""
-    again = []
+def test_no_allocation_fails_under_advised_settings(folder: Path, tmp_path: Path) -> None:
+    runs = []
     for case in CUT_UP:
-        trace, found = loaded(folder, case)
-        advice = Advisor(trace._recorded).on_request(found)
-        again += [f"{case}={one.setting.text}" for one in advice.helping]
-        # No event tells of the limit that one has: what helps is only certain where it allows what is reserved.
-        assert advice.is_certain == (found.limit_bytes is None)
-        if found.limit_bytes is not None:
-            assert trace.settings_that_help(found) == ()
-            assert "would have been served if the limit allows 3.0" in explained(trace, found)
-    assert len(again) == 2 * len(CUT_UP)
+        trace, failed = load_case(folder, case)
+        advice = Advisor(trace._recorded).on_request(failed)
+        runs += [f"{case}={outcome.setting.text}" for outcome in advice.helping]
+        # No event records the limit exactly: below a limit the advice is not certain.
+        assert advice.is_certain == (failed.limit_bytes is None)
+        if failed.limit_bytes is not None:
+            assert trace.settings_that_help(failed) == ()
+            assert "would have been served if the limit allows 3.0" in joined_sentences(trace, failed)
+    assert len(runs) == 2 * len(CUT_UP)
     (tmp_path / "extra").write_text("0")
     extra = str(tmp_path / "extra")
-    run_marked("oom_advised_programs.py", tmp_path, *again, memory="8GiB", devices=3, SIMCUDA_NVML_EXTRA=extra)
-    for name in again:
+    run_marked("oom_advised_programs.py", tmp_path, *runs, memory="8GiB", devices=3, SIMCUDA_NVML_EXTRA=extra)
+    for name in runs:
         assert alloctrace.load(tmp_path / f"{name}.alloctrace").ooms() == [], name
 
 
-def test_requests_of_a_device_and_all_devices_at_one_position(folder: Path) -> None:
+def test_ooms_are_selected_by_device_and_peaks_share_one_position(folder: Path) -> None:
     trace = alloctrace.load(folder / "one_of_two_devices.alloctrace")
     assert trace.ooms(device="cuda:0") == [] and len(trace.ooms(device="cuda:2", last=1)) == 1
-    shown = json.loads(run_analyze(folder, "fragmentation", "one_of_two_devices.alloctrace", "--at", "peak", "--json"))[
+    rows = json.loads(run_analyze(folder, "fragmentation", "one_of_two_devices.alloctrace", "--at", "peak", "--json"))[
         "rows"
     ]
-    assert {data["device"] for data in shown} == {"cuda:0", "cuda:2"} and len({data["at"] for data in shown}) == 1
+    assert {data["device"] for data in rows} == {"cuda:0", "cuda:2"} and len({data["at"] for data in rows}) == 1
 
 
-def test_leak_that_fills_the_device_is_told_from_activations_by_its_steps(folder: Path) -> None:
-    (leaking, leak), (active, activations) = (loaded(folder, f"full_by_{what}") for what in ("a_leak", "activations"))
+def test_verdict_names_leak_when_blocks_of_top_site_span_steps(folder: Path) -> None:
+    (leaking, leak), (healthy, activations) = (
+        load_case(folder, f"full_by_{name}") for name in ("a_leak", "activations")
+    )
     assert leak.steps_of_top_site == leak.top_sites[0].blocks == leak.step > 5
     assert activations.steps_of_top_site == activations.step == 1
     # The diagnosis names the leak that fills the device.
@@ -205,15 +203,15 @@ def test_leak_that_fills_the_device_is_told_from_activations_by_its_steps(folder
     assert first.kind == "oom" and first.site is not None
     assert first.title.endswith(f":{first.site.line} in full_by_a_leak leaks"), first.title
     assert "fix this leak first" in " ".join(first.sentences)
-    other = active.diagnose()[0]
+    other = healthy.diagnose()[0]
     assert other.kind == "oom" and other.title.endswith(": full") and "leak" not in " ".join(other.sentences)
 
 
-def test_verb_oom_shows_the_verdict_in_every_form(folder: Path) -> None:
+def test_oom_command_shows_verdict_in_every_output_format(folder: Path) -> None:
     assert "kept.append(torch.empty(12 * MIB" in run_analyze(folder, "oom", "fragmented.alloctrace")
-    plain = run_analyze(folder, "oom", "fragmented.alloctrace", "--width", "50", encoding="ascii")
-    assert plain.isascii() and "%%%" in plain
-    assert max(len(line) for line in plain.splitlines() if PROGRAM not in line) <= 50
+    ascii_text = run_analyze(folder, "oom", "fragmented.alloctrace", "--width", "50", encoding="ascii")
+    assert ascii_text.isascii() and "%%%" in ascii_text
+    assert max(len(line) for line in ascii_text.splitlines() if PROGRAM not in line) <= 50
 
     [data] = json.loads(run_analyze(folder, "oom", "fragmented.alloctrace", "--json"))["rows"]
     assert data["verdict"] == FRAGMENTED and data["requested_bytes"] == 3 * GIB and data["sentences"]
@@ -222,20 +220,20 @@ def test_verb_oom_shows_the_verdict_in_every_form(folder: Path) -> None:
     rows = [*csv.DictReader(io.StringIO(run_analyze(folder, "oom", "in_backward.alloctrace", "--csv")))]
     assert [(row["verdict"], row["backward"], int(row["requested_bytes"])) for row in rows] == [(FULL, "True", GIB)]
 
-    # Without any (as text: screens/oom-healthy.txt):
+    # Without failed allocations (text: screens/oom-healthy.txt).
     assert json.loads(run_analyze(folder, "oom", "no_case.alloctrace", "--json"))["rows"] == []
     assert run_analyze(folder, "oom", "no_case.alloctrace", "--csv").startswith("seq,time_ns,device")
 
 
-def test_of_many_refused_requests_the_last_three_are_shown(folder: Path) -> None:
-    shown = run_analyze(folder, "oom", "random_sizes.alloctrace")
-    assert shown.count("OUT OF MEMORY") == 3 and "The last 3 failed" in shown
+def test_oom_command_shows_last_three_failed_allocations(folder: Path) -> None:
+    text = run_analyze(folder, "oom", "random_sizes.alloctrace")
+    assert text.count("OUT OF MEMORY") == 3 and "The last 3 failed" in text
     assert run_analyze(folder, "oom", "random_sizes.alloctrace", "--top", "0").count("OUT OF MEMORY") == 25
     trace = alloctrace.load(folder / "random_sizes.alloctrace")
-    assert [one.seq for one in trace.ooms()[-2:]] == [one.seq for one in trace.ooms(last=2)]
+    assert [failed.seq for failed in trace.ooms()[-2:]] == [failed.seq for failed in trace.ooms(last=2)]
 
 
-def test_the_documentation_shows_what_comes_out(run_cuda_program: Any, tmp_path: Path) -> None:
+def test_documented_oom_output_is_current(run_cuda_program: Any, tmp_path: Path) -> None:
     text = (ROOT / "docs/out-of-memory.md").read_text()
     [program] = re.findall(r'\n\n((?:    .*\n|\n)*?    print\("all served"\)\n)', text)
     (tmp_path / "serve.py").write_text(textwrap.dedent(program))
@@ -243,16 +241,16 @@ def test_the_documentation_shows_what_comes_out(run_cuda_program: Any, tmp_path:
     record += 'alloctrace.enable("run.alloctrace", devices=("cuda",))\n'
     record += 'runpy.run_path("serve.py", run_name="__main__")\n'
     assert run_cuda_program(record, memory="8GiB", check=False).returncode != 0
-    shown = re.findall(r"\$ alloctrace (.*)\n((?:(?:    .*)?\n)+)", text)
-    assert len(shown) == 2
-    for command, output in shown:
-        # A line of three dots stands for omitted output.
+    examples = re.findall(r"\$ alloctrace (.*)\n((?:(?:    .*)?\n)+)", text)
+    assert len(examples) == 2
+    for command, output in examples:
+        # "..." is omitted output.
         parts = [without_times(part) for part in re.split(r"^ +\.\.\.$", output, flags=re.MULTILINE)]
         pattern = ".*".join(re.escape(part) for part in parts)
         assert re.fullmatch(pattern, without_times(run_analyze(tmp_path, *command.split()))), command
 
 
-def without_times(shown: str) -> str:
-    """Without what differs from run to run: times, addresses, the chart over time."""
-    text = re.sub(r"\d[\d.]* (ms|us|s)\b|0x[0-9a-f]+|over the run.*", "-", shown)
+def without_times(output: str) -> str:
+    """Return the output without times, addresses and the chart over time."""
+    text = re.sub(r"\d[\d.]* (ms|us|s)\b|0x[0-9a-f]+|over the run.*", "-", output)
     return " ".join(text.split())

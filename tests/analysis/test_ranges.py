@@ -1,4 +1,4 @@
-"""Ranges of a run: the peak in them, what each line allocated, which requests were refused, what leaked."""
+"""Ranges of a run: peaks, allocations of each line, failed allocations and leaks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def bytes_after(trace: alloctrace.Trace, seq: int, device: str, measure: str) ->
 
 
 @pytest.mark.parametrize(("device", "measure"), [("cuda:0", "allocated"), ("cpu", "allocated"), ("cuda:0", "reserved")])
-def test_peak_is_the_highest_of_all_positions_in_the_range(trace: alloctrace.Trace, device: str, measure: str) -> None:
+def test_peak_of_range_is_maximum_over_its_positions(trace: alloctrace.Trace, device: str, measure: str) -> None:
     events = trace.integrity.events
     chance = random.Random(device + measure)
     for length in (1, 2, 5, 20, 20, 60):
@@ -75,48 +75,48 @@ def test_peak_is_the_highest_of_all_positions_in_the_range(trace: alloctrace.Tra
         levels = {seq: bytes_after(trace, seq, device, measure) for seq in range(first - 1, last + 1)}
         if not any(levels.values()):
             continue
-        found = peak_between(trace._recorded, Range(first, last + 1), measure, device=device)
-        assert found.bytes == max(levels.values()), (first, last)
-        assert first - 1 <= found.seq <= last and levels[found.seq] == found.bytes
-        live = trace.live(found.seq, device=device)
-        assert found.usage()["live_bytes"].sum() == found.requested_bytes == live["requested_bytes"].sum()
-    # Where memory only falls, the peak is what the range begins with.
+        range_peak = peak_between(trace._recorded, Range(first, last + 1), measure, device=device)
+        assert range_peak.bytes == max(levels.values()), (first, last)
+        assert first - 1 <= range_peak.seq <= last and levels[range_peak.seq] == range_peak.bytes
+        live = trace.live(range_peak.seq, device=device)
+        assert range_peak.usage()["live_bytes"].sum() == range_peak.requested_bytes == live["requested_bytes"].sum()
+    # Where memory only falls, the peak is at the beginning of the range.
     kind = "segment_free" if measure == "reserved" else "free_completed"
     frees = trace.events(kinds=[kind], columns=["seq", "device"])
     seq = int(frees.loc[frees["device"] == device, "seq"].iloc[-1])
     peak = peak_between(trace._recorded, Range(seq, seq + 1), measure, device=device)
     after, before = (bytes_after(trace, at, device, measure) for at in (seq, seq - 1))
     assert after < before == peak.bytes
-    whole, expected = trace.peak(measure, device=device, since=0), trace.peak(measure, device=device)
-    assert (whole.bytes, whole.seq) == (expected.bytes, expected.seq)
+    from_start, expected = trace.peak(measure, device=device, since=0), trace.peak(measure, device=device)
+    assert (from_start.bytes, from_start.seq) == (expected.bytes, expected.seq)
 
 
-def test_sites_of_a_range_are_those_of_its_events(trace: alloctrace.Trace) -> None:
+def test_usage_of_range_matches_its_events(trace: alloctrace.Trace) -> None:
     events = trace.events(since="step:3", until="step:7", kinds=("alloc",))
-    made = events[events["device"] == "cuda:0"]
+    allocs = events[events["device"] == "cuda:0"]
     table = trace.usage(device="cuda:0", since="step:3", until="step:7")
     row = table.iloc[0]
-    assert (row["function"], row["allocations"], row["total_bytes"]) == ("step", 32, made["requested_bytes"].sum())
-    assert len(made) == 32
+    assert (row["function"], row["allocations"], row["total_bytes"]) == ("step", 32, allocs["requested_bytes"].sum())
+    assert len(allocs) == 32
     live = [int(trace.live(at, device="cuda:0")["requested_bytes"].sum()) for at in ("step:3", "step:7")]
     assert row["live_bytes_change"] == live[1] - live[0] and row["live_bytes"] == live[1]
     assert row["allocations_per_step"] == 8
-    # A larger block was allocated before some ranges than in them.
+    # Before some ranges a block larger than all of the range was allocated.
     largest = {}
     for number in range(11):
-        made = trace.events(since=f"step:{number}", until=f"step:{number + 1}", kinds=("alloc",))
+        allocs = trace.events(since=f"step:{number}", until=f"step:{number + 1}", kinds=("alloc",))
         in_range = trace.usage(device="cuda:0", since=f"step:{number}", until=f"step:{number + 1}").iloc[0]
-        assert in_range["largest_bytes"] == made.loc[made["device"] == "cuda:0", "requested_bytes"].max()
+        assert in_range["largest_bytes"] == allocs.loc[allocs["device"] == "cuda:0", "requested_bytes"].max()
         largest[number] = int(in_range["largest_bytes"])
     assert any(largest[later] < largest[number] for number in largest for later in largest if later > number)
 
 
-def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
-    words = ("run.alloctrace", "--since", "step:3", "--until", "step:7", "--device", "cuda:0")
-    shown = " ".join(run_analyze(folder, "sites", *words).split())
-    assert "the average of the last 4 steps" in shown and "ALLOCATED from step:3 to step:7" in shown
-    assert "LIVE" not in shown and "GREW" not in shown and "holds less -86.0 MiB" in shown
-    peak = json.loads(run_analyze(folder, "peak", *words, "--json"))
+def test_sites_peak_and_oom_commands_use_range(folder: Path, trace: alloctrace.Trace) -> None:
+    arguments = ("run.alloctrace", "--since", "step:3", "--until", "step:7", "--device", "cuda:0")
+    sites_text = " ".join(run_analyze(folder, "sites", *arguments).split())
+    assert "the average of the last 4 steps" in sites_text and "ALLOCATED from step:3 to step:7" in sites_text
+    assert "LIVE" not in sites_text and "GREW" not in sites_text and "holds less -86.0 MiB" in sites_text
+    peak = json.loads(run_analyze(folder, "peak", *arguments, "--json"))
     expected = trace.peak(device="cuda:0", since="step:3", until="step:7")
     assert (peak["bytes"], peak["seq"], peak["since"]) == (expected.bytes, expected.seq, "step:3")
     later = json.loads(run_analyze(folder, "oom", "run.alloctrace", "--since", "step:3", "--json"))["rows"]
@@ -146,36 +146,35 @@ with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
 """
 
 
-def test_leaks_of_a_range(tmp_path: Path) -> None:
-    """A leak that is over is not one of the whole run, but it is one of the steps in which it happened."""
+def test_leak_limited_to_some_steps_is_found_only_in_their_range(tmp_path: Path) -> None:
     run_source(tmp_path, LEAKS_FOR_A_WHILE)
     trace = alloctrace.load(tmp_path / "for_a_while.alloctrace")
     assert len(trace.leaks()) == 0
     [leak] = trace.leaks(since="step:19", until="step:44").to_frame().to_dict("records")
     assert leak["source"].endswith("# LEAK")
     assert leak["unit"] == "step" and leak["bytes_per_unit"] == 40_000 and leak["confidence"] > 0.8
-    words = ("leaks", "for_a_while.alloctrace", "--since", "step:19", "--until", "step:44")
-    run_analyze(tmp_path, *words, "--fail", status=1)
-    # Step 20 begins right after step 19 has ended; from its second event on it does not lie wholly in the range.
+    arguments = ("leaks", "for_a_while.alloctrace", "--since", "step:19", "--until", "step:44")
+    run_analyze(tmp_path, *arguments, "--fail", status=1)
+    # Step 20 begins right after the end of step 19; a range from its second event on does not contain it.
     recorded = trace._recorded
     begin = recorded.first_event_after("step:19") - 1
     for since, steps in ((begin, 25), (begin + 1, 24)):
-        within = recorded.range(since, "step:44")
-        assert Clocks(recorded, "cpu").within(within).length == steps - 1
-        assert len(LastSteps.before(recorded, within.end, within.first).step_ends) == steps
+        steps_range = recorded.range(since, "step:44")
+        assert Clocks(recorded, "cpu").within(steps_range).length == steps - 1
+        assert len(LastSteps.before(recorded, steps_range.end, steps_range.first).step_ends) == steps
     assert len(trace.leaks(since="step:44")) == len(trace.leaks(until="step:19")) == 0
-    shown = run_analyze(tmp_path, "leaks", "no_steps.alloctrace", "--since", "0.0s", status=2)
-    assert "but the trace has no steps" in shown.splitlines()[-1]
-    shown = run_analyze(tmp_path, "leaks", "for_a_while.alloctrace", "--since", "step:99", status=2)
-    assert "no whole step" in shown.splitlines()[-1]
+    errors = run_analyze(tmp_path, "leaks", "no_steps.alloctrace", "--since", "0.0s", status=2)
+    assert "but the trace has no steps" in errors.splitlines()[-1]
+    errors = run_analyze(tmp_path, "leaks", "for_a_while.alloctrace", "--since", "step:99", status=2)
+    assert "no whole step" in errors.splitlines()[-1]
 
 
-def test_empty_and_contradicting_ranges_are_refused(folder: Path) -> None:
-    for arguments, part in (
+def test_empty_or_contradictory_range_is_an_error(folder: Path) -> None:
+    for arguments, message in (
         (("sites", "--since", "step:7", "--until", "step:3"), "nothing happened between step:7 and step:3"),
         (("peak", "--since", "99s"), "99s is outside the trace, which lasts"),
         (("peak", "--since", "step:3", "--at", "end"), "look for a peak"),
         (("peak", "--since", "step:3", "--at", "peak:reserved", "--device", "cpu"), "no peak of cpu"),
         (("sites", "--since", "step:3", "--at", "end"), "--at is one position"),
     ):
-        assert part in run_analyze(folder, *arguments, "run.alloctrace", status=2).splitlines()[-1], arguments
+        assert message in run_analyze(folder, *arguments, "run.alloctrace", status=2).splitlines()[-1], arguments

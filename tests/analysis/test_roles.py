@@ -1,4 +1,4 @@
-"""What blocks are for, held to what the program itself knows of its tensors (tests/support/role_account.py)."""
+"""Roles of blocks, compared with the program's own account of its tensors (tests/support/role_account.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytorch_alloctrace.analysis.usage.roles import roles_before
 from pytorch_alloctrace.reading.names import KINDS, ROLES
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 
-# The ordinary tests see the CPU's roles in an example: test_examples.py.
+# The CPU is in the slow group: test_examples.py covers its roles.
 DEVICES = ["cuda", pytest.param("cpu", marks=pytest.mark.slow("recording"))] if torch_has_cuda() else ["cpu"]
 BY_ADDRESS = ("parameter", "buffer", "optimizer state")
 ACCOUNT = ROOT / "tests/support/role_account.py"
@@ -36,44 +36,46 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, folder
 
 
-def held(trace: alloctrace.Trace, at: str, device: str, column: str = "live_bytes") -> dict[str, int]:
+def role_bytes(trace: alloctrace.Trace, at: str, device: str, column: str = "live_bytes") -> dict[str, int]:
     table = trace.usage(at, device=device, by="role")
     return dict(zip(table["role"], table[column].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_roles_are_what_the_program_knows(recorded: tuple[str, Path], program: str) -> None:
+def test_roles_match_program_account(recorded: tuple[str, Path], program: str) -> None:
     device, folder = recorded
     trace = alloctrace.load(folder / f"{program}.alloctrace")
     account = json.loads((folder / f"{program}.json").read_text())
-    if program == "sparse":  # the indices of its gradient are its input: one block, which has one role
-        account = {at: known for at, known in account.items() if at.startswith("mark:stepped")}
+    if program == "sparse":  # the indices of its gradient are its input: one block with one role
+        account = {at: expected for at, expected in account.items() if at.startswith("mark:stepped")}
     assert len(account) >= 5
-    seen = set()
-    for at, known in account.items():
-        found = held(trace, at, device)
-        assert {role: found.get(role, 0) for role in known} == known, at
-        seen.update(role for role, size in known.items() if size)
+    roles = set()
+    for at, expected in account.items():
+        actual = role_bytes(trace, at, device)
+        assert {role: actual.get(role, 0) for role in expected} == expected, at
+        roles.update(role for role, size in expected.items() if size)
     if program == "inference":
-        assert seen == {"parameter", "buffer"}
+        assert roles == {"parameter", "buffer"}
     elif program != "sparse":
-        assert seen == {"parameter", "gradient", "optimizer state", "activation", "input"}
+        assert roles == {"parameter", "gradient", "optimizer state", "activation", "input"}
 
 
-def test_roles_by_address_are_exact_and_named(recorded: tuple[str, Path]) -> None:
+def test_roles_by_address_are_exact_and_blocks_are_named(recorded: tuple[str, Path]) -> None:
     device, folder = recorded
     for program in ("plain", "tied", "flat", "inference"):
         trace = alloctrace.load(folder / f"{program}.alloctrace")
         for at in ("peak", "mark:inferred#3" if program == "inference" else "mark:stepped#3"):
-            found, exact = held(trace, at, device), held(trace, at, device, "exact_bytes")
+            actual, exact = role_bytes(trace, at, device), role_bytes(trace, at, device, "exact_bytes")
             for role in BY_ADDRESS:
-                assert exact.get(role, 0) == found.get(role, 0)
-            assert {exact[role] for role in found if role in ("activation", "input", "temporary", "other")} <= {0}
-    # Gradients are looked up at the 1st, 2nd and 4th step; those of the others are like them.
+                assert exact.get(role, 0) == actual.get(role, 0)
+            assert {exact[role] for role in actual if role in ("activation", "input", "temporary", "other")} <= {0}
+    # Gradients are looked up at the 1st, 2nd and 4th step; the others are inferred.
     trace = alloctrace.load(folder / "plain.alloctrace")
     for number in range(1, 6):
-        found, exact = (held(trace, f"mark:stepped#{number}", device, name) for name in ("live_bytes", "exact_bytes"))
-        assert exact["gradient"] == (found["gradient"] if number in (1, 2, 4) else 0)
+        actual, exact = (
+            role_bytes(trace, f"mark:stepped#{number}", device, name) for name in ("live_bytes", "exact_bytes")
+        )
+        assert exact["gradient"] == (actual["gradient"] if number in (1, 2, 4) else 0)
     live = alloctrace.load(folder / "inference.alloctrace").live("mark:inferred#3", device=device)
     named = live[live["name"] != ""].set_index("name")
     assert {"first.weight", "first.bias", "norm.weight", "last.weight"} <= {*named.index}
@@ -82,7 +84,7 @@ def test_roles_by_address_are_exact_and_named(recorded: tuple[str, Path]) -> Non
     assert named.loc["last.bias", "role"] == "parameter"
 
 
-def test_roles_over_time(recorded: tuple[str, Path]) -> None:
+def test_timeline_by_role_sums_to_requested_bytes(recorded: tuple[str, Path]) -> None:
     device, folder = recorded
     trace = alloctrace.load(folder / "plain.alloctrace")
     for points in (1, 37, 2000):
@@ -91,15 +93,15 @@ def test_roles_over_time(recorded: tuple[str, Path]) -> None:
         requested = trace.timeline(points, device=device)
         assert (table[[*ROLES]].sum(axis=1) == requested["requested_bytes"]).all()
         assert (table["time_ns"] == requested["time_ns"]).all()
-    at_end = {role: size for role, size in held(trace, "end", device).items() if size}
+    at_end = {role: size for role, size in role_bytes(trace, "end", device).items() if size}
     last = table.iloc[-1][[*ROLES]]
     assert {role: int(size) for role, size in last.items() if size} == at_end
     with pytest.raises(ValueError, match="points=0"):
         trace.timeline(0, by="role")
 
 
-def test_allocations_by_role(recorded: tuple[str, Path]) -> None:
-    """Against the role of each block, right after it was made."""
+def test_usage_of_range_by_role_matches_roles_of_blocks(recorded: tuple[str, Path]) -> None:
+    """Compare with the role of each block right after its allocation."""
     device, folder = recorded
     for program in ("plain", "inference"):
         trace = alloctrace.load(folder / f"{program}.alloctrace")
@@ -107,32 +109,32 @@ def test_allocations_by_role(recorded: tuple[str, Path]) -> None:
         since, until = ("mark:inferred", "end") if program == "inference" else ("mark:stepped", "mark:backward#2")
         allocs = trace.events(since=since, until=until, kinds=("alloc",))
         allocs = allocs[allocs["device"] == device]
-        made: dict[str, list[int]] = {}
+        expected: dict[str, list[int]] = {}
         for seq in allocs["seq"].tolist():
             [block] = trace.live(seq, device=device).query("alloc_seq == @seq").to_dict("records")
-            sums = made.setdefault(str(block["role"]), [0, 0, 0, 0])
+            sums = expected.setdefault(str(block["role"]), [0, 0, 0, 0])
             size = block["requested_bytes"]
             sums[:] = sums[0] + 1, sums[1] + size, sums[2] + size * block["role_is_exact"], max(sums[3], size)
-        assert len(made) > (0 if program == "inference" else 4)
+        assert len(expected) > (0 if program == "inference" else 4)
         columns = ["allocations", "total_bytes", "exact_bytes", "largest_bytes"]
         table = trace.usage(since=since, until=until, by="role", device=device).set_index("role")
-        assert table.loc[table["allocations"] > 0, columns].T.to_dict("list") == made
-        before, after = held(trace, since, device), held(trace, until, device)
+        assert table.loc[table["allocations"] > 0, columns].T.to_dict("list") == expected
+        before, after = role_bytes(trace, since, device), role_bytes(trace, until, device)
         assert {role: size for role, size in table["live_bytes"].items() if size} == after
         change = {role: after.get(role, 0) - before.get(role, 0) for role in table.index}
         assert table["live_bytes_change"].to_dict() == change
-        whole, of_sites = (trace.usage(until=until, by=by, device=device) for by in ("role", "line"))
+        of_roles, of_sites = (trace.usage(until=until, by=by, device=device) for by in ("role", "line"))
         for name in ("allocations", "total_bytes", "live_bytes", "live_blocks"):
-            assert whole[name].sum() == of_sites[name].sum()
+            assert of_roles[name].sum() == of_sites[name].sum()
 
 
-def test_the_commands_by_role(recorded: tuple[str, Path]) -> None:
+def test_sites_and_timeline_commands_show_roles(recorded: tuple[str, Path]) -> None:
     device, folder = recorded
     trace = alloctrace.load(folder / "plain.alloctrace")
-    run = ("plain.alloctrace", "--by", "role", "--device", device)
-    found = pd.DataFrame(json.loads(run_analyze(folder, "sites", *run, "--since", "mark:stepped", "--json"))["rows"])
-    pd.testing.assert_frame_equal(found, trace.usage(since="mark:stepped", by="role", device=device), check_dtype=False)
-    table = pd.read_csv(io.StringIO(run_analyze(folder, "timeline", *run, "--points", "20", "--csv")))
+    options = ("plain.alloctrace", "--by", "role", "--device", device)
+    rows = pd.DataFrame(json.loads(run_analyze(folder, "sites", *options, "--since", "mark:stepped", "--json"))["rows"])
+    pd.testing.assert_frame_equal(rows, trace.usage(since="mark:stepped", by="role", device=device), check_dtype=False)
+    table = pd.read_csv(io.StringIO(run_analyze(folder, "timeline", *options, "--points", "20", "--csv")))
     pd.testing.assert_frame_equal(table, trace.timeline(20, by="role", device=device), check_dtype=False)
 
 
@@ -149,19 +151,22 @@ with alloctrace.enable("t.alloctrace", devices="cpu"):
 """
 
 
-def test_what_autograd_made_before_the_recording_is_no_forward(tmp_path: Path) -> None:
+def test_autograd_nodes_from_before_recording_do_not_change_roles(tmp_path: Path) -> None:
     run_source(tmp_path, NODES_BEFORE)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     for number in (1, 2):
-        found = held(trace, f"mark:forward#{number}", "cpu")
-        assert found["input"] == 50 * 100 * 4 and found["activation"] == 50 * 100 * 4, number
-    for broken in (None, "x", [1], [1, -2], [1.5, 2], [1, 1 << 70], {"a": 1}):
+        by_role = role_bytes(trace, f"mark:forward#{number}", "cpu")
+        assert by_role["input"] == 50 * 100 * 4 and by_role["activation"] == 50 * 100 * 4, number
+    for invalid in (None, "x", [1], [1, -2], [1.5, 2], [1, 1 << 70], {"a": 1}):
         trace = alloctrace.load(tmp_path / "t.alloctrace")
-        trace.header["autograd_nodes"] = broken
-        assert sum(held(trace, "mark:forward", "cpu").values()) == trace.live("mark:forward")["requested_bytes"].sum()
+        trace.header["autograd_nodes"] = invalid
+        assert (
+            sum(role_bytes(trace, "mark:forward", "cpu").values())
+            == trace.live("mark:forward")["requested_bytes"].sum()
+        )
 
 
-def test_live_and_blocks_have_the_same_roles(recorded: tuple[str, Path]) -> None:
+def test_live_and_blocks_have_same_roles(recorded: tuple[str, Path]) -> None:
     device, folder = recorded
     trace = alloctrace.load(folder / "mixed.alloctrace")
     for at in ("peak", "mark:forward#3", "end"):
@@ -175,17 +180,17 @@ def test_live_and_blocks_have_the_same_roles(recorded: tuple[str, Path]) -> None
         assert shares.are_named and sum(part.bytes for part in shares.roles) == live["requested_bytes"].sum()
 
 
-def test_the_events_are_as_the_format_says(recorded: tuple[str, Path]) -> None:
+def test_role_events_match_named_blocks(recorded: tuple[str, Path]) -> None:
     _, folder = recorded
     for program in ("plain", "inference"):
         file = TraceFile(folder / f"{program}.alloctrace")
-        events = {number: one for number, one in file.events() if one.kind == KINDS.index("role")}
+        events = {number: event for number, event in file.events() if event.kind == KINDS.index("role")}
         named = RecordedTrace(folder / f"{program}.alloctrace").replay.named_blocks()
         assert len(named) > 10 and {*named["seq"]} <= {*events}
         for row in named.rows():
-            event = events[row["seq"]]
-            assert (event.address, ROLES[event.node_sequence]) == (row["address"], ROLES[row["role"]])
-            assert event.size == row["name"]
+            row_event = events[row["seq"]]
+            assert (row_event.address, ROLES[row_event.node_sequence]) == (row["address"], ROLES[row["role"]])
+            assert row_event.size == row["name"]
 
 
 OUT_OF_MEMORY = """\
@@ -209,19 +214,19 @@ with alloctrace.enable("t.alloctrace", devices=("cuda",)):
 
 
 @pytest.mark.parametrize("sizes", [("65536",), ("64", "64", "65536")])
-def test_what_a_refused_request_cut_off_are_activations(tmp_path: Path, sizes: tuple[str, ...]) -> None:
+def test_blocks_of_forward_that_ran_out_of_memory_are_activations(tmp_path: Path, sizes: tuple[str, ...]) -> None:
     (tmp_path / "program.py").write_text(OUT_OF_MEMORY)
     command = with_cuda([sys.executable, "program.py", *sizes], memory="4GiB")
     assert run_python(tmp_path, command, True, 600, {}).stdout == "refused\n"
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     [oom] = trace.events(kinds=("oom",))["seq"]
-    made = [row for row in trace.live(int(oom), device="cuda").to_dict("records") if row["requested_bytes"] == 2**28]
-    roles = [row["role"] for row in sorted(made, key=lambda row: row["alloc_seq"])]
+    blocks = [row for row in trace.live(int(oom), device="cuda").to_dict("records") if row["requested_bytes"] == 2**28]
+    roles = [row["role"] for row in sorted(blocks, key=lambda row: row["alloc_seq"])]
     assert len(roles) > 5 and {*roles[1:]} == {"activation"}
     assert "activation" not in roles[:1]  # the input
 
 
-def test_roles_are_unknown_without_names_and_without_stacks(tmp_path: Path) -> None:
+def test_roles_are_unknown_without_named_blocks(tmp_path: Path) -> None:
     source = """
 import torch, pytorch_alloctrace as alloctrace
 for stacks in ("python", "none"):
@@ -232,27 +237,27 @@ for stacks in ("python", "none"):
     run_source(tmp_path, source)
     for stacks in ("python", "none"):
         trace = alloctrace.load(tmp_path / f"{stacks}.alloctrace")
-        assert held(trace, "end", "cpu") == {"unknown": 20_000}
+        assert role_bytes(trace, "end", "cpu") == {"unknown": 20_000}
         assert not roles_before(trace._recorded, "cpu", trace._recorded.end_seq).are_named
         assert (trace.live()["name"] == "").all()
 
 
-def test_damaged_traces_have_roles_too(recorded: tuple[str, Path], tmp_path: Path) -> None:
+def test_roles_of_corrupt_trace_sum_to_live_bytes(recorded: tuple[str, Path], tmp_path: Path) -> None:
     _, folder = recorded
-    whole = (folder / "checkpointed.alloctrace").read_bytes()
+    complete = (folder / "checkpointed.alloctrace").read_bytes()
     random = np.random.default_rng(5)
     for number in range(12):
-        damaged = bytearray(whole[: int(random.integers(len(whole) // 4, len(whole)))])
-        damaged[int(random.integers(200, len(damaged)))] ^= 0x40
+        corrupt = bytearray(complete[: int(random.integers(len(complete) // 4, len(complete)))])
+        corrupt[int(random.integers(200, len(corrupt)))] ^= 0x40
         path = tmp_path / f"{number}.alloctrace"
-        path.write_bytes(damaged)
+        path.write_bytes(corrupt)
         with pytest.warns(alloctrace.IncompleteTraceWarning):
             trace = alloctrace.load(path)
         for name in trace.devices:
             live = trace.live("end", device=name)
             requested = live["requested_bytes"].sum()
-            assert sum(held(trace, "end", name).values()) == requested
-            # The count of events is not the number of the last one.
+            assert sum(role_bytes(trace, "end", name).values()) == requested
+            # The number of the last event is not the count of events.
             recorded = trace._recorded
             at_end = live_memory(recorded, "end", device=name)
             assert (at_end.step, at_end.requested_bytes) == (

@@ -1,4 +1,4 @@
-"""The traces are read by the workers of a cluster of Dask, by processes of this machine with dask and without."""
+"""Traces read by the workers of a Dask cluster, and by local processes with and without dask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.ranks import reduction
 
 COUNT = 66
-"""One more level of the tree than its branches, and more than have their details kept in memory."""
+"""Number of ranks: the reduction has two levels, and not all details stay in memory."""
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +35,18 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.slow("cluster")
-def test_a_cluster_says_what_this_machine_says(traces: Path, scheduler: str) -> None:
+def test_ranks_output_on_cluster_equals_local_output(traces: Path, scheduler: str) -> None:
     assert COUNT > reduction.MAX_DETAILS and COUNT > reduction.BRANCHES
     on_cluster = run_analyze(traces, "ranks", str(traces), "--scheduler", scheduler, "--json")
     data = json.loads(on_cluster)
-    assert [(one["kind"], one["ranks"], one["since_step"]) for one in data["findings"]] == [("leak", [44], 5)]
+    assert [(row["kind"], row["ranks"], row["since_step"]) for row in data["findings"]] == [("leak", [44], 5)]
     assert len(data["ranks"]) == COUNT and data["run"]["missing"] == []
-    assert len(list(traces.glob("*.summary.json"))) == COUNT, "the workers kept them"
+    assert len(list(traces.glob("*.summary.json"))) == COUNT, "summary files are missing"
     assert run_analyze(traces, "ranks", str(traces), "--json") == on_cluster
 
 
 @pytest.mark.slow("cluster")
-def test_a_client_of_the_user_stays_open(traces: Path, scheduler: str) -> None:
+def test_load_ranks_leaves_client_of_user_open(traces: Path, scheduler: str) -> None:
     from distributed import Client
 
     with Client(scheduler, set_as_default=False) as client:
@@ -54,20 +54,20 @@ def test_a_client_of_the_user_stays_open(traces: Path, scheduler: str) -> None:
         assert len(ranks.table()) == 3 and client.status == "running"
 
 
-def test_no_dask_is_needed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_ranks_works_without_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write_ranks(tmp_path, 5, rank3=Rank(3, 5, leaks_from=5))
     with_dask = alloctrace.load_ranks(tmp_path, keep_summaries=False).table()
     for name in ("dask", "distributed"):
         monkeypatch.setitem(sys.modules, name, None)
-    without = alloctrace.load_ranks(paths, keep_summaries=False, jobs=2).table()
+    without_dask = alloctrace.load_ranks(paths, keep_summaries=False, jobs=2).table()
     assert not list(tmp_path.glob("*.summary.json"))
-    assert without.equals(with_dask) and without["rank"].iloc[0] == 3
+    assert without_dask.equals(with_dask) and without_dask["rank"].iloc[0] == 3
     with pytest.raises(alloctrace.MissingPackageError, match=r"pip install 'dask\[distributed\]'"):
         alloctrace.load_ranks(tmp_path, scheduler="tcp://127.0.0.1:1")
 
 
 @pytest.mark.slow("cluster")
-def test_a_scheduler_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_ranks_raises_for_unusable_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Rank(0, 1).write(tmp_path)
     monkeypatch.setattr(reduction, "_TIMEOUT", "1s")
     with socket.socket() as unused:
@@ -80,11 +80,13 @@ def test_a_scheduler_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow("cluster")
-def test_workers_without_the_package_are_named(tmp_path: Path) -> None:
+def test_ranks_exits_2_when_workers_lack_package(tmp_path: Path) -> None:
     (tmp_path / "other" / "pytorch_alloctrace").mkdir(parents=True)
     (tmp_path / "other" / "pytorch_alloctrace" / "__init__.py").write_text("raise ImportError('not installed here')")
     Rank(0, 1).write(tmp_path)
+
     with cluster(tmp_path, workers=1, PYTHONPATH=str(tmp_path / "other")) as (address, _):
-        refused = run_analyze(tmp_path, "ranks", ".", "--scheduler", address, status=2)
-    assert len(refused.splitlines()) == 1
-    assert "needs pytorch_alloctrace" in refused and "not installed here" in refused
+        errors = run_analyze(tmp_path, "ranks", ".", "--scheduler", address, status=2)
+
+    assert len(errors.splitlines()) == 1
+    assert "needs pytorch_alloctrace" in errors and "not installed here" in errors

@@ -1,4 +1,4 @@
-"""Each rank records into a file of its own, which says what rank it is: under torchrun, as users start it."""
+"""Recording under torchrun and other launchers: each rank writes a file with its rank in name and header."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytorch_alloctrace as alloctrace
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
-LEAKS_ON_ONE = """
+LEAK_ON_RANK_1 = """
 import os, torch, torch.distributed as dist, pytorch_alloctrace as alloctrace
 alloctrace.enable("run.alloctrace", overwrite=True)
 rank = int(os.environ["LOCAL_RANK"])
@@ -41,53 +41,53 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_ranks_that_are_given_one_name_write_two_files_and_the_leak_of_one_is_named(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LEAKS_ON_ONE)
+def test_two_ranks_write_two_files_and_leak_of_rank_1_is_found(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LEAK_ON_RANK_1)
     command = with_cuda([sys.executable, *TORCHRUN, "train.py"], devices=2)
     run_python(tmp_path, command, check=True, timeout=600, environment={})
     headers = {path.name: alloctrace.load(path).header for path in sorted(tmp_path.glob("*.alloctrace"))}
     assert list(headers) == ["run-rank0.alloctrace", "run-rank1.alloctrace"]
-    assert [(one["rank"], one["world_size"]) for one in headers.values()] == [("0", 2), ("1", 2)]
-    assert len({one["environment"]["TORCHELASTIC_RUN_ID"] for one in headers.values()}) == 1
+    assert [(header["rank"], header["world_size"]) for header in headers.values()] == [("0", 2), ("1", 2)]
+    assert len({header["environment"]["TORCHELASTIC_RUN_ID"] for header in headers.values()}) == 1
     data = json.loads(run_analyze(tmp_path, "ranks", ".", "--json"))
-    leaks = [one for one in data["findings"] if one["kind"] == "leak"]
-    assert [(one["ranks"], one["since_step"], one["site"]["line"]) for one in leaks] == [([1], 12, 15)]
+    leaks = [row for row in data["findings"] if row["kind"] == "leak"]
+    assert [(leak["ranks"], leak["since_step"], leak["site"]["line"]) for leak in leaks] == [([1], 12, 15)]
     assert data["run"]["world_size"] == 2 and data["run"]["missing"] == [] and data["left_out"] == []
 
 
-def paths_with(monkeypatch: pytest.MonkeyPatch, path: object, **environment: str) -> tuple[Path, dict[str, object]]:
+def record_with(monkeypatch: pytest.MonkeyPatch, path: object, **environment: str) -> tuple[Path, dict[str, object]]:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with alloctrace.enable(path, devices=("cpu",)) as session:  # type: ignore[arg-type]
-        made = session.path
-    return made, alloctrace.load(made).header
+        trace_path = session.path
+    return trace_path, alloctrace.load(trace_path).header
 
 
-def test_names_of_files_and_a_file_in_place_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_file_name_depends_on_path_and_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"alloctrace-0-{os.getpid()}.alloctrace"
-    made, header = paths_with(monkeypatch, tmp_path)
-    assert made == tmp_path / name and header["world_size"] is None and header["parent_process"] == os.getppid()
-    made, _ = paths_with(monkeypatch, f"{tmp_path}/new/folder/")
-    assert made == tmp_path / "new/folder" / name
+    written, header = record_with(monkeypatch, tmp_path)
+    assert written == tmp_path / name and header["world_size"] is None and header["parent_process"] == os.getppid()
+    written, _ = record_with(monkeypatch, f"{tmp_path}/new/folder/")
+    assert written == tmp_path / "new/folder" / name
     (tmp_path / "taken").write_text("")
     with pytest.raises(alloctrace.SessionError, match="cannot be created"):
         alloctrace.enable(f"{tmp_path}/taken/")
-    # One rank alone has the name that it was given.
-    made, _ = paths_with(monkeypatch, tmp_path / "a.alloctrace", RANK="0", WORLD_SIZE="1")
-    assert made.name == "a.alloctrace"
-    made, _ = paths_with(monkeypatch, tmp_path / "b.alloctrace", RANK="3", WORLD_SIZE="8")
-    assert made.name == "b-rank3.alloctrace"
-    made, _ = paths_with(monkeypatch, tmp_path / "c-{rank}.alloctrace", RANK="3", WORLD_SIZE="8")
-    assert made.name == "c-3.alloctrace"
+    # A single rank uses the given name.
+    written, _ = record_with(monkeypatch, tmp_path / "a.alloctrace", RANK="0", WORLD_SIZE="1")
+    assert written.name == "a.alloctrace"
+    written, _ = record_with(monkeypatch, tmp_path / "b.alloctrace", RANK="3", WORLD_SIZE="8")
+    assert written.name == "b-rank3.alloctrace"
+    written, _ = record_with(monkeypatch, tmp_path / "c-{rank}.alloctrace", RANK="3", WORLD_SIZE="8")
+    assert written.name == "c-3.alloctrace"
 
 
 @pytest.mark.parametrize(
     ("rank", "size"),
     [("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")],
 )
-def test_other_launchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, size: str) -> None:
-    made, header = paths_with(monkeypatch, tmp_path / "a.alloctrace", **{rank: "5", size: "16"})
-    assert made.name == "a-rank5.alloctrace" and (header["rank"], header["world_size"]) == ("5", 16)
-    # A launcher in a launcher: the inner one counts.
-    made, header = paths_with(monkeypatch, tmp_path / "b.alloctrace", RANK="1", WORLD_SIZE="2")
-    assert made.name == "b-rank1.alloctrace" and (header["rank"], header["world_size"]) == ("1", 2)
+def test_rank_is_read_from_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, size: str) -> None:
+    written, header = record_with(monkeypatch, tmp_path / "a.alloctrace", **{rank: "5", size: "16"})
+    assert written.name == "a-rank5.alloctrace" and (header["rank"], header["world_size"]) == ("5", 16)
+    # The inner of two nested launchers counts.
+    written, header = record_with(monkeypatch, tmp_path / "b.alloctrace", RANK="1", WORLD_SIZE="2")
+    assert written.name == "b-rank1.alloctrace" and (header["rank"], header["world_size"]) == ("1", 2)

@@ -1,9 +1,4 @@
-"""Programs of several ranks by people who had not read how ranks are compared, recorded from outside under torchrun:
-what is wrong on one rank is named with its line, and no healthy program is accused of a leak.
-
-When they were first judged, five of the six that have something wrong were right, and one leak was missed: into what a
-function held that had returned before the program's last allocation.
-"""
+"""Third-party programs of several ranks, recorded with the run command under torchrun."""
 
 from __future__ import annotations
 
@@ -22,22 +17,22 @@ KINDS = {"one_leaks": "leak", "all_leak": "leak", "one_peaks": "differs"}
 
 @pytest.mark.slow("third_party")
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
+def test_third_party_program_of_several_ranks_has_expected_finding(tmp_path: Path, name: str) -> None:
     expected = EXPECTED[name]
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(expected["ranks"]))
-    run = ("-m", "pytorch_alloctrace", "run", "--devices", "cpu", "--output", "traces/", str(PROGRAMS / name))
-    command = [sys.executable, *torchrun, "--no-python", sys.executable, *run]
-    # torch's own threads abort at the exit now and then, on a busy machine, recorded or not.
+    recorder = ("-m", "pytorch_alloctrace", "run", "--devices", "cpu", "--output", "traces/", str(PROGRAMS / name))
+    command = [sys.executable, *torchrun, "--no-python", sys.executable, *recorder]
+    # On a busy machine torch's threads sometimes abort at the exit, with or without recording.
     run_python(tmp_path, command, check=False, timeout=600, environment={})
     verdict = json.loads(run_command(tmp_path, ["traces", "--json"]).stdout)
     assert verdict["run"]["traces"] == expected["ranks"] and not verdict["run"]["missing"]
     findings = verdict["findings"]
     if expected["truth"] == "healthy":
-        assert not {"leak", "oom"} & {one["kind"] for one in findings}, findings
+        assert not {"leak", "oom"} & {row["kind"] for row in findings}, findings
         return
-    (one,) = findings
-    assert one["kind"] == KINDS[expected["truth"]], one
-    assert one["site"]["filename"].endswith(name) and one["site"]["line"] == expected["line"], one
-    assert sorted(one["ranks"]) == (list(range(expected["ranks"])) if expected["rank"] is None else [expected["rank"]])
-    if expected["from_step"] and one["since_step"] is not None:
-        assert abs(one["since_step"] - expected["from_step"]) <= 1
+    (row,) = findings
+    assert row["kind"] == KINDS[expected["truth"]], row
+    assert row["site"]["filename"].endswith(name) and row["site"]["line"] == expected["line"], row
+    assert sorted(row["ranks"]) == (list(range(expected["ranks"])) if expected["rank"] is None else [expected["rank"]])
+    if expected["from_step"] and row["since_step"] is not None:
+        assert abs(row["since_step"] - expected["from_step"]) <= 1

@@ -1,9 +1,8 @@
-"""That replay rebuilds torch's allocator exactly: random programs and training loops, with torch's own snapshot next to
-the trace at many positions of each.
+"""Replay of random programs and training loops, compared with torch's snapshot at many positions.
 
     ALLOCTRACE_TEST_SCALE=full tools/test tests/replay/test_replay_random.py -s
 
-compares at more than 2,000 checkpoints; without the variable it is a tenth.
+compares at more than 2,000 checkpoints; without the variable at a tenth of them.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ import pytorch_alloctrace as alloctrace
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="the programs take memory as if they were alone on the device"),
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the programs need a device that no other process uses"),
 ]
 FULL = os.environ.get("ALLOCTRACE_TEST_SCALE") == "full"
 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    started = Runner(with_cuda([], "6GiB", 2), tmp_path_factory.mktemp("runner"), program_environment())
-    yield started
-    started.stop()
+    process = Runner(with_cuda([], "6GiB", 2), tmp_path_factory.mktemp("runner"), program_environment())
+    yield process
+    process.stop()
 
 
 def assert_replay_agrees(folder: Path, expected: str = "expected") -> int:
-    """Compare all traces that a program has left in the folder with all its checkpoints; return the number of these."""
+    """Compare the traces of a program with all its checkpoints; return the number of checkpoints."""
     checkpoints = read_expected(folder / expected)
     for name, group in itertools.groupby(checkpoints, key=lambda checkpoint: checkpoint.trace):
         of_trace = list(group)
@@ -63,11 +62,13 @@ def assert_replay_agrees(folder: Path, expected: str = "expected") -> int:
 
 @settings(max_examples=600 if FULL else 30, phases=(Phase.explicit, Phase.generate, Phase.shrink))
 @given(operations=programs())
-def test_random_programs(runner: Runner, tmp_path_factory: pytest.TempPathFactory, operations: list[Any]) -> None:
+def test_replay_of_random_programs_matches_torch(
+    runner: Runner, tmp_path_factory: pytest.TempPathFactory, operations: list[Any]
+) -> None:
     folder = tmp_path_factory.getbasetemp() / "random"
     error = runner.run(folder, operations)
     traces = [path for path in folder.glob("t.*") if path.suffix[1:].isdigit()]
-    sets_limit = "max_split_size_mb" in repr(operations)  # without, a segment that goes too early is ours
+    sets_limit = "max_split_size_mb" in repr(operations)  # without the setting, a free that is too early is our error
     if (sets_limit and any(frees_memory_in_use(alloctrace.load(path)) for path in traces)) or (
         error and runner.fails_without_recording(folder, operations)
     ):
@@ -81,25 +82,25 @@ MIB, GIB = 2**20, 2**30
 FULL_DEVICE = [["allocate", size, 0, 0] for size in (2 * GIB, 2 * GIB, GIB, GIB // 2, *[31 * MIB] * 40)]
 ALMOST_30_MIB = ["allocate", 30 * MIB - MIB // 2, 0, 0]
 RULES: dict[str, list[Any]] = {
-    "Devices are listed in their order, not in that of their first use": [
+    "Devices are listed in their order, not in order of first use": [
         ["allocate", 5000, 1, 0],
         ["allocate", 5000, 0, 0],
     ],
-    "A pool set back to a checkpoint takes no notice of how sizes are rounded now": [
+    "A pool restored to a checkpoint ignores the current rounding of sizes": [
         ["checkpoint_pool", 0, [5000, 300, 3 * MIB, -1, 300], [1000], "roundup_power2_divisions:2"],
     ],
-    "nor of what is split now": [
+    "A pool restored to a checkpoint ignores the current split limit": [
         ["allocate", 1, 0, 0],
         ["checkpoint_pool", 0, [100 * MIB, 0, 30 * MIB, 40 * MIB, -1], [1000], "max_split_size_mb:25"],
     ],
-    "nor whether expandable segments are on now": [
+    "A pool restored to a checkpoint ignores that expandable segments are on now": [
         ["checkpoint_pool", 0, [12 * MIB, 300, 3 * MIB, 0, 5 * MIB, 1000], [11 * MIB], "expandable_segments:True"],
     ],
-    "and the other way round": [
+    "A pool restored to a checkpoint ignores that expandable segments are off now": [
         ["settings", "expandable_segments:True"],
         ["checkpoint_pool", 0, [12 * MIB, 300, 3 * MIB, 0, 5 * MIB, 1000], [11 * MIB], "expandable_segments:False"],
     ],
-    "A pool for the last resort is split as if there were no expandable segments": [
+    "A pool used on out of memory is split as without expandable segments": [
         ["make_pool", "use_on_oom", 0],
         ["allocate_in_pool", 30 * MIB, 0, 0],
         ["free", 0],
@@ -109,34 +110,34 @@ RULES: dict[str, list[Any]] = {
         ALMOST_30_MIB,
         ["check"],
     ],
-    "but not where the program asks for that pool": [
+    "A pool used on out of memory is split as an expandable one when the program uses it": [
         ["make_pool", "use_on_oom", 0],
         ["allocate_in_pool", 30 * MIB, 0, 0],
         ["free", 0],
         ["settings", "expandable_segments:True"],
         ["allocate_in_pool", 30 * MIB - MIB // 2, 0, 0],
     ],
-    "A pool with an allocator of its own has no expandable segments, also when it is older than the setting": [
+    "A pool with its own allocator has no expandable segments, even if it is older than the setting": [
         ["make_pool", "own", 0],
         ["allocate_in_pool", 30 * MIB, 0, 0],
         ["free", 0],
         ["settings", "expandable_segments:True"],
         ["allocate_in_pool", 30 * MIB - MIB // 2, 0, 0],
     ],
-    "A segment from before expandable segments is split as an expandable one": [
+    "A segment older than expandable segments is split as an expandable one": [
         ["allocate", 30 * MIB, 0, 0],
         ["free", 0],
         ["settings", "expandable_segments:True"],
         ALMOST_30_MIB,
     ],
-    "An expandable one is not when they are off: it is not used": [
+    "An expandable segment is not used when they are off": [
         ["settings", "expandable_segments:True"],
         ["allocate", 30 * MIB, 0, 0],
         ["free", 0],
         ["settings", "expandable_segments:False"],
         ALMOST_30_MIB,
     ],
-    "A pool that does not split keeps to it in expandable segments": [
+    "A pool without splitting does not split expandable segments": [
         ["settings", "expandable_segments:True"],
         ["make_pool", "no_split", 0],
         ["allocate_in_pool", 30 * MIB, 0, 0],
@@ -145,7 +146,7 @@ RULES: dict[str, list[Any]] = {
         ["allocate_in_pool", 20 * MIB, 0, 0],
         ["allocate_in_pool", 100, 0, 0],
     ],
-    "What a free block remembers goes its way through unmapped memory": [
+    "Attributes of a free block survive unmapping": [
         ["settings", "expandable_segments:True"],
         *[["allocate", size, 0, 0] for size in (50 * MIB, 7 * MIB, 30 * MIB, 9 * MIB, 45 * MIB)],
         ["free", 0],
@@ -165,14 +166,13 @@ RULES: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_rules_that_are_seldom_met(runner: Runner, tmp_path: Path, rule: str) -> None:
+def test_replay_of_rare_rule_matches_torch(runner: Runner, tmp_path: Path, rule: str) -> None:
     folder = tmp_path / "rule"
     assert runner.run(folder, RULES[rule]) is None
     assert_replay_agrees(folder)
 
 
-def test_moments_have_several_names(runner: Runner, tmp_path: Path) -> None:
-    """A checkpoint by its event number and its time, the peaks by torch's own counters."""
+def test_state_is_same_by_event_number_time_and_peak(runner: Runner, tmp_path: Path) -> None:
     sizes = (3 * MIB, 700, 40 * MIB, 90 * MIB, 5000, MIB, 30 * MIB)
     operations: list[Any] = [[["allocate", size, 0, 0], ["check"]] for size in sizes]
     operations += [[["free", number], ["check"], ["empty_cache"], ["check"]] for number in (2, 0, 1, 3)]
@@ -218,8 +218,7 @@ LOOPS |= {
 
 
 @pytest.mark.parametrize("name", LOOPS if FULL else ("models", "allocator, expandable"))
-def test_training_loops(run_cuda_program, tmp_path: Path, name: str) -> None:
-    """Checkpoints lie between any two operators, of forward, backward and optimizer."""
+def test_replay_of_training_loops_matches_torch(run_cuda_program, tmp_path: Path, name: str) -> None:
     loops = LOOPS[name]
     run_cuda_program(
         "import sys, replay_training\nreplay_training.main(sys.argv[1:])",

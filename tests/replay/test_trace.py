@@ -1,4 +1,4 @@
-"""The reading API, on one recorded program whose every allocation is known."""
+"""The reading API, on a recorded program."""
 
 from __future__ import annotations
 
@@ -53,15 +53,14 @@ def test_events_have_the_documented_columns(trace: alloctrace.Trace) -> None:
     assert set(events["kind"]) == {"alloc", "free_completed", "step", "mark", "memory"}
     allocs = events[events["kind"].isin(["alloc", "free_completed"])]
     assert set(allocs["device"]) == {"cpu"} and set(allocs["pool"]) == {(0, 0)}
-    assert (allocs["requested_bytes"] > 0).all(), "a free carries the size of its alloc"
+    assert (allocs["requested_bytes"] > 0).all(), "a free differs from its alloc in size"
     assert list(trace.events(columns=["requested_bytes", "seq"]).columns) == ["requested_bytes", "seq"]
     with pytest.raises(ValueError, match="colour"):
         trace.events(columns=["colour"])
-    # In chunks they are the same.
     pd.testing.assert_frame_equal(pd.concat(trace.events(chunk=1), ignore_index=True), events)
 
 
-def test_usage_by_line_stack_function_and_file(trace: alloctrace.Trace) -> None:
+def test_usage_by_line_stack_function_and_file_sums_allocations(trace: alloctrace.Trace) -> None:
     usage = trace.usage().set_index("line")
     small = usage.loc[line_with("return torch.empty(10, dtype=torch.uint8)", PROGRAM)]
     assert (small["allocations"], small["total_bytes"], small["live_bytes"], small["live_blocks"]) == (4, 40, 40, 4)
@@ -69,7 +68,7 @@ def test_usage_by_line_stack_function_and_file(trace: alloctrace.Trace) -> None:
     large = usage.loc[line_with("return torch.empty(1000, dtype=torch.uint8)", PROGRAM)]
     columns = ["allocations", "total_bytes", "live_bytes", "largest_bytes"]
     assert large[columns].tolist() == [8, 8000, 0, 1000]
-    # What torch.nn allocates belongs to the user's line that called it.
+    # Allocations of torch.nn belong to the user's line that calls it.
     layer = usage.loc[line_with('return torch.nn.Linear(2, 3, bias=False, device="cpu")', PROGRAM)]
     assert layer["live_bytes"] == 24 and layer["user"]
     frames = trace.frames(layer["stack_id"])
@@ -87,7 +86,7 @@ def test_usage_by_line_stack_function_and_file(trace: alloctrace.Trace) -> None:
         trace.usage(by="colour")
 
 
-def test_live_memory_at_steps_marks_and_peak_is_what_the_program_holds(trace: alloctrace.Trace) -> None:
+def test_live_memory_at_steps_marks_and_peak_matches_program(trace: alloctrace.Trace) -> None:
     assert list(trace.steps()["live_bytes"]) == [10, 20, 30, 40]
     assert list(trace.marks()["name"]) == ["after the layer"]
     assert sorted(trace.live()["requested_bytes"]) == [10, 10, 10, 10, 24]
@@ -101,7 +100,7 @@ def test_live_memory_at_steps_marks_and_peak_is_what_the_program_holds(trace: al
 
 
 @pytest.mark.parametrize("points", [1, 7, 1999])
-def test_a_timeline_of_any_number_is_that_of_all_intervals(trace: alloctrace.Trace, points: int) -> None:
+def test_timeline_of_any_number_of_points_merges_intervals(trace: alloctrace.Trace, points: int) -> None:
     finest, table = trace.timeline(60_000), trace.timeline(points)
     rows = [*table["time_ns"].searchsorted(finest["time_ns"], side="right") - 1]
     groups = finest.groupby(rows)
@@ -118,39 +117,39 @@ def test_a_timeline_of_any_number_is_that_of_all_intervals(trace: alloctrace.Tra
 
 
 @pytest.mark.parametrize("points", [60_001, 180_000])
-def test_a_timeline_finer_than_what_is_measured_repeats_it(trace: alloctrace.Trace, points: int) -> None:
+def test_timeline_with_more_points_than_measured_repeats_values(trace: alloctrace.Trace, points: int) -> None:
     replay = trace._recorded.replay
     measured, table = trace.timeline(60_000), trace.timeline(points)
     assert trace._recorded.replay is replay and len(table) == points
     begins = table["time_ns"]
     assert begins.is_monotonic_increasing
     rows = measured["time_ns"].searchsorted(begins, side="right") - 1
-    # An interval that reaches into the next of those that were measured shows both.
+    # An interval that overlaps two measured intervals may show either.
     following = (rows + 1).clip(max=len(measured) - 1)
     for name in ("requested_bytes", "blocks", "requested_bytes_max", "requested_bytes_min"):
         here, after = measured[name].to_numpy()[rows], measured[name].to_numpy()[following]
         either = {"_max": here.clip(min=after), "_min": here.clip(max=after)}.get(name[-4:], after)
-        found = table[name].to_numpy()
-        assert ((found == here) | (found == either)).all()
+        values = table[name].to_numpy()
+        assert ((values == here) | (values == either)).all()
     assert table["requested_bytes_max"].max() == 5064 and table["requested_bytes"].iloc[-1] == 64
 
 
-def test_a_timeline_of_one_point_is_at_the_peak_and_one_of_none_is_refused(trace: alloctrace.Trace) -> None:
+def test_timeline_of_1_point_is_at_peak_and_of_0_points_raises(trace: alloctrace.Trace) -> None:
     [point] = trace.timeline(1).to_dict("records")
     assert (point["seq"], point["requested_bytes_max"], point["requested_bytes"]) == (trace.peak().seq, 5064, 64)
     with pytest.raises(ValueError, match="0"):
         trace.timeline(0)
 
 
-def test_user_paths_turn_a_library_into_user_code(trace: alloctrace.Trace) -> None:
+def test_library_in_user_paths_is_user_code(trace: alloctrace.Trace) -> None:
     import torch
 
     folder = str(Path(torch.__file__).parent)
-    own = alloctrace.load(trace.path, user_paths=[folder])
-    assert any(filename.startswith(folder) for filename in own.usage()["filename"])
+    reloaded = alloctrace.load(trace.path, user_paths=[folder])
+    assert any(filename.startswith(folder) for filename in reloaded.usage()["filename"])
 
 
-def test_unknown_stack_or_spool_is_refused_and_stack_zero_is_empty(trace: alloctrace.Trace) -> None:
+def test_unknown_stack_or_spool_raises_and_stack_0_has_no_frames(trace: alloctrace.Trace) -> None:
     assert trace.frames(0) == []
     with pytest.raises(IndexError):
         trace.frames(10**6)

@@ -1,5 +1,5 @@
-"""The model held to torch's own allocator: random programs run under one setting, and again under another on a smaller
-device. From the first trace the model must tell every segment event of the second run, and which request is refused."""
+"""The model compared with torch's allocator: random programs run under one setting, then under another on a smaller
+device. From the first trace the model predicts all segment events and the failed allocation of the second run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from what_if_oracle import compare
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="the driver's addresses and the end of a stream's work are not known"),
+    pytest.mark.skipif(has_nvidia_gpu(), reason="a GPU's addresses and the timing of its streams are not predictable"),
 ]
 MIB = 2**20
 EXAMPLES = 300 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 10
@@ -42,16 +42,16 @@ SIZES = st.one_of(
     st.integers(10 * MIB, 150 * MIB),
     st.integers(20 * MIB, 90 * MIB),
 )
-ANYWHERE = {
+COMMON = {
     operation("allocate", SIZES, st.just(0), STREAMS): 14,
     operation("free", NUMBERS): 4,
     operation("free_every", st.integers(0, 3)): 1,
     operation("free_while_used", NUMBERS, STREAMS): 2,
     operation("release", st.just(0), STREAMS): 2,
 }
-BODY = one_of(
+OPERATIONS = one_of(
     {
-        **ANYWHERE,
+        **COMMON,
         operation("empty_cache"): 1,
         operation("make_pool", st.sampled_from(("plain", "no_split")), st.just(0)): 1,
         operation("allocate_in_pool", SIZES, NUMBERS, STREAMS): 2,
@@ -63,17 +63,17 @@ def programs(body: st.SearchStrategy[list[Any]], *lengths: int) -> st.SearchStra
     return st.sampled_from(lengths).flatmap(lambda length: st.lists(body, min_size=length, max_size=length + 15))
 
 
-# torch 2.9 makes no MemPool where there are expandable segments: the two runs would be different programs.
-OF_POOLS = tuple(
+# torch 2.9 makes no MemPool with expandable segments: the two runs would be different programs.
+POOL_SETTINGS = tuple(
     text
     for text in SETTINGS
     if "expandable_segments:True" not in text or parse_release(importlib.metadata.version("torch")) > (2, 9)
 )
 POOLS = ("plain", "plain", "no_split", "own", "own", "use_on_oom")
-IN_CAPTURE = st.lists(one_of(ANYWHERE), max_size=12)
+IN_CAPTURE = st.lists(one_of(COMMON), max_size=12)
 WITH_POOLS = one_of(
     {
-        **ANYWHERE,
+        **COMMON,
         operation("empty_cache"): 1,
         operation("make_pool", st.sampled_from(POOLS), st.just(0)): 2,
         operation("drop_pool", NUMBERS): 1,
@@ -84,7 +84,7 @@ WITH_POOLS = one_of(
 )
 WITH_FRACTIONS = one_of(
     {
-        **ANYWHERE,
+        **COMMON,
         operation("empty_cache"): 1,
         operation("fraction", st.sampled_from((100, 50, 10, 3)), st.just(0)): 1,
         operation("make_pool", st.just("plain"), st.just(0)): 1,
@@ -93,13 +93,13 @@ WITH_FRACTIONS = one_of(
     }
 )
 COLLECTING = ("garbage_collection_threshold:0.6", "garbage_collection_threshold:0.2,max_split_size_mb:64")
-# A failing program is short enough, and to shrink one takes minutes.
+# No shrinking: it takes minutes.
 RANDOM = settings(max_examples=EXAMPLES, phases=(Phase.explicit, Phase.generate))
 
 
 @dataclass
 class Runs:
-    """Runs each program under two settings, on a large device and on a small one, and counts what was compared."""
+    """Runners of a large and a small device, and counters of the comparisons."""
 
     folder: Path
     large: Runner
@@ -107,9 +107,9 @@ class Runs:
     compared: Counter[str] = field(default_factory=Counter)
 
     def check_prediction(self, operations: list[Any], setting: str, other: str) -> None:
-        """Compare the run with `other` on the small device with its prediction, unless torch itself fails at it."""
-        # MemPools cannot be told apart by torch when its settings change: both begin with theirs. And a fraction of 1
-        # is one in torch 2.9, other than none, which nobody can set again.
+        """Compare the run with `other` on the small device with its prediction, unless torch itself fails."""
+        # Settings come before the first MemPool: torch cannot distinguish MemPools when settings change. The fraction
+        # is set in both runs: in torch 2.9 a fraction of 1 differs from none, and none cannot be restored.
         for runner, name, text in ((self.large, "recorded", setting), (self.small, "again", other)):
             program = [["settings", text], ["fraction", 100, 0], *operations]
             error = runner.run(self.folder / name, program)
@@ -118,9 +118,9 @@ class Runs:
                 self.compared["failures of torch"] += 1
                 return
             assert error is None, error
-        found = compare(self.folder / "recorded" / "t.0", self.folder / "again" / "t.0", other)
-        assert not found.differences, "\n".join(found.differences)
-        self.compared.update({"programs": 1, "segment events": found.events, "refused": int(found.failed)})
+        comparison = compare(self.folder / "recorded" / "t.0", self.folder / "again" / "t.0", other)
+        assert not comparison.differences, "\n".join(comparison.differences)
+        self.compared.update({"programs": 1, "segment events": comparison.events, "refused": int(comparison.refused)})
 
 
 @pytest.fixture(scope="module")
@@ -131,22 +131,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         Runner([simulated, "--memory", memory], tmp_path_factory.mktemp("runner"), environment)
         for memory in ("80GiB", "1GiB")
     )
-    started = Runs(tmp_path_factory.mktemp("programs"), large, small)
-    yield started
-    print(f"\nin all: {dict(started.compared)}")
+    counted_runs = Runs(tmp_path_factory.mktemp("programs"), large, small)
+    yield counted_runs
+    print(f"\nin all: {dict(counted_runs.compared)}")
     large.stop()
     small.stop()
 
 
 @RANDOM
-@given(operations=programs(BODY, 20, 70, 120), setting=st.sampled_from(SETTINGS), other=st.sampled_from(SETTINGS))
+@given(operations=programs(OPERATIONS, 20, 70, 120), setting=st.sampled_from(SETTINGS), other=st.sampled_from(SETTINGS))
 def test_random_programs_are_predicted(runs: Runs, operations: list[Any], setting: str, other: str) -> None:
     runs.check_prediction(operations, setting, other)
 
 
 @RANDOM
-@given(operations=programs(WITH_POOLS, 40, 90), setting=st.sampled_from(OF_POOLS), other=st.sampled_from(OF_POOLS))
-def test_pools_and_graphs_that_come_and_go(runs: Runs, operations: list[Any], setting: str, other: str) -> None:
+@given(
+    operations=programs(WITH_POOLS, 40, 90),
+    setting=st.sampled_from(POOL_SETTINGS),
+    other=st.sampled_from(POOL_SETTINGS),
+)
+def test_pools_and_graphs_are_predicted(runs: Runs, operations: list[Any], setting: str, other: str) -> None:
     runs.check_prediction(operations, setting, other)
 
 
@@ -156,11 +160,11 @@ def test_pools_and_graphs_that_come_and_go(runs: Runs, operations: list[Any], se
     setting=st.sampled_from(SETTINGS[:3] + COLLECTING),
     other=st.sampled_from(SETTINGS[:3] + COLLECTING),
 )
-def test_memory_fractions(runs: Runs, operations: list[Any], setting: str, other: str) -> None:
+def test_memory_fractions_are_predicted(runs: Runs, operations: list[Any], setting: str, other: str) -> None:
     runs.check_prediction(operations, setting, other)
 
 
-def test_something_was_compared(runs: Runs) -> None:
+def test_enough_programs_and_events_were_compared(runs: Runs) -> None:
     compared = runs.compared
     assert compared["programs"] >= EXAMPLES and compared["segment events"] > 10 * EXAMPLES, compared
     assert compared["refused"], compared

@@ -1,5 +1,4 @@
-"""That replay goes on after a loss, counts what does not fit, and is exact again from the next allocator state on; and
-that traces of allocators without segments have none."""
+"""Replay after lost events: exact again from the next allocator state on; and of allocators without segments."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ import pytorch_alloctrace as alloctrace
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="the programs take memory as if they were alone on the device"),
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the programs need a device that no other process uses"),
 ]
 MIB = 2**20
 BLOCK_ALLOCATED = 1  # node_seq of a state_block
@@ -33,115 +32,116 @@ replay_programs.run_program(Path("t"), Path("expected"), json.loads(sys.argv[1])
 """
 
 
-def some_operations(seed: int) -> list[list[Any]]:
-    """A part of a program, with checks in its middle and at its end."""
-    dice = random.Random(seed)
-    made: list[list[Any]] = []
+def draw_operations(seed: int) -> list[list[Any]]:
+    """Return random operations, with checks in the middle and at the end."""
+    rng = random.Random(seed)
+    operations: list[list[Any]] = []
     for number in range(60):
-        size = dice.choice([dice.randrange(1, 4096), dice.randrange(1, MIB), dice.randrange(MIB, 40 * MIB)])
-        made.append(["allocate", size, dice.randrange(2), dice.randrange(2)])
+        size = rng.choice([rng.randrange(1, 4096), rng.randrange(1, MIB), rng.randrange(MIB, 40 * MIB)])
+        operations.append(["allocate", size, rng.randrange(2), rng.randrange(2)])
         if number % 5 > 1:
-            made.append(["free", dice.randrange(1000)])
+            operations.append(["free", rng.randrange(1000)])
         if number % 20 == 9:
-            made += [["free_while_used", dice.randrange(1000), 2], ["release", dice.randrange(2), 2], ["empty_cache"]]
+            operations += [
+                ["free_while_used", rng.randrange(1000), 2],
+                ["release", rng.randrange(2), 2],
+                ["empty_cache"],
+            ]
         if number == 30:
-            made.append(["check"])
-    return [*made, ["check"]]
+            operations.append(["check"])
+    return [*operations, ["check"]]
 
 
 OPERATIONS = [
-    *[*some_operations(1), ["flush"], *some_operations(2), ["flush"], *some_operations(3), ["snapshot"], ["flush"]],
-    *[*some_operations(4), ["flush"], *some_operations(5), ["snapshot"], ["flush"], *some_operations(6)],
+    *[*draw_operations(1), ["flush"], *draw_operations(2), ["flush"], *draw_operations(3), ["snapshot"], ["flush"]],
+    *[*draw_operations(4), ["flush"], *draw_operations(5), ["snapshot"], ["flush"], *draw_operations(6)],
 ]
 
 
 class Sample:
-    """The trace of a program, its checkpoints, and where in the trace they and the allocator's states are."""
+    """The trace of a program, its checkpoints, and the event numbers of checkpoints and allocator states."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "t.0"
         self.checkpoints = read_expected(folder / "expected")
         trace = alloctrace.load(self.path)
         self.mark_of = {f"mark:{name}": seq for name, seq in trace.marks().set_index("name")["begin_seq"].items()}
-        """Event number of each checkpoint but the last, which is the end."""
+        """Event number of each checkpoint except the last, which is the end."""
         states = trace.events(columns=["device", "seq", "requested_bytes"], kinds=["allocator_state"])
         self.states = [(device, seq, seq + count) for device, seq, count in states.itertuples(index=False)]
-        """Device, first and last event of the allocator's states."""
+        """Device, first and last event of each allocator state."""
 
     def next_states(self, event: int) -> int:
-        """The last event of the first states, of all devices, that begin after an event."""
+        """Return the last event of the first state of each device after an event."""
         ends = {}
         for device, first, last in self.states:
             if first > event:
                 ends.setdefault(device, last)
         return max(ends.values())
 
-    def load_without(self, lost: Sequence[Block]) -> alloctrace.Trace:
-        """Cut blocks out of the trace; load what is left."""
-        data, cut = self.path.read_bytes(), self.path.with_name("cut.alloctrace")
+    def load_without_blocks(self, lost: Sequence[Block]) -> alloctrace.Trace:
+        data, path = self.path.read_bytes(), self.path.with_name("cut.alloctrace")
         for block in reversed(lost):
             data = data[: block.offset] + data[block.offset + BLOCK_HEADER + len(block.payload) :]
-        cut.write_bytes(data)
-        return alloctrace.load(cut)
+        path.write_bytes(data)
+        return alloctrace.load(path)
 
 
-def assert_exact_but_for_the_gap(trace: alloctrace.Trace, sample: Sample, first: int, last: int) -> tuple[int, int]:
-    """Events `first` to `last` are missing. How many checkpoints were exact, and how many between the gap and the next
-    states were not."""
-    again = sample.next_states(last)
+def assert_exact_outside_gap(trace: alloctrace.Trace, sample: Sample, first: int, last: int) -> tuple[int, int]:
+    """Check a trace without events `first` to `last`; return the numbers of exact and of wrong checkpoints."""
+    next_states = sample.next_states(last)
     exact = wrong = 0
     for checkpoint in sample.checkpoints:
         mark = sample.mark_of.get(checkpoint.at)
         if mark is not None and first <= mark <= last:
-            continue  # it is missing itself
-        found = state_differences(trace, checkpoint)
-        if mark is None or mark < first or mark > again:
-            assert not found, (checkpoint.at, first, last, found[:5])
+            continue  # the mark is in the gap
+        differences = state_differences(trace, checkpoint)
+        if mark is None or mark < first or mark > next_states:
+            assert not differences, (checkpoint.at, first, last, differences[:5])
             exact += 1
         else:
-            wrong += bool(found)
+            wrong += bool(differences)
     verified = trace.verify()
     assert not verified.ok and verified.lost == last + 1 - first
-    # What a loss explains does not make the trace contradict itself.
+    # Consequences of a loss are not contradictions.
     assert verified.contradictions == 0 and not verified.contradiction_list and not verified.differences
     return exact, wrong
 
 
-def test_each_block_of_events_cut_out_changes_nothing_before_it_and_nothing_after_the_next_states(
+def test_replay_is_exact_before_gap_and_after_next_allocator_state(
     run_cuda_program: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Where the block has a part of an allocator's state, what is left of the state is not taken for all of it."""
+    """An allocator state that is partly in the gap is ignored."""
     arguments = {"PYTHONPATH": WITH_SUPPORT, "PYTORCH_ALLOC_CONF": "expandable_segments:False"}
     run_cuda_program(RUN, json.dumps(OPERATIONS), devices=2, **arguments)
     sample = Sample(tmp_path)
     assert alloctrace.load(sample.path).verify().ok and len(sample.states) >= 6
-    exact = wrong = unfitting = hit = 0
+    exact = wrong = after_loss = states_hit = 0
     blocks = [block for block in TraceFile(sample.path).blocks if block.type == EVENTS and block.count]
     assert len(blocks) >= 6
     for block in blocks[:-1]:
         end = block.first + block.count
-        inside = [state for state in sample.states if state[1] < end and state[2] >= block.first]
-        if block is blocks[0] if inside else any(first == end for _, first, _ in sample.states):
+        states = [state for state in sample.states if state[1] < end and state[2] >= block.first]
+        if block is blocks[0] if states else any(first == end for _, first, _ in sample.states):
             continue
-        trace = sample.load_without([block])
+        trace = sample.load_without_blocks([block])
         assert trace.integrity.state == "gaps" and trace.integrity.missing_events == block.count
-        found = assert_exact_but_for_the_gap(trace, sample, block.first, end - 1)
+        counts = assert_exact_outside_gap(trace, sample, block.first, end - 1)
         verified = trace.verify()
-        if inside:
-            hit += 1
-            assert verified.states == len(sample.states) - len(inside)
+        if states:
+            states_hit += 1
+            assert verified.states == len(sample.states) - len(states)
         else:
-            exact, wrong, unfitting = exact + found[0], wrong + found[1], unfitting + verified.after_loss
-            # A block of a few events may have none that moves memory.
-            assert verified.resumed >= 1 or found[1] == 0
-    assert exact >= 20, "most checkpoints lie outside the gaps"
-    assert wrong >= 1 and unfitting >= 10, "a gap must show"
-    assert hit >= 1, "no state was cut through"
+            exact, wrong, after_loss = exact + counts[0], wrong + counts[1], after_loss + verified.after_loss
+            # A block of a few events may have none that changes memory.
+            assert verified.resumed >= 1 or counts[1] == 0
+    assert exact >= 20, "too few checkpoints outside the gaps"
+    assert wrong >= 1 and after_loss >= 10, "the gaps have no effect"
+    assert states_hit >= 1, "no state is partly in a gap"
 
 
-def test_what_two_losses_leave_goes_with_the_next_state(run_cuda_program, tmp_path: Path) -> None:
-    """The segment of a block is lost, and later the free of both: the state knows nothing of the block, and all else
-    agrees."""
+def test_allocator_state_removes_block_whose_segment_and_free_were_lost(run_cuda_program, tmp_path: Path) -> None:
+    """Lost are the allocation of a segment, and later the frees of the segment and of its block."""
     parts: list[list[list[Any]]] = [
         [["allocate", 700, 0, 0]],
         [["allocate", 3 * MIB, 0, 0]],
@@ -155,10 +155,11 @@ def test_what_two_losses_leave_goes_with_the_next_state(run_cuda_program, tmp_pa
     marks = [sample.mark_of[f"mark:check-{number}"] for number in range(len(parts))]
     blocks = [block for block in TraceFile(sample.path).blocks if block.type == EVENTS]
     lost = [(marks[number], marks[number + 1]) for number in (1, 3)]
-    trace = sample.load_without(
+    trace = sample.load_without_blocks(
         [block for block in blocks if any(a < block.first and block.first + block.count <= b for a, b in lost)]
     )
     kinds = trace._recorded.kind_counts
+
     assert kinds["alloc"] == 2 and kinds["segment_alloc"] == 1 and "segment_free" not in kinds
     assert trace.verify().after_loss == 1
     for checkpoint in sample.checkpoints[-2:]:
@@ -173,7 +174,7 @@ import pytorch_alloctrace.recording.session
 from cuda_programs import MIB
 from replay_programs import Recording
 gc.disable()
-# On one processor, where the writer has to wait until the program's time is up: else it may keep up.
+# On one processor and at batch priority the writer cannot keep up.
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 pytorch_alloctrace.recording.session.RING_EVENTS = 128  # the smallest that holds an allocator's state
 recording = Recording(Path("t.0"), Path("expected"), list, on_full="drop", stacks="none")
@@ -201,7 +202,7 @@ for round in range(6):
         held += work()
         recording.session.flush()
         recording.check()
-        # A state with blocks in it whose allocs were dropped, and few enough for the ring.
+        # A state that fits into the ring and has blocks whose allocs were dropped.
         held = held[::250]
         torch.cuda.empty_cache()
         recording.session.flush()
@@ -214,11 +215,11 @@ recording.end()
 """
 
 
-def alternating_states(events: pd.DataFrame) -> int:
-    """How many allocator states list other live blocks than the allocs and frees before them leave."""
+def count_differing_states(events: pd.DataFrame) -> int:
+    """Return the number of allocator states whose live blocks differ from the allocs and frees before them."""
     live: set[int] = set()
     reported: set[int] | None = None
-    found = left = 0
+    differing = remaining = 0
     for kind, address, size, is_live in zip(
         events["kind"], events["address"], events["requested_bytes"], events["node_seq"] == BLOCK_ALLOCATED, strict=True
     ):
@@ -226,21 +227,21 @@ def alternating_states(events: pd.DataFrame) -> int:
             live.add(address)
         elif kind in ("free_requested", "free_completed"):
             live.discard(address)
-        elif kind == "segment_free":  # it takes along the blocks whose frees were dropped
+        elif kind == "segment_free":  # also frees the blocks whose frees were dropped
             live = {block for block in live if not address <= block < address + size}
         elif kind == "allocator_state":
-            reported, left = set(), size
+            reported, remaining = set(), size
         elif reported is not None and kind in ("state_segment", "state_block"):
-            left -= 1
+            remaining -= 1
             if kind == "state_block" and is_live:
                 reported.add(address)
-        if reported is not None and left == 0:
-            found += reported != live
+        if reported is not None and remaining == 0:
+            differing += reported != live
             live, reported = reported, None
-    return found
+    return differing
 
 
-def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Path) -> None:
+def test_replay_is_exact_after_next_state_when_events_were_dropped(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(DROPPING, PYTHONPATH=WITH_SUPPORT)
     trace = alloctrace.load(tmp_path / "t.0")
     assert trace.integrity.lost > 100 and trace.integrity.state == "gaps"
@@ -249,7 +250,7 @@ def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Pa
     states = events[events["kind"] == "allocator_state"]
     state_ends = (states["seq"] + states["requested_bytes"]).to_numpy()
     marks = trace.marks().set_index("name")["begin_seq"]
-    known = 0
+    checked = 0
     for checkpoint in read_expected(tmp_path / "expected"):
         mark = marks.get(checkpoint.at.removeprefix("mark:"))
         if mark is None:
@@ -257,16 +258,16 @@ def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Pa
         last_loss = max((seq for seq in lost_at if seq < mark), default=-1)
         if any(last_loss < end < mark for end in state_ends):
             assert state_differences(trace, checkpoint) == []
-            known += 1
-    assert known >= 10
+            checked += 1
+    assert checked >= 10
     verified = trace.verify()
     assert verified.lost == trace.integrity.lost and not verified.ok
-    assert verified.resumed >= alternating_states(events)
+    assert verified.resumed >= count_differing_states(events)
     assert verified.states == verified.agreeing + verified.resumed
     assert verified.contradictions == 0
 
 
-AMONG_OTHERS = """
+WITH_OTHER_THREAD = """
 import threading, time, warnings, torch
 import pytorch_alloctrace as alloctrace
 warnings.simplefilter("ignore")
@@ -299,9 +300,9 @@ alloctrace.disable()
 """
 
 
-def test_states_hold_while_other_threads_write_events(run_cuda_program, tmp_path: Path) -> None:
-    """Allocations of the CPU, samples of the driver's memory: they do not change the allocator, and wait for nobody."""
-    run_cuda_program(AMONG_OTHERS)
+def test_states_agree_while_other_threads_write_events(run_cuda_program, tmp_path: Path) -> None:
+    """CPU allocations and memory samples may be written within an allocator state."""
+    run_cuda_program(WITH_OTHER_THREAD)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.lost == 0 and trace._recorded.kind_counts["alloc"] > 4000
     verified = trace.verify()
@@ -329,9 +330,9 @@ alloctrace.disable()
 def test_allocator_without_segments_has_live_allocations_as_blocks(
     run_cuda_program: Callable[..., Any], tmp_path: Path, device: str, setting: str
 ) -> None:
-    done = run_cuda_program(WITHOUT_SEGMENTS, device, PYTORCH_ALLOC_CONF=setting)
+    process = run_cuda_program(WITHOUT_SEGMENTS, device, PYTORCH_ALLOC_CONF=setting)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    reported = json.loads(done.stdout.splitlines()[-1])
+    reported = json.loads(process.stdout.splitlines()[-1])
     assert len(reported) == 6
     for at, tensors in reported:
         assert trace.segments(at=at).empty
