@@ -53,10 +53,10 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
 def test_choices_have_same_smallest_gpu_as_fit(tmp_path: Path, limit: str, last: int, gpus: dict[str, str]) -> None:
     trace = record(tmp_path, limit, last)
     result = choices_for(trace._recorded, "cuda:0")
-    assert result.found is not None and result.left_out == ()
+    assert result.prediction is not None and result.left_out == ()
     table = trace.what_if(device="cuda:0").to_frame()
-    assert result.found.to_frame().equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
-    settings = [outcome.setting.text for outcome in result.found.outcomes]
+    assert result.prediction.to_frame().equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
+    settings = [outcome.setting.text for outcome in result.prediction.outcomes]
     names = {}
     for setting, smallest, fitting in zip(settings, result.smallest, trace.fit(settings).fittings, strict=True):
         too_small = [number for number, gpu in enumerate(fitting.gpus) if not gpu.outcome.fits]
@@ -87,10 +87,10 @@ def test_simulations_run_in_several_passes_when_memory_is_limited(
 def test_choices_leave_out_settings_beyond_limits(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = trace.what_if().check.blocks
     limited = choices_for(trace._recorded, "cuda:0", requests * 100)
-    assert limited.found is not None and 0 < len(limited.left_out) < len(SENSIBLE)
-    assert len(limited.found.outcomes) + len(limited.left_out) == 1 + len(SENSIBLE)
+    assert limited.prediction is not None and 0 < len(limited.left_out) < len(SENSIBLE)
+    assert len(limited.prediction.outcomes) + len(limited.left_out) == 1 + len(SENSIBLE)
     empty = choices_for(trace._recorded, "cuda:0", requests)
-    assert empty.found is None and empty.left_out == SENSIBLE
+    assert empty.prediction is None and empty.left_out == SENSIBLE
     assert modelled_devices(trace._recorded) == ("cuda:0",)
     monkeypatch.setattr(choices, "MAX_EVENTS", trace.integrity.events - 1)
     assert modelled_devices(trace._recorded) == ()

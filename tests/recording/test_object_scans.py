@@ -93,7 +93,7 @@ def test_leak_names_its_referrer_after_each_program_end(record_trainer: RecordTr
     assert referrer.path == "trainer.predictions[...]" and referrer.share > 0.9
     if end == "disabled":  # main() has not returned yet, so all tensors are alive
         assert name.startswith("Trainer.predictions (list of 400) in trainer, local of main() at")
-        data = json.loads(json.dumps(leak_data(first_leak(trace))))["referrer"]
+        data = json.loads(json.dumps(leak_data(first_leak(trace))))["holder"]
         assert data["path"] == referrer.path and data["line"] > 0 and data["step"] is None
         assert data["names"] == [name]
     assert "Held by Trainer.predictions (list of " in " ".join(str(trace.diagnose()).split())

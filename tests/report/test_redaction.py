@@ -66,7 +66,7 @@ def test_redacted_page_contains_no_folder(tmp_path: Path, holders: tuple[str, ..
     folder.mkdir()
     header = {**HEADER, "program": program}
     mark = f"saved in {FOLDER} as {FOLDER}/SECRET_BELOW/step.pt"
-    trace = TextTrace(FILES, word=mark, source="SECRET_SOURCE", holders=holders, header=header)
+    trace = TextTrace(FILES, label=mark, source="SECRET_SOURCE", holders=holders, header=header)
 
     page = redacted_page(trace.write(folder / "run.alloctrace"))
 
@@ -77,7 +77,7 @@ def test_redacted_page_contains_no_folder(tmp_path: Path, holders: tuple[str, ..
 
 
 def test_redacted_page_keeps_names_of_files_functions_and_marks(tmp_path: Path) -> None:
-    trace = TextTrace(FILES, word="warm-up", functions={"keep": "Trainer.keep"}, holders=HOLDERS[:1])
+    trace = TextTrace(FILES, label="warm-up", functions={"keep": "Trainer.keep"}, holders=HOLDERS[:1])
 
     page = redacted_page(trace.write(tmp_path / "run.alloctrace"))
 

@@ -77,7 +77,7 @@ def settings_of(trace: alloctrace.Trace, setting: str) -> str:
     """Return all settings of a run, as parsed by torch; assert that parse_setting() agrees on `setting`."""
     text = trace._recorded.text(int(trace.events(kinds=("config",))["requested_bytes"].iloc[0]))
     parsed = json.loads(text)
-    for name, value in parse_setting(setting).select_release(trace._recorded.torch_release).values.items():
+    for name, value in parse_setting(setting).for_release(trace._recorded.torch_release).values.items():
         assert parsed[name] == value, (setting, name, parsed[name], value)
     return text
 

@@ -72,12 +72,12 @@ def test_what_if_predicts_failed_allocation_on_small_gpu(buffers: alloctrace.Tra
     memory = 2 * GIB
     outcome = buffers.what_if(["expandable_segments:True"], memory=memory).outcomes[0]
     assert not outcome.fits and outcome.failing_orders == outcome.orders
-    assert outcome.refused is not None and outcome.refused.site.function == "block"
+    assert outcome.failure is not None and outcome.failure.site.function == "block"
     rerun = record("buffers", tmp_path / "small.alloctrace", memory="2GiB")
     [failed] = rerun.ooms()
     # As many allocations were served before the failed one in both runs.
     served = rerun.events(until=failed.seq, kinds=("alloc",))
-    assert len(buffers.events(until=outcome.refused.seq - 1, kinds=("alloc",))) == len(served)
+    assert len(buffers.events(until=outcome.failure.seq - 1, kinds=("alloc",))) == len(served)
 
 
 def test_failed_allocation_is_served_under_predicted_setting(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_settings_are_parsed_as_torch_parses_them() -> None:
     both = parse_setting("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     assert both.values["max_split_size"] == 128 * MIB
     assert both.values["roundup_power2_divisions"] == [1] * 9 + [2] + [4] * 6
-    older = both.select_release((2, 9)).values["roundup_power2_divisions"]
-    assert older == [1] * 9 + [4] * 7 and both.select_release((2, 11)) is both
+    older = both.for_release((2, 9)).values["roundup_power2_divisions"]
+    assert older == [1] * 9 + [4] * 7 and both.for_release((2, 11)) is both
     assert parse_setting("per_process_memory_fraction:0.5").fraction == 0.5
     for invalid in ("expandable_segments", "expandable_segments:yes", "max_split_size_mb:20", "sizes:3", ""):
         with pytest.raises(alloctrace.SettingError):

@@ -120,7 +120,7 @@ class Runs:
             assert error is None, error
         comparison = compare(self.folder / "recorded" / "t.0", self.folder / "again" / "t.0", other)
         assert not comparison.differences, "\n".join(comparison.differences)
-        self.compared.update({"programs": 1, "segment events": comparison.events, "refused": int(comparison.refused)})
+        self.compared.update({"programs": 1, "segment events": comparison.events, "failed": int(comparison.failed)})
 
 
 @pytest.fixture(scope="module")
@@ -167,4 +167,4 @@ def test_memory_fractions_are_predicted(runs: Runs, operations: list[Any], setti
 def test_enough_programs_and_events_were_compared(runs: Runs) -> None:
     compared = runs.compared
     assert compared["programs"] >= EXAMPLES and compared["segment events"] > 10 * EXAMPLES, compared
-    assert compared["refused"], compared
+    assert compared["failed"], compared
