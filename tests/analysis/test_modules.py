@@ -13,9 +13,15 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import Trace, TraceError
 
 PROGRAM = """
-import threading, torch
+import threading, time, torch
 from torch import nn
 import pytorch_alloctrace as alloctrace
+
+class Pause(nn.Module):
+    seconds = 0
+    def forward(self, x):
+        time.sleep(self.seconds)  # the thread that looks up the names gets the GIL during this call
+        return x
 
 class Model(nn.Module):
     def __init__(self):
@@ -38,8 +44,9 @@ def use(path, **options):
         for _ in range(30):
             kept.append(model(torch.ones(16, 64)))
             alloctrace.step()
-        in_thread = nn.Sequential(nn.ReLU(), nn.Linear(64, 64))
-        for _ in range(3):
+        in_thread = nn.Sequential(nn.ReLU(), nn.Linear(64, 64), Pause())
+        for seconds in (0.002, 0, 0):
+            Pause.seconds = seconds
             thread = threading.Thread(target=lambda: kept.append([in_thread(kept[0]) for _ in range(200)]))
             thread.start()
             thread.join()
@@ -85,7 +92,7 @@ def test_module_called_only_by_other_threads_is_named(trace: Trace) -> None:
 
     assert sum(by_module.values()) == 3 * 200 * 2
     assert set(by_module) <= {"Sequential.0", "Sequential.1", "(Sequential).(ReLU)", "(Sequential).(Linear)"}
-    # The name is looked up when the main thread resumes after the first thread.
+    # The names are looked up during the first thread.
     assert by_module["Sequential.0"] + by_module["Sequential.1"] >= 2 * 200 * 2
 
 
