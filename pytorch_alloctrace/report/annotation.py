@@ -17,12 +17,9 @@ from .tables import rows, text_of
 from .units import Span
 
 _CONTEXT_LINES = 2
-"""Number of context lines before and after a line with figures."""
-_COLUMN = 9
-"""Width of a size, in columns."""
+_SIZE_WIDTH = 9
 _HEADER = re.compile(r"\s*(?:async\s+def|def|class)\s")
-_MIN_HIGHLIGHT_SHARE = 0.1
-"""Minimum share of the peak to highlight a line."""
+_MIN_HIGHLIGHTED_SHARE = 0.1  # of the peak
 _TEXT_NOTES = {
     TextFrom.CHANGED: "The file has changed since the recording: only lines in the trace are shown.",
     TextFrom.MISSING: "The file was not found: only lines in the trace are shown.",
@@ -30,13 +27,13 @@ _TEXT_NOTES = {
 
 
 def write_annotation(annotation: Annotation, span: Span, begin_ns: int, screen: Screen, names: SiteNames) -> None:
-    """Write the lines with figures and their context; times count from `begin_ns`."""
+    """Write the lines with figures and their context. Times are relative to `begin_ns`."""
     label = "LINES"
     indent = len(label) + 2
     is_whole = span.is_whole
-    within = "" if is_whole else f", {span}"
+    range_text = "" if is_whole else f", {span}"
     title = Text.assemble(
-        (label, "bold"), f"  {names.file(annotation.filename)}: memory of {annotation.device}{within}"
+        (label, "bold"), f"  {names.file(annotation.filename)}: memory of {annotation.device}{range_text}"
     )
     screen.text(title, hanging=indent)
     peak = annotation.peak
@@ -58,26 +55,28 @@ def write_annotation(annotation: Annotation, span: Span, begin_ns: int, screen: 
     screen.blank()
     width = len(str(max(table)))
     heads = ("allocated", "at peak", "at end" if is_whole else "change")
-    screen.text(Text("  ".join(f"{head:>{_COLUMN}}" for head in heads) + f"  {'line':>{max(width, 4)}}", style="bold"))
-    last = 0
+    screen.text(
+        Text("  ".join(f"{head:>{_SIZE_WIDTH}}" for head in heads) + f"  {'line':>{max(width, 4)}}", style="bold")
+    )
+    previous_line = 0
     for line in _select_lines(table):
-        if last and line > last + 1:
-            screen.text(Text(f"{'...':>{3 * _COLUMN + 6 + max(width, 4)}}", style="dim"))
+        if previous_line and line > previous_line + 1:
+            screen.text(Text(f"{'...':>{3 * _SIZE_WIDTH + 6 + max(width, 4)}}", style="dim"))
         _write_line(table[line], annotation, is_whole, max(width, 4), screen)
-        last = line
+        previous_line = line
 
 
 def _write_line(row: Mapping[str, Any], annotation: Annotation, is_whole: bool, width: int, screen: Screen) -> None:
-    net = units.size if is_whole else units.change
+    format_net = units.size if is_whole else units.change
     figures = (
         units.size(row["total_bytes"]) if row["total_bytes"] else "",
         units.size(row["peak_bytes"]) if row["peak_bytes"] else "",
-        net(row["net_bytes"]) if row["net_bytes"] else "",
+        format_net(row["net_bytes"]) if row["net_bytes"] else "",
     )
-    styles = ("", "bold yellow" if row["peak_bytes"] >= _MIN_HIGHLIGHT_SHARE * annotation.peak.bytes else "", "")
+    styles = ("", "bold yellow" if row["peak_bytes"] >= _MIN_HIGHLIGHTED_SHARE * annotation.peak.bytes else "", "")
     margin = Text()
     for figure, style in zip(figures, styles, strict=True):
-        margin.append(f"{figure:>{_COLUMN}}", style).append("  ")
+        margin.append(f"{figure:>{_SIZE_WIDTH}}", style).append("  ")
     margin.append(f"{row['line']:>{width}}  ", "dim")
     text = text_of(row["source"])
     text = printable((text or "").rstrip().expandtabs(4)) if text is not None else "(text unknown)"
@@ -94,8 +93,8 @@ def _select_lines(table: Mapping[int, Mapping[str, Any]]) -> list[int]:
     selected = {
         context_line for line in figures for context_line in range(line - _CONTEXT_LINES, line + _CONTEXT_LINES + 1)
     }
-    selected.update(head for line in figures for head in _find_headers(table, line))
-    # Fill gaps of one line: the dots would take as much room.
+    selected.update(header for line in figures for header in _find_headers(table, line))
+    # Fill gaps of one line: the dots need a line, too.
     selected.update(line + 1 for line in list(selected) if line + 2 in selected)
     selected &= table.keys()
     # Drop blank lines next to dots.
@@ -110,12 +109,12 @@ def _select_lines(table: Mapping[int, Mapping[str, Any]]) -> list[int]:
 
 
 def _find_headers(table: Mapping[int, Mapping[str, Any]], line: int) -> Iterable[int]:
-    depth = _measure_depth(table[line])
-    while depth and line > min(table):
+    indentation = _measure_indentation(table[line])
+    while indentation and line > min(table):
         line -= 1
         row = table.get(line)
-        if row is not None and _strip_source(row) and _measure_depth(row) < depth:
-            depth = _measure_depth(row)
+        if row is not None and _strip_source(row) and _measure_indentation(row) < indentation:
+            indentation = _measure_indentation(row)
             if _HEADER.match(row["source"]):
                 yield line
 
@@ -124,6 +123,6 @@ def _strip_source(row: Mapping[str, Any]) -> str:
     return (text_of(row["source"]) or "").strip()
 
 
-def _measure_depth(row: Mapping[str, Any]) -> int:
+def _measure_indentation(row: Mapping[str, Any]) -> int:
     text = (text_of(row["source"]) or "").expandtabs(4)
     return len(text) - len(text.lstrip())

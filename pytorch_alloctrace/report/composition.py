@@ -1,7 +1,4 @@
-"""Composition of the live memory at the peak or another position, as text and as plain values.
-
-docs/json.md has the fields of the JSON; the CSV is its `composition`.
-"""
+"""Composition of the live memory at a position, as text and as JSON (fields: docs/json.md)."""
 
 from __future__ import annotations
 
@@ -23,30 +20,24 @@ from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
 from .tables import by_word, records, rows, site_of
 
-_COLUMN = 16
-"""Width of a share and a size, in columns."""
-_WIDTH_WITHOUT_BAR = 48
-"""Width of a line without its bar, in columns."""
-_NAME_COLUMN = 16
-"""Width of an age or a phase, in columns."""
-_ROLE_COLUMN = 33
-"""Width of a role and its exactness, in columns."""
-_MAX_DIFFERING = 3
-"""Maximum number of differing frames written of a stack."""
+_AMOUNT_WIDTH = 16
+_LINE_WIDTH_WITHOUT_BAR = 48
+_NAME_WIDTH = 16
+_ROLE_WIDTH = 33
+_MAX_FRAMES = 3
 
 
 def composition_data(memory: LiveMemory, top: int) -> dict[str, Any]:
-    """Return the composition as plain values, with at most `top` rows."""
-    composition = records(memory.composition.head(top))
+    row_records = records(memory.composition.head(top))
     if memory.by == "line":
-        composition = [
-            {**row, "inside": package_lines_data(memory.package_lines.get(i))} for i, row in enumerate(composition)
+        row_records = [
+            {**row, "inside": package_lines_data(memory.package_lines.get(number))}
+            for number, row in enumerate(row_records)
         ]
-    return {**position_data(memory), "by": memory.by, "composition": composition}
+    return {**position_data(memory), "by": memory.by, "composition": row_records}
 
 
 def position_data(memory: LiveMemory) -> dict[str, Any]:
-    """Return the position and its live bytes as plain values."""
     return {
         "device": memory.device,
         "at": str(memory.at),
@@ -66,21 +57,17 @@ def position_data(memory: LiveMemory) -> dict[str, Any]:
 def write_composition(
     memory: LiveMemory, begin_ns: int, screen: Screen, names: SiteNames, top: int, differing: Mapping[int, list[Frame]]
 ) -> None:
-    """Write the position and its composition; for a peak also by role, by phase and by age.
-
-    differing: the result of `differing_frames`, if the rows are stacks.
-    """
+    """Write the position and its composition; for a peak also by role, by phase and by age."""
     write_position(memory, begin_ns, screen)
     write_table(memory.composition, memory.by, screen, names, top, memory.package_lines, differing)
     if memory.peak is not None and groups_stacks(memory.by):
-        for name in ("role", "phase", "age"):
+        for grouping in ("role", "phase", "age"):
             screen.blank()
-            screen.text(Text.assemble((f"BY {name.upper()}", "bold")))
-            write_table(memory.peak.composition(name), name, screen, names, top, {}, {})
+            screen.text(Text.assemble((f"BY {grouping.upper()}", "bold")))
+            write_table(memory.peak.composition(grouping), grouping, screen, names, top, {}, {})
 
 
 def write_position(memory: LiveMemory, begin_ns: int, screen: Screen) -> None:
-    """Write the position and its live bytes."""
     blocks = units.counted(int(memory.composition["live_blocks"].sum()), "block")
     when = f"at {units.duration((memory.time_ns - begin_ns) / 1e9)}"
     if memory.step is not None:
@@ -119,18 +106,18 @@ def write_table(
     names: SiteNames,
     top: int,
     package_lines: Mapping[int, PackageLines],
-    differing: Mapping[int, list[Frame]],
+    differing_frames: Mapping[int, list[Frame]],
 ) -> None:
-    """Write the rows of a composition; of sites the first `top`, and one line for the rest.
+    """Write a composition. Of sites, write the first `top` and the sum of the others.
 
-    package_lines: package lines by row number. differing: frames by stack that distinguish it from others of its site.
+    package_lines: by row number. differing_frames: by stack, the frames that the other stacks of the same site lack.
     """
     total = int(table["live_bytes"].sum())
     if not groups_stacks(by):
-        name_width = _ROLE_COLUMN if by == "role" else _NAME_COLUMN
-        width = max(min(screen.width - _WIDTH_WITHOUT_BAR - (name_width - _NAME_COLUMN), 40), 4)
+        name_width = _ROLE_WIDTH if by == "role" else _NAME_WIDTH
+        bar_width = max(min(screen.width - _LINE_WIDTH_WITHOUT_BAR - (name_width - _NAME_WIDTH), 40), 4)
         for row in rows(table):
-            bar = units.bar(row["share"], width, plain=screen.plain)
+            bar = units.bar(row["share"], bar_width, plain=screen.plain)
             amount = f"{units.share(row['live_bytes'], total):>5}  {units.size(row['live_bytes']):>9}"
             name = _format_role(row) if by == "role" else row[by]
             screen.text(Text.assemble(f"{amount}  {name:<{name_width}}  ", (bar, "green")))
@@ -147,13 +134,13 @@ def write_table(
         amount = f"{units.share(row['live_bytes'], total):>5}  {units.size(row['live_bytes']):>9}"
         bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
         frames = names.stack(int(row["stack_id"]))
-        differing_frames = differing.get(int(row["stack_id"]))
-        source = names.source(site) if differing_frames is None or site not in named_sites else None
+        row_differing_frames = differing_frames.get(int(row["stack_id"]))
+        source = names.source(site) if row_differing_frames is None or site not in named_sites else None
         named_sites.add(site)
-        screen.entry(amount, f"{name} ({', '.join(notes)})", source, 0, _COLUMN, bar=bar, frames=frames)
-        if differing_frames is not None and not frames:
-            _write_differing(differing_frames, screen, names, _COLUMN + 2 + ENTRY_BAR + 2)
-        write_package_lines(package_lines.get(number), total, screen, names, _COLUMN)
+        screen.entry(amount, f"{name} ({', '.join(notes)})", source, 0, _AMOUNT_WIDTH, bar=bar, frames=frames)
+        if row_differing_frames is not None and not frames:
+            _write_differing(row_differing_frames, screen, names, _AMOUNT_WIDTH + 2 + ENTRY_BAR + 2)
+        write_package_lines(package_lines.get(number), total, screen, names, _AMOUNT_WIDTH)
     omitted = table.take(slice(top, None))
     if len(omitted):
         omitted_bytes = int(omitted["live_bytes"].sum())
@@ -171,10 +158,8 @@ def _format_role(row: Mapping[str, Any]) -> str:
 def _write_differing(frames: Sequence[Frame], screen: Screen, names: SiteNames, indent: int) -> None:
     if not frames:
         screen.text("via no frames that the others lack", indent, style="dim")
-    for number, frame in enumerate(frames[:_MAX_DIFFERING]):
-        word = "called by" if number else "via"
-        screen.text(f"{word} {names.site(frame)}", indent, hanging=indent + 2, style="dim")
-    if len(frames) > _MAX_DIFFERING:
-        screen.text(
-            f"and {units.counted(len(frames) - _MAX_DIFFERING, 'more frame')} (--all-frames)", indent, style="dim"
-        )
+    for number, frame in enumerate(frames[:_MAX_FRAMES]):
+        preposition = "called by" if number else "via"
+        screen.text(f"{preposition} {names.site(frame)}", indent, hanging=indent + 2, style="dim")
+    if len(frames) > _MAX_FRAMES:
+        screen.text(f"and {units.counted(len(frames) - _MAX_FRAMES, 'more frame')} (--all-frames)", indent, style="dim")

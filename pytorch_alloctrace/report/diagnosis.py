@@ -1,4 +1,4 @@
-"""Verdict objects of a trace and of a part of a run, such as a notebook cell."""
+"""Verdicts on a trace and on a range of a run, such as a notebook cell."""
 
 from __future__ import annotations
 
@@ -50,15 +50,14 @@ class Diagnosis(tuple[Finding, ...]):
 
 
 _MAX_ROWS = 5
-_KINDS = ("leak", "growth", "inconclusive", "no_leak")
-"""Kinds of leak findings shown for a cell; without "not_judged", which most cells are."""
+# Without "not_judged": most cells are too short to be judged.
+_LEAK_KINDS = ("leak", "growth", "inconclusive", "no_leak")
 
 
 class RangeVerdict:
-    """Verdict on a range. `str` returns its text; a notebook shows it."""
+    """Verdict on a range, such as the cell "In[3]". `str` returns the text; a notebook shows it."""
 
     def __init__(self, name: str, summary: RangeSummary) -> None:
-        """Set the name of the range, such as "In[3]", and its summary."""
         self._name = name
         self._summary = summary
 
@@ -69,22 +68,21 @@ class RangeVerdict:
         return html_of(self._write)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the verdict in IPython on a terminal."""
         printer.text(str(self).rstrip())
 
     def _write(self, screen: Screen) -> None:
         summary = self._summary
         names = SiteNames(summary.working_directory)
         write_incomplete(summary.integrity, IN_DIAGNOSIS, screen)
-        steps = f", {units.counted(summary.steps, 'step')}" if summary.steps else ""
-        facts = f"{units.duration(summary.seconds)}{steps}, {units.counted(summary.events, 'event')}"
-        trace = names.file(summary.trace)
-        screen.text(Text.assemble((self._name, "bold"), f"  {facts}: a part of {trace}"), hanging=2)
+        step_text = f", {units.counted(summary.steps, 'step')}" if summary.steps else ""
+        facts = f"{units.duration(summary.seconds)}{step_text}, {units.counted(summary.events, 'event')}"
+        trace_name = names.file(summary.trace)
+        screen.text(Text.assemble((self._name, "bold"), f"  {facts}: a part of {trace_name}"), hanging=2)
         if not summary.devices:
             screen.text("It allocated nothing.")
         findings = [oom_finding(failure, names, summary.advisor) for failure in summary.refused]
         if summary.leaks is not None:
-            findings += [finding for finding in leak_findings(summary.leaks) if finding.kind in _KINDS]
+            findings += [finding for finding in leak_findings(summary.leaks) if finding.kind in _LEAK_KINDS]
         write_findings(findings, screen, names)
         for device in summary.devices:
             self._write_device(device, screen, names)
@@ -95,5 +93,5 @@ class RangeVerdict:
         write_position(peak, self._summary.begin_ns, screen)
         write_table(peak.composition, "line", screen, names, _MAX_ROWS, peak.package_lines, {})
         screen.blank()
-        begin, end = f"the beginning of {self._name}", "its end"
-        write_changes(Changes(peak.device, begin, end, "line", device.changes), screen, names, _MAX_ROWS)
+        begin_text, end_text = f"the beginning of {self._name}", "its end"
+        write_changes(Changes(peak.device, begin_text, end_text, "line", device.changes), screen, names, _MAX_ROWS)

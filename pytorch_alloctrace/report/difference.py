@@ -1,7 +1,4 @@
-"""Changes between two positions or two runs, as text and as plain values.
-
-docs/json.md has the fields of the JSON; the CSV has the `changes` of all devices.
-"""
+"""Changes between two positions or two runs, as text and as JSON (fields: docs/json.md)."""
 
 from __future__ import annotations
 
@@ -21,52 +18,44 @@ from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames, frames_data
 from .tables import by_word, records, rows, site_of, text_of
 
-_COLUMN = 10
-"""Width of a change, in columns."""
-_MAX_PERCENT_RATIO = 10
-"""Maximum ratio of a change to the bytes before that is written in percent."""
+_CHANGE_WIDTH = 10
+_MAX_PERCENT_RATIO = 10  # a change of more than ten times the bytes before is not written in percent
 _LABELS = {1: ("MORE", "bold yellow"), -1: ("LESS", "bold green"), 0: ("SAME", "bold green")}
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes on one device."""
+    """Changes on one device from `before` to `after`: positions or runs, as text."""
 
     device: str
     before: str
-    """First position or run, in words."""
     after: str
     by: str
     table: pd.DataFrame
     """Result of `Trace.diff` or `compare`."""
     frames: Callable[[dict[str, Any]], Sequence[Frame]] | None = None
-    """Frames of the stack of a row; None if stacks are not written."""
+    """Function that returns the frames of a row's stack; None: write no stacks."""
     steps: int = 0
     """Number of steps that ended in between; 0 for two runs."""
 
     @property
     def bytes_before(self) -> int:
-        """Return the live bytes before."""
         return int(self.table["live_bytes_before"].sum())
 
     @property
     def bytes_after(self) -> int:
-        """Return the live bytes after."""
         return int(self.table["live_bytes_after"].sum())
 
     @property
     def change(self) -> int:
-        """Return the growth in bytes."""
         return self.bytes_after - self.bytes_before
 
     @property
     def per_step(self) -> float | None:
-        """Return the growth in bytes per step; None if no step ended in between."""
         return self.change / self.steps if self.steps else None
 
 
 def changes_data(changes: Changes, top: int) -> dict[str, Any]:
-    """Return the changes as plain values, with at most `top` rows."""
     row_records = records(changes.table.head(top))
     if changes.frames is not None:
         row_records = [{**row, "frames": frames_data(changes.frames(row))} for row in row_records]
@@ -83,7 +72,6 @@ def changes_data(changes: Changes, top: int) -> dict[str, Any]:
 
 
 def grew_sentence(changes: Changes, limit: GrowthLimit) -> str:
-    """Return the sentence on a device that grew by more than a limit."""
     rate = f", {units.rate(changes.per_step, 'step')}" if limit.per_step and changes.per_step is not None else ""
     share = f" ({units.share(changes.change, changes.bytes_before)})" if limit.share is not None else ""
     amount = f"{units.size(changes.change)}{share}{rate}"
@@ -94,8 +82,8 @@ def amount_of(changes: Changes) -> str:
     """Return "+6.00 MiB (2.00 MiB to 8.00 MiB, 300 %)", or the live bytes if nothing changed."""
     if not changes.change:
         return units.size(changes.bytes_after)
-    comparable = changes.bytes_before and abs(changes.change) <= _MAX_PERCENT_RATIO * changes.bytes_before
-    percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if comparable else ""
+    has_percent = changes.bytes_before and abs(changes.change) <= _MAX_PERCENT_RATIO * changes.bytes_before
+    percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if has_percent else ""
     return (
         f"{units.change(changes.change)} "
         f"({units.size(changes.bytes_before)} to {units.size(changes.bytes_after)}{percent})"
@@ -108,20 +96,20 @@ def label_of(changes: Changes) -> tuple[str, str]:
 
 
 def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) -> None:
-    """Write the sums of one device, then the `top` rows that changed most."""
+    """Write the sums, then the `top` rows that changed most."""
     label, style = label_of(changes)
     amount = amount_of(changes)
     screen.text(Text.assemble((label, style), f"  {changes.device}: ", (amount, "bold")), hanging=len(label) + 2)
     screen.text(f"from {changes.before} to {changes.after}", len(label) + 2)
     changed_rows = changes.table[changes.table["change_bytes"] != 0]
-    largest = int(changed_rows["change_bytes"].abs().max()) if len(changed_rows) else 0
+    largest_change = int(changed_rows["change_bytes"].abs().max()) if len(changed_rows) else 0
     for row in rows(changed_rows.head(top)):
-        _write_row(row, changes, largest, screen, names)
+        _write_row(row, changes, largest_change, screen, names)
     omitted = changed_rows.iloc[top:]
     if len(omitted):
         omitted_count = units.counted(len(omitted), f"more {by_word(changes.by)}")
         amount = units.change(int(omitted["change_bytes"].sum()))
-        screen.text(f"{amount:>{_COLUMN}}  in {omitted_count} (--top 0 shows all)", style="dim")
+        screen.text(f"{amount:>{_CHANGE_WIDTH}}  in {omitted_count} (--top 0 shows all)", style="dim")
     unchanged_rows = len(changes.table) - len(changed_rows)
     if unchanged_rows and len(changed_rows):
         unchanged_bytes = int(changes.table.loc[changes.table["change_bytes"] == 0, "live_bytes_after"].sum())
@@ -131,27 +119,31 @@ def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) 
         )
 
 
-def _write_row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, names: SiteNames) -> None:
+def _write_row(row: dict[str, Any], changes: Changes, largest_change: int, screen: Screen, names: SiteNames) -> None:
     sizes = f"{units.size(row['live_bytes_before'])} to {units.size(row['live_bytes_after'])}"
-    bar = units.bar(abs(row["change_bytes"]) / max(largest, 1), ENTRY_BAR, plain=screen.plain)
+    bar = units.bar(abs(row["change_bytes"]) / max(largest_change, 1), ENTRY_BAR, plain=screen.plain)
     name, source = row_name(row, changes.by, names)
     frames = [names.site(frame) for frame in changes.frames(row)] if changes.frames is not None else []
-    screen.entry(units.change(row["change_bytes"]), f"{name} ({sizes})", source, 0, _COLUMN, bar=bar, frames=frames)
+    screen.entry(
+        units.change(row["change_bytes"]), f"{name} ({sizes})", source, 0, _CHANGE_WIDTH, bar=bar, frames=frames
+    )
 
 
 def row_name(row: dict[str, Any], by: str, names: SiteNames) -> tuple[str, str | None]:
-    """Return the name of a row and its source."""
+    """Return the name of a row with its change of line, and its source."""
     if not groups_stacks(by):
         return str(row[by]), None
     if "match" not in row:
         site = site_of(row)
         return names.site(site), names.source(site)
-    when = "before" if row["match"] == GONE else "after"
-    site = site_of({**row, "line": row[f"line_{when}"], "source": row[f"source_{when}"]})
+    side = "before" if row["match"] == GONE else "after"
+    site = site_of({**row, "line": row[f"line_{side}"], "source": row[f"source_{side}"]})
     notes = [row["match"]] if row["match"] in (NEW, GONE) else []
     if row["match"] == NEAR:
-        was = (text_of(row["source_before"]) or "").strip()
-        notes.append(f"was line {int(row['line_before'])}: {was}" if was else f"was line {int(row['line_before'])}")
+        source = (text_of(row["source_before"]) or "").strip()
+        notes.append(
+            f"was line {int(row['line_before'])}: {source}" if source else f"was line {int(row['line_before'])}"
+        )
     elif not notes and row["line_before"] != row["line_after"]:
         notes.append(f"was line {int(row['line_before'])}")
     return names.site(site) + "".join(f", {note}" for note in notes), names.source(site)

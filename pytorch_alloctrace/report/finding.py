@@ -1,4 +1,4 @@
-"""Finding: one result of the diagnosis, in words. `leaks`, `oom` and `inefficiencies` make them."""
+"""Result of the diagnosis, made by `leaks`, `oom` and `inefficiencies`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ _STYLES = {
     "outside": ("OUTSIDE", "bold yellow"),
 }
 LABELS = {kind: label for kind, (label, _) in _STYLES.items()}
-"""First words of a finding, by kind."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,6 @@ class Finding:
     """Leak that the finding describes."""
 
     def _repr_html_(self) -> str:
-        """Return the finding as HTML for a notebook."""
-
         def write(screen: Screen) -> None:
             write_finding(self, screen, SiteNames(""))
 

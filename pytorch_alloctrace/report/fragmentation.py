@@ -1,7 +1,4 @@
-"""Fragmentation as text and as plain values: the free pieces, and the lines of code that pin them.
-
-docs/json.md has the fields of the JSON; the CSV has the pinners of all devices, at most --top of each.
-"""
+"""Free pieces, and the lines of code that pin them, as text and as JSON (fields: docs/json.md)."""
 
 from __future__ import annotations
 
@@ -27,14 +24,11 @@ _SUMS = (
 )
 _TABLES = ("pinners_by_line", "pinners", "pools", "free_pieces", "segments")
 _LABEL = "PINNED"
-_MIN_STRANDED_SHARE = 0.01
-"""Minimum stranded share of the reserved bytes for a line to be named."""
-_MIN_WORSE_RATIO = 2
-"""Minimum ratio of stranded bytes for another position to be named."""
+_MIN_STRANDED_SHARE = 0.01  # of the reserved bytes, to name a line or another position
+_MIN_WORSE_RATIO = 2  # of the stranded bytes, to name another position
 
 
 def fragmentation_data(fragmentation: Fragmentation, top: int) -> dict[str, Any]:
-    """Return the sums and tables as plain values, with at most `top` pinners."""
     sums = {name: getattr(fragmentation, name) for name in _SUMS}
     tables = {name: records(getattr(fragmentation, name)) for name in _TABLES}
     for name in ("pinners", "pinners_by_line"):
@@ -50,7 +44,7 @@ def write_fragmentation(
     names: SiteNames,
     top: int,
 ) -> None:
-    """Write the fragmentation of one device; `blocks` are all its blocks at the position."""
+    """Write the fragmentation of one device; `blocks` are all its blocks at that position."""
     free = f"{units.size(fragmentation.free_bytes)} free in {units.counted(len(fragmentation.sizes), 'piece')}"
     reserved, active = units.size(fragmentation.reserved_bytes), units.size(fragmentation.active_bytes)
     title = f"  {reserved} reserved, {active} active, {free}"
@@ -72,12 +66,12 @@ def write_fragmentation(
 
 
 def describe_pinner(row: dict[str, Any], names: SiteNames) -> str:
-    """Return what a line (a row of `Fragmentation.pinners_by_line`) keeps from being reused."""
+    """Describe the memory that a line (a row of `Fragmentation.pinners_by_line`) keeps from being reused."""
     count, amount = int(row["blocks"]), units.size(row["allocated_bytes"])
     subject = f"This {amount} block" if count == 1 else f"These {count:,} blocks ({amount})"
-    keeps, alone = ("keeps", "It alone holds") if count == 1 else ("keep", "They alone hold")
+    verb, alone = ("keeps", "It alone holds") if count == 1 else ("keep", "They alone hold")
     sentence = (
-        f"{subject} from {names.site(site_of(row))} {keeps} {units.size(row['stranded_bytes'])} from being reused."
+        f"{subject} from {names.site(site_of(row))} {verb} {units.size(row['stranded_bytes'])} from being reused."
     )
     if row["alone_bytes"] < row["stranded_bytes"]:
         sentence += f" {alone} {units.size(row['alone_bytes'])} of it; other lines have blocks in the same segments."
@@ -89,19 +83,17 @@ def write_pinners(fragmentation: Fragmentation, screen: Screen, names: SiteNames
     noun = "mostly free mapping unit" if fragmentation.segments["is_expandable"].any() else "mostly free segment"
     for row in rows(_select_pinners(fragmentation).head(top)):
         screen.text(describe_pinner(row, names), indent)
-        source = names.source(site_of(row))
-        if source:
-            screen.source(source, indent + 2)
+        quoted_source = names.source(site_of(row))
+        if quoted_source:
+            screen.source(quoted_source, indent + 2)
         screen.frames(names.stack(int(row["stack_id"])), indent + 2)
-        allocation = "" if row["step"] is None else f", allocated in step {row['step']}"
-        oldest = "" if row["blocks"] == 1 else "the oldest is "
+        step_suffix = "" if row["step"] is None else f", allocated in step {row['step']}"
+        oldest_prefix = "" if row["blocks"] == 1 else "the oldest is "
         is_preexisting = row["oldest_age_ns"] is None
-        age_text = (
-            "from before the recording" if is_preexisting else f"{units.duration(row['oldest_age_ns'] / 1e9)} old"
-        )
-        age = f"{oldest}{age_text}{allocation}"
-        where = units.counted(int(row["ranges"]), noun)
-        screen.text(f"{age}, in {where}", indent + 2, style="dim")
+        age = "from before the recording" if is_preexisting else f"{units.duration(row['oldest_age_ns'] / 1e9)} old"
+        age = f"{oldest_prefix}{age}{step_suffix}"
+        range_count = units.counted(int(row["ranges"]), noun)
+        screen.text(f"{age}, in {range_count}", indent + 2, style="dim")
 
 
 def _select_pinners(fragmentation: Fragmentation) -> Table:
@@ -114,21 +106,21 @@ def _write_over_time(fragmentation: Fragmentation, timeline: pd.DataFrame, scree
     shares = timeline["external_fragmentation"].dropna()
     if shares.empty:
         return
-    levels = [round(value * 1000) for value in shares]
+    levels = [round(fraction * 1000) for fraction in shares]
     chart = units.sparkline(levels, max(min(screen.width - 32, 60), 10), plain=screen.plain)
-    highest = units.share(float(shares.max()), 1)
-    screen.text(Text.assemble("over the run  ", (chart, "green"), f"  at most {highest}"), 2)
-    # A value belongs to the end of its interval, where the next one begins; the last belongs to the end of the trace.
+    highest_share = units.share(float(shares.max()), 1)
+    screen.text(Text.assemble("over the run  ", (chart, "green"), f"  at most {highest_share}"), 2)
+    # A row has the time at which its interval begins, and the bytes at its end: that time is in the next row.
     stranded = timeline["stranded_bytes"].fillna(0).to_numpy(np.int64)[:-1]
-    worst = int(stranded.argmax()) if len(stranded) else 0
-    if len(stranded) and stranded[worst] > max(
+    worst_row = int(stranded.argmax()) if len(stranded) else 0
+    if len(stranded) and stranded[worst_row] > max(
         _MIN_WORSE_RATIO * fragmentation.stranded_bytes, _MIN_STRANDED_SHARE * fragmentation.reserved_bytes
     ):
         times = timeline["time_ns"].to_numpy(np.int64)
-        seconds = (times[worst + 1] - times[0]) / 1e9
+        seconds = (times[worst_row + 1] - times[0]) / 1e9
         command = f"--at {f'{seconds:.9f}'.rstrip('0')}s shows it"
         screen.text(
-            f"The most was stranded at {units.duration(seconds)}: {units.size(stranded[worst])} ({command}).", 2
+            f"The most was stranded at {units.duration(seconds)}: {units.size(stranded[worst_row])} ({command}).", 2
         )
 
 

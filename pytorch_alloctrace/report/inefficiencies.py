@@ -1,4 +1,4 @@
-"""Inefficiencies of a device in words: figures and remedies."""
+"""Findings on inefficiencies: figures and remedies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VARIABLE = "PYTORCH_ALLOC_CONF"
 
 
 def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: Advisor) -> Finding:
-    """Return an inefficiency in words; only fragmentation uses the advisor, which takes a pass over the trace."""
+    """Describe an inefficiency. Only fragmentation uses the advisor, which takes a pass over the trace."""
     if inefficiency.kind == "fragmentation":
         sentences = _describe_fragmentation(inefficiency, names, advisor.on_fragmentation(inefficiency.device))
     else:
@@ -33,7 +33,7 @@ def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: 
 
 def _make_title(inefficiency: Inefficiency) -> str:
     amount, total = units.size(inefficiency.bytes), units.size(inefficiency.total_bytes)
-    titles = {
+    title_by_kind = {
         "fragmentation": f"{amount} of {total} reserved is stranded in segments that live blocks hold",
         "cache": f"{amount} of {total} reserved is cached, but no longer used",
         "rounding": f"{amount} of {total} allocated at the peak is rounding waste",
@@ -41,7 +41,7 @@ def _make_title(inefficiency: Inefficiency) -> str:
         "churn": f"{amount} was returned to the driver and requested again",
         "outside": f"{amount} of the device's {total} is used outside PyTorch",
     }
-    return f"{inefficiency.device}: {titles[inefficiency.kind]}"
+    return f"{inefficiency.device}: {title_by_kind[inefficiency.kind]}"
 
 
 def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice: Advice | None) -> tuple[str, ...]:
@@ -51,9 +51,9 @@ def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice
             f"What helps: allocate long-lived memory before large memory{_describe_setting(advice)}",
         )
     count, amount = int(inefficiency.figures["blocks"]), units.size(inefficiency.figures["block_bytes"])
-    blocks = f"1 block of {amount} keeps" if count == 1 else f"{count:,} blocks ({amount}) keep"
+    subject = f"1 block of {amount} keeps" if count == 1 else f"{count:,} blocks ({amount}) keep"
     return (
-        f"Mostly because of {_describe_site(inefficiency, names)}: {blocks} {units.size(inefficiency.site_bytes)}"
+        f"Mostly because of {_describe_site(inefficiency, names)}: {subject} {units.size(inefficiency.site_bytes)}"
         f" from being returned ({_describe_time(inefficiency)}).",
         f"What helps: allocate long-lived memory before large memory{_describe_setting(advice)} The command"
         " fragmentation shows all such lines.",
@@ -94,12 +94,12 @@ def _describe_rounding(inefficiency: Inefficiency, names: SiteNames) -> tuple[st
 
 
 def _describe_pending(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
-    origin = "the lines that allocated it are unknown, as the run is compacted into sums there"
+    origin_clause = "the lines that allocated it are unknown, as the run is compacted into sums there"
     if inefficiency.site is not None:
-        origin = f"{units.size(inefficiency.site_bytes)} was allocated at {_describe_site(inefficiency, names)}"
+        origin_clause = f"{units.size(inefficiency.site_bytes)} was allocated at {_describe_site(inefficiency, names)}"
     return (
         "The tensors are gone, but record_stream() makes torch wait for the other stream"
-        f" ({_describe_time(inefficiency)}); {origin}. Over the run this adds up to"
+        f" ({_describe_time(inefficiency)}); {origin_clause}. Over the run this adds up to"
         f" {units.size(inefficiency.figures['byte_seconds'])} held for one second.",
         "What helps: make the streams wait for each other (Stream.wait_stream) before freeing, instead of"
         " record_stream().",

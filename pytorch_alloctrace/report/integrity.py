@@ -16,23 +16,22 @@ LABEL = "INCOMPLETE"
 COMPACTED = "COMPACTED"
 NOTE = "NOTE"
 IN_DIAGNOSIS = "What happened after the break is unknown: a higher peak, a leak, a request that ran out of memory."
-_GAPS = (
+_EFFECT_OF_GAPS = (
     "Where events are missing, memory may be counted as live after it was freed, or not be counted although it is live."
 )
-_SPOOL = "If the program was killed and its spool was moved away, name it with --spool."
+_SPOOL_HINT = "If the program was killed and its spool was moved away, name it with --spool."
 
 
-def effects(integrity: Integrity, if_cut: str) -> tuple[str, ...]:
-    """Return the effects of missing parts on an answer; `if_cut` is the effect of a missing end."""
+def effects(integrity: Integrity, if_truncated: str) -> tuple[str, ...]:
+    """Return sentences on how missing parts affect an answer; `if_truncated` is the sentence on a missing end."""
     return (
         *((f"It is {describe_compaction(integrity)}",) if integrity.compacted_until else ()),
-        *((if_cut, _SPOOL) if integrity.is_truncated else ()),
-        *((_GAPS,) if integrity.has_gaps else ()),
+        *((if_truncated, _SPOOL_HINT) if integrity.is_truncated else ()),
+        *((_EFFECT_OF_GAPS,) if integrity.has_gaps else ()),
     )
 
 
 def describe_compaction(integrity: Integrity) -> str:
-    """Return the end of a sentence: the compacted part of a trace, and what remains of it."""
     return (
         f"compacted up to event {integrity.compacted_until - 1:,}: that part has sums by line, peaks, leaks and coarse "
         "curves, but no single events."
@@ -40,58 +39,55 @@ def describe_compaction(integrity: Integrity) -> str:
 
 
 def list_limitations(integrity: Integrity) -> tuple[str, ...]:
-    """Return the limitations of a complete trace."""
-    texts = []
+    limitations = []
     if integrity.bound_exceeded:
-        texts.append(
+        limitations.append(
             f"Its files are larger than max_bytes={integrity.max_bytes:,}: live blocks and stacks cannot be compacted, "
             "and need more."
         )
     if integrity.keeps_less:
-        texts.append(
+        limitations.append(
             f"max_bytes={integrity.max_bytes:,} has no room for the single events of the last "
             f"{integrity.keep_ns / 1e9:,.10g} s (keep): the trace has fewer."
         )
     if integrity.unknown_stacks:
         verb = "has" if integrity.unknown_stacks == 1 else "have"
-        texts.append(f"{counted(integrity.unknown_stacks, 'event')} {verb} no stack, or its outer frames alone.")
-    return tuple(texts)
+        limitations.append(f"{counted(integrity.unknown_stacks, 'event')} {verb} no stack, or its outer frames alone.")
+    return tuple(limitations)
 
 
-def of_whole(integrity: Integrity, trace: str = "") -> tuple[str, str] | None:
-    """Return label and text on the limitations of a complete trace, or None; `trace` is its name, if there are two."""
-    texts = list_limitations(integrity)
+def complete_note(integrity: Integrity, trace: str = "") -> tuple[str, str] | None:
+    """Return label and text of the note on a complete trace, or None; `trace` is its name, if there are two."""
+    limitations = list_limitations(integrity)
     if integrity.compacted_until:
-        name = f"{trace} is " if trace else ""
-        return COMPACTED, " ".join((f"{name}{describe_compaction(integrity)}", *texts))
-    return (NOTE, " ".join((f"{trace}:", *texts) if trace else texts)) if texts else None
+        subject = f"{trace} is " if trace else ""
+        return COMPACTED, " ".join((f"{subject}{describe_compaction(integrity)}", *limitations))
+    return (NOTE, " ".join((f"{trace}:", *limitations) if trace else limitations)) if limitations else None
 
 
-def write_incomplete(integrity: Integrity, if_cut: str, screen: Screen, trace: str = "") -> None:
-    """Write what is missing or compacted in a trace, and its limitations; `trace` is its name, if there are two."""
+def write_incomplete(integrity: Integrity, if_truncated: str, screen: Screen, trace: str = "") -> None:
+    """Write the missing or compacted parts and the limitations of a trace; `trace` is its name, if there are two."""
     if integrity.is_complete:
-        if note := of_whole(integrity, trace):
+        if note := complete_note(integrity, trace):
             label, text = note
             screen.text(Text.assemble((label, "bold"), f"  {text}"), hanging=len(label) + 2)
             screen.blank()
         return
-    name = f"{trace} is " if trace else ""
-    screen.text(Text.assemble((LABEL, "bold yellow"), f"  {name}{integrity}."), hanging=len(LABEL) + 2)
-    for sentence in effects(integrity, if_cut):
+    subject = f"{trace} is " if trace else ""
+    screen.text(Text.assemble((LABEL, "bold yellow"), f"  {subject}{integrity}."), hanging=len(LABEL) + 2)
+    for sentence in effects(integrity, if_truncated):
         screen.text(sentence, len(LABEL) + 2)
     screen.blank()
 
 
-_MAX_FAULTS = 20
-"""Maximum number of faults written of each list."""
+_MAX_FAULTS = 20  # of each list
 
 
 def write_verification(verification: Verification, screen: Screen) -> None:
-    """Write which allocator states agree with the replay, and which events contradict others."""
     label, style = ("OK", "bold green") if verification.ok else ("FOUND", "bold red")
     states = units.counted(verification.states, "allocator state")
-    agreeing = f"the replay equals {verification.agreeing:,} of {states} in the trace"
-    title = f"{agreeing}; {units.counted(verification.contradictions, 'event')} contradict earlier events."
+    agreement = f"the replay equals {verification.agreeing:,} of {states} in the trace"
+    title = f"{agreement}; {units.counted(verification.contradictions, 'event')} contradict earlier events."
     screen.text(Text.assemble((label, style), "  ", title[:1].upper() + title[1:]), hanging=len(label) + 2)
     if verification.lost:
         screen.text(

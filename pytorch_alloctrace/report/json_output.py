@@ -49,11 +49,8 @@ def plain(value: Any) -> Any:
 def document(name: str, data: Any, frames: Frames | None = None, *, indent: int | None = 1) -> str:
     """Return the JSON of one command, ASCII only, with a final line break.
 
-    Args:
-        name: The format, such as "leaks".
-        data: A mapping or dataclass, whose fields the object gets; or a list or table, whose rows it gets.
-        frames: Frames by stack number, to add `frames` to each object that has a `stack_id`.
-        indent: The `indent` of `json.dumps`.
+    name: the format, such as "leaks". data: a mapping or dataclass with the fields, or a list or table of the rows.
+    frames: function that returns the frames of a stack, to add `frames` to each object that has a `stack_id`.
     """
     content = plain(data)
     fields = content if isinstance(content, dict) else {"rows": content}

@@ -1,4 +1,4 @@
-"""Leak findings in words, as text and as JSON."""
+"""Leak findings as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,14 +17,10 @@ from .finding import Finding
 from .screen import Screen
 from .site_names import SiteNames
 
-_CONFIDENCE = ((CERTAIN, "almost certain"), (LIKELY, "likely"), (0.0, "possible"))
-"""Minimum confidence for each word."""
-_FORECAST_BYTES = 1 << 30
-"""Growth that a forecast is made for."""
+_CONFIDENCE_WORDS = ((CERTAIN, "almost certain"), (LIKELY, "likely"), (0.0, "possible"))
+_FORECAST_GROWTH = 1 << 30
 _MAX_SITES = 5
-"""Maximum number of lines written of one leak."""
 _MAX_CALLERS = 3
-"""Maximum number of callers written."""
 
 
 def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
@@ -49,14 +45,13 @@ def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Fin
 
 
 def exceeded_sentence(exceeded: Exceeded, limit: GrowthLimit) -> str:
-    """Return the sentence on a device whose leaks exceed a limit."""
     amount = f"{units.size(exceeded.bytes)}, {units.rate(exceeded.rate, exceeded.unit)}"
     return f"{exceeded.device} leaks {amount}: more than {limit.text} (--fail-above)"
 
 
 def confidence_word(confidence: float) -> str:
     """Return "almost certain" (from 90 %), "likely" (from 70 %) or "possible"."""
-    return next(word for minimum, word in _CONFIDENCE if confidence >= minimum)
+    return next(word for minimum, word in _CONFIDENCE_WORDS if confidence >= minimum)
 
 
 def _describe_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
@@ -121,7 +116,7 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
 
 
 def _describe_holder(holder: Holder, names: SiteNames) -> str:
-    """Return the referrer paths, with the step of the object scan: sizes in them may have changed since."""
+    """Return the referrer paths, with the step of their object scan: since then, sizes in them may have changed."""
     when = "" if holder.step is None else f" (as of step {units.number(holder.step)})"
     referrers = [names.referrer(name) for name in holder.names]
     if len(referrers) == 1:
@@ -191,7 +186,7 @@ def _describe_buffers(leak: Leak, when: str) -> str:
 
 
 def _describe_forecast(leak: Leak) -> str:
-    units_needed = _FORECAST_BYTES / leak.bytes_per_unit
+    units_needed = _FORECAST_GROWTH / leak.bytes_per_unit
     time_left = units.duration(units_needed * leak.seconds_per_unit)
     period = (
         time_left
@@ -208,12 +203,11 @@ def _describe_forecast(leak: Leak) -> str:
 
 
 def _describe_basis(verdict: LeakVerdict, names: SiteNames) -> str:
-    """Return the number of steps or iterations judged, and of which loop."""
     if verdict.unit == "step":
         return f"{units.counted(verdict.units, 'step')} judged"
     if verdict.loop is not None:
-        where = f"{verdict.loop.function} ({names.file(verdict.loop.filename)})"
-        return f"{units.counted(verdict.units, 'iteration')} of {where} judged, since the trace has no steps"
+        loop_name = f"{verdict.loop.function} ({names.file(verdict.loop.filename)})"
+        return f"{units.counted(verdict.units, 'iteration')} of {loop_name} judged, since the trace has no steps"
     return "no steps in the trace and no loop detected: judged by allocations"
 
 
@@ -231,11 +225,11 @@ def _describe_inconclusive(device: DeviceSummary, summary: Summary, names: SiteN
     first = verdict.unexplained[0]
     total, blocks = (sum(getattr(site, name) for site in verdict.unexplained) for name in ("allocated_bytes", "blocks"))
     other_count = len(verdict.unexplained) - 1
-    others = f", and {units.counted(other_count, 'more line')}" if other_count else ""
+    more = f", and {units.counted(other_count, 'more line')}" if other_count else ""
     step_hint = "" if verdict.unit == "step" else ", or call alloctrace.step() at the end of each iteration,"
     return Finding(
         kind="inconclusive",
-        title=f"Leaks inconclusive on {device.device}: {names.site(first.site)}{others} grew by {units.size(total)}, "
+        title=f"Leaks inconclusive on {device.device}: {names.site(first.site)}{more} grew by {units.size(total)}, "
         "but too irregularly or too late to call it a leak",
         device=device.device,
         bytes=total,
@@ -262,10 +256,7 @@ def _describe_unjudged(devices: Sequence[DeviceSummary]) -> Finding:
 
 
 def write_leak(leak: Leak, stack: Sequence[str], indent: int, screen: Screen, names: SiteNames) -> None:
-    """Write the chart, the callers and the allocating lines of a leak.
-
-    stack: the frames to write in place of the callers; ignored for a leak of several lines.
-    """
+    """Write the chart, the callers and the allocating lines. For a leak of one line, `stack` replaces the callers."""
     _write_live(leak, indent, screen)
     if stack and len(leak.sites) == 1:
         screen.stack(stack, indent)
@@ -273,22 +264,22 @@ def write_leak(leak: Leak, stack: Sequence[str], indent: int, screen: Screen, na
         screen.text("Called from:", indent)
         for frame in leak.callers[:_MAX_CALLERS]:
             screen.text(names.site(frame), indent + 2)
-            quoted = names.source(frame)
-            if quoted:
-                screen.source(quoted, indent + 4)
+            source = names.source(frame)
+            if source:
+                screen.source(source, indent + 4)
     _write_sites(leak, indent, screen, names)
 
 
 def _write_live(leak: Leak, indent: int, screen: Screen) -> None:
-    """Write the live bytes of a leak over the run, on a scale from zero: growth must not be exaggerated."""
+    """Write a chart of the live bytes. Its scale begins at zero: growth must not be exaggerated."""
     if len(leak.allocated_bytes_over_run) < 2:
         return
     chart = units.sparkline(
         leak.allocated_bytes_over_run, max(min(screen.width - indent - 30, 60), 10), plain=screen.plain, minimum=0
     )
     arrow = "to" if screen.plain else "→"
-    first, last = units.size(leak.allocated_bytes_over_run[0]), units.size(leak.allocated_bytes_over_run[-1])
-    screen.text(Text.assemble("live: ", (chart, "green"), f"  {first} {arrow} {last}"), indent)
+    first_size, last_size = units.size(leak.allocated_bytes_over_run[0]), units.size(leak.allocated_bytes_over_run[-1])
+    screen.text(Text.assemble("live: ", (chart, "green"), f"  {first_size} {arrow} {last_size}"), indent)
 
 
 def _write_sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> None:
@@ -305,7 +296,7 @@ def _write_sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> N
 
 
 def explanation(leak: Leak) -> str:
-    """Return what to look for at the line of a leak."""
+    """Advise what to change at the line of a leak."""
     if leak.kind == BACKLOG:
         return "Blocks from this line are queued faster than they are freed: slow the producer or cap the queue."
     if leak.kind == GROWING:

@@ -19,37 +19,25 @@ from .site_names import SiteNames
 from .tables import by_word, rows, site_of
 from .units import Span
 
-_COLUMN = 9
-_MIN_LARGE_BYTES = 1 << 20
-"""Minimum bytes of a large temporary block; smaller ones come from the small pool."""
-
-
-_INSIDE_COLUMNS = ("live_bytes", "total_bytes", "churn_bytes_per_step", "retained_bytes_per_step")
-"""Columns whose sections show the package lines below a line."""
+_AMOUNT_WIDTH = 9
+_MIN_LARGE_BYTES = 1 << 20  # of a temporary block: smaller blocks come from torch's small pool
+_COLUMNS_WITH_PACKAGE_LINES = ("live_bytes", "total_bytes", "churn_bytes_per_step", "retained_bytes_per_step")
 
 
 @dataclass(frozen=True)
 class _Section:
-    """Section of the text: the sites with the most of one column."""
+    """Section of the text: the sites with the most of `column`."""
 
     label: str
     title: str
     column: str
-    """Column that orders the section."""
     note: Callable[[dict[str, Any]], str]
     size: Callable[[float], str] = units.size
 
 
 def write_lifetimes(
-    lifetimes: Lifetimes,
-    stacks: StackIndex,
-    span: Span,
-    by: str,
-    screen: Screen,
-    names: SiteNames,
-    top: int,
+    lifetimes: Lifetimes, stacks: StackIndex, span: Span, by: str, screen: Screen, names: SiteNames, top: int
 ) -> None:
-    """Write a section for each column that has values."""
     table, steps = lifetimes.table(stacks, by), lifetimes.steps
     if table.empty:
         screen.text("Nothing was allocated.")
@@ -86,47 +74,49 @@ def write_lifetimes(
         )
     ]
     screen.text(f"Per step: {basis}.", style="dim")
-    hinted: set[str] = set()
+    hinted_packages: set[str] = set()
     for section in sections:
         is_largest = section.column == "largest_bytes"
         section_rows = table[table["temporary"] & (table["largest_bytes"] >= _MIN_LARGE_BYTES)] if is_largest else table
-        leading = section_rows[section_rows[section.column].fillna(0) > 0].sort_values(
+        ranked_rows = section_rows[section_rows[section.column].fillna(0) > 0].sort_values(
             section.column, ascending=False, kind="stable"
         )
-        if len(leading):
-            shows_insides = by == "line" and section.column in _INSIDE_COLUMNS
-            package_lines = lifetimes.package_lines(stacks, table, section.column) if shows_insides else {}
-            _write_section(section, leading, by, screen, names, top, package_lines, hinted)
+        if len(ranked_rows):
+            shows_packages = by == "line" and section.column in _COLUMNS_WITH_PACKAGE_LINES
+            package_lines = lifetimes.package_lines(stacks, table, section.column) if shows_packages else {}
+            _write_section(section, ranked_rows, by, screen, names, top, package_lines, hinted_packages)
 
 
 def _write_section(
     section: _Section,
-    leading: pd.DataFrame,
+    ranked_rows: pd.DataFrame,
     by: str,
     screen: Screen,
     names: SiteNames,
     top: int,
     package_lines: Mapping[int, PackageLines],
-    hinted: set[str],
+    hinted_packages: set[str],
 ) -> None:
-    """Write one section; `package_lines` are by row, `hinted` gets the packages for which a hint was written."""
+    """Write one section. `package_lines` are by row; packages whose hint is written are added to `hinted_packages`."""
     screen.blank()
     screen.text(Text.assemble((section.label, "bold"), f"  {section.title}"), hanging=len(section.label) + 2)
-    highest = float(leading[section.column].iloc[0])
-    for number, row in zip(leading.index, rows(leading.head(top)), strict=False):
+    highest = float(ranked_rows[section.column].iloc[0])
+    for row_index, row in zip(ranked_rows.index, rows(ranked_rows.head(top)), strict=False):
         site, amount = site_of(row), float(row[section.column])
         bar = units.bar(amount / highest, ENTRY_BAR, plain=screen.plain)
         name, frames = f"{names.site(site)} ({section.note(row)})", names.stack(int(row["stack_id"]))
-        screen.entry(section.size(amount), name, names.source(site), 0, _COLUMN, bar=bar, frames=frames)
-        inside = package_lines.get(int(number))
-        if inside is not None:
-            write_package_lines(inside, None, screen, names, _COLUMN, hint=inside.package not in hinted)
-            hinted.add(inside.package)
-    if len(leading) > top:
-        omitted = float(leading[section.column].iloc[top:].sum())
-        omitted_text = "" if section.column == "largest_bytes" else f" with {section.size(omitted)}"
+        screen.entry(section.size(amount), name, names.source(site), 0, _AMOUNT_WIDTH, bar=bar, frames=frames)
+        called_package = package_lines.get(int(row_index))
+        if called_package is not None:
+            write_package_lines(
+                called_package, None, screen, names, _AMOUNT_WIDTH, hint=called_package.package not in hinted_packages
+            )
+            hinted_packages.add(called_package.package)
+    if len(ranked_rows) > top:
+        omitted_amount = float(ranked_rows[section.column].iloc[top:].sum())
+        omitted_text = "" if section.column == "largest_bytes" else f" with {section.size(omitted_amount)}"
         screen.text(
-            f"and {units.counted(len(leading) - top, f'more {by_word(by)}')}{omitted_text} (--top 0 shows all)",
+            f"and {units.counted(len(ranked_rows) - top, f'more {by_word(by)}')}{omitted_text} (--top 0 shows all)",
             2,
             style="dim",
         )

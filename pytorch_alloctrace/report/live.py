@@ -12,11 +12,9 @@ from . import units
 from .screen import Screen
 from .site_names import printable
 
-GROWING, LARGEST = 8, 5
-"""Maximum number of growing and of largest lines."""
-_MAX_CHART = 60
-_MAX_PEAK_RATIO = 100
-"""Divisor of the highest peak: devices with a lower peak get no chart."""
+GROWING, LARGEST = 8, 5  # maximum number of lines
+_MAX_CHART_WIDTH = 60
+_MAX_PEAK_RATIO = 100  # a device gets no chart if the highest peak is more than 100 times its peak
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class Rates:
 
 
 def write_view(view: View, rates: Rates, path: str, header: dict[str, Any], screen: Screen, top: int = GROWING) -> None:
-    """Write progress, the memory of each device over time, and the growing and the largest lines."""
     progress = view.seen
     duration = units.duration(max(progress.end_ns - progress.begin_ns, 0) / 1e9)
     pid = header.get("process")
@@ -47,7 +44,7 @@ def write_view(view: View, rates: Rates, path: str, header: dict[str, Any], scre
         Text.assemble(("LIVE", "bold green"), f"  {printable(path)}{process}, recorded for {duration}"), hanging=6
     )
     steps = (
-        f", {units.counted(progress.steps, 'step')} ({_per_second(rates.steps)})"
+        f", {units.counted(progress.steps, 'step')} ({_format_rate(rates.steps)})"
         if progress.steps
         else ", no steps yet"
     )
@@ -55,21 +52,21 @@ def write_view(view: View, rates: Rates, path: str, header: dict[str, Any], scre
     loss_text = f", {units.counted(losses, 'event')} lost" if losses else ", none lost"
     catching_up = "" if progress.caught_up else " (still catching up)"
     screen.text(
-        f"{units.counted(progress.events, 'event')} ({_per_second(rates.events)}){loss_text}{steps}, "
+        f"{units.counted(progress.events, 'event')} ({_format_rate(rates.events)}){loss_text}{steps}, "
         f"{units.size(progress.file_bytes)} of trace{catching_up}",
         6,
     )
     devices = sorted(view.devices, key=lambda device: -device.counts.peak_allocated)
     for memory in devices:
         _write_device(memory, view, screen, devices[0].counts.peak_allocated)
-    # Lines of the first device do not name it.
-    first = devices[0].device if devices else ""
+    # Only lines of other devices name their device.
+    default_device = devices[0].device if devices else ""
     growing = view.growing
     screen.blank()
     if growing:
         screen.text(Text("GROWS", "bold yellow"))
         for site in growing[:top]:
-            _write_site(site, units.rate(site.rate, view.unit), screen, first, shows_bytes=True)
+            _write_site(site, units.rate(site.rate, view.unit), screen, default_device, shows_bytes=True)
         if len(growing) > top:
             screen.text(f"and {units.counted(len(growing) - top, 'more line')}", 2)
         screen.text("A cache that fills once grows, too. Run `alloctrace leaks` to judge.", 2, style="dim")
@@ -82,24 +79,24 @@ def write_view(view: View, rates: Rates, path: str, header: dict[str, Any], scre
         screen.blank()
         screen.text(Text("HOLDS MOST", "bold"))
         for site in largest:
-            _write_site(site, units.size(site.bytes), screen, first, shows_bytes=False)
+            _write_site(site, units.size(site.bytes), screen, default_device, shows_bytes=False)
 
 
 def _write_device(memory: FollowedMemory, view: View, screen: Screen, highest_peak: int) -> None:
     counts = memory.counts
     screen.blank()
-    parts = [f"{units.size(counts.allocated)} allocated"]
+    amounts = [f"{units.size(counts.allocated)} allocated"]
     if counts.reports_segments:
-        parts.append(f"{units.size(counts.reserved)} reserved ({units.size(memory.cached)} cached)")
-    parts.append(f"peak {units.size(counts.peak_allocated)}")
+        amounts.append(f"{units.size(counts.reserved)} reserved ({units.size(memory.cached)} cached)")
+    amounts.append(f"peak {units.size(counts.peak_allocated)}")
     if counts.driver_total and memory.device.startswith("cuda"):
-        parts.append(f"{units.size(counts.driver_total)} in all")
+        amounts.append(f"{units.size(counts.driver_total)} in all")
     if counts.refused:
-        parts.append(units.counted(counts.refused, "failed allocation"))
-    screen.text(Text.assemble((memory.device, "bold"), "  ", ", ".join(parts)), hanging=len(memory.device) + 2)
+        amounts.append(units.counted(counts.refused, "failed allocation"))
+    screen.text(Text.assemble((memory.device, "bold"), "  ", ", ".join(amounts)), hanging=len(memory.device) + 2)
     curve = counts.curve_allocated
     if len(curve) > 1 and counts.peak_allocated * _MAX_PEAK_RATIO >= highest_peak:
-        chart = units.sparkline(curve, max(min(screen.width - 32, _MAX_CHART), 10), plain=screen.plain, minimum=0)
+        chart = units.sparkline(curve, max(min(screen.width - 32, _MAX_CHART_WIDTH), 10), plain=screen.plain, minimum=0)
         growth = f"  {units.rate(memory.rate, view.unit)}" if memory.rate else ""
         screen.text(Text.assemble((chart, "cyan"), f"  allocated{growth}"), 2)
 
@@ -107,20 +104,20 @@ def _write_device(memory: FollowedMemory, view: View, screen: Screen, highest_pe
 def _write_site(site: FollowedSite, amount: str, screen: Screen, default_device: str, *, shows_bytes: bool) -> None:
     device = f" on {site.device}" if site.device != default_device else ""
     amount_held = f", {units.size(site.bytes)} in {units.counted(site.blocks, 'block')}" if shows_bytes else ""
-    name = f"{printable(site.name)}{f' in {printable(site.function)}' if site.function else ''}{amount_held}{device}"
-    screen.entry(amount, name, printable(site.source) or None, 2, 20 if shows_bytes else 10)
+    title = f"{printable(site.name)}{f' in {printable(site.function)}' if site.function else ''}{amount_held}{device}"
+    screen.entry(amount, title, printable(site.source) or None, 2, 20 if shows_bytes else 10)
     if site.holder:
         screen.text(f"held by {printable(site.holder)}", 24 if shows_bytes else 14, style="dim")
 
 
-def _per_second(rate: float) -> str:
+def _format_rate(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or rate == 0 else f"{rate:.2g}/s"
 
 
 def view_json(
     view: View, rates: Rates, path: str, header: dict[str, Any], *, running: bool = True, top: int | None = None
 ) -> dict[str, Any]:
-    """Return the view and its first `top` sites: sizes in bytes, rates per `unit` unless the key says per second."""
+    """Return the view and its first `top` sites: sizes in bytes, rates per `unit` (keys in _per_second: per second)."""
     progress = view.seen
     process = header.get("process")
     return {

@@ -1,4 +1,4 @@
-"""Pull request comment in Markdown: the verdict in words, then one table."""
+"""Pull request comment in Markdown: the findings, then tables."""
 
 from __future__ import annotations
 
@@ -11,55 +11,53 @@ from ..reading.sites import Frame, Site
 from . import units
 from .difference import Changes, amount_of, label_of, row_name
 from .finding import LABELS, Finding
-from .integrity import LABEL, effects, of_whole
+from .integrity import LABEL, complete_note, effects
 from .leaks import confidence_word, leak_findings
 from .site_names import SiteNames, printable
 from .tables import by_word, rows
 from .verdict import diagnosis
 
 _MAX_ROWS = 10
-"""Maximum rows of a table."""
 _ENTITIES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", **{character: f"&#{ord(character)};" for character in "\\`*_[]~|$"}}
 )
-"""Characters that begin a link, an image, HTML, code, emphasis, mathematics or a table cell."""
-_LINK = re.compile(r"(?<=:)(?=//)|(?<=@)(?=\w)|(?<=www)(?=\.)", re.IGNORECASE)
-"""Positions where GitHub recognizes an address or a user in plain text."""
+"""Escapes of the characters that begin a link, an image, HTML, code, emphasis, mathematics or a table cell."""
+_AUTOLINK = re.compile(r"(?<=:)(?=//)|(?<=@)(?=\w)|(?<=www)(?=\.)", re.IGNORECASE)
+"""Positions inside addresses and user names that GitHub turns into links."""
 _KINDS_WITHOUT_LABEL = ("leak", "minor_leak", "no_leak", "inconclusive", "not_judged")
 
 
-def incomplete_markdown(integrity: Integrity, if_cut: str, trace: str = "") -> str:
-    """Return the warning about an incomplete trace that precedes the comment, or ""."""
+def incomplete_markdown(integrity: Integrity, if_truncated: str, trace: str = "") -> str:
+    """Return the warning that precedes the comment on an incomplete trace, else the note on a complete one, or ""."""
     if integrity.is_complete:
-        note = of_whole(integrity, trace)
+        note = complete_note(integrity, trace)
         return f"> **{note[0]}** {_escape(note[1])}\n\n" if note else ""
-    name = f"{trace} is " if trace else ""
-    sentences = " ".join((f"{name}{integrity}.", *effects(integrity, if_cut)))
+    subject = f"{trace} is " if trace else ""
+    sentences = " ".join((f"{subject}{integrity}.", *effects(integrity, if_truncated)))
     return f"> **{LABEL}** {_escape(sentences)}\n\n"
 
 
 def verdict_markdown(summary: Summary) -> str:
-    """Return every finding, and what each device held at its peak."""
     names = SiteNames(summary.program.working_directory)
     findings = diagnosis(summary) if summary.devices else ()
     shown_findings = [finding for finding in findings if finding.kind != "incomplete"]
-    parts = [_make_heading(summary, shown_findings), *(_format_finding(finding, names) for finding in shown_findings)]
-    parts += [_format_peak(device, names) for device in summary.devices]
-    return _join([*parts, _make_footer(summary, names)])
+    paragraphs = [
+        _make_heading(summary, shown_findings),
+        *(_format_finding(finding, names) for finding in shown_findings),
+    ]
+    paragraphs += [_format_peak(device, names) for device in summary.devices]
+    return _join([*paragraphs, _make_footer(summary, names)])
 
 
 def leaks_markdown(summary: Summary, failures: Sequence[str], top: int, region: str = "") -> str:
-    """Return the leaks, after the sentences on exceeded limits (`failures`).
-
-    region: the judged region, if it is not the whole run.
-    """
+    """Return the leaks of the run, or of `region`, after `failures`: sentences on exceeded limits."""
     names = SiteNames(summary.program.working_directory)
     findings = leak_findings(summary)
-    parts = [f"**In {_escape(region)}**"] if region else []
-    parts += [_make_heading(summary, findings), *_list_failures(failures)]
+    paragraphs = [f"**In {_escape(region)}**"] if region else []
+    paragraphs += [_make_heading(summary, findings), *_list_failures(failures)]
     leaks = [finding for finding in findings if finding.leak is not None]
     if leaks:
-        table = []
+        table_rows = []
         for finding in leaks[: min(top, _MAX_ROWS)]:
             leak = finding.leak
             assert leak is not None
@@ -67,7 +65,7 @@ def leaks_markdown(summary: Summary, failures: Sequence[str], top: int, region: 
             confidence = f"{confidence_word(leak.confidence)} ({units.share(leak.confidence, 1)})"
             if leak.minor:
                 confidence += ", minor"
-            table.append(
+            table_rows.append(
                 (
                     units.rate(leak.bytes_per_unit, leak.unit),
                     live,
@@ -76,37 +74,37 @@ def leaks_markdown(summary: Summary, failures: Sequence[str], top: int, region: 
                     confidence,
                 )
             )
-        parts.append(_make_table(("leak", "live", "device", "line", "confidence"), table, numbers=2))
-        if len(leaks) > len(table):
-            parts.append(f"and {units.counted(len(leaks) - len(table), 'more leak')}")
-    parts += [_make_sentence(finding.title) for finding in findings if finding.leak is None]
-    return _join([*parts, _make_footer(summary, names)])
+        paragraphs.append(_make_table(("leak", "live", "device", "line", "confidence"), table_rows, numbers=2))
+        if len(leaks) > len(table_rows):
+            paragraphs.append(f"and {units.counted(len(leaks) - len(table_rows), 'more leak')}")
+    paragraphs += [_make_sentence(finding.title) for finding in findings if finding.leak is None]
+    return _join([*paragraphs, _make_footer(summary, names)])
 
 
 def changes_markdown(all_changes: Sequence[Changes], failures: Sequence[str], names: SiteNames, top: int) -> str:
-    """Return what changed on each device, after the sentences on exceeded limits (`failures`)."""
+    """Return the changes on each device, after `failures`: sentences on exceeded limits."""
     if not all_changes:
         return "### Memory: nothing was allocated in either\n"
     heading = "; ".join(f"{changes.device} {amount_of(changes)}" for changes in all_changes)
-    parts = [f"### Memory: {heading}", *_list_failures(failures)]
+    paragraphs = [f"### Memory: {heading}", *_list_failures(failures)]
     for changes in all_changes:
         range_text = _escape(f"from {changes.before} to {changes.after}")
         heading = f"**{label_of(changes)[0]}** on {changes.device}, {range_text}."
         changed_rows = changes.table[changes.table["change_bytes"] != 0]
         listed_rows = changed_rows.head(min(top, _MAX_ROWS))
-        table = []
+        table_rows = []
         for row in rows(listed_rows):
             name, source = row_name(row, changes.by, names)
             sizes = units.size(row["live_bytes_before"]), units.size(row["live_bytes_after"])
-            table.append((units.change(row["change_bytes"]), *sizes, _join_source(name, source)))
-        parts.append(heading if table else f"{heading} No {by_word(changes.by)} changed.")
-        if table:
-            parts.append(_make_table(("change", "before", "after", by_word(changes.by)), table, numbers=3))
+            table_rows.append((units.change(row["change_bytes"]), *sizes, _join_source(name, source)))
+        paragraphs.append(heading if table_rows else f"{heading} No {by_word(changes.by)} changed.")
+        if table_rows:
+            paragraphs.append(_make_table(("change", "before", "after", by_word(changes.by)), table_rows, numbers=3))
         omitted_rows = changed_rows.iloc[len(listed_rows) :]
         if len(omitted_rows):
             count = units.counted(len(omitted_rows), f"more {by_word(changes.by)}")
-            parts.append(f"{units.change(int(omitted_rows['change_bytes'].sum()))} in {count}")
-    return _join(parts)
+            paragraphs.append(f"{units.change(int(omitted_rows['change_bytes'].sum()))} in {count}")
+    return _join(paragraphs)
 
 
 def _make_heading(summary: Summary, findings: Sequence[Finding]) -> str:
@@ -114,15 +112,15 @@ def _make_heading(summary: Summary, findings: Sequence[Finding]) -> str:
         return "### Memory: nothing was allocated"
     leaks = [finding for finding in findings if finding.kind == "leak"]
     problems = [LABELS[finding.kind] for finding in findings if finding.kind not in _KINDS_WITHOUT_LABEL]
-    phrases = ([units.counted(len(leaks), "leak")] if leaks else []) + [
+    problem_texts = ([units.counted(len(leaks), "leak")] if leaks else []) + [
         label.lower() for label in dict.fromkeys(problems)
     ]
     kinds = {finding.kind for finding in findings}
     if "inconclusive" in kinds:
-        phrases.append("other leaks inconclusive" if leaks else "leaks inconclusive")
-    if not phrases:
-        phrases = ["leaks were not judged" if "not_judged" in kinds else "nothing is wrong"]
-    return f"### Memory: {', '.join(phrases)}"
+        problem_texts.append("other leaks inconclusive" if leaks else "leaks inconclusive")
+    if not problem_texts:
+        problem_texts = ["leaks were not judged" if "not_judged" in kinds else "nothing is wrong"]
+    return f"### Memory: {', '.join(problem_texts)}"
 
 
 def _list_failures(sentences: Sequence[str]) -> list[str]:
@@ -131,23 +129,23 @@ def _list_failures(sentences: Sequence[str]) -> list[str]:
 
 def _format_finding(finding: Finding, names: SiteNames) -> str:
     source = names.source(finding.site) if finding.site is not None else None
-    quoted = f"<br>{_format_code(source)}" if source else ""
+    source_code = f"<br>{_format_code(source)}" if source else ""
     sentences = "".join(f" {_escape(sentence)}" for sentence in finding.sentences)
     heading = f"**{LABELS[finding.kind]}** {_make_sentence(finding.title)}"
-    return f"{heading}{quoted}{'<br>' if quoted else ''}{sentences}".rstrip()
+    return f"{heading}{source_code}{'<br>' if source_code else ''}{sentences}".rstrip()
 
 
 def _format_peak(device: DeviceSummary, names: SiteNames) -> str:
     peak = device.peak
     heading = f"**PEAK** {device.device}: {units.size(peak.bytes)} in {units.counted(peak.blocks, 'block')}"
     step = "" if peak.step is None else f" in step {peak.step}"
-    table = [
+    table_rows = [
         (units.share(site.bytes, peak.bytes), units.size(site.bytes), _format_site(site.site, names))
         for site in peak.sites
     ]
-    if not table:
+    if not table_rows:
         return f"{heading}{step}"
-    return f"{heading}{step}\n\n" + _make_table(("share", "bytes", "line"), table, numbers=2)
+    return f"{heading}{step}\n\n" + _make_table(("share", "bytes", "line"), table_rows, numbers=2)
 
 
 def _make_footer(summary: Summary, names: SiteNames) -> str:
@@ -178,12 +176,12 @@ def _format_code(text: str) -> str:
 def _escape(text: str) -> str:
     """Return text that Markdown shows unchanged, on one line."""
     # GitHub links addresses and users even when they are written as entities. A zero-width space prevents it.
-    return _LINK.sub("&#8203;", printable(text).translate(_ENTITIES))
+    return _AUTOLINK.sub("&#8203;", printable(text).translate(_ENTITIES))
 
 
 def _make_sentence(title: str) -> str:
     return f"{_escape(title)}."
 
 
-def _join(parts: Sequence[str]) -> str:
-    return "\n\n".join(parts) + "\n"
+def _join(paragraphs: Sequence[str]) -> str:
+    return "\n\n".join(paragraphs) + "\n"

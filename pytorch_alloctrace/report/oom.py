@@ -1,7 +1,4 @@
-"""Failed allocations in words: the request, the free memory, why it was not enough, and the remedy.
-
-docs/json.md has the fields of the JSON; the CSV has those that are neither lists nor sentences.
-"""
+"""Failed allocations as text and as JSON (fields: docs/json.md): request, free memory, cause and remedy."""
 
 from __future__ import annotations
 
@@ -27,38 +24,33 @@ from .tables import records, rows
 NONE = "No request ran out of memory in this trace."
 _MAX_SITES = 5
 _MAX_PINNERS = 3
-_MIN_KEPT_STEPS = 3
-"""Minimum number of steps with live blocks of one line to call them kept from step to step."""
-_MIN_LEAK_SHARE = 0.25
-"""Minimum share of the allocated bytes for a leak to be named as the reason."""
-_MIN_SETUP_SHARE = 0.8
-"""Minimum share of setup bytes from which a smaller batch is not advised."""
+_MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
+_MIN_LEAK_SHARE = 0.25  # of the allocated bytes, to name a leak as the cause
+_MIN_SETUP_SHARE = 0.8  # of the allocated bytes, not to advise a smaller batch
 _VARIABLE = "PYTORCH_ALLOC_CONF"
-_PARTS = (
+# Name, character and ASCII character.
+_CHART_PARTS = (
     ("allocated", "█", "#"),
     ("cached here", "▒", "%"),
     ("cached for other pools and streams", "░", ":"),
     ("outside PyTorch", "▞", "+"),
     ("free", "·", "."),
 )
-"""Name, character and ASCII character of each part of a device's chart."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Advice:
-    """Sentences on one failed allocation."""
-
     why: list[str]
     help: list[str]
     pinned: Fragmentation | None = None
-    """Fragmentation whose pinners are named between `why` and `help`."""
+    """Fragmentation whose pinners are written between `why` and `help`."""
 
 
 def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor, leaks: Sequence[Leak] = ()) -> Finding:
-    """Return the failed allocation in words, given the leaks of its device."""
+    """Describe a failed allocation, given the leaks of its device."""
     when = f" in step {failure.step}" if failure.step is not None else ""
-    filling = next((leak for leak in leaks if _is_full_of(leak, failure)), None)
-    reason = failure.verdict if filling is None else f"full, because {names.site(filling.line)} leaks"
+    cause = next((leak for leak in leaks if _is_full_of(leak, failure)), None)
+    reason = failure.verdict if cause is None else f"full, because {names.site(cause.line)} leaks"
     size = units.size(failure.requested_bytes)
     return Finding(
         kind="oom",
@@ -68,7 +60,7 @@ def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor, leaks:
         confidence=None,
         site=failure.site,
         stack_id=failure.request.stack_id,
-        sentences=sentences(failure, names, advisor, filling),
+        sentences=sentences(failure, names, advisor, cause),
     )
 
 
@@ -80,12 +72,12 @@ def _is_full_of(leak: Leak, failure: OutOfMemory) -> bool:
     )
 
 
-def sentences(failure: OutOfMemory, names: SiteNames, advisor: Advisor, filling: Leak | None = None) -> tuple[str, ...]:
-    """Return the verdict with its figures and the remedy; `filling` is the leak that filled the memory."""
+def sentences(failure: OutOfMemory, names: SiteNames, advisor: Advisor, cause: Leak | None = None) -> tuple[str, ...]:
+    """Return the figures, the cause and the remedy; `cause` is the leak that filled the memory."""
     advice = _advise(failure, names, advisor)
-    if filling is not None:
-        share = units.share(filling.allocated_bytes, failure.allocated_bytes)
-        leaked = f"{units.size(filling.allocated_bytes)} ({share}) has leaked at {names.site(filling.line)}"
+    if cause is not None:
+        share = units.share(cause.allocated_bytes, failure.allocated_bytes)
+        leaked = f"{units.size(cause.allocated_bytes)} ({share}) has leaked at {names.site(cause.line)}"
         advice = _Advice([advice.why[0]], [f"{leaked}: fix this leak first, see below."])
     top_pinner_rows = rows(advice.pinned.pinners_by_line.head(1)) if advice.pinned is not None else []
     pinning = [describe_pinner(row, names) for row in top_pinner_rows]
@@ -168,10 +160,10 @@ def _advise_fragmented(failure: OutOfMemory, advisor: Advisor) -> _Advice:
         return _Advice(why, [f"What helps: {order}, or raise the limit.", condition], failure.here)
     settings = advice.settings
     alternative = f" (or, if that is not possible, {settings[1]})" if len(settings) > 1 else ""
-    first = advice.helping[0]
+    outcome = advice.helping[0]
     effect = (
         f"With {settings[0]} this request and all before it would have been served, with"
-        f" {units.sizes(*first.peak_reserved_bytes)} reserved at most, as a model of torch's allocator shows."
+        f" {units.sizes(*outcome.peak_reserved_bytes)} reserved at most, as a model of torch's allocator shows."
     )
     return _Advice(why, [f"What helps: set {_VARIABLE}={settings[0]}{alternative}, or {order}.", effect], failure.here)
 
@@ -237,9 +229,9 @@ def _advise_limit(failure: OutOfMemory) -> _Advice:
 def _describe_limit(failure: OutOfMemory) -> list[str]:
     if failure.limit_bytes is None:
         return []
-    between = " and ".join(units.size(size) for size in failure.limit_bytes)
+    limits = " and ".join(units.size(size) for size in failure.limit_bytes)
     setting = f"torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction in {_VARIABLE}"
-    return [f"The driver had enough; the memory limit of this process, between {between}, refused it ({setting})."]
+    return [f"The driver had enough; the memory limit of this process, between {limits}, refused it ({setting})."]
 
 
 def _describe_outcome(failure: OutOfMemory) -> list[str]:
@@ -255,7 +247,6 @@ def _describe_outcome(failure: OutOfMemory) -> list[str]:
 
 
 def oom_data(failure: OutOfMemory, names: SiteNames, advisor: Advisor, top: int) -> dict[str, Any]:
-    """Return the failed allocation as plain values, with at most `top` sites."""
     return {
         **oom_row(failure),
         "sentences": list(sentences(failure, names, advisor)),
@@ -267,7 +258,6 @@ def oom_data(failure: OutOfMemory, names: SiteNames, advisor: Advisor, top: int)
 
 
 def oom_row(failure: OutOfMemory) -> dict[str, Any]:
-    """Return the figures of one table row, without lists."""
     return {name: figure(failure) for name, figure in _ROW.items()}
 
 
@@ -304,13 +294,12 @@ _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "outcome_seq": lambda failure: failure.request.outcome_seq,
 }
 COLUMNS = tuple(_ROW)
-"""Columns of `oom_row`."""
 
 
 def write_ooms(
     failures: Sequence[OutOfMemory], advisor: Advisor, screen: Screen, names: SiteNames, begin_ns: int, *, all_of: bool
 ) -> None:
-    """Write failed allocations in order; `all_of` tells whether these are all of the trace."""
+    """Write failed allocations in order; `all_of`: they are all of the trace."""
     if not failures:
         screen.text(NONE)
         return
@@ -346,9 +335,9 @@ def _write_oom(failure: OutOfMemory, advisor: Advisor, screen: Screen, names: Si
         screen.text("Lines that held the most:", 2)
     for site in failure.top_sites[:_MAX_SITES]:
         screen.text(f"{units.size(site.bytes):>9}  {names.holder(site)}", 4, hanging=15)
-        text = names.source(site.site)
-        if text:
-            screen.source(text, 15)
+        source = names.source(site.site)
+        if source:
+            screen.source(source, 15)
         screen.frames(names.stack(site.stack_id), 15)
 
 
@@ -363,17 +352,17 @@ def _write_chart(failure: OutOfMemory, screen: Screen) -> None:
     if failure.device_bytes is None or failure.outside_bytes is None:
         return
     cached_here, cached_elsewhere = failure.here.free_bytes, failure.elsewhere.free_bytes
-    used = max(failure.reserved_bytes - cached_here - cached_elsewhere, 0)
-    sizes = (used, cached_here, cached_elsewhere, failure.outside_bytes, failure.device_free_bytes)
-    # `sum(sizes)` bounds the bar's width where a hostile trace has contradictory numbers.
-    whole = max(failure.device_bytes, sum(sizes), 1)
+    used_bytes = max(failure.reserved_bytes - cached_here - cached_elsewhere, 0)
+    sizes = (used_bytes, cached_here, cached_elsewhere, failure.outside_bytes, failure.device_free_bytes)
+    # `sum(sizes)` limits the width of the bar if a hostile trace has contradictory numbers.
+    total_bytes = max(failure.device_bytes, sum(sizes), 1)
     width = max(min(screen.width - 6, 72), 10)
     bar, legend = "", []
-    covered = 0
-    for (name, character, plain), size in zip(_PARTS, sizes, strict=True):
-        part_character = plain if screen.plain else character
-        begin, covered = covered, covered + size
-        bar += part_character * (round(covered * width / whole) - round(begin * width / whole))
+    end = 0
+    for (name, character, ascii_character), size in zip(_CHART_PARTS, sizes, strict=True):
+        part_character = ascii_character if screen.plain else character
+        begin, end = end, end + size
+        bar += part_character * (round(end * width / total_bytes) - round(begin * width / total_bytes))
         if size:
             legend.append(f"{part_character} {name} {units.size(size)}")
     screen.text(Text(bar, style="green"), 2)

@@ -1,4 +1,4 @@
-"""Lines of an installed package called by a line of user code, as text and as plain values."""
+"""Lines of an installed package called by a line of user code, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ def write_package_lines(
     *,
     hint: bool = True,
 ) -> None:
-    """Write the lines of the package below the entry of the calling line.
-
-    total: the bytes that shares refer to; None writes no shares. hint: whether to write how to see all lines.
-    """
+    """Write the lines below the entry of the calling line, with shares of `total` bytes, if given."""
     if package_lines is None:
         return
     for line in package_lines.lines:
@@ -35,7 +32,6 @@ def write_package_lines(
 
 
 def package_lines_data(package_lines: PackageLines | None) -> dict[str, Any] | None:
-    """Return the package and its lines as plain values."""
     if package_lines is None:
         return None
     lines = [

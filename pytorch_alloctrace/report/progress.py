@@ -11,17 +11,13 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_PATIENCE_SECONDS = 1.0
+_DELAY_SECONDS = 1.0
 
 
 class SlowProgress:
-    """A `PassProgress` that shows the share, from 0 to 1, of the pass named by `begin_pass`.
-
-    Between and after passes the bar shows `otherwise`, without a share.
-    """
+    """A `PassProgress` that shows a pass and its share, from 0 to 1; between passes `otherwise`, without a share."""
 
     def __init__(self, console: Console, otherwise: str = "working") -> None:
-        """Set the console and the description between passes."""
         self._console = console
         self._otherwise = otherwise
         self._begin = time.monotonic()
@@ -41,19 +37,17 @@ class SlowProgress:
         self(0.0)
 
     def end_pass(self) -> None:
-        """End the pass."""
         self._name = self._otherwise
         self._show(None)
 
     def __call__(self, share: float) -> None:
-        """Show the share of the current pass."""
         self._show(share)
 
     def _show(self, share: float | None) -> None:
         if not self._console.is_terminal:
             return
         if self._bar is None:
-            if time.monotonic() - self._begin < _PATIENCE_SECONDS:
+            if time.monotonic() - self._begin < _DELAY_SECONDS:
                 return
             # Imported late: most commands end before a bar is needed.
             from rich.progress import BarColumn, Progress, TextColumn

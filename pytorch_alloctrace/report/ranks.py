@@ -32,8 +32,7 @@ _LABELS = {
     "device": ("OTHER DEVICE", "bold yellow"),
 }
 _MEASURES = {"peak": "peak", "reserved": "reserved", "live": "live at the end of the last step", TIME: "time per step"}
-_MAX_LISTED = 6
-"""Maximum number of ranks or files named in a sentence."""
+_MAX_LISTED = 6  # ranks or files in a sentence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ class RankReport:
 
 
 def ranks_findings(comparison: Comparison) -> tuple[RankReport, ...]:
-    """Return the findings in words, the most severe first."""
+    """Return the findings, the most severe first."""
     return tuple(_describe_finding(finding) for finding in comparison.findings)
 
 
@@ -99,7 +98,6 @@ def write_ranks(comparison: Comparison, screen: Screen, top: int, kind: str | No
 
 
 def ranks_data(comparison: Comparison, top: int, kind: str | None = None) -> dict[str, Any]:
-    """Return the comparison as plain values, with at most `top` ranks."""
     run = comparison.run
     return {
         "run": None
@@ -126,17 +124,16 @@ def ranks_data(comparison: Comparison, top: int, kind: str | None = None) -> dic
 
 
 def incomplete_sentences(comparison: Comparison) -> list[str]:
-    """Return sentences about missing, unreadable and incomplete traces."""
-    texts = []
+    sentences = []
     run = comparison.run
     if run is not None and run.missing:
         # A hostile trace may claim any world size.
         verb, pronoun = ("has", "it") if len(run.missing) == 1 else ("have", "they")
-        texts.append(
+        sentences.append(
             f"{len(run.missing):,} of {run.world_size:,} ranks {verb} no trace here: {_list_numbers(run.missing)}. "
             f"What {pronoun} did is unknown."
         )
-    texts.extend(
+    sentences.extend(
         f"{_file_name(trace.summary)} cannot be read: {printable(trace.summary.unreadable)}."
         for trace in comparison.left_out
         if trace.why == "unreadable"
@@ -145,20 +142,20 @@ def incomplete_sentences(comparison: Comparison) -> list[str]:
     for summary in incomplete[:_MAX_LISTED]:
         gaps = summary.has_gaps
         effect = "Its figures are not compared." if gaps else "What came after the break is unknown."
-        texts.append(f"{_capitalize(summary.name)} is {summary.integrity}. {effect}")
+        sentences.append(f"{_capitalize(summary.name)} is {summary.integrity}. {effect}")
     if len(incomplete) > _MAX_LISTED:
-        texts.append(
+        sentences.append(
             f"Also incomplete: {units.counted(len(incomplete) - _MAX_LISTED, 'more rank')}, marked in the table."
         )
-    return texts
+    return sentences
 
 
 def note_sentences(comparison: Comparison) -> list[str]:
-    """Return sentences about left-out traces, short or killed runs and inconclusive leaks."""
-    texts: list[str] = []
+    """Return sentences about left-out traces, killed or running ranks, leaks not judged and further outliers."""
+    sentences: list[str] = []
     run = comparison.run
     if run is None:
-        return texts
+        return sentences
     left_out = [trace for trace in comparison.left_out if trace.why != "unreadable"]
     for reason in dict.fromkeys(trace.why for trace in left_out):
         traces = [trace for trace in left_out if trace.why == reason]
@@ -167,7 +164,7 @@ def note_sentences(comparison: Comparison) -> list[str]:
             f" and {len(files) - _MAX_LISTED:,} more" if len(files) > _MAX_LISTED else ""
         )
         verb = "is" if len(traces) == 1 else "are"
-        texts.append(
+        sentences.append(
             f"{units.counted(len(traces), 'trace')} {verb} left out, {_describe_reason(traces[0], comparison)}: "
             f"{names}."
         )
@@ -180,14 +177,14 @@ def note_sentences(comparison: Comparison) -> list[str]:
         steps = ""
         if summary.last_step is not None and common_step is not None and summary.last_step != common_step:
             steps = f": its last step is {summary.last_step:,}, on most ranks {common_step:,}"
-        texts.append(f"{_capitalize(summary.name)} {state}{steps}.")
+        sentences.append(f"{_capitalize(summary.name)} {state}{steps}.")
     inconclusive = [
         summary for summary in run.summaries if any(device.judged and not device.decided for device in summary.devices)
     ]
     if inconclusive:
         site = next(device.unexplained for device in inconclusive[0].devices if device.unexplained is not None)
         name = _site_names(inconclusive[0]).site(site)
-        texts.append(
+        sentences.append(
             f"Leaks inconclusive on {_count_ranks(inconclusive, run.summaries)}: {name} grew, but too irregularly or "
             f"too late to call it a leak ({inconclusive[0].name})."
         )
@@ -197,18 +194,15 @@ def note_sentences(comparison: Comparison) -> list[str]:
         if any(not device.judged and not device.is_small for device in summary.devices)
     ]
     if unjudged:
-        texts.append(f"Too short to judge leaks on {_count_ranks(unjudged, run.summaries)}.")
+        sentences.append(f"Too short to judge leaks on {_count_ranks(unjudged, run.summaries)}.")
     if comparison.more_outliers:
         count = units.counted(comparison.more_outliers, "more outlier")
-        texts.append(f"{count}: see the table, or `table()` in Python.")
-    return texts
-
-
-# Findings
+        sentences.append(f"{count}: see the table, or `table()` in Python.")
+    return sentences
 
 
 def _describe_finding(finding: RankFinding) -> RankReport:
-    names, where, others = _site_names(finding.ranks[0]), _describe_ranks(finding), _name_others(finding)
+    names, ranks, other_ranks = _site_names(finding.ranks[0]), _describe_ranks(finding), _name_others(finding)
     device = "" if finding.device == CUDA else f" on {finding.device}"
     site: Site | None = None
     sentences: list[str] = []
@@ -216,7 +210,7 @@ def _describe_finding(finding: RankFinding) -> RankReport:
         leak = finding.leak
         assert leak is not None
         site = leak.site
-        title = f"{names.site(site)}: {units.rate(leak.rate, leak.unit)}{device} on {where}"
+        title = f"{names.site(site)}: {units.rate(leak.rate, leak.unit)}{device} on {ranks}"
         low, high = finding.rates
         if len(finding.ranks) > 1:
             spread = "the same on each" if round(low) == round(high) else f"{units.size(low)} to {units.size(high)}"
@@ -230,24 +224,22 @@ def _describe_finding(finding: RankFinding) -> RankReport:
         figures = finding.figures
         site = figures.refused_site
         step = "" if figures.refused_step is None else f" in step {figures.refused_step:,}"
-        title = f"{where}{device}: an allocation of {units.size(figures.refused or 0)} failed{step}"
+        title = f"{ranks}{device}: an allocation of {units.size(figures.refused or 0)} failed{step}"
         if site is not None:
             sentences.append(f"Requested at {names.site(site)}.")
     elif finding.kind == "device":
-        peak = max(
-            figures_there.peak for summary in finding.ranks if (figures_there := summary.of_kind(finding.device))
-        )
-        title = f"{where} also {'uses' if len(finding.ranks) == 1 else 'use'} {finding.device}, another rank's device"
+        peak = max(usage.peak for summary in finding.ranks if (usage := summary.of_kind(finding.device)))
+        title = f"{ranks} also {'uses' if len(finding.ranks) == 1 else 'use'} {finding.device}, another rank's device"
         sentences.append(f"Up to {units.size(peak)} there: set the device before the first use of CUDA.")
     else:
-        first = finding.deviations[0]
-        title = f"{where}{device}: {_describe_deviation(first, others)}"
+        largest = finding.deviations[0]
+        title = f"{ranks}{device}: {_describe_deviation(largest, other_ranks)}"
         site = None if finding.explanation is None else finding.explanation.site
     deviations = finding.deviations if finding.kind != "differs" else finding.deviations[1:]
     if deviations:
-        text = "; ".join(_describe_deviation(deviation, others) for deviation in deviations)
-        whose = "" if len(finding.ranks) == 1 else f" ({finding.ranks[0].name})"
-        sentences.append(f"{text[:1].upper()}{text[1:]}{whose}.")
+        deviation_texts = "; ".join(_describe_deviation(deviation, other_ranks) for deviation in deviations)
+        rank_note = "" if len(finding.ranks) == 1 else f" ({finding.ranks[0].name})"
+        sentences.append(f"{deviation_texts[:1].upper()}{deviation_texts[1:]}{rank_note}.")
     sentences += _explain_difference(finding, names)
     sentences += _describe_departure(finding)
     return RankReport(finding, _capitalize(title), tuple(sentences), site)
@@ -305,31 +297,31 @@ def _describe_ranks(finding: RankFinding) -> str:
     return f"{len(ranks):,} of {finding.rank_count:,} ranks ({_list_ranks(ranks)})"
 
 
-def _write_finding(finding: RankReport, screen: Screen) -> None:
-    label, style = _LABELS[finding.kind]
+def _write_finding(report: RankReport, screen: Screen) -> None:
+    label, style = _LABELS[report.kind]
     indent = len(label) + 2
-    screen.text(Text.assemble((label, style), "  ", (finding.title, "bold")), hanging=indent)
-    source = _site_names(finding._finding.ranks[0]).source(finding.site) if finding.site is not None else None
+    screen.text(Text.assemble((label, style), "  ", (report.title, "bold")), hanging=indent)
+    source = _site_names(report._finding.ranks[0]).source(report.site) if report.site is not None else None
     if source:
         screen.source(source, indent)
-    for sentence in finding.sentences:
+    for sentence in report.sentences:
         screen.text(sentence, indent)
-    departure = finding._finding.departure
+    departure = report._finding.departure
     if departure is None or len(departure.live) < 2:
         return
     width = max(min(screen.width - indent - 40, 60), 10)
     all_values = (*departure.live, *departure.usual)
-    name_of_rank = finding._finding.ranks[0].name
-    others = _name_others(finding._finding)
-    column = max(len(name_of_rank), len(others))
-    for name, values in ((name_of_rank, departure.live), (others, departure.usual)):
+    name_of_rank = report._finding.ranks[0].name
+    other_ranks = _name_others(report._finding)
+    name_width = max(len(name_of_rank), len(other_ranks))
+    for name, values in ((name_of_rank, departure.live), (other_ranks, departure.usual)):
         points = np.array_split(np.array(values), min(width, len(values)))
-        # Both charts share one scale: each gets the minimum and maximum of both, cut off below.
+        # One scale for both charts: each gets the minimum and maximum of both as two more columns, then drops these.
         levels = [*(int(part.max()) for part in points), min(all_values), max(all_values)]
         chart = units.sparkline(levels, len(levels), plain=screen.plain)[:-2]
         arrow = "to" if screen.plain else "→"
         change_text = f"{units.size(values[0])} {arrow} {units.size(values[-1])}"
-        screen.text(Text.assemble(f"{name:<{column}}  ", (chart, "green"), f"  {change_text}"), indent)
+        screen.text(Text.assemble(f"{name:<{name_width}}  ", (chart, "green"), f"  {change_text}"), indent)
 
 
 def _list_passed_checks(comparison: Comparison) -> list[tuple[str, str, str]]:
@@ -341,7 +333,7 @@ def _list_passed_checks(comparison: Comparison) -> list[tuple[str, str, str]]:
         all_ranks += " that could be compared"
     differs = any(not finding.is_common for finding in comparison.findings)
     if compared > 1 and not differs:
-        # `spreads` has no reserved bytes for devices without segments, and no step time without steps.
+        # `spreads` lacks reserved bytes for devices without segments, and step times without steps.
         spreads = [spread for (kind, _), spread in comparison.spreads.items() if kind == comparison.main]
         byte_spreads = [spread for spread in spreads if spread.measure in BYTES]
         if all(spread.is_alike for spread in byte_spreads):
@@ -350,13 +342,13 @@ def _list_passed_checks(comparison: Comparison) -> list[tuple[str, str, str]]:
             )
             checks.append(("OK", "bold green", f"{all_ranks} look alike: {figures}."))
         else:
-            first = next(spread for spread in byte_spreads if not spread.is_alike)
-            low, high = (units.size(value) for value in (first.low, first.high))
+            unlike = next(spread for spread in byte_spreads if not spread.is_alike)
+            low, high = (units.size(value) for value in (unlike.low, unlike.high))
             checks.append(
                 (
                     "NOTE",
                     "bold yellow",
-                    f"No rank stands out, but they are not alike: {_MEASURES[first.measure]} from {low} to {high}.",
+                    f"No rank stands out, but they are not alike: {_MEASURES[unlike.measure]} from {low} to {high}.",
                 )
             )
     if comparison.leaks_answer is LeaksAnswer.NONE:
@@ -368,9 +360,6 @@ def _describe_spread(measure: str, median: float, low: float, high: float) -> st
     if units.size(low) == units.size(high):
         return f"{_MEASURES[measure]} {units.size(median)}"
     return f"{_MEASURES[measure]} {units.size(low)} to {units.size(high)}"
-
-
-# The table
 
 
 def _write_table(comparison: Comparison, screen: Screen, top: int, kind: str | None) -> None:
@@ -435,9 +424,6 @@ def _write_header(comparison: Comparison, screen: Screen) -> None:
     screen.text(heading, hanging=2)
 
 
-# Words
-
-
 def _write_labelled(label: str, style: str, sentence: str, screen: Screen) -> None:
     screen.text(Text.assemble((label, style), f"  {sentence}"), hanging=len(label) + 2)
 
@@ -482,7 +468,7 @@ def _list_ranks(summaries: Sequence[RankSummary]) -> str:
 
 
 def _list_numbers(numbers: Sequence[int]) -> str:
-    """Return number ranges such as "1, 5 to 9 and 12", shortened to the first few."""
+    """Return number ranges such as "1, 5 to 9 and 12"; after _MAX_LISTED ranges, only a count."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -491,15 +477,15 @@ def _list_numbers(numbers: Sequence[int]) -> str:
             runs.append((number, number))
     # Write two numbers as "3 and 4", not "3 to 4".
     runs = [
-        part
+        run
         for first, last in runs
-        for part in ([(first, first), (last, last)] if last == first + 1 else [(first, last)])
+        for run in ([(first, first), (last, last)] if last == first + 1 else [(first, last)])
     ]
-    texts = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
-    if len(texts) > _MAX_LISTED:
+    range_texts = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
+    if len(range_texts) > _MAX_LISTED:
         omitted = sum(last - first + 1 for first, last in runs[_MAX_LISTED:])
-        return f"{', '.join(texts[:_MAX_LISTED])} and {omitted:,} more"
-    *first_texts, last_text = texts
+        return f"{', '.join(range_texts[:_MAX_LISTED])} and {omitted:,} more"
+    *first_texts, last_text = range_texts
     return f"{', '.join(first_texts)} and {last_text}" if first_texts else last_text
 
 
@@ -507,18 +493,18 @@ def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:] if text.startswith(("rank", "all ", "both ", "a ")) else text
 
 
-def _finding_data(rank_words: RankReport) -> dict[str, Any]:
-    finding = rank_words._finding
+def _finding_data(report: RankReport) -> dict[str, Any]:
+    finding = report._finding
     departure, leak = finding.departure, finding.leak
     return {
         "kind": finding.kind,
-        "title": rank_words.title,
-        "sentences": list(rank_words.sentences),
+        "title": report.title,
+        "sentences": list(report.sentences),
         "device": finding.device,
         "ranks": [summary.rank for summary in finding.ranks],
         "paths": [summary.path for summary in finding.ranks],
         "of": finding.rank_count,
-        "site": None if rank_words.site is None else dataclasses.asdict(rank_words.site),
+        "site": None if report.site is None else dataclasses.asdict(report.site),
         "bytes_per_unit": None if leak is None else round(leak.rate),
         "unit": None if leak is None else leak.unit,
         "since_step": None if departure is None else departure.step,

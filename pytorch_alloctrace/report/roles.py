@@ -1,4 +1,4 @@
-"""Roles as text: exactness and bytes of each."""
+"""Memory by role, as text."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _PLURALS = {
     "temporary": "temporaries",
     "library workspace": "library workspaces",
 }
-_MIN_SHARE = 0.01
-"""Minimum share of a role to be named; smaller ones are summed up."""
+_MIN_SHARE = 0.01  # of the total; smaller roles are summed up
 
 
 def roles_sentence(shares: RoleShares, total: int) -> str:
@@ -55,12 +54,11 @@ def _format_role(part: RoleBytes) -> str:
     return f"{_PLURALS.get(part.role, part.role)} {units.size(part.bytes)}{note}"
 
 
-_SIZE_COLUMN = 10
-_ROLE_COLUMN = 18
+_SIZE_WIDTH = 10
+_ROLE_WIDTH = 18
 
 
 def write_role_totals(table: pd.DataFrame, span: Span, screen: Screen) -> None:
-    """Write live bytes (for ranges, their change) and allocated bytes by role."""
     if table.empty:
         screen.text("Nothing was allocated.")
         return
@@ -74,14 +72,14 @@ def write_role_totals(table: pd.DataFrame, span: Span, screen: Screen) -> None:
             ("LIVE", f"at {span.until}", "live_bytes", _describe_live),
             ("ALLOCATED", f"up to {span.until}, including what was freed again", "total_bytes", _describe_allocated),
         ]
-    is_separated = False
+    has_section = False
     for label, title, column, note in sections:
         section_rows = table[table[column] != 0]
         if section_rows.empty:
             continue
-        if is_separated:
+        if has_section:
             screen.blank()
-        is_separated = True
+        has_section = True
         screen.text(Text.assemble((label, "bold"), f"  {title}"), hanging=len(label) + 2)
         _write_section(section_rows, column, note, screen)
 
@@ -91,8 +89,8 @@ def _write_section(table: pd.DataFrame, column: str, note: Callable[[dict[str, A
     for row in rows(table):
         size = units.change(row[column]) if column == "live_bytes_change" else units.size(row[column])
         bar = units.bar(abs(row[column]) / largest, ENTRY_BAR, plain=screen.plain)
-        name = f"  {row['role']:{_ROLE_COLUMN}}{note(row)}"
-        screen.text(Text.assemble(f"{size:>{_SIZE_COLUMN}}  ", (f"{bar:{ENTRY_BAR}}", "green"), name))
+        name = f"  {row['role']:{_ROLE_WIDTH}}{note(row)}"
+        screen.text(Text.assemble(f"{size:>{_SIZE_WIDTH}}  ", (f"{bar:{ENTRY_BAR}}", "green"), name))
 
 
 def _describe_live(row: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Lines of text for a terminal or a pipe.
 
-Text breaks between words, at the width of the terminal or at 80 columns in a pipe. A pipe gets paths in full, so that
-they can be searched. A terminal would break long paths anywhere, so a path longer than a line is shortened in the
-middle, and quoted source at its end.
+Text breaks between words, at the width of the terminal, or at 80 columns in a pipe. A pipe gets complete paths, which
+can be searched. A terminal would break long paths anywhere: a path longer than a line is shortened in the middle, and
+source at its end.
 """
 
 from __future__ import annotations
@@ -19,31 +19,26 @@ from rich.text import Text
 # Never break between a number and its unit.
 _BREAK = re.compile(r"(?<=\S) (?!(?:[KMGTPE]i)?B\b|%|(?:s|ms|us|min|h|d)\b)")
 
-ENTRY_BAR = 8
-"""Width of the bar of an entry, in columns."""
-_MIN_PATH = 24
-"""Minimum width of a shortened path, in columns."""
+ENTRY_BAR = 8  # columns
+_MIN_PATH = 24  # columns
 
 
 class Screen:
-    """Writer of lines to a console."""
-
     def __init__(self, console: Console, width: int | None = None) -> None:
         self._console = console
         self._shortens = console.is_terminal or width is not None
         self.width = max(width or (console.width if console.is_terminal else 80), 30)
         self.plain = not (console.encoding or "").lower().startswith("utf")
-        """True if the console can only show ASCII."""
+        """True if the console can show only ASCII."""
 
     def blank(self) -> None:
-        """Write an empty line."""
         self._console.out("", highlight=False)
 
     def text(self, text: Text | str, indent: int = 0, *, hanging: int | Text | None = None, style: str = "") -> None:
-        """Write a paragraph; `hanging` is the indent, or the beginning, of its further lines."""
-        whole = Text(text, style=style) if isinstance(text, str) else text
+        """Write a paragraph; `hanging` is the indent of all lines but the first, or the text before them."""
+        styled = Text(text, style=style) if isinstance(text, str) else text
         further_margin = _make_margin(indent if hanging is None else hanging)
-        for number, part in enumerate(whole.divide(self._find_breaks(whole.plain, indent, further_margin.cell_len))):
+        for number, part in enumerate(styled.divide(self._find_breaks(styled.plain, indent, further_margin.cell_len))):
             part.rstrip()
             # Drop all blanks after a break: columns are separated by several.
             line = part[len(part.plain) - len(part.plain.lstrip()) :] if number else part
@@ -51,7 +46,7 @@ class Screen:
             self._write(margin + self._fit_line(line, self.width - margin.cell_len))
 
     def source(self, text: str, indent: int | Text, *, style: str = "cyan") -> None:
-        """Write a line of source, shortened on a terminal; `indent` may be the beginning of the line."""
+        """Write a line of source, shortened on a terminal; `indent` is a width, or the text before the source."""
         margin = _make_margin(indent)
         if self._shortens:
             text = shortened(text, self.width - margin.cell_len)
@@ -60,12 +55,10 @@ class Screen:
         self._write(line)
 
     def frames(self, frames: Sequence[str], indent: int) -> None:
-        """Write the frames of a stack, one on each line."""
         for frame in frames:
             self.text(frame, indent, hanging=indent + 2, style="dim")
 
     def stack(self, frames: Sequence[str], indent: int) -> None:
-        """Write a stack under a heading; write nothing for an empty one."""
         if frames:
             self.text("Stack, innermost frame first:", indent)
             self.frames(frames, indent + 2)
@@ -81,16 +74,13 @@ class Screen:
         bar: str | None = None,
         frames: Sequence[str] = (),
     ) -> None:
-        """Write an amount, a name and, on lines below, its source and frames.
-
-        bar: at most ENTRY_BAR characters, written before the name.
-        """
-        begin = indent + column + 2 + (0 if bar is None else ENTRY_BAR + 2)
+        """Write an amount, a bar of at most ENTRY_BAR characters, a name and, on lines below, its source and frames."""
+        name_column = indent + column + 2 + (0 if bar is None else ENTRY_BAR + 2)
         chart = "" if bar is None else f"{bar:<{ENTRY_BAR}}  "
-        self.text(Text.assemble(f"{amount:>{column}}  ", (chart, "green"), name), indent, hanging=begin)
+        self.text(Text.assemble(f"{amount:>{column}}  ", (chart, "green"), name), indent, hanging=name_column)
         if source:
-            self.source(source, begin)
-        self.frames(frames, begin)
+            self.source(source, name_column)
+        self.frames(frames, name_column)
 
     def _fit_line(self, line: Text, room: int) -> Text:
         """Shorten the longest word of a line in its middle if the line does not fit."""
@@ -98,29 +88,29 @@ class Screen:
         longest = max(re.finditer(r"\S+", line.plain), key=lambda word: cell_len(word[0]), default=None)
         if not self._shortens or excess <= 0 or longest is None or cell_len(longest[0]) <= _MIN_PATH:
             return line
-        mark = "..." if self.plain else "…"
-        remaining = max(len(longest[0]) - excess - len(mark), _MIN_PATH)
-        # Keep two thirds of the end: it has the name of the file and the line.
+        ellipsis = "..." if self.plain else "…"
+        remaining = max(len(longest[0]) - excess - len(ellipsis), _MIN_PATH)
+        # The end gets two thirds of the room: it has the name of the file and the line.
         begin = longest.start() + remaining // 3
-        return Text.assemble(line[:begin], mark, line[begin + len(longest[0]) - remaining :])
+        return Text.assemble(line[:begin], ellipsis, line[begin + len(longest[0]) - remaining :])
 
     def _write(self, line: Text) -> None:
         if not line.plain.isprintable():
             # A hostile trace must not control the terminal. Same length, so that styles stay in place.
-            sign = "?" if self.plain else "\ufffd"
-            line.plain = "".join(c if c.isprintable() or c == "\n" else sign for c in line.plain)
+            replacement = "?" if self.plain else "\ufffd"
+            line.plain = "".join(c if c.isprintable() or c == "\n" else replacement for c in line.plain)
         # Without soft_wrap, rich breaks paths and pads lines with blanks.
         self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
-    def _find_breaks(self, plain: str, indent: int, hanging: int) -> list[int]:
-        """Return the positions of the words at which a new line begins."""
+    def _find_breaks(self, text: str, indent: int, hanging: int) -> list[int]:
+        """Return the positions at which a new line begins."""
         breaks: list[int] = []
         begin, room = 0, self.width - indent
-        ends = [match.end() for match in _BREAK.finditer(plain)] + [len(plain) + 1]
-        for word, end in zip([0, *ends], ends, strict=False):
-            if cell_len(plain[begin : end - 1]) > room and word > begin:
-                breaks.append(word)
-                begin, room = word, self.width - hanging
+        ends = [match.end() for match in _BREAK.finditer(text)] + [len(text) + 1]
+        for word_begin, word_end in zip([0, *ends], ends, strict=False):
+            if cell_len(text[begin : word_end - 1]) > room and word_begin > begin:
+                breaks.append(word_begin)
+                begin, room = word_begin, self.width - hanging
         return breaks
 
 
@@ -135,7 +125,6 @@ def _make_margin(width: int | Text) -> Text:
 
 
 _HTML_COLUMNS = 100
-"""Width of the HTML, in columns."""
 _FORMAT = (
     '<pre style="white-space: pre; overflow-x: auto; margin: 0; background: transparent; color: inherit; '
     'line-height: 1.3; font-family: monospace">{code}</pre>'
@@ -144,7 +133,7 @@ _FORMAT = (
 _RED, _GREEN, _YELLOW = (0xDE, 0x3B, 0x40), (0x24, 0x88, 0x3F), (0x9C, 0x6F, 0x0A)
 _BLUE, _MAGENTA, _CYAN, _GREY = (0x3B, 0x78, 0xD8), (0xA8, 0x55, 0xB8), (0x14, 0x80, 0xA0), (0x7F, 0x7F, 0x7F)
 _COLOURS = [_GREY, _RED, _GREEN, _YELLOW, _BLUE, _MAGENTA, _CYAN, _GREY]
-# Dim text gets the middle between these two: grey.
+# Dim text gets the mean of foreground and background: grey.
 _THEME = TerminalTheme((255, 255, 255), (0, 0, 0), _COLOURS, _COLOURS)
 
 

@@ -30,13 +30,12 @@ def largest_blocks(blocks: pd.DataFrame, top: int) -> pd.DataFrame:
     return _select_largest(blocks[blocks["state"] != "inactive"], "block_bytes", top)
 
 
-def _select_largest(table: pd.DataFrame, size: str, top: int) -> pd.DataFrame:
-    rank = table.sort_values(size, ascending=False, kind="stable").groupby("device", sort=False).cumcount()
+def _select_largest(table: pd.DataFrame, size_column: str, top: int) -> pd.DataFrame:
+    rank = table.sort_values(size_column, ascending=False, kind="stable").groupby("device", sort=False).cumcount()
     return table[rank.reindex(table.index) < top]
 
 
 def write_segments(segments: pd.DataFrame, blocks: pd.DataFrame, screen: Screen, top: int) -> None:
-    """Write the largest segments, each with a map of its blocks."""
     if segments.empty:
         screen.text(
             "No segments: nothing is reserved at this position, or the allocator reports none (the CPU's never does)."
@@ -67,24 +66,24 @@ def write_segment(row: dict[str, Any], blocks: pd.DataFrame, screen: Screen) -> 
     if tuple(row["segment_pool_id"]) != (0, 0):
         notes.append(f"pool {tuple(row['segment_pool_id'])}")
     used = units.share(row["active_bytes"], row["total_bytes"])
-    head = f"{row['address']:#x}  {units.size(row['total_bytes']):>9}  {used:>5} active  "
-    tail = ", ".join(notes)
-    room = screen.width - len(head) - len(tail) - 4
-    screen.text(head + _draw_map(blocks, row, min(max(room, 4), 60), screen.plain) + "  " + tail, 2)
+    figures = f"{row['address']:#x}  {units.size(row['total_bytes']):>9}  {used:>5} active  "
+    note_text = ", ".join(notes)
+    room = screen.width - len(figures) - len(note_text) - 4
+    screen.text(figures + _draw_map(blocks, row, min(max(room, 4), 60), screen.plain) + "  " + note_text, 2)
 
 
 def _draw_map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool) -> str:
-    """Return a character for each equal part of the segment: the state of most of its bytes."""
+    """Return a map of equal cells, one character each: the state of most bytes of the cell."""
     characters = _ASCII_MAP_CHARACTERS if plain else _MAP_CHARACTERS
-    shares: list[dict[str, float]] = [{} for _ in range(width)]
-    per_cell = max(segment["total_bytes"], 1) / width
+    cells: list[dict[str, float]] = [{} for _ in range(width)]
+    cell_bytes = max(segment["total_bytes"], 1) / width
     for address, size, state in zip(blocks["address"], blocks["block_bytes"], blocks["state"], strict=True):
-        begin = (int(address) - int(segment["address"])) / per_cell
-        end = begin + int(size) / per_cell
+        begin = (int(address) - int(segment["address"])) / cell_bytes
+        end = begin + int(size) / cell_bytes
         for cell in range(int(begin), min(int(end) + 1, width)):
             covered = min(end, cell + 1) - max(begin, cell)
-            shares[cell][state] = shares[cell].get(state, 0.0) + covered
-    return "".join(characters[max(share, key=lambda state: share[state])] if share else " " for share in shares)
+            cells[cell][state] = cells[cell].get(state, 0.0) + covered
+    return "".join(characters[max(share, key=lambda state: share[state])] if share else " " for share in cells)
 
 
 def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, names: SiteNames, top: int) -> None:
@@ -107,8 +106,8 @@ def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, nam
             site = Site.of_stack(trace.stacks, int(row["stack_id"]))
             age = "age unknown" if pd.isna(row["age_ns"]) else f"{units.duration(row['age_ns'] / 1e9)} old"
             facts = f"{units.size(row['block_bytes']):>9}  {row['address']:#x}  {age:>14}"
-            pending = "  waits for a stream" if row["state"] == "active_pending_free" else ""
-            screen.text(f"{facts}  {names.site(site)}{pending}", 2, hanging=13)
+            pending_note = "  waits for a stream" if row["state"] == "active_pending_free" else ""
+            screen.text(f"{facts}  {names.site(site)}{pending_note}", 2, hanging=13)
             source = names.source(site)
             if source:
                 screen.source(source, 13)

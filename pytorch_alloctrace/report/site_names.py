@@ -1,7 +1,7 @@
-"""Names of sites, frames and whole stacks: short but never cut off, each on one line.
+"""Names of sites and frames, on one line each, and never truncated.
 
---all-frames shows whole stacks: every frame, including library frames, innermost first. In JSON, each object with a
-`stack_id` then also has `frames`: a list of function, filename, line, source.
+With --all-frames, stacks have every frame, library frames too, innermost first. In JSON, each object with a `stack_id`
+then also has `frames`: a list of function, filename, line, source.
 """
 
 from __future__ import annotations
@@ -20,39 +20,36 @@ from . import units
 if TYPE_CHECKING:
     from ..analysis.summary import Program
 
-
 Frames = Callable[[int], Sequence[Frame]]
-"""Function that returns the frames of a stack, by its number."""
+"""Function that returns the frames of a stack, given its number."""
 
 
 def frames_of(trace: RecordedTrace) -> Frames:
-    """Return the frames function of a trace; it returns no frames for stacks that a corrupt trace lacks."""
+    """Return the function for the frames of a trace. A stack that a corrupt trace lacks has no frames."""
     return lambda stack: trace.frames(stack) if 0 <= stack < len(trace.stacks) else []
 
 
 def with_frames(data: Any, frames: Frames | None) -> Any:
-    """Add frames to each object that has a stack; return `data` unchanged without `frames`."""
+    """Add frames to each object that has a stack; without `frames`, return `data` unchanged."""
     if frames is None:
         return data
     if isinstance(data, list | tuple):
         return [with_frames(item, frames) for item in data]
     if not isinstance(data, dict):
         return data
-    with_stacks = {name: with_frames(value, frames) for name, value in data.items()}
+    result = {name: with_frames(value, frames) for name, value in data.items()}
     if isinstance(data.get("stack_id"), int):
-        with_stacks["frames"] = frames_data(frames(data["stack_id"]))
-    return with_stacks
+        result["frames"] = frames_data(frames(data["stack_id"]))
+    return result
 
 
 def frames_data(frames: Sequence[Frame]) -> list[dict[str, Any]]:
-    """Return frames as plain values."""
     return [dataclasses.asdict(frame) for frame in frames]
 
 
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
-"""Program path of a notebook kernel, of Jupyter and of tools that follow its naming."""
-_PART = 1 << 20
-"""Number of characters checked at once."""
+"""Program path of a notebook kernel: that of Jupyter, or one with a similar name."""
+_CHUNK_CHARACTERS = 1 << 20
 
 
 def printable(text: str) -> str:
@@ -66,33 +63,32 @@ def printable(text: str) -> str:
 def without_controls(text: str) -> str:
     """Escape control and invisible characters of multi-line text, except newline and tab."""
     # Copy only if needed: an output may have hundreds of megabytes.
-    parts = (text[begin : begin + _PART] for begin in range(0, len(text), _PART))
-    if all(part.replace("\n", " ").replace("\t", " ").isprintable() for part in parts):
+    chunks = (text[begin : begin + _CHUNK_CHARACTERS] for begin in range(0, len(text), _CHUNK_CHARACTERS))
+    if all(chunk.replace("\n", " ").replace("\t", " ").isprintable() for chunk in chunks):
         return text
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 class SiteNames:
-    """Names of sites and files, relative to the working directory of the traced program."""
+    """Names of sites and files, relative to a working directory; and of the frames of stacks, if `frames` is given."""
 
     def __init__(self, working_directory: str, frames: Frames | None = None) -> None:
-        """Set the working directory, and the frames function to show whole stacks."""
         self._frames = frames
         self._working_directory = working_directory
 
     def file(self, filename: str) -> str:
-        """Return `short_filename` on one line."""
+        """Return the short name of a file, such as "train.py"."""
         return printable(short_filename(filename, self._working_directory))
 
-    def site(self, code: Site | Frame) -> str:
+    def site(self, place: Site | Frame) -> str:
         """Return the name of a site or frame, such as "train.py:41 in train"."""
-        if not code.filename:
-            return printable(code.function) or NO_STACK
+        if not place.filename:
+            return printable(place.function) or NO_STACK
         # "<module>" adds nothing to the name of the file.
-        function = f" in {printable(code.function)}" if code.function and code.function != "<module>" else ""
-        library = " (library code; no user code called it)" if isinstance(code, Site) and not code.user else ""
-        line = f":{code.line}" if code.line else ""
-        return f"{self.file(code.filename)}{line}{function}{library}"
+        function = f" in {printable(place.function)}" if place.function and place.function != "<module>" else ""
+        library = " (library code; no user code called it)" if isinstance(place, Site) and not place.user else ""
+        line = f":{place.line}" if place.line else ""
+        return f"{self.file(place.filename)}{line}{function}{library}"
 
     def holder(self, site: SiteBytes) -> str:
         """Return the name of a site, with the bytes that its backward allocated."""
@@ -100,12 +96,12 @@ class SiteNames:
         return self.site(site.site) + (f" (including {backward} in its backward)" if site.backward_bytes else "")
 
     def stack(self, stack: int) -> list[str]:
-        """Return the names of the frames of a stack, innermost first; empty without --all-frames."""
+        """Return the names of the frames of a stack, innermost first; none without --all-frames."""
         return [self.site(frame) for frame in self._frames(stack)] if self._frames is not None else []
 
-    def source(self, code: Site | Frame) -> str | None:
-        """Return the source of the line; None if unknown."""
-        text = printable(code.source.strip()) if code.source else ""
+    def source(self, place: Site | Frame) -> str | None:
+        """Return the source of the line, or None."""
+        text = printable(place.source.strip()) if place.source else ""
         return text or None
 
     def referrer(self, text: str) -> str:

@@ -25,18 +25,16 @@ _LAYERS = (
 )
 """Column, colour and label of each stacked layer, from bottom to top."""
 _CHARTS = (*MEASURES, "outside_bytes")
-# Widths in columns.
-_NAME_COLUMN = 14
-_ROLE_COLUMN = 18
-_SIZE_COLUMN = 11
+_NAME_WIDTH = 14
+_ROLE_WIDTH = 18
+_SIZE_WIDTH = 11
 
 
 def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
-    """Write a chart of each sum, with its lowest, highest and last value."""
     if timeline.empty:
         screen.text("Nothing was allocated.")
     for device, rows in timeline.groupby("device", sort=False):
-        room = _write_headings(str(device), rows, screen, _NAME_COLUMN)
+        room = _write_headings(str(device), rows, screen, _NAME_WIDTH)
         for name in _CHARTS:
             highest = rows[f"{name}_max"] if f"{name}_max" in rows else rows[name]
             if highest.isna().all():
@@ -44,11 +42,11 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
             levels = [int(level) for level in highest.dropna()]
             chart = units.sparkline(levels, room, plain=screen.plain)
             line = Text.assemble(
-                f"{name.removesuffix('_bytes').replace('_', ' '):{_NAME_COLUMN}}", (f"{chart:{room}}", "green")
+                f"{name.removesuffix('_bytes').replace('_', ' '):{_NAME_WIDTH}}", (f"{chart:{room}}", "green")
             )
             lowest = rows[f"{name}_min" if f"{name}_min" in rows else name].min()
             sizes = units.size(int(lowest)), units.size(max(levels)), _format_last(rows[name])
-            line.append("".join(f"{size:>{_SIZE_COLUMN}}" for size in sizes))
+            line.append("".join(f"{size:>{_SIZE_WIDTH}}" for size in sizes))
             screen.text(line, 2)
         shares = rows["external_fragmentation"].dropna()
         if len(shares):
@@ -57,26 +55,26 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
 
 
 def write_role_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
-    """Write a chart of each role (`reading.tables.role_timeline`), with lowest, highest and last value."""
+    """Write a chart of each role; `timeline` is a result of `reading.tables.role_timeline`."""
     if timeline.empty:
         screen.text("Nothing was allocated.")
     for device, rows in timeline.groupby("device", sort=False):
-        room = _write_headings(str(device), rows, screen, _ROLE_COLUMN)
+        room = _write_headings(str(device), rows, screen, _ROLE_WIDTH)
         for role in (name for name in rows.columns[2:] if rows[name].any()):
             levels = [int(level) for level in rows[role]]
             chart = units.sparkline(levels, room, plain=screen.plain)
             sizes = (units.size(size) for size in (min(levels), max(levels), levels[-1]))
-            line = Text.assemble(f"{role:{_ROLE_COLUMN}}", (f"{chart:{room}}", "green"))
-            screen.text(line.append("".join(f"{size:>{_SIZE_COLUMN}}" for size in sizes)), 2)
+            line = Text.assemble(f"{role:{_ROLE_WIDTH}}", (f"{chart:{room}}", "green"))
+            screen.text(line.append("".join(f"{size:>{_SIZE_WIDTH}}" for size in sizes)), 2)
 
 
-def _write_headings(device: str, rows: pd.DataFrame, screen: Screen, name: int) -> int:
-    """Write the headings of a device; return the width of its charts, given the width of their names."""
+def _write_headings(device: str, rows: pd.DataFrame, screen: Screen, name_width: int) -> int:
+    """Write the headings of a device; return the width of its charts."""
     seconds = (int(rows["time_ns"].iloc[-1]) - int(rows["time_ns"].iloc[0])) / 1e9
-    room = max(min(screen.width - name - 3 * _SIZE_COLUMN - 2, 60), 0)
+    room = max(min(screen.width - name_width - 3 * _SIZE_WIDTH - 2, 60), 0)
     title = f"{device}  over {units.duration(seconds)}"
-    heads = "".join(f"{head:>{_SIZE_COLUMN}}" for head in ("lowest", "highest", "at the end"))
-    screen.text(Text.assemble((f"{title:{name + room + 2}}", "bold"), heads))
+    headings = "".join(f"{heading:>{_SIZE_WIDTH}}" for heading in ("lowest", "highest", "at the end"))
+    screen.text(Text.assemble((f"{title:{name_width + room + 2}}", "bold"), headings))
     return room
 
 
@@ -128,31 +126,25 @@ def _draw(axes: Axes, table: pd.DataFrame, device: str, begin_ns: int | None = N
     seconds = (table["time_ns"].to_numpy(np.int64) - begin) / 1e9
     levels = {name: _to_floats(table[name]) for name in (*MEASURES[1:5], "outside_bytes")}
     levels["unreleasable"] = levels["reserved_bytes"] - levels["releasable_bytes"]
-    below = np.zeros(len(table))
+    base = np.zeros(len(table))
     for name, color, label in _LAYERS:
         level = levels[name]
-        if not (level > below).any():
+        if not (level > base).any():
             continue
-        axes.fill_between(seconds, below, np.maximum(level, below), step="post", color=color, label=label, linewidth=0)
-        below = np.maximum(level, below)
-    # Draw the maximum of each interval: a peak between two points must be visible.
-    highest = _to_floats(table["allocated_bytes_max"])
-    axes.step(seconds, highest, where="post", color="#1a365d", linewidth=0.8, label="allocated, at most")
+        axes.fill_between(seconds, base, np.maximum(level, base), step="post", color=color, label=label, linewidth=0)
+        base = np.maximum(level, base)
+    # The maximum of each interval: a peak between two points must be visible.
+    maxima = _to_floats(table["allocated_bytes_max"])
+    axes.step(seconds, maxima, where="post", color="#1a365d", linewidth=0.8, label="allocated, at most")
     used = levels["reserved_bytes"] + levels["outside_bytes"]
     if not np.isnan(used).all():
         axes.step(
-            seconds,
-            used,
-            where="post",
-            color="#718096",
-            linestyle="--",
-            linewidth=1,
-            label="used, by the driver",
+            seconds, used, where="post", color="#718096", linestyle="--", linewidth=1, label="used, by the driver"
         )
-    peak = int(np.nanargmax(highest))
+    peak = int(np.nanargmax(maxima))
     axes.annotate(
-        f"{units.size(highest[peak])} at {units.duration(seconds[peak])}",
-        (seconds[peak], highest[peak]),
+        f"{units.size(maxima[peak])} at {units.duration(seconds[peak])}",
+        (seconds[peak], maxima[peak]),
         xytext=(0, 6),
         textcoords="offset points",
         ha="right" if peak > 0.8 * len(table) else "left" if peak < 0.2 * len(table) else "center",
@@ -160,11 +152,11 @@ def _draw(axes: Axes, table: pd.DataFrame, device: str, begin_ns: int | None = N
     )
     axes.set_title(device, loc="left", fontsize=10, fontweight="bold")
     axes.set_xlabel("seconds")
-    top = max(np.nanmax(below), np.nanmax(highest), np.nanmax(used, initial=0), 1)
-    axes.set_ylim(bottom=0, top=top * 1.15)
+    y_max = max(np.nanmax(base), np.nanmax(maxima), np.nanmax(used, initial=0), 1)
+    axes.set_ylim(bottom=0, top=y_max * 1.15)
     axes.margins(x=0)
     # Ticks at powers of two: whole MiB and GiB.
-    axes.yaxis.set_major_locator(MultipleLocator(2 ** max(np.ceil(np.log2(top / 6)), 0)))
+    axes.yaxis.set_major_locator(MultipleLocator(2 ** max(np.ceil(np.log2(y_max / 6)), 0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.size(value)))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8, frameon=False)

@@ -1,7 +1,4 @@
-"""Live memory by call, top-down, as text and as plain values.
-
-docs/json.md has the fields of the JSON; the CSV has one row per call, with its depth.
-"""
+"""Live memory by call, top-down, as text and as JSON (fields: docs/json.md)."""
 
 from __future__ import annotations
 
@@ -17,18 +14,13 @@ from . import units
 from .screen import Screen, shortened
 from .site_names import SiteNames, printable
 
-_MIN_SHARE = 0.01
-"""Minimum share of a call to be written by default; smaller calls are summed up."""
-_AMOUNT = 18
-"""Width of a share and a size, in columns."""
-_CHAIN_ENDS = 5
-"""Number of calls named at each end of a longer chain."""
-_MIN_SOURCE = 20
-"""Minimum width of shortened source, in columns; otherwise it gets its own line."""
+_MIN_SHARE = 0.01  # of a call, unless `top` is given; smaller calls are summed up
+_AMOUNT_WIDTH = 18
+_CHAIN_ENDS = 5  # calls at each end of a shortened chain
+_MIN_SOURCE = 20  # columns after the name; with less room, source gets its own line
 
 
 def calls_data(calls: Sequence[Call]) -> list[dict[str, Any]]:
-    """Return calls as plain values."""
     return [
         {
             **dataclasses.asdict(call.site),
@@ -45,10 +37,7 @@ def calls_data(calls: Sequence[Call]) -> list[dict[str, Any]]:
 
 
 def write_tree(tree: Tree, screen: Screen, names: SiteNames, top: int | None, *, all_frames: bool) -> None:
-    """Write a line for each call, or chain of calls with one callee each.
-
-    top: the maximum number of callees of a call; None for all but small ones.
-    """
+    """Write calls, or chains of calls with one callee each; `top` callees of a call, or all but small ones (None)."""
     _TreeWriter(tree, screen, names, top, all_frames).write()
 
 
@@ -75,18 +64,18 @@ class _TreeWriter:
 
     def _write_calls(self, calls: Sequence[Call], caller: Call | None, guides: str) -> None:
         """Write the callees of a call; `guides` are the tree lines to the left."""
-        branch, last, passing, blank = self._guides if caller is not None else ("", "", "", "")
+        branch, last_branch, passing, blank = self._guides if caller is not None else ("", "", "", "")
         written = self._select_calls(calls)
         omitted = calls[len(written) :]
         for call in written:
             is_last = call is calls[-1] or (call is written[-1] and not omitted)
             self._write_call(
-                call, caller, guides + (last if is_last else branch), guides + (blank if is_last else passing)
+                call, caller, guides + (last_branch if is_last else branch), guides + (blank if is_last else passing)
             )
         if omitted:
             hint = "" if self._has_hint else " (--top 0 shows all)"
             self._has_hint = True
-            text = f"{guides}{last}{units.counted(len(omitted), 'more call')}{hint}"
+            text = f"{guides}{last_branch}{units.counted(len(omitted), 'more call')}{hint}"
             self._screen.text(Text(self._format_amount(sum(call.bytes for call in omitted)) + text, style="dim"))
 
     def _write_call(self, call: Call, caller: Call | None, branch: str, guides: str) -> None:
@@ -107,7 +96,7 @@ class _TreeWriter:
         line = Text.assemble(
             self._format_amount(call.bytes), (branch, "dim"), name, f" ({', '.join(notes)})" if notes else ""
         )
-        margin = Text(" " * _AMOUNT + guides + (self._guides[2] if last.calls else self._guides[3]), style="dim")
+        margin = Text(" " * _AMOUNT_WIDTH + guides + (self._guides[2] if last.calls else self._guides[3]), style="dim")
         source = self._names.source(last.site) or ""
         room = self._screen.width - line.cell_len - 2
         if source and room >= min(cell_len(source), _MIN_SOURCE):
@@ -125,7 +114,7 @@ class _TreeWriter:
         """Return the name of a call, without its file if the caller is in the same file."""
         code = call.site
         if caller is not None and code.filename and caller.site.filename == code.filename:
-            inside = f" in {printable(code.function)}" if code.function != "<module>" else ""
-            return f":{code.line}{inside}"
+            function = f" in {printable(code.function)}" if code.function != "<module>" else ""
+            return f":{code.line}{function}"
         # With all frames, do not mark library code.
         return self._names.site(dataclasses.replace(code, user=True) if self._all_frames else code)

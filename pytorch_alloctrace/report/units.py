@@ -14,7 +14,7 @@ def size(count: float) -> str:
     """Format bytes in binary units with three digits: "0 B", "1.25 KiB", "52.5 MiB", "1,020 TiB"."""
     sign, value = ("-" if count < 0 else ""), abs(float(count))
     unit = 0
-    # 1023.7 would round to 1024: use the next unit.
+    # Otherwise, 1023.7 KiB would become 1,024 KiB.
     while unit < len(_BINARY) - 1 and value >= (1023.5 if unit else 1024):
         value /= 1024
         unit += 1
@@ -69,61 +69,58 @@ def duration(seconds: float) -> str:
         return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
     if seconds < 59.95:
         return f"{seconds:.3g} s"
-    whole = round(seconds)
-    if whole < 3600:
-        large, small = f"{whole // 60} min", f"{whole % 60} s" if whole % 60 else ""
-    elif whole < 86400:
-        large, small = f"{whole // 3600} h", f"{whole % 3600 // 60} min" if whole % 3600 >= 60 else ""
-    elif whole >= 2 * 365 * 86400:
-        large, small = f"{whole // (365 * 86400):,} years", ""
+    total = round(seconds)
+    if total < 3600:
+        large, small = f"{total // 60} min", f"{total % 60} s" if total % 60 else ""
+    elif total < 86400:
+        large, small = f"{total // 3600} h", f"{total % 3600 // 60} min" if total % 3600 >= 60 else ""
+    elif total >= 2 * 365 * 86400:
+        large, small = f"{total // (365 * 86400):,} years", ""
     else:
-        large, small = f"{whole // 86400:,} d", f"{whole % 86400 // 3600} h" if whole % 86400 >= 3600 else ""
+        large, small = f"{total // 86400:,} d", f"{total % 86400 // 3600} h" if total % 86400 >= 3600 else ""
     return f"{large} {small}".rstrip()
 
 
-def share(part: float, whole: float) -> str:
-    """Format a part in percent: "45 %", "<1 %"; "-" if the whole is 0."""
-    if whole <= 0:
+def share(part: float, total: float) -> str:
+    """Format a part in percent: "45 %", "<1 %"; "-" if the total is 0."""
+    if total <= 0:
         return "-"
-    percent = 100 * part / whole
+    percent = 100 * part / total
     return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
 def sparkline(values: Sequence[int], width: int, *, plain: bool = False, minimum: int | None = None) -> str:
-    """Draw a chart of one line.
+    """Draw a chart of one line, from `minimum` (default: the lowest value) to the highest value.
 
-    The scale goes up to the highest value, from `minimum` or by default the lowest value, but spans at least a tenth of
-    the highest: nearly constant values must look flat.
+    The scale covers at least a tenth of the highest value: nearly constant values must look flat.
     """
     columns = min(width, len(values))
-    # Maximum of each part: a spike of one step must be visible. Python integers: numpy's would overflow.
+    # The maximum of each part: a spike of one step must be visible. Python integers: numpy's would overflow below.
     heights = [int(max(values[i * len(values) // columns : (i + 1) * len(values) // columns])) for i in range(columns)]
     levels = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
     highest = max(heights, default=0)
     lowest = min(min(heights, default=0), highest - max(highest // 10, 1)) if highest else 0
     lowest = lowest if minimum is None else min(lowest, minimum)
-    span = max(highest - lowest, 1)
-    return "".join(levels[(value - lowest) * (len(levels) - 1) // span] for value in heights)
+    scale = max(highest - lowest, 1)
+    return "".join(levels[(value - lowest) * (len(levels) - 1) // scale] for value in heights)
 
 
 def bar(part: float, width: int, *, plain: bool = False) -> str:
-    """Draw a share from 0 to 1 as a bar of at most `width` characters, and at least one if it is above 0."""
+    """Draw a share from 0 to 1 as a bar of up to `width` characters; a share above 0 gets at least one."""
     return ("#" if plain else "█") * max(round(min(part, 1.0) * width), 1 if part > 0 else 0)
 
 
 @dataclass(frozen=True)
 class Span:
-    """Range of a run, or several regions."""
+    """Range of a run (`since` None: from the beginning), or several regions."""
 
     since: str | None = None
-    """First position; None for the beginning."""
     until: str = "end"
     regions: str = ""
-    """Regions of one name, such as "all 12 regions 'validation'"; empty for a range."""
+    """Such as "all 12 regions 'validation'"; empty for a range."""
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the span is the whole run."""
         return self.since is None and self.until == "end"
 
     def __str__(self) -> str:

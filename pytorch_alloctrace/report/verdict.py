@@ -1,7 +1,4 @@
-"""Verdict: findings, the most severe first, then peak, end and growth of each device.
-
-docs/json.md has the fields of the JSON.
-"""
+"""Verdict: findings, then peak, end and growth of each device, as text and as JSON (fields: docs/json.md)."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ from .screen import Screen
 from .site_names import Frames, SiteNames
 
 _MAX_GROWING_SITES = 5
-_MAX_DIFFERENCE = 0.2
-"""Maximum difference between the lines at the end and at the peak, as a share of the peak, to call them alike."""
+_MAX_DIFFERENCE = 0.2  # between the lines at the end and at the peak, as a share of the peak
 _SIZE_COLUMN = 11
 
 
@@ -42,7 +38,7 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         inefficiency
         for device in summary.devices
         for inefficiency in device.inefficiencies
-        # The failed allocation already names these pieces.
+        # The finding on the failed allocation describes this fragmentation.
         if not (
             inefficiency.kind == "fragmentation" and device.failure is not None and device.failure.verdict == FRAGMENTED
         )
@@ -68,7 +64,7 @@ def _list_failed_allocations(summary: Summary, names: SiteNames) -> list[Finding
 
     return [
         oom_finding(failure, names, summary.advisor, leaks)
-        for failure, leaks in sorted(failures, key=lambda pair: -pair[0].requested_bytes)
+        for failure, leaks in sorted(failures, key=lambda entry: -entry[0].requested_bytes)
     ]
 
 
@@ -80,7 +76,7 @@ def _list_incomplete(integrity: Integrity) -> tuple[Finding, ...]:
 
 
 def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None) -> None:
-    """Write the summary, with whole stacks if `frames` is given; `write_incomplete` writes what is missing."""
+    """Write the verdict, with stacks if `frames` is given. `write_incomplete` has to precede it."""
     names = SiteNames(summary.program.working_directory, frames)
     _write_header(summary, screen, names)
     if not summary.devices:
@@ -100,14 +96,13 @@ def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None
 
 
 def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | None = None) -> None:
-    """Write at most `top` leaks, and every other finding on leaks."""
     names = SiteNames(summary.program.working_directory, frames)
     _write_header(summary, screen, names)
     if not summary.devices:
         _write_no_allocations(summary, screen)
         return
     findings = leak_findings(summary)
-    # `top` limits only leaks: a device that could not be judged must always show.
+    # `top` limits only leaks: a device that could not be judged must always be listed.
     leaks = [finding for finding in findings if finding.kind in ("leak", "growth", "minor_leak")]
     omitted = leaks[top:]
     written = [*leaks[:top], *(finding for finding in findings if finding.kind not in ("leak", "growth", "minor_leak"))]
@@ -147,7 +142,6 @@ def _write_no_allocations(summary: Summary, screen: Screen) -> None:
 
 
 def write_findings(findings: Sequence[Finding], screen: Screen, names: SiteNames) -> None:
-    """Write each finding after a blank line."""
     has_explanation = False
     for finding in findings:
         screen.blank()
@@ -164,7 +158,6 @@ def write_findings(findings: Sequence[Finding], screen: Screen, names: SiteNames
 
 
 def _write_minor_leaks(findings: Sequence[Finding], screen: Screen) -> None:
-    """Write minor leaks dimmed, a line or two each."""
     if findings:
         screen.blank()
     for finding in findings:
@@ -189,16 +182,15 @@ def _write_device(device: DeviceSummary, summary: Summary, screen: Screen, names
 
 
 def _is_unremarkable_cpu(device: DeviceSummary, summary: Summary) -> bool:
-    """Return whether the device is CPU memory without findings in a trace of a GPU."""
-    is_wrong = device.leaks.leaks or device.inefficiencies or device.failure is not None
-    return device.device in ("cpu", "pinned") and summary.devices[0].device not in ("cpu", "pinned") and not is_wrong
+    """Return whether the device is host memory without findings, in a trace of a GPU."""
+    findings = device.leaks.leaks or device.inefficiencies or device.failure is not None
+    return device.device in ("cpu", "pinned") and summary.devices[0].device not in ("cpu", "pinned") and not findings
 
 
 def _is_similar(end: Holding, peak: Holding) -> bool:
-    """Return whether the lines at the end hold nearly the same as at the peak."""
     peak_bytes, end_bytes = ({site.site: site.bytes for site in holding.sites} for holding in (peak, end))
-    different = sum(abs(peak_bytes.get(site, 0) - end_bytes.get(site, 0)) for site in {*peak_bytes, *end_bytes})
-    return bool(end.blocks) and different <= _MAX_DIFFERENCE * peak.bytes
+    difference = sum(abs(peak_bytes.get(site, 0) - end_bytes.get(site, 0)) for site in {*peak_bytes, *end_bytes})
+    return bool(end.blocks) and difference <= _MAX_DIFFERENCE * peak.bytes
 
 
 def _write_small_devices(devices: Sequence[DeviceSummary], screen: Screen) -> None:
@@ -210,17 +202,11 @@ def _write_small_devices(devices: Sequence[DeviceSummary], screen: Screen) -> No
 
 
 def _write_holding(
-    label: str,
-    holding: Holding,
-    when: str,
-    device: DeviceSummary,
-    summary: Summary,
-    screen: Screen,
-    names: SiteNames,
+    label: str, holding: Holding, when: str, device: DeviceSummary, summary: Summary, screen: Screen, names: SiteNames
 ) -> None:
     screen.blank()
-    amount_held = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}"
-    amount = amount_held if holding.blocks else "nothing is live"
+    amount_text = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}"
+    amount = amount_text if holding.blocks else "nothing is live"
     screen.text(Text.assemble((label, "bold"), f"  {device.device}: {amount} {when}"), hanging=len(label) + 2)
     if holding.blocks:
         screen.text(roles_sentence(holding.roles, holding.bytes), 2, hanging=4)
@@ -230,11 +216,11 @@ def _write_holding(
         screen.text(f"The trace has no stacks{reason}, so no lines of code can be named.", 2)
         if not any(site.site.function for site in holding.sites):
             return
-    for site, inside in zip(holding.sites, holding.package_lines, strict=True):
+    for site, package_lines in zip(holding.sites, holding.package_lines, strict=True):
         amount = f"{units.share(site.bytes, holding.bytes):>5}  {units.size(site.bytes):>9}"
         name, frames = names.holder(site), names.stack(site.stack_id)
         screen.entry(amount, name, names.source(site.site), 0, _SIZE_COLUMN + 5, frames=frames)
-        write_package_lines(inside, holding.bytes, screen, names, _SIZE_COLUMN + 5)
+        write_package_lines(package_lines, holding.bytes, screen, names, _SIZE_COLUMN + 5)
     if holding.more_sites:
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
@@ -283,7 +269,6 @@ def _write_notes(summary: Summary, screen: Screen) -> None:
 
 
 def verdict_data(summary: Summary) -> dict[str, Any]:
-    """Return the summary as plain values."""
     return {
         "trace": {
             "path": summary.trace,
@@ -352,9 +337,9 @@ def _holding_data(holding: Holding) -> dict[str, Any]:
                 "backward_bytes": site.backward_bytes,
                 "blocks": site.blocks,
                 "stack_id": site.stack_id,
-                "inside": package_lines_data(inside),
+                "inside": package_lines_data(package_lines),
             }
-            for site, inside in zip(holding.sites, holding.package_lines, strict=True)
+            for site, package_lines in zip(holding.sites, holding.package_lines, strict=True)
         ],
         "more_sites": holding.more_sites,
         "more_bytes": holding.more_bytes,

@@ -1,4 +1,4 @@
-"""Simulations under other settings and on other GPUs, in words and tables."""
+"""Simulations under other settings and on other GPUs, as text and as JSON (fields: docs/json.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ GPU_SIZES_ARE_NOMINAL = (
 
 
 def write_what_if(what_if: WhatIf, screen: Screen, names: SiteNames) -> None:
-    """Write the check of a device, then the outcome under each setting."""
     _write_head(what_if.device, what_if.check, screen)
     screen.text(f"On {describe_gpu(what_if.gpu, is_known=what_if.outside_is_known)}.", style="dim")
     if what_if.inherited:
@@ -61,13 +60,13 @@ def _write_outcome(outcome: Outcome, screen: Screen, names: SiteNames) -> None:
     )
     screen.text(f"{figures(outcome)}.", 7)
     if outcome.failure is not None:
-        where = (
+        orders_note = (
             ""
             if outcome.failing_orders == outcome.orders
             else f" in {outcome.failing_orders} of {outcome.orders} orders of addresses"
         )
         screen.text(
-            f"Failed{where}: {units.size(outcome.failure.requested_bytes)} at {names.site(outcome.failure.site)}"
+            f"Failed{orders_note}: {units.size(outcome.failure.requested_bytes)} at {names.site(outcome.failure.site)}"
             f" (event {outcome.failure.seq:,}), with {units.size(outcome.failure.reserved_bytes)} reserved,"
             f" {units.size(outcome.failure.allocated_bytes)} of it allocated.",
             7,
@@ -93,7 +92,6 @@ def figures(outcome: Outcome) -> str:
 
 
 def what_if_data(what_if: WhatIf) -> dict[str, Any]:
-    """Return the outcomes as plain values; sizes in bytes."""
     return {
         "device": what_if.device,
         "device_bytes": what_if.gpu.device_bytes,
@@ -130,7 +128,6 @@ def _outcome_data(outcome: Outcome) -> dict[str, Any]:
 
 
 def write_fit(fit: Fit, screen: Screen) -> None:
-    """Write the memory that a run needs under each setting, and whether it fits on common GPUs."""
     _write_head(fit.device, fit.check, screen)
     assumed = "" if fit.outside_is_known else " (assumed)"
     recorded = "" if fit.device_bytes is None else f" The run had {units.size(fit.device_bytes)}."
@@ -160,8 +157,8 @@ def _write_fitting(fitting: Fitting, screen: Screen) -> None:
         2,
     )
     if fitting.exceptions_bytes:
-        listed = ", ".join(units.size(size) for size in fitting.exceptions_bytes[:4])
-        screen.text(f"It also fits on {listed}, but not on all sizes above.", 2)
+        exceptions = ", ".join(units.size(size) for size in fitting.exceptions_bytes[:4])
+        screen.text(f"It also fits on {exceptions}, but not on all sizes above.", 2)
     for gpu in fitting.gpus:
         outcome = gpu.outcome
         if outcome.fits:
@@ -179,7 +176,6 @@ def for_torch(gpu: Gpu) -> str:
 
 
 def fit_data(fit: Fit) -> dict[str, Any]:
-    """Return the outcomes as plain values; sizes in bytes."""
     return {
         "device": fit.device,
         "outside_bytes": fit.outside_bytes,
@@ -206,19 +202,18 @@ def fit_data(fit: Fit) -> dict[str, Any]:
 
 
 def fits_sentence(memory: int, outcome: Outcome, check: Check) -> str:
-    """Return a sentence on whether a run fits on `memory` bytes."""
-    where = f"On {units.size(memory)} ({units.size(outcome.gpu.outside_bytes)} of it outside torch)"
-    exact = "" if check.is_exact else f" {check.sentence}"
+    subject = f"On {units.size(memory)} ({units.size(outcome.gpu.outside_bytes)} of it outside torch)"
+    check_note = "" if check.is_exact else f" {check.sentence}"
     if outcome.fits:
-        return f"{where} the run fits: {figures(outcome)}.{exact}"
+        return f"{subject} the run fits: {figures(outcome)}.{check_note}"
     if outcome.failing_orders < outcome.orders:
-        return f"{where} the run may fit, depending on the driver's addresses: {figures(outcome)}.{exact}"
+        return f"{subject} the run may fit, depending on the driver's addresses: {figures(outcome)}.{check_note}"
     event = outcome.failure.seq if outcome.failure else 0
-    return f"{where} the run does not fit: a request fails at event {event:,}.{exact}"
+    return f"{subject} the run does not fit: a request fails at event {event:,}.{check_note}"
 
 
 def write_fits(trace: RecordedTrace, memory: int, device: str, screen: Screen) -> None:
-    """Write whether the run of a trace fits on `memory` bytes, or why that cannot be predicted."""
+    """Write whether the run fits on `memory` bytes, or why that cannot be predicted."""
     try:
         screen.text(fits_sentence(memory, *fits_on(trace, memory, device=device)))
     except NotPredictableError as error:

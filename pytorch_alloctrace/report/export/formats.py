@@ -1,4 +1,4 @@
-"""Table of the export formats, and the Parquet writer."""
+"""Export formats, and the Parquet writer."""
 
 from __future__ import annotations
 
@@ -26,13 +26,7 @@ _TEXT_COLUMNS = ("kind", "device", "pool", "site", "filename", "function")
 def write_parquet(
     trace: RecordedTrace, since: Position | None, until: Position | None, device: str | None, file: BinaryIO
 ) -> None:
-    """Write the events of a range as Parquet, a million at a time.
-
-    Columns are EVENT_COLUMNS, with the pool as "0,0", then site, filename, line and function of the stack.
-
-    Raises:
-        MissingPackageError: pyarrow is not installed.
-    """
+    """Write the events of a range as Parquet: EVENT_COLUMNS, with the pool as "0,0", and the site columns."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -40,7 +34,6 @@ def write_parquet(
         raise MissingPackageError("Parquet needs pyarrow: pip install pyarrow") from None
     selected_device = trace.named_device(device)
     names = (*EVENT_COLUMNS, "site", "filename", "line", "function")
-
     schema = pyarrow.schema([(name, pyarrow.string() if name in _TEXT_COLUMNS else pyarrow.int64()) for name in names])
     with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         for chunk in iter_events(trace, since=since, until=until):
@@ -65,16 +58,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class Format:
-    """Export format of another tool."""
+    """Format of another tool: file suffix, programs that read it, and its contents for the help."""
 
     suffix: str
-    """File suffix, with its dot."""
     reader: str
-    """Programs that open the file."""
     contents: str
-    """Contents in one line, for the help."""
     write: Callable[[RecordedTrace, Selection, BinaryIO], object]
-    """Writer of the file."""
 
 
 FORMATS: dict[str, Format] = {
@@ -109,7 +98,6 @@ FORMATS: dict[str, Format] = {
         lambda trace, part, file: write_parquet(trace, part.since, part.until, part.device, file),
     ),
 }
-"""Export formats by name."""
 
 
 def export(trace: RecordedTrace, path: str | os.PathLike[str], to: str, selection: Selection) -> Path:

@@ -1,7 +1,4 @@
-"""Export to the pickle of `torch.cuda.memory._dump_snapshot`: segments and blocks at a position, and the events before.
-
-The pickle has plain lists, dictionaries, strings and numbers only.
-"""
+"""Export to the pickle of `torch.cuda.memory._dump_snapshot`: segments and blocks at a position, and earlier events."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from ..tables import rows
 from .stacks import truncate_stack
 
 MAX_EVENTS = 600_000
-"""Default maximum number of exported events, the last ones. memory_viz hides earlier ones."""
+"""Default maximum number of exported events, the last ones. The page of memory_viz hides earlier ones."""
 
 _ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
@@ -38,29 +35,20 @@ def memory_viz(
     device: str | None,
     most_events: int = MAX_EVENTS,
 ) -> bytes:
-    """Return the pickle of the state at a position and the events of a range.
-
-    Args:
-        trace: The trace to export.
-        at: Position of the state; None for the end of the range.
-        since: Beginning of the range, or None.
-        until: End of the range, or None.
-        device: The device to export; None for all.
-        most_events: Maximum number of events, the last ones of the range.
-    """
-    last: Position = at if at is not None else until if until is not None else "end"
+    """Return the pickle of the state at `at` (default: the end of the range) and the last events of the range."""
+    position: Position = at if at is not None else until if until is not None else "end"
     frames = _Frames(trace)
-    data = {
-        "segments": _segments(trace, last, device, frames),
-        "device_traces": _events(trace, since, last, device, frames, most_events),
+    snapshot = {
+        "segments": _segments(trace, position, device, frames),
+        "device_traces": _events(trace, since, position, device, frames, most_events),
         "allocator_settings": {},
         "external_annotations": [],
     }
-    return pickle.dumps(data, protocol=4)
+    return pickle.dumps(snapshot, protocol=4)
 
 
 class _Frames:
-    """Frames of stacks as torch lists them, innermost first. Equal stacks share a list, equal frames a dictionary."""
+    """Frames of stacks, innermost first. Equal stacks share a list, equal frames a dictionary: a smaller pickle."""
 
     def __init__(self, trace: RecordedTrace) -> None:
         self._trace = trace
@@ -138,7 +126,7 @@ def _last_events(
 ) -> pd.DataFrame:
     selected_device = trace.named_device(device)
     kinds = [kind for kind in _ACTIONS if trace.kind_counts.get(kind)]
-    # Chunks are dropped as soon as later ones suffice: memory does not grow with the size of the trace.
+    # Chunks are dropped as soon as later ones suffice: memory use must not grow with the size of the trace.
     chunks: deque[pd.DataFrame] = deque()
     count = 0
     for chunk in event_tables.iter_events(trace, since=since, until=until, columns=_COLUMNS, kinds=kinds):
@@ -152,7 +140,7 @@ def _last_events(
 
 
 def _split_frees(trace: RecordedTrace, events: pd.DataFrame) -> pd.DataFrame:
-    """Return the events with frees of the caching allocator as two events, as torch reports them, with equal `seq`."""
+    """Split frees of the caching allocator into request and completion, as torch reports them, with equal `seq`."""
     events = events.assign(kind=events["kind"].astype(str), device=events["device"].astype(str))
     kinds = np.array([KINDS.index(kind) for kind in events["kind"]], np.int64)
     seq, address = events["seq"].to_numpy(np.int64), events["address"].to_numpy(np.int64)

@@ -13,10 +13,8 @@ from ...reading.sites import Frame
 from ..site_names import printable
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_MAX_FRAMES = 4_000_000
-"""Maximum number of exported frames, over all stacks."""
-_MIN_STACK_FRAMES = 64
-"""Innermost frames of a stack that are never left out."""
+_MAX_FRAMES = 4_000_000  # of all exported stacks
+_MIN_STACK_FRAMES = 64  # of a truncated stack
 
 
 def speedscope(
@@ -41,7 +39,7 @@ def speedscope(
                 "weights": weights,
             }
         )
-    data = {
+    document = {
         "$schema": _SCHEMA,
         "exporter": "pytorch_alloctrace",
         "name": trace.path,
@@ -49,7 +47,7 @@ def speedscope(
         "shared": {"frames": [_speedscope_frame(frame) for frame in frames]},
         "profiles": profiles,
     }
-    return json.dumps(data).encode()
+    return json.dumps(document).encode()
 
 
 def _speedscope_frame(frame: Frame) -> dict[str, Any]:
@@ -60,7 +58,7 @@ def _speedscope_frame(frame: Frame) -> dict[str, Any]:
 def collapsed(
     trace: RecordedTrace, at: Position | None, since: Position | None, until: Position | None, device: str | None
 ) -> bytes:
-    """Return one line per stack: device and frames, outermost first, joined by semicolons; a blank; requested bytes."""
+    """Return one line per stack: device and frames, outermost first, joined by ";", a blank, and requested bytes."""
     lines = []
     for name in _select_devices(trace, device):
         for stack, size in _iter_stack_bytes(trace, name, at, since, until):
@@ -90,15 +88,15 @@ def _describe_part(at: Position | None, since: Position | None, until: Position 
 def _iter_stack_bytes(
     trace: RecordedTrace, device: str, at: Position | None, since: Position | None, until: Position | None
 ) -> Iterator[tuple[list[Frame], int]]:
-    """Yield each stack, outermost frame first, and the requested bytes that it holds, or allocated in the range."""
+    """Yield each stack, outermost frame first, with its live requested bytes, or those allocated in the range."""
     if since is None and until is None:
         table = trace.stack_totals("end" if at is None else at, device=device)
         totals = dict(zip(table["stack_id"].tolist(), table["live_bytes"].tolist(), strict=True))
     else:
-        within = trace.range(since, until, device=device)
+        event_range = trace.range(since, until, device=device)
         before, after = (
             dict(zip(table["stack_id"].tolist(), table["total_bytes"].tolist(), strict=True))
-            for table in (trace.stack_totals(at, device=device) for at in (within.since, within.until))
+            for table in (trace.stack_totals(at, device=device) for at in (event_range.since, event_range.until))
         )
         totals = {stack: size - before.get(stack, 0) for stack, size in after.items()}
     sizes = {stack: size for stack, size in totals.items() if size > 0}
@@ -107,10 +105,10 @@ def _iter_stack_bytes(
         yield ([*reversed(frames)] or [trace.stacks.frame(stack)]), size
 
 
-def truncate_stack(frames: list[Frame], stacks: int) -> list[Frame]:
-    """Return the frames of one of `stacks` stacks, innermost first, cut so that all stacks fit into _MAX_FRAMES.
+def truncate_stack(frames: list[Frame], stack_count: int) -> list[Frame]:
+    """Return the innermost frames of one of `stack_count` stacks; all stacks together have about _MAX_FRAMES frames.
 
-    Stacks share their callers in a trace, but not in the export: deep ones would make it far larger than the trace.
+    In a trace, stacks share their callers. In an export, many deep stacks would need far more bytes than the trace.
     """
-    limit = max(_MAX_FRAMES // stacks, _MIN_STACK_FRAMES)
+    limit = max(_MAX_FRAMES // stack_count, _MIN_STACK_FRAMES)
     return frames if len(frames) <= limit else [*frames[:limit], Frame(f"({len(frames) - limit} more)", "", 0)]
