@@ -12,32 +12,19 @@ import numpy.typing as npt
 from ...reading.sites import Frame, Site, StackIndex
 
 MIN_COMMON_SHARE = 0.99
-"""Minimum share of the bytes allocated under a frame for the frame to be common.
-
-Below 1, so that one small tensor, allocated elsewhere and kept by the same reference, does not hide the common path.
-"""
+"""Minimum share of the bytes under a common frame: one small tensor from elsewhere must not hide the common path."""
 
 _Numbers = npt.NDArray[np.int64]
 
 
 def find_common_path(tree: CallTree) -> tuple[tuple[Frame, ...], float]:
-    """Return the frames of user code under which nearly all bytes are allocated, innermost first, and their share.
-
-    The innermost frame has line 0 and no source if the bytes are allocated under several lines of its function.
-    """
+    """Return the frames of user code under which nearly all bytes are allocated, innermost first, and their share."""
     path, share, _ = tree.common_path
     return tuple(reversed(path)), share
 
 
 def find_line_to_inspect(tree: CallTree) -> Site | None:
-    """Return the line of user code to inspect for bytes allocated at many lines.
-
-    It is the line of the innermost common function under which at least half of the bytes are allocated. If there is
-    none, as for a model's activations, it is the line that calls this function.
-
-    Returns:
-        The line; None if the stacks have no function in common.
-    """
+    """Return the line of the innermost common function with at least half of the bytes, else the line that calls it."""
     path, _, innermost = tree.common_path
     if not path:
         return None
@@ -57,12 +44,11 @@ class CallTree:
         stack_bytes = np.fromiter(bytes_by_stack.values(), np.int64, len(bytes_by_stack))
         self.bytes = int(stack_bytes.sum())
         depth = np.zeros(len(ids), np.int64)
-        caller = ids
-        while (caller > 0).any():
-            depth += caller > 0
-            caller = stacks.parent[caller].astype(np.int64)
+        ancestors = ids
+        while (ancestors > 0).any():
+            depth += ancestors > 0
+            ancestors = stacks.parent[ancestors].astype(np.int64)
         self.levels: list[tuple[_Numbers, _Numbers]] = []
-        """Frames of each level, and the bytes allocated under each frame."""
         nodes, node_bytes = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for level in range(int(depth.max(initial=0)), 0, -1):
             is_at_level = depth == level
@@ -74,22 +60,21 @@ class CallTree:
 
     @functools.cached_property
     def common_path(self) -> tuple[list[Frame], float, int]:
-        """The result of `_find_common_path`."""
         return _find_common_path(self)
 
     def sum_by_line(self, function: int) -> dict[Frame, int]:
         """Return the bytes under each line of a frame's function; of a recursive function, under its outermost call."""
         by_line: dict[Frame, int] = {}
-        key = self.stacks.functions(np.array([function]))
-        inside = np.zeros(0, np.int64)
+        function_key = self.stacks.functions(np.array([function]))
+        subtree_nodes = np.zeros(0, np.int64)
         for nodes, node_bytes in self.levels:
-            is_below = np.isin(self.stacks.parent[nodes], inside)
-            is_match = (self.stacks.functions(nodes) == key).all(axis=0)
+            is_below = np.isin(self.stacks.parent[nodes], subtree_nodes)
+            is_match = (self.stacks.functions(nodes) == function_key).all(axis=0)
             is_outermost = is_match & ~is_below
             for node, count in zip(nodes[is_outermost].tolist(), node_bytes[is_outermost].tolist(), strict=True):
                 frame = self.stacks.frame(node)
                 by_line[frame] = by_line.get(frame, 0) + count
-            inside = nodes[is_match | is_below]
+            subtree_nodes = nodes[is_match | is_below]
         return by_line
 
 
@@ -103,7 +88,7 @@ def _find_common_path(tree: CallTree) -> tuple[list[Frame], float, int]:
         nodes, node_bytes = level_nodes, level_bytes
         if parents is not None:
             node_parents = stacks.parent[nodes]
-            # A single parent is by far the most frequent, and `isin` takes a tenth of a millisecond.
+            # Usually there is a single parent, and `isin` takes a tenth of a millisecond.
             is_below = node_parents == parents[0] if len(parents) == 1 else np.isin(node_parents, parents)
             nodes, node_bytes = nodes[is_below], node_bytes[is_below]
         if not len(nodes):
@@ -118,6 +103,7 @@ def _find_common_path(tree: CallTree) -> tuple[list[Frame], float, int]:
         parents = nodes[is_common]
         if stacks.is_user[parents[0]]:
             frame = stacks.frame(int(parents[0]))
+            # Line 0: the bytes are allocated under several lines of the innermost function.
             path.append(dataclasses.replace(frame, line=0, source=None) if is_last else frame)
             share, innermost = common_bytes / total, int(parents[0])
         if is_last:
@@ -128,8 +114,7 @@ def _find_common_path(tree: CallTree) -> tuple[list[Frame], float, int]:
 def _select_largest(
     stacks: StackIndex, nodes: _Numbers, node_bytes: _Numbers, *, by_line: bool
 ) -> npt.NDArray[np.bool_]:
-    """Return the mask of the frames with the function, or line, that has the most bytes."""
-    if len(nodes) == 1:  # the usual case; the rest takes seconds for hundreds of leaks
+    if len(nodes) == 1:  # the usual case: grouping takes seconds for hundreds of leaks
         return np.ones(1, np.bool_)
     keys = stacks.functions(nodes)
     if by_line:
@@ -144,7 +129,6 @@ def _select_largest(
 
 
 def _sum_by_key(keys: _Numbers, values: _Numbers) -> tuple[_Numbers, _Numbers]:
-    """Return the distinct keys, ascending, with the sum of the values of each."""
     distinct, key_of_row = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(distinct), np.int64)
     np.add.at(sums, key_of_row, values)

@@ -1,7 +1,7 @@
 """Units of time in which leaks are judged: steps, the program's iterations, or allocations.
 
-Wall-clock time does not fit a program that waits for requests, or that loaded for half of its run. A part of the run is
-judged in the first of these units that fits it:
+Wall-clock time does not fit a program that waits for requests or loads for half of its run. A part of the run is judged
+in the first of these units that fits:
 
 steps         the steps of the trace, if there are enough
 iterations    of a loop that the stacks show (see csrc/core/replay/loops.h): the outermost function of user code that is
@@ -25,21 +25,18 @@ from ...reading.sites import Frame
 from ..allocation_share import AllocationShare
 
 LEAST_STEPS = 7
-"""Minimum number of steps: three allocations in a row, after the first step, are not yet a pattern."""
+"""Minimum number of steps: three allocations in a row after the first step may be a coincidence."""
 MIN_ITERATIONS = 20
-"""Minimum number of iterations of a loop: fewer may be its beginning, or a coincidence."""
+"""Minimum number of iterations of a loop: fewer may be a coincidence."""
 MIN_COVERED_SHARE = 0.7
-"""Minimum share of the judged allocations that a loop covers."""
 MAX_ITERATION_SHARE = 0.2
 """Maximum share of the judged allocations in one iteration: the steps of a program are alike."""
 MIN_REMAINDER_SHARE = 0.15
-"""Minimum share of the allocations for which the part after the last step is judged by itself."""
+"""Minimum share of the allocations after the last step for them to be judged as a part of their own."""
 LEAST_ALLOCATIONS = 50
-"""Minimum number of allocations in a part without steps."""
 _FIRST_SEARCH_EVENTS, _MAX_SEARCH_EVENTS = 4096, 1 << 21
-"""Events at the end of a part that are searched for the last event of its loop: at first, and at most."""
+"""Number of events searched back for the last event of a loop: in the first search, and in all."""
 ALLOCATION_UNITS = 1000
-"""Number of units in a part of the run that has neither steps nor a loop."""
 
 Numbers = npt.NDArray[np.int64]
 Times = npt.NDArray[np.float64]
@@ -54,12 +51,8 @@ class Clock:
     begin: int
     """First event of the part."""
     judged_at: int
-    """Event after which the live blocks are judged: the end of the last step, or the last allocation in the function
-    that iterates, or the last allocation.
-
-    Not the end of the trace: a function that returns frees its locals, so that a leak into a local list would be gone
-    at the end of every program that has a main().
-    """
+    """Event after which the live blocks are judged: the end of the last step, the last allocation in the loop's
+    function, or the last allocation. At the end of the trace, main() has returned: leaks into its locals are freed."""
     ends: Times
     """Event numbers at which `counts` is exact, ascending."""
     counts: Times
@@ -69,26 +62,22 @@ class Clock:
     first_step: int = 0
     """Number of steps before the judged part."""
     units_before: float = 0.0
-    """Number of units cut off before the beginning (see `start_after`)."""
+    """Number of units cut off by `start_after`."""
     loop: Frame | None = None
-    """Function whose iterations are counted; None for other units."""
 
     @property
     def length(self) -> float:
-        """Number of units from the beginning to the judged event."""
         return float(self.counts[-1]) if len(self.counts) else 0.0
 
     @property
     def is_too_short(self) -> bool:
-        """Whether the part is too short to judge."""
         return self.length < (LEAST_STEPS - 1 if self.is_discrete else ALLOCATION_UNITS)
 
     def units_at(self, events: npt.ArrayLike) -> Times:
-        """Return the time of each event, in units; in whole units if the clock is discrete."""
         if not len(self.ends):
             return np.zeros(np.shape(np.asarray(events)), np.float64)
         units = np.interp(np.asarray(events, np.float64), self.ends, self.counts)
-        # The event that ends a step belongs to the step.
+        # Rounded up: the event that ends a step belongs to the step.
         return np.ceil(units) if self.is_discrete else units
 
     def start_after(self, event: int) -> Clock:
@@ -114,13 +103,7 @@ class Clock:
 
     @classmethod
     def from_steps(cls, ends: Numbers, ordinals: Numbers, first: int = 0) -> Clock:
-        """Return a clock that counts steps.
-
-        Args:
-            ends: Last event of each step.
-            ordinals: Number of steps before each step.
-            first: Index of the first judged step.
-        """
+        """Return a clock of steps, from their last events and ordinals. first: index of the first judged step."""
         return cls(
             unit="step",
             begin=int(ends[first - 1]) + 1 if first else 0,
@@ -133,8 +116,6 @@ class Clock:
 
 
 class Clocks:
-    """The judged parts of the run of one device, each with its clock."""
-
     def __init__(self, trace: RecordedTrace, device: str) -> None:
         self._trace = trace
         self._device = device
@@ -143,11 +124,6 @@ class Clocks:
         self._ordinals = trace.positions.ordinals
 
     def within(self, within: Range) -> Clock:
-        """Return the clock of the complete steps in a range.
-
-        Raises:
-            PositionError: The range contains no complete step.
-        """
         is_inside = self._trace.positions.whole_steps(within)
         if not is_inside.any():
             reason = "the range contains no whole step" if len(self._steps) else "the trace has no steps"
@@ -156,21 +132,21 @@ class Clocks:
         return Clock.from_steps(self._steps[: last + 1], self._ordinals[: last + 1], int(first))
 
     def __iter__(self) -> Iterator[Clock]:
-        end = self._allocation_share.last
+        last_allocation = self._allocation_share.last
         last_step = int(self._steps[-1]) if len(self._steps) else -1
         remainder_share = 1 - float(self._allocation_share.share(last_step))
         if len(self._steps) >= LEAST_STEPS:
             yield Clock.from_steps(self._steps, self._ordinals)
             if remainder_share >= MIN_REMAINDER_SHARE:
-                yield self._make_clock_without_steps(last_step + 1, end)
+                yield self._make_clock_without_steps(last_step + 1, last_allocation)
             return
-        clock = self._make_clock_without_steps(0, end)
+        clock = self._make_clock_without_steps(0, last_allocation)
         if len(self._steps) and clock.loop is None:
             yield Clock.from_steps(self._steps, self._ordinals)
             return
         yield clock
         if clock.loop is not None and 1 - float(self._allocation_share.share(clock.judged_at)) >= MIN_REMAINDER_SHARE:
-            yield self._make_clock_without_steps(clock.judged_at + 1, end)
+            yield self._make_clock_without_steps(clock.judged_at + 1, last_allocation)
 
     def _make_clock_without_steps(self, begin: int, end: int) -> Clock:
         first, last = self._allocation_share.allocations([begin, end]).tolist()
@@ -198,23 +174,20 @@ class Clocks:
         return Clock("second", begin, end, ends, counts, False)
 
     def _find_last_allocation_in(self, loop: _replay.Loop, end: int) -> int:
-        """Return the last allocation on the device while the function that iterates was running.
-
-        Once the function has returned, its locals are freed. Returns `end` if no such allocation is near the end.
-        """
+        """Return the last allocation before the loop's function returned and freed its locals; `end` if unknown."""
         is_in_loop = self._trace.stacks.inside(loop.function)
-        first = max(int(loop.begins[-1]) - 1, self._trace.integrity.compacted_until, end - _MAX_SEARCH_EVENTS)
-        until, length = end, _FIRST_SEARCH_EVENTS
-        while until > first:
-            since = max(until - length, first)
-            last = -1
+        search_begin = max(int(loop.begins[-1]) - 1, self._trace.integrity.compacted_until, end - _MAX_SEARCH_EVENTS)
+        until, search_length = end, _FIRST_SEARCH_EVENTS
+        while until > search_begin:
+            since = max(until - search_length, search_begin)
+            last_seq = -1
             for events in self._trace.iter_events(Range(since + 1, until + 1), ["alloc"], with_state=False):
                 is_match = (self._trace.devices_of(events) == self._device) & is_in_loop[events["stack_id"]]
                 if is_match.any():
-                    last = int(events["seq"][is_match][-1])
-            if last >= 0:
-                return last
-            until, length = since, 8 * length
+                    last_seq = int(events["seq"][is_match][-1])
+            if last_seq >= 0:
+                return last_seq
+            until, search_length = since, 8 * search_length
         return end
 
     def _find_outermost_loop(self, begin: int, end: int) -> _replay.Loop | None:

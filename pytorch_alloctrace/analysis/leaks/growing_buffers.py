@@ -6,30 +6,28 @@ seem to grow slowly if it were read every 20. A site is a candidate if all of th
 
 never smaller     the largest block never shrinks: a cache that is reset is not a leak
 coverage          in at least 80 % of the windows the site got a larger block and no additional blocks
-still growing     the growth has not stopped (see `Windows.has_stopped`): a buffer that has reached its bound is not a
-                  leak
-a buffer          the block is appended to, not allocated anew each time with a larger size: see below
+still growing     the growth has not stopped (see `Windows.has_stopped`): the buffer has not reached a bound
 
 Sites that grew at the same positions are one finding, named after the site that allocates first each time. The
 confidence is coverage x windows / (windows + 1). A buffer that doubles each time is replaced too seldom to be judged.
 
-Second, buffers are distinguished from values that get larger because the inputs do, as in a curriculum:
+Second, buffers are distinguished from inputs that get larger, as in a curriculum. A buffer is copied, and either grows
+alone or is both appended from new blocks and began empty:
 
 copied from the previous block
-    When a block was allocated, the block that it replaced was still live, to be copied, and was smaller. A block of the
-    same size is freed later, if at all. Inputs that get longer in stages mostly replace a block of the same size.
-    Inputs that are local to a function are freed before the next are allocated. Some allocations of each site are
-    checked; nearly all must agree.
+    When a block was allocated, the smaller block that it replaced was still live, to be copied, and was freed before
+    any block of the same size. Inputs that get longer in stages mostly replace a block of the same size. Inputs that
+    are local to a function are freed before the next are allocated. Nearly all examined replacements must agree.
 grows alone
     Longer inputs enlarge everything that is computed from them. Everything else that the program allocates grows, in
     total, by less than a quarter of the growth of the site's largest block. Other buffers (values next to keys) do not
-    count. Nor do blocks that are copied and appended to, if enough was allocated to be appended to all of them.
-appended from a new block
+    count, if enough was allocated to be appended to all of them.
+appended from new blocks
     Each time, the buffer grew by the size of a block, or of an equal part of a block (`torch.chunk`), that was
     allocated since the last time.
 began empty
-    A buffer that is read in full (keys that are repeated for each head) does not grow alone. It must then be appended
-    from new blocks. Extrapolated back at its rate, it must have been nearly empty when the recording began.
+    A buffer that is read in full (keys that are repeated for each head) does not grow alone. Extrapolated back at its
+    rate, it must have been nearly empty when the recording began.
 
 Two cases are misjudged. Inputs look like a buffer if they get longer in every step to the end of the run, outlive the
 step, and nothing else is computed from them. A buffer looks like such inputs, and is missed, if it was large at the
@@ -52,64 +50,43 @@ from ...reading.sites import Site, bytes_by_stack
 from ...reading.table import Table, maxima, sums
 from .call_paths import CallTree, find_common_path
 from .largest_blocks import LargestOverRun, choose_positions, find_growing_stacks, find_largest_blocks
-from .leak import (
-    GROWING,
-    MIN_COVERAGE,
-    Leak,
-    LeakingSite,
-    compute_certainty,
-    group_by_times,
-)
+from .leak import GROWING, MIN_COVERAGE, Leak, LeakingSite, compute_certainty, group_by_times
 from .windows import Windows
 
 if TYPE_CHECKING:
     from ..evidence import PartEvidence
 
-
 _MAX_SITES = 20
 """Maximum number of sites examined, those that grow the most: longer inputs may make hundreds grow."""
 _MIN_ORIGIN_SHARE = 0.1
-"""Minimum share of the largest growth in a group for a site to be the origin of the group."""
 _MAX_REPLACEMENTS = 6
-"""Maximum number of replacements examined per site."""
 _MAX_EVENTS = 200_000
-"""Maximum number of events, a step or two, within which the replaced block must be freed."""
+"""Maximum number of events until the replaced block must be freed: a step or two."""
 _CHUNK_EVENTS = 5_000
-"""Events read at a time."""
 _MAX_INITIAL_SHARE = 0.15
-"""Maximum initial size of a buffer, as a share of its last size."""
+"""Maximum size of a buffer at the beginning of the recording, as a share of its last size."""
 _MAX_CHUNK_PARTS = 4
-"""Maximum number of equal parts of a block, one of which may have been appended."""
+"""Maximum number of equal parts of a block of which one is appended."""
 _MAX_OTHER_GROWTH = 0.25
-"""A buffer grows alone if everything else grows by less than this share of its growth."""
+"""Growth of everything else, as a share of the growth of a buffer, below which the buffer grows alone."""
 _MIN_RELATIVE_GROWTH = 0.5
-"""Minimum relative growth of a stack that grows along with a buffer, as a share of the buffer's relative growth."""
+"""Minimum relative growth of a stack, as a share of the buffer's, for the stack to grow along with the buffer."""
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A site whose largest block is replaced by ever larger blocks."""
-
     site: int
     rows: npt.NDArray[np.int64]
-    """Indices of the positions at which a larger block had replaced the previous block."""
+    """Positions, as indices, at which a larger block had replaced the previous block."""
     growth: npt.NDArray[np.int64]
     """Growth at each of these positions, in bytes."""
     units: npt.NDArray[np.int64]
-    """Units that contain these positions."""
     alloc_seq: int
-    """Event that allocated the last block of the site."""
     windows: int
-    """Number of windows that the run was divided into."""
 
 
 def find_growing_leaks(part: PartEvidence, free_bytes: int | None) -> list[Leak]:
-    """Return the growing buffers in a part of the run of a device, unordered.
-
-    Args:
-        part: The evidence on the part.
-        free_bytes: See `leak.estimate_free_bytes`.
-    """
+    """Return the growing buffers in a part of the run of a device. free_bytes: see `estimate_free_bytes`."""
     windows, numbers = part.windows, part.device.numbers
     if windows is None or not part.first_largest_blocks:
         return []
@@ -137,14 +114,7 @@ def find_growing_leaks(part: PartEvidence, free_bytes: int | None) -> list[Leak]
 
 
 def find_possible_buffers(part: PartEvidence) -> list[tuple[int, int]]:
-    """Return the lines that may hold a growing buffer, in a run most of which is compacted.
-
-    These lines kept getting larger blocks than ever before and still hold the largest one. The compacted events would
-    show whether they are buffers.
-
-    Returns:
-        A stack of each line, and the bytes of its largest block.
-    """
+    """Return a stack and the bytes of each line that may hold a growing buffer; only compacted events would tell."""
     trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
     windows = Windows.divide(trace, part.clock)
     stacks = find_growing_stacks(trace, device, windows)
@@ -164,7 +134,6 @@ def find_possible_buffers(part: PartEvidence) -> list[tuple[int, int]]:
 
 
 def _select_candidate(site: int, largest: LargestOverRun, windows: Windows) -> _Candidate | None:
-    """Return the site as a candidate if it grew in nearly all windows, up to the last."""
     rows = np.flatnonzero(largest.has_grown[:, site]) + 1
     if not len(rows):
         return None
@@ -249,11 +218,7 @@ def _build_leak(part: PartEvidence, windows: Windows, group: list[_Candidate], f
 
 
 def _find_origin(group: list[_Candidate]) -> int:
-    """Return the site that the other sites of its group may be computed from.
-
-    It is the site that allocates first each time, among those that do not grow by much less than the others. In a cache
-    of keys, the keys repeated for each head are computed from the cache, not the other way round.
-    """
+    """Return the first site to allocate of those that grow enough: keys repeated per head are computed from a cache."""
     max_growth = max(candidate.growth.sum() for candidate in group)
     return min(
         (candidate for candidate in group if candidate.growth.sum() >= _MIN_ORIGIN_SHARE * max_growth),
@@ -281,63 +246,53 @@ class _Replacement:
 
     site: int
     unit: int
-    """Unit at the end of which the block was first read."""
     alloc_seq: int
-    """Event that allocated the block."""
     size: int
     """Requested bytes."""
     until: int
-    """Event by which the replaced block should be freed: the next replacement, or the end of the run.
-
-    A variable of the replacing code may hold the replaced block for a while.
-    """
+    """Event by which the replaced block should be freed, after the replacing code may have held it for a while: the
+    next replacement, or the end of the run."""
 
 
 @dataclass(frozen=True)
 class _Predecessor:
-    """The block that a block was copied from."""
-
     size: int
     alloc_seq: int
 
 
 @dataclass(frozen=True)
 class _Append:
-    """The growth of a buffer at one replacement."""
-
     added_bytes: int
-    """Size of the block less the size of its predecessor."""
     new_bytes: int
-    """Bytes of the blocks allocated in between that can be, or can contain, the appended data."""
+    """Bytes of the blocks allocated since the predecessor that can be, or can contain, the appended data."""
 
 
 def _select_buffers(
     part: PartEvidence, windows: Windows, replacements: Mapping[int, Sequence[_Replacement]]
 ) -> set[int]:
-    """Return the numbers of the sites that are buffers. replacements: those of each site, in order."""
     appends: dict[int, list[_Append]] = {}
-    for site, of_site in replacements.items():
-        indices = np.unique(np.linspace(0, len(of_site) - 1, min(_MAX_REPLACEMENTS, len(of_site))).round().astype(int))
-        examined = [_measure_append(part, of_site[index]) for index in indices]
+    for site, series in replacements.items():
+        indices = np.unique(np.linspace(0, len(series) - 1, min(_MAX_REPLACEMENTS, len(series))).round().astype(int))
+        examined = [_measure_append(part, series[index]) for index in indices]
         if _are_nearly_all(append is not None for append in examined):
             appends[site] = [append for append in examined if append is not None]
     if not appends:
         return set()
     from_new_blocks = {
-        site for site, of_site in appends.items() if _are_nearly_all(append.new_bytes > 0 for append in of_site)
+        site for site, series in appends.items() if _are_nearly_all(append.new_bytes > 0 for append in series)
     }
     growth = {site: replacements[site][-1].size - replacements[site][0].size for site in appends}
     totals = _QuarterTotals.collect(part, windows)
 
     def is_buffer(site: int) -> bool:
         site_appends, site_replacements = appends[site], replacements[site]
-        others = from_new_blocks - {site}
-        if growth[site] + sum(growth[other] for other in others) > growth[site] * median(
+        other_buffers = from_new_blocks - {site}
+        if growth[site] + sum(growth[other] for other in other_buffers) > growth[site] * median(
             append.new_bytes / append.added_bytes for append in site_appends
         ):
-            others = set()
+            other_buffers = set()
         added_bytes = median(append.added_bytes for append in site_appends)
-        if not totals.everything_grows(site_replacements, added_bytes, others):
+        if not totals.everything_grows(site_replacements, added_bytes, other_buffers):
             return True
         return site in from_new_blocks and _began_empty(site_replacements, windows)
 
@@ -345,27 +300,29 @@ def _select_buffers(
 
 
 def _add_sites(blocks: Table, part: PartEvidence) -> Table:
-    """Return the blocks with the column site, its number."""
     return blocks.assign(site=part.device.numbers.of(blocks["stack_id"]))
 
 
 def _measure_append(part: PartEvidence, replacement: _Replacement) -> _Append | None:
-    """Return the growth of a block that was copied from the smaller block that it replaced; None for other blocks."""
+    """Return the growth of a block that was copied from the smaller block that it replaced; else None."""
     live = _add_sites(part.blocks_at(replacement.alloc_seq), part)
     live = live.take(live["alloc_seq"] < replacement.alloc_seq)
     predecessor = _find_predecessor(part, replacement, live.take(live["site"] == replacement.site))
     if predecessor is None:
         return None
     added_bytes = replacement.size - predecessor.size
-    new = live["requested_bytes"][live["alloc_seq"] > predecessor.alloc_seq]
-    return _Append(added_bytes, int(new[(new % added_bytes == 0) & (new <= _MAX_CHUNK_PARTS * added_bytes)].sum()))
+    new_sizes = live["requested_bytes"][live["alloc_seq"] > predecessor.alloc_seq]
+    return _Append(
+        added_bytes,
+        int(new_sizes[(new_sizes % added_bytes == 0) & (new_sizes <= _MAX_CHUNK_PARTS * added_bytes)].sum()),
+    )
 
 
-def _find_predecessor(part: PartEvidence, replacement: _Replacement, of_site: Table) -> _Predecessor | None:
-    """Return the block that a block replaced. of_site: the blocks of its site that were live at its allocation."""
-    # The largest: appended data may be allocated at the same line, and freed earlier.
+def _find_predecessor(part: PartEvidence, replacement: _Replacement, live_of_site: Table) -> _Predecessor | None:
+    """Return the largest block of the site that was freed when a block replaced it; `live_of_site` were live before."""
+    # The first freed block may be appended data, allocated at the same line.
     trace, predecessor = part.device.trace, None
-    smaller = of_site.take(of_site["requested_bytes"] <= replacement.size)
+    smaller = live_of_site.take(live_of_site["requested_bytes"] <= replacement.size)
     addresses = smaller["address"].tolist()
     sizes = dict(zip(addresses, smaller["requested_bytes"].tolist(), strict=True))
     alloc_seqs = dict(zip(addresses, smaller["alloc_seq"].tolist(), strict=True))
@@ -388,7 +345,6 @@ def _are_nearly_all(checks: Iterable[bool]) -> bool:
 
 
 def _began_empty(replacements: Sequence[_Replacement], windows: Windows) -> bool:
-    """Return whether a buffer, extrapolated back at its rate, was nearly empty when the recording began."""
     first, last = replacements[0], replacements[-1]
     rate = (last.size - first.size) / max(last.unit - first.unit, 1)
     units = last.unit + 1 + windows.warmup + windows.units_before
@@ -399,20 +355,17 @@ def _began_empty(replacements: Sequence[_Replacement], windows: Windows) -> bool
 class _QuarterTotals:
     """Allocations of each stack in the first and in the last quarter of the run after its warm-up.
 
-    Mean sizes are compared, so that a stack that only allocates more often, as in an evaluation, does not count as
-    growing.
+    Mean sizes are compared: a stack that only allocates more often, as in an evaluation, does not grow.
     """
 
     before: npt.NDArray[np.float64]
     """Mean block size in the first quarter, in bytes, of each stack that allocated in both quarters."""
     after: npt.NDArray[np.float64]
-    """Mean block size in the last quarter, in bytes, of each of these stacks."""
     blocks: npt.NDArray[np.int64]
     """Number of blocks that each stack allocated in the last quarter."""
     sites: npt.NDArray[np.int64]
-    """Site of each stack."""
     largest: tuple[dict[int, int], ...]
-    """Bytes of the largest block of each site, at the beginning and end of the first and of the last quarter."""
+    """Bytes of the largest block of each site at the beginning and end of the first and of the last quarter."""
 
     @classmethod
     def collect(cls, part: PartEvidence, windows: Windows) -> _QuarterTotals:
@@ -433,35 +386,26 @@ class _QuarterTotals:
         )
 
     def everything_grows(self, replacements: Sequence[_Replacement], added_bytes: float, buffers: set[int]) -> bool:
-        """Return whether everything else that is allocated grew along with a buffer between the two quarters.
-
-        Args:
-            replacements: Those of the buffer.
-            added_bytes: Median growth of the buffer at a replacement.
-            buffers: Sites of other buffers, which do not count.
-        """
+        """Return whether everything else but `buffers` grew along with a buffer between the two quarters."""
         site = replacements[0].site
         # By the growth, not by time: the program may run slower in one quarter than in the other.
-        first, second, third, last = (int(largest.get(site, 0)) for largest in self.largest)
-        early, late = (first + second) / 2, (third + last) / 2
+        first_begin, first_end, last_begin, last_end = (int(largest.get(site, 0)) for largest in self.largest)
+        early, late = (first_begin + first_end) / 2, (last_begin + last_end) / 2
         growth = late - early
-        # Number of replacements in the last quarter; at most the number of allocations of the line.
-        times = min((last - third) / added_bytes, float(self.blocks[self.sites == site].sum()))
+        # At most the number of allocations of the line.
+        replacement_count = min((last_end - last_begin) / added_bytes, float(self.blocks[self.sites == site].sum()))
         grows_along = (self.after >= self.before * (1 + _MIN_RELATIVE_GROWTH * growth / max(early, 1))) & ~np.isin(
             self.sites, list(buffers)
         )
         # The buffer is included, since its stack may also allocate other blocks of the same line.
         total_growth = float(((self.after - self.before) * self.blocks)[grows_along].sum())
-        return total_growth >= (1 + _MAX_OTHER_GROWTH) * growth * times
+        return total_growth >= (1 + _MAX_OTHER_GROWTH) * growth * replacement_count
 
 
 def _sum_common_stacks(
     part: PartEvidence, *quarters: tuple[int, int]
 ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[np.int64]], dict[str, npt.NDArray[np.int64]]]:
-    """Return the stacks that allocated in both of two ranges of events, with their totals in each range.
-
-    The totals are the columns allocations and total_bytes.
-    """
+    """Return the stacks that allocated in both ranges of events, with their allocations and total_bytes in each."""
     totals = [[part.stacks_at(event) for event in quarter] for quarter in quarters]
     stacks = np.unique(np.concatenate([table["stack_id"] for pair in totals for table in pair]))
     names = ("allocations", "total_bytes")
@@ -481,5 +425,4 @@ def _sum_common_stacks(
 def _sum_by_stack(
     stacks: npt.NDArray[np.int64], stack_ids: npt.NDArray[np.int64], values: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the value of each stack in `stacks`, in order; 0 for a stack without a value."""
     return sums(np.searchsorted(stacks, stack_ids), values, len(stacks))

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from ..evidence import DeviceEvidence
 
 _MAX_SLOPE_POINTS = 300
-"""Maximum number of points for the slope, evenly spaced: the median of all pairs costs their square."""
+"""Maximum number of points for the slope: the median of all pairs of points costs their square."""
 _MAX_SAMPLES = 200
-"""Maximum number of points of a chart."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,16 @@ class StepGrowth:
 
     steps: int
     warmup: int
-    """Number of steps at the beginning that the slope leaves out."""
+    """Number of steps left out of the slope."""
     first_bytes: int
     median_bytes: int
     last_bytes: int
     lowest_bytes: int
     highest_bytes: int
     bytes_per_step: float
-    """Bytes per step after the warm-up: the median of the slopes between any two steps, so one jump is not growth."""
+    """Median of the slopes between any two steps after the warm-up, so that one jump is not growth."""
     seconds_per_step: float
     samples: tuple[int, ...]
-    """Live bytes at the end of evenly spaced steps."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +48,16 @@ class GrowingSite:
     site: Site
     stack_id: int
     before_bytes: int
-    """Bytes live at the end of the warm-up."""
     after_bytes: int
-    """Bytes live at the judged event (see `Clock`)."""
     bytes_per_unit: float
     """Average bytes per step, iteration or second (see `LeakVerdict.unit`)."""
 
     @property
     def grown_bytes(self) -> int:
-        """The growth in bytes."""
         return self.after_bytes - self.before_bytes
 
 
 def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
-    """Return the growth of a device's memory from step to step; None for a trace without steps."""
     steps = trace.steps(device)
     if not len(steps):
         return None
@@ -120,11 +114,7 @@ def growing_sites(evidence: DeviceEvidence, top: int) -> tuple[GrowingSite, ...]
     growing = sorted(growing, key=lambda site: -site[0])[:top]
     return tuple(
         GrowingSite(
-            Site.of_stack(trace.stacks, stack),
-            stack,
-            before_bytes,
-            after_bytes,
-            growth / length if length > 0 else 0.0,
+            Site.of_stack(trace.stacks, stack), stack, before_bytes, after_bytes, growth / length if length > 0 else 0.0
         )
         for growth, before_bytes, after_bytes, stack in growing
     )

@@ -1,20 +1,14 @@
 """Definition of a leak.
 
-A trend alone flags what is not a leak: a cache that fills up, a curriculum of longer inputs, garbage that is collected
-late. A verdict follows from the lifetimes of a line's blocks, in units of the program's work (see `clock`), up to the
-last of these units. The end of the trace does not count: the program frees its memory there.
+Growth is no proof of a leak: a cache may fill up, inputs may get longer, garbage may be collected late. A verdict
+follows from the lifetimes of a line's blocks, in units of the program's work (see `clock`), up to the last unit. The
+end of the trace does not count: the program frees its memory there.
 
-survivors (see `survivors`)
-    From some age on, the blocks of a line are no longer freed, and more keep coming.
+survivors (see `survivors`)        from some age on, the blocks of a line are no longer freed, and more keep coming
+backlog (see `backlog`)            each block of a line is freed, but more and more are live at once
+growing (see `growing_buffers`)    a block of a line is replaced again and again by a larger block until the end
 
-backlog (see `backlog`)
-    Each block of a line is freed, but more and more are live at once.
-
-growing (see `growing_buffers`)
-    A line has a block that is replaced again and again by a larger block, and it still grows at the end.
-
-A line that holds more and more, but fits none of these, is neither a leak nor an all-clear: the verdict is inconclusive
-and names the line.
+If a line holds more and more but fits none of the three, the verdict is inconclusive and names the line.
 """
 
 from __future__ import annotations
@@ -39,27 +33,23 @@ from .survivors import JudgedLine, LineStatus, judge_lines
 __all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks", "judge_leaks"]
 
 MIN_UNEXPLAINED_SHARE = 0.05
-"""Minimum unexplained growth that is reported, as a share of the peak."""
+"""Minimum unexplained growth to report, as a share of the peak."""
 RECENT_SHARE = 0.5
-"""Share of the run after which repeated allocations may continue."""
+"""Share of the run after which a line must allocate repeatedly for its few blocks to be unexplained."""
 MIN_UNCOMPACTED_UNITS = 24
-"""Minimum number of uncompacted units in which a growing buffer is distinguished from longer inputs."""
+"""Minimum number of uncompacted units to distinguish a growing buffer from longer inputs."""
 BEGINNING_SHARE = 0.25
-"""Share of the run, from its beginning, in which allocated blocks are no evidence of growth."""
+"""Share of the run, from its beginning, whose allocated blocks are no evidence of growth."""
 
 
 def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -> LeakVerdict:
-    """Judge one device of a trace, over the whole run or a range.
-
-    Raises:
-        PositionError: The range contains no complete step.
-    """
+    """Judge one device of a trace, over the whole run or the complete steps of a range."""
     return judge_leaks(collect_evidence(trace, device, within))
 
 
 def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
-    """Judge one device. Memory is in proportion to live blocks and stacks."""
-    first = evidence.clocks[0]
+    """Judge one device. Needs memory in proportion to live blocks and stacks."""
+    first_clock = evidence.clocks[0]
     peak = evidence.trace.replay.peak("allocated", evidence.device)
     peak_bytes = 0 if peak is None else peak.bytes
     leaks: list[Leak] = []
@@ -76,17 +66,16 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         dataclasses.replace(leak, minor=leak.is_minor(peak_bytes)) for leak in attach_holders(evidence, leaks)
     ]
     return LeakVerdict(
-        judged=not first.is_too_short,
-        unit=first.unit,
-        units=int(first.length) + (1 if first.is_discrete else 0),
-        loop=first.loop,
+        judged=not first_clock.is_too_short,
+        unit=first_clock.unit,
+        units=int(first_clock.length) + (1 if first_clock.is_discrete else 0),
+        loop=first_clock.loop,
         leaks=tuple(sorted(leaks_with_holders, key=lambda leak: leak.weight, reverse=True)),
         unexplained=tuple(sorted(reported, key=lambda line: -line.allocated_bytes)),
     )
 
 
 def _judge_part(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
-    """Return the leaks in one part of the run, and its unexplained growth."""
     trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
     lifetimes = LifetimeEvidence.collect(trace, device, part.clock, numbers, part.lifetimes.result, part.stacks.result)
     free_bytes = estimate_free_bytes(trace, device, lifetimes.judged_ns, lifetimes.live_bytes)
@@ -100,7 +89,6 @@ def _judge_part(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
         for backlog in find_backlogs(lifetimes, at_border, _map_functions(trace, lifetimes))
     ]
     other_leaks += find_growing_leaks(part, free_bytes)
-    # With few uncompacted units, a growing buffer cannot be distinguished from longer inputs.
     possible_buffers: list[Unexplained] = []
     if part.uncompacted is not part.clock and (part.windows is None or part.windows.units < MIN_UNCOMPACTED_UNITS):
         possible_buffers = [
@@ -121,7 +109,6 @@ def _judge_part(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
 
 
 def _map_functions(trace: RecordedTrace, lifetimes: LifetimeEvidence) -> dict[int, tuple[object, ...]]:
-    """Return the function of each line with long-lived blocks, by number."""
     freed_blocks, survivors = lifetimes.freed_blocks, lifetimes.survivors
     first_stacks = {site: int(freed_blocks.stack[rows[0]]) for site, rows in freed_blocks.rows_of_site.items()}
     first_stacks |= {site: int(survivors.stack[rows[0]]) for site, rows in survivors.rows_of_site.items()}
@@ -132,7 +119,6 @@ def _map_functions(trace: RecordedTrace, lifetimes: LifetimeEvidence) -> dict[in
 
 
 def _may_leak(lifetimes: LifetimeEvidence, line: JudgedLine) -> bool:
-    """Return whether a line that is not judged a leak may still be one."""
     if line.status is LineStatus.FEW:
         alloc_times = lifetimes.survivors.alloc_times[line.rows]
         return len(np.unique(alloc_times[alloc_times > RECENT_SHARE * lifetimes.clock.length])) > 1

@@ -18,14 +18,11 @@ from .windows import Windows
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 """Golden ratio: its multiples share no period with a program."""
 _FIRST_POSITIONS = 6
-"""Number of positions that suffice to see that no block grows."""
 _Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class LargestBlocks:
-    """The largest block of each site at one position."""
-
     sites: _Numbers
     sizes: _Numbers
     """Requested bytes of the largest block."""
@@ -39,18 +36,15 @@ class LargestOverRun:
     """The largest block of each site at each position, as arrays (positions, sites); 0 if there is none."""
 
     positions: Sequence[int]
-    """Events; a position is the state after its event."""
+    """Events; each position is the state after its event."""
     units: _Numbers
     """Unit that contains each position; -1 for the end of the warm-up."""
     sizes: _Numbers
-    """Requested bytes of the largest block."""
     alloc_seqs: _Numbers
     counts: _Numbers
-    """Number of blocks of the site."""
 
     @classmethod
     def join(cls, positions: Sequence[int], units: _Numbers, largest: Sequence[LargestBlocks]) -> LargestOverRun:
-        """Join the largest blocks at each position."""
         shape = len(positions), 1 + max((int(blocks.sites.max(initial=-1)) for blocks in largest), default=-1)
         sizes, alloc_seqs, counts = (np.zeros(shape, np.int64) for _ in range(3))
         for row, blocks in enumerate(largest):
@@ -61,7 +55,7 @@ class LargestOverRun:
 
     @property
     def has_grown(self) -> npt.NDArray[np.bool_]:
-        """Whether a site has a larger block than at the previous position, and not more blocks."""
+        """Whether each site has a larger block than at the previous position, and not more blocks."""
         return (np.diff(self.sizes, axis=0) > 0) & (np.diff(self.counts, axis=0) <= 0)
 
     @property
@@ -71,7 +65,6 @@ class LargestOverRun:
 
 
 def find_largest_blocks(blocks: Table, numbers: SiteNumbers) -> LargestBlocks:
-    """Return the largest block of each site. blocks: from `Replay.live`."""
     sites, sizes, alloc_seqs = numbers.of(blocks["stack_id"]), blocks["requested_bytes"], blocks["alloc_seq"]
     order = np.lexsort((alloc_seqs, sizes, sites))
     distinct_sites, first, counts = np.unique(sites[order], return_index=True, return_counts=True)
@@ -80,10 +73,7 @@ def find_largest_blocks(blocks: Table, numbers: SiteNumbers) -> LargestBlocks:
 
 
 def choose_positions(windows: Windows) -> tuple[tuple[int, ...], _Numbers]:
-    """Return the positions to compare, and the unit of each.
-
-    They are the end of the warm-up, the end of each window, and one position within each window.
-    """
+    """Return the end of the warm-up, the end of each window and one position within each window, with their units."""
     count = windows.window_counts[0]
     lengths = windows.count_units(count)
     offsets = np.arange(count) * _GOLDEN_RATIO % 1
@@ -93,16 +83,13 @@ def choose_positions(windows: Windows) -> tuple[tuple[int, ...], _Numbers]:
 
 
 def choose_first_positions(windows: Windows) -> tuple[int, ...]:
-    """Return a few of these positions, which rule out growth in most programs."""
+    """Return a few of the positions of `choose_positions`, which rule out growth in most programs."""
     positions, _ = choose_positions(windows)
     return positions[:: max(len(positions) // _FIRST_POSITIONS, 1)]
 
 
 def find_growing_stacks(trace: RecordedTrace, device: str, windows: Windows) -> list[int]:
-    """Return all stacks of the lines that got a block larger than all before in nearly all windows.
-
-    Other lines cannot hold a growing buffer. In most programs no line is left, and the live blocks need not be read.
-    """
+    """Return all stacks of the lines that got a larger block than ever in nearly all windows, in most programs none."""
     cells = trace.replay.long_lives(device)
     growths = cells.growths
     if not len(growths["cell"]) or not windows.units:
@@ -119,8 +106,8 @@ def find_growing_stacks(trace: RecordedTrace, device: str, windows: Windows) -> 
         changes = np.zeros((int(lines.max(initial=-1)) + 1, count + 1), np.int64)
         np.add.at(changes, (lines, windows.window_of(first, count)), 1)
         np.add.at(changes, (lines, windows.window_of(last, count) + 1), -1)
-        covered = (np.cumsum(changes[:, :-1], axis=1) > 0).sum(axis=1)
-        growing_lines.update(np.flatnonzero(covered >= MIN_COVERAGE * count).tolist())
+        covered_windows = (np.cumsum(changes[:, :-1], axis=1) > 0).sum(axis=1)
+        growing_lines.update(np.flatnonzero(covered_windows >= MIN_COVERAGE * count).tolist())
     if not growing_lines:
         return []
     stacks: list[int] = np.flatnonzero(np.isin(trace.stacks.line_numbers, list(growing_lines))).tolist()

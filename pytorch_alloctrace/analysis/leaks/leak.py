@@ -1,7 +1,4 @@
-"""Leaks as plain values, and what all kinds of leaks share.
-
-`judge` defines what a leak is.
-"""
+"""Leaks as plain values, and helpers that all kinds of leaks share. `judge` defines what a leak is."""
 
 from __future__ import annotations
 
@@ -23,17 +20,14 @@ CERTAIN = 0.9
 LIKELY = 0.7
 """Minimum confidence of a likely leak."""
 MIN_COVERAGE = 0.8
-"""Minimum share of the windows in which a growing buffer must grow."""
+"""Minimum share of the windows in which a growing buffer grows."""
 UNCERTAINTY_FACTOR = 0.8
-"""Factor on the confidence for each reason to doubt when blocks were allocated or freed."""
+"""Factor on the confidence for each reason to doubt the times of allocations and frees."""
 MIN_SHARED_TIMES = 0.9
-"""Minimum share of allocation times that two sites have in common if they belong together."""
+"""Minimum share of allocation times in common for two sites to be one finding."""
 MINOR_SHARE = 100
-"""Ratio of the device's peak to the bytes of a leak, above which the leak may be minor."""
 MINOR_UNITS = 1_000_000
-"""Minimum number of further steps until a minor leak fills the device."""
 MINOR_SECONDS = 86400
-"""Minimum number of seconds until a minor leak fills the device: a day."""
 
 _Candidate = TypeVar("_Candidate")
 
@@ -167,14 +161,11 @@ class Leak:
     def buffers_live(total: int, units: npt.NDArray[np.int64], growth: npt.NDArray[np.int64]) -> tuple[int, ...]:
         """Return the bytes that buffers held after the warm-up, and after each unit in which a buffer grew.
 
-        Args:
-            total: Bytes that the buffers hold in the end.
-            units: Unit of each growth, shape (growths,).
-            growth: Bytes of each growth, shape (growths,).
+        total: the bytes in the end. units, growth: the unit and the bytes of each growth.
         """
-        _, unit = np.unique(units, return_inverse=True)
-        growth_by_unit = np.zeros(int(unit.max(initial=-1)) + 1, dtype=np.int64)
-        np.add.at(growth_by_unit, unit, growth)
+        _, unit_of_growth = np.unique(units, return_inverse=True)
+        growth_by_unit = np.zeros(int(unit_of_growth.max(initial=-1)) + 1, dtype=np.int64)
+        np.add.at(growth_by_unit, unit_of_growth, growth)
         return tuple((total - int(growth_by_unit.sum()) + np.append(0, np.cumsum(growth_by_unit))).tolist())
 
     @property
@@ -185,8 +176,8 @@ class Leak:
     def is_minor(self, peak: int) -> bool:
         """Return whether the leak costs next to nothing.
 
-        It does if it holds less than a hundredth of the device's peak, and would take a day and a million further steps
-        to fill the device. If the device's capacity is unknown, the peak is taken as the free memory.
+        A minor leak holds less than a hundredth of the device's peak, and takes more than a day and a million steps to
+        fill the device. If the device's capacity is unknown, the peak is taken as the free memory.
 
         Args:
             peak: Peak of the device, in bytes.
@@ -241,12 +232,7 @@ class LeakVerdict:
 
 
 def compute_certainty(trace: RecordedTrace, is_counted: bool) -> float:
-    """Return the factor on every confidence for how reliable the times of allocations and frees are.
-
-    Args:
-        trace: The trace.
-        is_counted: Whether time is counted in steps or iterations.
-    """
+    """Return the factor on confidence for unreliable times. is_counted: time is counted in steps or iterations."""
     integrity = trace.integrity
     is_incomplete = bool(integrity.lost or integrity.missing_events or integrity.corrupt_blocks)
     return (1.0 if is_counted else UNCERTAINTY_FACTOR) * (UNCERTAINTY_FACTOR if is_incomplete else 1.0)
@@ -255,12 +241,7 @@ def compute_certainty(trace: RecordedTrace, is_counted: bool) -> float:
 def group_by_times(
     candidates: Sequence[_Candidate], times_of: Callable[[_Candidate], npt.NDArray[np.int64]]
 ) -> list[list[_Candidate]]:
-    """Group candidates whose blocks were allocated at the same times, in order.
-
-    Args:
-        candidates: The candidates; the first of each group leads it.
-        times_of: Returns the allocation times of a candidate.
-    """
+    """Group candidates whose blocks were allocated at the same times as those of the first of their group."""
     groups: list[list[_Candidate]] = []
     for candidate in candidates:
         times = times_of(candidate)
@@ -275,20 +256,11 @@ def group_by_times(
 
 
 def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_bytes: int) -> int | None:
-    """Return the bytes that could still be allocated when the judged part of the run ended.
+    """Return the bytes that could still be allocated at the end of the judged part; None if the capacity is unknown.
 
-    They are what the driver reports as free, and what torch caches: reserved less live bytes. For "cpu" they are the
-    machine's memory less the resident memory of this process; the use of other processes is unknown. Without reports of
-    the driver, they are the device's size less the live bytes.
-
-    Args:
-        trace: The trace.
-        device: The device.
-        judged_ns: End of the judged part, in nanoseconds since 1970.
-        live_bytes: Allocated bytes in use at that time.
-
-    Returns:
-        The bytes; None if the capacity is unknown.
+    They are the driver's free memory plus what torch caches: reserved less live bytes. For "cpu" they are the machine's
+    memory less the resident memory of this process: the use of other processes is unknown. Without reports of the
+    driver, they are the device's size less the live bytes.
     """
     samples = trace.driver_samples(device)
     is_missing = np.ma.getmaskarray(samples["total_bytes"]) | np.ma.getmaskarray(samples["used_bytes"])

@@ -64,22 +64,12 @@ class LeakReport:
 
 
 def leak_report(trace: RecordedTrace, device: str | None, within: Range | None) -> LeakReport:
-    """Judge one device or all.
-
-    Args:
-        trace: The trace.
-        device: The device; None for all.
-        within: Judge only the complete steps in this range.
-
-    Raises:
-        PositionError: The range contains no complete step.
-    """
+    """Judge one device, or all devices if None, over the whole run or the complete steps of a range."""
     devices = [name for name in trace.devices if device in (None, name)]
     return LeakReport({name: find_leaks(trace, name, within) for name in devices}, trace)
 
 
 def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:
-    """Return one row per leak (see `LeakReport.to_frame`)."""
     lines = [leak.line for leak in leaks]
     forecasts = [leak.forecast_seconds for leak in leaks]
     is_unknown = np.array([forecast is None for forecast in forecasts], np.bool_)

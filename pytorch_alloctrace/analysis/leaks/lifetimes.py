@@ -1,7 +1,7 @@
 """Lifetimes of a device's blocks in the judged part of the run: which survived, and which were freed at what age.
 
-Times are in units of the clock. The replay's one pass counts long-lived freed blocks in cells of a few hundredths of
-the run each (see csrc/core/replay/long_lives.h). Survivors are exact.
+Times are in units of the clock. The replay counts long-lived freed blocks in cells, each a few hundredths of the run
+(see csrc/core/replay/long_lives.h). Survivors are exact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SmallInts: TypeAlias = npt.NDArray[np.int16] | npt.NDArray[np.int32]
 """Integers of few bytes: there may be millions of rows."""
 
 LOADING_SHARE = 0.8
-"""Share of its allocated blocks above which a part of the run that keeps them may be loading."""
+"""Share of the allocated blocks that are still live, above which a part of the run may be loading."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,15 @@ class Survivors:
     """Blocks allocated in the judged part that are live at the judged event, in the order of their allocation."""
 
     alloc_times: Times
-    """Allocation times in units of the clock."""
     alloc_seqs: Numbers
     alloc_ns: Numbers
     bytes: Numbers
     """Allocated bytes."""
     stack: Numbers
     site: Numbers
-    """Numbers of the lines of user code."""
 
     @functools.cached_property
     def rows_of_site(self) -> dict[int, Numbers]:
-        """The rows of each line, in order."""
         return rows_of(self.site)
 
 
@@ -51,32 +48,26 @@ class FreedBlocks:
     """Blocks that lived longer than a cell and were freed before the judged event, grouped."""
 
     cell_times: Times
-    """Times of the middle of each cell, in units of the clock."""
+    """Time of the middle of each cell, in units of the clock."""
     counts: Numbers
-    """Number of blocks in each group."""
     stack: SmallInts
     site: SmallInts
     alloc_cell: SmallInts
     free_cell: SmallInts
 
     def alloc_times(self, rows: Numbers) -> Times:
-        """Return the allocation times of the blocks in some rows."""
         return self.cell_times[self.alloc_cell[rows]]
 
     def ages(self, rows: Numbers) -> Times:
-        """Return the ages at which the blocks in some rows were freed."""
         return self.cell_times[self.free_cell[rows]] - self.cell_times[self.alloc_cell[rows]]
 
     @functools.cached_property
     def rows_of_site(self) -> dict[int, Numbers]:
-        """The rows of each line, in order."""
         return rows_of(self.site)
 
 
 @dataclass(frozen=True)
 class LifetimeEvidence:
-    """Lifetimes on one device, in one part of the run."""
-
     device: str
     clock: Clock
     numbers: SiteNumbers
@@ -86,39 +77,26 @@ class LifetimeEvidence:
     """First event of each cell of the judged part."""
     first_cell: int
     cell_length: int
-    """Number of allocations in each cell."""
     last_border: int
-    """Event before which the live blocks at each border follow from the freed blocks and the live blocks.
-
-    It is the beginning of the cell that contains the judged event, or the event after the last allocation.
-    """
+    """Event before which the live blocks at each border follow from the freed and the live blocks: the first of the
+    cell that contains the judged event, or the event after the last allocation."""
     allocated: int
-    """Number of blocks allocated in the judged part."""
     freed_counts: dict[int, int]
-    """Number of blocks of each line, by number, that were freed until the judged event, at any age."""
+    """Number of freed blocks of each line, by number: freed until the judged event, at any age."""
     live_bytes: int
     """Allocated bytes of all blocks that are live at the judged event, whenever they were allocated."""
     judged_ns: int
 
     @property
     def is_loading(self) -> bool:
-        """Whether the part may still be loading: it has no steps and nearly all of its blocks are still live."""
+        """Whether the part may still be loading: no steps, and nearly all of its blocks are still live."""
         return self.clock.unit != "step" and len(self.survivors.alloc_seqs) > LOADING_SHARE * max(self.allocated, 1)
 
     @classmethod
     def collect(
         cls, trace: RecordedTrace, device: str, clock: Clock, numbers: SiteNumbers, live: Table, totals: Table
     ) -> LifetimeEvidence:
-        """Collect the evidence.
-
-        Args:
-            trace: The trace.
-            device: The device.
-            clock: The clock of the judged part.
-            numbers: The numbers of the lines.
-            live: `Replay.lifetimes` after the judged event.
-            totals: `Replay.stacks` after the judged event.
-        """
+        """Collect the evidence. live and totals: `Replay.lifetimes` and `Replay.stacks` after the judged event."""
         cells = trace.replay.long_lives(device)
         live_bytes = int(live["block_bytes"].sum())
         is_judged = (live["alloc_seq"] >= clock.begin) & ~live["older"]
@@ -134,7 +112,7 @@ class LifetimeEvidence:
         begins = cells.begins
         first = int(np.searchsorted(begins, clock.begin, side="left"))
         last = _find_last_cell(cells, clock)
-        # Blocks that were live before the recording began were not allocated in it.
+        # Blocks that were live before the recording began have no allocation in the trace.
         freed = np.maximum(totals["allocations"] - totals["live_blocks"], 0)
         lines = numbers.of(totals["stack_id"])
         freed_by_line = sums(lines, freed, int(lines.max(initial=-1)) + 1)
@@ -156,7 +134,6 @@ class LifetimeEvidence:
 
 
 def find_last_border(cells: _replay.LongLives, clock: Clock) -> int:
-    """Return `LifetimeEvidence.last_border`."""
     last = _find_last_cell(cells, clock)
     return int(cells.begins[last]) if last < len(cells.begins) else cells.last_allocation + 1
 
@@ -168,15 +145,14 @@ def _find_last_cell(cells: _replay.LongLives, clock: Clock) -> int:
 
 
 def rows_of(sites: npt.NDArray[np.integer[Any]]) -> dict[int, Numbers]:
-    """Return the rows of each line, by number, in order."""
     if not len(sites):
         return {}
     if int(sites.max()) <= np.iinfo(np.uint16).max:  # as usual: 16 bits sort in a fifth of the time
         sites = sites.astype(np.uint16)
     order = np.argsort(sites, kind="stable")
-    in_order = sites[order]
-    first = np.append(0, np.flatnonzero(in_order[1:] != in_order[:-1]) + 1)
-    return dict(zip(in_order[first].tolist(), np.split(order, first[1:]), strict=True))
+    sorted_sites = sites[order]
+    first = np.append(0, np.flatnonzero(sorted_sites[1:] != sorted_sites[:-1]) + 1)
+    return dict(zip(sorted_sites[first].tolist(), np.split(order, first[1:]), strict=True))
 
 
 def _find_cell(begins: Numbers, event: int) -> int:
@@ -184,12 +160,7 @@ def _find_cell(begins: Numbers, event: int) -> int:
 
 
 def _select_freed_blocks(
-    columns: dict[str, npt.NDArray[Any]],
-    begins: Numbers,
-    first: int,
-    last: int,
-    clock: Clock,
-    numbers: SiteNumbers,
+    columns: dict[str, npt.NDArray[Any]], begins: Numbers, first: int, last: int, clock: Clock, numbers: SiteNumbers
 ) -> FreedBlocks:
     is_counted = (columns["born"] >= first) & (columns["died"] < last)
     alloc_cell, free_cell = columns["born"][is_counted], columns["died"][is_counted]

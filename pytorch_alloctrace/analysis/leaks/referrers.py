@@ -1,13 +1,12 @@
 """Referrers of the blocks of a leak: the blocks are joined by address with the recorder's object scans.
 
-A scan records what an object of the program held at one time: a count of tensors, and the addresses of some of them. An
-object holds a share of a leak's blocks: the share of its addresses that belong to the leak, times its count, by the
-number of the leak's blocks that were live at the scan. An object that holds at least half is named. If several objects
-together hold at least half, all of them are named. Otherwise none is.
+A scan records how many tensors each object of the program held, and the addresses of some of the tensors. An object's
+share of a leak's blocks is the share of its addresses that belong to the leak, times its count, divided by the number
+of the leak's blocks that were live at the scan. An object that holds at least half is named. If several objects
+together hold at least half, all of them are named.
 
 The last scan in which an object holds the blocks counts: at the end of a run main() may have returned and freed its
-locals. For the same reason garbage is named only if no scan found another object: an object in a cycle that main() has
-just left was in a variable until then.
+locals. Garbage is named only if no scan found another object: a cycle that main() has just left is garbage only then.
 """
 
 from __future__ import annotations
@@ -27,21 +26,18 @@ from .leak import GROWING, SURVIVORS, Holder, Leak
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence
 
-
 MIN_SHARE = 0.5
 """Minimum share of the blocks that the named objects hold together."""
 MAX_HOLDERS = 3
-"""Maximum number of objects that are named."""
 MIN_SHARE_EACH = 0.15
-"""Minimum share of the blocks that each named object holds."""
+"""Minimum share of the blocks that each of several named objects holds."""
 _MAX_SCANS = 6
-"""Maximum number of object scans that are examined, the last scan first."""
+"""Maximum number of object scans examined, from the last."""
 _MIN_BLOCKS = 3
-"""Minimum number of blocks of a leak that are live at a scan."""
+"""Minimum number of live blocks of a leak at a scan."""
 
 
 def attach_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak]:
-    """Return the leaks of a device, each with its holder if one was recorded."""
     trace = evidence.trace
     scans: dict[int, list[Held]] = {}
     for referrer in trace.held:
@@ -106,7 +102,7 @@ def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], leak: Leak
     for referrer in scan:
         if len(referrer.addresses):
             matches = int(np.isin(referrer.addresses, blocks).sum())
-            # At most 1: the addresses are a sample, so that the estimate may exceed it.
+            # The addresses are a sample: the estimate may exceed 1.
             share = min(1.0, matches / len(referrer.addresses) * referrer.count / len(blocks))
             if share >= MIN_SHARE_EACH:
                 shares.append((share, referrer))

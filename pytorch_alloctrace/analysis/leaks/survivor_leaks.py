@@ -1,12 +1,12 @@
 """Leaks made of judged lines: which lines are one finding, and the numbers of each.
 
-One finding        lines whose blocks were allocated in the same units, under one call that the program repeats; or in
+one finding        lines whose blocks were allocated in the same units, under one call that the program repeats; or in
                    the loop that makes this call, as part of an autograd graph: a loss kept with its graph keeps many
                    other tensors. Two independent leaks in the same loop are two findings
-rate               bytes of the blocks that were allocated since the onset and are old enough, by the time between
-confidence         (1 - share freed after all) x evenness of allocations x n / (n + 1), where n, at most 24, is the
-                   number of units in which they were allocated. At most `MAX_CONFIDENCE_NEVER_FREED` if no block of
-                   these stacks was ever freed: it may be a buffer that is not full yet
+rate               bytes of the blocks allocated since the onset that are old enough, divided by the length of that time
+confidence         (1 - share freed after all) x evenness of allocations x n / (n + 1), where n is the number of
+                   `CONFIDENCE_PARTS` with allocations. At most `MAX_CONFIDENCE_NEVER_FREED` if no block was ever
+                   freed: a buffer may not be full yet
 """
 
 from __future__ import annotations
@@ -31,38 +31,28 @@ from .survivors import JudgedLine
 MAIN_LINE_SHARE = 0.8
 """Minimum share of a leak's bytes for the line that allocates them to be the line to inspect."""
 MIN_CODE_SHARE = 0.2
-"""Minimum share of a leak's bytes that lines of code hold, for sites without a stack to come last."""
+"""Minimum share of a leak's bytes that lines of code hold, for sites without code to come last."""
 MAX_CONFIDENCE_NEVER_FREED = 0.85
-"""Maximum confidence if no block of a line was ever freed."""
 BACKLOG_CONFIDENCE = 0.8
-"""Confidence of a backlog before the factor for certainty."""
 CONFIDENCE_PARTS = 24
-"""Number of parts of a leak's time in which allocations are counted."""
 _MAX_SAMPLES = 200
 
 
 class _Group(NamedTuple):
-    """Lines that are one finding."""
-
     lines: list[JudgedLine]
     calls: Callable[[], list[int]]
-    """Calls of the first line (see `LeakBuilder._list_calls`)."""
 
 
 @dataclass(frozen=True)
 class LeakBuilder:
-    """Builder of leaks from the judged lines of one device."""
-
     trace: RecordedTrace
     lifetimes: LifetimeEvidence
     free_bytes: int | None
-    """Bytes that could still be allocated on the device; None if unknown."""
     live_at_end: npt.NDArray[np.int64]
     """Allocation events of all blocks that are live at the end of the trace, ascending."""
 
     @functools.cached_property
     def _is_at_end(self) -> npt.NDArray[np.bool_]:
-        """Whether each survivor is live at the end of the trace."""
         at_end, alloc_seqs = self.live_at_end, self.lifetimes.survivors.alloc_seqs
         if not len(at_end):
             return np.zeros(len(alloc_seqs), np.bool_)
@@ -70,7 +60,7 @@ class LeakBuilder:
         return is_at_end
 
     def build_survivor_leaks(self, lines: Sequence[JudgedLine]) -> list[Leak]:
-        """Build the leaks that these lines, most bytes first, belong to."""
+        """Build the leaks of these lines, most bytes first."""
         groups: list[_Group] = []
         for line in lines:
             calls = functools.cache(functools.partial(self._list_calls, line))
@@ -84,7 +74,6 @@ class LeakBuilder:
         return [self._build_leak(group.lines) for group in groups]
 
     def build_backlog_leak(self, backlog: Backlog) -> Leak:
-        """Build the leak of a line that holds more and more blocks at once."""
         lifetimes, clock = self.lifetimes, self.lifetimes.clock
         survivors = lifetimes.survivors
         rows = survivors.rows_of_site[backlog.site]
@@ -168,7 +157,7 @@ class LeakBuilder:
         )
 
     def _find_path(self, tree: CallTree, site: Site) -> tuple[tuple[Frame, ...], float]:
-        """Return `Leak.path` without this site, and its share of the bytes."""
+        """Return `Leak.path`, which omits the given site, and its share of the bytes."""
         path, share = find_common_path(tree)
         if path and (path[0].filename, path[0].line) == (site.filename, site.line):
             path = path[1:]
@@ -178,7 +167,7 @@ class LeakBuilder:
         return int(self.lifetimes.survivors.bytes[rows][self._is_at_end[rows]].sum())
 
     def _measure_length(self, onset: float, last: float, onset_ns: int) -> float:
-        """Return the time between: in steps or iterations, else in seconds."""
+        """Return the time from `onset` to `last`: in steps or iterations, else in seconds."""
         if self.lifetimes.clock.is_discrete:
             return last - onset + 1
         share = (last - onset) / max(self.lifetimes.clock.length - onset, 1e-9)
@@ -189,7 +178,6 @@ class LeakBuilder:
         return max(self.lifetimes.judged_ns - begin, 0) / 1e9
 
     def _to_shown_unit(self, units: float) -> float:
-        """Convert units of the clock to the unit of the report: steps, iterations or seconds."""
         clock = self.lifetimes.clock
         return units if clock.is_discrete else units / clock.length * self._seconds()
 
@@ -202,21 +190,23 @@ class LeakBuilder:
 
     def _compute_confidence(self, line: JudgedLine) -> float:
         clock = self.lifetimes.clock
-        part = np.floor((line.alloc_units - line.onset) * CONFIDENCE_PARTS / max(line.last - line.onset + 1, 1e-9))
-        count = len(np.unique(part))
-        confidence = (1 - line.freed / max(line.reached, 1)) * (1 - line.unevenness / 2) * count / (count + 1)
+        part_of_unit = np.floor(
+            (line.alloc_units - line.onset) * CONFIDENCE_PARTS / max(line.last - line.onset + 1, 1e-9)
+        )
+        part_count = len(np.unique(part_of_unit))
+        confidence = (1 - line.freed / max(line.reached, 1)) * (1 - line.unevenness / 2) * part_count / (part_count + 1)
         if line.ever_freed == 0:
             confidence = min(confidence, MAX_CONFIDENCE_NEVER_FREED)
         return float(confidence * compute_certainty(self.trace, clock.is_discrete))
 
     def _build_sites(self, group: list[JudgedLine], length: float) -> tuple[LeakingSite, ...]:
-        """Build one site for each line, most bytes first, even for a line with several stacks."""
+        """Build one site for each line, most bytes first; `group` has several stacks of some lines."""
         rows_of_line: dict[int, list[npt.NDArray[np.int64]]] = {}
         for line in group:
             rows_of_line.setdefault(line.site, []).append(line.rows)
         sites = []
-        for parts in rows_of_line.values():
-            rows = np.concatenate(parts)
+        for row_parts in rows_of_line.values():
+            rows = np.concatenate(row_parts)
             by_stack = _sum_by_stack(self.trace.stacks, self.lifetimes, rows)
             stack = max(by_stack, key=by_stack.__getitem__)
             total = int(self.lifetimes.survivors.bytes[rows].sum())
@@ -236,7 +226,7 @@ class LeakBuilder:
         return find_line_to_inspect(tree) or sites[0].site
 
     def _sample_live_bytes(self, sites: list[int]) -> tuple[int, ...]:
-        """Return the bytes of all survivors of some lines at up to 200 evenly spaced times, by allocation."""
+        """Return the survivors' bytes at up to `_MAX_SAMPLES` evenly spaced times, by allocation."""
         survivors, clock = self.lifetimes.survivors, self.lifetimes.clock
         no_rows = np.zeros(0, np.int64)
         rows = np.sort(np.concatenate([survivors.rows_of_site.get(site, no_rows) for site in sites]))
@@ -247,12 +237,8 @@ class LeakBuilder:
         return tuple(total_bytes[np.searchsorted(alloc_times, times, side="right")].tolist())
 
     def _belong_together(self, line: JudgedLine, calls: list[int], other: JudgedLine, other_calls: list[int]) -> bool:
-        """Return whether one reference holds the blocks of two lines that were allocated in the same units.
-
-        It does if they are allocated under one call that the program repeats, or in one function that makes such calls
-        and keeps a part of an autograd graph. A line without a stack belongs to any line with the same times.
-        """
-        if not calls or not other_calls:
+        """Return whether one reference may hold the blocks of two lines that were allocated in the same units."""
+        if not calls or not other_calls:  # no stack
             return True
         shared = [node for node, other_node in zip(calls, other_calls, strict=False) if node == other_node]
         min_repeats = len(line.alloc_units) // 2
@@ -278,7 +264,7 @@ class LeakBuilder:
         return calls[::-1]
 
     def _has_autograd_graph(self, *group: JudgedLine) -> bool:
-        """Return whether the operators that allocated one of these lines' blocks also made autograd nodes."""
+        """Return whether operators that allocated the blocks of one of these lines also made autograd nodes."""
         nodes_made = self.trace.replay.nodes_made
         for line in group:
             stacks = np.unique(self.lifetimes.survivors.stack[line.rows])
@@ -288,7 +274,6 @@ class LeakBuilder:
         return False
 
     def _is_repeated(self, node: int, min_repeats: int) -> bool:
-        """Return whether a frame's function iterates at least `min_repeats` times."""
         return any(loop.rounds >= min_repeats for loop in self._loops.get(self.trace.stacks.call(node), ()))
 
     @functools.cached_property

@@ -1,20 +1,20 @@
 """Survivors: blocks of one line that are no longer freed once they are old enough, and that keep coming.
 
 no longer freed     there is an age, at most a third of the run, that at least four blocks have reached, and at most a
-                    tenth of these were freed later; the survivors have lived twice as long (median). So short-lived
-                    blocks of the same line do not hide them. A full queue, a reservoir, a bounded cache or a moving
-                    average does not look like them: its blocks are freed, at whatever age
-at any age          nor are half of the blocks freed that reach any later age: a queue that has just filled up frees its
-                    oldest blocks
+                    tenth of these were freed later; the survivors have lived twice as long (median). Short-lived
+                    blocks of the same line do not hide survivors. The blocks of a full queue, a reservoir, a bounded
+                    cache or a moving average are freed, at whatever age
+at any later age    at most half of the blocks that reach a later age were freed: a queue that has just filled up frees
+                    its oldest blocks
 keep coming         they were allocated in at least four units after the beginning (where setup happens) and over at
                     least a fifth of the run; not in one burst, and allocations have not stopped
-at an even rate     allocations that get rarer fill something up: one entry for each shape, class or word. Decided by
-                    the one-sided Kolmogorov-Smirnov test against allocations that are evenly spread since the first
-other work is seen  without steps, a program that frees next to nothing may still be loading: the blocks that it keeps
+at an even rate     allocations that get rarer fill something up: one entry for each shape, class or word. The one-sided
+                    Kolmogorov-Smirnov test compares them with allocations evenly spread since the first
+program has loaded  without steps, a program that frees next to nothing may still be loading: the blocks that it keeps
                     are not judged
 
-Lines are judged first. If a line fails, each of its stacks is judged by itself: a helper that many parts of a program
-call allocates blocks that leak and blocks that do not.
+If a line as a whole does not leak, each of its stacks is judged by itself: a helper that many parts of a program call
+allocates blocks that leak and blocks that do not.
 """
 
 from __future__ import annotations
@@ -29,52 +29,35 @@ import numpy.typing as npt
 from .lifetimes import LifetimeEvidence
 
 CANDIDATE_AGES = (1, 2, 3, 4, 6, 8)
-"""Ages from which blocks may no longer be freed, in parts of the run (see `AGE_PARTS`)."""
+"""Ages from which blocks may no longer be freed, in parts of the run (`AGE_PARTS`)."""
 AGE_PARTS = 24
-"""Number of parts of the run in which ages are counted."""
 MIN_BLOCKS = 4
-"""Minimum number of blocks that must reach an age."""
 MIN_BLOCKS_WITHOUT_STEPS = 12
-"""Minimum number of survivors without steps: a share of the allocations is not a unit of the program's work."""
+"""Minimum number of survivors without steps, where a unit is only a share of the allocations."""
 MAX_FREED_SHARE = 0.1
-"""Maximum share of the blocks that reach an age and are freed later."""
 MAX_LATER_FREED_SHARE = 0.5
-"""Maximum share of the blocks that reach any later age and are freed."""
 EARLY_SHARE = 0.4
-"""Share of the run after which no old block of a line may be freed if only later blocks are judged."""
+"""Share of the run after which no old block may be freed if only the blocks allocated later are judged."""
 MIN_REGROWTH_RATIO = 1.5
-"""Minimum ratio of blocks kept since then to old blocks freed before.
-
-A list that is cleared after each of two epochs is longest when the run ends.
-"""
+"""Minimum ratio of later kept to old freed blocks: a list cleared after each of two epochs is longest at the end."""
 SETUP_SHARE = 0.02
-"""Share of the run, from its beginning, in which setup happens."""
 MIN_SPAN_SHARE = 0.2
-"""Minimum share of the run over which survivors are allocated."""
 MAX_PAUSE_SHARE = 0.35
-"""Maximum share of that time without an allocation of a survivor."""
+"""Maximum share of the time in which survivors are allocated without an allocation of a survivor."""
 MAX_PAUSE_RATIO = 2
-"""Maximum ratio of the time since the last allocation to the longest time between two; beyond it they have stopped."""
+"""Maximum ratio of the time since the last allocation to the longest pause; beyond it allocations have stopped."""
 RESOLUTION_PARTS = 240
-"""Number of parts of a run without units in which allocations are distinguished."""
+"""Number of parts of a run without steps or iterations in which allocations are distinguished."""
 _NO_ROWS = np.zeros(0, np.int64)
 
 
 class LineStatus(enum.Enum):
-    """Result of judging the blocks of a line."""
-
     LEAKING = "leaking"
-    """The blocks leak."""
     BOUNDED = "bounded"
-    """Old blocks are freed, too: a buffer with a bound."""
     SETUP = "set up"
-    """The blocks were allocated at the beginning."""
     STOPPED = "stopped"
-    """No block was added for a long time."""
     FILLING = "filling"
-    """Fewer and fewer blocks are added: something fills up."""
     FEW = "few"
-    """Too few blocks for a pattern."""
     UNCLEAR = "unclear"
     """The blocks were allocated too late, or in bursts."""
 
@@ -86,19 +69,16 @@ class JudgedLine:
     status: LineStatus
     site: int
     rows: npt.NDArray[np.int64]
-    """Rows of the survivors. Of a leak those that are old enough, else all that are older than the smallest age."""
+    """Rows of the survivors: of a leak those older than `age`, else those older than the smallest age."""
     age: float = 0.0
     """Age from which blocks are no longer freed, in units."""
     reached: int = 0
-    """Number of blocks that reached `age`."""
+    """Number of blocks that reached `age`, freed or not."""
     freed: int = 0
-    """Number of the blocks in `reached` that were freed."""
     onset: float = 0.0
-    """Time of the first allocation of a survivor."""
     last: float = 0.0
-    """Time until which allocated blocks are old enough."""
+    """Time until which blocks must be allocated to be older than `age`."""
     alloc_units: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Distinct units in which the survivors were allocated."""
     unevenness: float = 0.0
     """Kolmogorov-Smirnov distance of the allocations from an even rate."""
     ever_freed: int = 0
@@ -130,10 +110,7 @@ def judge_lines(lifetimes: LifetimeEvidence) -> list[JudgedLine]:
 def _split_into_stacks(
     lifetimes: LifetimeEvidence, rows: npt.NDArray[np.int64], freed_rows: npt.NDArray[np.int64]
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Yield the survivors and the freed blocks of each stack of a line that has several.
-
-    A line may have thousands of stacks. Stacks of which too many blocks are freed at all ages are left out.
-    """
+    """Yield the survivors and freed blocks of each stack that may leak: a line may have thousands of stacks."""
     stacks, stack_of_row = np.unique(lifetimes.survivors.stack[rows], return_inverse=True)
     if len(stacks) < 2:
         return
@@ -148,14 +125,12 @@ def _split_into_stacks(
     )
     may_leak = last_free <= EARLY_SHARE * length  # blocks kept since then may leak
     for part in CANDIDATE_AGES:
-        old = np.bincount(stack_of_row[ages > part * smallest_age], minlength=len(stacks))
+        old_counts = np.bincount(stack_of_row[ages > part * smallest_age], minlength=len(stacks))
         is_late = freed_ages > part * smallest_age
-        freed = np.bincount(
-            stack_of_freed[is_late],
-            weights=lifetimes.freed_blocks.counts[freed_rows[is_late]],
-            minlength=len(stacks),
+        freed_counts = np.bincount(
+            stack_of_freed[is_late], weights=lifetimes.freed_blocks.counts[freed_rows[is_late]], minlength=len(stacks)
         )
-        may_leak |= (old >= MIN_BLOCKS) & (freed <= MAX_FREED_SHARE * (freed + old))
+        may_leak |= (old_counts >= MIN_BLOCKS) & (freed_counts <= MAX_FREED_SHARE * (freed_counts + old_counts))
     may_leak &= np.bincount(stack_of_row, minlength=len(stacks)) >= MIN_BLOCKS
     selected = np.flatnonzero(may_leak)
     yield from zip(
@@ -168,7 +143,6 @@ def _split_into_stacks(
 def _split_by_group(
     values: npt.NDArray[np.int64], groups: npt.NDArray[np.int64], selected: npt.NDArray[np.int64]
 ) -> list[npt.NDArray[np.int64]]:
-    """Return the values of each selected group, in order."""
     if not len(selected):
         return []
     order = np.argsort(groups, kind="stable")
@@ -181,18 +155,18 @@ def _judge(
 ) -> JudgedLine:
     line = _judge_all(lifetimes, site, rows, freed_rows)
     freed_blocks = lifetimes.freed_blocks
-    old = freed_rows[freed_blocks.ages(freed_rows) > max(lifetimes.clock.length / AGE_PARTS, 1.0)]
-    if line.status not in (LineStatus.BOUNDED, LineStatus.UNCLEAR) or not len(old):
+    old_freed_rows = freed_rows[freed_blocks.ages(freed_rows) > max(lifetimes.clock.length / AGE_PARTS, 1.0)]
+    if line.status not in (LineStatus.BOUNDED, LineStatus.UNCLEAR) or not len(old_freed_rows):
         return line
-    # All blocks that the line held first may have been freed before the leak began.
-    last_free = float((freed_blocks.alloc_times(old) + freed_blocks.ages(old)).max())
-    later = rows[lifetimes.survivors.alloc_times[rows] >= last_free]
+    # The line may have freed all its blocks once, before the leak began.
+    last_free = float((freed_blocks.alloc_times(old_freed_rows) + freed_blocks.ages(old_freed_rows)).max())
+    later_rows = rows[lifetimes.survivors.alloc_times[rows] >= last_free]
     if (
         last_free > EARLY_SHARE * lifetimes.clock.length
-        or len(later) < MIN_REGROWTH_RATIO * freed_blocks.counts[old].sum()
+        or len(later_rows) < MIN_REGROWTH_RATIO * freed_blocks.counts[old_freed_rows].sum()
     ):
         return line
-    later_line = _judge_all(lifetimes, site, later, freed_rows[freed_blocks.alloc_times(freed_rows) >= last_free])
+    later_line = _judge_all(lifetimes, site, later_rows, freed_rows[freed_blocks.alloc_times(freed_rows) >= last_free])
     return later_line if later_line.status is LineStatus.LEAKING else line
 
 
@@ -235,12 +209,9 @@ def _judge_all(
 
 
 def _are_freed_later(
-    ages: npt.NDArray[np.float64],
-    freed_ages: npt.NDArray[np.float64],
-    freed_counts: npt.NDArray[np.int64],
-    age: float,
+    ages: npt.NDArray[np.float64], freed_ages: npt.NDArray[np.float64], freed_counts: npt.NDArray[np.int64], age: float
 ) -> bool:
-    """Return whether nearly all blocks that reach some later age are freed after all."""
+    """Return whether more than half of the blocks that reach some later age are freed."""
     is_later = freed_ages > age
     order = np.argsort(-freed_ages[is_later])
     freed = np.cumsum(freed_counts[is_later][order])
@@ -249,7 +220,7 @@ def _are_freed_later(
 
 
 def _list_units(lifetimes: LifetimeEvidence, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the distinct units after the beginning in which blocks were allocated."""
+    """Return the distinct units after setup in which blocks were allocated."""
     clock = lifetimes.clock
     resolution = 1.0 if clock.is_discrete else clock.length / RESOLUTION_PARTS
     units = np.unique(np.floor(lifetimes.survivors.alloc_times[rows] / resolution)) * resolution
@@ -257,7 +228,7 @@ def _list_units(lifetimes: LifetimeEvidence, rows: npt.NDArray[np.int64]) -> npt
 
 
 def _judge_alloc_times(lifetimes: LifetimeEvidence, line: JudgedLine, old_rows: npt.NDArray[np.int64]) -> JudgedLine:
-    """Judge whether survivors kept coming, until the end."""
+    """Judge whether survivors kept coming, at an even rate, until the end."""
     clock, end = lifetimes.clock, lifetimes.clock.length
     alloc_times = lifetimes.survivors.alloc_times[line.rows]
     units = _list_units(lifetimes, line.rows)
@@ -268,20 +239,20 @@ def _judge_alloc_times(lifetimes: LifetimeEvidence, line: JudgedLine, old_rows: 
     if len(units) < MIN_BLOCKS or (not clock.is_discrete and len(alloc_times) < MIN_BLOCKS_WITHOUT_STEPS):
         return reject(LineStatus.FEW)
     onset = float(units[0])
-    span = line.last - onset
+    alloc_period = line.last - onset
     pauses = np.diff(units)
     if line.last - units[-1] > MAX_PAUSE_RATIO * max(float(pauses.max()), 1.0):
         return reject(LineStatus.STOPPED)
-    if span < MIN_SPAN_SHARE * end:
+    if alloc_period < MIN_SPAN_SHARE * end:
         return reject(LineStatus.UNCLEAR)
-    count = len(units)
-    limit = max(0.15, 1.15 / np.sqrt(count))
-    share, expected = np.arange(1, count + 1) / count, (units - onset) / max(span, 1e-9)
-    if float((share - expected).max()) > limit:
+    unit_count = len(units)
+    max_lead = max(0.15, 1.15 / np.sqrt(unit_count))
+    share, expected = np.arange(1, unit_count + 1) / unit_count, (units - onset) / max(alloc_period, 1e-9)
+    if float((share - expected).max()) > max_lead:
         return reject(LineStatus.FILLING)
-    if float(pauses.max()) > MAX_PAUSE_SHARE * span:
+    if float(pauses.max()) > MAX_PAUSE_SHARE * alloc_period:
         return reject(LineStatus.UNCLEAR)
-    unevenness = float(np.abs(np.concatenate([share - expected, expected - (share - 1 / count)])).max())
+    unevenness = float(np.abs(np.concatenate([share - expected, expected - (share - 1 / unit_count)])).max())
     rows = line.rows[alloc_times >= onset]
     return JudgedLine(
         status=LineStatus.LEAKING,

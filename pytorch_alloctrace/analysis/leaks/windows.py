@@ -1,7 +1,7 @@
 """Windows: equal parts of the run in which growing buffers are compared.
 
-A window consists of steps or iterations of a clock or, without these, of small equal parts of its allocations. The
-first part of the run, the warm-up, belongs to no window: buffers get their first contents there.
+A window consists of units: steps, iterations or, without either, small equal parts of the allocations. The warm-up
+belongs to no window: buffers get their first contents there.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from .clock import Clock
 WARMUP_SHARE = 0.2
 """Share of the units in the warm-up (at least one unit)."""
 MAX_WINDOWS = 24
-"""Maximum number of windows that a run is divided into."""
 MAX_PAUSE_RATIO = 2
-"""Maximum ratio of the time since the last growth to the longest time between two; beyond it growth has stopped."""
+"""Maximum ratio of the time since the last growth to the longest pause; beyond it growth has stopped."""
 _UNITS_WITHOUT_STEPS = 300
-"""Number of units in a run without steps."""
 
 
 @dataclass(frozen=True)
@@ -29,27 +27,22 @@ class Windows:
     """Division of a run into units: steps, iterations or small parts of the run."""
 
     unit: str
-    """Unit of rates: "step", "iteration" or "second"."""
     units: int
     """Number of units after the warm-up; may be 0."""
     warmup: int
-    """Number of units in the warm-up."""
     begin: int
     """Event after which the judged part begins."""
     judged_at: int
-    """Event after which the live blocks are judged (see `Clock`)."""
     seconds: float
-    """Duration of all units together, in seconds."""
     ends: npt.NDArray[np.int64]
     """Last event of each unit after the warm-up."""
     all_ends: npt.NDArray[np.int64]
     """Last event of each unit, warm-up included."""
     units_before: int = 0
-    """Number of units before the first, in a compacted part of the run."""
+    """Number of units in the compacted part of the run."""
 
     @classmethod
     def divide(cls, trace: RecordedTrace, clock: Clock) -> Windows:
-        """Divide the part of the run that a clock counts."""
         ends = clock.ends
         if not clock.is_discrete:
             ends = np.interp(np.linspace(0, clock.length, _UNITS_WITHOUT_STEPS + 1)[1:], clock.counts, clock.ends)
@@ -80,24 +73,19 @@ class Windows:
 
     def units_of(self, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the unit of each event; negative in the warm-up."""
-        # The event that ends a step belongs to the step. By order, since a program may count from 0 in each epoch.
-        ordinal = np.searchsorted(self.all_ends, events, side="left")
-        return np.minimum(ordinal, len(self.all_ends) - 1) - (len(self.all_ends) - self.units)
+        # By order, not by step number: a program may restart its count. The event that ends a step belongs to the step.
+        ordinals = np.searchsorted(self.all_ends, events, side="left")
+        return np.minimum(ordinals, len(self.all_ends) - 1) - (len(self.all_ends) - self.units)
 
     def window_of(self, units: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
         """Return the window of each unit, of `count` consecutive windows of equal length to within one unit."""
         return units * count // self.units
 
     def count_units(self, count: int) -> npt.NDArray[np.int64]:
-        """Return the number of units in each of `count` windows."""
         return np.bincount(self.window_of(np.arange(self.units), count), minlength=count)
 
     def has_stopped(self, units: npt.NDArray[np.int64]) -> bool:
-        """Return whether growth that happened in some units has stopped.
-
-        It has if more than `MAX_PAUSE_RATIO` times the longest time between two growths had passed since the last when
-        the run ended.
-        """
+        """Return whether growth in the given units had stopped long before the run ended."""
         growth_units = np.unique(units) + 1
         return int(self.units - growth_units[-1]) > MAX_PAUSE_RATIO * int(np.diff(growth_units).max(initial=1))
 
@@ -113,7 +101,6 @@ class Windows:
 
 
 def find_warmup_end(trace: RecordedTrace, clock: Clock) -> int:
-    """Return the last event of the warm-up."""
     # The live blocks in a compacted part of the trace are unknown.
     return max(
         int(np.interp(compute_warmup_length(clock), clock.counts, clock.ends)), trace.integrity.compacted_until - 1

@@ -1,7 +1,7 @@
-"""The verdict on all ranks of a run: which ranks differ, in which line, since which step.
+"""The verdict on all ranks of a run: which ranks differ, in which line, since which step (see `outliers`).
 
-`outliers` decides what counts as different, and since when. A leak or failed allocation of more than half of the ranks
-is a finding of the run, reported once. Otherwise the ranks that have it differ from the others.
+A leak or failed allocation of more than half of the ranks is a finding of the run, reported once. Otherwise the ranks
+with the leak or failed allocation differ from the others.
 """
 
 from __future__ import annotations
@@ -21,45 +21,37 @@ from .runs import LeftOut, Run, find_run
 
 COMPARED_KINDS = (CUDA, "cpu", "pinned")
 MAX_EXPLAINED = 8
-"""Maximum number of outliers whose lines are determined. There may be thousands of outliers."""
+"""Maximum number of outliers, of possibly thousands, whose lines are determined."""
 MAX_REFERENCES = 33
-"""Maximum number of other ranks, evenly sampled, that an outlier is compared with."""
 
 Details = Callable[[Sequence[RankSummary]], Mapping[str, Detail]]
-"""Function that returns the details of ranks by the paths of their traces."""
 _Key = tuple[str, tuple[str, int, str]]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The line whose bytes at the peak of a rank differ most from the other ranks."""
+    """The line whose requested bytes at the peak of a rank differ most from the median of the other ranks."""
 
     site: Site
     bytes: int
-    """Requested bytes of the line at the peak."""
     usual: int
-    """Median of the other ranks."""
     difference: int
-    """Requested bytes by which all lines together differ from the other ranks."""
+    """Requested bytes of all lines at the peak, less the medians of the other ranks."""
 
 
 @dataclass(frozen=True)
 class RankFinding:
-    """A problem of ranks, or a difference between them."""
-
     kind: str
     """"oom": failed allocation; "leak"; "differs": figures are outliers; "device": a rank also uses the CUDA device of
     another rank."""
     device: str
-    """Kind of device: "cuda" is each rank's own."""
     ranks: tuple[RankSummary, ...]
     """Ranks that have the finding, the representative first."""
     rank_count: int
     """Number of ranks that could have the finding."""
     leak: RankLeak | None = None
-    """Leak of the first rank."""
     rates: tuple[float, float] = (0.0, 0.0)
-    """Minimum and maximum rate of the leak."""
+    """Minimum and maximum rate of the leak, in bytes per unit."""
     deviations: tuple[Deviation, ...] = ()
     """Outliers among the figures of the first rank, in the order of MEASURES."""
     departure: Departure | None = None
@@ -79,12 +71,9 @@ class RankFinding:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The comparison of the traces of a run."""
-
     run: Run | None
     left_out: tuple[LeftOut, ...]
     findings: tuple[RankFinding, ...]
-    """Findings, the most urgent first."""
     spreads: Mapping[tuple[str, str], Spread] = field(repr=False)
     """Spread of the ranks by kind of device and measure."""
     main: str
@@ -92,32 +81,27 @@ class Comparison:
     summaries: tuple[RankSummary, ...]
     """All ranks, the most different first."""
     compared: tuple[RankSummary, ...]
-    """Ranks whose figures were compared: their traces have no gaps."""
+    """Ranks whose figures were compared: those whose traces have no gaps."""
     distances: Mapping[str, float] = field(repr=False)
-    """Distance of each rank by path: the maximum over its figures. A figure is an outlier from 1 on."""
+    """Largest distance of each rank's figures, by path. A figure is an outlier from 1 on."""
     more_outliers: int = 0
-    """Number of further ranks that have outliers and are in no finding."""
 
     @property
     def kinds(self) -> list[str]:
-        """Return the kinds of devices that the ranks used."""
         return list(dict.fromkeys(device.kind for summary in self.summaries for device in summary.devices))
 
     @property
     def incomplete(self) -> tuple[RankSummary, ...]:
-        """Return the ranks whose traces are incomplete."""
         return tuple(summary for summary in self.summaries if not summary.is_complete)
 
     @property
     def leaks_answer(self) -> LeaksAnswer:
-        """Return whether any rank leaks (see `Summary.leaks_answer`)."""
         if any(finding.kind == "leak" for finding in self.findings):
             return LeaksAnswer.FOUND
         return LeaksAnswer.NONE if self.is_known else LeaksAnswer.UNKNOWN
 
     @property
     def is_known(self) -> bool:
-        """Return whether the traces of all ranks were read completely and judged."""
         unreadable = any(trace.why == "unreadable" for trace in self.left_out)
         return bool(self.run and not self.run.missing and not unreadable) and all(
             summary.leaks_known for summary in self.summaries
@@ -125,7 +109,6 @@ class Comparison:
 
     @property
     def is_alike(self) -> bool:
-        """Return whether all differences in the bytes of the main device are below the threshold."""
         return not self.findings and all(
             spread.is_alike
             for (kind, measure), spread in self.spreads.items()
@@ -134,12 +117,6 @@ class Comparison:
 
 
 def compare_ranks(summaries: Sequence[RankSummary], details: Details) -> Comparison:
-    """Compare the ranks of the run with the most ranks.
-
-    Args:
-        summaries: Summaries of any traces.
-        details: Returns the details of a few of them.
-    """
     run, left_out = find_run(summaries)
     if run is None:
         return Comparison(None, tuple(left_out), (), {}, "", (), (), {})
@@ -202,7 +179,7 @@ class _RankComparer:
         return float(np.median([_read_figure(summary, kind, "peak") or 0 for summary in self._typical]))
 
     def _find_deviations(self) -> dict[str, list[Deviation]]:
-        """Return the outliers of each rank by path, and set the spreads."""
+        """Return the outliers of each rank by path, and fill `_spreads`."""
         deviations: dict[str, list[Deviation]] = {summary.path: [] for summary in self._run.summaries}
         if len(self._compared) < 2:
             return deviations
@@ -228,10 +205,10 @@ class _RankComparer:
             if summary.path not in values or (is_mostly_small and _is_small(summary, kind)):
                 continue
             distance = spread.distance(values[summary.path])
-            others = [value for path, value in typical.items() if path != summary.path]
+            other_values = [value for path, value in typical.items() if path != summary.path]
             too_low = distance < 0 and (_has_ended_early(summary) or len(values) == 2)
             if abs(distance) >= 1 and not too_low:
-                median_of_others = float(np.median(others))
+                median_of_others = float(np.median(other_values))
                 deviations[summary.path].append(
                     Deviation(kind, measure, values[summary.path], median_of_others, distance)
                 )
@@ -245,7 +222,7 @@ class _RankComparer:
     # Findings
 
     def _find_events(self) -> tuple[list[RankFinding], list[RankFinding]]:
-        """Return the leaks and failed allocations of most ranks, and those by which ranks differ."""
+        """Return the leaks and failed allocations of most ranks, and those of fewer ranks."""
         leaks: dict[_Key, list[tuple[RankSummary, RankLeak]]] = {}
         failed_ranks: dict[str, list[RankSummary]] = {}
         for summary in self._run.summaries:
@@ -269,9 +246,9 @@ class _RankComparer:
                     (leaking_ranks[-1][1].rate, leaking_ranks[0][1].rate),
                 )
             )
-        for kind, failed in failed_ranks.items():
+        for kind, failed_summaries in failed_ranks.items():
             rank_count = sum(summary.of_kind(kind) is not None for summary in self._run.summaries)
-            summaries = sorted(failed, key=lambda summary: -self._compute_max_distance(summary))
+            summaries = sorted(failed_summaries, key=lambda summary: -self._compute_max_distance(summary))
             findings.append(RankFinding("oom", kind, tuple(summaries), rank_count))
         findings.sort(key=_sort_key)
         return (
@@ -283,14 +260,7 @@ class _RankComparer:
         return max((abs(deviation.distance) for deviation in self._deviations[summary.path]), default=0.0)
 
     def _find_outliers(self, covered: set[tuple[str, str]]) -> tuple[list[RankFinding], int]:
-        """Find ranks whose figures are outliers, apart from leaks and failed allocations that differ.
-
-        Args:
-            covered: Path and kind of device of the ranks that a leak or failed allocation explains.
-
-        Returns:
-            The findings, one for all ranks that the same line explains, and the number of further outliers.
-        """
+        """Return one finding for all outlier ranks that the same line explains, and the number of further outliers."""
         outliers = []
         for summary in self._run.summaries:
             deviations = [item for item in self._deviations[summary.path] if (summary.path, item.kind) not in covered]
@@ -309,43 +279,46 @@ class _RankComparer:
                 (kind, own_deviations[0].distance > 0, own_deviations[0].measure == TIME, line), []
             ).append(finding)
         findings = []
-        for group in groups.values():
-            representative = group[0]
-            ranks = tuple(finding.ranks[0] for finding in group)
+        for group_findings in groups.values():
+            representative = group_findings[0]
+            ranks = tuple(finding.ranks[0] for finding in group_findings)
             findings.append(dataclasses.replace(representative, ranks=ranks))
         return findings, max(len(outliers) - MAX_EXPLAINED, 0)
 
     def _explain(self, finding: RankFinding) -> RankFinding:
-        """Add the outliers of the first rank, the step of its departure and the line to a finding."""
+        """Add the outliers of the first rank, the step of its departure and the explaining line to a finding."""
         summary, kind = finding.ranks[0], finding.device
         deviations = tuple(item for item in self._deviations[summary.path] if item.kind == kind)
-        others = self._select_references(kind, finding.ranks)
-        if len(self._run.summaries) < 2 or not others:
+        references = self._select_references(kind, finding.ranks)
+        if len(self._run.summaries) < 2 or not references:
             return finding
-        details = self._details([summary, *others])
+        details = self._details([summary, *references])
         own_detail = details[summary.path]
-        other_details = [details[other.path] for other in others]
+        reference_details = [details[reference.path] for reference in references]
         levels = own_detail.levels_of(kind)
-        other_levels = [item for item in (detail.levels_of(kind) for detail in other_details) if item is not None]
-        departure = None if levels is None else find_departure(levels, other_levels)
+        reference_levels = [
+            item for item in (detail.levels_of(kind) for detail in reference_details) if item is not None
+        ]
+        departure = None if levels is None else find_departure(levels, reference_levels)
         if departure is not None and not _is_significant(departure):
             departure = None
         is_higher = not deviations or deviations[0].distance > 0
         has_byte_outlier = any(item.measure in BYTES for item in deviations)
         explanation = (
-            _find_explanation(summary, own_detail, others, other_details, kind, is_higher) if has_byte_outlier else None
+            _find_explanation(summary, own_detail, references, reference_details, kind, is_higher)
+            if has_byte_outlier
+            else None
         )
         return dataclasses.replace(finding, deviations=deviations, departure=departure, explanation=explanation)
 
     def _select_references(self, kind: str, ranks: Sequence[RankSummary]) -> list[RankSummary]:
-        """Return a sample of the other ranks, without outliers if possible."""
         own_paths = {summary.path for summary in ranks}
-        others = [
+        other_ranks = [
             summary for summary in self._typical if summary.path not in own_paths and summary.of_kind(kind) is not None
         ]
         candidates = [
-            summary for summary in others if not any(item.kind == kind for item in self._deviations[summary.path])
-        ] or others
+            summary for summary in other_ranks if not any(item.kind == kind for item in self._deviations[summary.path])
+        ] or other_ranks
         positions = np.unique(
             np.linspace(0, len(candidates) - 1, min(len(candidates), MAX_REFERENCES)).round().astype(int)
         )
@@ -403,7 +376,6 @@ def _has_ended_early(summary: RankSummary) -> bool:
 
 
 def _is_significant(departure: Departure) -> bool:
-    """Return whether the live bytes differ by at least `MIN_BYTES` at the end of any step."""
     live, usual = (np.array(values, dtype=np.float64) for values in (departure.live, departure.usual))
     return bool(np.any(np.abs(live - usual) >= MIN_BYTES))
 
@@ -411,16 +383,16 @@ def _is_significant(departure: Departure) -> bool:
 def _find_explanation(
     summary: RankSummary,
     own_detail: Detail,
-    others: Sequence[RankSummary],
-    other_details: Sequence[Detail],
+    references: Sequence[RankSummary],
+    reference_details: Sequence[Detail],
     kind: str,
     is_higher: bool,
 ) -> Explanation | None:
-    """Return the line whose bytes at the peak differ most from the median of the others, upwards or downwards."""
+    """Return the line whose bytes at the peak differ most from the references' median, in the given direction."""
     own_lines = {summary.line(line.site): (line.site, line.bytes) for line in own_detail.lines_of(kind)}
     tables = [
-        {other.line(line.site): (line.site, line.bytes) for line in detail.lines_of(kind)}
-        for other, detail in zip(others, other_details, strict=True)
+        {reference.line(line.site): (line.site, line.bytes) for line in detail.lines_of(kind)}
+        for reference, detail in zip(references, reference_details, strict=True)
     ]
     sites = {key: site for table in [*tables, own_lines] for key, (site, _) in table.items()}
     medians = {key: float(np.median([table[key][1] if key in table else 0 for table in tables])) for key in sites}

@@ -9,9 +9,9 @@ exactly alike, the spread is 0 and the floor decides.
 Two ranks differ if their distance exceeds the floor of the smaller value.
 
 The step of a departure: the live bytes at the ends of steps are compared with the median of other ranks. For every step
-the difference is fitted in two ways: as a jump from one level to another in this step, and as linear growth from this
-step on. The step with the smallest sum of squared residuals is the departure. If a fit without a departure explains the
-difference better, the rank has differed since the first step.
+the difference is fitted as a jump in this step and as linear growth from this step on. The step with the smallest sum
+of squared residuals is the departure. If the sum is at least `MAX_RESIDUAL_SHARE` of that of a constant or a straight
+line, the rank has differed since the first step.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ MIN_BYTES = 1 << 20
 MIN_SHARE_OF_TIME = 0.25
 
 BYTES = ("peak", "reserved", "live")
-"""Compared measures of a device in bytes, named as in `DeviceFigures`."""
 TIME = "seconds_per_step"
 MEASURES = (*BYTES, TIME)
 
 MIN_STEPS = 4
-"""Minimum number of common steps for a departure."""
 MAX_RESIDUAL_SHARE = 0.5
 """Maximum residual of a fit with a departure, as a share of the residual without one."""
 
@@ -45,19 +43,16 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Spread:
-    """The distribution of a figure over the ranks."""
-
     measure: str
     median: float
     low: float
     high: float
     width: float
-    """Distance from the median from which on a value is an outlier."""
+    """Minimum distance of an outlier from the median."""
     floor: float
 
     @classmethod
     def of(cls, measure: str, values: Mapping[str, float]) -> Spread:
-        """Return the spread of a measure. values: by rank."""
         figures = np.array([*values.values()], dtype=np.float64)
         median = float(np.median(figures))
         floor = compute_floor(measure, float(figures.min()) if len(figures) == 2 else median)
@@ -72,22 +67,18 @@ class Spread:
 
     @property
     def is_alike(self) -> bool:
-        """Return whether all values differ by at most the floor."""
         return self.high - self.low <= self.floor
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """A figure of a rank that is an outlier."""
-
     kind: str
-    """Kind of device."""
     measure: str
     value: float
     usual: float
     """Median of the other ranks."""
     distance: float
-    """Distance from the median of all ranks in widths of the spread (see `Spread.distance`)."""
+    """Distance from the median of all ranks (see `Spread.distance`)."""
 
 
 def compute_floor(measure: str, median: float) -> float:
@@ -99,28 +90,16 @@ def compute_floor(measure: str, median: float) -> float:
 
 @dataclass(frozen=True)
 class Departure:
-    """The step in which a rank departed from the others."""
-
     step: int
     from_start: bool
-    """Whether the rank has differed since the first step."""
     steps: tuple[int, ...]
     live: tuple[int, ...]
     """Requested bytes that were live at the ends of `steps`."""
     usual: tuple[int, ...]
-    """Median of the other ranks at the ends of `steps`."""
 
 
 def find_departure(own: Levels, others: Sequence[Levels]) -> Departure | None:
-    """Find the step in which a rank departed from the others.
-
-    Args:
-        own: Live bytes of the rank at the ends of its steps.
-        others: Live bytes of other ranks.
-
-    Returns:
-        The departure, or None if fewer than `MIN_STEPS` steps are common.
-    """
+    """Return the step in which a rank departed from the others; None if fewer than `MIN_STEPS` steps are common."""
     table = np.full((len(others), len(own.steps)), np.nan)
     for row, other in zip(table, others, strict=True):
         _, own_positions, other_positions = np.intersect1d(own.steps, other.steps, return_indices=True)
@@ -145,7 +124,7 @@ def find_departure(own: Levels, others: Sequence[Levels]) -> Departure | None:
 
 
 def _find_departure_index(steps: Values, difference: Values) -> int | None:
-    """Return the index of the step in which the difference began, or None if it exists since the first step."""
+    """Return the index of the step in which the difference began; None if it exists since the first step."""
     count = len(steps)
     # Sums of squares in float64 have about 16 exact digits: a smaller residual is rounding error.
     rounding_error = 1e-12 * float(difference @ difference)
@@ -162,13 +141,13 @@ def _find_departure_index(steps: Values, difference: Values) -> int | None:
     # Linear growth from the end of step i - 1 on: a mean and a slope.
     slopes = np.array([_fit_line(np.maximum(steps - steps[index - 1], 0.0), difference) for index in indices])
     best_jump, best_slope = int(np.argmin(jumps)), int(np.argmin(slopes))
-    begin, residual = min(
+    departure_index, residual = min(
         ((best_jump + 1, float(jumps[best_jump])), (best_slope + 1, float(slopes[best_slope]))),
         key=lambda item: item[1],
     )
     if residual_without <= rounding_error or residual >= MAX_RESIDUAL_SHARE * residual_without:
         return None
-    return begin
+    return departure_index
 
 
 def _fit_line(positions: Values, values: Values) -> float:

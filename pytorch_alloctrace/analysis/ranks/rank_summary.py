@@ -1,8 +1,8 @@
 """The rank summary: plain values of one trace, at most 1 MB for a run of any length.
 
-Without its detail a summary is a few kilobytes: the origin of the trace, and the figures by which ranks are compared.
-The detail is needed for a few ranks only: the live bytes at the ends of steps, and the lines of the peak. All figures
-equal those of the verdict on the single trace.
+A summary is a few kilobytes: the origin of the trace, and the figures by which ranks are compared, equal to those of
+the verdict on the single trace. Its detail, needed for a few ranks only, has the live bytes at the ends of steps and
+the lines of the peak.
 """
 
 from __future__ import annotations
@@ -27,16 +27,12 @@ from ..summary import DeviceSummary, Summary, summarize
 CUDA = "cuda"
 """Kind of the CUDA device of a rank, independent of its number."""
 MAX_WORLD_SIZE = 999_999
-"""Maximum number of ranks. It bounds the list of ranks without a trace, whose length an untrusted file chooses."""
+"""Maximum number of ranks: an untrusted file must not choose the length of the list of missing ranks."""
 MAX_POINTS = 1000
-"""Maximum number of steps in the levels of a device."""
 _MAX_DEVICES = 16
-"""Maximum number of devices. Those with the highest peaks are summarized."""
 _MAX_LINES = 100
-"""Maximum number of lines of a peak."""
 _MAX_LEAKS = 8
 _MAX_TEXT = 400
-"""Maximum length of a text in characters. Longer paths keep their end."""
 _JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
@@ -61,18 +57,13 @@ class RankLeak:
     onset: float
     units_judged: int
     holder: str
-    """Description of what holds the leaked memory; "" if unknown."""
 
 
 @dataclass(frozen=True)
 class DeviceFigures:
-    """One device of a rank."""
-
     kind: str
-    """Kind by which ranks are compared: "cuda" (the rank's own CUDA device), "cuda:3" (another device that the rank
-    uses), "cpu" or "pinned"."""
+    """"cuda" (the rank's own CUDA device), "cuda:3" (another CUDA device that the rank uses), "cpu" or "pinned"."""
     device: str
-    """Device in torch's spelling."""
     peak: int
     """Requested bytes at the peak."""
     peak_step: int | None
@@ -82,15 +73,15 @@ class DeviceFigures:
     """Requested bytes at the end of the last step; None without steps."""
     seconds_per_step: float | None
     is_small: bool
-    """Whether the device is negligible beside the other devices of the rank (see `Summary.is_small`)."""
+    """Whether the device is negligible beside the rank's other devices (see `Summary.is_small`)."""
     refused: int | None
-    """Size of the last failed allocation in bytes."""
+    """Bytes requested by the last failed allocation."""
     refused_step: int | None
     refused_site: Site | None
     judged: bool
     decided: bool
     unexplained: Site | None
-    """Line that grows and for which the leak verdict is inconclusive."""
+    """Line for which the leak verdict is inconclusive."""
     leaks: tuple[RankLeak, ...]
     """At most `_MAX_LEAKS` leaks that are not minor, the most urgent first."""
     leak_bytes_per_unit: float
@@ -103,8 +94,6 @@ class DeviceFigures:
 
 @dataclass(frozen=True)
 class RankSummary:
-    """The origin, state and figures of a trace."""
-
     path: str
     unreadable: str
     """Why the trace cannot be read; "" if it can."""
@@ -116,32 +105,26 @@ class RankSummary:
     process: int
     parent_process: int
     rank: int | None
-    """Rank; None if the process had none."""
     world_size: int | None
     job: tuple[str, ...]
-    """The launcher's identification of the run, equal on all ranks; empty if the launcher sets none."""
+    """The launcher's identification of the run, equal on all ranks; empty if there is none."""
     begin_ns: int
     end_ns: int
     state: str
-    """State as in `Integrity`."""
     integrity: str
-    """Description of the state."""
     is_truncated: bool
     has_gaps: bool
     is_complete: bool
     is_killed: bool
-    """Whether the recording was not ended regularly. The spool may have contained its last events nevertheless."""
+    """Whether the recording was not ended regularly; the spool may have saved all events."""
     is_running: bool
     events: int
-    """Number of readable events without compacted events."""
+    """Number of readable events, without compacted events."""
     steps: int
     last_step: int | None
     devices: tuple[DeviceFigures, ...]
-    """Devices, highest peak first."""
     leaks_known: bool
-    """Whether the leak verdict is conclusive (see `Summary.leaks_are_known`)."""
     detail: Detail | None = field(default=None, repr=False, compare=False)
-    """Detail; None if it was left out to save memory."""
 
     def __post_init__(self) -> None:
         if (self.world_size or 0) > MAX_WORLD_SIZE:
@@ -149,7 +132,6 @@ class RankSummary:
 
     @classmethod
     def of_unreadable(cls, path: str, why: str) -> RankSummary:
-        """Return the summary of a file that cannot be read. why: the reason."""
         return cls(
             path=path,
             unreadable=why,
@@ -181,11 +163,9 @@ class RankSummary:
 
     @property
     def name(self) -> str:
-        """Return "rank 3", or the file name if the process had no rank."""
         return Path(self.path).name if self.rank is None else f"rank {self.rank}"
 
     def of_kind(self, kind: str) -> DeviceFigures | None:
-        """Return the figures of the device of a kind, or None if the rank does not use one."""
         return next((device for device in self.devices if device.kind == kind), None)
 
     def line(self, site: Site) -> tuple[str, int, str]:
@@ -195,8 +175,6 @@ class RankSummary:
 
 @dataclass(frozen=True)
 class PeakLine:
-    """A line and its requested bytes at the peak."""
-
     site: Site
     bytes: int
 
@@ -205,14 +183,13 @@ class PeakLine:
 class Levels:
     """Live bytes of a device at the ends of at most `MAX_POINTS` steps.
 
-    The numbers of the steps are the multiples of a power of two, so that ranks with different numbers of steps have
-    steps in common.
+    The step numbers are multiples of a power of two, so that ranks with different numbers of steps have common steps.
     """
 
     kind: str
     steps: npt.NDArray[np.int64]
     live: npt.NDArray[np.int64]
-    """Requested bytes, one value for each of `steps`."""
+    """Requested bytes at the end of each of `steps`."""
 
     def __post_init__(self) -> None:
         if len(self.steps) != len(self.live):
@@ -221,8 +198,6 @@ class Levels:
 
 @dataclass(frozen=True, eq=False)
 class Detail:
-    """The part of a rank summary that is needed for a few ranks only."""
-
     levels: tuple[Levels, ...]
     lines: tuple[tuple[str, tuple[PeakLine, ...]], ...]
     """By kind of device: the lines that held the most bytes at its peak."""
@@ -235,23 +210,13 @@ class Detail:
 
 
 def summarize_trace(path: str, session: str, user_paths: Sequence[str] = ()) -> RankSummary:
-    """Read a trace and return its summary.
-
-    Args:
-        path: Path of the trace.
-        session: Id of the trace in hexadecimal.
-        user_paths: As in `load`. The trace need not have all of them.
-
-    Raises:
-        TraceError: The trace cannot be read.
-    """
+    """Read a trace and return its summary. The trace need not contain all user paths."""
     trace = _open_trace(path, user_paths)
     summary = summarize(trace, top=_MAX_LINES, of_leaks=True)  # no inefficiencies: slow, and not compared
     return _create_summary(trace, session, summary, _map_kinds(summary))
 
 
 def _open_trace(path: str, user_paths: Sequence[str]) -> RecordedTrace:
-    """Open a trace with those of the user paths that it has."""
     try:
         return RecordedTrace(path, user_paths=user_paths)
     except UserPathError as error:
@@ -352,7 +317,7 @@ def _create_detail(trace: RecordedTrace, devices: Sequence[DeviceSummary], kinds
 def _sample_levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
     table = trace.steps(device)
     steps, live = table["step"], table["live_bytes"]
-    # A program may restart its step count, for example in each epoch. Renumber the steps if numbers repeat.
+    # Numbers repeat if a program restarts its step count, for example in each epoch.
     if len(np.unique(steps)) < len(steps):
         steps = np.arange(len(steps), dtype=np.int64)
     stride = 1
@@ -363,7 +328,7 @@ def _sample_levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
 
 
 def _read_rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | None, int | None]:
-    """Return the rank and the number of ranks. Earlier versions recorded them in the environment variables only."""
+    """Return the rank and the world size. Earlier versions recorded them in the environment variables only."""
     size, rank = header.get("world_size"), header.get("rank")
     if not isinstance(size, int):
         size, rank = environment.get("WORLD_SIZE", ""), environment.get("RANK", "")

@@ -1,8 +1,7 @@
-"""Reader of many traces that returns their summaries. Each task reads one trace.
+"""Reader of many traces, on this machine or on a Dask cluster, that returns their summaries.
 
-On this machine, threads share worker processes (see `workers`). On a Dask cluster, the tasks are a tree: each leaf
-returns the summary of a trace as JSON, without its detail if there are many traces, and each inner node joins the
-results of at most `BRANCHES` nodes. Dask workers need only this package.
+On this machine, threads share worker processes (see `workers`). On a cluster, the tasks are a tree: each leaf returns
+the summary of a trace as JSON, and each inner node joins the results of at most `BRANCHES` nodes.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ from .typed_json import decode, encode
 from .workers import Task, Workers, available_cores
 
 BRANCHES = 16
-"""Maximum number of children of a node of the tree."""
 MAX_DETAILS = 64
-"""Maximum number of traces whose details are returned with the summaries."""
 _TIMEOUT = "20s"
 
 Progress = Callable[[float], None]
@@ -41,8 +38,6 @@ def join_summaries(parts: Sequence[list[bytes]]) -> list[bytes]:
 
 
 class Reduction:
-    """Reader of traces on this machine or on a cluster. A context manager."""
-
     def __init__(
         self,
         scheduler: Any = None,
@@ -51,19 +46,7 @@ class Reduction:
         keep: bool = True,
         progress: Progress | None = None,
     ) -> None:
-        """Start the workers or connect to a cluster.
-
-        Args:
-            scheduler: Address or client of a dask.distributed scheduler. Default: this machine.
-            jobs: Number of worker processes on this machine. Default: the number of cores.
-            user_paths: As in `load`.
-            keep: Read and write summary files.
-            progress: Called with a share from 0 to 1.
-
-        Raises:
-            MissingPackageError: dask is not installed.
-            SchedulerError: The scheduler cannot be used.
-        """
+        """Start workers on this machine, or connect to a dask.distributed scheduler, given as an address or client."""
         self._user_paths = tuple(user_paths)
         self._keep = keep
         self._progress = progress
@@ -96,7 +79,7 @@ class Reduction:
 
         def read(path: str) -> RankSummary:
             nonlocal finished
-            # Reading a summary file takes a millisecond, starting a process a second.
+            # First without a worker: starting a process takes a second, reading a summary file a millisecond.
             summary = load_summary(path, self._user_paths) if self._keep else None
             summary = summary or self._workers.summarize(Task(path, self._user_paths, self._keep))
             with lock:
@@ -127,7 +110,7 @@ class Reduction:
 
 
 def _connect(scheduler: Any) -> tuple[Any, bool]:
-    """Return the client of a scheduler, and whether this module created it and must close it."""
+    """Return the client of a scheduler, and whether this module created the client and must close it."""
     try:
         from distributed import Client
     except ImportError:

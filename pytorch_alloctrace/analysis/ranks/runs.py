@@ -1,14 +1,11 @@
 """Runs: sets of traces that were recorded together, and the ranks without a trace.
 
 Traces belong to one run if their launcher's settings are equal (number of ranks, id of the run, address of the store)
-and they were recorded together. A trace that began more than `MAX_DELAY_S` after all others had ended, or more than
-`MAX_APART_S` after the previous one, belongs to another run.
-
-A rank has one process at a time. A second trace of a rank that began while the first process ran is of a child process.
-If it began after the first had ended, it belongs to another run.
+and they were recorded together. A trace belongs to another run if it began more than `MAX_DELAY_S` after all others had
+ended, more than `MAX_APART_S` after the previous trace, or after another trace of its rank had ended. A second trace of
+a rank that began while the first was recorded is of a child process.
 
 Of several copies of one recording, such as a trace and its compacted copy, the copy with the most events is used.
-
 Traces of processes without a rank form one run, whenever they were recorded.
 """
 
@@ -20,7 +17,7 @@ from dataclasses import dataclass, field
 from .rank_summary import RankSummary
 
 MAX_APART_S = 1800.0
-"""Maximum seconds between the starts of two ranks: torch's own time limit for the rendezvous of all ranks."""
+"""Maximum seconds between the starts of two ranks: torch's time limit for the rendezvous of all ranks."""
 MAX_DELAY_S = 10.0
 """Maximum seconds from the end of a failed rank to the start of another rank of the run."""
 _SECOND_NS = 1_000_000_000
@@ -28,8 +25,6 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A trace that is not compared."""
-
     summary: RankSummary
     why: str
     """"unreadable", "copy" (of another trace), "other run", "child" (of the process of a rank) or "no rank"."""
@@ -37,15 +32,12 @@ class LeftOut:
 
 @dataclass
 class Run:
-    """Traces that were recorded together, by rank."""
-
     world_size: int | None
     summaries: list[RankSummary]
     children: list[RankSummary] = field(default_factory=list)
 
     @property
     def missing(self) -> list[int]:
-        """Return the ranks without a trace."""
         recorded = {summary.rank for summary in self.summaries}
         return [rank for rank in range(self.world_size or 0) if rank not in recorded]
 
@@ -72,11 +64,7 @@ class Run:
 
 
 def find_run(summaries: Sequence[RankSummary]) -> tuple[Run | None, list[LeftOut]]:
-    """Find the run with the most ranks; the latest of several.
-
-    Returns:
-        The run, or None if no trace can be read, and the traces that are left out.
-    """
+    """Return the run with the most ranks, the latest of several (None if there is none), and the other traces."""
     left_out = [LeftOut(summary, "unreadable") for summary in summaries if summary.unreadable]
     originals: dict[object, RankSummary] = {}
     for summary in sorted(summaries, key=lambda summary: (-summary.events, summary.path)):

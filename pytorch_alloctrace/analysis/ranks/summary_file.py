@@ -1,9 +1,8 @@
 """Summary files: JSON of at most 1 MB next to each trace, which saves reading the trace again.
 
-A file is one JSON object: `sha256`, the checksum of the bytes of `content`, and `content`, with `source` (the versions,
-and the trace's id, size, time of change and user paths) and `summary` (see `rank_summary`). A file is used only if its
-checksum is correct and its source equals that of the trace as it is now. For a trace that is being written, no summary
-file is read or written; for a truncated trace, none is written. The file has the trace's permissions.
+A file is one JSON object: `sha256`, the checksum of the bytes of `content`, and `content`, with `source` and `summary`.
+A file is used only if its checksum is correct and its source equals that of the trace as it is now. For a trace that is
+being written, no summary file is read or written; for a truncated trace, none is written.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .rank_summary import Detail, Levels, RankSummary, read_session, summarize_t
 from .typed_json import TypedJsonError, decode, encode
 
 VERSION = 4
-"""Version of the file's content. `Source.package` is checked too: another version may have another verdict."""
+"""Version of the file's content. `Source.package` is checked too: another package version may judge differently."""
 PACKAGE = __version__
 SUFFIX = ".summary.json"
 MAX_BYTES = 1_000_000
@@ -46,7 +45,6 @@ class Source:
 
     @classmethod
     def of_trace(cls, path: str, user_paths: Sequence[str]) -> Source:
-        """Return the source for the trace as it is now."""
         return cls(
             version=VERSION,
             package=PACKAGE,
@@ -64,13 +62,7 @@ class _Content:
 
 
 def summarize_rank(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> RankSummary:
-    """Return the summary of a trace. The summary of an unreadable trace contains the reason.
-
-    Args:
-        path: Absolute path of the trace.
-        user_paths: As in `load`.
-        keep: Use the summary file if it is up to date, otherwise write it if the folder is writable.
-    """
+    """Return the summary of a trace, or the reason why it is unreadable. keep: read or write the summary file."""
     stored = load_summary(path, user_paths) if keep else None
     if stored is not None:
         return stored
@@ -109,15 +101,11 @@ def load_summary(path: str, user_paths: Sequence[str] = ()) -> RankSummary | Non
 
 
 def summary_path(path: str) -> str:
-    """Return the path of the summary file of a trace."""
     return path + SUFFIX
 
 
 def encode_file(summary: RankSummary, source: Source) -> bytes | None:
-    """Return the bytes of a summary file, or None if they exceed `MAX_BYTES` in any case.
-
-    To meet the limit, lines of peaks are left out first, then steps.
-    """
+    """Return a summary file of at most `MAX_BYTES`, with fewer peak lines, then fewer steps if needed; else None."""
     assert summary.detail is not None
     levels, lines = summary.detail.levels, summary.detail.lines
     while True:
@@ -141,7 +129,7 @@ def _save_summary(path: str, summary: RankSummary, source: Source) -> None:
     unfinished = f"{summary_path(path)}.{secrets.token_hex(4)}"
     with contextlib.suppress(OSError):
         try:
-            # The file contains source lines like the trace, so it gets the same permissions.
+            # The trace's permissions: both files contain lines of source code.
             mode = stat.S_IMODE(Path(path).stat().st_mode) & 0o666
             with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)
@@ -156,7 +144,7 @@ def _with_checksum(content: bytes) -> bytes:
 
 
 def _read_stamp(path: str) -> tuple[int, int] | None:
-    """Return the size and the time of change of a file, or None if there is no such file."""
+    """Return the size and the time of change of a file, or None if there is none."""
     try:
         status = Path(path).stat()
     except OSError:

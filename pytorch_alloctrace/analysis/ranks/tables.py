@@ -27,7 +27,6 @@ _TYPES = {
     "distance": "float64",
     "path": "object",
 }
-"""Columns of the table and their dtypes."""
 
 
 def ranks_table(comparison: Comparison, kind: str | None = None) -> pd.DataFrame:
@@ -37,7 +36,7 @@ def ranks_table(comparison: Comparison, kind: str | None = None) -> pd.DataFrame
 
 
 def state_of(summary: RankSummary) -> str:
-    """Return the state of a trace in a word or two, "complete" if it is complete and was ended regularly."""
+    """Return the state of a trace: "running", "killed" if complete but not ended regularly, else `Integrity.state`."""
     if summary.is_running:
         return "running"
     return "killed" if summary.is_complete and summary.is_killed else summary.state

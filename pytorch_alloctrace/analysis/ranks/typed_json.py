@@ -24,11 +24,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(kind: type[_T], data: bytes) -> _T:
-    """Return the dataclass that `encode` encoded. The data may be untrusted.
-
-    Raises:
-        TypedJsonError: The data is not the JSON of the dataclass.
-    """
+    """Return the dataclass that `encode` encoded. Raise TypedJsonError for any other, possibly hostile data."""
     try:
         return typing.cast(_T, _decode(kind, json.loads(data)))
     except (ValueError, OverflowError, RecursionError) as error:
@@ -71,6 +67,5 @@ def _decode(kind: Any, value: Any) -> Any:
 
 @functools.cache
 def _field_types(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass by name."""
     declared = typing.get_type_hints(kind)
     return {field.name: declared[field.name] for field in dataclasses.fields(kind)}

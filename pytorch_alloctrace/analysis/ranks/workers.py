@@ -1,8 +1,8 @@
 """Worker processes on this machine. Each reads one trace at a time.
 
-Workers are plain Python processes that receive tasks and return summaries as lines of JSON over pipes. Processes of
-multiprocessing would import the program's main module and fail without `if __name__ == "__main__"`. If a worker dies,
-for example out of memory, the other workers go on and the summary of its trace contains the reason.
+Workers receive tasks and return summaries as lines of JSON over pipes. Processes of multiprocessing would import the
+program's main module and fail without `if __name__ == "__main__"`. If a worker dies, for example out of memory, the
+other workers go on and the summary of its trace contains the reason.
 """
 
 from __future__ import annotations
@@ -27,15 +27,12 @@ _PROGRAM = "from pytorch_alloctrace.analysis.ranks.workers import serve; serve()
 
 @dataclass(frozen=True)
 class Task:
-    """The arguments of `summarize_rank`."""
-
     path: str
     user_paths: tuple[str, ...]
     keep: bool
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -67,11 +64,7 @@ class Workers:
                 pass
 
     def summarize(self, task: Task) -> RankSummary:
-        """Read a trace in the first idle process and return its summary. May be called on any thread.
-
-        Raises:
-            CancelledError: `end` was called.
-        """
+        """Read a trace in the first idle process, on any thread. Raise CancelledError if `end` was called."""
         process = self._idle.get()
         try:
             with self._starting:
