@@ -1,4 +1,1 @@
-"""What happened to the memory, worked out from a trace.
-
-Every analysis returns a small dataclass or a DataFrame; none prints.
-"""
+"""Analyses of a trace. Each returns dataclasses or DataFrames; none prints."""

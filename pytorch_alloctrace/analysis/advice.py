@@ -1,7 +1,4 @@
-"""Advice on settings, from a model of torch's allocator.
-
-A setting is advised if it would have served a failed allocation, or reserved less memory despite fragmentation.
-"""
+"""Advice on allocator settings: those that, in a simulation, serve a failed allocation or reserve less memory."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ from .what_if.prediction import Outcome, outcome
 from .what_if.settings import Setting, parse_setting
 
 MAX_EVENTS = 20_000_000
-"""Maximum number of events of a trace on which settings are tried, so that a diagnosis takes seconds.
-
-The command what-if has no such limit.
-"""
+"""Maximum events of a trace for simulations in a diagnosis, which must take seconds. what-if has no such limit."""
 MIN_SAVED_SHARE = 0.05
 """Minimum share of the recorded peak of reserved bytes that a setting must save to be advised."""
 _EXPANDABLE = "expandable_segments:True"
@@ -33,11 +27,10 @@ class Advice:
     """Settings that were simulated, and those that would have helped."""
 
     helping: tuple[Outcome, ...] = ()
-    """Outcomes of the settings that would have served this request and all before it, in the order of `tried`."""
+    """Outcomes of the settings that would have helped, in the order of `tried`."""
     tried: tuple[str, ...] = ()
-    """Texts of all simulated settings."""
     why_not: str = ""
-    """Reason why no setting was simulated, as a sentence; empty if some were."""
+    """Sentence that explains why no setting was simulated; empty if some were."""
     is_certain: bool = True
     """False if the settings help only under the highest possible memory limit of the process, which is not recorded."""
 
@@ -51,7 +44,7 @@ _TOO_LONG = Advice(why_not="The trace is too long to try settings here: run the 
 
 
 class Advisor:
-    """Simulation of settings on a trace. The first call for an answer takes a pass over the events."""
+    """Advice on one trace. Answers are cached; each takes a pass over the events, under a limit two."""
 
     def __init__(self, trace: RecordedTrace) -> None:
         self._trace = trace
@@ -59,7 +52,7 @@ class Advisor:
         self._device_advice: dict[str, Advice | None] = {}
 
     def on_request(self, oom: OutOfMemory) -> Advice:
-        """Return the settings for PYTORCH_ALLOC_CONF, each by itself, that would have served a failed allocation."""
+        """Return the settings that, each by itself, would have served a failed allocation and all before it."""
         advice = self._request_advice.get(oom.seq)
         if advice is None:
             advice = self._request_advice[oom.seq] = self._find_serving_settings(oom)
@@ -69,10 +62,8 @@ class Advisor:
         """Return whether expandable segments would have reserved less on a device; None if they are already on."""
         if device not in self._device_advice:
             settings = SettingsHistory(self._trace).before(device, self._trace.end_seq)
-            is_possible = not settings.expandable_segments
-            self._device_advice[device] = (
-                _find_saving_settings(self._trace, device, _EXPANDABLE) if is_possible else None
-            )
+            is_off = not settings.expandable_segments
+            self._device_advice[device] = _find_saving_settings(self._trace, device, _EXPANDABLE) if is_off else None
         return self._device_advice[device]
 
     def _find_serving_settings(self, oom: OutOfMemory) -> Advice:
@@ -125,32 +116,22 @@ def _simulate_request(
     total: int | None,
     limit: int | None,
 ) -> Advice:
-    """Return the settings that would have served a failed allocation.
-
-    Args:
-        trace: The trace.
-        device: The device.
-        seq: Event of the failed allocation.
-        settings: Texts of the settings to simulate.
-        capacity: Bytes of the device available to torch.
-        total: Bytes of the whole device; None if unknown.
-        limit: Bytes that the process may reserve; None without a limit.
-    """
+    """Simulate the failed allocation `seq`: torch may use `capacity` of the device's `total` bytes."""
     if not settings:
         return Advice()
     if trace.integrity.events > MAX_EVENTS:
         return _TOO_LONG
     memory = max(total or 0, capacity)
     gpu = Gpu(memory, memory - capacity)
-    tried = [parse_setting(text) for text in settings]
+    parsed_settings = [parse_setting(text) for text in settings]
     try:
         model = Model(trace, device)
         simulations = model.run(
-            [model.simulation(setting, gpu, order, limit=limit) for setting in tried for order in _ORDERS]
+            [model.simulation(setting, gpu, order, limit=limit) for setting in parsed_settings for order in _ORDERS]
         )
     except NotPredictableError as error:
         return Advice(why_not=str(error))
-    outcomes = _collect_outcomes(model, tried, gpu, simulations)
+    outcomes = _collect_outcomes(model, parsed_settings, gpu, simulations)
     helping = [
         result for result in outcomes if seq in result.served and (result.failure is None or result.failure.seq > seq)
     ]
@@ -158,27 +139,27 @@ def _simulate_request(
 
 
 def _find_saving_settings(trace: RecordedTrace, device: str, setting: str) -> Advice:
-    """Return the setting as advice if the run, with unlimited memory, would have reserved notably less at its peak."""
+    """Advise the setting if, with unlimited memory, it lowers the peak of reserved bytes by MIN_SAVED_SHARE or more."""
     if trace.integrity.events > MAX_EVENTS:
         return _TOO_LONG
     gpu = Gpu(None, 0)
-    tried = [parse_setting(setting)]
+    parsed_settings = [parse_setting(setting)]
     try:
         model = Model(trace, device)
-        simulations = model.run([model.simulation(tried[0], gpu, order) for order in _ORDERS])
+        simulations = model.run([model.simulation(parsed_settings[0], gpu, order) for order in _ORDERS])
     except NotPredictableError as error:
         return Advice(why_not=str(error))
     recorded = trace.replay.peak("reserved", device)
     max_bytes = (recorded.bytes if recorded is not None else 0) * (1 - MIN_SAVED_SHARE)
-    outcomes = _collect_outcomes(model, tried, gpu, simulations)
+    outcomes = _collect_outcomes(model, parsed_settings, gpu, simulations)
     return Advice(tuple(result for result in outcomes if result.peak_reserved_bytes[1] <= max_bytes), (setting,))
 
 
 def _collect_outcomes(
-    model: Model, tried: Sequence[Setting], gpu: Gpu, simulations: Sequence[SimulationResult]
+    model: Model, settings: Sequence[Setting], gpu: Gpu, simulations: Sequence[SimulationResult]
 ) -> list[Outcome]:
     count = len(_ORDERS)
     return [
         outcome(model, setting, gpu, simulations[index * count : (index + 1) * count])
-        for index, setting in enumerate(tried)
+        for index, setting in enumerate(settings)
     ]

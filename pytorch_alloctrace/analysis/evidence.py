@@ -1,10 +1,8 @@
 """Evidence for the analyses of one device. A verdict reads the replay only through this module.
 
-Most positions that a verdict reads are known once the trace is replayed: the peak, the end, the judged event, the end
-of the warm-up, the windows of growing buffers, the worst fragmentation, the failed allocation. They are visited in one
-ordered walk, and their memory is reduced there (`Walk`, `Visit`). A few are known only afterwards, such as the
-allocation of a block that may have replaced another. They are read with `PartEvidence.blocks_at`, a limited number of
-times.
+Most positions, such as the peak and the end of the warm-up, are known once the trace is replayed: one ordered walk
+visits them (`Walk`). A few are known only afterwards, such as the allocation of a block that may have replaced another:
+`PartEvidence.blocks_at` and `stacks_at` read them, a limited number of times.
 """
 
 from __future__ import annotations
@@ -29,17 +27,13 @@ MAX_LATE_LOOKUPS = 256
 
 
 class PartEvidence:
-    """Evidence on one judged part of the run of a device."""
-
     def __init__(self, walk: Walk, device: DeviceEvidence, clock: Clock) -> None:
         trace, name = device.trace, device.device
         replay, after_judged = trace.replay, clock.judged_at + 1
         self.device = device
         self.clock = clock
         self.lifetimes = walk.visit(after_judged, lambda: replay.lifetimes(after_judged, name))
-        """`Replay.lifetimes` after the judged event."""
         self.stacks = walk.visit(after_judged, lambda: replay.stacks(after_judged, name))
-        """`Replay.stacks` after the judged event."""
         border = find_last_border(replay.long_lives(name), clock)
         self.at_border = walk.visit(border, lambda: replay.lifetimes(border, name))
         """`Replay.lifetimes` at the last border (see `LifetimeEvidence.last_border`)."""
@@ -48,16 +42,13 @@ class PartEvidence:
         self.uncompacted = clock.start_after(compacted - 1) if clock.begin < compacted else clock
         self.windows = Windows.divide(trace, self.uncompacted) if len(self.uncompacted.ends) > 1 else None
         self.growing_stacks: list[int] = []
-        """Stacks of lines that may have a growing buffer."""
         self.first_largest_blocks: list[Visit[LargestBlocks]] = []
-        """Largest blocks of these lines at a few positions."""
         if self.windows is not None and not self.uncompacted.is_too_short:
             self.growing_stacks = find_growing_stacks(trace, name, self.windows)
             if self.growing_stacks:
                 for position in choose_first_positions(self.windows):
                     self.first_largest_blocks.append(walk.visit(position + 1, self._largest_blocks_reader(position)))
         self.late_lookups = 0
-        """Number of states read after the walk."""
 
     def _largest_blocks_reader(self, position: int) -> Callable[[], LargestBlocks]:
         replay, device = self.device.trace.replay, self.device
@@ -66,12 +57,7 @@ class PartEvidence:
         )
 
     def blocks_at(self, event: int, stacks: Sequence[int] | None = None) -> Table:
-        """Return `Replay.live` after an event that was unknown before the walk.
-
-        Args:
-            event: The event.
-            stacks: Only blocks that these stacks allocated; None for all.
-        """
+        """Return `Replay.live`, of some stacks or all, after an event that was unknown before the walk."""
         self._count_lookup()
         return self.device.trace.replay.live(event + 1, self.device.device, stacks)
 
@@ -86,17 +72,9 @@ class PartEvidence:
 
 
 class DeviceEvidence:
-    """Evidence on one device of a trace.
+    """Evidence on one device, ready after `Walk.make`; with a range, only on the complete steps in it.
 
-    Args:
-        walk: Walk that visits the positions. All evidence but `blocks_at` and `stacks_at` is ready after `Walk.make`.
-        trace: The trace.
-        device: The device, as torch spells it.
-        within: Judge only the complete steps in this range.
-        with_growth: Whether to collect the evidence for `growing_sites`, too.
-
-    Raises:
-        PositionError: The range contains no complete step.
+    A range without a complete step raises PositionError. with_growth adds the evidence for `growing_sites`.
     """
 
     def __init__(
@@ -105,7 +83,6 @@ class DeviceEvidence:
         self.trace = trace
         self.device = device
         self.numbers = SiteNumbers(trace.stacks)
-        """Numbers of the lines of user code."""
         clocks = Clocks(trace, device)
         self.clocks: tuple[Clock, ...] = tuple(clocks) if within is None else (clocks.within(within),)
         """Clocks of the judged parts of the run, in order."""
@@ -117,14 +94,13 @@ class DeviceEvidence:
         """Allocation events of the blocks that are live at the end of the trace, ascending."""
         self.at_warmup_end: Visit[Table] | None = None
         """`Replay.stacks` at the end of the warm-up of the first part."""
-        first = self.clocks[0]
-        warmup = find_warmup_end(trace, first) if with_growth and not first.is_too_short else first.judged_at
-        if warmup < first.judged_at:
-            self.at_warmup_end = walk.visit(warmup + 1, lambda: replay.stacks(warmup + 1, device))
+        clock = self.clocks[0]
+        warmup_end = find_warmup_end(trace, clock) if with_growth and not clock.is_too_short else clock.judged_at
+        if warmup_end < clock.judged_at:
+            self.at_warmup_end = walk.visit(warmup_end + 1, lambda: replay.stacks(warmup_end + 1, device))
 
 
 def collect_evidence(trace: RecordedTrace, device: str, within: Range | None = None) -> DeviceEvidence:
-    """Collect the evidence on the leaks of one device. See `DeviceEvidence` for the arguments."""
     walk = Walk(trace)
     evidence = DeviceEvidence(walk, trace, device, within, with_growth=within is None)
     walk.make()

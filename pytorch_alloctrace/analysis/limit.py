@@ -15,23 +15,12 @@ class GrowthLimit:
     """A limit on growth: either bytes, bytes per step, or a share of the bytes before."""
 
     text: str
-    """Limit as the user wrote it."""
     bytes: int | None = None
     per_step: bool = False
-    """True if `bytes` is a limit per step."""
     share: float | None = None
 
     def is_exceeded(self, grew: float, before: int, per_step: float | None) -> bool:
-        """Return whether growth exceeds the limit.
-
-        Args:
-            grew: Growth in bytes.
-            before: Bytes before the growth.
-            per_step: Growth in bytes per step; None if unknown.
-
-        Raises:
-            ValueError: The limit is per step, and `per_step` is None.
-        """
+        """Return whether growth by `grew` bytes, from `before` bytes, exceeds the limit."""
         if self.share is not None:
             return grew > self.share * before
         assert self.bytes is not None
@@ -44,8 +33,6 @@ class GrowthLimit:
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A device whose leaks together exceed a limit."""
-
     device: str
     bytes: int
     rate: float
@@ -54,11 +41,7 @@ class Exceeded:
 
 
 def devices_above(trace: RecordedTrace, leaks: Sequence[Leak], limit: GrowthLimit) -> list[Exceeded]:
-    """Return the devices whose leaks exceed the limit. A share is a share of the device's peak.
-
-    Raises:
-        PositionError: The limit is per step, and the trace has no steps.
-    """
+    """Return the devices whose leaks exceed the limit; a share refers to the device's peak."""
     if limit.per_step and not len(trace.steps()):
         raise PositionError(f"{limit.text} cannot be judged: the trace has no steps")
     exceeded = []

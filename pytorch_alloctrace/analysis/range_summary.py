@@ -21,8 +21,6 @@ from .usage.live_memory import LiveMemory, live_memory
 
 @dataclass(frozen=True, eq=False)
 class DeviceRange:
-    """One device in the range."""
-
     peak: LiveMemory
     """Peak in the range, including its initial state."""
     changes: pd.DataFrame
@@ -31,12 +29,9 @@ class DeviceRange:
 
 @dataclass(frozen=True, eq=False)
 class RangeSummary:
-    """Summary of a range of a trace."""
-
     trace: str
-    """Path of the trace."""
     working_directory: str
-    """Working directory of the program; empty if the trace header is corrupt."""
+    """Empty if the trace header is corrupt."""
     begin_ns: int
     """Begin of the recording, in nanoseconds since 1970-01-01 UTC."""
     seconds: float
@@ -51,11 +46,10 @@ class RangeSummary:
     devices: tuple[DeviceRange, ...]
     """Devices that allocated or freed in the range, highest peak first."""
     advisor: Advisor
-    """Source of advice on settings that would have helped."""
 
 
 def summarize_range(trace: RecordedTrace, within: Range) -> RangeSummary:
-    """Summarize a range. It takes as long as for the whole trace."""
+    """Summarize a range, which takes as long as to summarize the whole trace."""
     counts: Counter[str] = Counter()
     for events in trace.iter_events(within, with_state=False):
         counts.update(dict(zip(*np.unique(trace.devices_of(events).astype(str), return_counts=True), strict=True)))

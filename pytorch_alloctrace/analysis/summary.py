@@ -25,8 +25,6 @@ from .walk import Visit, Walk
 
 
 class LeaksAnswer(enum.Enum):
-    """Answer to whether a trace leaks."""
-
     FOUND = "found"
     NONE = "none"
     UNKNOWN = "unknown"
@@ -60,18 +58,14 @@ class Holding:
     event: int | None
     """Event of the position; None for the end of the trace."""
     seconds: float
-    """Seconds since the recording began."""
     step: int | None
     sites: tuple[SiteBytes, ...]
-    """Lines that hold the most."""
     package_lines: tuple[PackageLines | None, ...]
-    """Contents of the package that each of these lines calls."""
+    """For each of `sites`, the lines of the package that it calls, if it holds much of the memory."""
     more_sites: int
-    """Number of further lines that hold memory."""
+    """Number of lines that hold memory and are not in `sites`; `more_bytes` is theirs."""
     more_bytes: int
-    """Bytes of the further lines."""
     roles: RoleShares
-    """Live bytes by role."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,6 @@ class DeviceSummary:
     device: str
     allocations: int
     total_bytes: int
-    """Bytes of all requests of the run."""
     peak: Holding
     end: Holding
     growth: StepGrowth | None
@@ -89,17 +82,13 @@ class DeviceSummary:
     leaks: LeakVerdict
     growing: tuple[GrowingSite, ...]
     inefficiencies: tuple[Inefficiency, ...]
-    """Inefficiencies, most bytes first."""
     failure: OutOfMemory | None
-    """Last failed allocation."""
     levels: tuple[int, ...]
     """Live bytes over time: the maximum of each of equal intervals."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of a trace."""
-
     trace: str
     file_bytes: int
     program: Program
@@ -111,11 +100,9 @@ class Summary:
     unmatched_frees: int
     """Number of frees of blocks allocated before the recording, or whose allocation was lost."""
     final_scan_was_truncated: bool
-    """True if the final object scan did not cover all objects of the program."""
     devices: tuple[DeviceSummary, ...]
-    """Summaries of the devices, highest peak first."""
+    """Highest peak first."""
     advisor: Advisor = field(repr=False, compare=False)
-    """Source of advice on settings that would have helped."""
 
     def is_small(self, device: DeviceSummary) -> bool:
         """Return whether a device is negligible: no leak, and a peak below a twentieth of the largest device's."""
@@ -123,11 +110,7 @@ class Summary:
 
     @property
     def leaks_answer(self) -> LeaksAnswer:
-        """Whether there is a leak that is not minor.
-
-        FOUND if the readable part of the trace has one, NONE if the complete trace was judged and has none, else
-        UNKNOWN. A small device need not be judged.
-        """
+        """FOUND if the readable part has a leak that is not minor, else NONE if `leaks_are_known`, else UNKNOWN."""
         if any(not leak.minor for device in self.devices for leak in device.leaks.leaks):
             return LeaksAnswer.FOUND
         return LeaksAnswer.NONE if self.leaks_are_known else LeaksAnswer.UNKNOWN
@@ -147,21 +130,9 @@ def summarize(
     of_leaks: bool = False,
     within: Range | None = None,
 ) -> Summary:
-    """Summarize a trace.
+    """Summarize a trace, or only its leaks, which may be limited to the complete steps in `within`.
 
-    It takes one pass over the trace and one walk through the states that are read. Memory is in proportion to live
-    blocks and stacks, not to events.
-
-    Args:
-        trace: The trace.
-        top: Number of lines in each table.
-        devices: Devices to summarize; empty for all.
-        of_leaks: Whether to look only for leaks.
-        within: Judge only the complete steps in this range.
-
-    Raises:
-        TraceError: The trace does not have a device.
-        PositionError: The range contains no complete step.
+    Empty `devices` select all. Takes one pass and one walk, and memory in proportion to live blocks and stacks.
     """
     named_devices = [trace.named_device(device) for device in devices]
     selected_devices = [device for device in trace.devices if not named_devices or device in named_devices]
@@ -184,8 +155,6 @@ def summarize(
 
 
 class _DeviceSummarizer:
-    """Evidence for the summary of one device."""
-
     def __init__(self, walk: Walk, trace: RecordedTrace, device: str, of_leaks: bool, within: Range | None) -> None:
         self._trace = trace
         self._device = device
@@ -197,7 +166,7 @@ class _DeviceSummarizer:
             until = self._peak.seq + 1
             self._at_peak = walk.visit(until, lambda: _LiveMemory.read_before(trace, device, until))
         self._inefficiencies = None if of_leaks else InefficiencyEvidence(walk, trace, device)
-        self._refused = None if of_leaks else visit_last_oom(walk, trace, device)
+        self._failure = None if of_leaks else visit_last_oom(walk, trace, device)
 
     def summarize(self, top: int, of_leaks: bool) -> DeviceSummary:
         """Return the summary. Must be called after the walk."""
@@ -214,7 +183,7 @@ class _DeviceSummarizer:
             leaks=judge_leaks(self._evidence),
             growing=() if of_leaks else growing_sites(self._evidence, top),
             inefficiencies=() if self._inefficiencies is None else inefficiencies_of(self._inefficiencies),
-            failure=None if self._refused is None else self._refused.result,
+            failure=None if self._failure is None else self._failure.result,
             levels=tuple(trace.timeline(120, device)["requested_bytes_max"].tolist()),
         )
 

@@ -30,18 +30,13 @@ class Visit(Generic[_T]):
 
     @property
     def result(self) -> _T:
-        """The result.
-
-        Raises:
-            CompactedError: The position is in a compacted part of the trace.
-        """
+        """The result; raises CompactedError if the position is in a compacted part of the trace."""
         if self._error is not None:
             raise self._error
         return self._result[0]
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the position is in a compacted part of the trace."""
         return self._error is not None
 
 
@@ -53,13 +48,12 @@ class Walk:
         self._visits: list[Visit[object]] = []
 
     def visit(self, until: int, read: Callable[[], _T]) -> Visit[_T]:
-        """Plan a visit to the memory before event `until`. read: reads the result from the replay."""
+        """Plan a visit before event `until`, at which `read` returns the result from the replay."""
         visit = Visit(until, read)
         self._visits.append(visit)  # type: ignore[arg-type]
         return visit
 
     def make(self) -> None:
-        """Make all visits, in the order of their events."""
         for visit in sorted(self._visits, key=lambda visit: visit.until):
             visit.make()
         self._trace.replay.release_state()

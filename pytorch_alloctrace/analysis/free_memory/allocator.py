@@ -10,19 +10,17 @@ MIB = 1 << 20
 
 
 class SettingsHistory:
-    """Settings of each device's allocator over a trace."""
-
     def __init__(self, trace: RecordedTrace) -> None:
         self._changes: dict[str, list[tuple[int, AllocatorSettings]]] = {}
-        left = trace.kind_counts.get("config", 0)
-        whole = Range(0, trace.end_seq)
+        events_left = trace.kind_counts.get("config", 0)
+        run = Range(0, trace.end_seq)
         # Most config events are at the beginning: stopping after the last one avoids decoding the rest.
-        for events in trace.iter_events(whole, ("config",), chunk=left, with_state=False) if left else ():
+        for events in trace.iter_events(run, ("config",), chunk=events_left, with_state=False) if events_left else ():
             devices, texts = trace.devices_of(events).tolist(), events["requested_bytes"].tolist()
             for seq, device, text in zip(events["seq"].tolist(), devices, texts, strict=True):
                 self._changes.setdefault(device, []).append((seq, AllocatorSettings(trace.text(text))))
-            left -= len(events)
-            if left <= 0:
+            events_left -= len(events)
+            if events_left <= 0:
                 break
 
     def has(self, device: str) -> bool:

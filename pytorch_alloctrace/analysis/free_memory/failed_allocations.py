@@ -61,11 +61,7 @@ class FailedAllocation:
 def find_failed_allocations(
     trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
 ) -> list[FailedAllocation]:
-    """Return the failed allocations in order: of one device or all, in a range, or only the last n.
-
-    Reads the events from the first failure on. In a compacted part, only failures at a known state of the memory are
-    returned.
-    """
+    """Return the failed allocations in order, or the `last` n; in a compacted part, only those at a known state."""
     within = within or Range(0, trace.end_seq)
     seqs = np.array([*trace.failed_allocations], dtype=np.int64)
     selected_seqs = np.array([seq for seq in seqs[within.has(seqs)] if trace.is_known_at(int(seq) - 1)], dtype=np.int64)
@@ -87,7 +83,7 @@ def find_failed_allocations(
 
 
 def _set_compacted_outcome(trace: RecordedTrace, failure: FailedAllocation) -> FailedAllocation:
-    """Set the outcome from allocation totals: the events after the failure are compacted."""
+    """Return the failure with its outcome from allocation totals: the events after it are compacted."""
     before, after = (
         int(trace.stack_totals(at, device=failure.device)["allocations"].sum()) for at in (failure.seq - 1, "end")
     )
@@ -95,7 +91,7 @@ def _set_compacted_outcome(trace: RecordedTrace, failure: FailedAllocation) -> F
 
 
 def _read_failures(trace: RecordedTrace, events: Table) -> list[FailedAllocation]:
-    caused_by = trace.failed_allocations
+    forward_stacks = trace.failed_allocations
     node_types = trace.node_types
     failures = []
     for row in events.rows():
@@ -110,16 +106,15 @@ def _read_failures(trace: RecordedTrace, events: Table) -> list[FailedAllocation
                 stream=stream,
                 pool=pool,
                 thread=row["thread"],
-                stack_id=row["stack_id"] or caused_by[row["seq"]],
+                stack_id=row["stack_id"] or forward_stacks[row["seq"]],
                 node_type=str(node_types[min(row["node_type"], len(node_types) - 1)]),
-                backward=caused_by[row["seq"]] != 0,
+                backward=forward_stacks[row["seq"]] != 0,
             )
         )
     return failures
 
 
 def _update_outcomes(failures: deque[FailedAllocation], device: str, allocations: Table) -> None:
-    """Update the outcomes of the failed allocations of a device from these later allocations."""
     if not len(allocations):
         return
     seq: npt.NDArray[np.int64] = allocations["seq"]

@@ -118,10 +118,7 @@ def fragmentation_at(trace: RecordedTrace, at: Position = "end", *, device: str 
 def fragmentation_by_device(
     trace: RecordedTrace, at: Position = "end", *, device: str | None = None
 ) -> list[Fragmentation]:
-    """Return `fragmentation_at` of a device, or of all devices with segments, the most reserved bytes first.
-
-    If no device has segments at the position, return that of the first device.
-    """
+    """Return `fragmentation_at` of a device or of all with segments (else the first), the most reserved bytes first."""
     # The peak of one device is the position for all devices.
     until = trace.first_event_after(at, device)
     devices = [device] if device is not None else [*_reserved_by_device(trace, until)] or trace.devices[:1]
@@ -153,18 +150,18 @@ def fragmentation_of(
     pinned = pinning(segments, blocks, settings)
     is_free = blocks["state"] == INACTIVE
     count = len(segments)
-    row = np.searchsorted(segments["address"].view(np.uint64), blocks["segment"].view(np.uint64))
-    sizes = blocks["block_bytes"][is_free]
+    segment_row = np.searchsorted(segments["address"].view(np.uint64), blocks["segment"].view(np.uint64))
+    free_sizes = blocks["block_bytes"][is_free]
     per_segment = segments.assign(
         stranded_bytes=pinned.stranded_by_segment,
-        free_bytes=sums(row[is_free], sizes, count),
-        largest_free_bytes=maxima(row[is_free], sizes, count),
-        live_blocks=np.bincount(row[~is_free], minlength=count),
-        pieces=np.bincount(row[is_free], minlength=count),
+        free_bytes=sums(segment_row[is_free], free_sizes, count),
+        largest_free_bytes=maxima(segment_row[is_free], free_sizes, count),
+        live_blocks=np.bincount(segment_row[~is_free], minlength=count),
+        pieces=np.bincount(segment_row[is_free], minlength=count),
         segment_type=texts(np.where(segments["is_large"], "large", "small").tolist()),
     )
-    sizes = np.sort(sizes)
-    largest, free = int(sizes.max(initial=0)), int(sizes.sum())
+    free_sizes = np.sort(free_sizes)
+    largest, free = int(free_sizes.max(initial=0)), int(free_sizes.sum())
     return Fragmentation(
         device=device,
         at=at,
@@ -177,8 +174,8 @@ def fragmentation_of(
         external_fragmentation=float(external_fragmentation(np.int64(largest), np.int64(free))),
         segments=per_segment.select(*_SEGMENT_COLUMNS),
         pools=_summarize_pools(per_segment),
-        free_pieces=_group_free_pieces(sizes),
-        sizes=sizes,
+        free_pieces=_group_free_pieces(free_sizes),
+        sizes=free_sizes,
         settings=settings,
         _pinned=Pinned(trace, pinned, segments, blocks),
     )
@@ -190,10 +187,7 @@ def _summarize_pools(segments: Table) -> Table:
     number = {key: index for index, key in enumerate(distinct_keys)}
     pool, count = np.array([number[key] for key in keys], np.int64), len(distinct_keys)
     pools, streams, types = zip(*distinct_keys, strict=True) if distinct_keys else ((), (), ())
-    free, largest = (
-        sums(pool, segments["free_bytes"], count),
-        maxima(pool, segments["largest_free_bytes"], count),
-    )
+    free, largest = sums(pool, segments["free_bytes"], count), maxima(pool, segments["largest_free_bytes"], count)
     table = Table(
         {
             "segment_pool_id": texts(pools),

@@ -1,21 +1,19 @@
 """Inefficiencies of a CUDA device's memory, other than leaks (`leaks`) and failed allocations (`oom`).
 
-Each inefficiency has a number of bytes at stake. It is reported only from `MIN_SHARE` of the reserved bytes (for
-outside: of the device) and from `MIN_BYTES` on, because torch reserves segments of 2 and 20 MiB and so every program
-has some. Half of the run is half of its time or of its allocations, whichever shows more. So a program that first loads
-data for half an hour is judged by what it does afterwards.
+Each has a number of bytes at stake, at least `MIN_BYTES` and `MIN_SHARE` of the reserved bytes (outside: of the
+device): torch's segments of 2 and 20 MiB cause a few in every program. Half of the run is half of its time or of its
+allocations, whichever shows more, since a program may load data for half of the time.
 
-    fragmentation  stranded bytes, at the last position with at least the median over the run: every program strands
-                   some for a short time within a step. Its line is the one that pins the most (`pinning`)
-    cache          releasable bytes that were never used in the last half of the run. If they were last needed in the
-                   first quarter, only the warm-up needed them
+    fragmentation  stranded bytes at the last position with at least their median over the run, since every program
+                   strands some within a step. Its line is the one that pins the most (`pinning`)
+    cache          releasable bytes that were not used in the second half of the run; `is_warmup` if last used in the
+                   first quarter
     rounding       allocated - requested bytes at the peak of allocated bytes
-    pending        maximum bytes, at the end of a timeline interval, that are freed but still awaited by another stream
-                   (record_stream)
-    churn          bytes taken from the driver in the second half of the run, as a multiple of the maximum reserved in
-                   it: memory that goes back and forth. Estimated from timeline intervals, so rather too low
-    outside        maximum bytes used on the device outside torch: contexts, libraries, other processes. From
-                   `MIN_OUTSIDE_BYTES` on, since a context and CUDA's libraries use half a GiB and more
+    pending        maximum bytes, over the ends of timeline intervals, that are freed but awaited by another stream
+    churn          bytes taken from the driver in the second half of the run, compared with the maximum reserved in it.
+                   Estimated from timeline intervals, usually too low
+    outside        maximum bytes used outside torch (contexts, libraries, other processes) from `MIN_OUTSIDE_BYTES` on:
+                   a context and CUDA's libraries use half a GiB and more
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ class Inefficiency:
     """One of fragmentation, cache, rounding, pending, churn, outside."""
     device: str
     bytes: int
-    """Bytes at stake."""
     total_bytes: int
     """Reserved bytes at that time; for outside, the bytes of the device."""
     seconds: float
@@ -64,11 +61,7 @@ class Inefficiency:
     site_bytes: int = 0
     """Bytes of this line: for fragmentation the bytes that its blocks pin, else its part of the bytes at stake."""
     figures: dict[str, float] = field(default_factory=dict)
-    """Further figures by kind.
-
-    fragmentation: blocks, block_bytes (of the line). cache: is_warmup (0 or 1). pending: byte_seconds (sum of bytes x
-    time). churn: times.
-    """
+    """fragmentation: blocks, block_bytes of the line; cache: is_warmup (0, 1); pending: byte_seconds; churn: times."""
 
 
 def find_inefficiencies(trace: RecordedTrace, device: str) -> tuple[Inefficiency, ...]:
@@ -88,38 +81,38 @@ class InefficiencyEvidence:
         self.fragmentation: Visit[Fragmentation] | None = None
         """Fragmentation at the last position with at least the median of stranded bytes."""
         self.pending: Visit[Table] | None = None
-        """Blocks that wait for another stream, at their maximum."""
         self.peak: Visit[Table] | None = None
-        """`Replay.stacks` at the peak of allocated bytes."""
         self.timeline = trace.timeline(_POINTS, device)
         self.reports_segments = len(self.timeline) > 0 and not np.ma.getmaskarray(self.timeline["reserved_bytes"]).all()
         if not self.reports_segments:
             return
-        # Share of the device's allocations by the end of each interval.
         end_times = np.append(self.timeline["time_ns"][1:], trace.end_ns)
-        self.done = AllocationShare(trace, device).share_until(end_times)
+        self.allocation_share = AllocationShare(trace, device).share_until(end_times)
+        """Share of the device's allocations by the end of each interval."""
         if (interval := self._find_fragmented_interval()) is not None:
             seq = self.end_of(interval)
             self.fragmentation = walk.visit(seq + 1, partial(fragmentation_at, trace, seq, device=device))
             self.stranded = int(self.values("stranded_bytes")[interval])
             self.reserved = int(self.values("reserved_bytes")[interval])
-        waiting = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
-        self.waiting = waiting
-        if _is_notable(int(waiting.max()), int(self.timeline["reserved_bytes_max"].max())):
-            seq = self.end_of(int(waiting.argmax()))
+        pending_bytes = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
+        self.pending_bytes = pending_bytes
+        if _is_notable(int(pending_bytes.max()), int(self.timeline["reserved_bytes_max"].max())):
+            seq = self.end_of(int(pending_bytes.argmax()))
             self.pending = walk.visit(seq + 1, partial(_pending_blocks, trace, seq + 1, device))
         peak = trace.replay.peak("allocated", device)
-        """`Replay.stacks` at the peak of allocated bytes."""
         if peak is not None:
             until = peak.seq + 1
             self.peak = walk.visit(until, lambda: trace.replay.stacks(until, device))
 
     def _find_fragmented_interval(self) -> int | None:
         is_used = self.values("reserved_bytes_max") > 0
-        lowest = self.values("stranded_bytes_min")
-        work = np.diff(self.done, prepend=0.0)
+        min_stranded = self.values("stranded_bytes_min")
+        allocation_shares = np.diff(self.allocation_share, prepend=0.0)
         median = (
-            max(_weighted_median(lowest[is_used], weights[is_used]) for weights in (work, np.ones(len(work))))
+            max(
+                _weighted_median(min_stranded[is_used], weights[is_used])
+                for weights in (allocation_shares, np.ones(len(allocation_shares)))
+            )
             if is_used.any()
             else 0
         )
@@ -140,7 +133,6 @@ class InefficiencyEvidence:
 
 
 def inefficiencies_of(evidence: InefficiencyEvidence) -> tuple[Inefficiency, ...]:
-    """Return the inefficiencies of a device, most bytes first."""
     if not evidence.reports_segments:
         return ()
     inefficiencies = [
@@ -154,8 +146,8 @@ def inefficiencies_of(evidence: InefficiencyEvidence) -> tuple[Inefficiency, ...
     return tuple(sorted(inefficiencies, key=lambda inefficiency: -inefficiency.bytes))
 
 
-def _is_notable(amount: int, of: int) -> bool:
-    return amount >= MIN_BYTES and amount >= MIN_SHARE * of
+def _is_notable(size: int, total: int) -> bool:
+    return size >= MIN_BYTES and size >= MIN_SHARE * total
 
 
 def _judge_fragmentation(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
@@ -164,8 +156,8 @@ def _judge_fragmentation(evidence: InefficiencyEvidence) -> Iterator[Inefficienc
     trace, device, seq = evidence.trace, evidence.device, evidence.fragmentation.until - 1
     if evidence.fragmentation.is_compacted:
         if _is_notable(evidence.stranded, evidence.reserved):
-            when = _elapsed_s(trace, trace.time_ns(seq))
-            yield Inefficiency("fragmentation", device, evidence.stranded, evidence.reserved, when)
+            seconds = _elapsed_s(trace, trace.time_ns(seq))
+            yield Inefficiency("fragmentation", device, evidence.stranded, evidence.reserved, seconds)
         return
     worst = evidence.fragmentation.result
     if not _is_notable(worst.stranded_bytes, worst.reserved_bytes):
@@ -184,15 +176,15 @@ def _judge_fragmentation(evidence: InefficiencyEvidence) -> Iterator[Inefficienc
 
 
 def _judge_cache(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
-    lowest, done = evidence.values("releasable_bytes_min"), evidence.done
-    unused = max(int(half.min()) if len(half) else 0 for half in (lowest[done >= HALF], lowest[len(lowest) // 2 :]))
+    lowest, share = evidence.values("releasable_bytes_min"), evidence.allocation_share
+    unused = max(int(half.min()) if len(half) else 0 for half in (lowest[share >= HALF], lowest[len(lowest) // 2 :]))
     reserved = int(evidence.values("reserved_bytes")[-1])
     if not _is_notable(unused, reserved):
         return
     last_needed = int(np.flatnonzero(lowest < unused).max(initial=0))
-    was_warmup = bool(done[last_needed] < QUARTER)
-    when = _elapsed_s(evidence.trace, int(evidence.timeline["time_ns"][last_needed]))
-    yield Inefficiency("cache", evidence.device, unused, reserved, when, figures={"is_warmup": int(was_warmup)})
+    was_warmup = bool(share[last_needed] < QUARTER)
+    seconds = _elapsed_s(evidence.trace, int(evidence.timeline["time_ns"][last_needed]))
+    yield Inefficiency("cache", evidence.device, unused, reserved, seconds, figures={"is_warmup": int(was_warmup)})
 
 
 def _judge_rounding(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
@@ -214,24 +206,24 @@ def _judge_pending(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     if evidence.pending is None:
         return
     seq, reserved = evidence.pending.until - 1, int(evidence.values("reserved_bytes_max").max())
-    figures = {"byte_seconds": float(evidence.waiting.mean()) * _elapsed_s(evidence.trace, evidence.trace.end_ns)}
+    figures = {"byte_seconds": float(evidence.pending_bytes.mean()) * _elapsed_s(evidence.trace, evidence.trace.end_ns)}
     if evidence.pending.is_compacted:
-        when = _elapsed_s(evidence.trace, evidence.trace.time_ns(seq))
+        seconds = _elapsed_s(evidence.trace, evidence.trace.time_ns(seq))
         # The second largest value: one interval may end between the two events of an ordinary free.
-        second_largest = int(np.sort(evidence.waiting)[-2:].min())
+        second_largest = int(np.sort(evidence.pending_bytes)[-2:].min())
         if _is_notable(second_largest, reserved):
-            yield Inefficiency("pending", evidence.device, second_largest, reserved, when, figures=figures)
+            yield Inefficiency("pending", evidence.device, second_largest, reserved, seconds, figures=figures)
         return
     blocks = evidence.pending.result
-    # The evidence may come from an interval that ended between the two events of an ordinary free: in older traces, or
-    # because borders are exact only to some hundred nanoseconds. Then hardly any block is pending.
+    # Hardly any block is pending if the interval ended between the two events of an ordinary free: in older traces, and
+    # because borders are exact only to some hundred nanoseconds.
     if not _is_notable(int(blocks["block_bytes"].sum()), reserved):
         return
     yield _attribute_to_line(evidence, "pending", blocks["stack_id"], blocks["block_bytes"], seq, reserved, figures)
 
 
 def _judge_churn(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
-    is_second_half = evidence.done >= HALF
+    is_second_half = evidence.allocation_share >= HALF
     if not is_second_half.any():
         return
     names = ("reserved_bytes", "reserved_bytes_min", "reserved_bytes_max")
@@ -253,8 +245,8 @@ def _judge_outside(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     interval = int(np.ma.filled(outside, np.iinfo(np.int64).min).argmax())
     max_outside = int(outside[interval])
     if max_outside >= MIN_OUTSIDE_BYTES and _is_notable(max_outside, total):
-        when = _elapsed_s(evidence.trace, int(evidence.timeline["time_ns"][interval]))
-        yield Inefficiency("outside", evidence.device, max_outside, total, when)
+        seconds = _elapsed_s(evidence.trace, int(evidence.timeline["time_ns"][interval]))
+        yield Inefficiency("outside", evidence.device, max_outside, total, seconds)
 
 
 def _attribute_to_line(
@@ -263,7 +255,7 @@ def _attribute_to_line(
     stack_ids: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     seq: int,
-    of: int,
+    total: int,
     figures: dict[str, float] | None = None,
 ) -> Inefficiency:
     """Return an inefficiency with `sizes` at stake, by stack, and the line with the largest part."""
@@ -273,7 +265,7 @@ def _attribute_to_line(
     largest = int(by_line.argmax())
     stack = int(stack_ids[numbers == largest][0])
     return Inefficiency(
-        *(kind, evidence.device, int(sizes.sum()), of, _elapsed_s(trace, trace.time_ns(seq))),
+        *(kind, evidence.device, int(sizes.sum()), total, _elapsed_s(trace, trace.time_ns(seq))),
         site=Site.of_stack(trace.stacks, stack),
         stack_id=stack,
         site_bytes=int(by_line[largest]),

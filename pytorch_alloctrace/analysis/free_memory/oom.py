@@ -1,28 +1,26 @@
 """Failed allocations: what was requested, what was free, and why that was not enough.
 
-The state is the one at the failure. Before torch gives up, it waits for other streams, returns every wholly free
-segment (of an expandable one every free mapping unit) to the driver, and asks the driver again. So what is still cached
-is stranded (free pieces next to live blocks) or belongs to a private pool that is still alive, and empty_cache() would
-not have helped. While a private pool is in use, as in a capture, torch returns nothing from other pools.
+Before torch gives up, it waits for other streams, returns every wholly free segment (or mapping unit, if expandable)
+to the driver, and asks again. So what is still cached at the failure is stranded next to live blocks or belongs to
+a live private pool, and empty_cache() would not have helped. While a private pool is in use, as in a capture, torch
+returns nothing from other pools.
 
-The verdict is the first of these rules that applies. *Needed* is what the driver had to give (`segment_bytes`). *Room*
-is what the driver could still give: the free bytes of the device or, under a limit, the bytes below its lowest possible
-value.
+The verdict is the first rule that applies. *Needed* is what torch requested from the driver (`segment_bytes`). *Room*
+is what the driver could still give (`available_bytes`).
 
-1. one request too large: needed exceeds the whole device, less what other code of this process (its CUDA context) uses
-   permanently.
-2. cache in another pool or stream: free pieces of other streams or pools would have been enough, one of them or all
-   together with the room, and are at least a tenth of the reserved bytes.
+1. one request too large: needed exceeds the device, less what this process uses permanently outside torch (context).
+2. cache in another pool or stream: one free piece there, or all of them together with the room, would have been enough;
+   they are at least a tenth of the reserved bytes.
 3. fragmented: the free pieces of the request's own pool and stream, together with the room, would have been enough, but
-   no single piece was; and they are at least a tenth of the reserved bytes. If both 2 and 3 apply, or only both
-   together would have been enough, the one with more free bytes wins.
-4. limit of the process: the driver had enough, so a limit refused: `set_per_process_memory_fraction`, or the setting
-   `per_process_memory_fraction`. No event reports it.
-5. other process / outside PyTorch: the memory of other processes, and that of this process outside torch beyond the
-   usual CUDA context, would have been enough together with the room, and is at least a tenth of the device.
-6. full: none of these. The memory is in use; the top sites show by what.
+   no single piece was; they are at least a tenth of the reserved bytes. If both 2 and 3 apply, or only the pieces of
+   both together would have been enough, the rule with more free bytes wins.
+4. limit of the process: the driver had enough, so a limit refused the request: `set_per_process_memory_fraction`, or
+   the setting `per_process_memory_fraction`. No event reports the limit.
+5. other process / outside PyTorch: other processes' memory, and this process's outside torch beyond a usual context,
+   would have been enough together with the room; it is at least a tenth of the device.
+6. full: none of these. The top sites show what uses the memory.
 
-Below a tenth, the memory would have served only one more request: what is nearly full fails at the next one.
+Less than a tenth would have served only one more request.
 """
 
 from __future__ import annotations
@@ -55,15 +53,9 @@ USUAL_CONTEXT_BYTES = 1 << 30
 """Bytes that a healthy process uses on a device outside torch: CUDA context, cuBLAS, NCCL."""
 MAX_SITES = 20
 _MAX_BLOCKS, ALWAYS_FOUND = 2_000_000, 20
-"""Maximum blocks around the explained failures, and minimum number of explained failures.
-
-Failures are explained from the last one on, until both numbers are reached.
-"""
+"""Numbers of blocks and of failures: `find_ooms` explains failures, the last first, until both are reached."""
 SETUP_STEPS = 2
-"""Number of steps in which setup memory is allocated.
-
-The optimizer creates its state in the first step, and the first gradients may be replaced in the second.
-"""
+"""Number of steps that allocate setup memory: the optimizer's state in the first, replaced gradients in the second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,8 +180,8 @@ class OutOfMemory:
     @property
     def unusual_outside_bytes(self) -> int:
         """Bytes of other processes, and of this process outside torch beyond a usual context."""
-        others = self.other_processes_bytes or 0
-        return others + max((self.outside_bytes or 0) - others - USUAL_CONTEXT_BYTES, 0)
+        other_processes = self.other_processes_bytes or 0
+        return other_processes + max((self.outside_bytes or 0) - other_processes - USUAL_CONTEXT_BYTES, 0)
 
     @property
     def verdict(self) -> str:
@@ -330,21 +322,18 @@ def _count_steps(trace: RecordedTrace, live: Table, sites: tuple[SiteBytes, ...]
     if not sites:
         return 0
     lines = trace.stacks.group("line")
-    of_site = lines[live["stack_id"]] == lines[sites[0].stack_id]
-    steps = live["step"][of_site]
+    is_top_site = lines[live["stack_id"]] == lines[sites[0].stack_id]
+    steps = live["step"][is_top_site]
     return len(np.unique(np.ma.compressed(steps)))
 
 
 def _read_device_memory(trace: RecordedTrace, request: FailedAllocation) -> tuple[int | None, int | None]:
-    """Return the bytes of the device, and those of other processes on it.
-
-    The latter are from the last sample before the request or, if the program fails before the first, from that one.
-    """
+    """Return the device's bytes, and those of other processes in the last sample before the request, else the first."""
     samples = trace.driver_samples(request.device)
     totals = np.ma.compressed(samples["total_bytes"])
     total = trace.device_bytes.get(request.device, int(totals.max()) if len(totals) else None)
-    others = samples["other_processes_bytes"]
-    rows = np.flatnonzero(~np.ma.getmaskarray(others))
-    before = rows[samples["seq"][rows] < request.seq]
-    nearest_row = before[-1:] if len(before) else rows[:1]
-    return total, int(others[nearest_row[0]]) if len(nearest_row) else None
+    other_processes = samples["other_processes_bytes"]
+    rows = np.flatnonzero(~np.ma.getmaskarray(other_processes))
+    earlier_rows = rows[samples["seq"][rows] < request.seq]
+    nearest_row = earlier_rows[-1:] if len(earlier_rows) else rows[:1]
+    return total, int(other_processes[nearest_row[0]]) if len(nearest_row) else None

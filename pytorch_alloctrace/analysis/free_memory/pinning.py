@@ -1,13 +1,11 @@
 """Live blocks that keep free memory from being returned to the driver.
 
-torch returns memory in *ranges*. A range is a whole segment or, in an expandable segment, one mapping unit: 2 MiB in
-the small pool, 20 MiB in the large one unless set otherwise. A range is returned only when nothing in it is live. So
-one live block strands all the free bytes of its range: it *pins* the range. In an expandable segment, free units
-between two blocks can be returned; only the rest of the units in which a block begins or ends is stranded.
+torch returns memory in *ranges*. A range is a segment or, in an expandable segment, one mapping unit: 2 MiB in the
+small pool, 20 MiB in the large one unless set otherwise. A range is returned only when nothing in it is live. So a live
+block *pins* the ranges in which it begins and ends, and strands their free bytes.
 
-The free bytes of a range with several live blocks are divided equally among these blocks, so that the sum over all
-blocks equals the stranded bytes. `alone_bytes` is what would be returned if only this block (only the blocks of this
-line) were freed.
+The free bytes of a range are divided equally among its live blocks, so that the sum over all blocks equals the stranded
+bytes. `alone_bytes` would be returned if only this block, or only the blocks of this line, were freed.
 """
 
 from __future__ import annotations
@@ -43,19 +41,16 @@ class Pinning:
     releasable: int
     """Bytes of free ranges: `empty_cache()` returns them, those of a private pool once the pool is released."""
     stranded: int
-    """Free bytes in ranges that contain live blocks."""
     stranded_by_segment: npt.NDArray[np.int64]
-    """Stranded bytes for each row of the segments."""
     holds: Table
-    """One row per live block and mostly free range that contains a part of it.
+    """One row per live block (`row` of the blocks) and mostly free range that contains a part of it.
 
-    Columns: row (of the blocks), range, stranded (its equal share), free, range_size, blocks (live blocks in the
-    range).
+    stranded is the block's equal share of the range's free bytes; blocks is the number of live blocks in the range.
     """
 
 
 def pinning(segments: Table, blocks: Table, settings: AllocatorSettings) -> Pinning:
-    """Return what pins the segments of one device (`Replay.segments`: at least one, sorted by address)."""
+    """Return what pins the segments of one device, sorted by address."""
     parts = _split_blocks(segments, blocks, settings)
     is_stranded = parts.is_free & (parts.bytes < parts.range_size)
     stranded_bytes = parts.bytes[is_stranded]
@@ -112,7 +107,7 @@ class _BlockParts:
 def _split_blocks(segments: Table, blocks: Table, settings: AllocatorSettings) -> _BlockParts:
     """Return each block in the range in which it begins and, if different, in the range in which it ends.
 
-    The ranges in between are wholly covered: they are either wholly free or wholly used.
+    The ranges in between contain nothing else, so they are completely free or completely used.
     """
     total = segments["total_bytes"]
     mapped = np.where(segments["is_large"], settings.mapping_unit(is_large=True), settings.mapping_unit(is_large=False))
@@ -122,14 +117,14 @@ def _split_blocks(segments: Table, blocks: Table, settings: AllocatorSettings) -
     begin = (blocks["address"].view(np.uint64) - origin[segment]).astype(np.int64)
     size = blocks["block_bytes"]
     length = np.maximum(unit, 1)[segment]
-    first, last = begin // length, (begin + np.maximum(size, 1) - 1) // length
-    in_first = np.where(first == last, size, (first + 1) * length - begin)
-    in_last = np.where(last > first, begin + size - last * length, 0)
+    first_unit, last_unit = begin // length, (begin + np.maximum(size, 1) - 1) // length
+    in_first = np.where(first_unit == last_unit, size, (first_unit + 1) * length - begin)
+    in_last = np.where(last_unit > first_unit, begin + size - last_unit * length, 0)
     is_free = blocks["state"] == INACTIVE
     begin_rows, end_rows = np.flatnonzero(in_first > 0), np.flatnonzero(in_last > 0)
     rows = np.concatenate([begin_rows, end_rows])
     of_segment = segment[rows]
-    offset = np.concatenate([(first * length)[begin_rows], (last * length)[end_rows]])
+    offset = np.concatenate([(first_unit * length)[begin_rows], (last_unit * length)[end_rows]])
     return _BlockParts(
         row=rows,
         segment_row=of_segment,
@@ -141,18 +136,10 @@ def _split_blocks(segments: Table, blocks: Table, settings: AllocatorSettings) -
 
 
 def pinners(trace: RecordedTrace, pinned: Pinning, segments: Table, blocks: Table) -> Table:
-    """Return one row per live block in mostly free ranges, the most stranded bytes first.
+    """Return PINNER_COLUMNS of each live block in mostly free ranges, the most stranded bytes first.
 
-    Args:
-        trace: The trace.
-        pinned: The pinning of the segments.
-        segments: `Replay.segments`.
-        blocks: `Replay.blocks` with the step in which each block was allocated.
-
-    Returns:
-        Columns: PINNER_COLUMNS. age_ns in nanoseconds; stranded_bytes and alone_bytes as in the module's docstring.
-        range_bytes, range_free_bytes and range_blocks are size, free bytes and live blocks of the block's range; for
-        two ranges, the sums and the minimum of the blocks.
+    The module's docstring defines stranded_bytes and alone_bytes. range_bytes, range_free_bytes and range_blocks are
+    size, free bytes and live blocks of the block's range; for two ranges, the sums and the minimum of the blocks.
     """
     holds = pinned.holds
     rows, of_row = np.unique(holds["row"], return_inverse=True)
@@ -179,12 +166,10 @@ def pinners(trace: RecordedTrace, pinned: Pinning, segments: Table, blocks: Tabl
 
 
 def pinners_by_line(stacks: StackIndex, pinned: Pinning, blocks: Table) -> Table:
-    """Return the pinners by line of user code.
+    """Return LINE_COLUMNS: the pinners by line of user code, the most stranded bytes first.
 
-    Returns:
-        Columns: LINE_COLUMNS. stranded_bytes is a sum; alone_bytes are the free bytes of ranges that only blocks of
-        this line pin. blocks, allocated_bytes and largest_bytes describe its blocks, ranges is the number of ranges
-        that they pin. oldest_age_ns and step are of the oldest block, stack_id is the stack that strands the most.
+    alone_bytes are the free bytes of ranges that only blocks of this line pin, ranges the number of ranges that these
+    blocks pin. oldest_age_ns and step are of the oldest block, stack_id is the stack that strands the most.
     """
     lines = pinning_lines(stacks, pinned, blocks)
     return lines.assign(**describe_stacks(stacks, lines["stack_id"]).columns).select(*LINE_COLUMNS)

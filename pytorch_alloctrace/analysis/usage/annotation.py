@@ -25,8 +25,7 @@ from .peak import PeakMemory, peak_memory, peak_of_ranges
 from .ranges import ranges_between
 
 ANNOTATION_COLUMNS = ("line", "source", "allocations", "total_bytes", "peak_bytes", "net_bytes")
-_MAX_LISTED = 8
-"""Maximum number of files to list in an error."""
+_MAX_LISTED_FILES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +33,10 @@ class Annotation:
     """Allocations by line of a source file, on a device, in the whole run or in ranges. Requested bytes."""
 
     filename: str
-    """Name of the file in the code objects."""
     device: str
     table: pd.DataFrame
     """Table of `Trace.annotate`."""
     text_from: TextFrom
-    """Source of the text: the file, or the trace."""
     peak: PeakMemory
     """The peak that `peak_bytes` refers to: the highest of the ranges."""
 
@@ -51,10 +48,7 @@ def annotate(
     *,
     device: str | None = None,
 ) -> Annotation:
-    """Implement `Trace.annotate` for one or several ranges (since, until) that do not overlap.
-
-    allocations, total_bytes and net_bytes are sums over the ranges.
-    """
+    """Implement `Trace.annotate`, with sums over the disjoint ranges (since, until) in `pairs`."""
     filename = find_file(trace, file)
     if tuple(pairs) == ((None, None),):
         ranges = [Range(0, trace.end_seq)]
@@ -77,11 +71,7 @@ def annotate(
 
 
 def find_file(trace: RecordedTrace, file: str) -> str:
-    """Return the trace's name of a file, given that name or its end; files of user code come first.
-
-    Raises:
-        TraceError: No file matches, or several do.
-    """
+    """Return the one filename of the trace that is `file` or ends with it; user code takes precedence."""
     stacks = trace.stacks
     _, first_stacks = np.unique(stacks.lines, return_index=True)
     frames = {(stacks.frame(int(stack)).filename, bool(stacks.is_user[stack])) for stack in first_stacks if stack}
@@ -108,26 +98,23 @@ def _join_names(trace: RecordedTrace, names: list[str], last: str) -> str:
     displayed = [short_filename(name, trace.working_directory) for name in names]
     if len(set(displayed)) < len(names):
         displayed = names
-    if len(displayed) > _MAX_LISTED:
-        displayed = [*displayed[:_MAX_LISTED], f"{len(displayed) - _MAX_LISTED} more"]
+    if len(displayed) > _MAX_LISTED_FILES:
+        displayed = [*displayed[:_MAX_LISTED_FILES], f"{len(displayed) - _MAX_LISTED_FILES} more"]
     return f" {last} ".join(filter(None, [", ".join(displayed[:-1]), displayed[-1]]))
 
 
 class _LinesOfStacks:
-    """Lines of a file on each stack."""
-
     def __init__(self, stacks: StackIndex, filename: str) -> None:
         self._stacks = stacks
-        _, first, number = np.unique(stacks.lines, return_index=True, return_inverse=True)
-        frames = [stacks.frame(int(stack)) for stack in first]
+        _, first_stacks, line_index = np.unique(stacks.lines, return_index=True, return_inverse=True)
+        frames = [stacks.frame(int(stack)) for stack in first_stacks]
         lines = np.array([frame.line if frame.filename == filename else 0 for frame in frames], dtype=np.int64)
-        self._line = np.maximum(lines[number], 0)
+        self._line = np.maximum(lines[line_index], 0)
         self._lines_of_stack: dict[int, frozenset[int]] = {0: frozenset()}
         self.recorded = {frame.line: frame.source for frame in frames if frame.filename == filename and frame.line > 0}
-        """Lines of the file that occur in stacks, with their text in the trace."""
+        """Text in the trace of each line of the file that occurs in a stack, by number."""
 
     def of(self, stack: int) -> frozenset[int]:
-        """Return the lines on a stack."""
         pending = []
         while stack not in self._lines_of_stack:
             pending.append(stack)

@@ -39,7 +39,7 @@ def difference(
 def differences(
     trace: RecordedTrace, ranges: Sequence[tuple[Position, Position]], *, device: str | None = None, by: str = "line"
 ) -> pd.DataFrame:
-    """Return the `difference` of several ranges together: sums over their beginnings and over their ends."""
+    """Return the `difference` from all beginnings to all ends of several ranges, in sums over the ranges."""
     before, after = (
         pd.concat(
             [composition_at(trace, position, device=device, by=by).to_frame() for position in side], ignore_index=True
@@ -115,11 +115,7 @@ def _compose_or_empty(trace: RecordedTrace, at: Position, by: str, device: str |
 def _match_chains(
     before: list[_Chain], after: list[_Chain], folders: tuple[str, str]
 ) -> tuple[list[int], list[int], dict[int, str]]:
-    """Match the rows of two tables.
-
-    Returns:
-        The pair number of each row of the two tables, equal for matching rows; and the kind of match by pair number.
-    """
+    """Return the pair number of each row of two tables, equal for matching rows, and the kind of match by pair."""
     lines_before, lines_after = (
         list(dict.fromkeys(line for chain in chains for line in chain)) for chains in (before, after)
     )
@@ -146,10 +142,7 @@ def _match_chains(
 
 
 def _make_chains(trace: RecordedTrace, table: pd.DataFrame, by: str) -> list[_Chain]:
-    """Return the lines that identify each row: its line, function or file, as one element.
-
-    For a stack they are its frames of user code, innermost first.
-    """
+    """Return what identifies each row: its line, function or file, or all user frames of its stack, innermost first."""
     if by != "stack":
         rows = table.to_dict("records")
         return [(CodeLine(row["filename"], row["function"], int(row["line"]), _text(row["source"])),) for row in rows]
@@ -176,16 +169,12 @@ def _user_frames(trace: RecordedTrace, stack: int) -> list[Frame]:
 
 
 def _key_column(by: str) -> str:
-    """Return the column of a composition that identifies its rows."""
     # A site's name is unique within a trace. Stacks of one line differ only in their ids.
     return {"stack": "stack_id", "role": "role", "age": "age", "phase": "phase"}.get(by, "site")
 
 
 def _join_compositions(before: pd.DataFrame, after: pd.DataFrame, key: str, names: list[str]) -> pd.DataFrame:
-    """Return two compositions as one table, joined on `key`, the largest absolute change first.
-
-    Its columns are `names`, taken from `after` if it has the row, and CHANGE_COLUMNS.
-    """
+    """Join compositions on `key`: `names`, of `after` if it has the row, and CHANGE_COLUMNS; largest change first."""
     labels = pd.concat([after[names], before[names]]).drop_duplicates(key).set_index(key, drop=False)
     sums = {
         f"{name}_{when}": table.groupby(key)[name].sum().reindex(labels.index, fill_value=0).astype("int64")

@@ -1,17 +1,12 @@
 """Composition of the live memory at a position: by site, role, age and phase of the step.
 
-A phase is the part of a training step in which a block was allocated, as far as autograd and its stack show:
+The phase, the part of a training step in which a block was allocated, is a guess from autograd and the stack:
 
-- backward: by a node of autograd, or under the call that runs its engine. Memory that checkpointing recomputes there is
-  included.
-- optimizer: under a frame of torch.optim, which every subclass of `torch.optim.Optimizer` has on its stack. The closure
-  that an optimizer calls does not count.
-- forward: under the call of an nn.Module or a function of torch.nn.functional, or from a stack that caused blocks of
-  backward.
+- backward: by an autograd node or under the call of its engine, including what checkpointing recomputes.
+- optimizer: under torch.optim, which wraps the step of every optimizer, but not in the closure that the step calls.
+- forward: under an nn.Module, even outside training, or a function of torch.nn.functional; or from a stack that caused
+  live blocks of backward.
 - other: parameters, inputs, metrics and everything else.
-
-The phase is a guess. An operator outside any module counts as other unless live blocks show its backward, and a module
-called outside training counts as forward.
 """
 
 from __future__ import annotations
@@ -51,7 +46,6 @@ class StackPhases:
         self._states: dict[int, tuple[str, bool]] = {0: (OTHER, False)}
 
     def of_stack(self, stack: int) -> str:
-        """Return one of PHASES."""
         pending = []
         while stack not in self._states:
             pending.append(stack)
@@ -68,23 +62,17 @@ class StackPhases:
         frame = self._stacks.frame(stack)
         if _ENGINE.search(frame.filename) and frame.name in _ENGINE_CALLS:
             return BACKWARD, False
-        optim = _OPTIM.search(frame.filename)
-        if optim:
-            return OPTIMIZER, optim[1] != _WRAPPER_FILE
-        module = _MODULES.search(frame.filename)
-        if phase == OTHER and module and (module[1] == "functional" or frame.name in _MODULE_CALLS):
+        optim_match = _OPTIM.search(frame.filename)
+        if optim_match:
+            return OPTIMIZER, optim_match[1] != _WRAPPER_FILE
+        module_match = _MODULES.search(frame.filename)
+        if phase == OTHER and module_match and (module_match[1] == "functional" or frame.name in _MODULE_CALLS):
             return FORWARD, False
         return phase, calls_closure
 
 
 def phases_of_blocks(trace: RecordedTrace, blocks: Table, phases: StackPhases | None = None) -> npt.NDArray[np.int64]:
-    """Return the phase in which each live block was allocated, as an index into PHASES.
-
-    Args:
-        trace: The trace.
-        blocks: `Replay.live`.
-        phases: Phases of the stacks, to be shared between several calls.
-    """
+    """Return the phase of each live block as an index into PHASES. Calls may share the cache `phases`."""
     phases = phases or StackPhases(trace)
     stacks, of_row = np.unique(blocks["stack_id"], return_inverse=True)
     numbers = np.array([PHASES.index(phases.of_stack(stack)) for stack in stacks.tolist()], np.int64)
@@ -101,7 +89,7 @@ _YOUNGEST_CLASS_S = 1e-3
 
 
 def composition_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line") -> Table:
-    """Return the composition of what is live at a position: see `Trace.usage`."""
+    """Return the composition of the memory at a position: see `Trace.usage`."""
     until = trace.first_event_after(at, device)
     return composition_of(trace, live_blocks(trace, until, device), by, until)
 
@@ -150,10 +138,7 @@ def _shares(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 
 
 def _sum_by_name(blocks: Table, name: str, numbers: npt.NDArray[np.int64], names: Sequence[str]) -> Table:
-    """Return one row for each name that some block has, in the order of `names`.
-
-    `numbers` has the index of each block's name.
-    """
+    """Return one row per name that occurs, in the order of `names`; `numbers` has the index of each block's name."""
     sizes, count = blocks["requested_bytes"], len(names)
     block_counts = np.bincount(numbers, minlength=count)
     columns = {
@@ -168,10 +153,7 @@ def _sum_by_name(blocks: Table, name: str, numbers: npt.NDArray[np.int64], names
 
 
 def _compose_by_age(trace: RecordedTrace, blocks: Table, until: int) -> Table:
-    """Return one row per age class, in steps, each class twice as long as the one before.
-
-    Without steps the classes are in seconds, each ten times as long. Blocks older than the recording have no age.
-    """
+    """Return one row per age class: in steps, each twice as long as the one before, else in seconds, ten times."""
     ends = trace.positions.step_ends
     if len(ends):
         # Steps are compared by order, not by number: a program may restart at 0 in each epoch. The event that ends a

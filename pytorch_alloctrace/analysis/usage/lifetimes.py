@@ -1,10 +1,9 @@
 """Allocations of each site: how often, how long the blocks live, and the time in the allocator.
 
-Sums cover the run up to a position, or one or more ranges. Lifetimes are measured over the last whole steps of these,
-event by event, as many as fit into two million events (`LastSteps`). A block is churn if it is allocated and freed
-within one step. It is a retained activation if forward allocated it and backward freed it. That is a lower bound of the
-retained memory: what the program still holds after backward is freed later, and memory that a view or an in-place
-operator keeps belongs to another line.
+Sums cover the run up to a position, or ranges. Lifetimes are measured event by event over the last complete steps, up
+to two million events (`LastSteps`). A block is churn if it is freed in the step that allocated it, and a retained
+activation if forward allocated it and backward freed it. Retained bytes are a lower bound: what the program holds after
+backward is freed later, and memory kept by a view or an in-place operator belongs to another line.
 """
 
 from __future__ import annotations
@@ -38,19 +37,18 @@ _BLOCK_COLUMNS = (
     *("survives", "backward", "freed_in_backward"),
 )
 _NEVER_FREED = np.iinfo(np.int64).max
-"""Event at which a block is freed that outlives the measured steps."""
+"""Value of `freed` for a block that is live after the measured steps."""
 
 
 @dataclass(frozen=True, eq=False)
 class LastSteps:
-    """The last whole steps before an event; in a trace without steps, the last events before it."""
+    """The last complete steps before an event; in a trace without steps, the last events before it."""
 
     first: int
-    """First event."""
     end: int
     """First event after the steps."""
     step_ends: npt.NDArray[np.int64]
-    """Events that end the steps; empty for a trace without steps."""
+    """Empty for a trace without steps."""
 
     @classmethod
     def before(cls, trace: RecordedTrace, limit: int, first: int = 0) -> LastSteps:
@@ -61,32 +59,31 @@ class LastSteps:
         begins, ends = begins[is_within], ends[is_within]
         if not len(ends):
             return cls(max(limit - MAX_EVENTS, first), limit, ends)
-        fitting = int((begins >= ends[-1] + 1 - MAX_EVENTS).sum())
+        fitting_steps = int((begins >= ends[-1] + 1 - MAX_EVENTS).sum())
         # The first step has no recorded beginning: it would include everything allocated before it.
-        whole_steps = len(ends) - 1 if begins[0] == 0 else len(ends)
-        count = min(max(fitting, 1), MAX_STEPS, max(whole_steps, 1))
+        complete_steps = len(ends) - 1 if begins[0] == 0 else len(ends)
+        count = min(max(fitting_steps, 1), MAX_STEPS, max(complete_steps, 1))
         return cls(int(begins[-count]), int(ends[-1]) + 1, ends[-count:])
 
     @classmethod
     def of_ranges(cls, trace: RecordedTrace, ranges: Sequence[Range]) -> list[LastSteps]:
-        """Return the last steps of each range, the last range first, up to MAX_STEPS steps or MAX_EVENTS events.
+        """Return the last steps of each range, the last range first, within MAX_STEPS and MAX_EVENTS altogether.
 
-        Ranges without whole steps are left out if another range has some.
+        Ranges without complete steps are left out if another range has some.
         """
         compacted = trace.integrity.compacted_until
         windows = [cls.before(trace, within.end, max(within.first, compacted)) for within in reversed(ranges)]
         windows = [window for window in windows if len(window.step_ends)] or windows
         steps = np.cumsum([len(window.step_ends) for window in windows])
         events = np.cumsum([window.end - window.first for window in windows])
-        fitting = int(((steps <= MAX_STEPS) & (events <= MAX_EVENTS)).sum())
-        return windows[: max(fitting, 1)]
+        fitting_windows = int(((steps <= MAX_STEPS) & (events <= MAX_EVENTS)).sum())
+        return windows[: max(fitting_windows, 1)]
 
     def blocks(self, trace: RecordedTrace) -> pd.DataFrame:
-        """Return one row per block that was allocated in these steps.
+        """Return one row per block that was allocated in these steps: _BLOCK_COLUMNS.
 
-        Columns: device, requested_bytes; stack_id, as in `Trace.live`; born and freed, as events, where `freed` is the
-        largest number for a block that is live after these steps; survives: live at the end of its step (without steps,
-        of these events); backward: allocated by an autograd node; freed_in_backward: freed while a node was running.
+        born and freed are events; survives: live at the end of its step (without steps, of these events); backward:
+        allocated by an autograd node; freed_in_backward: freed while a node was running.
         """
         events = event_tables.events(
             trace, since=self.first - 1, until=self.end - 1, columns=_EVENT_COLUMNS, kinds=("alloc", *FREES)
@@ -124,10 +121,7 @@ class LastSteps:
 
 
 def allocating_stacks(stacks: StackIndex, events: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Return the stack of each alloc event, as in `Trace.live`.
-
-    The events have the columns seq, address, stack_id, forward_stack_id and node_type.
-    """
+    """Return the stack of each alloc event, as in `Trace.live`."""
     seq, address, own, forward = (
         events[name].to_numpy(np.int64) for name in ("seq", "address", "stack_id", "forward_stack_id")
     )
@@ -152,18 +146,14 @@ class Lifetimes:
     """Allocations and lifetimes by stack; `table` aggregates them by site."""
 
     totals: pd.DataFrame
-    """One row per stack_id.
-
-    Columns: those of `stack_totals`, LATENCY_COLUMNS if requested, sums over the measured steps (measured_churn_bytes,
-    ...), and for ranges live_bytes_change.
-    """
+    """One row per stack: `stack_totals`, _MEASURED, and if requested LATENCY_COLUMNS; for ranges live_bytes_change."""
     steps: int
-    """Number of measured steps; 0 in a trace without steps and if no whole step lies in the ranges."""
+    """Number of measured steps; 0 if no complete step lies in the ranges or the run."""
     trace_has_steps: bool
     is_of_ranges: bool
 
     def table(self, stacks: StackIndex, by: str) -> pd.DataFrame:
-        """Return the table that `site_lifetimes` and `range_lifetimes` describe."""
+        """Return the table of `Trace.usage` for the run or the ranges."""
         sums = {**_MEASURED, **LATENCY_COLUMNS, "live_bytes_change": "sum"}
         aggregations = {name: function for name, function in sums.items() if name in self.totals}
         totals = self.totals.reset_index()
@@ -172,20 +162,17 @@ class Lifetimes:
         if self.is_of_ranges:
             table = table[(table[["allocations", "live_bytes_change", "slow_calls"]] != 0).any(axis=1)]
             table = table.sort_values("total_bytes", ascending=False, kind="stable", ignore_index=True)
-        unknown = pd.Series(pd.NA, index=table.index, dtype="Float64")
+        no_averages = pd.Series(pd.NA, index=table.index, dtype="Float64")
         allocates = table["measured_allocations"] > 0
         for name in _PER_STEP:
             measured = table.pop(f"measured_{name}").astype("Float64")
-            table[f"{name}_per_step"] = measured / self.steps if self.steps else unknown
+            table[f"{name}_per_step"] = measured / self.steps if self.steps else no_averages
         table["temporary"] = allocates & (table.pop("measured_survivors") == 0) & (table["live_bytes"] == 0)
         last_columns = [name for name in LIFETIME_COLUMNS if name in table]
         return table[[name for name in table.columns if name not in last_columns] + last_columns]
 
     def package_lines(self, stacks: StackIndex, table: pd.DataFrame, column: str) -> dict[int, PackageLines]:
-        """Return the package lines inside the lines of `table`, by row, for a column that counts bytes.
-
-        `PackageLines.bytes` is the sum of the column, per step if the column is.
-        """
+        """Return the package lines of the large rows of `table`, by row, with the bytes of `column`."""
         per_step = column.endswith("_per_step")
         name = f"measured_{column.removesuffix('_per_step')}" if per_step else column
         count = "live_blocks" if column == "live_bytes" else "measured_allocations" if per_step else "allocations"
@@ -213,15 +200,7 @@ def site_lifetimes(
     since: Position | None = None,
     until: Position = "end",
 ) -> pd.DataFrame:
-    """Return SITE_TOTALS, NAME_COLUMNS and averages per measured step (<NA> without steps).
-
-    allocations_per_step; bytes_per_step: requested; churn_bytes_per_step: no longer live at the end of their step;
-    retained_bytes_per_step: allocated by forward and freed by backward; backward_bytes_per_step: allocated by backward;
-    temporary: the site allocates, but none of its blocks is live now or at the end of a measured step.
-
-    slow_calls, slow_ns and slowest_ns cover the whole run up to the position (see `_sum_slow_calls`). With `since`, the
-    columns are those of `range_lifetimes`.
-    """
+    """Return the allocations and lifetimes by site, in the run up to a position or in a range: see `Trace.usage`."""
     if since is None:
         lifetimes = lifetimes_of_run(trace, until, device=device)
     else:
@@ -232,31 +211,23 @@ def site_lifetimes(
 def lifetimes_of_run(
     trace: RecordedTrace, until: Position = "end", *, device: str | None = None, slow_calls: bool = True
 ) -> Lifetimes:
-    """Return the lifetimes of the whole run up to a position.
-
-    Three passes over the trace; the events of the measured steps are kept in memory. slow_calls=False leaves out
-    LATENCY_COLUMNS, whose pass takes longest.
-    """
+    """Return the lifetimes of the whole run up to a position; the pass for slow_calls takes longest."""
     device = trace.named_device(device)
-    whole = Range(0, trace.first_event_after(until, device))
-    windows = LastSteps.of_ranges(trace, [whole])
+    run = Range(0, trace.first_event_after(until, device))
+    windows = LastSteps.of_ranges(trace, [run])
     parts = [
-        tables.stack_totals(trace, whole.until, device=device),
+        tables.stack_totals(trace, run.until, device=device),
         _sum_measured(windows, trace, device),
-        *([_sum_slow_calls(trace, device, [whole])] if slow_calls else []),
+        *([_sum_slow_calls(trace, device, [run])] if slow_calls else []),
     ]
     return Lifetimes(_join_tables(parts), _count_steps(windows), len(trace.positions.step_ends) > 0, is_of_ranges=False)
 
 
 def range_lifetimes(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> Lifetimes:
-    """Return the lifetimes of ordered, disjoint ranges together.
+    """Return the lifetimes of ordered, disjoint ranges together, from three passes over them.
 
-    allocations, total_bytes and slow calls are sums over the ranges, largest_bytes and slowest_ns maxima; live_bytes
-    and live_blocks are those at the end of the last range. live_bytes_change, one more column, is the growth of a
-    site's live bytes within a range, summed over the ranges. Each measured step lies within one range.
-
-    Rows are ordered by total_bytes, without sites that neither allocated nor changed. Three passes over the ranges, and
-    two states of the replay for each.
+    live_bytes and live_blocks are those at the end of the last range. The other columns, such as live_bytes_change (the
+    growth of the live bytes), are sums or maxima over the ranges.
     """
     device = trace.named_device(device)
     end_totals = [tables.stack_totals(trace, within.until, device=device) for within in ranges]
@@ -276,20 +247,17 @@ def _count_steps(windows: Sequence[LastSteps]) -> int:
 
 
 def _join_tables(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Join tables by stack, with 0 where a table does not have the stack."""
     stacks = pd.Index(np.unique(np.concatenate([table["stack_id"] for table in parts])), name="stack_id")
     filled = [table.set_index("stack_id").reindex(stacks, fill_value=0) for table in parts]
     return pd.concat(filled, axis=1)
 
 
 def _sum_tables(parts: Sequence[pd.DataFrame], stacks: pd.Index[Any]) -> pd.DataFrame:
-    """Return the sums of tables by stack, for these stacks."""
     names = ["allocations", "total_bytes", "live_bytes"]
     return pd.concat(parts).groupby("stack_id")[names].sum().reindex(stacks, fill_value=0)
 
 
 def _find_largest(trace: RecordedTrace, device: str | None, ranges: Sequence[Range]) -> pd.Series[int]:
-    """Return the largest allocation in the ranges, by stack."""
     largest = [pd.Series(dtype=np.int64, index=pd.Index([], dtype=np.int64))]
     columns = ("device", "requested_bytes", "stack_id", "forward_stack_id")
     frames = (
@@ -310,7 +278,6 @@ def _find_largest(trace: RecordedTrace, device: str | None, ranges: Sequence[Ran
 
 
 def _sum_measured(windows: Sequence[LastSteps], trace: RecordedTrace, device: str | None) -> pd.DataFrame:
-    """Return the sums of the blocks of the measured steps, by stack."""
     parts = [window.blocks(trace) for window in windows]
     # Empty tables are left out: they would change the column types of the result.
     blocks = pd.concat([table for table in parts if len(table)] or parts[:1], ignore_index=True)
@@ -331,14 +298,13 @@ def _sum_measured(windows: Sequence[LastSteps], trace: RecordedTrace, device: st
 
 
 def _sum_slow_calls(trace: RecordedTrace, device: str | None, ranges: Sequence[Range]) -> pd.DataFrame:
-    """Return the calls in which the program waited for the allocator, one row per stack.
+    """Return LATENCY_COLUMNS by stack, from one pass up to the last slow call.
 
-    Columns: stack_id (as in `Trace.live`), slow_calls, slow_ns (sum), slowest_ns (maximum). A call is slow if it took
-    over 10 microseconds or allocated segments (events of kind latency, see docs/trace-format.md); only CUDA's
-    allocators report such calls. One pass over the events of the ranges, up to the last such call.
+    A call is slow if it took over 10 microseconds or allocated segments (events of kind latency, see
+    docs/trace-format.md). Only CUDA's allocators report slow calls.
     """
     calls_left = trace.kind_counts.get("latency", 0)
-    tables = [pd.DataFrame({"stack_id": np.array([], dtype=np.int64), "ns": np.array([], dtype=np.int64)})]
+    call_tables = [pd.DataFrame({"stack_id": np.array([], dtype=np.int64), "ns": np.array([], dtype=np.int64)})]
     previous_requests: pd.DataFrame | None = None
     kinds = ("alloc", "oom", "latency")
     events = (
@@ -357,16 +323,18 @@ def _sum_slow_calls(trace: RecordedTrace, device: str | None, ranges: Sequence[R
         )
         previous_requests = recent_requests
         calls_left -= len(calls)
-        called = recent_requests.set_index("seq", drop=False).reindex(calls["address"].to_numpy(np.int64))
-        is_selected = called["stack_id"].notna().to_numpy() & (
-            np.ones(len(called), dtype=bool) if device is None else (called["device"] == device).to_numpy()
+        call_requests = recent_requests.set_index("seq", drop=False).reindex(calls["address"].to_numpy(np.int64))
+        is_selected = call_requests["stack_id"].notna().to_numpy() & (
+            np.ones(len(call_requests), dtype=bool)
+            if device is None
+            else (call_requests["device"] == device).to_numpy()
         )
-        stacks = allocating_stacks(trace.stacks, called[is_selected])
-        tables.append(
+        stacks = allocating_stacks(trace.stacks, call_requests[is_selected])
+        call_tables.append(
             pd.DataFrame({"stack_id": stacks, "ns": calls["requested_bytes"].to_numpy(np.int64)[is_selected]})
         )
         if calls_left <= 0:
             break
-    groups = pd.concat(tables).groupby("stack_id")["ns"]
+    groups = pd.concat(call_tables).groupby("stack_id")["ns"]
     table = groups.agg(slow_calls="size", slow_ns="sum", slowest_ns="max").astype(np.int64)
     return table.reset_index()

@@ -25,16 +25,12 @@ class DeviceNeed:
     reserved_bytes: int
     """Maximum bytes that torch reserved from the driver, including its cache."""
     outside_bytes: int | None
-    """Maximum bytes used outside PyTorch: CUDA's context, libraries, other processes.
-
-    None if the driver did not report them.
-    """
+    """Maximum bytes used outside PyTorch (CUDA's context, libraries, other processes); None if unknown."""
     device_bytes: int | None
-    """Total bytes of the device; None if unknown."""
 
     @property
     def bytes(self) -> int | None:
-        """Upper bound of the bytes needed of the device: the two maxima may not coincide. None if unknown."""
+        """Upper bound of the bytes needed: the two maxima may not coincide. None if unknown."""
         return None if self.outside_bytes is None else self.reserved_bytes + self.outside_bytes
 
 
@@ -64,22 +60,18 @@ class LiveMemory:
     at: Position
     by: str
     composition: Table
-    """Composition of the live blocks: see `composition.composition_of`."""
     seq: int | None
     """The state is the one after this event; None: the end of the trace."""
     time_ns: int
-    """Nanoseconds since 1970-01-01 UTC."""
     step: int | None
-    """Step of the position; None in a trace without steps."""
     requested_bytes: int
     reserved_bytes: int | None
-    """Reserved bytes; None if the allocator reports no segments."""
+    """None if the allocator reports no segments."""
     package_lines: dict[int, PackageLines]
-    """Package lines inside the line, by row of the composition by line."""
+    """Package lines by row of the composition, if it is by line."""
     peak: PeakMemory | None = None
-    """The peak, if the position is one."""
     need: DeviceNeed | None = None
-    """Memory that the run needs on the device, if the position is the peak of the whole run."""
+    """Set if the position is the peak of the whole run."""
     since: Position | None = None
     """Range of the peak, if the position is one."""
     until: Position | None = None
@@ -94,13 +86,7 @@ def live_memory(
     since: Position | None = None,
     until: Position | None = None,
 ) -> LiveMemory:
-    """Return the live memory of a device at a position; for a peak, the one between `since` and `until`.
-
-    The default device is the one with the highest peak.
-
-    Raises:
-        PositionError: The trace does not have the position.
-    """
+    """Return the live memory at a position or at the peak of a range. Default: the device with the highest peak."""
     if at in PEAKS:
         return _live_memory_at_peak(trace, at, by, device, since, until)
     device = trace.named_device(device) or next(iter(trace.known_devices), None)
@@ -122,11 +108,11 @@ def live_memory(
         step=trace.positions.step_at(max(end - 1, 0)),
         requested_bytes=int(blocks["requested_bytes"].sum()),
         reserved_bytes=int(segments.sum()) if len(segments) else None,
-        package_lines=_find_insides(trace, composition, blocks, by),
+        package_lines=_list_package_lines(trace, composition, blocks, by),
     )
 
 
-def _find_insides(trace: RecordedTrace, composition: Table, blocks: Table, by: str) -> dict[int, PackageLines]:
+def _list_package_lines(trace: RecordedTrace, composition: Table, blocks: Table, by: str) -> dict[int, PackageLines]:
     if by != "line":
         return {}
     stacks = sites_of_blocks(trace.stacks, blocks, "stack")
@@ -145,13 +131,7 @@ def highest_of_ranges(
     by: str = "line",
     device: str | None = None,
 ) -> LiveMemory:
-    """Return `live_memory` at the highest peak of several ranges.
-
-    Ranges in which nothing was allocated are left out.
-
-    Raises:
-        PositionError: Nothing was allocated in any range.
-    """
+    """Return `live_memory` at the highest peak of several ranges; ranges without allocations are left out."""
     if len(ranges) == 1 or at not in PEAKS:
         return live_memory(trace, at, by=by, device=device, since=ranges[0][0], until=ranges[0][1])
     measure = "reserved" if at == "peak:reserved" else "allocated"
@@ -186,7 +166,7 @@ def _live_memory_at_peak(
         step=peak.step,
         requested_bytes=peak.requested_bytes,
         reserved_bytes=peak.reserved_bytes,
-        package_lines=_find_insides(trace, composition, blocks, by),
+        package_lines=_list_package_lines(trace, composition, blocks, by),
         peak=peak,
         need=device_need(trace, peak.device) if since is None and until is None else None,
         since=since,

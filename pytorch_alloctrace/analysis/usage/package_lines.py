@@ -14,7 +14,7 @@ from ...reading.sites import Frame, StackIndex
 from ...reading.table import Table, sums
 
 WORTH_OPENING = 0.3
-"""Minimum share of all memory for a line, and of the line for a package."""
+"""Minimum share of a line in all memory, and of a package in the line."""
 _MAX_LINES = 3
 
 
@@ -36,47 +36,41 @@ class PackageLines:
     package: str
     """Name of the package, as in `user_paths`."""
     bytes: int
-    """Bytes allocated in the package for the line."""
     lines: tuple[PackageLine, ...]
-    """Lines with the most bytes, in descending order."""
 
 
 def find_package_lines(stacks: StackIndex, stack_rows: Table, stack_id: int, total: int) -> PackageLines | None:
-    """Return the package lines under the line of a stack.
-
-    None if the line has little of the `total` bytes, or no package has enough of the line. `stack_rows` has the bytes
-    of each stack: stack_id, live_bytes, live_blocks.
-    """
+    """Return the package lines under the line of `stack_id`; None if a share is below WORTH_OPENING."""
     sites = stacks.site[stack_rows["stack_id"]]
-    is_line = (
+    is_on_line = (
         (stack_rows["live_bytes"] > 0) & (sites > 0) & (stacks.lines[sites] == stacks.lines[stacks.site[stack_id]])
     )
-    stack_rows = stack_rows.take(is_line).select("stack_id", "live_bytes", "live_blocks")
+    stack_rows = stack_rows.take(is_on_line).select("stack_id", "live_bytes", "live_blocks")
     size = int(stack_rows["live_bytes"].sum())
     if size < WORTH_OPENING * total or not stacks.is_user[stacks.representative(stack_id)]:
         return None
     stack_rows = stack_rows.take(np.argsort(-stack_rows["live_bytes"], kind="stable"))
     frames = stacks.opened[stack_rows["stack_id"]]
     stack_rows, frames = stack_rows.take(frames > 0), frames[frames > 0]
-    packages, of_row = np.unique(
+    packages, package_of_row = np.unique(
         np.array([stacks.package(frame) for frame in frames.tolist()], "U"), return_inverse=True
     )
-    in_package = sums(of_row, stack_rows["live_bytes"], len(packages))
-    if int(in_package.max(initial=0)) < WORTH_OPENING * size or not len(packages):
+    package_bytes = sums(package_of_row, stack_rows["live_bytes"], len(packages))
+    if int(package_bytes.max(initial=0)) < WORTH_OPENING * size or not len(packages):
         return None
-    largest = int(in_package.argmax())
-    stack_rows, frames = stack_rows.take(of_row == largest), frames[of_row == largest]
-    _, first, of_row = np.unique(stacks.lines[frames], return_index=True, return_inverse=True)
-    bytes_of_line = sums(of_row, stack_rows["live_bytes"], len(first))
-    blocks_of_line = sums(of_row, stack_rows["live_blocks"], len(first))
-    top_lines = np.lexsort([first, -bytes_of_line])[:_MAX_LINES].tolist()
+    top_package = int(package_bytes.argmax())
+    stack_rows, frames = stack_rows.take(package_of_row == top_package), frames[package_of_row == top_package]
+    _, first_rows, line_of_row = np.unique(stacks.lines[frames], return_index=True, return_inverse=True)
+    bytes_of_line = sums(line_of_row, stack_rows["live_bytes"], len(first_rows))
+    blocks_of_line = sums(line_of_row, stack_rows["live_blocks"], len(first_rows))
+    top_lines = np.lexsort([first_rows, -bytes_of_line])[:_MAX_LINES].tolist()
     lines = tuple(
         PackageLine(
-            stacks.frame(int(frames[first[line]])),
+            stacks.frame(int(frames[first_rows[line]])),
             int(bytes_of_line[line]),
             int(blocks_of_line[line]),
-            int(stack_rows["stack_id"][first[line]]),
+            int(stack_rows["stack_id"][first_rows[line]]),
         )
         for line in top_lines
     )
-    return PackageLines(str(packages[largest]), int(in_package[largest]), lines)
+    return PackageLines(str(packages[top_package]), int(package_bytes[top_package]), lines)

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MAX_STATES = 32
-"""Maximum number of events of a partial interval whose state is computed."""
+"""Maximum number of states to compute in an interval that is only partly in the range."""
 _RESERVED_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-"""Sign of the change of reserved bytes by kind of event."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,16 +109,12 @@ def _make_peak_memory(trace: RecordedTrace, peak: Peak, device: str, measure: st
 
 
 def peak_between(trace: RecordedTrace, within: Range, measure: str, *, device: str | None = None) -> PeakMemory:
-    """Return the peak within a range, including the state at its beginning.
-
-    Raises:
-        PositionError: The range has no peak.
-    """
+    """Return the peak within a range, including the state at its beginning."""
     if measure not in ("allocated", "reserved"):
         raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
     device = trace.named_device(device)
-    highest = _find_allocated_peak if measure == "allocated" else _find_reserved_peak
-    peaks = {name: highest(trace, within, name) for name in trace.devices if device in (None, name)}
+    find_peak = _find_allocated_peak if measure == "allocated" else _find_reserved_peak
+    peaks = {name: find_peak(trace, within, name) for name in trace.devices if device in (None, name)}
     name = max(peaks, key=lambda name: peaks[name].bytes, default="")
     if name not in peaks or not peaks[name].bytes:
         measured = "allocated" if measure == "allocated" else "reserved, or its allocator does not report it"
@@ -130,11 +125,7 @@ def peak_between(trace: RecordedTrace, within: Range, measure: str, *, device: s
 def peak_of_ranges(
     trace: RecordedTrace, ranges: Sequence[Range], measure: str, *, device: str | None = None
 ) -> PeakMemory:
-    """Return the highest `peak_between` of the ranges. Ranges without a peak are left out.
-
-    Raises:
-        PositionError: None of the ranges has a peak.
-    """
+    """Return the highest `peak_between` of the ranges; ranges without a peak are left out."""
     if len(ranges) == 1:
         return peak_between(trace, ranges[0], measure, device=device)
     peaks = []
@@ -149,28 +140,25 @@ def peak_of_ranges(
 def _find_allocated_peak(trace: RecordedTrace, within: Range, device: str) -> Peak:
     """Return the peak of allocated bytes in a range.
 
-    The replay has measured the maximum of each timeline interval, and its event. In the intervals at the two ends of
-    the range this event may lie outside the range: there the events show which states to compute.
+    The timeline has the event with the maximum of each interval. In the intervals at the ends of the range, this event
+    may lie outside the range: there the states at the local maxima are computed.
     """
     table = trace.timeline(POINTS, device)
     events, sizes = table["seq"], table["allocated_bytes_max"]
-    is_inside = within.has(events)
+    is_in_range = within.has(events)
     candidates = {within.first - 1}
-    if is_inside.any():
-        candidates.add(int(events[is_inside][sizes[is_inside].argmax()]))
+    if is_in_range.any():
+        candidates.add(int(events[is_in_range][sizes[is_in_range].argmax()]))
     times = np.append(table["time_ns"], trace.end_ns)
     for border in (within.first, within.until):
         interval = int(np.clip(np.searchsorted(times, trace.time_ns(border), side="right") - 1, 0, len(table) - 1))
-        if not is_inside[interval]:
+        if not is_in_range[interval]:
             candidates.update(_find_local_maxima(trace, within, device, *times[interval : interval + 2].tolist()))
     return _choose_highest(trace, {seq: _allocated_bytes(trace, seq, device) for seq in candidates})
 
 
 def _find_local_maxima(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_ns: int) -> list[int]:
-    """Return the events in a range, between two times, with the highest levels.
-
-    They are the last ones before the level falls.
-    """
+    """Return the events of a range, between two times, at the highest local maxima of allocated bytes."""
     # An event exactly at the end of an interval belongs to the next one.
     begin, end = trace.first_event_after_time(begin_ns - 1), trace.first_event_after_time(end_ns)
     begin = max(begin, within.first) if begin_ns > trace.begin_ns else within.first
@@ -188,7 +176,6 @@ def _find_local_maxima(trace: RecordedTrace, within: Range, device: str, begin_n
 
 
 def _read_events(trace: RecordedTrace, within: Range, kinds: Sequence[str], device: str) -> list[npt.NDArray[np.int64]]:
-    """Return seq, kind, address and requested_bytes of events of a device."""
     names = ("seq", "kind", "address", "requested_bytes")
     parts = [
         events.take(trace.devices_of(events) == device).select(*names) for events in trace.iter_events(within, kinds)
@@ -215,6 +202,5 @@ def _allocated_bytes(trace: RecordedTrace, seq: int, device: str) -> int:
 
 
 def _choose_highest(trace: RecordedTrace, levels: dict[int, int]) -> Peak:
-    """Return the first event with the most bytes."""
     seq = min(levels, key=lambda seq: (-levels[seq], seq))
     return Peak(levels[seq], seq, trace.time_ns(seq))

@@ -13,11 +13,7 @@ from ...reading.recorded import RecordedTrace
 def ranges_between(
     trace: RecordedTrace, pairs: Sequence[tuple[Position | None, Position | None]], *, device: str | None = None
 ) -> list[Range]:
-    """Return `RecordedTrace.range` of each pair (since, until). Of several, ranges without events are left out.
-
-    Raises:
-        PositionError: No range has events.
-    """
+    """Return `RecordedTrace.range` of each pair (since, until); of several pairs, those without events are left out."""
     if len(pairs) == 1:
         return [trace.range(*pairs[0], device=device)]
     ranges = []

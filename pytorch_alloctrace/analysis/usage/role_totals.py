@@ -1,7 +1,4 @@
-"""Allocated and live bytes by role, in the run up to a position or in ranges.
-
-csrc/core/replay/roles.h has the rules of roles. One pass over each range sums the allocations.
-"""
+"""Allocated and live bytes by role, in the run up to a position or in ranges."""
 
 from __future__ import annotations
 
@@ -30,20 +27,16 @@ def role_totals(
 
 
 def role_totals_of_run(trace: RecordedTrace, until: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """Return ROLE_TOTALS of the run up to a position.
-
-    Blocks older than the recording are live, but not among its allocations.
-    """
+    """Return ROLE_TOTALS of the run up to a position; blocks older than the recording count only as live."""
     device = trace.named_device(device)
-    whole = Range(0, trace.first_event_after(until, device))
-    return _select_used_roles(_sum_roles(trace, [whole], device))
+    run = Range(0, trace.first_event_after(until, device))
+    return _select_used_roles(_sum_roles(trace, [run], device))
 
 
 def range_role_totals(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> pd.DataFrame:
-    """Return ROLE_TOTALS of ordered, disjoint ranges together.
+    """Return ROLE_TOTALS of ordered, disjoint ranges together, live bytes at the end of the last range.
 
-    Allocations are sums over the ranges; live bytes are those at the end of the last range. live_bytes_change, one more
-    column, is the growth of a role's live bytes within a range, summed over the ranges.
+    live_bytes_change, one more column, is the growth of the live bytes within a range, summed over the ranges.
     """
     device = trace.named_device(device)
     table = _sum_roles(trace, ranges, device)
@@ -57,13 +50,13 @@ def range_role_totals(trace: RecordedTrace, ranges: Sequence[Range], *, device: 
 
 
 def _sum_roles(trace: RecordedTrace, ranges: Sequence[Range], device: str | None) -> pd.DataFrame:
-    frames = [
+    tables = [
         table.to_frame().assign(role=[*ROLES])
         for within in ranges
         for name, table in trace.replay.role_allocations(within.first, within.end).items()
         if device in (None, name)
     ]
-    allocations = pd.concat(frames or [no_rows(("role", *_SUMS, "largest_bytes"))]).groupby("role", observed=True)
+    allocations = pd.concat(tables or [no_rows(("role", *_SUMS, "largest_bytes"))]).groupby("role", observed=True)
     table = _live_by_role(trace, ranges[-1].end, device)
     for name in _SUMS:
         table[name] = allocations[name].sum().reindex(table.index, fill_value=0).astype(np.int64)
@@ -72,7 +65,6 @@ def _sum_roles(trace: RecordedTrace, ranges: Sequence[Range], device: str | None
 
 
 def _live_by_role(trace: RecordedTrace, until: int, device: str | None) -> pd.DataFrame:
-    """Return live_bytes and live_blocks of each role before an event."""
     totals = np.zeros((len(ROLES_SHOWN), 2), np.int64)
     for name in [device] if device else trace.replay.devices:
         for role, (size, _, blocks) in trace.replay.role_bytes(until, name).items():

@@ -1,8 +1,4 @@
-"""Live memory by role: parameters, activations and others.
-
-csrc/core/replay/roles.h has the rules of roles, docs/roles.md explains them. A role is that of a block over its whole
-lifetime, so it does not depend on the position.
-"""
+"""Live memory by role. A block has one role for its lifetime (rules: csrc/core/replay/roles.h, docs/roles.md)."""
 
 from __future__ import annotations
 
@@ -20,14 +16,12 @@ class RoleBytes:
     """One of `reading.names.ROLES`."""
     bytes: int
     exact_bytes: int
-    """Part of `bytes` whose role was recorded; the role of the rest is inferred."""
+    """Part of `bytes` whose role was recorded, not inferred."""
     blocks: int
 
 
 @dataclass(frozen=True)
 class RoleShares:
-    """Live memory of a device by role."""
-
     roles: tuple[RoleBytes, ...]
     """Roles that some block has, in the order of `reading.names.ROLES_SHOWN`."""
     are_named: bool
@@ -35,12 +29,10 @@ class RoleShares:
 
     @property
     def are_known(self) -> bool:
-        """True if some role is not unknown."""
         return any(part.role != UNKNOWN for part in self.roles)
 
 
 def roles_before(trace: RecordedTrace, device: str, until: int) -> RoleShares:
-    """Return the live memory of a device before event `until`, by role."""
     bytes_by_role = trace.replay.role_bytes(until, device)
     parts = tuple(RoleBytes(role, size, exact, blocks) for role, (size, exact, blocks) in bytes_by_role.items())
     return RoleShares(parts, are_named(trace, device))

@@ -29,10 +29,7 @@ TREE_COLUMNS = (
 )
 
 DEEPEST = 200
-"""Maximum depth of the tree; the last call stands for all calls below it.
-
-Python's limits on recursion and nested JSON are not far above.
-"""
+"""Maximum depth: the last call stands for all below. Limits of Python's recursion and nested JSON are not far above."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,6 @@ class Call:
     own_bytes: int
     """Bytes that were not allocated in one of `calls`."""
     blocks: int
-    """Number of blocks."""
     backward_bytes: int
     """Part of `bytes` that backward allocated for lines of forward."""
     stack_id: int
@@ -58,7 +54,7 @@ class Call:
 
     @property
     def chain(self) -> tuple[Call, ...]:
-        """This call and, while a call has a single callee that allocated everything, the callee."""
+        """This call and its callees, as long as each call has a single callee that allocated everything."""
         chain = [self]
         while len(chain[-1].calls) == 1 and not chain[-1].own_bytes:
             chain.append(chain[-1].calls[0])
@@ -70,19 +66,16 @@ class Tree:
     """Live memory by call. Requested bytes."""
 
     bytes: int
-    """All live bytes."""
     blocks: int
-    """Number of live blocks."""
     calls: tuple[Call, ...]
     """The outermost calls, the most bytes first."""
 
     def head(self, top: int) -> Tree:
-        """Return the tree with at most `top` callees of each call."""
         return dataclasses.replace(self, calls=_head(self.calls, top))
 
     @property
     def table(self) -> Table:
-        """One row per call, followed by its callees: TREE_COLUMNS. depth counts from 0; for the others see `Call`."""
+        """TREE_COLUMNS of each call, followed by its callees. depth counts from 0; see `Call` for the other columns."""
         rows = [
             (
                 *(depth, call.site.function, call.site.filename, call.site.line, call.site.source, call.site.user),
@@ -94,7 +87,6 @@ class Tree:
         return Table({name: _make_column(name, values) for name, values in columns})
 
     def to_frame(self) -> pd.DataFrame:
-        """Return `table` as a DataFrame."""
         return self.table.to_frame()
 
 
@@ -115,7 +107,6 @@ def _walk(calls: tuple[Call, ...], depth: int) -> Iterator[tuple[int, Call]]:
 
 
 def tree_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None, all_frames: bool = False) -> Tree:
-    """Return the calls that allocated the memory that is live at a position."""
     return tree_of(trace, live_blocks(trace, trace.first_event_after(at, device), device), all_frames=all_frames)
 
 
@@ -134,8 +125,6 @@ def tree_of(trace: RecordedTrace, blocks: Table, *, all_frames: bool = False) ->
 
 @dataclass
 class _Node:
-    """A call whose sums are not complete yet."""
-
     site: Site
     parent: int
     depth: int
@@ -154,14 +143,13 @@ class _TreeBuilder:
         self._stacks = stacks
         self._all_frames = all_frames
         self._nodes = [_Node(Site("", 0, "", None, False), -1, 0, 0)]
-        self._of_stack = {0: 0}
+        self._node_by_stack = {0: 0}
 
     def add(self, stack: int, size: int, blocks: int, backward_bytes: int) -> None:
-        """Add the bytes of one stack."""
-        node_id = self._node_of_stack(stack)
+        node_id = self._find_node(stack)
         if node_id == 0:
             # The stack has no displayed frame: its site stands for it.
-            node_id = self._callee(0, Site.of_stack(self._stacks, stack), stack)
+            node_id = self._add_callee(0, Site.of_stack(self._stacks, stack), stack)
         self._nodes[node_id].own_bytes += size
         while node_id >= 0:
             node = self._nodes[node_id]
@@ -170,28 +158,25 @@ class _TreeBuilder:
             node.backward_bytes += backward_bytes
             node_id = node.parent
 
-    def _node_of_stack(self, stack: int) -> int:
+    def _find_node(self, stack: int) -> int:
         """Return the node of the innermost displayed frame of a stack."""
         pending = []
-        while stack not in self._of_stack:
+        while stack not in self._node_by_stack:
             pending.append(stack)
             stack = int(self._stacks.parent[stack])
-        node_id = self._of_stack[stack]
+        node_id = self._node_by_stack[stack]
         for frame in reversed(pending):
             if self._all_frames or self._stacks.is_user[frame]:
-                node_id = self._callee(node_id, self._site_of_frame(frame), pending[0])
-            self._of_stack[frame] = node_id
+                node_id = self._add_callee(node_id, self._site_of_frame(frame), pending[0])
+            self._node_by_stack[frame] = node_id
         return node_id
 
     def _site_of_frame(self, stack: int) -> Site:
         frame = self._stacks.frame(stack)
         return Site(frame.filename, frame.line, frame.function, frame.source, bool(self._stacks.is_user[stack]))
 
-    def _callee(self, caller: int, site: Site, stack: int) -> int:
-        """Return the node of a call.
-
-        It is the node of the caller if the line is the same, or if the tree has its maximum depth.
-        """
+    def _add_callee(self, caller: int, site: Site, stack: int) -> int:
+        """Return the node of a call: the caller's, if the line is the same or the tree has its maximum depth."""
         node = self._nodes[caller]
         if caller and (node.site == site or node.depth == DEEPEST):
             return caller

@@ -13,25 +13,16 @@ from .settings import SENSIBLE, parse_setting
 MAX_EVENTS = 20_000_000
 """Maximum events of a trace, summed over the simulated devices: each device takes a few passes."""
 MOST_WORK = 60_000_000
-"""Maximum requests of all simulations of all devices: half for the settings, half for the GPUs.
-
-They take about ten seconds of one core.
-"""
+"""Maximum requests of all simulations, half for the settings and half for the GPUs: about ten seconds of one core."""
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Settings that were tried on one device."""
-
     device: str
-    """Device in torch's spelling."""
     prediction: WhatIf | None
-    """Result as from `Trace.what_if`, without the settings in `left_out`; None if none was tried."""
+    """Result of `Trace.what_if`; None if no setting was tried."""
     smallest: tuple[tuple[str, Gpu] | None, ...] = field(repr=False)
-    """Smallest common GPU for each outcome.
-
-    The run fits on it and on all larger ones; None if it fits on none. Empty if no GPU was tried.
-    """
+    """Result of `smallest_gpus`; empty if no GPU was tried."""
     left_out: tuple[str, ...] = ()
     """Default settings that were not tried, because the trace is long."""
 
@@ -48,11 +39,6 @@ def modelled_devices(trace: RecordedTrace) -> tuple[str, ...]:
 
 
 def choices_for(trace: RecordedTrace, device: str, max_requests: int = MOST_WORK) -> Choices:
-    """Return the outcomes of the default settings on a device.
-
-    Raises:
-        NotPredictableError: The device cannot be modelled.
-    """
     model = Model(trace, device)
     orders = len(model.orders())
     max_runs = max_requests // 2 // max(model.requests, 1)

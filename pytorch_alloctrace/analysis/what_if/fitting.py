@@ -1,12 +1,12 @@
 """Smallest memory that a run fits on: `Trace.fit`.
 
-Fitting is not monotone in the memory: a retry at one size changes the layout, and with it what fits later. So two scans
-try a range of sizes. The first goes from the peak of active bytes to the peak of reserved bytes without a limit. The
-second goes from the largest size that failed to the next one tried above it. The smallest size is the one from which on
-every tried size fits, in every order of addresses.
+A run that fits on one size need not fit on all larger sizes: a retry changes the layout, and with it what fits later.
+So two scans try a range of sizes: from the peak of active bytes to the peak of reserved bytes without a limit, then
+from the largest size that failed to the next tried size. From the smallest size on, every tried size fits, in every
+order of addresses.
 
-A failed allocation that ended the recorded run must be served too. One that the program survived is left out, since a
-program may request memory only to find out how much there is. So is one that is larger than the largest GPU.
+A failed allocation that ended the recorded run must be served too, unless it is larger than the largest GPU. A failure
+that the program survived need not: a program may request memory only to find out how much there is.
 """
 
 from __future__ import annotations
@@ -40,17 +40,13 @@ GPUS = (
 )
 """Common GPUs with the bytes that CUDA reports: `total_memory` of torch's device properties.
 
-CUDA reports less than the nominal size, since error correction and the driver use memory. The memory outside torch
-(`Gpu.outside_bytes`) is not yet subtracted. Of the GPUs of an entry, the value is that of the smallest, with error
-correction on, rounded down. The values are reported by users, not measured; drivers and virtual machines change them by
-about a percent.
+CUDA reports less than the nominal size, since error correction and the driver use memory. Each value is of the smallest
+GPU of its entry with error correction on, rounded down, as users reported it, not measured; drivers and virtual
+machines change it by about a percent. It includes the memory outside torch (`Gpu.outside_bytes`).
 """
 DEFAULT_SETTINGS = (AS_RECORDED, "expandable_segments:True")
-"""Settings that are tried by default."""
 _GRANULARITY_BYTES = 2 << 20
-"""Granularity of the tried sizes in bytes."""
-_MAX_SIZES = 24
-"""Maximum number of sizes in a scan."""
+_MAX_SIZES_PER_SCAN = 24
 _MAX_REQUESTS = 400_000_000
 """Maximum requests of all simulations of a scan; longer traces are scanned with fewer sizes."""
 COLUMNS = (
@@ -139,11 +135,7 @@ class Fit:
 
 
 def find_fit(
-    trace: RecordedTrace,
-    settings: Sequence[str] = (),
-    *,
-    outside: int | None = None,
-    device: str | None = None,
+    trace: RecordedTrace, settings: Sequence[str] = (), *, outside: int | None = None, device: str | None = None
 ) -> Fit:
     """Implement `Trace.fit`."""
     parsed_settings = [parse_setting(text) for text in settings or DEFAULT_SETTINGS]
@@ -199,7 +191,7 @@ def _fit_setting(search: _Search, setting: Setting, outside: int) -> Fitting:
     peak_used = int(max(simulation.peak_used for simulation in unlimited) * widening)
     fits_by_size: dict[int, bool] = {_round_up(peak_used): True}
     below, above = _round_down(peak_active) - _GRANULARITY_BYTES, _round_up(peak_used)
-    sizes = max(min(_MAX_SIZES, _MAX_REQUESTS // max(model.requests * len(search.orders), 1)), 2)
+    sizes = max(min(_MAX_SIZES_PER_SCAN, _MAX_REQUESTS // max(model.requests * len(search.orders), 1)), 2)
     for _ in range(2):
         if above - below <= _GRANULARITY_BYTES:
             break
@@ -226,19 +218,18 @@ def _fit_setting(search: _Search, setting: Setting, outside: int) -> Fitting:
 
 
 def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> list[tuple[str, Gpu] | None] | None:
-    """Return the smallest of `GPUS` for each outcome, such that the run fits on it and on all larger ones.
+    """Return, for each outcome, the smallest of `GPUS` that the run fits on, like on all larger ones; None if none.
 
-    The memory outside torch stays the same. An entry is None if the run does not fit on the largest GPU. The result is
-    None if more than `max_runs` simulations would be needed.
+    The memory outside torch stays the same. The result is None if more than `max_runs` simulations would be needed.
     """
     search = _Search(model)
-    requested = model.trace.replay.most_requested(model.device)
+    largest_request = model.trace.replay.most_requested(model.device)
     gpus = [[(name, Gpu(total, candidate.gpu.outside_bytes)) for name, total in GPUS] for candidate in outcomes]
     uncertain = [
         (index, name, gpu)
         for index, candidate in enumerate(outcomes)
         for name, gpu in gpus[index]
-        if not _has_ample_memory(candidate, gpu, search) and (gpu.capacity_bytes or 0) >= requested
+        if not _has_ample_memory(candidate, gpu, search) and (gpu.capacity_bytes or 0) >= largest_request
     ]
     if len(uncertain) * len(search.orders) > max_runs:
         return None
@@ -256,10 +247,7 @@ def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> l
 
 
 def _has_ample_memory(outcome: Outcome, gpu: Gpu, search: _Search) -> bool:
-    """Return True if the run never needed more than this GPU has, in any simulation.
-
-    Return False if a memory fraction limits the run, since the limit then depends on the size of the GPU.
-    """
+    """Return True if no simulation needed more than this GPU has and no memory fraction (a share of the GPU) is set."""
     serves_all = outcome.serves_all and (outcome.gpu.device_bytes is not None or not search.must_serve)
     has_limit = outcome.setting.fraction is not None or search.model.trace.kind_counts.get("memory_fraction", 0) > 0
     return (

@@ -18,7 +18,7 @@ DEFAULT_OUTSIDE_BYTES = 700 << 20
 MIN_REPRODUCED_SHARE = 0.9
 """Minimum share of the recorded segment events that the model must reproduce to make predictions."""
 _MAX_BLOCKS_PER_PASS = 6_000_000
-"""Maximum live blocks of all simulations in a pass, at some hundred bytes each; the rest needs another pass."""
+"""Maximum live blocks of all simulations in a pass, at some hundred bytes each."""
 _TIMELINE_POINTS = 2000
 _MANY_REQUESTS = 200_000
 """Number of requests from which on only one random order of addresses is simulated."""
@@ -84,10 +84,7 @@ class Gpu:
 
 
 class Model:
-    """Model of torch's allocator for one device of a trace.
-
-    Its methods raise NotPredictableError if the trace cannot be modelled.
-    """
+    """Model of torch's allocator for one device; raises NotPredictableError if the trace cannot be modelled."""
 
     def __init__(self, trace: RecordedTrace, device: str | None = None) -> None:
         """Check that the device can be modelled. Default: the CUDA device with the most reserved bytes."""
@@ -99,7 +96,7 @@ class Model:
 
     @property
     def check(self) -> Check:
-        """Agreement of the model with the recording; the first pass computes it."""
+        """Agreement of the model with the recording, from the first pass."""
         if self._check is None:
             self.run([])
         assert self._check is not None
@@ -107,7 +104,6 @@ class Model:
 
     @property
     def device_bytes(self) -> int | None:
-        """Total bytes of the recorded device; None if unknown."""
         samples = np.ma.compressed(self.trace.driver_samples(self.device)["total_bytes"])
         return self.trace.device_bytes.get(self.device, int(samples.max()) if len(samples) else None)
 
@@ -118,10 +114,7 @@ class Model:
         return max(int(samples.max()), 0) if len(samples) else None
 
     def orders(self) -> list[tuple[str, int]]:
-        """Return the orders of addresses to simulate, each with its seed.
-
-        The driver's own order is unknown before a run.
-        """
+        """Return the orders of addresses to simulate, each with its seed: the driver's own order is unknown."""
         self.check  # noqa: B018  (the first pass counts the requests)
         seeds = 6 if self.requests < _MANY_REQUESTS else 1
         return [("lowest", 0), ("highest", 0), *(("random", seed) for seed in range(seeds))]
@@ -136,16 +129,9 @@ class Model:
         limit: int | None = None,
         keeps_events: bool = False,
     ) -> SimulationOptions:
-        """Return the options of a simulation.
+        """Return the options of a simulation. A memory fraction of `setting` takes precedence over `limit`, in bytes.
 
-        Args:
-            setting: The allocator setting.
-            gpu: The GPU.
-            order: The order of addresses and its seed, one of `orders`.
-            must_serve: Events of failed allocations in the recording that must be served. None: all are tried, none
-                must be.
-            limit: Bytes that the process may reserve; the memory fraction of `setting` takes precedence.
-            keeps_events: Whether the result contains the segment events.
+        must_serve: events of failed allocations in the recording that must be served; None: all are tried, none must.
         """
         total = gpu.device_bytes if gpu.device_bytes is not None else self.device_bytes or UNLIMITED_BYTES
         if setting.fraction is not None:
@@ -163,10 +149,7 @@ class Model:
         )
 
     def run(self, simulations: Sequence[SimulationOptions]) -> list[SimulationResult]:
-        """Return the result of each simulation, from as few passes over the trace as memory allows.
-
-        The first pass also checks the model against the recording.
-        """
+        """Run simulations in as few passes as memory allows; the first pass also computes `check`."""
         batch_size = max(_MAX_BLOCKS_PER_PASS // max(self._live_blocks, 1), 1)
         batches = [simulations[first : first + batch_size] for first in range(0, len(simulations), batch_size)]
         results = self._run_first_pass(batches.pop(0) if batches else ()) if self._check is None else []

@@ -150,34 +150,23 @@ def predict(
 def predict_of(
     model: Model, settings: Sequence[Setting], *, memory: int | None = None, outside: int | None = None, is_ranked: bool
 ) -> WhatIf:
-    """Return the predictions of a model.
-
-    Args:
-        model: The model of one device.
-        settings: The settings to simulate besides the recorded ones.
-        memory: Bytes of the GPU; None: as recorded.
-        outside: Bytes of the GPU that torch cannot use; None: as recorded, else assumed.
-        is_ranked: Whether to sort the settings, the best first.
-    """
+    """Predict the run under the recorded settings and `settings`, these in order or, if is_ranked, the best first."""
     gpu = gpu_of(model, memory, outside)
-    first, *others = outcomes(model, [RECORDED, *settings], gpu)
+    recorded_outcome, *setting_outcomes = outcomes(model, [RECORDED, *settings], gpu)
     if is_ranked:
-        others.sort(key=rank)
+        setting_outcomes.sort(key=rank)
     return WhatIf(
         model.device,
         gpu,
         model.check,
         outside is not None or model.outside_bytes is not None,
         model.inherited > 0,
-        (first, *others),
+        (recorded_outcome, *setting_outcomes),
     )
 
 
 def gpu_of(model: Model, memory: int | None, outside: int | None) -> Gpu:
-    """Return a GPU with `memory` bytes, of which torch cannot use `outside`.
-
-    None stands for the recorded value. If the trace has none, `DEFAULT_OUTSIDE_BYTES` is assumed.
-    """
+    """Return a GPU of `memory` bytes, of which torch cannot use `outside`; None stands for the recorded value."""
     if outside is None:
         outside = model.outside_bytes
     return Gpu(
@@ -186,15 +175,11 @@ def gpu_of(model: Model, memory: int | None, outside: int | None) -> Gpu:
 
 
 def rank(outcome: Outcome) -> tuple[bool, int, int, int]:
-    """Return the sort key of an outcome; the best is the smallest.
-
-    Outcomes that serve all requests come first, then those with less memory, fewer retries and fewer driver calls.
-    """
+    """Return the sort key: outcomes that serve all requests, then less memory, fewer retries and driver calls."""
     return not outcome.serves_all, outcome.peak_reserved_bytes[1], outcome.retries[1], outcome.driver_calls[1]
 
 
 def outcomes(model: Model, settings: Sequence[Setting], gpu: Gpu) -> list[Outcome]:
-    """Return the outcome of each setting on the GPU, from one pass over the trace."""
     orders = model.orders()
     results = model.run([model.simulation(setting, gpu, order) for setting in settings for order in orders])
     return [
@@ -204,7 +189,6 @@ def outcomes(model: Model, settings: Sequence[Setting], gpu: Gpu) -> list[Outcom
 
 
 def outcome(model: Model, setting: Setting, gpu: Gpu, simulations: Sequence[SimulationResult]) -> Outcome:
-    """Return the outcome of one setting from its simulations, one per order of addresses."""
     widening = model.check.deviation
     peaks = [simulation.peak_reserved for simulation in simulations]
     failures = [simulation.refusal for simulation in simulations if simulation.refusal is not None]

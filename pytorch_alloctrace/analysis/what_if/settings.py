@@ -17,7 +17,6 @@ _SEPARATOR = re.compile(r",(?![^\[]*\])")
 _INTERVALS = 16
 """Number of size classes of roundup_power2_divisions: powers of two from 1 MiB to 64 GiB."""
 _MIN_LARGE_SEGMENT_MIB = 20
-"""Minimum of large_segment_size_mb, in MiB."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,7 @@ RECORDED = Setting(AS_RECORDED)
 
 
 def parse_setting(text: str) -> Setting:
-    """Parse a setting such as "expandable_segments:True", or several separated by commas.
-
-    Raises:
-        SettingError: The text is not a setting, or torch would reject it.
-    """
+    """Parse a setting such as "expandable_segments:True", or several separated by commas."""
     if text.strip() == AS_RECORDED:
         return RECORDED
     values: dict[str, Any] = {}
@@ -158,7 +153,4 @@ SENSIBLE = (
     "roundup_power2_divisions:8",
     "expandable_segments:True,roundup_power2_divisions:8",
 )
-"""Settings that are tried by default.
-
-Without garbage_collection_threshold, which has no effect unless a memory fraction is set.
-"""
+"""Default settings. garbage_collection_threshold is left out: without a memory fraction, it has no effect."""
