@@ -144,11 +144,8 @@ _LAZY_IMPORTS = {
     "step": ".recording.session",
     "tensors": ".live.tensors",
 }
-"""Modules of the names that are imported on first use.
-
-A recorded program must not pay for the readers (pandas alone takes 0.4 s and 34 MiB), nor a reading command for the
-recorder.
-"""
+"""Modules of the names imported on first use: a recorded program must not pay for the readers (pandas alone takes 0.4 s
+and 34 MiB), nor a reading command for the recorder."""
 
 if not _command.is_running():
     # Not lazy: exit handlers run in reverse order, and the recording must end after the program's own handlers.

@@ -10,7 +10,7 @@ from .errors import TraceError
 
 _Device = tuple[int, int]  # type, index
 Columns = dict[str, npt.NDArray[Any]]
-"""A table by column. Numbers are int64; an address above 2**63 is negative, with the same bits."""
+"""A table by column. Numbers are int64; addresses of 2**63 and more are negative (two's complement)."""
 
 MINIMUM_BLOCK: int
 """Unit to which torch's allocator rounds block sizes up, in bytes."""
@@ -173,10 +173,7 @@ class TraceReader:
     def stack_labels(self) -> list[tuple[str, str]]: ...
     def library_blocks(self) -> list[tuple[int, int, int]]: ...
     def holders(self) -> list[tuple[int, str, str, str, int, int, int, npt.NDArray[Any], bool]]:
-        """Return event, holder, path, filename, line, count, bytes, addresses, is_garbage of each held memory.
-
-        The fields are those of definition 13 in docs/trace-format.md.
-        """
+        """Return the fields of each `Held`: see definition 13 in docs/trace-format.md."""
     def string(self, id: int) -> str: ...
     def source(self, filename: int, line: int) -> str | None: ...
     def devices(self) -> list[Device]: ...
@@ -258,7 +255,7 @@ class Loop:
 class Disagreement:
     seq: int
     device: int
-    """Index of the device in `Replay.timelines`."""
+    """Index in `Replay.timelines`."""
     text: str
 
 class ReplayFindings:
@@ -272,10 +269,7 @@ class ReplayFindings:
     kept_contradictions: list[Disagreement]
 
 class States:
-    """Memory at any event. Queries in ascending order take one pass through the trace.
-
-    Two instances may be used at the same time on two threads.
-    """
+    """Memory at any event. Ascending queries take one pass. Two instances may be used on two threads at once."""
 
     def __init__(self, replay: Replay) -> None: ...
     def segments_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
@@ -288,8 +282,7 @@ class States:
     def roles_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]:
         """Return bytes, exact_bytes, blocks of the live blocks by role number."""
     def stacks_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
-    def release(self) -> None:
-        """Free the state of the last query."""
+    def release(self) -> None: ...
 
 class Replay:
     def __init__(
@@ -307,17 +300,13 @@ class Replay:
         """
     @property
     def positions(self) -> list[PositionEvent]: ...
-    def bytes_at_positions(self, devices: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return the requested bytes at each of `positions`, summed over devices (indices in `timelines`)."""
+    def bytes_at_positions(self, devices: Sequence[int]) -> npt.NDArray[np.int64]: ...
     @property
-    def compacted_positions(self) -> list[int]:
-        """Events of the compacted part before which the memory is known."""
+    def compacted_positions(self) -> list[int]: ...
     @property
-    def compacted_interval_ns(self) -> int:
-        """Length of the timeline intervals of the compacted part, in ns; 0: nothing is compacted."""
+    def compacted_interval_ns(self) -> int: ...
     @property
-    def left_out(self) -> int:
-        """Number of steps, marks and regions dropped from the compacted part."""
+    def left_out(self) -> int: ...
     @property
     def refusals(self) -> list[Refusal]: ...
     @property
@@ -337,18 +326,13 @@ class Replay:
     def long_lives(self) -> list[LongLives]:
         """Return the long-lived blocks by device, in the order of `timelines`."""
     def loops(self) -> list[Loop]: ...
-    def nodes_made(self) -> npt.NDArray[Any]:
-        """Return, by stack, the estimated number of allocations by operators that created an autograd node."""
+    def nodes_made(self) -> npt.NDArray[Any]: ...
     def named_blocks(self) -> Columns: ...
     def role_timelines(
         self, points: int, progress: Callable[[float], object] | None = None
-    ) -> list[list[npt.NDArray[Any]]]:
-        """Return the requested bytes at the end of each interval, by device (as `timelines`) and role number."""
+    ) -> list[list[npt.NDArray[Any]]]: ...
     def role_allocations(self, first: int, until: int) -> list[Columns]:
-        """Return allocations, bytes, exact_bytes and largest by device (as `timelines`) and role number.
-
-        The events are those from `first` up to but excluding `until`.
-        """
+        """Return allocations, bytes, exact_bytes and largest of events [first, until) by device, role number."""
     def samples(self) -> Columns: ...
 
 NO_LIMIT: int

@@ -44,10 +44,10 @@ def spelled() -> str:
 
 def is_running() -> bool:
     """Return whether this process was started as the command, by script or module."""
-    words = sys.orig_argv
-    if "-m" in words:
-        return words[words.index("-m") + 1 :][:1] in ([name] for name in MODULES)
-    return len(words) > 1 and os.path.basename(words[1]) == SCRIPT
+    command_line = sys.orig_argv
+    if "-m" in command_line:
+        return command_line[command_line.index("-m") + 1 :][:1] in ([name] for name in MODULES)
+    return len(command_line) > 1 and os.path.basename(command_line[1]) == SCRIPT
 
 
 def exit_on_interrupt() -> None:
@@ -108,20 +108,20 @@ class QuietPipe:
     """
 
     def __enter__(self) -> None:
-        self._closed = sys.stdout is None
-        if self._closed:  # argparse and rich would fail on None
+        self._lacks_stdout = sys.stdout is None
+        if self._lacks_stdout:  # argparse and rich would fail on None
             sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._closed:
+        if self._lacks_stdout:
             sys.stdout.close()
             sys.stdout = None  # a recorded program must find stdout as without us
             return
         try:
             sys.stdout.flush()
-        except OSError as failed:
-            if error is None or isinstance(failed, BrokenPipeError):
-                error = failed
+        except OSError as flush_error:
+            if error is None or isinstance(flush_error, BrokenPipeError):
+                error = flush_error
         if isinstance(error, BrokenPipeError):
             _discard_output(sys.stdout, sys.stderr)
             raise SystemExit(BROKEN_PIPE) from None

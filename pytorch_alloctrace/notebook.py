@@ -48,11 +48,7 @@ def register(shell: Any) -> None:
 
 
 def _run_cell(shell: Any, path: str, cell: str) -> Diagnosis | RangeVerdict:
-    """Run the cell and return the verdict.
-
-    Raises:
-        UsageError: The cell cannot be recorded. IPython shows the error in one line.
-    """
+    """Run the cell and return the verdict. Raises UsageError, which IPython shows in one line."""
     from IPython.core.error import UsageError
 
     session = current_session()

@@ -59,7 +59,7 @@ class Command(Protocol):
         """Return the options. Raises SystemExit for wrong options, and after the help."""
 
     def execute(self, options: argparse.Namespace) -> int:
-        """Run the command and return the exit status."""
+        """Run the command and return its exit status. Raises AlloctraceError for bad input."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,12 +70,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error and exit with status 2."""
         self.exit(command.BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def load(name: str) -> Command:
-    """Import the module of a command, and return the command."""
     loaded_command: Command = pkgutil.resolve_name(f"{__package__}.{COMMANDS[name][0]}")()
     return loaded_command
 
@@ -89,17 +87,17 @@ def parse(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
         parser = _make_parser()
         parser.parse_args(arguments[:1])
         parser.error("name a trace")
-    first = arguments[0]
-    if first in COMMANDS:
-        name, rest = first, arguments[1:]
-    elif first.isidentifier() and not os.path.exists(first):
-        _make_parser().error(f"{first!r} is neither a trace nor a command ({', '.join(COMMANDS)})")
+    first_argument = arguments[0]
+    if first_argument in COMMANDS:
+        name, command_arguments = first_argument, arguments[1:]
+    elif first_argument.isidentifier() and not os.path.exists(first_argument):
+        _make_parser().error(f"{first_argument!r} is neither a trace nor a command ({', '.join(COMMANDS)})")
     else:
         traces = [*itertools.takewhile(lambda word: not word.startswith("-"), arguments)]
         has_folder = any(trace.endswith(os.sep) or os.path.isdir(trace) for trace in traces)
-        name, rest = "ranks" if has_folder or len(traces) > 1 else "diagnose", arguments
+        name, command_arguments = "ranks" if has_folder or len(traces) > 1 else "diagnose", arguments
     loaded_command = load(name)
-    return loaded_command, loaded_command.parse(f"{PROGRAM} {name}", rest)
+    return loaded_command, loaded_command.parse(f"{PROGRAM} {name}", command_arguments)
 
 
 def _make_parser() -> Parser:

@@ -54,8 +54,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _RecordingPlugin:
-    """Hooks that record the tests and check their limits."""
-
     def __init__(self, config: pytest.Config) -> None:
         keep = config.getoption("--alloctrace-keep")
         self._keep = Path(keep).absolute() if keep else None
@@ -138,10 +136,7 @@ class _RecordingPlugin:
             return None
 
     def _find_failures(self, item: pytest.Item, path: Path, limits: list[_Limit], passed: bool) -> list[str]:
-        """Return a sentence for each exceeded limit.
-
-        Adds the peaks to the test's report, which workers of pytest-xdist send to the main process.
-        """
+        """Return a sentence per exceeded limit; add the peaks to the test's report, which pytest-xdist workers send."""
         from .errors import AlloctraceError
         from .reading.recorded import RecordedTrace
 
@@ -157,8 +152,6 @@ class _RecordingPlugin:
 
 
 class _Limit:
-    """The limit of a marker."""
-
     def __init__(self, marker: pytest.Mark) -> None:
         self._leaks = marker.name == LEAKS
         names = ("limit", "device")
@@ -215,7 +208,8 @@ class _Limit:
         sites = sites_of_blocks(trace.stacks, leaked).head(MAX_LINES)
         names = describe_stacks(trace.stacks, sites["stack_id"])
         lines = [
-            _format_line(trace, size, row) for size, row in zip(sites["live_bytes"].tolist(), names.rows(), strict=True)
+            _format_line(trace, live_bytes, row)
+            for live_bytes, row in zip(sites["live_bytes"].tolist(), names.rows(), strict=True)
         ]
         on_device = f" on {device}" if device else ""
         return [

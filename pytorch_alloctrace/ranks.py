@@ -67,11 +67,7 @@ def load_ranks(
 
 
 def trace_files(traces_or_folders: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Return the distinct absolute paths of the traces, and of the traces in the folders.
-
-    Raises:
-        TraceError: There are no traces.
-    """
+    """Return the absolute paths of the traces, and of those in the folders. Raises TraceError if there are none."""
     traces: dict[str, None] = {}
     for path in map(Path, traces_or_folders):
         if path.is_dir():

@@ -13,7 +13,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size: use a size such as 512MiB or 2GiB, or a number of bytes")
-    whole, fraction, unit, ending = match.groups()
-    base = 1000 if (ending or "").upper() == "B" else 1024
+    integer, fraction, unit, suffix = match.groups()
+    base = 1000 if (suffix or "").upper() == "B" else 1024
     scale: int = base ** (_POWERS.index(unit.upper()) + 1) if unit else 1
-    return int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+    return int(integer) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)

@@ -343,9 +343,8 @@ class Trace:
     ) -> pd.DataFrame:
         """Return the memory of each device over time, in `points` intervals of equal length.
 
-        The replay measures 60,000 intervals, and each interval of the timeline is made of the nearest of them. With
-        more points than that, several intervals show the same measurement. `pytorch_alloctrace.plot_timeline` draws
-        the table.
+        With more than 60,000 points, adjacent intervals show the same measurement.
+        `pytorch_alloctrace.plot_timeline` draws the table.
 
         Args:
             points: Number of intervals.
@@ -367,8 +366,8 @@ class Trace:
         """
         if by not in ("sum", "role"):
             raise ValueError(f"by={by!r} is not known: use sum or role")
-        make = tables.timeline if by == "sum" else tables.role_timeline
-        return make(self._recorded, points, device=device)
+        read_timeline = tables.timeline if by == "sum" else tables.role_timeline
+        return read_timeline(self._recorded, points, device=device)
 
     def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
         """Return the memory reported by the driver for each GPU, and by the system for this process.
@@ -562,13 +561,13 @@ class Trace:
     ) -> list[OutOfMemory]:
         """Return the failed allocations in order: the request, the available memory, and the cause, in bytes.
 
-        If there are very many, only the last are analysed: as many as have 2 million blocks around them.
+        The last 20 are always analysed, earlier ones until 2 million blocks have been read.
 
         Args:
             device: As in `live`; default all.
             since: A position, as `at` of `live`; default the beginning.
             until: A position; default the end.
-            last: Return only the last n. Each costs a state of the replay.
+            last: Return only the last n. Each takes one query of the memory at its event.
 
         Returns:
             The failed allocations; empty if there are none.

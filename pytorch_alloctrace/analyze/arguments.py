@@ -32,9 +32,9 @@ regions counts once.
 """
 
 _MAX_DIGITS = 20
-"""Maximum number of digits of an event number. Python refuses to read thousands of digits."""
+"""Maximum digits of an event number: int() raises ValueError above 4,300."""
 ALL_ROWS = 1 << 62
-"""Number of rows that stands for all."""
+"""Row count that means all rows."""
 
 
 class CommandParser(Parser):
@@ -52,9 +52,8 @@ class CommandParser(Parser):
         self.set_defaults(csv=False, markdown=False, all_frames=False, by=None, device=None, top=None, user_path=[])
         self.set_defaults(since=None, until=None, region=None, depth=None)
 
-    def add_common(self, traces: str) -> None:
-        """Add the arguments of all commands. `traces` is the help of the positional argument."""
-        self.add_argument("traces", nargs="+", metavar="TRACE", help=traces)
+    def add_common(self, traces_help: str) -> None:
+        self.add_argument("traces", nargs="+", metavar="TRACE", help=traces_help)
         self._output.add_argument(
             "--width",
             type=parse_count,
@@ -65,43 +64,39 @@ class CommandParser(Parser):
             "--spool", metavar="PATH", help="the spool of a killed recording, if it was moved away from the trace"
         )
 
-    def add_fail_above(self, what: str, share: str) -> None:
-        """Add --fail-above. `what` names what grows, `share` what a percentage relates to."""
+    def add_fail_above(self, condition: str, percent_of: str) -> None:
+        """Add --fail-above. `condition` begins a clause ("a device grew by"), `percent_of` is what 100% is."""
         self.add_argument(
             "--fail-above",
             type=parse_growth_limit,
             metavar="LIMIT",
-            help=f"exit with status 1 when {what} more: 512MiB (0: at all), 1MiB/step, or 5%% (of {share})",
+            help=f"exit with status 1 when {condition} more: 512MiB (0: at all), 1MiB/step, or 5%% (of {percent_of})",
         )
 
     def add_markdown(self) -> None:
-        """Add --markdown, for a verdict that can be a comment of a pull request."""
         self._format_group.add_argument(
             "--markdown", action="store_true", help="print Markdown: a short comment for a pull request"
         )
 
     def add_csv(self) -> None:
-        """Add --csv, for a result that is one table."""
         self._format_group.add_argument("--csv", action="store_true", help="print the table as CSV; sizes are in bytes")
 
-    def add_top(self, default: int, what: str = "rows of each table") -> None:
+    def add_top(self, default: int, noun: str = "rows of each table") -> None:
         """Add --top. The text shows `default` rows (0: all); JSON and CSV have all."""
         default_text = f"{default}, in JSON and CSV all; 0: all" if default else "all"
         self._output.add_argument(
-            "--top", type=parse_row_count, metavar="N", help=f"show N {what} (default: {default_text})"
+            "--top", type=parse_row_count, metavar="N", help=f"show N {noun} (default: {default_text})"
         )
 
     def add_device(self, text: str = 'show only this device, such as "cuda:0" ("cuda" where there is one)') -> None:
-        """Add --device, for one device."""
         self.add_argument("--device", action=_SingleValue, metavar="NAME", help=text)
 
     def add_at(self, text: str, default: str | None = "end") -> None:
-        """Add --at. With the default None, a command can tell whether it was given."""
+        """Add --at. With the default None, a command can detect a missing --at."""
         self._add_note(POSITIONS)
         self.add_argument("--at", type=parse_position, metavar="POSITION", default=default, help=text)
 
     def add_range(self, since: str, until: str) -> None:
-        """Add --since, --until and --in."""
         self._add_note(POSITIONS)
         self._add_note(RANGES)
         self.add_argument("--since", type=parse_position, metavar="POSITION", help=since)
@@ -131,13 +126,11 @@ class CommandParser(Parser):
         )
         self.add_user_path()
 
-    def add_output(self, what: str, metavar: str = "FILE") -> None:
-        """Add --output and --overwrite. `what` completes the help of --output."""
-        self.add_argument("-o", "--output", metavar=metavar, help=f"the file to write{what}")
+    def add_output(self, help_suffix: str, metavar: str = "FILE") -> None:
+        self.add_argument("-o", "--output", metavar=metavar, help=f"the file to write{help_suffix}")
         self.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
 
     def add_user_path(self) -> None:
-        """Add --user-path, for a result that distinguishes the user's own code from libraries."""
         self._reading.add_argument(
             "--user-path",
             action="append",
@@ -169,14 +162,12 @@ def parse_position(text: str) -> int | str:
 
 
 def parse_count(text: str) -> int:
-    """Parse an integer from 0 to 999999999."""
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 999999999")
     return int(text)
 
 
 def parse_positive(text: str) -> int:
-    """Parse an integer from 1 to 999999999."""
     value = parse_count(text)
     if value == 0:
         raise argparse.ArgumentTypeError("use 1 or more")
@@ -204,7 +195,6 @@ def parse_growth_limit(text: str) -> GrowthLimit:
 
 
 def parse_byte_count(text: str) -> int:
-    """Return the bytes of a size: see `parse_size`."""
     try:
         return parse_size(text)
     except ValueError as error:

@@ -56,7 +56,7 @@ class Diff(TraceCommand):
         if len(options.traces) > 2:
             return f"diff compares two traces, not {len(options.traces)}"
         if len(options.traces) == 2 and (options.since, options.until, options.region) != (None, None, None):
-            return "diff of two traces compares one position of each: --at POSITION"
+            return "diff of two traces compares one position of each: use --at POSITION"
         if len(options.traces) == 1 and options.since is None and options.region is None:
             return "diff needs a second trace, or two positions of one: --since POSITION [--until POSITION]"
         if len(options.traces) == 2 and options.fail_above is not None and options.fail_above.per_step:
@@ -129,7 +129,7 @@ def _is_above(limit: GrowthLimit, changes: Changes) -> bool:
 def _compare_runs(query: Query) -> list[Changes]:
     (before, after), options = query.traces, query.options
     at = "peak" if options.at is None else options.at
-    first, second = (f"{at} of {Path(trace.path).name}" for trace in query.traces)
+    name_before, name_after = (f"{at} of {Path(trace.path).name}" for trace in query.traces)
 
     def frames(row: dict[str, Any]) -> Sequence[Frame]:
         is_removed = pd.isna(row["stack_id_after"])
@@ -141,7 +141,8 @@ def _compare_runs(query: Query) -> list[Changes]:
     devices = [options.device] if options.device else devices_at(before, after, at)
     tables = [compare(before, after, at=at, by=query.by, device=device) for device in devices]
     return [
-        Changes(name, first, second, query.by, table, row_frames) for name, table in zip(devices, tables, strict=True)
+        Changes(name, name_before, name_after, query.by, table, row_frames)
+        for name, table in zip(devices, tables, strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The command `leaks`."""
+"""Command `leaks`: the leaks of a run, a range or regions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand
 
 _MAX_NAMED_REGIONS = 5
-"""Maximum number of regions that a sentence names."""
 _EXIT_BY_ANSWER = {LeaksAnswer.FOUND: Exit.FOUND, LeaksAnswer.NONE: Exit.OK, LeaksAnswer.UNKNOWN: Exit.UNKNOWN}
 
 
@@ -109,13 +108,7 @@ class _JudgedPart:
 
 
 def _judge_ranges(query: Query) -> list[_JudgedPart]:
-    """Judge the run, the range, or each region by itself, since growth from step to step cannot be summed up.
-
-    Of several regions, those without a whole step are left out.
-
-    Raises:
-        PositionError: None of several regions has a whole step.
-    """
+    """Judge the run, the range, or each region with a whole step: growth per step cannot be added up."""
     trace, options, ranges = query.trace, query.options, query.ranges
     devices = [options.device] if options.device else []
     if query.is_whole_run:
@@ -173,7 +166,6 @@ def _join_regions(regions: Sequence[str]) -> str:
 
 
 def _make_table(query: Query, judged: Sequence[_JudgedPart]) -> Table:
-    """Return the leaks as a table, with a column of regions if there are several."""
     leaks = [(leak, part.region) for part in judged for leak in part.leaks]
     table = leaks_as_table(query.trace, [leak for leak, _ in leaks])
     return table.assign(region=texts(region for _, region in leaks)) if judged[0].region else table

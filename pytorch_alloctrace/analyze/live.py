@@ -137,7 +137,7 @@ class _Monitor:
         return not is_running
 
     def _render(self, console: Console) -> Text:
-        # A separate console: text printed to the other one would appear above the view.
+        # A separate console: text printed to `console` would appear above the view.
         buffer = io.StringIO()
         system: Any = console.color_system
         separate = Console(
@@ -149,10 +149,7 @@ class _Monitor:
 
 
 def _is_recording(path: str) -> bool:
-    """Return True if the trace is being recorded.
-
-    Checked twice: when compaction replaces the file, the new one is locked shortly after.
-    """
+    """Return whether the trace is being recorded. Checked twice: compaction locks its new file a moment late."""
     if is_being_recorded(path):
         return True
     time.sleep(_MIN_INTERVAL_S)

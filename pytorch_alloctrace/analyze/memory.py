@@ -121,13 +121,13 @@ class Timeline(TraceCommand):
             def time_ns(position: Position | None) -> int | None:
                 return None if position is None else trace.time_ns(position, device=device)
 
-            parts = []
+            slices = []
             for since, until in query.ranges:
                 trace.range(since, until, device=device)  # raises PositionError for an empty range
-                parts.append(table[in_range(table, time_ns(since), time_ns(until))].reset_index(drop=True))
+                slices.append(table[in_range(table, time_ns(since), time_ns(until))].reset_index(drop=True))
             # Short ranges may share an interval.
-            table = pd.concat(parts).drop_duplicates(["device", "time_ns"]).sort_values("time_ns", kind="stable")
-            table = table.sort_values("device", kind="stable", ignore_index=True) if len(parts) > 1 else parts[0]
+            table = pd.concat(slices).drop_duplicates(["device", "time_ns"]).sort_values("time_ns", kind="stable")
+            table = table.sort_values("device", kind="stable", ignore_index=True) if len(slices) > 1 else slices[0]
         if options.json:
             query.print_json("timeline", table)
         elif options.csv:
@@ -169,12 +169,12 @@ class Fragmentation(TraceCommand):
         if options.json:
             query.print_json("fragmentation", [fragmentation_data(fragmentation, top) for fragmentation in devices])
         elif options.csv:
-            parts = [
+            device_tables = [
                 fragmentation.pinners.head(top).to_frame().assign(device=fragmentation.device)
                 for fragmentation in devices
             ]
             empty = tables.no_rows((*PINNER_COLUMNS, "device"))
-            query.print_csv(pd.concat(parts, ignore_index=True) if parts else empty)
+            query.print_csv(pd.concat(device_tables, ignore_index=True) if device_tables else empty)
         elif not devices:
             query.screen.text("Nothing was allocated.")
         else:

@@ -15,7 +15,7 @@ from .trace_command import Exit, Query, TraceCommand
 
 _DEFAULT_ROWS = 3
 _JSON_SITES = 20
-"""Rows of each table in JSON."""
+"""Maximum rows of each table in JSON."""
 
 
 class Oom(TraceCommand):

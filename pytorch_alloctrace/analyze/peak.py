@@ -62,7 +62,7 @@ class Peak(TraceCommand):
         if has_range and options.at not in PEAKS:
             return f"--since, --until and --in look for a peak: use --at peak or peak:reserved, not {options.at}"
         if options.tree and options.by != COMPOSITION_BY[0]:
-            return f"--tree shows calls: not --by {options.by}"
+            return f"--tree shows calls: omit --by {options.by}"
         if options.fits is not None and (options.json or options.csv):
             return "--fits is a line of the text: with --json or --csv use the command what-if with --memory"
         return super().find_mistake(options)

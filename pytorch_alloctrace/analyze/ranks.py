@@ -62,7 +62,7 @@ class Ranks(TraceCommand):
 
     def find_mistake(self, options: argparse.Namespace) -> str | None:
         if options.spool is not None:
-            return "--spool is of one trace: read that trace alone, or move its spool next to it"
+            return "--spool belongs to one trace: read that trace alone, or move its spool next to it"
         if options.scheduler is not None and options.jobs is not None:
             return "--jobs are processes of this machine: omit it with --scheduler"
         return super().find_mistake(options)

@@ -83,13 +83,13 @@ class Serve(TraceCommand):
         server = ReportServer(query.trace, query.options.port)
         try:
             server.page  # noqa: B018  (built before the address is printed: errors end the command)
-            # Printed immediately: the captured output of a command appears at its end.
+            # Printed immediately: a command's captured output appears only when the command ends.
             print(f"Serving {query.trace.path} until Ctrl-C: {server.address}", file=sys.stderr, flush=True)
             if query.options.open:
                 # SIGTERM and SIGHUP end the server as Ctrl-C does. Without a handler the redirect file would remain.
-                for number in (signal.SIGTERM, signal.SIGHUP):
-                    if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
-                        signal.signal(number, signal.default_int_handler)
+                for signal_number in (signal.SIGTERM, signal.SIGHUP):
+                    if signal.getsignal(signal_number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+                        signal.signal(signal_number, signal.default_int_handler)
                 # Not the address: every user of the machine could read the token on the browser's command line.
                 redirect = server.write_redirect().as_uri()
                 # On a thread: `webbrowser.open` may wait for the browser to end, which waits for the page.

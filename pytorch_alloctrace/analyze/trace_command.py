@@ -36,15 +36,11 @@ from .arguments import ALL_ROWS, CommandParser
 if TYPE_CHECKING:
     import pandas as pd
 
-_WRITE_SIZE = 1 << 20
-"""Number of characters per write to stdout."""
+_CHARACTERS_PER_WRITE = 1 << 20
 _HELP_WIDTH = 79
-"""Width of the help, in columns."""
 
 
 class Exit(enum.IntEnum):
-    """Exit statuses of the command line."""
-
     OK = 0
     FOUND = 1
     """`verify` found a fault, `leaks --fail` a leak, `diff --fail-above` a device that grew too much."""
@@ -62,13 +58,11 @@ class Query:
         self.traces = traces
         self.options = options
         self.screen = screen
-        """Destination of the text."""
         self.data = ""
         """Output as JSON, CSV or Markdown."""
 
     @property
     def trace(self) -> RecordedTrace:
-        """The first trace."""
         return self.traces[0]
 
     @property
@@ -83,13 +77,12 @@ class Query:
 
     @property
     def by(self) -> str:
-        """Grouping of the rows, with the depth of modules."""
+        """Grouping of the rows: "module:3" with --depth 3."""
         by: str = self.options.by
         return by if self.options.depth is None else f"{by}:{self.options.depth}"
 
     @property
     def is_whole_run(self) -> bool:
-        """True if no range was given."""
         return self.options.since is None and self.options.until is None and self.options.region is None
 
     @property
@@ -102,7 +95,7 @@ class Query:
         return [(name, f"{name}:end") for name in names]
 
     def span(self, at: Position | None = None) -> Span:
-        """Return the ranges in words. `at` replaces --until if that is missing."""
+        """Return the ranges as text, with `at` in place of a missing --until."""
         ranges, region = self.ranges, self.options.region
         (since, _), (_, until) = ranges[0], ranges[-1]
         until = next((position for position in (until, at) if position is not None), "end")
@@ -117,11 +110,7 @@ class Query:
         return ALL_ROWS if is_data or not default else default
 
     def target_path(self, default: Path) -> Path:
-        """Return the file to write: --output, or `default`.
-
-        Raises:
-            ReportError: The file exists and --overwrite is missing, or its folder does not exist.
-        """
+        """Return the file to write. Raises ReportError if it exists without --overwrite, or its folder is missing."""
         target = Path(self.options.output) if self.options.output else default
         if not target.parent.is_dir():
             raise ReportError(f"{target.parent} is not a folder: give another path with -o")
@@ -130,7 +119,6 @@ class Query:
         return target
 
     def print_text(self, text: str) -> None:
-        """Print text without wrapping it."""
         self.data += text
 
     def print_json(self, name: str, data: Any, *, indent: int | None = 1) -> None:
@@ -138,15 +126,11 @@ class Query:
         self.data += document(name, data, self.frames, indent=indent)
 
     def print_csv(self, table: Table | pd.DataFrame) -> None:
-        """Print a table as CSV."""
         self.data += csv_text(table)
 
 
 class TraceCommand(ABC):
-    """Base class of a command on traces."""
-
     description: ClassVar[str]
-    """Description in the help, of two sentences."""
     examples: ClassVar[Sequence[tuple[str, str]]]
     """Arguments after the program name, and their effect."""
     if_truncated: ClassVar[str] = "What came after the break is not in it."
@@ -154,20 +138,19 @@ class TraceCommand(ABC):
     traces: ClassVar[str] = "TRACE"
     """Positional arguments in the usage."""
     traces_help: ClassVar[str] = "the trace file"
-    """Help of the positional arguments."""
 
     progress_label: ClassVar[str] = "adding up"
     """Text of the progress bar after the replay."""
 
     reads_events: ClassVar[bool] = True
-    """True if `Query.traces` has the opened traces. Otherwise the command opens the paths in the options."""
+    """False if the command opens the paths in the options itself: `Query.traces` is then empty."""
 
     @abstractmethod
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments of this command. `CommandParser.add_common` adds those of all commands."""
 
     def complete_options(self, options: argparse.Namespace) -> None:  # noqa: B027  (most commands complete nothing)
-        """Complete the options. `find_mistake` checks them afterwards."""
+        """Complete the options before `find_mistake` checks them."""
 
     def find_mistake(self, options: argparse.Namespace) -> str | None:
         """Return a sentence on an invalid combination of options, or None."""
@@ -178,7 +161,7 @@ class TraceCommand(ABC):
         if options.all_frames and options.csv:
             return "--all-frames does not fit into a table: use --json"
         if options.all_frames and options.by in ("role", "age", "phase"):
-            return f"--all-frames shows the stacks of lines of code: not --by {options.by}"
+            return f"--all-frames shows the stacks of lines of code: omit --by {options.by}"
         if options.depth is not None and options.by != MODULE:
             return "--depth counts the parts of a module's name: it needs --by module"
         return None
@@ -188,7 +171,6 @@ class TraceCommand(ABC):
         """Print the answer and return the exit status. Raises AlloctraceError for bad input."""
 
     def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the options. Raises SystemExit for wrong options, and after the help."""
         parser = CommandParser(prog=prog, description=textwrap.fill(self.description, _HELP_WIDTH))
         parser.usage = f"{prog} {self.traces} [options]"
         self.add_arguments(parser)
@@ -197,11 +179,11 @@ class TraceCommand(ABC):
         parser.epilog = f"{parser.notes}\nexamples:\n{examples}".lstrip()
         options, unknown = parser.parse_known_args(arguments)
         # argparse reports traces after an option as unknown. parse_intermixed_args would lose what follows "--".
-        options.traces += [word for word in unknown if not word.startswith("-")]
-        for word in options.traces:
-            if word in COMMANDS and not os.path.exists(word):
-                parser.error(f"the command comes first: {PROGRAM} {word} ...")
-        unrecognized = [word for word in unknown if word.startswith("-")]
+        options.traces += [argument for argument in unknown if not argument.startswith("-")]
+        for argument in options.traces:
+            if argument in COMMANDS and not os.path.exists(argument):
+                parser.error(f"the command comes first: {PROGRAM} {argument} ...")
+        unrecognized = [argument for argument in unknown if argument.startswith("-")]
         if unrecognized:
             parser.error(f"unrecognized arguments: {' '.join(unrecognized)}")
         self.complete_options(options)
@@ -211,7 +193,6 @@ class TraceCommand(ABC):
         return options
 
     def execute(self, options: argparse.Namespace) -> Exit:
-        """Run the command, print its output, and return the exit status. Raises AlloctraceError for bad input."""
         console = Console()
         with SlowProgress(Console(stderr=True), self.progress_label) as progress:
             traces = _load_traces(options, progress) if self.reads_events else []
@@ -221,7 +202,7 @@ class TraceCommand(ABC):
                 (trace.integrity, self.if_truncated, trace.path if len(query.traces) > 1 else "")
                 for trace in query.traces
             ]
-            # Captured, and written at the end: only there can a closed pipe (head) raise, which `quiet_pipe` handles.
+            # Captured and written at the end, so that a closed pipe (head) raises only there, inside `QuietPipe`.
             with console.capture() as captured:
                 if not (options.json or options.csv or options.markdown):
                     _write_incomplete_traces(incomplete, query.screen)
@@ -240,8 +221,8 @@ class TraceCommand(ABC):
             # Source lines may contain characters that the terminal's encoding lacks.
             sys.stdout.reconfigure(errors="backslashreplace")
         # In parts: a single write would encode a second copy of the text, which may be hundreds of megabytes.
-        for begin in range(0, len(text), _WRITE_SIZE):
-            sys.stdout.write(text[begin : begin + _WRITE_SIZE])
+        for begin in range(0, len(text), _CHARACTERS_PER_WRITE):
+            sys.stdout.write(text[begin : begin + _CHARACTERS_PER_WRITE])
         return status
 
 
@@ -291,7 +272,7 @@ def _load_traces(options: argparse.Namespace, progress: Progress) -> list[Record
     if isinstance(options.device, str):
         options.device = named_device(options.device, all_devices)
     elif options.device:
-        # A command that shows several devices takes "cuda" for all CUDA devices.
+        # A repeatable --device accepts "cuda" for all CUDA devices.
         options.device = [
             name
             for device in options.device
@@ -304,7 +285,7 @@ def _load_traces(options: argparse.Namespace, progress: Progress) -> list[Record
 def _load_trace(
     path: str, spool: str | None, user_paths: Sequence[str], progress: Progress, has_others: bool
 ) -> RecordedTrace:
-    """Open a trace. If it has others, some user paths may be missing in it."""
+    """Open a trace. If there are others, ignore user paths that match none of its files."""
     try:
         return RecordedTrace(path, spool=spool, user_paths=user_paths, progress=progress)
     except UserPathError as error:

@@ -18,7 +18,7 @@ from ..reading.names import KINDS, REGION_BEGIN, REGION_END, STEP, device_name
 from .rewind import Rewind, Run
 from .snapshot import Annotation, Entry, Pool, Snapshot, parse_snapshot, read_snapshot
 from .stacks import Stacks
-from .trace_header import describe, settings_json
+from .trace_header import make_header, settings_json
 
 _ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
@@ -94,7 +94,7 @@ def convert(
 
 @dataclass(frozen=True)
 class _Device:
-    """Rewound history of one device."""
+    """History of one device, undone to its begin."""
 
     index: int
     begin: Rewind
@@ -111,7 +111,7 @@ class _Conversion:
         self._begin_ns = min(times) * 1000 if times else taken_ns
         self._end_ns = max(times) * 1000 if times else taken_ns
         self._stacks = Stacks(snapshot)
-        header = describe(self._stacks.distinct, source, os.path.abspath(target), snapshot.settings, self._begin_ns)
+        header = make_header(self._stacks.distinct, source, os.path.abspath(target), snapshot.settings, self._begin_ns)
         self._target = target
         self._writer = _replay.TraceWriter(os.fsencode(target), overwrite, self._begin_ns, json.dumps(header))
         self._rows: list[tuple[int, ...]] = []
@@ -121,17 +121,17 @@ class _Conversion:
         not_begun = dict(devices)
         skipped: dict[str, int] = {}
         events = 0
-        for index, number in self._sort_entries():
+        for index, entry_number in self._sort_entries():
             if index is None:
-                self._write_annotation(self._snapshot.annotations[number])
+                self._write_annotation(self._snapshot.annotations[entry_number])
                 continue
             if index in not_begun:
                 self._write_initial_state(not_begun.pop(index))
-            entry = self._snapshot.history[index][number]
+            entry = self._snapshot.history[index][entry_number]
             if entry.action not in _KINDS:
                 skipped[entry.action] = skipped.get(entry.action, 0) + 1
                 continue
-            pool = devices[index].pools[number]
+            pool = devices[index].pools[entry_number]
             self._add(
                 _KINDS[entry.action],
                 entry.time_us * 1000,
@@ -174,10 +174,7 @@ class _Conversion:
         return _Device(index, rewind, pools[::-1])
 
     def _sort_entries(self) -> list[tuple[int | None, int]]:
-        """Return device and index of all entries by time, those of a device in their order.
-
-        The device of an annotation is None.
-        """
+        """Return device (None: an annotation) and index of each entry by time, in order within a device."""
         streams: list[tuple[int | None, list[Entry] | list[Annotation]]] = [
             *self._snapshot.history.items(),
             (None, self._snapshot.annotations),
@@ -185,39 +182,38 @@ class _Conversion:
         owners = [owner for owner, entries in streams for _ in entries]
         numbers = [number for _, entries in streams for number in range(len(entries))]
         times = np.array([entry.time_us for _, entries in streams for entry in entries], dtype=np.uint64)
-        return [(owners[place], numbers[place]) for place in np.argsort(times, kind="stable").tolist()]
+        return [(owners[row], numbers[row]) for row in np.argsort(times, kind="stable").tolist()]
 
     def _write_initial_state(self, device: _Device) -> None:
-        """Add the settings and the allocator state at the start of a device's history."""
         history = self._snapshot.history.get(device.index)
-        at = history[0].time_us * 1000 if history else self._end_ns
+        time_ns = history[0].time_us * 1000 if history else self._end_ns
         location = self._location(device.index, 0, (0, 0))
-        self._add(_CONFIG, at, 0, self._writer.string(self._settings), location)
+        self._add(_CONFIG, time_ns, 0, self._writer.string(self._settings), location)
         for pool, stream in device.begin.unsplit_pools.items():
-            self._add(_NO_SPLIT, at, 0, 0, self._location(device.index, stream, pool))
+            self._add(_NO_SPLIT, time_ns, 0, 0, self._location(device.index, stream, pool))
         if device.begin.runs:
-            self._write_allocator_state(device.index, device.begin.runs, at)
+            self._write_allocator_state(device.index, device.begin.runs, time_ns)
 
-    def _write_allocator_state(self, index: int, runs: list[tuple[int, Run]], at: int | None = None) -> None:
-        at = self._end_ns if at is None else at
+    def _write_allocator_state(self, index: int, runs: list[tuple[int, Run]], time_ns: int | None = None) -> None:
+        time_ns = self._end_ns if time_ns is None else time_ns
         entries = sum(1 + len(run.pieces) for _, run in runs)
-        self._add(_ALLOCATOR_STATE, at, 0, entries, self._location(index, 0, (0, 0)))
+        self._add(_ALLOCATOR_STATE, time_ns, 0, entries, self._location(index, 0, (0, 0)))
         for begin, run in runs:
             location = self._location(index, run.stream, run.pool)
             flags = (_LARGE if run.is_large else 0) | (_EXPANDABLE if run.is_expandable else 0)
-            self._add(_STATE_SEGMENT, at, begin, run.end - begin, location, node=flags)
+            self._add(_STATE_SEGMENT, time_ns, begin, run.end - begin, location, node=flags)
             for address in run.addresses:
                 piece = run.pieces[address]
                 stack = self._stacks.id(piece.frames, self._writer)
-                self._add(_STATE_BLOCK, at, address, piece.size, location, stack, 0, piece.requested, piece.state)
+                self._add(_STATE_BLOCK, time_ns, address, piece.size, location, stack, 0, piece.requested, piece.state)
 
     def _write_annotation(self, annotation: Annotation) -> None:
-        at = max(min(annotation.time_us * 1000, self._end_ns), self._begin_ns)
+        time_ns = max(min(annotation.time_us * 1000, self._end_ns), self._begin_ns)
         kind = REGION_BEGIN if annotation.begins else REGION_END
-        self._add(kind, at, 0, self._writer.string(annotation.name), 0)
+        self._add(kind, time_ns, 0, self._writer.string(annotation.name), 0)
         number = annotation.name.removeprefix(_PROFILER_STEP)
         if not annotation.begins and number != annotation.name and number.isdecimal() and len(number) < 18:
-            self._add(STEP, at, 1, int(number), 0)  # recorded by the program's profiler.step()
+            self._add(STEP, time_ns, 1, int(number), 0)  # recorded by the program's profiler.step()
 
     def _location(self, index: int, stream: int, pool: Pool) -> int:
         return self._writer.location(_CUDA, index, stream, pool)
@@ -225,7 +221,7 @@ class _Conversion:
     def _add(
         self,
         kind: int,
-        at: int,
+        time_ns: int,
         address: int,
         size: int,
         location: int,
@@ -234,7 +230,7 @@ class _Conversion:
         sequence: int = 0,
         node: int = 0,
     ) -> None:
-        self._rows.append((kind, at, address, size, stack, thread, location, sequence, node))
+        self._rows.append((kind, time_ns, address, size, stack, thread, location, sequence, node))
         if len(self._rows) >= _MAX_ROWS:
             self._flush()
 

@@ -17,7 +17,7 @@ from .snapshot import ALLOCATED, FREE, PENDING, Entry, Pool, Segment
 
 @dataclass(slots=True)
 class Piece:
-    """Block or free piece."""
+    """Block of a run: in use, awaited by a stream, or free."""
 
     size: int
     state: int
@@ -58,11 +58,10 @@ class Run:
         return self.pieces.pop(address)
 
     def find_piece(self, address: int) -> int:
-        """Return the address of the piece that contains an address."""
         return self.addresses[bisect_right(self.addresses, address) - 1]
 
     def find_previous(self, address: int) -> int | None:
-        """Return the address of the piece before the one at an address, or None."""
+        """Return the address of the preceding piece, or None."""
         index = bisect_left(self.addresses, address)
         return self.addresses[index - 1] if index else None
 
@@ -132,7 +131,7 @@ class Rewind:
         return self._runs.pop(begin)
 
     def _is_split(self, run: Run, available: int, requested: int) -> bool:
-        """Return whether torch splits off the rest when `requested` of `available` bytes are allocated."""
+        """Return whether torch splits off the remainder if `requested` of `available` bytes are allocated."""
         if run.pool in self.unsplit_pools:
             return False
         return self._settings.splits(available, requested, run.is_large)
@@ -185,7 +184,7 @@ class Rewind:
         rounded = self._settings.rounded(entry.size)
         if rounded > available:
             return None
-        # The rest behind the block was free too, if torch would have split it off.
+        # The bytes behind the block were a free piece if torch would have split them off.
         size = rounded if self._is_split(run, available, rounded) else available
         if begin < entry.address:
             free.size = entry.address - begin
@@ -236,11 +235,11 @@ class Rewind:
             run.add(begin, Piece(entry.address - begin, FREE))
         if end < begin + free.size:
             run.add(end, Piece(begin + free.size - end, FREE))
-        parts = (
+        remaining_pieces = (
             {address: run.pieces[address] for address in run.addresses if address < entry.address},
             {address: run.pieces[address] for address in run.addresses if address >= entry.address},
         )
-        for pieces in parts:
+        for pieces in remaining_pieces:
             if pieces:
                 self._add_run(Run(run.stream, run.pool, run.is_large, True, pieces))
         return run
@@ -258,10 +257,10 @@ class Rewind:
         is_large = neighbour.is_large if neighbour else entry.size % self._settings.large_segment_size == 0
         pool = neighbour.pool if neighbour else entry.pool or (0, 0)
         mapped = Run(entry.stream, pool, is_large, True, {begin: Piece(entry.size, FREE)})
-        for other in (before, following):
-            if other is not None:
-                self._remove_run(other.begin)
-                mapped = Run(mapped.stream, mapped.pool, mapped.is_large, True, {**mapped.pieces, **other.pieces})
+        for run in (before, following):
+            if run is not None:
+                self._remove_run(run.begin)
+                mapped = Run(mapped.stream, mapped.pool, mapped.is_large, True, {**mapped.pieces, **run.pieces})
         self._merge_next(mapped, begin)
         previous = mapped.find_previous(begin)
         if previous is not None and mapped.pieces[previous].state == FREE:

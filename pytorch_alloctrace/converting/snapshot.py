@@ -54,8 +54,6 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Entry of the history."""
-
     action: str
     address: int
     """Address; for the action "oom", the free bytes of the driver."""
@@ -89,7 +87,6 @@ class Snapshot:
 
     @property
     def devices(self) -> list[int]:
-        """Devices that have segments or a history."""
         return sorted({*self.segments, *self.history})
 
 
@@ -115,10 +112,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
 
 
 def parse_snapshot(values: Any, max_items: int | None = None) -> Snapshot:
-    """Return the snapshot of the values that `torch.cuda.memory._snapshot()` returns.
-
-    Raises TraceError if they are not a snapshot, or have more than `max_items` segments, blocks and entries.
-    """
+    """Parse the result of `torch.cuda.memory._snapshot()`. Raises TraceError, also above `max_items` items."""
     return _Reader(max_items).parse(values)
 
 
@@ -140,10 +134,10 @@ class _Reader:
         traces = values.get("device_traces") or []
         if not isinstance(traces, (list, tuple)):
             raise TraceError("its device_traces are not a list")
-        for number, entries in enumerate(traces):
+        for device_number, entries in enumerate(traces):
             entry_list = self._parse_history(entries)
             if entry_list:
-                snapshot.history[self._check_device(number)] = entry_list
+                snapshot.history[self._check_device(device_number)] = entry_list
         settings = values.get("allocator_settings")
         snapshot.settings = dict(settings) if isinstance(settings, Mapping) else {}
         snapshot.annotations = self._parse_annotations(values.get("external_annotations") or [])
@@ -155,16 +149,16 @@ class _Reader:
             )
         return snapshot
 
-    def _check_dicts(self, values: Any, what: str) -> Iterator[Mapping[str, Any]]:
+    def _check_dicts(self, values: Any, field_name: str) -> Iterator[Mapping[str, Any]]:
         if not isinstance(values, (list, tuple)):
-            raise TraceError(f"its {what} are not a list")
+            raise TraceError(f"its {field_name} are not a list")
         if self._remaining_items is not None:
             self._remaining_items -= len(values)
             if self._remaining_items < 0:
                 raise TraceError("it repeats the same segments or entries many times")
         for value in values:
             if not isinstance(value, Mapping):
-                raise TraceError(f"one of its {what} is not a dictionary")
+                raise TraceError(f"one of its {field_name} is not a dictionary")
             yield value
 
     def _parse_segment(self, values: Mapping[str, Any]) -> Segment:

@@ -1,9 +1,8 @@
-"""Stacks of a snapshot: names, files and lines, converted to the code objects and instructions of a trace.
+"""Stacks of a snapshot, converted to the code objects and instructions of a trace.
 
-Besides lines, instructions show the loops of a program: a function seen at an earlier instruction than before has
-started another iteration (csrc/core/replay/loops.h). Line numbers do not show this, since a call written over several
-lines ends on its first. So the lines of a function are sorted by their first occurrence in the history, and each
-becomes an instruction.
+Loops are detected by instruction: a function seen at an earlier instruction than before has started another iteration
+(csrc/core/replay/loops.h). A snapshot has only line numbers, and a call written over several lines ends on its first.
+So the lines of a function are sorted by their first occurrence in the history, and each becomes an instruction.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ Frame = tuple[str, str, int]
 """Name, filename and line of a frame."""
 _MAX_TABLE_BYTES = 1 << 16
 _MAX_LINE_STEP = 127
-"""Maximum distance, in lines, of one entry of a line table."""
+"""Maximum distance in lines of one entry of a line table."""
 
 
 class Function:
-    """Function of a file, identified by its name, and its lines in the history, in execution order."""
+    """Function of a file, and its lines in the history, in execution order."""
 
     def __init__(self, name: str, filename: str) -> None:
         self.name, self.filename = name, filename
@@ -32,14 +31,13 @@ class Function:
         self._codes: dict[int, tuple[int, int]] = {}
 
     def insert_line(self, line: int, after: int | None) -> None:
-        """Insert a line after another one of the same call, or, if `after` is None, by its number."""
+        """Insert a line behind line `after` of the same call; None: by its number."""
         if line in self._known_lines:
             return
         self._known_lines.add(line)
         self.lines.insert(bisect_left(self.lines, line) if after is None else self.lines.index(after) + 1, line)
 
     def code(self, line: int, writer: _replay.TraceWriter) -> tuple[int, int]:
-        """Return the code and the instruction of a line."""
         if not self._codes:
             self._define(writer)
         return self._codes[line]

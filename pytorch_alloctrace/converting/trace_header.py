@@ -21,7 +21,6 @@ _LIBRARY = re.compile(
 
 
 def library_prefixes(filenames: Iterable[str]) -> list[str]:
-    """Return the library folders that contain these files."""
     prefixes = {match[0] for match in map(_LIBRARY.match, filenames) if match}
     return sorted(prefixes)
 
@@ -38,8 +37,9 @@ def main_script(stacks: Iterable[Sequence[Frame]], prefixes: list[str]) -> str:
     return counts.most_common(1)[0][0] if counts else ""
 
 
-def describe(stacks: Iterable[Sequence[Frame]], source: str, path: str, settings: Any, began_ns: int) -> dict[str, Any]:
-    """Return the header of a trace."""
+def make_header(
+    stacks: Iterable[Sequence[Frame]], source: str, path: str, settings: Any, began_ns: int
+) -> dict[str, Any]:
     stack_list = list(stacks)
     prefixes = library_prefixes({filename for stack in stack_list for _, filename, _ in stack})
     program = main_script(stack_list, prefixes)
@@ -68,10 +68,7 @@ _BOOL_SETTINGS = ("expandable_segments", "graph_capture_record_stream_reuse")
 
 
 def settings_json(settings: Mapping[str, Any], has_expandable: bool) -> str:
-    """Return the text of a `config` event.
-
-    `settings` are torch's, by name. `has_expandable` reports expandable segments, which some releases omit from them.
-    """
+    """Return the text of a `config` event. Some releases omit expandable segments: `has_expandable` replaces them."""
     config: dict[str, Any] = {"expandable_segments": has_expandable}
     for name in _BOOL_SETTINGS:
         if isinstance(settings.get(name), bool):

@@ -17,22 +17,17 @@ from .table import Table
 EVENT_COLUMNS = (
     *("seq", "time_ns", "kind", "device", "address", "requested_bytes", "stream", "pool", "thread", "stack_id", "step"),
 )
-"""Default columns of `Trace.events`."""
 AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type", "forward_stack_id")
-"""Optional columns of `Trace.events`.
-
-autograd_seq: number of the thread's next autograd node. node_seq, node_thread, node_type: number, creating thread and
-type of the node that backward is evaluating. forward_stack_id: stack of the forward that caused an allocation of
-backward, if backward has no stack; 0 if unknown.
-"""
+"""Optional columns of `Trace.events`. autograd_seq: number of the thread's next autograd node. node_seq, node_thread,
+node_type: number, creating thread and type of the node that backward is evaluating. forward_stack_id: stack of the
+forward that caused an allocation of backward, if backward has no stack; 0 if unknown."""
 _MAX_COMPACTED_EVENTS = 1024
 """Maximum number of events kept from a compacted part: see csrc/core/replay/run_evidence.h."""
-_CHUNK = 50_000
-"""Rows per chunk while the table of all events is filled."""
+_CHUNK_ROWS = 50_000
 _LARGE = 2_000_000
-"""Number of events above which the table takes more memory than the state of the replay."""
+"""Number of events above which the table takes more memory than the replay's state."""
 _STATE_COLUMNS = ("requested_bytes", "forward_stack_id")
-"""Columns that depend on earlier events, and need the state of the replay."""
+"""Columns that need the state of the replay."""
 
 
 def events(
@@ -43,19 +38,18 @@ def events(
     columns: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Return the events in one table: see `Trace.events`."""
     selected = EVENT_COLUMNS if columns is None else tuple(columns)
     groups = [selected]
     if trace.integrity.events > _LARGE:
         # Two passes, the state columns first: the replay's state is freed before the other columns take memory.
-        parts = [tuple(name for name in selected if (name in _STATE_COLUMNS) == is_first) for is_first in (True, False)]
-        groups = [part for part in parts if part] or groups
+        split = [tuple(name for name in selected if (name in _STATE_COLUMNS) == is_first) for is_first in (True, False)]
+        groups = [group for group in split if group] or groups
     rows = trace.integrity.events + (_MAX_COMPACTED_EVENTS if trace.integrity.compacted_until else 0)
     series: dict[str, pd.Series[Any]] = {}
     for group in groups:
         builder = _TableBuilder(rows)
-        for part in iter_events(trace, _CHUNK, since=since, until=until, columns=group, kinds=kinds):
-            builder.add(part)
+        for chunk in iter_events(trace, _CHUNK_ROWS, since=since, until=until, columns=group, kinds=kinds):
+            builder.add(chunk)
         table = builder.table() if builder.rows else _EventNames(trace).table(_no_events(), group)
         series |= {str(name): table[name] for name in table}
     return pd.DataFrame({name: series[name] for name in selected}, copy=False)
@@ -109,7 +103,6 @@ class _EventNames:
         self._places: tuple[Any, Any, Any] | None = None
 
     def table(self, events: Table, columns: Sequence[str]) -> pd.DataFrame:
-        """Return a chunk of events with these columns."""
         location = events["location"]
         series: dict[str, Any] = {}
         for name in columns:
@@ -151,23 +144,20 @@ class _EventNames:
 
 
 class _TableBuilder:
-    """A table filled chunk by chunk, without a second copy of the data.
-
-    rows: maximum number of rows; only rows that are added take memory.
-    """
+    """Table filled chunk by chunk without a second copy. `rows` is its capacity; unused rows take no memory."""
 
     def __init__(self, rows: int) -> None:
         self._capacity = rows
         self.rows = 0
         self._columns: dict[str, _ColumnBuilder] = {}
 
-    def add(self, part: pd.DataFrame) -> None:
-        end = self.rows + len(part)
-        for name in part:
+    def add(self, chunk: pd.DataFrame) -> None:
+        end = self.rows + len(chunk)
+        for name in chunk:
             column = self._columns.get(str(name))
             if column is None:
-                column = self._columns[str(name)] = _ColumnBuilder(self._capacity, part[name].array)
-            column.put(part[name].array, self.rows, end)
+                column = self._columns[str(name)] = _ColumnBuilder(self._capacity, chunk[name].array)
+            column.put(chunk[name].array, self.rows, end)
         self.rows = end
 
     def table(self) -> pd.DataFrame:
@@ -177,19 +167,19 @@ class _TableBuilder:
 
 
 class _ColumnBuilder:
-    def __init__(self, rows: int, first: Any) -> None:
-        self._dtype = first.dtype
-        self._categories = first.categories if isinstance(first, pd.Categorical) else None
+    def __init__(self, rows: int, first_chunk: Any) -> None:
+        self._dtype = first_chunk.dtype
+        self._categories = first_chunk.categories if isinstance(first_chunk, pd.Categorical) else None
         # Pages that are never written take no memory.
-        self._values = np.empty(rows, _split_missing(first)[0].dtype)
-        self._missing = np.empty(rows, np.bool_) if isinstance(first, pd.arrays.IntegerArray) else None
+        self._values = np.empty(rows, _split_missing(first_chunk)[0].dtype)
+        self._missing = np.empty(rows, np.bool_) if isinstance(first_chunk, pd.arrays.IntegerArray) else None
 
-    def put(self, part: Any, begin: int, end: int) -> None:
-        if self._categories is not None and not self._categories.equals(part.categories):
+    def put(self, chunk: Any, begin: int, end: int) -> None:
+        if self._categories is not None and not self._categories.equals(chunk.categories):
             # An event kind of a newer recorder first occurs in a later chunk.
-            self._categories = self._categories.append(part.categories.difference(self._categories, sort=False))
-            part = part.set_categories(self._categories)
-        values, missing = _split_missing(part)
+            self._categories = self._categories.append(chunk.categories.difference(self._categories, sort=False))
+            chunk = chunk.set_categories(self._categories)
+        values, missing = _split_missing(chunk)
         if values.dtype.itemsize > self._values.dtype.itemsize:
             self._values = self._values.astype(values.dtype)
         self._values[begin:end] = values
@@ -205,11 +195,11 @@ class _ColumnBuilder:
         return pd.array(values, dtype=self._dtype) if values.dtype == object else values
 
 
-def _split_missing(part: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+def _split_missing(column: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
     """Return the values of a column as a numpy array, and the mask of missing values of a nullable column."""
-    if isinstance(part, pd.Categorical):
-        return np.asarray(part.codes), None
-    if isinstance(part, pd.arrays.IntegerArray):
-        missing = np.asarray(part.isna())
-        return part.to_numpy(dtype=part.dtype.type, na_value=0), missing
-    return np.asarray(part), None
+    if isinstance(column, pd.Categorical):
+        return np.asarray(column.codes), None
+    if isinstance(column, pd.arrays.IntegerArray):
+        missing = np.asarray(column.isna())
+        return column.to_numpy(dtype=column.dtype.type, na_value=0), missing
+    return np.asarray(column), None

@@ -114,7 +114,6 @@ class Following:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Header as in `Trace.header`; empty before the first read."""
         return json_object(self._native.header_json)
 
     @property
@@ -123,7 +122,7 @@ class Following:
         return self._native.problem
 
     def stop(self) -> None:
-        """Stop a read in progress, and the thread."""
+        """Stop the thread, and a read in progress."""
         self._native.stop()
 
     def latest(self) -> View | None:
@@ -137,10 +136,10 @@ class Following:
 
     def _make_view(self, state: _replay.Followed) -> View:
         points = state.points
-        span = points[-1] - points[0] if len(points) >= MIN_POINTS else 0.0
+        units = points[-1] - points[0] if len(points) >= MIN_POINTS else 0.0
         devices = tuple(
             FollowedMemory(
-                device_name(counts.device_type, counts.device_index), counts, _rate(counts.requested_at_points, span)
+                device_name(counts.device_type, counts.device_index), counts, _rate(counts.requested_at_points, units)
             )
             for counts in state.devices
         )
@@ -162,8 +161,8 @@ class Following:
                 total.source,
                 total.bytes,
                 total.blocks,
-                _rate(total.at_points, span),
-                span > 0 and _is_growing(total.at_points),
+                _rate(total.at_points, units),
+                units > 0 and _is_growing(total.at_points),
                 total.holder,
             )
             for total in totals.values()
@@ -194,8 +193,8 @@ class Following:
         return f"{filename}:{site.line}", site.function, site.source.strip()
 
 
-def _rate(values: Sequence[int], span: float) -> float:
-    return (values[-1] - values[0]) / span if span > 0 and values else 0.0
+def _rate(values: Sequence[int], units: float) -> float:
+    return (values[-1] - values[0]) / units if units > 0 and values else 0.0
 
 
 def _is_growing(values: Sequence[int]) -> bool:
@@ -208,11 +207,7 @@ _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
 def trace_of_process(process: int) -> str:
-    """Return the path of the trace that a process is writing, from its open files in /proc.
-
-    Raises:
-        TraceError: The process writes no trace, or its files cannot be read.
-    """
+    """Return the trace that a process is writing, from its open files in /proc. Raises TraceError if there is none."""
     folder = Path(f"/proc/{process}")
     if not folder.is_dir():
         raise TraceError(f"there is no process {process}: give the id of a running process, or its trace")

@@ -1,7 +1,4 @@
-"""Frees of the caching allocator: one event or two.
-
-`free_completed` alone if the block is reusable at once, as nearly every block is; else `free_requested` comes first.
-"""
+"""Frees of the caching allocator: `free_completed`, after `free_requested` if the block is not reusable at once."""
 
 from __future__ import annotations
 
@@ -26,8 +23,7 @@ def were_not_requested(
 ) -> NDArray[np.bool_]:
     """Return a mask of the `free_completed` events without a preceding `free_requested`, which stand for both.
 
-    The arguments are columns of consecutive events, in order; kind is a number. They must include every alloc,
-    free_requested and free_completed of their devices.
+    The arguments are columns of consecutive events, with every alloc and free of their devices. kind is a number.
     """
     devices, of_device = np.unique(device.astype(str), return_inverse=True)
     order = np.lexsort([np.arange(len(seq)), address, of_device])
@@ -38,10 +34,10 @@ def were_not_requested(
     is_alone: NDArray[np.bool_] = (kind == _COMPLETED) & (previous_kind != _REQUESTED)
     first_of_block = np.flatnonzero(is_alone & (previous_kind == -1))
     if len(first_of_block):
-        first = int(seq[(kind == _REQUESTED) | (kind == _COMPLETED)][0])
+        first_free = int(seq[(kind == _REQUESTED) | (kind == _COMPLETED)][0])
         for name in devices_with_two_events(trace) & set(devices[of_device[first_of_block]].tolist()):
             rows = first_of_block[devices[of_device[first_of_block]] == name]
-            blocks = trace.replay.blocks(first, name)
+            blocks = trace.replay.blocks(first_free, name)
             is_alone[rows] = ~np.isin(address[rows], blocks["address"][blocks["state"] == PENDING_FREE])
     return is_alone
 

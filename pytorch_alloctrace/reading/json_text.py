@@ -10,10 +10,7 @@ _MAX_DEPTH = 32
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Return an empty object for other text, and for text nested deeper than a recorder nests.
-
-    Deeper text would raise a RecursionError in code that walks it later.
-    """
+    """Parse a JSON object. Return {} for other text, and for nesting that would raise RecursionError in later code."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -17,13 +17,13 @@ _NONE = ("", 0, (0, 0))
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Devices, streams and pools by location id."""
+    """Device, stream and pool of each location id."""
 
     devices: npt.NDArray[Any]
-    """Device names in torch's spelling; "": no device."""
+    """Names in torch's spelling; "": no device."""
     streams: npt.NDArray[np.int64]
     pools: npt.NDArray[Any]
-    """Pool ids, pairs of numbers; (0, 0): no private pool."""
+    """Pairs of numbers; (0, 0): no private pool."""
 
 
 class Locations:
@@ -38,7 +38,7 @@ class Locations:
         self._places: Places | None = None
 
     def up_to(self, highest: int) -> Places:
-        """Return the locations with an entry for each id up to `highest`, although a corrupt trace may lack some."""
+        """Return all locations, padded up to id `highest`: a corrupt trace may lack some."""
         if self._places is None or highest >= len(self._places.streams):
             rows = [*self._rows, *[_NONE] * max(highest + 1 - len(self._rows), 0)]
             devices, streams, pools = zip(*rows, strict=True)

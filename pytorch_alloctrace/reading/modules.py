@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 MODULE = "module"
 OUTSIDE = "(outside of modules)"
-"""Label for stacks that call no module."""
 _MAX_PARTS = 256
 """Maximum number of parts of a name: a corrupt trace may contain cycles, or very long chains."""
 
@@ -24,10 +23,10 @@ def module_depth(by: str) -> int | None:
 
 
 class ModuleNames:
-    """Names of the innermost module that each stack calls.
+    """Name of the innermost module that each stack calls.
 
-    The first part of a name is the class of the outermost module ("GPT", or "GPT#2" for the second instance). The other
-    parts are as in ``named_modules()``. A module whose owner is unknown is the last part, by its class: "(Softmax)".
+    The first part is the class of the outermost module ("GPT", or "GPT#2" for the second instance), the others as in
+    ``named_modules()``. A module whose owner is unknown is the last part, by its class: "(Softmax)".
 
     modules: class, owner and name of each (see `TraceReader.modules`). parent, called: by stack.
     """
@@ -74,7 +73,7 @@ class ModuleNames:
 
     @functools.cache  # noqa: B019 - as long-lived as the trace
     def _owned_parts(self, module: int) -> tuple[str, ...]:
-        """Return the name parts along the owners of a module, the outermost first; empty if an owner is unknown."""
+        """Return the name parts along a module's owners, the outermost first; empty if an owner is unknown."""
         names: list[str] = []
         while module:
             _, owner, name = self._record(module)

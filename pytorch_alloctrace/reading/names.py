@@ -41,10 +41,8 @@ KINDS = (
     "pool_on_oom",
     "capture",
 )
-"""Event kinds by number, in torch's words (``TraceEntry::Action``) where torch has one.
-
-Same order as csrc/core/format/event.h. Only `finish` writes "none".
-"""
+"""Event kinds by number, as in csrc/core/format/event.h, in torch's words (``TraceEntry::Action``) where torch has one.
+Only `finish` writes "none"."""
 
 STEP, MARK, REGION_BEGIN, REGION_END = (KINDS.index(name) for name in ("step", "mark", "region_begin", "region_end"))
 
@@ -59,7 +57,7 @@ def device_name(device_type: int, device_index: int) -> str:
 
 
 def named_device(name: str, devices: Sequence[str]) -> str:
-    """Return one of these devices; "cuda" is the only CUDA device. Raises TraceError for other names."""
+    """Return the device of this name; "cuda" is the only CUDA device. Raises TraceError for other names."""
     if name in devices:
         return name
     same_type = [device for device in devices if device.startswith(f"{name}:")]
@@ -105,7 +103,6 @@ ROLES_SHOWN = (
 )
 """Roles in the order of tables."""
 BEFORE_RECORDING = "before the recording"
-"""Label for the stack of blocks allocated before the recording."""
 NO_STACK = "(no Python stack)"
 
 

@@ -1,11 +1,7 @@
-"""Positions in a trace: steps, marks and regions, and their names.
+"""Positions in a trace: steps, marks and regions, and their names. `Trace.live` has the syntax.
 
-A position is "end", "peak" (of allocated bytes), "peak:reserved", an event number (after that event), "step:N" (the end
-of step N), "mark:NAME" (the first mark of that name; "mark:NAME#3": the third), "region:NAME" (the begin of the first
-region of that name), "region:NAME:end" (its end; "region:NAME#3", "region:NAME#3:end": the third), "12.5s" (the time
-since the recording began) or a datetime.
-
-Internally, a position is the number of the first event after it: `RecordedTrace.first_event_after`.
+Also valid: "region:NAME#3:end", the end of the third region of that name. Internally, a position is the number of the
+first event after it: `RecordedTrace.first_event_after`.
 """
 
 from __future__ import annotations
@@ -32,40 +28,32 @@ PEAKS = ("peak", "peak:reserved")
 _LARGEST = (1 << 63) - 2
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MAX_NAMES_LISTED = 10
-"""Maximum number of names that an error lists."""
 
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class Range:
-    """Consecutive events: after one position, up to and including another."""
+    """Consecutive events: after position `since`, up to and including position `until`."""
 
     first: int
-    """First event of the range."""
     end: int
     """First event after the range."""
 
     @property
     def since(self) -> int:
-        """Position after which the range begins."""
         return self.first - 1
 
     @property
     def until(self) -> int:
-        """Position at which the range ends."""
         return self.end - 1
 
     def has(self, events: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the events in the range."""
         return (events >= self.first) & (events < self.end)
 
 
 def time_of(position: Position, begin_ns: int) -> int | None:
-    """Return the time (ns since 1970) of a position given as a time; None for other positions.
-
-    A datetime without a time zone is local time, as everywhere in Python.
-    """
+    """Return the time (ns since 1970) of a position given as a time, else None. A naive datetime is local time."""
     if isinstance(position, datetime.datetime):
         # A pandas.Timestamp has nanoseconds, and no `astimezone` without a zone.
         nanoseconds = int(getattr(position, "nanosecond", 0))
@@ -92,7 +80,7 @@ class Region:
 
 
 PositionEvent: TypeAlias = tuple[int, int, int, int, bool, int]
-"""Kind, event, time, value, whether the program ended the step explicitly, and the number of such steps before it."""
+"""Kind, event, time, value, whether the program ended the step explicitly, number of earlier steps of the same kind."""
 LiveBytes: TypeAlias = Callable[[Sequence[int]], npt.NDArray[np.int64]]
 """Function from device indices to the sum of their live bytes at each position event."""
 
@@ -100,8 +88,8 @@ LiveBytes: TypeAlias = Callable[[Sequence[int]], npt.NDArray[np.int64]]
 class PositionTable:
     """Steps, marks and regions of a trace, in order.
 
-    rows: (kind, seq, time_ns, number or name). ordinals: by step, the number of steps before it; default: no steps are
-    missing. live_bytes: at each step; default: unknown.
+    rows: (kind, seq, time_ns, number or name). ordinals: by step, the number of steps before it, some of which the
+    compacted part of a trace lacks; default: all are there. live_bytes: at each step; default: unknown.
     """
 
     def __init__(
@@ -113,37 +101,37 @@ class PositionTable:
         steps = [row for row in rows if row[0] == STEP]
         self._marks = [row for row in rows if row[0] != STEP]
         # A corrupt trace may contain numbers that overflow 64-bit arithmetic.
-        numbers = [(seq, time_ns, number) for _, seq, time_ns, number in steps]
+        step_rows = [(seq, time_ns, number) for _, seq, time_ns, number in steps]
         self._ends, self._times, self._numbers = (
-            np.array([min(row[column], _LARGEST) for row in numbers], dtype=np.int64) for column in range(3)
+            np.array([min(row[column], _LARGEST) for row in step_rows], dtype=np.int64) for column in range(3)
         )
         self._live_bytes = live_bytes
         self.ordinals = np.array(range(len(steps)) if ordinals is None else ordinals, dtype=np.int64)
-        """By step: the number of steps before it. The compacted part of a long trace lacks some steps."""
 
     @classmethod
     def of_events(
-        cls, events: Sequence[PositionEvent], text: Callable[[int], str], live_bytes: LiveBytes | None = None
+        cls, events: Sequence[PositionEvent], read_string: Callable[[int], str], live_bytes: LiveBytes | None = None
     ) -> PositionTable:
         """Return the table of these events, without steps inferred before the first explicit step.
 
         A program that ends its steps itself, for instance after each epoch, has no other steps.
-
-        text: returns the name of a string id. live_bytes: at each of `events`; default: unknown.
         """
         first_explicit = next((seq for kind, seq, _, _, is_explicit, _ in events if kind == STEP and is_explicit), -1)
         rows = [row for row in events if row[0] != STEP or row[4] or row[1] > first_explicit]
         steps = [index for index, row in enumerate(events) if row[0] == STEP and (row[4] or row[1] > first_explicit)]
         ordinals: list[int] = []
-        last: PositionEvent | None = None
+        previous_step: PositionEvent | None = None
         for row in rows:
             if row[0] == STEP:
                 # Ordinals of a corrupt trace may be any number: keep them ascending.
-                gap = row[5] - last[5] if last is not None and last[4] == row[4] else 1
+                gap = row[5] - previous_step[5] if previous_step is not None and previous_step[4] == row[4] else 1
                 ordinals.append(ordinals[-1] + min(max(gap, 1), _LARGEST >> 20) if ordinals else 0)
-                last = row
+                previous_step = row
         return cls(
-            [(kind, seq, time_ns, value if kind == STEP else text(value)) for kind, seq, time_ns, value, _, _ in rows],
+            [
+                (kind, seq, time_ns, value if kind == STEP else read_string(value))
+                for kind, seq, time_ns, value, _, _ in rows
+            ],
             ordinals,
             None if live_bytes is None else lambda devices: live_bytes(devices)[steps],
         )
@@ -151,10 +139,7 @@ class PositionTable:
     def step_of(
         self, seq: npt.NDArray[np.integer[Any]], unknown: npt.NDArray[np.bool_] | None = None
     ) -> np.ma.MaskedArray[Any, Any]:
-        """Return the step of each event; the event that ends a step is its last.
-
-        Masked in a trace without steps, and where `unknown` is True.
-        """
+        """Return the step of each event, masked without steps and where `unknown`. A step's end is its last event."""
         if not len(self._ends):
             return np.ma.array(np.zeros(len(seq), np.int64), mask=np.ones(len(seq), np.bool_))
         numbers = np.append(self._numbers, self._numbers[-1] + 1)
@@ -163,7 +148,7 @@ class PositionTable:
 
     @property
     def highest_step(self) -> int:
-        """Highest number that `step_of` returns; 0 in a trace without steps."""
+        """Maximum that `step_of` returns; 0 in a trace without steps."""
         return int(self._numbers.max(initial=0)) + bool(len(self._numbers))
 
     @property
@@ -177,13 +162,11 @@ class PositionTable:
         return (begins >= within.first) & (self._ends < within.end)
 
     def step_at(self, seq: int) -> int | None:
-        """Return the step of an event; None in a trace without steps."""
         step = self.step_of(np.array([seq], dtype=np.int64))[0]
         return None if step is np.ma.masked else int(step)
 
     @property
     def step_ends(self) -> npt.NDArray[np.int64]:
-        """By step: the event that ends it."""
         return self._ends
 
     def steps(self, devices: Sequence[int]) -> Table:
@@ -205,11 +188,7 @@ class PositionTable:
         return self._marks
 
     def first_event_after(self, position: str) -> int | None:
-        """Return the first event after "step:N", "mark:NAME" or "region:NAME"; None: the end of the trace.
-
-        Raises:
-            PositionError: The position is invalid, or the trace lacks it.
-        """
+        """Return the first event after "step:N", "mark:NAME" or "region:NAME"; None: the end. Raises PositionError."""
         kind, _, name = position.partition(":")
         if kind == "step":
             index = self._step_index(name)
@@ -217,9 +196,9 @@ class PositionTable:
         if kind == "mark":
             return self._find_mark(name) + 1
         if kind == "region":
-            ends = name.endswith(":end") and not any(region.name == name for region in self.regions)
-            region = self.regions_named(name.removesuffix(":end") if ends else name)[0]
-            seq = region.end_seq if ends else region.begin_seq
+            is_end = name.endswith(":end") and not any(region.name == name for region in self.regions)
+            region = self.regions_named(name.removesuffix(":end") if is_end else name)[0]
+            seq = region.end_seq if is_end else region.begin_seq
             return None if seq is None else seq + 1
         raise PositionError(
             f"{position!r} is not a valid position: use end, peak, peak:reserved, an event number, step:N, mark:NAME, "
@@ -243,18 +222,12 @@ class PositionTable:
         return tuple(regions)
 
     def regions_named(self, name: str) -> list[Region]:
-        """Return the regions of a name. "NAME#3" is the third, "NAME#-1" the last.
-
-        Raises:
-            PositionError: The trace has no such region.
-        """
+        """Return the regions of a name: "NAME#3" the third, "NAME#-1" the last. Raises PositionError if none."""
         return _select_named("region", name, [(region.name, region) for region in self.regions])
 
     def stretches_named(self, name: str) -> list[Region]:
-        """Return the outermost of `regions_named`, so that events in nested regions count once.
-
-        Of two overlapping regions of one name, one always lies in the other.
-        """
+        """Return the outermost of `regions_named`, so that events in nested regions count once."""
+        # Of two overlapping regions of one name, one always lies in the other.
         outermost: list[Region] = []
         for region in self.regions_named(name):
             outer = outermost[-1] if outermost else None

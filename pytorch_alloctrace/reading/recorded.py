@@ -28,7 +28,6 @@ from .table import Table, sums
 from .timeline import MEASURED, device_timeline, driver_samples, intervals
 
 KEPT_WHEN_COMPACTED = frozenset({"oom", "config"})
-"""Event kinds kept in the compacted part of a trace."""
 FREES = ("free_requested", "free_completed")
 _CHUNK = 50_000
 """Events per read."""
@@ -63,9 +62,8 @@ class Held:
     line: int
     """Current line of that function; 0 for a global variable."""
     count: int
-    """Number of held blocks."""
     bytes: int
-    """Requested bytes of the held blocks."""
+    """Requested bytes."""
     addresses: npt.NDArray[np.int64]
     """Addresses of some of the held blocks."""
     is_garbage: bool
@@ -73,10 +71,7 @@ class Held:
 
 
 def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:
-    """Open a trace file. Raises TraceError if the file is not a trace.
-
-    spool: the path of the spool; empty if it is next to the trace.
-    """
+    """Open a trace. `spool` is b"" if the spool is next to the trace. Raises TraceError for other files."""
     try:
         return _replay.TraceReader(os.fsencode(path), spool, progress)
     except _replay.FormatError:
@@ -108,11 +103,9 @@ class RecordedTrace:
         with self._pass("reading"):
             self.reader = open_reader(self.path, os.fsencode(spool) if spool else b"", progress)
         self.header: dict[str, Any] = json_object(self.reader.header_json)
-        """The program, its versions, folders and options when `enable` was called; empty if corrupt."""
         self.ending: dict[str, Any] = json_object(self.reader.end_json)
         """How the recording ended; empty if the trace has no end."""
         self.integrity = Integrity.from_reader(self.reader.integrity, self.path, str(self.ending.get("reason", "")))
-        """Completeness of the trace: readable, lost and missing events."""
         self.user_paths = tuple(user_paths)
         self._code = self._read_user_code()
 
@@ -137,12 +130,10 @@ class RecordedTrace:
 
     @property
     def begin_ns(self) -> int:
-        """Begin of the recording: nanoseconds since 1970-01-01 UTC."""
         return self.reader.begin_ns
 
     @property
     def end_ns(self) -> int:
-        """End of the trace, as `Trace.end_ns`: nanoseconds since 1970-01-01 UTC."""
         return self.reader.end_ns
 
     @property
@@ -152,17 +143,14 @@ class RecordedTrace:
 
     @property
     def file_bytes(self) -> int:
-        """Size of the trace file in bytes."""
         return self.reader.file_bytes
 
     @property
     def working_directory(self) -> str:
-        """Working directory of the program; "" if corrupt."""
         return working_directory_of(self.header)
 
     @functools.cached_property
     def replay(self) -> Replay:
-        """Replay of the complete trace."""
         with self._pass("replaying"):
             run = _replay.Replay(
                 self.reader, MEASURED, self.stacks.line_numbers, self._progress, self._autograd_nodes_at_begin
@@ -171,7 +159,6 @@ class RecordedTrace:
 
     @property
     def _autograd_nodes_at_begin(self) -> tuple[int, int]:
-        """See `_replay.Replay`."""
         # A corrupt header may contain any value, an older header has none.
         match self.header.get("autograd_nodes"):
             case [int(thread), int(nodes)] if min(thread, nodes) >= 0 and max(thread, nodes) < 1 << 63:
@@ -202,7 +189,6 @@ class RecordedTrace:
 
     @functools.cached_property
     def locations(self) -> Locations:
-        """Devices, streams and pools of events."""
         return Locations(self.reader)
 
     @functools.cached_property
@@ -218,21 +204,11 @@ class RecordedTrace:
         chunk: int = _CHUNK,
         with_state: bool = True,
     ) -> Iterator[Table]:
-        """Yield the events of a range, in order, in tables of at least `chunk` rows (the last may have fewer).
+        """Yield the events of a range in tables of at least `chunk` rows; the last may have fewer.
 
-        Args:
-            within: The range.
-            kinds: Only events of these kinds; default all.
-            chunk: Minimum rows of a table.
-            with_state: Whether to compute requested_bytes of frees and forward_stack_id, which depend on earlier
-                events.
-
-        Yields:
-            seq, time_ns, kind (a number), location, address, requested_bytes, thread, stack_id, forward_stack_id,
-            autograd_seq, node_seq, node_thread, node_type (a number).
-
-        Raises:
-            CompactedError: The range begins in the compacted part.
+        Columns: seq, time_ns, kind (a number), location, address, requested_bytes, thread, stack_id, forward_stack_id,
+        autograd_seq, node_seq, node_thread, node_type (a number). with_state: compute requested_bytes of frees, and
+        forward_stack_id, both from earlier events. Raises CompactedError if the range begins in the compacted part.
         """
         if within.end <= within.first or (kinds is not None and not kinds):
             return
@@ -242,11 +218,11 @@ class RecordedTrace:
                 f"the events before {compacted:,} are compacted into sums: "
                 f"give a position from event {compacted:,} on, or none"
             )
-        numbers = [KINDS.index(kind) for kind in kinds or ()]
+        kind_numbers = [KINDS.index(kind) for kind in kinds or ()]
         if compacted or (with_state and within.first > 0):
-            stream = self.replay.events(within.first, within.end, numbers)  # begins at the nearest checkpoint
+            stream = self.replay.events(within.first, within.end, kind_numbers)  # begins at the nearest checkpoint
         else:
-            stream = self.reader.events(within.first, within.end, numbers, with_state)
+            stream = self.reader.events(within.first, within.end, kind_numbers, with_state)
         while (columns := stream.next(max(chunk, 1))) is not None:
             if len(columns["seq"]):
                 yield Table(columns)
@@ -258,7 +234,6 @@ class RecordedTrace:
 
     @property
     def kind_counts(self) -> dict[str, int]:
-        """Number of events by kind."""
         return {kind_name(number): count for number, count in enumerate(self.replay.kind_counts) if count}
 
     @functools.cached_property
@@ -274,14 +249,12 @@ class RecordedTrace:
 
     @functools.cached_property
     def stacks(self) -> StackIndex:
-        """Stacks and their sites."""
         options = self.header.get("options")
         # A corrupt header has no options.
         has_modules = bool(options.get("modules")) if isinstance(options, dict) else len(self.reader.modules()) > 0
         return StackIndex(self.reader, self._code, has_modules)
 
     def frames(self, stack_id: int) -> list[Frame]:
-        """Return the frames of a stack: see `Trace.frames`."""
         return self.stacks.frames(int(stack_id))
 
     def stack_totals(self, at: Position = "end", *, device: str | None = None) -> Table:
@@ -322,11 +295,7 @@ class RecordedTrace:
         return [*dict.fromkeys(names)]
 
     def named_device(self, device: str | None) -> str | None:
-        """Return a device spelled as in `known_devices`; None: all. "cuda" is the only CUDA device.
-
-        Raises:
-            TraceError: The trace lacks the device, or has several for "cuda".
-        """
+        """Return a device as in `known_devices`. Raises TraceError if it is missing, or several match "cuda"."""
         return None if device is None else named_device(device, self.known_devices)
 
     def _peak_allocated(self, device: str) -> int:
@@ -335,7 +304,7 @@ class RecordedTrace:
 
     @functools.cached_property
     def device_bytes(self) -> dict[str, int]:
-        """Memory of the CUDA devices visible to the program, in bytes."""
+        """Memory in bytes of each CUDA device visible to the program."""
         return {device_name(gpu.device_type, gpu.device_index): gpu.bytes for gpu in self.reader.devices()}
 
     @functools.cached_property
@@ -343,27 +312,20 @@ class RecordedTrace:
         return driver_samples(self.replay.samples())
 
     def driver_samples(self, device: str | None = None) -> Table:
-        """Return the samples of the driver: see `Trace.driver_memory`. device: as in `known_devices`; default all."""
+        """Return the driver's samples (`Trace.driver_memory`) of a device as in `known_devices`, or of all."""
         return self._samples if device is None else self._samples.take(self._samples["device"] == device)
 
     def timeline(self, points: int, device: str) -> Table:
-        """Return the timeline of one device: see `Trace.timeline`."""
         borders, ends = intervals(self.begin_ns, self.end_ns, points)
         return device_timeline(self.replay, self.driver_samples(device), device, borders, ends)
 
     def role_timelines(self, points: int) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
-        """Return the requested bytes at the end of each measured interval, by device and role.
-
-        Takes another pass over the trace.
-        """
+        """Return the requested bytes at the end of each measured interval, by device and role. Takes another pass."""
         with self._pass("replaying"):
             return self.replay.role_timelines(points, self._progress)
 
     def predicted(self, simulations: Sequence[_replay.SimulationOptions], *, device: str) -> _replay.Prediction:
-        """Run simulations of torch's allocator over a device's requests, in one pass over the events.
-
-        See `pytorch_alloctrace.analysis.what_if`.
-        """
+        """Run simulations of torch's allocator (`analysis.what_if`) over a device's requests, in one pass."""
         memory = self.replay.devices[device]
         return _replay.predict(
             self.reader, memory.device_type, memory.device_index, self.torch_release, list(simulations)
@@ -377,20 +339,17 @@ class RecordedTrace:
 
     @functools.cached_property
     def held(self) -> tuple[Held, ...]:
-        """Memory held by variables of the program, in the order of the object scans."""
         return tuple(Held(*fields) for fields in self.reader.holders())
 
     # Positions
 
     def steps(self, device: str | None = None) -> Table:
-        """Return the steps that ended: see `Trace.steps`."""
         device = self.named_device(device)
         devices = [index for index, name in enumerate(self.replay.devices) if device in (None, name)]
         return self.positions.steps(devices)
 
     @functools.cached_property
     def positions(self) -> PositionTable:
-        """Steps, marks and regions of the trace."""
         return PositionTable.of_events(
             [
                 (event.kind, event.seq, event.time_ns, event.value, event.is_said, event.ordinal)
@@ -416,15 +375,9 @@ class RecordedTrace:
         return PositionTable.of_events(rows, self.reader.string)
 
     def first_event_after(self, at: Position, device: str | None = None) -> int:
-        """Return the number of the first event after a position. The state at the position is the state before it.
+        """Return the first event after a position; the state at the position is the state before that event.
 
-        Args:
-            at: As in `Trace.live`; -1 is before all events.
-            device: As in `Trace.live`.
-
-        Raises:
-            PositionError: The trace lacks the position.
-            TraceError: The trace lacks the device.
+        at: as in `Trace.live`; -1 is before all events. Raises PositionError, and TraceError for a missing device.
         """
         device = self.named_device(device)
         if isinstance(at, (int, np.integer)):
@@ -435,7 +388,7 @@ class RecordedTrace:
             return self.end_seq
         time_ns = time_of(at, self.begin_ns)
         if time_ns is not None:
-            # Tolerance: a datetime has a resolution of 1 us.
+            # A datetime has a resolution of 1 us.
             if not self.begin_ns - 1000 <= time_ns <= self.end_ns + 1000:
                 seconds = (self.end_ns - self.begin_ns) // 1000 / 1e6
                 raise PositionError(f"{at} is outside the trace, which lasts {seconds:.6f} s")
@@ -461,16 +414,7 @@ class RecordedTrace:
     def range(
         self, since: Position | None = None, until: Position | None = None, *, device: str | None = None
     ) -> Range:
-        """Return the event numbers of a range: after `since`, up to and including `until`.
-
-        Args:
-            since: As `at` of `Trace.live`; default the beginning.
-            until: As `at` of `Trace.live`; default the end.
-            device: As in `Trace.live`.
-
-        Raises:
-            PositionError: The trace lacks a position, or nothing happened in the range.
-        """
+        """Return the events after `since`, up to and including `until`. Raises PositionError if there are none."""
         within = self.unchecked_range(since, until, device)
         if next(self.iter_events(within, chunk=1, with_state=False), None) is None:
             begin, end = "the beginning" if since is None else since, "the end" if until is None else until
@@ -478,10 +422,9 @@ class RecordedTrace:
         return within
 
     def range_of(self, region: Region) -> Range:
-        """Return the events of a region, after its begin, up to and including its end."""
         return Range(region.begin_seq + 1, self.end_seq if region.end_seq is None else region.end_seq + 1)
 
     def unchecked_range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
-        """Return a range as `range` does, but allow one without events."""
+        """Return a range as `range` does, but allow an empty range."""
         first = 0 if since is None else self.first_event_after(since, device)
         return Range(first, self.end_seq if until is None else self.first_event_after(until, device))

@@ -1,4 +1,4 @@
-"""The memory at any event: segments, blocks and their sums, as columns.
+"""Memory at any event: segments, blocks and their sums, as columns.
 
 csrc/core/replay computes the memory from the events alone. This module names devices and columns.
 """
@@ -21,7 +21,6 @@ from .names import ROLES, ROLES_SHOWN, device_name
 from .table import Table
 
 _ALLOCATION = ("stack_id", "backward", "node_type", "thread", "alloc_seq", "alloc_ns")
-"""Columns on the allocation of a block in use."""
 SEGMENT_COLUMNS = ("address", "total_bytes", "allocated_bytes", "active_bytes", "requested_bytes", "is_expandable")
 BLOCK_COLUMNS = (
     *("segment", "address", "block_bytes", "requested_bytes", "state", *_ALLOCATION, "age_ns", "older"),
@@ -134,11 +133,10 @@ class Replay:
         """Number of steps, marks and regions dropped from the compacted part, which stores a limited number."""
         self._compacted_until = reader.integrity.compacted_until
         self.positions = self._run.positions
-        """Ends of steps, marks, begins and ends of regions."""
+        """Ends of steps, marks, begins and ends of regions, in order."""
         self.failed_allocations = self._run.refusals
         """Failed allocations, each with the stack of the forward that caused the request of backward."""
         self.kind_counts = self._run.kind_counts
-        """Number of events by kind number."""
         self.unmatched_frees = self._run.unmatched_frees
         self.missed_frees = self._run.missed_frees
 
@@ -147,12 +145,10 @@ class Replay:
         return self._run.bytes_at_positions(devices)
 
     def long_lives(self, device: str) -> _replay.LongLives:
-        """Return the long-lived blocks of a device by stack."""
         return self._long_lives[self._names.index(device)]
 
     @functools.cached_property
     def loops(self) -> list[_replay.Loop]:
-        """Functions that are called repeatedly from the same stack."""
         return self._run.loops()
 
     @functools.cached_property
@@ -166,14 +162,7 @@ class Replay:
         return [name for name, timeline in self.devices.items() if timeline.is_used]
 
     def peak(self, measure: str, device: str | None = None) -> Peak | None:
-        """Return the peak of "allocated" or "reserved" bytes of a device; default the highest of all devices.
-
-        Returns:
-            The peak; None if nothing was allocated.
-
-        Raises:
-            ValueError: `measure` is unknown.
-        """
+        """Return the peak of "allocated" or "reserved" bytes of a device, by default the highest; None: no memory."""
         if measure not in ("allocated", "reserved"):
             raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
         timelines = [timeline for name, timeline in self.devices.items() if device in (None, name)]
@@ -184,7 +173,7 @@ class Replay:
         return Peak(highest.bytes, highest.seq, highest.time_ns)
 
     def most_requested(self, device: str) -> int:
-        """Return the peak of requested bytes."""
+        """Return the peak of the device's requested bytes."""
         return self.devices[device].most_requested
 
     def events(self, first: int, end: int, kinds: Sequence[int]) -> _replay.EventStream:
@@ -220,10 +209,7 @@ class Replay:
         return self._read_state(self._states.blocks_before, until, device, BLOCK_COLUMNS)
 
     def live(self, until: int, device: str, stacks: Sequence[int] | None = None) -> Table:
-        """Return the live blocks before event `until`, oldest first: LIVE_COLUMNS, as in `blocks`.
-
-        stacks: only blocks allocated by these stacks.
-        """
+        """Return the live blocks (of these stacks) before event `until`, oldest first: LIVE_COLUMNS, as in `blocks`."""
 
         def read_live(until: int, device_id: tuple[int, int]) -> list[_replay.DeviceColumns]:
             return self._states.live_before(until, device_id, stacks)
@@ -241,8 +227,7 @@ class Replay:
     def role_bytes(self, until: int, device: str) -> dict[str, tuple[int, int, int]]:
         """Return the live memory before event `until` by role, in the order of ROLES_SHOWN, without unused roles.
 
-        Returns:
-            By role: requested bytes, requested bytes of blocks whose role was recorded, number of blocks.
+        Values: requested bytes, requested bytes of blocks whose role was recorded, number of blocks.
         """
         table = self._read_state(self._states.roles_before, until, device, ("live_bytes", "exact_bytes", "live_blocks"))
         rows = dict(zip(ROLES, zip(*(column.tolist() for column in table.columns.values()), strict=True), strict=False))
@@ -266,10 +251,7 @@ class Replay:
         return Table({name: np.zeros(0, _dtype(name)) for name in columns})
 
     def timeline(self, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], device: str) -> Table:
-        """Return MEASURES with minimum and maximum, blocks and seq of each interval.
-
-        begins, ends: the measured intervals that make up each interval, as half-open index ranges.
-        """
+        """Return MEASURES with minimum and maximum, blocks and seq of each range [begins, ends) of measurements."""
         names = [f"{measure}{end}" for measure in MEASURES for end in ENDS]
         if device not in self.devices:
             return Table({name: np.zeros(0, np.int64) for name in (*names, "blocks", "seq")})
@@ -311,13 +293,10 @@ class Replay:
         }
 
     def role_allocations(self, first: int, until: int) -> dict[str, Table]:
-        """Return the allocations by device and role number, from event `first` up to but excluding `until`.
+        """Return the totals of events [first, until) by device, with a row for each role number.
 
-        Returns:
-            By device, one row per role: allocations, total_bytes, exact_bytes, largest_bytes.
-
-        Raises:
-            CompactedError: The range begins in the compacted part, whose allocations are known by stack only.
+        Columns: allocations, total_bytes, exact_bytes, largest_bytes. Raises CompactedError if the range begins in the
+        compacted part, whose allocations are known by stack only.
         """
         if first < self._compacted_until:
             raise CompactedError(
@@ -328,11 +307,9 @@ class Replay:
         return {name: Table(columns) for name, columns in zip(self._names, tables, strict=False)}
 
     def samples(self) -> _replay.Columns:
-        """Return the samples of the driver by column: see `timeline.driver_samples`."""
         return self._run.samples()
 
     def verification(self, integrity: Integrity) -> Verification:
-        """Return the consistency of the trace: see `Trace.verify`."""
         findings = self._run.findings
 
         def to_contradictions(items: list[_replay.Disagreement]) -> list[Contradiction]:

@@ -1,12 +1,11 @@
 """Stacks and their sites: the lines of user code that allocated.
 
 A site is the innermost frame of user code: not torch, an installed package, the standard library or generated code
-(see `source_code`). Stacks that differ only inside libraries have the same site. The site of a stack without user code
-is its innermost frame, with `user` False.
+(see `source_code`). The site of a stack without user code is its innermost frame, with `user` False.
 
-Memory without a line has labels instead of frames: memory allocated before the recording, a library's own memory
-("cuBLAS workspace"), and memory of an autograd node whose line of forward is unknown. The stack ids of labels follow
-those of the other stacks. Each label is a site, named by `function`, without a file.
+Memory without a line has labels instead of frames: "before the recording", a library's own ("cuBLAS workspace"), and an
+autograd node whose line of forward is unknown. Labels have the stack ids after those of stacks, and each is a site,
+named by `function`, without a file.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NAME_COLUMNS = ("site", "filename", "line", "function", "source", "user")
 SITE_TOTALS = (
     *("allocations", "total_bytes", "live_bytes", "live_blocks", "largest_bytes", "live_backward_bytes", "stack_id"),
 )
-"""Columns of a table of sites; sizes are requested bytes."""
+"""Columns of a table of sites. Sizes are requested bytes."""
 BLOCK_SITE_COLUMNS = ("site", "filename", "line", "function")
 """Columns of `Trace.live` and `Trace.blocks`."""
 
@@ -82,7 +81,7 @@ class Site:
 
     @classmethod
     def of_stack(cls, stacks: StackIndex, stack_id: int) -> Site:
-        """Return the site of a stack. A stack that the trace lacks counts as unknown."""
+        """Return the site of a stack; unknown if the trace lacks the stack."""
         names = stacks.describe(stack_id if 0 <= stack_id < len(stacks) else 0, "line")
         return cls(names["filename"], names["line"], names["function"], names["source"], names["user"])
 
@@ -112,10 +111,7 @@ _MIN_CACHED_CALLERS, _MAX_CACHED_CALLERS = 100, 1 << 22
 
 
 class StackIndex:
-    """Frames and sites of the stacks of a trace. Stack 0 means that no stack is known.
-
-    has_modules: whether the recording distinguishes stacks by module.
-    """
+    """Frames and sites of a trace's stacks; 0 is no stack. has_modules: whether stacks are distinguished by module."""
 
     def __init__(self, reader: _replay.TraceReader, code: UserCode, has_modules: bool = True) -> None:
         self._reader = reader
@@ -169,10 +165,7 @@ class StackIndex:
         return np.where(accepted[frames], frames, np.uint32(0)).astype(np.uint32)
 
     def _find_cell_magics(self) -> npt.NDArray[np.intp]:
-        """Return the frames of IPython's call of a cell magic (%%time), whose source is the text of the whole cell.
-
-        The lines of the cell have frames of their own, further in.
-        """
+        """Return the frames of IPython's call of a cell magic (%%time). The cell's lines are frames further in."""
         cell_stacks = np.flatnonzero(np.isin(self._filename, [*self._cells]))
         texts = [self.frame(int(stack)).source for stack in cell_stacks]
         return cell_stacks[[text is not None and text.startswith(_CELL_MAGIC) for text in texts]]
@@ -195,18 +188,17 @@ class StackIndex:
 
     @functools.cached_property
     def _cells(self) -> dict[int, str]:
-        """Names of notebook cells by file: "In[3]", or "cell#3" in order of appearance without IPython's number."""
+        """Names of notebook cells by file id: "In[3]", or "cell#3" in order of appearance without IPython's number."""
         names: dict[int, str] = {}
         for file in np.unique(self._filename).tolist():
             name = self._string(file)
-            old = re.match(r"<ipython-input-(\d+)-", name)
-            if old or re.search(r"[/\\]ipykernel_\d+[/\\]\d+\.py$", name):
-                number = f"In[{old[1]}]" if old else f"cell#{len(names) + 1}"
+            old_cell_name = re.match(r"<ipython-input-(\d+)-", name)
+            if old_cell_name or re.search(r"[/\\]ipykernel_\d+[/\\]\d+\.py$", name):
+                number = f"In[{old_cell_name[1]}]" if old_cell_name else f"cell#{len(names) + 1}"
                 names[file] = self._reader.source(file, 0) or number
         return names
 
     def frame(self, stack_id: int) -> Frame:
-        """Return the innermost frame of a stack."""
         frame = self._frames.get(stack_id)
         if frame is None:
             frame = self._frames[stack_id] = self._read_frame(stack_id)
@@ -221,21 +213,17 @@ class StackIndex:
         )
 
     def frames(self, stack_id: int) -> list[Frame]:
-        """Return all frames, innermost first; none for stack 0 and for labels.
-
-        Raises:
-            IndexError: The trace lacks the stack.
-        """
+        """Return all frames, innermost first; none for stack 0 and labels. Raises IndexError for an unknown stack."""
         if not 0 <= stack_id < len(self):
             raise IndexError(f"the trace has no stack {stack_id}: use 1 to {self._first_label - 1}")
         if stack_id in self._labels:
             return []
-        frames, at = [], stack_id
-        while at and at not in self._callers:
-            frames.append(self.frame(at))
-            at = int(self.parent[at])
-        if at:
-            frames += self._callers[at]
+        frames, current_stack = [], stack_id
+        while current_stack and current_stack not in self._callers:
+            frames.append(self.frame(current_stack))
+            current_stack = int(self.parent[current_stack])
+        if current_stack:
+            frames += self._callers[current_stack]
         # Stacks may share thousands of callers.
         if len(frames) > _MIN_CACHED_CALLERS:
             self._cached_callers += len(frames)
@@ -249,33 +237,32 @@ class StackIndex:
         return 0 < stack_id < self._first_label
 
     def call(self, stack_id: int) -> tuple[int, int, int]:
-        """Return the call that a stack ends in: its calling stack, file and function, as ids."""
+        """Return the call that a stack ends in: calling stack, file and function, as ids."""
         return int(self.parent[stack_id]), int(self._filename[stack_id]), int(self._name[stack_id])
 
     def inside(self, stack_id: int) -> npt.NDArray[np.bool_]:
-        """Return, by stack, whether it contains the call that the given stack ends in (see `call`)."""
+        """Return a mask of the stacks that contain the call in which the given stack ends."""
         parent, filename, name = self.call(stack_id)
-        same = (self.parent == parent) & (self._filename == filename) & (self._name == name)
-        same[0] = False
-        return self._innermost(same) > 0
+        ends_in_call = (self.parent == parent) & (self._filename == filename) & (self._name == name)
+        ends_in_call[0] = False
+        return self._innermost(ends_in_call) > 0
 
     def functions(self, stack_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the ids of the file and the name of each stack's innermost function, of shape (2, stacks)."""
         return np.stack([self._filename[stack_ids], self._name[stack_ids]]).astype(np.int64)
 
     def representative(self, stack_id: int) -> int:
-        """Return the site of a stack, or else its innermost frame."""
+        """Return the site of a stack, else its innermost frame."""
         return int(self.site[stack_id]) or stack_id
 
     def groups_of(self, stack_ids: npt.NDArray[np.int64], by: str) -> npt.NDArray[np.int64]:
-        """Return a group number for each of these stacks: equal where `key` is equal."""
         if module_depth(by) is None:
             return self.group(by)[stack_ids]
         numbers: dict[tuple[Any, ...], int] = {}
         return np.array([numbers.setdefault(self.key(stack, by), len(numbers)) for stack in stack_ids.tolist()])
 
     def group(self, by: str) -> npt.NDArray[np.int64]:
-        """Return a group number for each stack. `by` is not "module". Stack 0 is a group of its own."""
+        """Return a group number for each stack. `by` is not "module". Stack 0 has its own group."""
         groups = self._groups.get(by)
         if groups is None:
             frames = np.where(self.site > 0, self.site, np.arange(len(self), dtype=np.uint32))
@@ -299,7 +286,6 @@ class StackIndex:
         return np.unique(self.group("line"), return_inverse=True)[1].astype(np.uint32)
 
     def key(self, stack_id: int, by: str) -> tuple[Any, ...]:
-        """Return the key of the group that a stack belongs to."""
         if stack_id in self._labels:
             return (self._labels[stack_id],)
         depth = module_depth(by)
@@ -317,7 +303,7 @@ class StackIndex:
 
     @functools.cached_property
     def modules(self) -> ModuleNames:
-        """Module of each stack. Raises TraceError if the recording has no modules."""
+        """Module of each stack. Raises TraceError for a recording without modules."""
         if not self.has_modules:
             raise TraceError(
                 "the trace has no modules: record the program again, with this version and without modules=False"
@@ -405,14 +391,13 @@ def node_name(node_type: str) -> str:
     return re.sub(r"^.*::", "", node_type)
 
 
-_JOINS = dict.fromkeys(("allocations", "total_bytes", "live_bytes", "live_blocks", "live_backward_bytes"), "sum") | {
-    "largest_bytes": "max"
-}
-"""Aggregation of stack totals into site totals."""
+_AGGREGATIONS = dict.fromkeys(
+    ("allocations", "total_bytes", "live_bytes", "live_blocks", "live_backward_bytes"), "sum"
+) | {"largest_bytes": "max"}
 
 
 class SiteNumbers:
-    """Numbers of sites in the order of the first request, consistent across tables."""
+    """Numbers of sites in the order of the first request, the same for all tables."""
 
     def __init__(self, stacks: StackIndex) -> None:
         self._stacks = stacks
@@ -426,18 +411,19 @@ class SiteNumbers:
         if (site_numbers < 0).any():
             is_new = np.zeros(len(self._by_stack), np.bool_)
             is_new[stacks[site_numbers < 0]] = True
-            new = np.flatnonzero(is_new)
-            lines, first, of_stack = np.unique(self._stacks.group("line")[new], return_index=True, return_inverse=True)
+            new_stacks = np.flatnonzero(is_new)
+            lines, first_rows, of_stack = np.unique(
+                self._stacks.group("line")[new_stacks], return_index=True, return_inverse=True
+            )
             numbers = np.zeros(len(lines), np.int64)
-            for line in np.argsort(first).tolist():
+            for line in np.argsort(first_rows).tolist():
                 numbers[line] = self._numbers.setdefault(int(lines[line]), len(self._numbers))
-            self._by_stack[new] = numbers[of_stack]
+            self._by_stack[new_stacks] = numbers[of_stack]
             site_numbers = self._by_stack[stacks]
         return site_numbers
 
 
 def bytes_by_stack(stack_ids: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> dict[int, int]:
-    """Return the sum of the sizes of blocks by stack id."""
     stacks, of_row = np.unique(stack_ids, return_inverse=True)
     return dict(zip(stacks.tolist(), sums(of_row, sizes, len(stacks)).tolist(), strict=True))
 
@@ -455,72 +441,57 @@ def describe_stacks(stacks: StackIndex, stack_ids: npt.NDArray[np.integer[Any]],
 
 
 def groups_stacks(by: str) -> bool:
-    """Return whether `by` is one of BY, or "module:3", the first three parts of a module's name."""
+    """Return whether `by` is one of BY, or "module:N"."""
     return by in BY or module_depth(by) is not None
 
 
 def group_stacks(index: StackIndex, totals: Table, by: str, more: Mapping[str, str] | None = None) -> Table:
-    """Aggregate totals by stack into SITE_TOTALS by site, ordered by live bytes, then total bytes.
+    """Aggregate STACK_COLUMNS into SITE_TOTALS by site, ordered by live bytes, then total bytes.
 
-    The `stack_id` of a row is the stack of its group with the most live bytes, then the most total bytes;
-    `describe_stacks` names it.
-
-    Args:
-        index: The stacks of the trace.
-        totals: STACK_COLUMNS, as of `Replay.stacks`.
-        by: One of BY, or "module:N".
-        more: Further columns of `totals`, which come last, with their aggregation: "sum" or "max".
-
-    Raises:
-        ValueError: `by` is unknown.
+    The `stack_id` of a row is the stack of its group with the most live bytes, then the most total bytes. more: further
+    columns of `totals`, which come last, with their aggregation, "sum" or "max". Raises ValueError if `by` is unknown.
     """
     more = dict(more or {})
     if not groups_stacks(by):
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(BY)}")
     if module_depth(by) is not None:
         _ = index.modules  # raises TraceError without modules, also for a trace without stacks
-    joins = {**_JOINS, **more}
+    aggregations = {**_AGGREGATIONS, **more}
     stack_ids = totals["stack_id"].astype(np.int64)
     if not len(totals):
-        columns = {name: totals[name] for name in joins}
+        columns = {name: totals[name] for name in aggregations}
         return Table({**columns, "stack_id": stack_ids}).select(*SITE_TOTALS, *more)
-    numbers = index.groups_of(stack_ids, by)
-    rows = np.argsort(numbers, kind="stable")
-    begins = np.append(0, np.flatnonzero(numbers[rows][1:] != numbers[rows][:-1]) + 1)
-    sorted_by_group = {name: totals[name][rows] for name in joins}
+    group_numbers = index.groups_of(stack_ids, by)
+    rows = np.argsort(group_numbers, kind="stable")
+    begins = np.append(0, np.flatnonzero(group_numbers[rows][1:] != group_numbers[rows][:-1]) + 1)
+    sorted_by_group = {name: totals[name][rows] for name in aggregations}
     columns = {
-        name: (np.maximum if joins[name] == "max" else np.add).reduceat(values, begins)
+        name: (np.maximum if aggregations[name] == "max" else np.add).reduceat(values, begins)
         for name, values in sorted_by_group.items()
     }
-    most = rows[_first_of_most(sorted_by_group["live_bytes"], sorted_by_group["total_bytes"], begins)]
-    stacks = stack_ids[most]
+    largest_rows = rows[_first_of_most(sorted_by_group["live_bytes"], sorted_by_group["total_bytes"], begins)]
+    stacks = stack_ids[largest_rows]
     columns["stack_id"] = index.same[stacks].astype(np.int64) if by == "stack" else stacks
-    # Descending. ~ instead of -: negating the lowest int64 of a corrupt trace would overflow.
-    largest_stack = [~totals[name][most] for name in ("total_bytes", "live_bytes")]
-    in_order = np.lexsort([most, *largest_stack, ~columns["total_bytes"], ~columns["live_bytes"]])
+    # Descending by ~, because - overflows for the lowest int64, which a corrupt trace may contain.
+    largest_stack = [~totals[name][largest_rows] for name in ("total_bytes", "live_bytes")]
+    in_order = np.lexsort([largest_rows, *largest_stack, ~columns["total_bytes"], ~columns["live_bytes"]])
     return Table(columns).take(in_order).select(*SITE_TOTALS, *more)
 
 
 def _first_of_most(
     values: npt.NDArray[np.int64], then: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the first row of each group with the highest value, ties broken by `then`.
-
-    begins: the first row of each group.
-    """
+    """Return the first row of each group with the highest value, ties broken by `then`. begins: groups' first rows."""
     lengths = np.diff(begins, append=len(values))
     is_most = values == np.repeat(np.maximum.reduceat(values, begins), lengths)
-    others = np.where(is_most, then, np.iinfo(np.int64).min)
-    is_most &= others == np.repeat(np.maximum.reduceat(others, begins), lengths)
+    tie_breakers = np.where(is_most, then, np.iinfo(np.int64).min)
+    is_most &= tie_breakers == np.repeat(np.maximum.reduceat(tie_breakers, begins), lengths)
     first: npt.NDArray[np.int64] = np.minimum.reduceat(np.where(is_most, np.arange(len(values)), len(values)), begins)
     return first
 
 
 def sites_of_blocks(stacks: StackIndex, blocks: Table, by: str = "line") -> Table:
-    """Return SITE_TOTALS of these live blocks alone; allocations, total_bytes and largest_bytes, too.
-
-    blocks: with requested_bytes, stack_id, backward.
-    """
+    """Return SITE_TOTALS of these live blocks alone. blocks: with requested_bytes, stack_id, backward."""
     sizes = blocks["requested_bytes"].astype(np.int64)
     stack_ids, of_row = np.unique(blocks["stack_id"].astype(np.int64), return_inverse=True)
     count = len(stack_ids)

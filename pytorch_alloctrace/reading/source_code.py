@@ -16,9 +16,9 @@ _GENERATED = re.compile(
     r".*[/\\](?:torchinductor_[^/\\]+|\.triton)[/\\]|<(?:frozen |eval_with_key>|attrs generated |__array_function__)"
 )
 _NATIVE = re.compile(r".*\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|hxx|inl|so|S)|\?\?")
-"""C++ files. Traces converted from torch's snapshots have C++ frames."""
+"""C++ files, which occur as frames in traces converted from torch's snapshots."""
 _NOT_OPENED = ("torch", "torchgen", "functorch", "triton", "pytorch_alloctrace")
-"""Packages below every line, whose internals reports do not show."""
+"""Packages whose internal lines reports do not show."""
 
 
 def package_of(filename: str) -> str:
@@ -28,11 +28,9 @@ def package_of(filename: str) -> str:
 
 
 def short_filename(filename: str, working_directory: str) -> str:
-    """Return a filename relative to the installed packages, else to the working directory, else in full.
-
-    The folder of installed packages may be inside the working directory.
-    """
-    # match, not search: a search from every character of a long name takes half a second.
+    """Return a filename relative to the installed packages, else to the working directory, else in full."""
+    # First, because the installed packages may be inside the working directory. match, not search: a search from every
+    # character of a long name takes half a second.
     if installed := _INSTALLED.match(filename):
         filename = installed["module"]
     folder = working_directory.rstrip(os.sep) + os.sep if working_directory else ""
@@ -51,16 +49,16 @@ def can_be_opened(package: str) -> bool:
 
 
 def packages_to_open(filenames: Iterable[str]) -> list[str]:
-    """Return the packages of these files for which `can_be_opened` is true, in alphabetical order."""
+    """Return the sorted packages of these files for which `can_be_opened` is true."""
     return sorted(filter(can_be_opened, {package_of(filename) for filename in filenames}))
 
 
 class UserCode:
     """Rule for user code in one trace.
 
-    library_prefixes: folders of libraries, as recorded. user_paths: files, folders or installed packages
-    ("transformers", "transformers.models") whose code counts as user code although it is installed. Relative paths are
-    resolved against the current and the recorded working directory.
+    library_prefixes: recorded folders of libraries. user_paths: files, folders or installed packages ("transformers",
+    "transformers.models") that count as user code although installed. Relative paths are resolved against the current
+    and the recorded working directory.
     """
 
     def __init__(
@@ -71,13 +69,11 @@ class UserCode:
 
     @classmethod
     def of_header(cls, header: Mapping[str, Any], user_paths: Sequence[str] = ()) -> UserCode:
-        """Return the rule for the trace with this header, which may be corrupt."""
         prefixes = header.get("library_prefixes")
         library_prefixes = [str(prefix) for prefix in prefixes] if isinstance(prefixes, list) else []
         return cls(library_prefixes, user_paths, working_directory_of(header))
 
     def is_user_file(self, filename: str) -> bool:
-        """Return whether a file is user code."""
         if any(_is_within(filename, path, paths) for path, paths in self._user_paths.items()):
             return True
         if not filename or _GENERATED.match(filename) or _NATIVE.fullmatch(filename):
@@ -110,7 +106,7 @@ def _is_within(filename: str, path: str, paths: Sequence[str]) -> bool:
 
 
 _MAX_LINE_BYTES = 512
-"""Maximum bytes of a line that the recorder stores."""
+"""Maximum bytes of a source line that the recorder stores."""
 
 
 class TextFrom(enum.Enum):
@@ -125,14 +121,9 @@ class TextFrom(enum.Enum):
 
 
 def source_text(path: str, recorded: Mapping[int, str | None], begin_ns: int) -> tuple[dict[int, str], TextFrom]:
-    """Return the lines of a source file by number, and their origin.
+    """Return the lines of a source file by number, and their origin. `recorded`: text of the lines in stacks, or None.
 
-    If the trace has no text at all, the file is used if it is older than the recording.
-
-    Args:
-        path: The file.
-        recorded: Text of the lines that occur in stacks; None: the trace lacks the text.
-        begin_ns: Begin of the recording.
+    Without any recorded text, the file counts as unchanged if it is older than the recording.
     """
     recorded_text = {line: text for line, text in recorded.items() if text is not None}
     if not os.path.isfile(path):  # to open a pipe would block

@@ -1,4 +1,4 @@
-"""DataFrames that `Trace` returns. `RecordedTrace` has the same data as numpy columns, for the analyses."""
+"""DataFrames of the `Trace` methods of the same names. `RecordedTrace` has the same data as numpy columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ TEXT = pd.Series([""]).dtype
 """Dtype of text: pandas' string dtype since pandas 3, object before."""
 ROLE = pd.CategoricalDtype([*ROLES])
 STACK_TOTALS = STACK_COLUMNS[:-1]
-"""Columns of `stack_totals`."""
 _NOT_INT64: dict[str, Any] = {
     **dict.fromkeys(("device", "segment_type", "node_type", "name", "kind", "uuid", "pci_address"), TEXT),
     **dict.fromkeys(("site", "filename", "function"), TEXT),
@@ -49,7 +48,6 @@ def _no_rows(columns: tuple[str, ...], dtypes: tuple[tuple[str, Any], ...]) -> p
 
 
 def live(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """Return the live blocks: see `Trace.live`."""
     blocks = _concat_devices(trace, trace.replay.live, at, device, LIVE_COLUMNS, node_type=np.int64, role=np.int8)
     if trace.named_device(device) is None:
         blocks = blocks.sort_values("alloc_seq", ignore_index=True, kind="stable")
@@ -72,7 +70,6 @@ def _block_names(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.S
 
 
 def blocks(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """Return all blocks: see `Trace.blocks`."""
     table = _concat_devices(
         trace, trace.replay.blocks, at, device, BLOCK_COLUMNS, node_type=np.int64, role=np.int8, state=np.int8
     )
@@ -83,7 +80,6 @@ def blocks(trace: RecordedTrace, at: Position = "end", *, device: str | None = N
 
 
 def segments(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """Return the segments: see `Trace.segments`."""
     columns = (*SEGMENT_COLUMNS, "is_large", "stream", "segment_pool_id")
     table = _concat_devices(trace, trace.replay.segments, at, device, columns)
     sizes = np.where(table["is_large"].to_numpy(bool), "large", "small").astype(object)
@@ -94,23 +90,20 @@ def segments(trace: RecordedTrace, at: Position = "end", *, device: str | None =
 
 
 def named_sites(stacks: StackIndex, table: Table, by: str) -> pd.DataFrame:
-    """Return a table by site (with stack_id, as of `group_stacks`) with NAME_COLUMNS before its own columns."""
+    """Return a table by site (as of `group_stacks`) with NAME_COLUMNS before its own columns."""
     names = describe_stacks(stacks, table["stack_id"], by)
     return Table({**names.columns, **table.columns}).to_frame()
 
 
 def stack_totals(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-    """Return the totals of each stack up to a position: see `RecordedTrace.stack_totals`."""
     return trace.stack_totals(at, device=device).select(*STACK_TOTALS).to_frame()
 
 
 def steps(trace: RecordedTrace, *, device: str | None = None) -> pd.DataFrame:
-    """Return the steps that ended: see `Trace.steps`."""
     return trace.steps(device).to_frame()
 
 
 def timeline(trace: RecordedTrace, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-    """Return the memory over time: see `Trace.timeline`."""
     intervals(trace.begin_ns, trace.end_ns, points)  # raises ValueError
     device = trace.named_device(device)
     names = [name for name in trace.replay.devices if device in (None, name)]
@@ -128,7 +121,7 @@ def timeline(trace: RecordedTrace, points: int = 2000, *, device: str | None = N
 
 
 def role_timeline(trace: RecordedTrace, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-    """Return live bytes by role at each point: see `Trace.timeline` with `by="role"`."""
+    """Return `Trace.timeline` by role."""
     borders, ends = intervals(trace.begin_ns, trace.end_ns, points)
     device = trace.named_device(device)
     last = ends[1:] - 1
@@ -146,12 +139,10 @@ def role_timeline(trace: RecordedTrace, points: int = 2000, *, device: str | Non
 
 
 def driver_memory(trace: RecordedTrace, *, device: str | None = None) -> pd.DataFrame:
-    """Return the samples of the driver: see `Trace.driver_memory`."""
     return trace.driver_samples(trace.named_device(device)).to_frame()
 
 
 def hardware(trace: RecordedTrace) -> pd.DataFrame:
-    """Return the CUDA devices: see `Trace.hardware`."""
     columns = ["device", "name", "total_bytes", "uuid", "pci_address"]
     rows = [
         (device_name(gpu.device_type, gpu.device_index), gpu.name, gpu.bytes, gpu.uuid, gpu.pci_address)
@@ -161,7 +152,6 @@ def hardware(trace: RecordedTrace) -> pd.DataFrame:
 
 
 def threads(trace: RecordedTrace) -> pd.DataFrame:
-    """Return the threads: see `Trace.threads`."""
     columns = ["thread", "native_id", "name", "autograd_id"]
     rows = [
         (number, thread.native_id, thread.python_name or thread.name, thread.autograd_id)
@@ -174,10 +164,7 @@ def threads(trace: RecordedTrace) -> pd.DataFrame:
 def site_columns(
     stacks: StackIndex, stack_ids: npt.NDArray[np.int64], unknown: npt.NDArray[np.bool_] | None = None
 ) -> dict[str, Any]:
-    """Return BLOCK_SITE_COLUMNS for each of these stacks, missing where `unknown` is True.
-
-    Texts are categorical, because strings would cost far more memory for a million rows.
-    """
+    """Return BLOCK_SITE_COLUMNS of these stacks, missing where `unknown`. Categorical: strings take far more memory."""
     numbers, names = stacks.names_by_line
     rows = numbers[stack_ids]
     columns: dict[str, Any] = {}
@@ -201,7 +188,7 @@ def _concat_devices(
     columns: Sequence[str],
     **dtypes: Any,
 ) -> pd.DataFrame:
-    """Return the concatenated tables of one device or all, by type and index, with the column device."""
+    """Return the tables of one device or all, joined in the order of type and index, with the column device."""
     until, device = trace.first_event_after(at, device), trace.named_device(device)
     timelines = trace.replay.devices
     in_order = sorted(timelines, key=lambda name: (timelines[name].device_type, timelines[name].device_index))
@@ -218,7 +205,7 @@ def _concat_devices(
 
 
 def _describe_blocks(trace: RecordedTrace, table: pd.DataFrame, is_free: npt.NDArray[np.bool_]) -> pd.DataFrame:
-    """Add role names, node types and steps; blocks older than the recording get <NA> in the allocation columns."""
+    """Add role names, node types, steps. Allocation columns of blocks older than the recording become <NA>."""
     allocation_columns = [name for name in ("alloc_seq", "alloc_ns", "age_ns") if name in table]
     is_older = table.pop("older").to_numpy(bool)
     step = trace.positions.step_of(table["alloc_seq"].to_numpy(), unknown=is_free)

@@ -1,6 +1,6 @@
 """Memory over time: the sums of a device's memory in equal intervals, and the samples of the driver.
 
-csrc/core/replay measures 60,000 intervals in its one pass. Every timeline is made of these intervals.
+csrc/core/replay measures 60,000 intervals in one pass. Every timeline is made of these intervals.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ _SAMPLED = ("used_bytes", "total_bytes", "this_process_bytes", "other_processes_
 
 
 def driver_samples(columns: dict[str, npt.NDArray[Any]]) -> Table:
-    """Return one row per change in the driver's samples: see `Trace.driver_memory`.
-
-    Args:
-        columns: The samples by column, as read by the replay, in bytes; -1: unknown.
-    """
+    """Return one row per change (`Trace.driver_memory`) of the replay's samples, in bytes; -1 means unknown."""
     pairs = zip(columns["device_type"].tolist(), columns["device_index"].tolist(), strict=True)
     devices = texts(device_name(kind, index) for kind, index in pairs)
     table = {name: np.ma.array(columns[name], mask=columns[name] < 0) for name in _SAMPLED}
@@ -44,9 +40,6 @@ def intervals(begin_ns: int, end_ns: int, points: int) -> tuple[npt.NDArray[np.i
     """Return the borders of `points` equal intervals: times in ns, and indices of the finest borders.
 
     The finest borders divide the run into `MEASURED` intervals, or into `points` if that is more.
-
-    Raises:
-        ValueError: `points` is less than 1.
     """
     if points < 1:
         raise ValueError(f"points={points}: a timeline has at least one point")
@@ -60,15 +53,7 @@ def intervals(begin_ns: int, end_ns: int, points: int) -> tuple[npt.NDArray[np.i
 def device_timeline(
     replay: Replay, samples: Table, device: str, borders: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> Table:
-    """Return the timeline of one device: see `Trace.timeline`.
-
-    Args:
-        replay: The replayed trace.
-        samples: The driver's samples of this device: see `driver_samples`.
-        device: The device, in torch's spelling.
-        borders: Borders of the intervals, in ns since 1970: one more than intervals.
-        ends: The borders as indices: see `intervals`.
-    """
+    """Return `Trace.timeline` of one device. `borders` (ns) and `ends` (indices) are from `intervals`."""
     first, until = ends[:-1] * MEASURED // ends[-1], -(-ends[1:] * MEASURED // ends[-1])
     measured = replay.timeline(first, until, device)
     cached = measured["reserved_bytes"] - measured["active_bytes"]
@@ -76,18 +61,18 @@ def device_timeline(
     blocks, seq = columns.pop("blocks"), columns.pop("seq")
     columns["external_fragmentation"] = external_fragmentation(measured["largest_free_bytes"], cached)
     # The outside bytes of the sample, not its used bytes - reserved bytes now: segments change between two samples.
-    last = np.searchsorted(samples["time_ns"], borders[1:][: len(measured)], side="right") - 1
+    latest = np.searchsorted(samples["time_ns"], borders[1:][: len(measured)], side="right") - 1
     outside = samples["outside_bytes"]
     if len(samples):
-        missing = np.ma.getmaskarray(outside)[np.maximum(last, 0)] | (last < 0)
-        columns["outside_bytes"] = np.ma.array(outside.data[np.maximum(last, 0)], mask=missing)
+        missing = np.ma.getmaskarray(outside)[np.maximum(latest, 0)] | (latest < 0)
+        columns["outside_bytes"] = np.ma.array(outside.data[np.maximum(latest, 0)], mask=missing)
     else:
-        columns["outside_bytes"] = np.ma.array(np.zeros(len(last), np.int64), mask=np.ones(len(last), np.bool_))
+        columns["outside_bytes"] = np.ma.array(np.zeros(len(latest), np.int64), mask=np.ones(len(latest), np.bool_))
     return Table({**columns, "blocks": blocks, "seq": seq})
 
 
 def in_range(table: Any, since_ns: int | None, until_ns: int | None) -> npt.NDArray[np.bool_]:
-    """Return a mask of the intervals of a timeline that overlap a range. since_ns, until_ns: None is no limit."""
+    """Return a mask of the intervals of a timeline that overlap a range; None: no limit."""
     begins = np.asarray(table["time_ns"], np.int64)
     borders = np.append(np.unique(begins), np.iinfo(np.int64).max)
     ends = borders[np.searchsorted(borders, begins, side="right")]

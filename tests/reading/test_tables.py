@@ -217,7 +217,7 @@ def test_events_are_the_same_in_two_passes(
         expected = trace.events(columns=columns, **options)  # type: ignore[arg-type]
         with monkeypatch.context() as patched:
             patched.setattr("pytorch_alloctrace.reading.event_tables._LARGE", 0)
-            patched.setattr("pytorch_alloctrace.reading.event_tables._CHUNK", 10)
+            patched.setattr("pytorch_alloctrace.reading.event_tables._CHUNK_ROWS", 10)
             events = trace.events(columns=columns, **options)  # type: ignore[arg-type]
         pd.testing.assert_frame_equal(events, expected)
         with pytest.raises(ValueError, match="no events of kind"):
