@@ -95,7 +95,6 @@ class _Monitor:
         self.rates = Rates(0.0, 0.0)
         self._query = query
         self._view: View | None = None
-        self._first: View | None = None
 
     def refresh(self) -> View:
         view = self.following.advance()
@@ -106,7 +105,7 @@ class _Monitor:
         before = self._view
         if before is None or view.seen.end_ns > before.seen.end_ns:
             self.rates = Rates.between(before, view)
-        elif before is not None:
+        else:
             self.rates = Rates(0.0, 0.0)
         self._view = view
         return view

@@ -195,7 +195,7 @@ def test_load_ranks_reports_unreadable_and_missing_traces(tmp_path: Path) -> Non
 def test_ranks_exits_2_for_invalid_options_and_limits_csv_rows(tmp_path: Path) -> None:
     write_ranks(tmp_path / "a", 2)
     for options, message in (
-        (["--spool", "x"], "--spool is of one trace"),
+        (["--spool", "x"], "--spool belongs to one trace"),
         (["--jobs", "2", "--scheduler", "tcp://x"], "--jobs are processes of this machine"),
     ):
         assert message in run_analyze(tmp_path, "ranks", "a", *options, status=2)
