@@ -198,7 +198,7 @@ def test_progress_bar_appears_only_on_terminal_after_delay(monkeypatch: pytest.M
         return re.findall(r"reading|replaying|judging|\d+ %", output.getvalue())
 
     assert read_bar(terminal=True) == []
-    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(progress, "_DELAY_SECONDS", 0)
     assert read_bar(terminal=False) == []
     texts = read_bar(terminal=True)
     indices = [texts.index(text) for text in ("reading", "50 %", "replaying", "judging")]
