@@ -87,7 +87,7 @@ def import_graph() -> dict[str, set[str]]:
     texts = {
         ".".join(path.relative_to(package).with_suffix("").parts): path.read_text()
         for path in sorted(package.rglob("*.py"))
-        if not path.name.startswith("_follow")
+        if "_follow" not in path.parts
     }
     return {name: imported_modules(name, text, {*texts}) for name, text in texts.items()}
 

@@ -158,7 +158,6 @@ def test_processes_without_rank_numbers_are_separate_ranks(tmp_path: Path) -> No
             torch.ones(1000)
     ranks = alloctrace.load_ranks(tmp_path)
     assert ranks.world_size is None and ranks.missing == []
-    assert "Both ranks look alike" in str(ranks) or "not alike" in str(ranks)
     assert set(ranks.table()["path"]) == {str(tmp_path / "0.alloctrace"), str(tmp_path / "1.alloctrace")}
 
 

@@ -155,7 +155,8 @@ def test_program_ends_as_without_recording(ending: str, tmp_path: Path) -> None:
     else:
         assert without_closing_line(recorded.stderr) == unrecorded.stderr
         assert str(alloctrace.load(tmp_path / "run.alloctrace").integrity).startswith("complete")
-    assert {path.read_text() for path in tmp_path.glob("*.txt")} <= {"results"}, "the open file was not flushed"
+    results = [path.read_text() for path in tmp_path.glob("*.txt")]  # of the unrecorded and the recorded program
+    assert results == ["results"] * (2 if "'results'" in ENDINGS[ending] else 0), "the open file was not flushed"
     if ending == "keyboard interrupt":
         assert recorded.returncode == -signal.SIGINT, "a shell loop around the program ends only if it sees SIGINT"
 
