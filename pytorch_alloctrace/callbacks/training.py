@@ -1,4 +1,4 @@
-"""The common part of the callbacks."""
+"""The recording of a training, for the callbacks of all trainers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ Log = Callable[[dict[str, float], int], object]
 
 
 class Training:
-    """The recording of a training: begin, steps, the numbers of `status()`, end."""
-
     def __init__(self, path: str | os.PathLike[str] | None, top: int, options: Mapping[str, object]) -> None:
         self._path = path
         self._top = top
@@ -32,7 +30,7 @@ class Training:
         return {PREFIX + name: number for name, number in status(top=self._top).items()}
 
     def end(self) -> None:
-        """End the recording if this object began it, also after an error."""
+        """End the recording if this object began it. May be called more than once."""
         session, self._session = self._session, None
         if session is not None:
             session.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Recording costs on this machine, with this torch, compared with other tools: the command `alloctrace cost`."""
+"""The command `alloctrace cost`: costs of recording on this machine, compared with other tools."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ RECORDERS = {
     "cuda": (PLAIN, ALLOCTRACE, NO_STACKS, HISTORY, HISTORY_ALL),
     "cpu": (PLAIN, ALLOCTRACE, NO_STACKS, PROFILER, MEMRAY),
 }
-"""Recorders by device: first the program without one, then alloctrace, then other tools."""
+"""Recorders by device: first the program alone, then alloctrace, then other tools."""

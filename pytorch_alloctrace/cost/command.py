@@ -1,4 +1,4 @@
-"""The command `cost`."""
+"""Options and output of the command `cost`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ _MAX_SPREAD = 0.15
 
 
 class Cost:
-    """The command `cost`."""
-
     def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the options. Raises SystemExit for invalid options, and after the help."""
         parser = Parser(
             prog=prog,
             description="Measures the cost of recording on this machine with this torch, compared with other tools: "
@@ -74,7 +71,6 @@ def _choose_device(requested: str | None) -> str:
 
 
 def write_costs(costs: Costs, screen: Screen) -> None:
-    """Write the tables of costs."""
     machine = costs.machine
     hardware = machine["device"] if costs.device == "cuda" else f"{machine['cores']} cores"
     screen.text(
@@ -105,10 +101,10 @@ def write_costs(costs: Costs, screen: Screen) -> None:
 
 
 def _write_rounds(screen: Screen, rounds: Rounds, format_time: Callable[[float], str]) -> None:
-    plain = rounds.minimum(PLAIN, "wall")
+    plain_wall_ns = rounds.minimum(PLAIN, "wall")
     for name in rounds.of:
         line = f"{name:30}  {format_time(rounds.minimum(name, 'wall')):>9}"
         if name != PLAIN:
-            added = rounds.added(name, "wall")
-            line += f"  {'+' if added >= 0 else '-'}{format_time(abs(added)):<9}  {added / plain:+.0%}"
+            added_ns = rounds.added(name, "wall")
+            line += f"  {'+' if added_ns >= 0 else '-'}{format_time(abs(added_ns)):<9}  {added_ns / plain_wall_ns:+.0%}"
         screen.text(line, 2)

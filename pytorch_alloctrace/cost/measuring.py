@@ -2,7 +2,7 @@
 
 Each recorder has a separate process, since its hooks stay attached to an allocator. Rounds alternate between the
 processes, so that a machine that gets slower affects all of them. A figure is the minimum of its rounds: other load on
-the machine only makes a round slower, and short rounds fit between the disturbances.
+the machine makes rounds slower, never faster, and some of the short rounds are undisturbed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ DEPTHS = (5, 20, 60, 200)
 _PAIRS, _PAIRS_PROFILED = 4_000, 1_000
 _MIN_ROUNDS = 5
 _ROUNDS_PER_STEP = 4
-"""Rounds of pairs per training step, which takes as long as many of them."""
+"""Number of rounds of pairs for each round of training steps, which takes longer."""
 
 
 class CostError(AlloctraceError):
-    """Nothing can be measured: the message is the reason."""
+    """Nothing can be measured. The message is the reason."""
 
 
 class Worker:
     """One recorder in a separate process.
 
-    `checkout` is a folder with another checkout, built there, whose recorder is measured instead of this one.
+    `checkout`: the folder of another checkout, already built, whose recorder is measured instead of this one.
     """
 
     def __init__(self, name: str, device: str, folder: Path, checkout: Path | None = None) -> None:
@@ -68,7 +68,6 @@ class Worker:
         return self._read_answer()
 
     def stop(self) -> None:
-        """End the process by closing its input."""
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -93,13 +92,12 @@ class Rounds:
     def add(self, workers: Sequence[Worker], *request: str | int) -> None:
         """Run one round of each worker. The profiler's is shorter, since it takes a second to report its data."""
         for worker in workers:
-            words = list(request)
+            arguments = list(request)
             if worker.name == PROFILER and request[0] != "steps":
-                words[-1] = _PAIRS_PROFILED
-            self.of.setdefault(worker.name, []).append(worker.run(*words))
+                arguments[-1] = _PAIRS_PROFILED
+            self.of.setdefault(worker.name, []).append(worker.run(*arguments))
 
     def minimum(self, name: str, figure: str) -> float:
-        """Return the minimum of a figure over all rounds, in nanoseconds."""
         return min(row[figure] for row in self.of[name])
 
     def added(self, name: str, figure: str) -> float:
@@ -107,29 +105,23 @@ class Rounds:
         return self.minimum(name, figure) - self.minimum(PLAIN, figure)
 
     def spread(self) -> float:
-        """Return the excess of the median round of the program alone over its minimum, as a share: the load."""
-        walls = [row["wall"] for row in self.of[PLAIN]]
-        return statistics.median(walls) / min(walls) - 1
+        """Return the load: the share by which the median round of the program alone exceeds its minimum."""
+        wall_times = [row["wall"] for row in self.of[PLAIN]]
+        return statistics.median(wall_times) / min(wall_times) - 1
 
 
 @dataclass
 class Costs:
-    """Costs measured on one device."""
-
     device: str
     machine: dict[str, Any]
     pairs: Rounds
     """Rounds of a tensor allocated and freed, DEPTH frames deep."""
     by_depth: dict[int, Rounds]
-    """The same by depth, with alloctrace and without a recorder."""
+    """The same by depth in frames, of alloctrace and of the program alone."""
     steps: Rounds
-    """Rounds of training steps."""
     bytes_per_event: float
-    """Bytes of the trace divided by its events."""
 
     def data(self) -> dict[str, Any]:
-        """Return plain values for JSON; times in nanoseconds."""
-
         def rows(rounds: Rounds, figures: Sequence[str]) -> dict[str, dict[str, float]]:
             return {
                 name: {
@@ -143,15 +135,15 @@ class Costs:
                 for name in rounds.of
             }
 
-        walls = ("wall", "own_cpu", "other_cpu")
+        pair_figures = ("wall", "own_cpu", "other_cpu")
         return {
             "device": self.device,
             "machine": self.machine,
             "pair": f"torch.empty(1000, device={self.device!r}) made and freed, {DEPTH} Python frames deep; ns",
             "rounds": len(self.pairs.of[PLAIN]),
             "spread_of_rounds": round(self.pairs.spread(), 3),
-            "pairs": rows(self.pairs, walls),
-            "by_depth": {str(depth): rows(rounds, walls) for depth, rounds in self.by_depth.items()},
+            "pairs": rows(self.pairs, pair_figures),
+            "by_depth": {str(depth): rows(rounds, pair_figures) for depth, rounds in self.by_depth.items()},
             "training_step": rows(self.steps, ("wall", "process_cpu", "own_cpu")),
             "bytes_per_event": round(self.bytes_per_event, 2),
         }
@@ -159,10 +151,7 @@ class Costs:
 
 @contextlib.contextmanager
 def started(names: Sequence[str], device: str) -> Iterator[tuple[list[Worker], Path]]:
-    """Start the processes and a folder for their files, for the duration of a block.
-
-    Raises CostError if a process cannot start.
-    """
+    """Run a process for each name, and a folder for their files, during a block. Raises CostError."""
     workers: list[Worker] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -174,13 +163,12 @@ def started(names: Sequence[str], device: str) -> Iterator[tuple[list[Worker], P
 
 
 def list_recorders(device: str) -> tuple[str, ...]:
-    """Return the recorders for a device that are installed."""
     names = RECORDERS[device]
     return names if importlib.util.find_spec("memray") else tuple(name for name in names if name != MEMRAY)
 
 
 def measure(device: str, seconds: float) -> Costs:
-    """Measure for about `seconds`, including the start of the processes. Raises CostError."""
+    """Measure for about `seconds`, starts of processes included. Raises CostError."""
     deadline = time.monotonic() + seconds
     with started(list_recorders(device), device) as (workers, folder):
         compared_workers = [worker for worker in workers if worker.name in (PLAIN, ALLOCTRACE)]

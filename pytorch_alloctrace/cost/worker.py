@@ -23,11 +23,11 @@ from torch import nn
 from . import ALLOCTRACE, HISTORY, HISTORY_ALL, MEMRAY, NO_STACKS, PROFILER, TRACKER
 
 _HISTORY_ENTRIES = 100_000
-"""Entries of torch's ring: enough for a few steps, and no slower than a larger ring."""
+"""Entries of torch's ring: enough for a few steps. A larger ring is as fast."""
 
 
 class _Recorder:
-    """The recorder of this process. The profiler keeps its data in memory, so it records one round at a time."""
+    """The recorder of this process. Started once, except the profiler, which keeps its data in memory: once a round."""
 
     def __init__(self, name: str, device: Literal["cuda", "cpu"], folder: Path) -> None:
         self._is_profiler = name == PROFILER
@@ -77,7 +77,7 @@ def _run_at_depth(depth: int, device: str, count: int) -> dict[str, float]:
 
 
 def _run_contended(depth: int, device: str, count: int) -> dict[str, float]:
-    """Run pairs next to a second thread that runs Python all the time and competes for the GIL."""
+    """Run pairs while a second thread competes for the GIL."""
     running = True
 
     def spin() -> None:
@@ -94,7 +94,7 @@ def _run_contended(depth: int, device: str, count: int) -> dict[str, float]:
 
 
 class _Training:
-    """Steps of a transformer of 8 layers: some 700 operators that allocate."""
+    """Steps of a transformer of 8 layers: about 700 allocating operators each."""
 
     def __init__(self, device: str) -> None:
         layer = nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)

@@ -19,18 +19,16 @@ MAX_ROWS = 20
 _Rows = dict[tuple[int, int, int], "_Row"]
 """Rows by key, address and bytes of the storage: torch can exchange the memory of a storage.
 
-The weak reference in each row reserves the key. Otherwise a new storage of the same size could get the key and the
-address of a freed storage and be taken for it.
+The weak reference in each row reserves the key. Without it, a new storage could get key, address and size of a freed
+storage, and would not be reported.
 """
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A storage and the line that allocated it."""
-
     item: Item
     line: str
-    """Line that allocated the storage; "" if it is not in a recording."""
+    """Line that allocated the storage; "" if it was not recorded."""
 
 
 @dataclass
@@ -67,10 +65,10 @@ class Changes:
     def __exit__(self, *_: object) -> None:
         global _last_rows
         with _lock:
-            changes_inside = _compare_with(self._now)
-            _last_rows = changes_inside._now
-        self._added, self._removed, self._now = changes_inside._added, changes_inside._removed, changes_inside._now
-        self.complete &= changes_inside.complete
+            block_changes = _compare_with(self._now)
+            _last_rows = block_changes._now
+        self._added, self._removed, self._now = block_changes._added, block_changes._removed, block_changes._now
+        self.complete &= block_changes.complete
 
     def __str__(self) -> str:
         if not self._added and not self._removed:

@@ -125,18 +125,17 @@ def _allocated(storage: Storage) -> int:
 def _collect_state(optimizer: Any) -> dict[int, list[Any]]:
     if optimizer is None:
         return {}
-    return {id(parameter): list(_iterate_tensors(values)) for parameter, values in optimizer.state.items()}
+    return {id(parameter): list(_iterate_nested_tensors(values)) for parameter, values in optimizer.state.items()}
 
 
-def _iterate_tensors(values: Any) -> Iterable[Any]:
-    """Iterate over the tensors in nested dicts, lists and tuples."""
+def _iterate_nested_tensors(values: Any) -> Iterable[Any]:
     import torch
 
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, dict):
         for value in values.values():
-            yield from _iterate_tensors(value)
+            yield from _iterate_nested_tensors(value)
     elif isinstance(values, (list, tuple)):
         for value in values:
-            yield from _iterate_tensors(value)
+            yield from _iterate_nested_tensors(value)

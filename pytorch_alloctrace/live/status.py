@@ -12,14 +12,12 @@ from ..reading.following import Following, View
 from ..recording.session import Session, current_session
 
 MIN_INTERVAL_S = 2.0
-"""Minimum number of seconds between two reads of the trace."""
+"""Minimum interval between two reads of the trace."""
 TOP = 5
 """Default number of growing lines that are named."""
 
 
 class _Watch:
-    """The state of `status` for one recording."""
-
     def __init__(self, session: Session) -> None:
         self.following: Following | None = None
         with contextlib.suppress(TraceError):  # the trace was removed during the recording
@@ -39,7 +37,7 @@ class _Watch:
             self.following.stop()
 
     def read(self) -> None:
-        """Read the trace now. On an error the previous numbers stay, and `read_age_seconds` grows."""
+        """Read the trace now. After an error the previous numbers stay, and `read_age_seconds` grows."""
         if self.following is not None:
             with contextlib.suppress(TraceError):
                 self.following.advance()

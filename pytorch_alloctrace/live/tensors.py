@@ -47,7 +47,6 @@ def tensors(*, lines: bool = True, seconds: float = SECONDS) -> pd.DataFrame:
 
 
 def create_row(item: Item) -> tuple[object, ...]:
-    """Return the values of `COLUMNS` for a storage."""
     storage = item.storage
     return (
         item.name,

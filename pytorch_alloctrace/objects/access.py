@@ -1,8 +1,4 @@
-"""Access to objects of the program that runs none of the program's code.
-
-No attribute is read by a name for which the program's properties, `__getattr__` or `__class__` could run. Nothing is
-compared or printed.
-"""
+"""Access to objects of the program that runs no program code: no property, `__getattr__`, `__eq__` or `__repr__`."""
 
 from __future__ import annotations
 
@@ -24,22 +20,21 @@ SETS = (set, frozenset)
 
 
 def raised_here(error: Exception) -> bool:
-    """Return whether C code called by the current frame raised the error.
+    """Return whether C code called by the current frame raised the error, not a signal handler that ran at that line.
 
-    Otherwise a signal handler of the program, which ran at the same line, raised it. A handler adds a frame to the
-    traceback.
+    A handler adds a frame to the traceback.
     """
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def mro(cls: type) -> tuple[type, ...]:
-    """Return a class and its bases, independent of its metaclass."""
+    """Return a class and its bases. A metaclass cannot change the result."""
     classes: tuple[type, ...] = _mro(cls)
     return classes
 
 
 def is_a(obj: object, base: type) -> bool:
-    """Return whether `base` is among the bases of the true type, which `__class__` cannot change."""
+    """Return isinstance(obj, base) by the true type, which `__class__` cannot change."""
     return base in _mro(type(obj))
 
 
@@ -54,19 +49,16 @@ def type_name(cls: type) -> str:
 
 
 def class_dict(cls: type) -> types.MappingProxyType[str, object]:
-    """Return the attributes of a class, without those of its bases."""
     attributes: types.MappingProxyType[str, object] = _type_dict(cls)
     return attributes
 
 
 def module_dict(module: types.ModuleType) -> dict[str, object]:
-    """Return the global variables of a module."""
     variables: dict[str, object] = _module_dict(module)
     return variables
 
 
 def module_of(cls: type) -> str:
-    """Return the name of a class's module, or "" if the class does not name it."""
     name = class_dict(cls).get("__module__")
     return name if type(name) is str else ""
 
@@ -96,7 +88,6 @@ def attributes(obj: object) -> dict[str, object] | None:
 
 
 def slots(obj: object) -> list[tuple[str, object]]:
-    """Return names and values of the `__slots__` of an object."""
     values = []
     for cls in _mro(type(obj)):
         for name, slot in list(_type_dict(cls).items()):
@@ -110,7 +101,7 @@ def slots(obj: object) -> list[tuple[str, object]]:
 
 
 def attribute(obj: object, name: str) -> object:
-    """Return an attribute from an object's own dict; None if it is missing or a class defines the name."""
+    """Return an attribute from an object's own dict; None if it is missing or a class attribute has the same name."""
     if any(name in _type_dict(cls) for cls in _mro(type(obj))):
         return None
     try:
@@ -122,7 +113,6 @@ def attribute(obj: object, name: str) -> object:
 
 
 def length(obj: object) -> int | None:
-    """Return the number of items of a container, or None for other objects."""
     bases = _mro(type(obj))
     for container in (dict, list, tuple, deque, set, frozenset):
         if container in bases:

@@ -1,4 +1,4 @@
-"""Referrer paths from a root to a tensor, written as a person would write them."""
+"""Referrer paths from a root to a tensor, written as expressions of the program."""
 
 from __future__ import annotations
 
@@ -24,15 +24,11 @@ _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorTyp
 
 @dataclass(frozen=True)
 class Link:
-    """One reference of a referrer path."""
-
     edge: Edge
     owner: str
     """Type of the referrer; the name of a function or frame."""
     type: str
-    """Type of the object referred to."""
     length: int | None
-    """Number of items of the object referred to, None if it is not a container."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +62,9 @@ class Chain:
 
 
 def chain_of(objects: Sequence[Any], container: Any = None) -> Chain:
-    """Return the referrer path of a chain of objects.
+    """Return the referrer path of a root and the objects below it, each referred to by its predecessor.
 
-    Args:
-        objects: A root and the objects below it, each referred to by the one before.
-        container: The holder, whose items are written without an index. Default: the fullest container.
+    `container`: the holder, whose items are written without an index. Default: the fullest container.
     """
     first_position, root_name, root, filename, line = _describe_root(objects)
     nodes, links = _collect_links(objects[first_position:], container)
@@ -115,7 +109,10 @@ def chain_of(objects: Sequence[Any], container: Any = None) -> Chain:
 
 
 def _describe_root(objects: Sequence[Any]) -> tuple[int, str, str, str, int]:
-    """Return the position at which the written path begins (the last class, else the root), its name and the root."""
+    """Return the position at which the written path begins, its name, and the scope, file and line of the root.
+
+    The path begins at the last class whose attribute is on it, else at the root.
+    """
     for position in range(len(objects) - 2, 0, -1):
         cls = objects[position]
         if access.is_class(cls) and _is_attribute_of_class(cls, objects[position + 1 : position + 3]):
@@ -139,31 +136,29 @@ def _describe_root(objects: Sequence[Any]) -> tuple[int, str, str, str, int]:
     return 0, access.type_name(type(root)), "", "", 0
 
 
-def _is_attribute_of_class(cls: type, after: Sequence[Any]) -> bool:
-    """Return whether the next object, or the object after the class's dict, is an attribute of the class."""
+def _is_attribute_of_class(cls: type, next_objects: Sequence[Any]) -> bool:
     values = [id(value) for value in access.class_dict(cls).values()]
-    return any(id(obj) in values for obj in after)
+    return any(id(obj) in values for obj in next_objects)
 
 
 def _collect_links(objects: Sequence[Any], container: Any) -> tuple[list[Any], list[Link]]:
-    """Return the objects without Python's internal ones, and the references between them."""
     nodes, links = [objects[0]], []
     without_index = False
     position = 1
     while position < len(objects):
         parent, child = nodes[-1], objects[position]
-        after = objects[position + 1] if position + 1 < len(objects) else None
+        next_object = objects[position + 1] if position + 1 < len(objects) else None
         position += 1
-        if after is not None and _is_internal(parent, child, after):
+        if next_object is not None and _is_internal(parent, child, next_object):
             continue
         without_index = without_index or (container is not None and parent is container)
         reference = find_edge(parent, child, without_index)
         if type(child) is dict and (reference.text in _MODULE_DICTS and _is_module(parent)):
             # The keys of this dict are the module's attributes.
-            attribute = _find_module_attribute(child, after)
+            attribute = _find_module_attribute(child, next_object)
             if attribute is not None:
-                links.append(_create_link(attribute, parent, after))
-                nodes.append(after)
+                links.append(_create_link(attribute, parent, next_object))
+                nodes.append(next_object)
                 position += 1
                 continue
         links.append(_create_link(reference, parent, child))
@@ -175,12 +170,12 @@ def _create_link(reference: Edge, parent: Any, child: Any) -> Link:
     return Link(reference, _owner_name(parent), access.type_name(type(child)), access.length(child))
 
 
-def _is_internal(parent: Any, child: Any, after: Any) -> bool:
+def _is_internal(parent: Any, child: Any, next_object: Any) -> bool:
     """Return whether an object is an internal part of its referrer: an attribute dict, the cells of a function."""
     kind = type(child)
     if kind is dict:
         if access.is_class(parent):
-            return any(value is after for value in access.class_dict(parent).values())
+            return any(value is next_object for value in access.class_dict(parent).values())
         if type(parent) is functools._lru_cache_wrapper:
             return True
         if _thread_local in access.mro(type(parent)):
@@ -196,8 +191,8 @@ def _is_module(obj: Any) -> bool:
     return torch is not None and torch.nn.Module in access.mro(type(obj))
 
 
-def _find_module_attribute(names: dict[Any, Any], child: Any) -> Edge | None:
-    for name, value in access.items(names):
+def _find_module_attribute(attributes: dict[Any, Any], child: Any) -> Edge | None:
+    for name, value in access.items(attributes):
         if value is child and type(name) is str:
             return Edge(How.ATTRIBUTE, f".{name}" if name.isidentifier() else f"[{name}]")
     return None

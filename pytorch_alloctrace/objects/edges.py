@@ -1,4 +1,4 @@
-"""The reference from one object to another, as it is written: an attribute, an index, a key, a variable."""
+"""The reference from one object to another as an expression: an attribute, an index, a key, a variable."""
 
 from __future__ import annotations
 
@@ -24,24 +24,17 @@ _MAX_KEY = 40
 
 
 class How(enum.Enum):
-    """The kind of a reference."""
-
     NOTHING = ""
-    """Internal reference that has no expression: to an attribute dict, a cell, from a traceback to its frame."""
+    """Internal reference without an expression, such as that to an attribute dict."""
     VARIABLE = "variable"
-    """Variable of a module, a function or a generator."""
     ATTRIBUTE = "attribute"
     ITEM = "item"
-    """Item of a container."""
     CLOSED_OVER = "closed over"
     GRAPH = "graph"
-    """Reference within an autograd graph."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """One reference."""
-
     how: How
     text: str
     """The reference as an expression: ".name", "[12]", '["key"]', "name"."""
@@ -127,7 +120,7 @@ def _find_item(parent: Any, child: object, without_index: bool) -> Edge:
 
 
 def _format_key(key: object) -> str:
-    """Return a key as it is written; a key of another type than str, int, bool, float and None by its type."""
+    """Return a key as an expression: str, int, bool, float and None by value, other keys by their type."""
     if type(key) is str:
         text = repr(key)
         text = '"' + text[1:-1] + '"' if text[0] == "'" and '"' not in text else text
@@ -167,7 +160,7 @@ def _find_attribute(parent: object, child: object) -> Edge | None:
 
 
 def _find_thread_local(parent: Any, child: object) -> Edge | None:
-    """Find the child among the attributes of a `threading.local`: a dict for each thread, in a dict."""
+    """Find the child in the attribute dicts of a `threading.local`: a dict contains one for each thread."""
     for dicts_by_thread in gc.get_referents(parent):
         for entry in access.items(dicts_by_thread) if type(dicts_by_thread) is dict else ():
             if type(entry[1]) is dict:

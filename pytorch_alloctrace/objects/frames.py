@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 OPTIMIZED = 0x1
-"""Flag of code objects whose variables are not in a dict: functions, not modules or class bodies."""
+"""Flag of the code of functions. Modules and class bodies have their variables in a dict."""
 CELLS = types.CellType
 Variables = list[tuple[str, object]]
 
@@ -29,18 +29,14 @@ _F_BACK = object.__basicsize__
 
 
 def variables(frame: types.FrameType) -> Variables:
-    """Return the set local variables of a frame, with the contents of cells.
-
-    Returns an empty list for modules and if this Python's frames cannot be read.
-    """
+    """Return the local variables of a function's frame that are set. Cells are replaced by their contents."""
     if not frame.f_code.co_flags & OPTIMIZED:
         return []
     read = _select_reader()
     return [] if read is None else read(frame)
 
 
-def can_read() -> bool:
-    """Return whether the frames of this Python can be read."""
+def can_read_frames() -> bool:
     return _select_reader() is not None
 
 
@@ -50,12 +46,12 @@ def can_read_other_threads() -> bool:
 
 
 def _from_proxy(frame: types.FrameType) -> Variables:
-    """Read from f_locals, which is a view of the frame from 3.13 on and copies nothing."""
+    """Read f_locals, a view of the frame from 3.13 on."""
     return list(frame.f_locals.items())
 
 
 def _from_get_var(frame: types.FrameType) -> Variables:
-    """Read with PyFrame_GetVarString, a function of 3.12 that reads one variable and creates no dict."""
+    """Read with PyFrame_GetVarString (3.12), which creates no dict."""
     values = []
     code = frame.f_code
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
@@ -68,7 +64,7 @@ def _from_get_var(frame: types.FrameType) -> Variables:
 
 
 def _from_memory_311(frame: types.FrameType) -> Variables:
-    """Read from the internal frame of 3.11, where the variables follow nine words."""
+    """Read the internal frame of 3.11, where the variables follow nine words."""
     code = frame.f_code
     names = code.co_varnames
     names = (*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars)
@@ -76,7 +72,7 @@ def _from_memory_311(frame: types.FrameType) -> Variables:
 
 
 def _from_memory_310(frame: types.FrameType) -> Variables:
-    """Read from the frame object of 3.10, which points to the value stack behind the variables and cells."""
+    """Read the frame object of 3.10: variables and cells are just below the value stack, to which it points."""
     code = frame.f_code
     names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
     return _read_slots(frame, _VALUE_STACK_310, -len(names) * _POINTER, names)
@@ -137,8 +133,7 @@ def _choose_reader() -> Callable[[types.FrameType], Variables] | None:
             ("PyFrame_GetVarString", ctypes.pythonapi)
         )
         return _from_get_var
-    # Objects of debug builds have another layout. The probe compares words of known memory before any word is used as
-    # a pointer.
+    # Objects of debug builds have another layout.
     if hasattr(sys, "gettotalrefcount") or hasattr(sys, "getobjects"):
         return None
     reader = {(3, 10): _from_memory_310, (3, 11): _from_memory_311}.get(version)
@@ -146,7 +141,7 @@ def _choose_reader() -> Callable[[types.FrameType], Variables] | None:
 
 
 def _is_layout_expected(version: tuple[int, int]) -> bool:
-    """Return whether the variables of a probe's frame are at the expected addresses."""
+    """Return whether the variables of a probe's frame are at the expected addresses. Uses no word as an object."""
 
     def probe(first: object, unset: bool) -> tuple[int, ...]:
         frame = sys._getframe()
@@ -162,8 +157,8 @@ def _is_layout_expected(version: tuple[int, int]) -> bool:
             # The fifth word must be the code object: the only pointer of the internal frame with a known value.
             if _read_word(inner + 4 * _POINTER) != id(frame.f_code):
                 start = 0
-        words = [_read_word(start + slot * _POINTER) for slot in range(4)] if start else []
-        observed = (*words, id(frame))
+        observed_words = [_read_word(start + slot * _POINTER) for slot in range(4)] if start else []
+        observed = (*observed_words, id(frame))
         # A frame in a variable of its own is a cycle. It would keep the frames and variables of all callers, including
         # the program's, alive until the next collection.
         del frame

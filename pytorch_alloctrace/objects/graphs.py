@@ -1,7 +1,7 @@
 """Autograd graphs: saved tensors, next nodes and gradients.
 
-Other threads may run backward at any time without the GIL. The recorder module reads graphs under the locks of backward
-(csrc/torch/graph_reading.h). Reading torch's own attributes instead would race with backward.
+Backward runs on other threads without the GIL: reading torch's attributes would race with it. The recorder module reads
+graphs under the locks of backward (csrc/torch/graph_reading.h).
 """
 
 from __future__ import annotations

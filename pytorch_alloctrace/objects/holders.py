@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import access
 from .chains import Chain, chain_of
-from .frames import can_read, can_read_other_threads
+from .frames import can_read_frames, can_read_other_threads
 from .graphs import load_reader
 from .inventory import storage_of
 from .libraries import PACKAGE
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 SECONDS = 10.0
-"""Default time limit."""
 MAX_OBJECTS = 30_000_000
-"""Maximum number of objects visited."""
 _MAX_CHAINS = 5
 
 
@@ -80,7 +78,7 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
 
     if torch._C.TensorBase not in access.mro(type(tensor)):
         raise TypeError(f"holders() takes a tensor, not {access.type_name(type(tensor))}")
-    if not can_read():
+    if not can_read_frames():
         return Holders((), False, "unknown: the local variables of this Python's functions cannot be read")
     graph_problem = load_reader()
     walker = Walker()
@@ -121,7 +119,9 @@ def _find_chains(walk: Walk, tensor: Any, rank: Callable[[Any], int]) -> tuple[l
 
     storage = storage_of(tensor)
     aliases = {
-        n for n in walk.tensors if walk.objects[n] is tensor or (storage and storage.is_shared_by(walk.objects[n]))
+        number
+        for number in walk.tensors
+        if walk.objects[number] is tensor or (storage and storage.is_shared_by(walk.objects[number]))
     }
     caller = _caller_key()
     other_chains: dict[tuple[str, str, str], tuple[tuple[int, bool, bool, bool], Chain]] = {}
@@ -138,11 +138,11 @@ def _find_chains(walk: Walk, tensor: Any, rank: Callable[[Any], int]) -> tuple[l
         rank_of_path = max(map(rank, objects))
         if rank_of_path == 1 and not any(torch.nn.Parameter in access.mro(type(obj)) for obj in objects):
             rank_of_path = 0
-        waiting = type(objects[0]) is ModuleRoot and objects[0].name in WAITING
-        order = (rank_of_path, waiting, chain.is_direct, not chain.container)
+        is_waiting = type(objects[0]) is ModuleRoot and objects[0].name in WAITING
+        sort_key = (rank_of_path, is_waiting, chain.is_direct, not chain.container)
         is_callers = len(objects) == 2 and type(objects[0]) is FrameRoot and objects[0].key == caller
         (caller_chains if is_callers else other_chains).setdefault(
-            (chain.holder, chain.owner, chain.root), (order, chain)
+            (chain.holder, chain.owner, chain.root), (sort_key, chain)
         )
     ordered_others, ordered_callers = (
         [chain for _, chain in sorted(chains.values(), key=lambda item: item[0])]

@@ -18,19 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Storage:
-    """The memory of one or several tensors."""
-
     key: int
     """Identity of torch's storage object. A later storage may get the key of a freed one."""
     address: int
-    """Address returned by torch's allocator."""
     bytes: int
-    """Requested bytes."""
     device: str
-    """Device in torch's spelling: "cuda:0", "cpu"."""
 
     def is_shared_by(self, tensor: Any) -> bool:
-        """Return whether a tensor has the same memory. Two tensors that wrap one numpy array have the same memory."""
+        """Return whether a tensor has the same memory, by address for tensors that wrap the same numpy array."""
         other = storage_of(tensor)
         return other is not None and (other.key == self.key or 0 != other.address == self.address)
 
@@ -38,8 +33,8 @@ class Storage:
 def storage_of(tensor: Any) -> Storage | None:
     """Return the storage of a tensor or storage object; None for meta, sparse and wrapped tensors.
 
-    Copies nothing: a tensor that is copied at its first write (`_lazy_clone`) has no storage yet. Runs no code of the
-    program.
+    None also for a tensor that is copied at its first write (`_lazy_clone`): reading its address would copy it. Runs no
+    code of the program.
     """
     import torch
 
@@ -61,10 +56,9 @@ def storage_of(tensor: Any) -> Storage | None:
 
 
 def weak_reference_of(tensor: Any) -> StorageWeakRef:
-    """Return a weak reference to a storage or to the storage of a tensor.
+    """Return a weak reference that reserves `Storage.key`: no other storage gets the key while the reference exists.
 
-    While the reference exists, no other storage gets the same `key`. It keeps torch's record of the storage alive
-    (about 100 bytes), not the memory.
+    It keeps torch's record of the storage alive (about 100 bytes), not the memory.
     """
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
@@ -75,7 +69,6 @@ def weak_reference_of(tensor: Any) -> StorageWeakRef:
 
 
 def tensor_type() -> type:
-    """Return the base class of all tensors."""
     import torch
 
     base: type = torch._C.TensorBase
@@ -91,29 +84,23 @@ def disable_torch_function() -> AbstractContextManager[Any]:
 
 
 MAX_OBJECTS = 30_000_000
-"""Maximum number of objects visited."""
 MAX_NAMED = 20_000
-"""Maximum number of storages with a name. The largest get one."""
+"""Number of storages, the largest, that get a name."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A storage and the tensors that share it."""
-
     name: str
     """Referrer path as in `holders`: `trainer.predictions[12]`."""
     holder: str
     """Holder as in `Chain.__str__`."""
     storage: Storage
     reference: StorageWeakRef
-    """Weak reference that reserves `storage.key` for this storage."""
     shape: tuple[int, ...]
     """Shape of the largest tensor."""
     dtype: str
     tensors: int
-    """Number of tensors that share the storage."""
     requires_grad: bool
-    """Whether any tensor requires a gradient."""
     role: str
 
 
@@ -171,7 +158,7 @@ def _create_item(walk: Walk, storage: Storage, numbers: list[int], roles: dict[i
 
 
 def _find_roles(walk: Walk) -> Iterator[tuple[int, str]]:
-    """Return pairs of a tensor's id and its role, from the visited modules and optimizers."""
+    """Yield `id` and role of the tensors in the visited modules and optimizers, and of gradients."""
     import torch
 
     optimizer, module = torch.optim.Optimizer, torch.nn.Module

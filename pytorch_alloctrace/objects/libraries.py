@@ -15,8 +15,7 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 def library_prefixes() -> list[str]:
     """Return the folders of the standard library, installed packages, torch and this package, each with a separator."""
-    # sysconfig would load all build settings of the interpreter into the program, and misses the folders of .pth files
-    # and PYTHONPATH.
+    # Not sysconfig: it loads the interpreter's build settings, and misses the folders of .pth files and PYTHONPATH.
     folders = {os.path.dirname(os.__file__), *site.getsitepackages()}
     if site.ENABLE_USER_SITE:
         folders.add(site.getusersitepackages())

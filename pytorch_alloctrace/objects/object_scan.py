@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from . import access
 from .chains import Chain, chain_of
-from .frames import can_read
+from .frames import can_read_frames
 from .inventory import Storage, disable_torch_function, storage_of, tensor_type
 from .unreached import GARBAGE, find_referrers
 from .walk import Walk, Walker
@@ -22,14 +22,12 @@ MIN_GROUPS = 6
 MAX_ADDRESSES = 512
 """Maximum number of addresses reported of a group, evenly sampled."""
 MAX_OBJECTS = 2_000_000
-"""Maximum number of objects visited."""
 _CONTAINERS = (*access.DICTS, *access.SEQUENCES, *access.SETS)
 MIN_UNREACHED = 8
-"""Minimum number of unreached tensors for which a longer scan is worth its time."""
+"""Minimum number of unreached tensors for a search of garbage and libraries."""
 TENSORS_PER_CHECK = 256
-"""Number of tensors read between two checks of the deadline."""
 MIN_LINKED_LIST = 10
-"""Minimum number of objects of a path without a container that is treated as a linked list."""
+"""Minimum length in objects of a path without a container that counts as a linked list."""
 _MODULE_ATTRIBUTES = ("_modules", "_parameters", "_buffers")
 """Attributes of torch modules that are not collections of the program."""
 _SAMPLES = 5
@@ -38,8 +36,6 @@ _SAMPLES = 5
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors that one object holds."""
-
     chain: Chain
     """Referrer path to one of the tensors, written without the index in the container."""
     note: str
@@ -49,7 +45,6 @@ class Group:
     bytes: int
     """Requested bytes of the storages, estimated like `count`."""
     addresses: tuple[int, ...]
-    """Addresses of at most `MAX_ADDRESSES` storages."""
 
     @property
     def is_garbage(self) -> bool:
@@ -61,37 +56,32 @@ class Group:
 
 @dataclass(frozen=True)
 class ObjectScan:
-    """The result of an object scan."""
-
     groups: tuple[Group, ...]
     """Groups, most tensors first."""
     complete: bool
     """False if the scan ran out of time or passed over graphs that other threads may have been changing."""
     seconds: float
-    """Duration of the scan."""
 
 
-def scan_objects(seconds: float, more: bool = True) -> ObjectScan:
-    """Scan the objects of the process and group the tensors by what holds them.
+def scan_objects(seconds: float, search_unreached: bool = True) -> ObjectScan:
+    """Scan the objects of the process for about `seconds` and group the tensors by what holds them.
 
-    Args:
-        seconds: Approximate time limit.
-        more: If the program's own variables do not lead to many of the tensors, continue with garbage and with the
-            variables of libraries. These steps take longest.
+    `search_unreached`: if the program's variables do not lead to many of the tensors, search the garbage and the
+    variables of libraries, which takes longest.
     """
     begin = time.monotonic()
-    if not can_read():
+    if not can_read_frames():
         return ObjectScan((), False, 0.0)
     with disable_torch_function():
-        return _scan_objects(seconds, begin, more)
+        return _scan_objects(seconds, begin, search_unreached)
 
 
-def _scan_objects(seconds: float, begin: float, more: bool) -> ObjectScan:
+def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> ObjectScan:
     walker = Walker()
     # Leave time for grouping the tensors.
     walk = walker.walk(0.7 * seconds, MAX_OBJECTS, libraries=False)
     garbage_groups: list[Group] = []
-    if more and walk.within_budget and len(_unreached_tensors(walk)[0]) >= MIN_UNREACHED:
+    if search_unreached and walk.within_budget and len(_unreached_tensors(walk)[0]) >= MIN_UNREACHED:
         garbage_groups = _find_garbage(walk, begin + 0.6 * seconds) if walk.complete else []
         if not garbage_groups:
             walker.walk_libraries(walk, begin + 0.8 * seconds - time.monotonic(), MAX_OBJECTS)
@@ -108,7 +98,7 @@ def _scan_objects(seconds: float, begin: float, more: bool) -> ObjectScan:
 
 
 Members = dict[Storage, int]
-"""One tensor of each storage, by its number in the walk."""
+"""Storages, and the number in the walk of a tensor of each."""
 
 
 def _total_bytes(members: Members) -> int:
@@ -116,7 +106,7 @@ def _total_bytes(members: Members) -> int:
 
 
 def _group_by_holder(walk: Walk, deadline: float) -> tuple[dict[int, Members], float]:
-    """Return the storages by the number of their holder (see `_PathState`), and the share of the tensors read."""
+    """Return the storages by their holder (see `_PathState`), and the share of the tensors read before the deadline."""
     path_states: dict[int, _PathState] = {}
     members: dict[int, Members] = {}
     storage_keys: set[int] = set()
@@ -133,8 +123,6 @@ def _group_by_holder(walk: Walk, deadline: float) -> tuple[dict[int, Members], f
 
 
 class _PathState(NamedTuple):
-    """The holder of an object, as determined by the path from the root to the object."""
-
     holder: int
     """Number of the fullest container above the object. Without a container: the object itself, the tensor that leads
     to its graph, or the first object of a linked list."""
@@ -143,13 +131,10 @@ class _PathState(NamedTuple):
     first: int
     """Number of the first object below the root, -1 for the root."""
     depth: int
-    """Number of objects above."""
     in_graph: bool
-    """Whether the path goes through an autograd graph."""
 
 
 def _find_holder(walk: Walk, number: int, states: dict[int, _PathState]) -> int:
-    """Return the number of the holder of a tensor (see `_PathState`)."""
     pending = []
     current = number
     while current not in states:
@@ -221,7 +206,7 @@ def _sample_addresses(members: Members) -> tuple[int, ...]:
 
 
 def _find_garbage(walk: Walk, deadline: float) -> list[Group]:
-    """Return a group of the tensors that no root leads to, named by the cycle in which most of a few samples are."""
+    """Return a group of the tensors to which no root leads, if most of a few samples are in cycles of the same name."""
     tensors, members = _unreached_tensors(walk)
     if not tensors:
         return []

@@ -14,24 +14,19 @@ from .frames import OPTIMIZED, can_read_other_threads, variables
 from .libraries import PACKAGE, library_prefixes
 
 WAITING = ("weakref", "threading", "logging", "queue", "concurrent.futures.thread", "asyncio.tasks", "asyncio.events")
-"""Modules of the standard library that hold objects of the program: visited with the program's own modules."""
+"""Modules of the standard library that hold objects of the program. Visited like modules of the program."""
 
 
 @dataclass(frozen=True)
 class ModuleRoot:
-    """The global variables of a module."""
-
     name: str
     filename: str
     variables: dict[str, object]
     is_library: bool
-    """Whether the code is not the user's: installed, or of the standard library."""
 
 
 @dataclass(frozen=True)
 class FrameRoot:
-    """The local variables of a running call."""
-
     function: str
     filename: str
     line: int
@@ -39,11 +34,10 @@ class FrameRoot:
     """Name of the thread; "" for the main thread."""
     variables: tuple[tuple[str, object], ...]
     depth: int
-    """Number of calls outside."""
+    """Number of calls around this one in its thread."""
     key: tuple[str, str, int]
     """File, function and id of the frame."""
     is_library: bool
-    """Whether the code is not the user's."""
 
 
 def modules() -> tuple[list[ModuleRoot], list[ModuleRoot], list[dict[str, object]]]:
@@ -88,8 +82,7 @@ def frames() -> list[FrameRoot | ModuleRoot]:
 def _innermost_frames() -> dict[int, types.FrameType]:
     """Return the innermost frame of each thread; of this thread, the caller of `frames`.
 
-    The frames of this function and of `frames` are left out: a frame in a variable of its own is a cycle, which would
-    keep the frames of all callers alive.
+    A frame in one of its own variables is a cycle: it would keep the frames of all callers alive.
     """
     innermost = sys._current_frames()
     innermost[threading.get_ident()] = sys._getframe(2)
@@ -97,7 +90,7 @@ def _innermost_frames() -> dict[int, types.FrameType]:
 
 
 def _read_last_error() -> Iterator[FrameRoot]:
-    """Return the calls of the last uncaught error, which are still alive when a program ends with a traceback."""
+    """Return the calls of the last uncaught error: their variables are alive when a program ends with a traceback."""
     error = getattr(sys, "last_value", None)
     if not access.is_a(error, BaseException):
         return

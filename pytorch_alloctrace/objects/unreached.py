@@ -13,7 +13,7 @@ from .roots import FrameRoot, ModuleRoot
 from .walk import Walk
 
 _MAX_EXPANDED, _MAX_REFERRERS = 12, 2_000
-"""Maximum number of objects whose referrers are read, and of referrers found."""
+"""Maximum number of objects whose referrers are read, and of referrers collected."""
 GARBAGE = "a reference cycle: garbage that the collector has not freed yet"
 OF_CPP = "held by C++ code, or by a value in use: nothing else in Python refers to it"
 
@@ -21,10 +21,7 @@ OF_CPP = "held by C++ code, or by a value in use: nothing else in Python refers 
 def find_referrers(tensor: Any, walk: Walk, ignored: Sequence[object] = ()) -> tuple[Chain | None, str]:
     """Return the referrer path to a tensor that the walk did not reach, or None, and why the tensor is alive.
 
-    Args:
-        tensor: The tensor.
-        walk: The walk that did not reach the tensor.
-        ignored: Objects of this package that refer to the tensor.
+    `ignored`: objects of this package that refer to the tensor.
     """
     objects, is_cycle = _follow_referrers(tensor, walk, {id(ignored), *map(id, ignored)})
     if len(objects) < 2:
@@ -33,7 +30,7 @@ def find_referrers(tensor: Any, walk: Walk, ignored: Sequence[object] = ()) -> t
 
 
 def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int]) -> tuple[list[Any], bool]:
-    """Return the objects that lead to a tensor, from a cycle or a top object, and whether there is a cycle."""
+    """Return the objects that lead to a tensor, and whether they begin in a cycle."""
     child_of: dict[int, Any] = {}
     visited: dict[int, Any] = {id(tensor): tensor}
     references: dict[int, list[int]] = {}  # ids of the visited objects that each object refers to
@@ -69,12 +66,11 @@ def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int]) -> tuple[l
     return _build_chain(top_object, None, child_of, tensor), False
 
 
-def _is_reachable(begin: int, end: int, references: dict[int, list[int]]) -> bool:
-    """Return whether references lead from the object `begin` to the object `end`. An object reaches itself."""
-    pending, visited = [begin], {begin}
+def _is_reachable(start_id: int, end_id: int, references: dict[int, list[int]]) -> bool:
+    pending, visited = [start_id], {start_id}
     while pending:
         current = pending.pop()
-        if current == end:
+        if current == end_id:
             return True
         unvisited = [target for target in references.get(current, ()) if target not in visited]
         visited.update(unvisited)
@@ -82,12 +78,12 @@ def _is_reachable(begin: int, end: int, references: dict[int, list[int]]) -> boo
     return False
 
 
-def _build_chain(top_object: Any, closing: Any, child_of: dict[int, Any], tensor: Any) -> list[Any]:
-    """Return the objects from `top_object` to the tensor, preceded by its owner if it is an attribute dict."""
-    start = top_object if top_object is not tensor else closing
+def _build_chain(top_object: Any, cycle_end: Any, child_of: dict[int, Any], tensor: Any) -> list[Any]:
+    """Return the objects from `top_object` to the tensor. The owner of an attribute dict comes first."""
+    start = top_object if top_object is not tensor else cycle_end
     chain = [start]
     while id(chain[-1]) in child_of:
         chain.append(child_of[id(chain[-1])])
-    if type(start) is dict and closing is not None and access.attributes(closing) is start:
-        return [closing, *chain]
+    if type(start) is dict and cycle_end is not None and access.attributes(cycle_end) is start:
+        return [cycle_end, *chain]
     return chain

@@ -2,7 +2,8 @@
 
 The walk is breadth first, so the first path to a tensor is a shortest one. It follows `gc.get_referents`, and the
 references that the garbage collector does not report: autograd graphs, gradients and arrays made from tensors.
-Apart from its own lists it creates no objects that the collector counts. It drops all references at its end.
+Apart from its own lists, the walk creates no objects that the garbage collector counts: those would bring the program's
+next collection forward.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from .roots import FrameRoot, ModuleRoot, frames, modules
 _CHECK_EVERY = 256
 """Number of objects visited between two checks of the budget."""
 _SAMPLE_SIZE = 1024
-"""Number of a large container's items that are visited before all smaller objects."""
+"""Number of items of a large container that are visited at once. The other items follow all smaller objects."""
 _MAX_CONTAINER_REFERENCES = 50_000
-"""Maximum number of references in `Walk.containers`."""
 _MIN_COLLECTION = 8
-"""Minimum number of items of a container that may replace a shorter path to them."""
+"""Minimum number of items of a container for which a path through it may replace a shorter path."""
 
 
 class Kind(enum.IntEnum):
@@ -38,11 +38,10 @@ class Kind(enum.IntEnum):
     ATOM = 0
     """No references."""
     PLAIN = 1
-    """References as reported by `gc.get_referents`."""
+    """References reported by `gc.get_referents`."""
     TENSOR = 2
     STORAGE = 3
     NODE = 4
-    """Node of an autograd graph."""
     ARRAY = 5
     MODULE = 6
     CLASS = 7
@@ -88,15 +87,13 @@ class Walk:
 
     objects: list[Any] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
-    """Number of the object from which each object was reached; a root is its own parent."""
+    """Numbers of the objects from which they were reached; a root is its own parent."""
     index: dict[int, int] = field(default_factory=dict)
     """Number of each object by its id; -1 for dicts that are not to be entered."""
     tensors: list[int] = field(default_factory=list)
-    """Numbers of the tensors and storages."""
     references: list[int] = field(default_factory=list)
     """All references to tensors and storages: from, to, from, to. Tuples would be one more object each."""
     nodes: set[int] = field(default_factory=set)
-    """Numbers of the nodes of autograd graphs."""
     containers: list[int] = field(default_factory=list)
     """References from collections to objects that were reached before by another path: from, to, from, to."""
     visited_shares: dict[int, float] = field(default_factory=dict)
@@ -106,7 +103,7 @@ class Walk:
     unread: int = 0
     """Number of graph nodes and gradients passed over because other threads may have been changing them."""
     gradients: set[int] = field(default_factory=set)
-    """Identities of the tensors that are gradients."""
+    """`id` of the tensors that are gradients."""
 
     @property
     def complete(self) -> bool:
@@ -114,11 +111,7 @@ class Walk:
         return self.within_budget and not self.unread
 
     def prefer(self, rank: Callable[[Any], int]) -> None:
-        """Choose the path of the lowest rank to each tensor.
-
-        Args:
-            rank: Returns the rank of an object. A path has the highest rank of its objects.
-        """
+        """Choose the path of the lowest rank to each tensor. A path has the highest rank of its objects."""
         path_ranks: dict[int, int] = {}
 
         def path_rank(number: int) -> int:
@@ -150,7 +143,6 @@ class Walk:
                 set_parent(parent, number)
 
     def path_to(self, number: int) -> list[int]:
-        """Return the numbers of the objects from the root to the object `number`."""
         path = [number]
         while self.parents[path[-1]] != path[-1]:
             path.append(self.parents[path[-1]])
@@ -158,7 +150,6 @@ class Walk:
 
 
 def reference_pairs(flat: list[int]) -> Iterator[tuple[int, int]]:
-    """Iterate over the pairs of `Walk.references` or `Walk.containers`."""
     return zip(flat[::2], flat[1::2], strict=True)
 
 
@@ -167,17 +158,10 @@ def _collection_size(obj: Any) -> int:
 
 
 def is_deferred_variable(call: FrameRoot, name: str) -> bool:
-    """Return whether a variable is visited after all others."""
     return call.is_library or name in ("self", "cls")
 
 
 class Walker:
-    """Walks over the objects of the process.
-
-    Raises:
-        ImportError: torch is not installed.
-    """
-
     def __init__(self) -> None:
         import torch
 
@@ -195,7 +179,6 @@ class Walker:
         self._next_number = 0
 
     def kind(self, cls: type) -> Kind:
-        """Return the kind of the objects of a type."""
         kind = self._kinds.get(cls)
         if kind is None:
             kind = self._kinds[cls] = self._determine_kind(cls)
@@ -227,18 +210,12 @@ class Walker:
         return Kind.PLAIN
 
     def walk(self, seconds: float, objects: int, libraries: bool = True) -> Walk:
-        """Walk from all roots.
-
-        Args:
-            seconds: Time limit.
-            objects: Maximum number of objects.
-            libraries: Walk from the variables of libraries too, after all others.
-        """
+        """Walk from all roots to at most `objects` objects. `libraries`: at last from the variables of libraries."""
         walk = Walk(within_budget=self._graphs.can_read)
         deadline = time.monotonic() + seconds
         self._next_number = 0
         program_modules, library_modules, own_variables = modules()
-        # Mark the dict of every module as visited. Functions refer to their globals: such a path explains nothing.
+        # Mark the dict of every module as visited: a path through the globals of a function explains nothing.
         for variables in (*(root.variables for root in library_modules), *own_variables):
             walk.index[id(variables)] = -1
         # Classes of libraries explain nothing either: their attributes are visited last.
@@ -279,10 +256,7 @@ class Walker:
         walk.prefer(self.rank)
 
     def rank(self, obj: Any) -> int:
-        """Return how little an object explains on a path to a tensor.
-
-        Optimizers (1) and graph nodes (2) refer to parameters but are seldom the reason why a tensor is alive.
-        """
+        """Return 0, or more for objects that seldom keep a tensor alive: 1 for optimizers, 2 for graph nodes."""
         cls = type(obj)
         if cls is ModuleRoot or cls is FrameRoot:
             return 0
@@ -291,8 +265,8 @@ class Walker:
         return int(self._torch.optim.Optimizer in access.mro(cls))
 
     def _add_module(self, walk: Walk, root: ModuleRoot) -> None:
-        known_number = walk.index.get(id(root.variables), -1)
-        if known_number >= 0:  # a module under two names
+        existing_number = walk.index.get(id(root.variables), -1)
+        if existing_number >= 0:  # a module under two names
             return
         walk.index[id(root.variables)] = len(walk.objects)
         number = len(walk.objects)
@@ -308,11 +282,7 @@ class Walker:
         return number
 
     def _follow_references(self, walk: Walk, next_number: int, deadline: float, max_objects: int) -> int:
-        """Follow the references of the objects from `next_number` on, and of the objects reached through them.
-
-        Returns:
-            The number of the first object whose references were not followed.
-        """
+        """Follow all references from the object `next_number` on. Return the number of the first object not visited."""
         objects, kinds, referents = walk.objects, self._kinds, gc.get_referents
         large_containers: list[tuple[int, list[Any]]] = []
         while next_number < len(objects) or large_containers:

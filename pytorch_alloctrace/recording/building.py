@@ -1,8 +1,8 @@
 """Build of the extension modules with ninja: which sources are compiled with which options.
 
-Has two callers that must agree. setup.py loads this file before anything is installed, so it imports the standard
-library alone. enable() runs it as a program (see loading.py): a compilation takes a minute of processor time, threads
-and memory, which must not come from the process that is about to be observed.
+setup.py loads this file before anything is installed, so it imports the standard library alone. enable() runs it as a
+program (see loading.py): a compilation takes a minute of processor time, threads and memory, which must not come from
+the process that is about to be recorded.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 MINIMUM_TORCH = (2, 9)
 MINIMUM_GCC = 11
-"""First release with every C++20 feature used here."""
+"""First release with every C++20 feature that csrc uses."""
 
-# The folders of csrc that the modules are built from. A new file needs no entry here.
+# The folders of csrc that the modules are built from.
 CORE = ("core/base", "core/format", "core/reading", "core/replay", "core/compaction")
 """Part of both modules: a recording with `max_bytes` reads its own trace. Includes neither torch nor Python."""
 READER = ("core/what_if", "core/writing")
@@ -45,11 +45,11 @@ A higher limit takes less processor time in all, but makes a build after a chang
 # Link-time optimisation of the hook, whose parts are in three folders: smaller code leaves the program more of the
 # instruction cache. In tools/bench/cuda an allocation costs a sixth less.
 LTO_OPTIONS = ["-flto=auto"]
-# Not for files with inline variables of torch's headers: the compiler would give the module a copy of its own, while
-# torch keeps the settings of its CUDA allocator in one that must exist once per process.
+# These include an inline variable of torch's headers, the settings of its CUDA allocator. With LTO the module gets a
+# copy of the variable, which must exist once per process.
 NO_LTO_SOURCES = {"torch/cuda/allocator_settings.cpp"}
-# Without this option, fields are written to the stack one by one and read back as vectors, and the read stalls until
-# the writes have retired. On one machine the hook without stacks took half as long again.
+# Without this option, fields are written to the stack one by one and read back as vectors: each read waits for the
+# writes. On one machine the hook without stacks took 1.5 times as long.
 HOOK_OPTIONS = ["-fno-tree-slp-vectorize"]
 
 MAX_COMPILERS = 8
@@ -61,7 +61,7 @@ class BuildError(Exception):
 
 
 class Target(NamedTuple):
-    """Everything but its sources that a compiled recorder depends on.
+    """Everything that a compiled recorder depends on, except its sources.
 
     The compiler is not part of it: releases of a compiler produce compatible code, and a machine without a compiler
     must find the recorder that another machine built (a login node, an earlier layer of an image).
@@ -79,18 +79,14 @@ class Target(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Sources that are compiled with the same options."""
-
     sources: list[str]
     """Paths relative to csrc."""
     options: list[str]
     made_for: str = ""
-    """Release of the third-party headers that the objects are compiled with."""
+    """Release of Python or torch whose headers the sources include."""
 
 
 class Module(NamedTuple):
-    """Extension module and how it is built."""
-
     groups: list[Group]
     link_options: list[str]
 
@@ -101,7 +97,6 @@ def python_abi() -> str:
 
 
 def target_of(torch: Any) -> Target:
-    """Return the target for this interpreter and an imported torch."""
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, ValueError, OSError):  # another C library
@@ -202,15 +197,13 @@ def _options(*system_includes: str) -> list[str]:
 def _cuda_includes(cuda: str, packages: list[str], csrc: Path) -> list[str]:
     """Return the folders of CUDA's headers: of the pip packages that torch brings, else of a toolkit.
 
-    The pip packages lack crt/ and nv/target, which mean nothing to a host compiler. csrc/torch/cuda_stand_ins stands in
-    for them. It comes last, so that a real header has precedence.
+    The pip packages lack crt/ and nv/target. The host compiler needs only empty ones, which csrc/torch/cuda_stand_ins
+    has: the last folder, so that a real header has precedence.
     """
     folders = [Path(folder) for folder in packages if folder]
     pip_folders = [folder / "nvidia" / f"cu{cuda.split('.')[0]}" / "include" for folder in folders]
     # Up to CUDA 12, each library has a separate folder.
-    pip_folders += [
-        include_folders for folder in folders for include_folders in sorted(folder.glob("nvidia/*/include"))
-    ]
+    pip_folders += [include_folder for folder in folders for include_folder in sorted(folder.glob("nvidia/*/include"))]
     toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     candidates = [*pip_folders, *(Path(toolkit).absolute() / "include" for toolkit in toolkits if toolkit)]
     include_folders = [str(folder) for folder in candidates if folder.is_dir()]
@@ -233,25 +226,29 @@ def check_tools(ninja: str) -> None:
         )
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.is_file():
-        here = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        raise BuildError(f"Python's headers are missing ({header}): {_install_command(f'{here}-dev', 'python3-devel')}")
+        python_name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        raise BuildError(
+            f"Python's headers are missing ({header}): {_install_command(f'{python_name}-dev', 'python3-devel')}"
+        )
     if not ninja:
         raise BuildError("ninja, which runs the compilers, is missing: run `pip install ninja`")
 
 
 def compiler() -> list[str]:
-    """Return the words of the compiler command. Raises BuildError if there is none."""
-    if named := os.environ.get("CXX"):
-        words = shlex.split(named)
+    """Return the command of the compiler. Raises BuildError if there is none."""
+    if requested_compiler := os.environ.get("CXX"):
+        words = shlex.split(requested_compiler)
         if words and (path := shutil.which(words[0])):
             return [os.path.abspath(path) if os.sep in words[0] else words[0], *words[1:]]
-        raise BuildError(f"there is no compiler CXX={named}: run `unset CXX`, or name one that is installed")
+        raise BuildError(
+            f"there is no compiler CXX={requested_compiler}: run `unset CXX`, or name one that is installed"
+        )
     for name in ("c++", "g++", "clang++"):
         if shutil.which(name):
             return [name]
-    here = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    python_name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     has_headers = Path(sysconfig.get_path("include"), "Python.h").is_file()
-    packages = ("g++", "gcc-c++") if has_headers else (f"g++ {here}-dev", "gcc-c++ python3-devel")
+    packages = ("g++", "gcc-c++") if has_headers else (f"g++ {python_name}-dev", "gcc-c++ python3-devel")
     raise BuildError(f"there is no C++ compiler: {_install_command(*packages)}")
 
 
@@ -290,17 +287,17 @@ def jobs() -> int:
 
 def find_ninja() -> str:
     """Return the path of ninja in this environment, the user's scripts or PATH, in this order; "" if there is none."""
-    of_user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
-    of_targets = (os.path.join(folder, "bin") for folder in sys.path)  # pip install --target
-    folders = [sysconfig.get_path("scripts"), of_user, *os.get_exec_path(), *of_targets]
+    user_scripts = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
+    target_scripts = (os.path.join(folder, "bin") for folder in sys.path)  # pip install --target
+    folders = [sysconfig.get_path("scripts"), user_scripts, *os.get_exec_path(), *target_scripts]
     path = shutil.which("ninja", path=os.pathsep.join(folders))
     return os.path.abspath(path) if path else ""
 
 
-def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, say: Callable[[str], None]) -> None:
+def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, on_line: Callable[[str], None]) -> None:
     """Build each module into the file that is its key. Current objects in `folder` are reused.
 
-    `say` gets a line per object, "[12/46] compiling core/base/a.cpp and 2 more", and the compilers' output. Raises
+    `on_line` gets a line per object, "[12/46] compiling core/base/a.cpp and 2 more", and the compilers' output. Raises
     BuildError.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -318,7 +315,7 @@ def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, 
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line.strip())
-            say(line.rstrip())
+            on_line(line.rstrip())
     if process.returncode != 0:
         raise BuildError(_first_error(lines))
 
@@ -359,21 +356,19 @@ def ninja_rules(modules: Mapping[Path, Module], csrc: Path, folder: Path) -> str
 
 
 def _split_into_units(csrc: Path, files: list[str]) -> list[list[str]]:
-    """Return the lists of files that are compiled together."""
     units: list[list[str]] = []
-    lines = 0
+    unit_lines = 0
     for file in files:
-        count = (csrc / file).read_bytes().count(b"\n")
-        if not units or lines + count > MAX_UNIT_LINES:
+        line_count = (csrc / file).read_bytes().count(b"\n")
+        if not units or unit_lines + line_count > MAX_UNIT_LINES:
             units.append([])
-            lines = 0
+            unit_lines = 0
         units[-1].append(file)
-        lines += count
+        unit_lines += line_count
     return units
 
 
 def _quote_words(words: Iterable[str]) -> str:
-    """Return words of a command as a value in a build.ninja."""
     return shlex.join(words).replace("$", "$$")
 
 
@@ -384,18 +379,20 @@ def _escape_path(path: Path) -> str:
 def _first_error(lines: list[str]) -> str:
     if any("Killed" in line for line in lines):
         return "the compiler was killed, perhaps because memory ran out: try again with `MAX_JOBS=1`"
-    marks = (" error: ", "undefined reference", "cannot find", "rror: ")
+    error_markers = (" error: ", "undefined reference", "cannot find", "rror: ")
     # "FAILED: OBJECT" is followed by the command, then by the compiler's output.
-    failed = next((number for number, line in enumerate(lines) if line.startswith("FAILED: ")), -1)
-    printed = [line for line in lines[failed + 1 :] if not line.startswith((shlex.join(compiler()), "[", "FAILED: "))]
+    failed_line = next((number for number, line in enumerate(lines) if line.startswith("FAILED: ")), -1)
+    output_lines = [
+        line for line in lines[failed_line + 1 :] if not line.startswith((shlex.join(compiler()), "[", "FAILED: "))
+    ]
     fallback = f"{shlex.join(compiler())} failed without a message"
-    if printed and not printed[0].startswith(("ninja: ", "In file included from ")):
-        fallback = printed[0]
-    return next((line for mark in marks for line in printed if mark in line), fallback)
+    if output_lines and not output_lines[0].startswith(("ninja: ", "In file included from ")):
+        fallback = output_lines[0]
+    return next((line for marker in error_markers for line in output_lines if marker in line), fallback)
 
 
 @contextlib.contextmanager
-def only_one(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+def hold_lock(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Wait until no other process holds the lock. Calls `on_wait` if another does."""
     import fcntl
 
@@ -413,7 +410,7 @@ def only_one(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def seal(path: Path) -> None:
-    """Write the checksum of a file next to it."""
+    """Write the checksum of a file into the file `seal_of(path)`."""
     unfinished = seal_of(path).with_suffix(f".{os.getpid()}.unfinished")
     try:
         unfinished.write_text(_checksum(path), encoding="ascii")
@@ -434,7 +431,6 @@ def is_sealed(path: Path) -> bool:
 
 
 def seal_of(path: Path) -> Path:
-    """Return the path of the file that seal() writes."""
     return path.with_name(f"{path.name}.sha256")
 
 
@@ -446,8 +442,8 @@ def _checksum(path: Path) -> str:
 def main(request: dict[str, Any]) -> int:
     """Build a recorder into a file, unless another process builds it while this one waits.
 
-    Prints "waiting" and "building" at these points, then the progress ("[12/46] ..."), and "failed: SENTENCE" on
-    failure.
+    Prints "waiting" while another process builds, "building" at the start, lines of progress ("[12/46] ..."), and
+    "failed: SENTENCE" on failure.
     """
     # SIGCHLD may be inherited as ignored: exit statuses are then lost, and every compiler would seem to succeed.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -456,7 +452,7 @@ def main(request: dict[str, Any]) -> int:
     target = Target(**request["target"])
     lines: list[str] = []
 
-    def say(line: str) -> None:
+    def print_progress(line: str) -> None:
         lines.append(line)
         if line.startswith("["):
             with contextlib.suppress(BrokenPipeError):  # the program has ended: build for the next one
@@ -468,7 +464,7 @@ def main(request: dict[str, Any]) -> int:
                 f"the recorder must be built by the Python of this program, and {sys.executable} is another one: run "
                 "`python -m pytorch_alloctrace build` with the program's Python first"
             )
-        with only_one(output.with_name("lock"), lambda: print("waiting", flush=True)):
+        with hold_lock(output.with_name("lock"), lambda: print("waiting", flush=True)):
             if is_sealed(output):
                 return 0
             print("building", flush=True)
@@ -477,7 +473,7 @@ def main(request: dict[str, Any]) -> int:
             module = recorder(csrc, target, Path(request["torch"]), request["packages"])
             with tempfile.TemporaryDirectory(prefix="alloctrace-build-") as folder:
                 try:
-                    build({output: module}, csrc, Path(folder), request["ninja"], say)
+                    build({output: module}, csrc, Path(folder), request["ninja"], print_progress)
                 except BuildError as error:
                     log.write_text("\n".join(lines) + "\n", encoding="utf-8")
                     raise BuildError(

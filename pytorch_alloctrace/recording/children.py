@@ -46,7 +46,7 @@ def begin(path: str | None, settings: Mapping[str, Any]) -> str:
 
 
 def forget_parent() -> None:
-    """Undo a parent's set-up to follow this process, which has its own options for recording."""
+    """Undo the parent's set-up for following its children: this process has its own recording options."""
     os.environ.pop(VARIABLE, None)
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if HOOK_FOLDER in folders:
@@ -81,8 +81,8 @@ def _path_template(path: str | None) -> str:
         return path
     if path.endswith(os.sep) or os.path.isdir(path):
         return os.path.join(path, options.DEFAULT_NAME)
-    name = Path(path)
-    return str(name.with_name(f"{name.stem}-{{pid}}{name.suffix}"))
+    trace = Path(path)
+    return str(trace.with_name(f"{trace.stem}-{{pid}}{trace.suffix}"))
 
 
 def _is_enabling(frame: FrameType | None) -> bool:
@@ -100,14 +100,14 @@ def _prepare_for_forks() -> None:
         return
     _is_prepared = True
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
-    # A child of multiprocessing drops inherited finalizers when it starts. This callback runs after that.
+    # Register after the fork: a child of multiprocessing drops inherited finalizers when it starts.
     from multiprocessing import util
 
     util.register_after_fork(_anchor, lambda _: _end_with_multiprocessing())
 
 
 class _Anchor:
-    """Object whose lifetime is that of the callback registered with multiprocessing."""
+    """Object that keeps the callback registered: multiprocessing refers to it weakly."""
 
 
 _anchor = _Anchor()

@@ -1,4 +1,4 @@
-"""Choice of the recorder that fits this torch: the one built with the package, else one built on first use.
+"""Choice of the recorder for this torch: built with the package, else built on first use and cached.
 
 A recorder calls virtual methods of torch's classes, so it fits one torch and one Python only. The cache key contains
 both and the sources, so a cached recorder cannot be outdated: another torch gets another build.
@@ -35,13 +35,7 @@ MIN_TORCH = ".".join(map(str, building.MINIMUM_TORCH))
 
 
 def load_recorder() -> ModuleType:
-    """Return the recorder module for exactly this torch, CUDA and Python; compile it if necessary, reported on stderr.
-
-    A recorder built for another torch is never loaded: it would call the wrong methods of torch's classes.
-
-    Raises:
-        RecorderUnavailableError: Recording is not possible here, or the recorder cannot be compiled or loaded.
-    """
+    """Return the recorder for this torch and Python, compiled if necessary. Raises RecorderUnavailableError."""
     loaded = sys.modules.get(NAME)
     if loaded is not None:
         return loaded
@@ -79,10 +73,7 @@ def _refuse_if_out_of_memory(error: ImportError) -> None:
 
 
 class Build:
-    """The command `build`: builds the recorder before its first use, for example in an image."""
-
     def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the options."""
         from ..parser import Parser
 
         parser = Parser(
@@ -131,7 +122,6 @@ def _import_torch() -> Any:
 
 
 def _packaged_target() -> building.Target | None:
-    """Return the target of the recorder in the package; None if it has no recorder."""
     try:
         from .. import _build_info
     except ImportError:  # a clone without a build
@@ -151,13 +141,13 @@ def _find_sources() -> Path:
 
 
 def _cache_folders() -> Iterator[Path]:
-    """Yield the folders that hold nothing but recorders, in the order in which they are tried."""
-    named, cache = os.environ.get("ALLOCTRACE_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    """Yield the possible cache folders, best first. They contain recorders only: --force removes from them."""
+    alloctrace_cache, xdg_cache = os.environ.get("ALLOCTRACE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     home = os.path.expanduser("~")
-    if named:
-        yield Path(os.path.abspath(named), "pytorch_alloctrace")
-    elif cache and Path(cache).is_absolute():
-        yield Path(cache, "pytorch_alloctrace")
+    if alloctrace_cache:
+        yield Path(os.path.abspath(alloctrace_cache), "pytorch_alloctrace")
+    elif xdg_cache and Path(xdg_cache).is_absolute():
+        yield Path(xdg_cache, "pytorch_alloctrace")
     elif Path(home).is_absolute():  # "~" stays unexpanded without HOME and a passwd entry
         yield Path(home, ".cache", "pytorch_alloctrace")
     # For containers with a read-only home.
@@ -215,7 +205,7 @@ def _file_name(target: building.Target) -> str:
 
 
 def _find_cached(key: str, target: building.Target) -> Path | None:
-    """Return the first recorder that is complete and trusted. A corrupt one would crash the program."""
+    """Return the first cached recorder that is trusted and complete: a truncated one would crash the program."""
     for cache in _cache_folders():
         _restrict_access(cache)
         _restrict_access(cache / key)
@@ -230,7 +220,6 @@ def _is_usable(path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a recorder that is untrusted or cannot be loaded, for example one from another machine."""
     try:
         path.unlink()
     except OSError:  # read-only: the build uses another folder
@@ -272,7 +261,7 @@ def _writable_folder(key: str) -> Path:
 
 
 def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
-    """Build the recorder in another process, since this one is about to be observed. Return its path."""
+    """Build the recorder and return its path. Uses another process: this one is about to be recorded."""
     folder = _writable_folder(key)
     output = folder / _file_name(target)
     untrusted = [cache for cache in _cache_folders() if cache.exists() and not _is_trusted_folder(cache)]
@@ -293,7 +282,7 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
     command = [_interpreter(), "-I", "-S", building.__file__, json.dumps(request)]
     started = time.monotonic()
     failure = ""
-    line = _ProgressLine()
+    progress_line = _ProgressLine()
     child = subprocess.Popen(
         command,
         cwd=os.sep,
@@ -308,31 +297,35 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
         try:
             assert child.stdout is not None and child.stderr is not None
             for output_line in child.stdout:
-                word, _, rest = output_line.strip().partition(": ")
-                if word == "waiting":
-                    line.begin(f"waiting for another process that builds the recorder for torch {target.torch} ...")
-                elif word == "building":
-                    line.begin(f"building the recorder for torch {target.torch}, once (a minute or two{refusals}) ...")
-                elif word == "failed":
-                    failure = rest
+                state, _, message = output_line.strip().partition(": ")
+                if state == "waiting":
+                    progress_line.begin(
+                        f"waiting for another process that builds the recorder for torch {target.torch} ..."
+                    )
+                elif state == "building":
+                    progress_line.begin(
+                        f"building the recorder for torch {target.torch}, once (a minute or two{refusals}) ..."
+                    )
+                elif state == "failed":
+                    failure = message
                 elif step := re.match(r"\[(\d+)/(\d+)\]", output_line):
-                    line.show_progress(f"compiling {step[1]} of {step[2]} ...")
+                    progress_line.show_progress(f"compiling {step[1]} of {step[2]} ...")
             error_text = child.stderr.read().strip()
         except BaseException:  # KeyboardInterrupt
             child.kill()
-            line.end("stopped")
+            progress_line.end("stopped")
             raise
     # The exit status is unreliable: it is lost if the program ignores SIGCHLD.
     if not _is_usable(output):
-        line.end("failed")
+        progress_line.end("failed")
         reason = failure or (error_text.splitlines() or ["its process was killed"])[-1]
         raise RecorderUnavailableError(f"recording is not possible: {reason}")
-    line.end(f"{time.monotonic() - started:.0f} s")
+    progress_line.end(f"{time.monotonic() - started:.0f} s")
     return output
 
 
 class _ProgressLine:
-    """Line on stderr, begun at a start and completed at the end; in a terminal a second line shows the progress.
+    """Line on stderr about a build, and in a terminal a second line with its progress.
 
     Never raises: the program may have closed or replaced its stderr.
     """
@@ -373,7 +366,7 @@ def _interpreter() -> str:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Return the environment without what would affect the build: preloaded libraries, settings of Python and ours.
+    """Return the environment without preloaded libraries and without settings of Python and of this package.
 
     LD_LIBRARY_PATH stays: a compiler from an environment module may need it.
     """

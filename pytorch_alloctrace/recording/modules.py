@@ -24,12 +24,10 @@ def start_naming(recorder: ModuleType, is_requested: bool) -> bool:
 
 
 def _find_module_call() -> CodeType | None:
-    """Return the code that every call of a module runs and whose first argument stays the module.
-
-    The function that it calls has the module in a cell.
-    """
+    """Return the code that every call of a module runs."""
     import torch
 
+    # Not _call_impl, which it calls: there the first argument, the module, is in a cell.
     function = getattr(torch.nn.Module, "_wrapped_call_impl", None)
     code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) else None
@@ -37,8 +35,6 @@ def _find_module_call() -> CodeType | None:
 
 @dataclass(eq=False)
 class _NamedModule:
-    """Live module that has a name."""
-
     reference: weakref.ref[Any]
     identifier: int
     owner: int
@@ -51,9 +47,9 @@ class _NamedModule:
 class ModuleNames:
     """Names of modules: those of ``named_modules()`` of the outermost module that is called.
 
-    A module outside the tree of the outermost one is named by its class if it has submodules or is itself the
-    outermost; otherwise it gets no name. Identifiers belong to names, not to instances: a model that replaces a deleted
-    one gets its identifiers. So there are as many identifiers as names were in use at once.
+    The outermost module is named by its class, as is a module outside of its tree that has submodules. Other modules
+    outside of the tree get no name. Identifiers belong to names, not to instances: a model that replaces a deleted
+    model gets its identifiers, so deleted models use up none.
     """
 
     def __init__(self, recorder: ModuleType) -> None:
@@ -63,32 +59,29 @@ class ModuleNames:
         self._identifiers: dict[tuple[int, str, str], int] = {}  # by owner, name and class
         self._numbers: dict[str, set[int]] = {}  # in use, by class
 
-    def resolve(self, stacks: Sequence[Sequence[Any]], seen: Mapping[int, int]) -> None:
-        """Name the modules that are being called.
+    def resolve(self, stacks: Sequence[Sequence[Any]], hook_identifiers: Mapping[int, int]) -> None:
+        """Name the modules that are being called: in each stack the outermost first.
 
         The recorder calls this in the middle of the program, so it runs no code of the program's modules. After an
         error of the recorder, modules are named by class; an error of the program's signal handler is raised.
-
-        Args:
-            stacks: Modules that are being called, outermost first.
-            seen: Identifiers that hooks gave to some of them, by address.
+        `hook_identifiers`: the identifiers that hooks gave to modules, by address.
         """
         try:
-            self._resolve(stacks, seen)
+            self._resolve(stacks, hook_identifiers)
         except Exception as error:
             if not is_own_error(error):
                 raise
 
-    def _resolve(self, stacks: Sequence[Sequence[Any]], seen: Mapping[int, int]) -> None:
+    def _resolve(self, stacks: Sequence[Sequence[Any]], hook_identifiers: Mapping[int, int]) -> None:
         for stack in stacks:
             for depth, module in enumerate(stack):
                 if id(module) in self._named:
                     continue
-                self._name_tree(stack[0], seen)
+                self._name_tree(stack[0], hook_identifiers)
                 if id(module) not in self._named and (depth == 0 or any(_list_children(module))):
-                    self._name_tree(module, seen)
+                    self._name_tree(module, hook_identifiers)
 
-    def _name_tree(self, root: Any, seen: Mapping[int, int]) -> None:
+    def _name_tree(self, root: Any, hook_identifiers: Mapping[int, int]) -> None:
         """Name a module that is called, and all its submodules, in the order of ``named_modules()``."""
         visited: set[int] = set()
         pending: list[tuple[Any, int, str]] = [(root, 0, "")]
@@ -99,10 +92,10 @@ class ModuleNames:
             visited.add(id(module))
             named = self._named.get(id(module))
             if named is not None and owner not in (0, named.owner) and self._is_gone(named.owner):
-                self._forget(id(module), named.reference)  # its former model is gone
+                self._forget(id(module), named.reference)  # the model that contained it was deleted
                 named = None
             if named is None:
-                named = self._add(module, owner, name, seen.get(id(module), 0))
+                named = self._add(module, owner, name, hook_identifiers.get(id(module), 0))
             elif named.owner == 0 and owner != 0 and not self._contains(named.identifier, owner):
                 self._set_owner(named, owner, name)
             if named.identifier:
@@ -113,13 +106,13 @@ class ModuleNames:
         class_name = type(module).__name__
         number = 0
         if owner == 0:
-            numbers = self._numbers.setdefault(class_name, set())
-            number = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
+            used_numbers = self._numbers.setdefault(class_name, set())
+            number = next(number for number in range(1, len(used_numbers) + 2) if number not in used_numbers)
             name = class_name if number == 1 else f"{class_name}#{number}"
         key = (owner, name, class_name)
         identifier = self._identifiers.get(key, 0)
         if hook_identifier or not identifier:
-            # If the name was in use before, two identifiers have the same name.
+            # A hook's identifier gets a name even if another identifier has it already.
             new_identifier = self._recorder.name_module(hook_identifier, class_name, owner, name)
             identifier = identifier or new_identifier
             if not identifier:  # no room for the definition: retried at the next call

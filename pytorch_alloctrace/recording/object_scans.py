@@ -1,11 +1,10 @@
-"""Scans for what holds the program's tensors, and how the results get into the trace.
+"""Schedule of the scans for the holders of the program's tensors, which write their results into the trace.
 
-A scan costs time and records what is held at one event. Leaked tensors are often freed when main() returns, and a
-killed program has no orderly end, so scans also run during the recording, ever more rarely. A scan is due when the
-event count has grown by half since the last one. It runs at the end of a step; in a program without steps, on the main
-thread between two instructions, when a polling thread requests it. All scans together take at most `FREE_SCAN_S`
-seconds plus `MAX_SCAN_SHARE` of the elapsed time. A scan that ran out of time is repeated when twice the time is
-available. The final scan runs when the recording ends.
+The final scan runs when the recording ends. Leaked tensors are often freed when main() returns, and a killed program
+runs no final scan, so scans also run during the recording. A scan is due when the event count has grown by half since
+the last one. It runs at the end of a step; in a program without steps, on the main thread between two instructions,
+when a polling thread requests it. All scans together take at most `FREE_SCAN_S` seconds plus `MAX_SCAN_SHARE` of the
+elapsed time. A scan that ran out of time is repeated when twice the time is available.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ from typing import Any, TypeVar
 from .own_errors import is_own_error
 
 FIRST_SCAN_EVENTS = 2_000
-"""Events before the first scan is due."""
 SCAN_GROWTH = 1.5
 """Growth of the event count, as a factor, from one scan to the next."""
 THREAD_PATIENCE = 1.25
-"""Factor by which the polling thread waits for more events than a step does: scans at steps come first."""
+"""Factor on the due event count for scans of the polling thread: the end of a step comes first if there is one."""
 MIN_POLL_S, POLL_TIME_SHARE = 0.02, 1 / 16
-"""Sleep of the polling thread: seconds, or a share of the elapsed time, whichever is longer."""
+"""Sleep of the polling thread: the longer of these seconds and this share of the elapsed time."""
 FREE_SCAN_S = 0.2
 """Seconds that scans may take in any run."""
 MAX_SCAN_SHARE = 0.005
@@ -40,13 +38,13 @@ MAX_SCAN_S = 0.1
 MIN_SCAN_S = 0.003
 """Minimum seconds of one scan: with less time available, none runs."""
 MAX_FINAL_SCAN_S = 0.5
-"""Maximum seconds of the final scan, used up only if the program does not lead to many of the tensors."""
+"""Maximum seconds of the final scan. Used up only if many tensors are not reached from the program's variables."""
 REQUESTED_SCAN_S = 5.0
 """Maximum seconds of a scan that `Session.diagnose` requests."""
 
 
 class ObjectScans:
-    """Object scans of one recording. Their errors do not reach the program; those of its signal handlers do."""
+    """Object scans of one recording. Only errors of the program's signal handlers pass through."""
 
     def __init__(self, recorder: ModuleType) -> None:
         self._recorder = recorder
@@ -79,20 +77,18 @@ class ObjectScans:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def scan_if_due(self) -> None:
-        """Scan at the end of a step, if a scan is due."""
         if self._is_active and self._recorder.next_event() >= self._due_event:
             self._scan_if_allowed()
 
     def scan_now(self) -> None:
-        """Scan at once, for at most `REQUESTED_SCAN_S` seconds."""
         if self._is_active and self._scan_lock.acquire(timeout=MAX_SCAN_S):
             try:
-                self._scan(REQUESTED_SCAN_S, more=True)
+                self._scan(REQUESTED_SCAN_S, search_unreached=True)
             finally:
                 self._scan_lock.release()
 
     def end(self, final_scan: bool) -> bool:
-        """End the thread after a final scan, if one is requested. Return False if that scan is incomplete."""
+        """End the polling thread, then run the final scan if requested. Return False if it is incomplete."""
         if not self._is_active:
             return True
         self._is_active = False
@@ -100,17 +96,15 @@ class ObjectScans:
             self._end_lock.release()
         if final_scan and self._scan_lock.acquire(timeout=MAX_SCAN_S):
             try:
-                return self._scan(MAX_FINAL_SCAN_S, more=True)
+                return self._scan(MAX_FINAL_SCAN_S, search_unreached=True)
             finally:
                 self._scan_lock.release()
         return not final_scan
 
     def stop(self) -> None:
-        """End the thread without a scan."""
         self.end(final_scan=False)
 
     def forget_in_child(self) -> None:
-        """Disable scans in a forked child, where the thread does not exist."""
         self._is_active = False
 
     def _run_thread(self) -> None:
@@ -144,7 +138,7 @@ class ObjectScans:
             if allowed_s < self._needed_s:  # a later call has more time
                 return
             try:
-                is_complete = self._scan(allowed_s, more=False)
+                is_complete = self._scan(allowed_s, search_unreached=False)
             finally:
                 self._spent_s += time.monotonic() - began
             self._needed_s = MIN_SCAN_S if is_complete else min(2 * allowed_s, MAX_SCAN_S)
@@ -153,8 +147,8 @@ class ObjectScans:
         finally:
             self._scan_lock.release()
 
-    def _scan(self, seconds: float, more: bool) -> bool:
-        """Scan and write the results. Return whether the scan is complete; True if there is nothing to scan."""
+    def _scan(self, seconds: float, search_unreached: bool) -> bool:
+        """Scan and write the results. Return whether the scan is complete."""
         try:
             if "torch" not in sys.modules or sys.is_finalizing():
                 return True
@@ -163,7 +157,7 @@ class ObjectScans:
             event = self._recorder.next_event()
 
             def scan_and_write() -> bool:
-                scan = scan_objects(seconds, more=more)
+                scan = scan_objects(seconds, search_unreached=search_unreached)
                 for group in scan.groups:
                     self._write_group(event, group)
                 return scan.complete
@@ -209,15 +203,14 @@ class Collector:
     def run_paused(self, function: Callable[[], Result]) -> Result:
         """Return function() without a collection meanwhile, and keep the time of the next one about the same.
 
-        Python collects when the objects created outnumber those freed by a threshold. Objects that go into a free list
-        count when they are created but not when they are freed, so a scan would bring the next collection forward by
-        thousands of objects. (The program later takes objects from these lists uncounted: its next collection may come
-        that many objects later.)
+        Python collects when the objects created outnumber those freed by a threshold. An object counts when it is
+        created, but not when it is freed into a free list: a scan would bring the next collection forward by thousands
+        of objects. (The program takes objects from free lists uncounted, which may delay its next collection.)
         """
         was_enabled = gc.isenabled()
         count_before = gc.get_count()[0]
         # Not a context manager: Ctrl-C at the start of its __exit__ would leave the collector disabled. Python handles
-        # signals after a call and at the start of a function, never just before the call of gc.enable.
+        # signals after a call and at the start of a function, so not just before the call of gc.enable.
         try:
             gc.disable()
             return function()

@@ -1,11 +1,11 @@
 """`enable(report_oom=True)`: the verdict on stderr when torch.OutOfMemoryError is raised.
 
-torch creates the exception where its error reaches Python: on the requesting thread, or, if autograd's thread ran out
-of memory, on the thread that called backward. No lock of the allocator is held there, and errors that torch catches
-itself do not get that far. The report is printed there, even if the program catches the exception.
+The report is printed when torch creates the exception, even if the program catches it. The exception is created on the
+thread that requested the memory or, if autograd's thread ran out of memory, on the thread that called backward. That
+thread holds no lock of the allocator. Errors that torch handles itself create no exception.
 
 A child process computes the verdict, so that nothing is allocated through torch. A bug of ours, a lack of memory or a
-long trace can only make the program wait, for a limited time.
+long trace can only delay the program, for at most FLUSH_SECONDS + SECONDS.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from .own_errors import is_from_signal_handler
 FLUSH_SECONDS = 10.0
 SECONDS = 60.0
 """Maximum wait of the program for the verdict, in seconds."""
-_PACKAGES = Path(__file__).resolve().parents[2]
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 
 
 class OomReport:
-    """Prints the verdict once, between `start` and `stop`."""
-
     def __init__(self, trace: Path, spool: Path, flush: Callable[[], object]) -> None:
         self._trace = trace
         self._spool = spool
@@ -36,33 +34,32 @@ class OomReport:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._is_printed = False
-        self._error: Any = None
-        self._init: Any = None
+        self._error_class: Any = None
+        self._own_init: Any = None
 
     def start(self) -> None:
         import torch
 
-        error: Any = torch.OutOfMemoryError
+        error_class: Any = torch.OutOfMemoryError
         report = self
 
-        def init(self: Any, *arguments: Any, **names: Any) -> None:
-            original_init(self, *arguments, **names)
+        def init(self: Any, *arguments: Any, **keywords: Any) -> None:
+            original_init(self, *arguments, **keywords)
             report.print_once()
 
-        original_init = error.__init__
-        error.__init__ = init
-        self._error, self._init = error, init
+        original_init = error_class.__init__
+        error_class.__init__ = init
+        self._error_class, self._own_init = error_class, init
 
     def stop(self) -> None:
-        """Restore torch's exception. May be called more than once."""
-        error, self._error = self._error, None
-        # A replacement by third-party code stays in place; our function below it prints nothing from now on.
-        if error is not None and error.__dict__.get("__init__") is self._init:
-            del error.__init__
+        error_class, self._error_class = self._error_class, None
+        # If third-party code has wrapped our __init__, both stay in place; ours prints nothing from now on.
+        if error_class is not None and error_class.__dict__.get("__init__") is self._own_init:
+            del error_class.__init__
 
     def print_once(self) -> None:
-        """Print the verdict, the first time only. Raises only what a signal handler of the program raises."""
-        if self._error is None or os.getpid() != self._process:
+        """Print the verdict, the first time only. Raises only errors of the program's signal handlers."""
+        if self._error_class is None or os.getpid() != self._process:
             return
         with self._lock:
             is_first, self._is_printed = not self._is_printed, True
@@ -86,7 +83,7 @@ class OomReport:
         flushing.start()
         flushing.join(FLUSH_SECONDS)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ALLOCTRACE")}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGES), environment.get("PYTHONPATH")]))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_PARENT), environment.get("PYTHONPATH")]))
         command = [sys.executable, "-m", "pytorch_alloctrace", str(self._trace), "--spool", str(self._spool)]
         next_command = f"For the verdict, run: alloctrace {self._trace}\n"
         try:

@@ -17,7 +17,6 @@ STACKS = ("python", "none")
 ON_FULL = ("wait", "drop")
 DEFAULT_NAME = "alloctrace-{rank}-{pid}.alloctrace"
 MIN_MAX_BYTES = 64 << 20
-"""Minimum of ``max_bytes``."""
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_KEEP_S = 366 * SECONDS_PER_UNIT["d"]
 
@@ -85,8 +84,8 @@ def resolve_path(path: str | os.PathLike[str] | None) -> Path:
     elif (program.world_size() or 1) > 1 and "{rank}" not in path_text:
         # Without the rank, two ranks would write one file, or the second would fail because the file exists. Process
         # ids do not distinguish ranks: containers on different machines have the same ids.
-        stem, ending = os.path.splitext(name)
-        path_text = os.path.join(folder, f"{stem}-rank{{rank}}{ending}")
+        stem, suffix = os.path.splitext(name)
+        path_text = os.path.join(folder, f"{stem}-rank{{rank}}{suffix}")
     expanded = path_text.replace("{rank}", program.rank()).replace("{pid}", str(os.getpid()))
     try:
         target = Path(os.path.abspath(expanded.replace("{host}", os.uname().nodename)))

@@ -1,8 +1,8 @@
-"""Distinction between errors of the recorder's Python code and those that the program raises while it runs.
+"""Distinction between the recorder's own errors and errors of the program raised inside recorder code.
 
 A signal handler of the program runs wherever the main thread is, and may raise there: KeyboardInterrupt, or the
 exception of a time limit. Another thread may raise an exception on the main thread (PyThreadState_SetAsyncExc). Both
-must reach the program; errors of the recorder must not.
+exceptions must reach the program; errors of the recorder must not.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import types
 from ..objects.libraries import PACKAGE
 
 _OWN_TYPES = frozenset(
-    thing
-    for thing in vars(builtins).values()
-    if isinstance(thing, type) and issubclass(thing, Exception) and not issubclass(thing, Warning)
+    builtin
+    for builtin in vars(builtins).values()
+    if isinstance(builtin, type) and issubclass(builtin, Exception) and not issubclass(builtin, Warning)
 ) - {Exception, InterruptedError, TimeoutError}
 """Exact types that reading objects raises. Exceptions of other types come from the program."""
 
 
 def is_own_error(error: Exception) -> bool:
-    """Return whether an error is the recorder's, in code that runs nothing of the program, such as a scan."""
+    """Return whether an error is the recorder's. For recorder code that calls no program code, such as a scan."""
     return type(error) in _OWN_TYPES and all(map(_is_own_code, _list_codes(error)))
 
 
 def is_from_signal_handler(error: Exception) -> bool:
     """Return whether an error passed through a signal handler of the program.
 
-    For recorder code that also calls other code of the program, whose errors must not reach it. A handler that has
-    replaced itself before it raised, or that is not written in Python, is not recognised.
+    For recorder code that calls program code: errors of the called code must not reach the program. Does not recognise
+    a handler that replaced itself before it raised, or that is not written in Python.
     """
     handlers = {_find_handler_code(signal.getsignal(number)) for number in signal.valid_signals()}
     return any(code in handlers for code in _list_codes(error))
@@ -49,14 +49,13 @@ def _list_codes(error: Exception) -> list[types.CodeType]:
 
 
 def _is_own_code(code: types.CodeType) -> bool:
-    """Return whether code is this package's, torch's or the standard library's."""
     file = code.co_filename
     torch = getattr(sys.modules.get("torch"), "__file__", None)
     if file.startswith((PACKAGE, "<frozen ")) or (torch and file.startswith(os.path.dirname(torch) + os.sep)):
         return True
-    installed = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+    package_folders = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
     in_library = file.startswith(os.path.dirname(os.__file__) + os.sep)
-    return in_library and not any(folder in file for folder in installed)
+    return in_library and not any(folder in file for folder in package_folders)
 
 
 def _find_handler_code(handler: object) -> types.CodeType | None:

@@ -13,7 +13,7 @@ from typing import Any
 from ..objects.libraries import library_prefixes
 
 main_module: str | None = None
-"""Name of the module that `run -m` is about to run: sys.modules does not have it yet."""
+"""Name of the module that `run -m` is about to run and has not imported yet."""
 
 ENVIRONMENT_ALLOWED = (
     "PYTORCH_ALLOC_CONF",
@@ -46,11 +46,10 @@ LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script alone lacks the second
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
 )
-"""Environment variables with the rank and the number of ranks, by launcher. The first pair that is set counts."""
+"""Environment variables with the rank and the number of ranks, one pair per launcher. The first pair set is used."""
 
 
 def cuda_is_initialised() -> bool:
-    """Return whether torch has initialised CUDA in this process, without initialising it."""
     import torch
 
     return bool(torch.cuda.is_initialized())
@@ -64,18 +63,16 @@ def other_gpu_platform() -> str | None:
 
 
 def rank() -> str:
-    """Return this process's rank in a distributed run, "0" if unknown."""
     return os.environ.get(_launcher()[0], os.environ.get("RANK", "0"))
 
 
 def world_size() -> int | None:
-    """Return the number of ranks of this process's distributed run, or None outside of one."""
     size = os.environ.get(_launcher()[1], "")
     return int(size) if size else None
 
 
 def _launcher() -> tuple[str, str]:
-    """Return the names of the variables of the launcher of this process; torchrun's if there is none."""
+    """Return the pair of LAUNCHERS that is set; without one, ("RANK", "")."""
     usable_pairs = [pair for pair in LAUNCHERS if all(os.environ.get(name, "").isdecimal() for name in pair)]
     return usable_pairs[0] if usable_pairs else ("RANK", "")
 
@@ -90,7 +87,7 @@ def cell_name(filename: str) -> str | None:
 
 
 def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the header of a trace: the program, its versions and folders, as strings, numbers and lists."""
+    """Return the header of a trace: the program, its versions and folders."""
     import torch
 
     main = sys.modules.get("__main__")
@@ -115,14 +112,14 @@ def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[s
         "spool": str(spool),
         "library_prefixes": library_prefixes(),
         "prefix": sys.prefix,
-        # Nodes that this thread has created before the recording.
+        # Thread id, and number of autograd nodes that the thread created before the recording.
         "autograd_nodes": [threading.get_native_id(), node_count],
         "environment": {name: os.environ[name] for name in ENVIRONMENT_ALLOWED if name in os.environ},
     }
 
 
 def _platform() -> str:
-    """Return the value of platform.platform() without the child process that it starts."""
+    """Return the value of platform.platform(), which would start a child process."""
     system = os.uname()
     try:
         library = (os.confstr("CS_GNU_LIBC_VERSION") or "").replace(" ", "")
@@ -132,10 +129,9 @@ def _platform() -> str:
 
 
 def _working_directory() -> str:
-    """Return the working directory, "" if it was removed."""
     try:
         return str(Path.cwd())
-    except FileNotFoundError:
+    except FileNotFoundError:  # it was removed
         return ""
 
 

@@ -3,11 +3,10 @@
 A note names a block by the address of the tensor's storage, so notes are exact. Blocks are looked up after a torch
 optimizer has stepped: at its 1st, 2nd, 4th, 8th, ... step, and whenever the number of its parameters or states changes.
 Those of models passed to `observe` are also looked up at `enable`, at `step` (again the 1st, 2nd, 4th, ...) and when
-the recording ends. Blocks live long, so this covers all but gradients that are allocated anew in each step: the
-analysis gives those the role of their siblings.
+the recording ends. These blocks live long, so the notes miss only gradients that are allocated anew in each step: the
+analysis gives them the role of their siblings.
 
-The program must not be disturbed: what cannot be read is left out, nothing is kept alive, and no operator runs on a
-device.
+The program is not disturbed: unreadable tensors are left out, nothing is kept alive, and no operator runs on a device.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .own_errors import is_from_signal_handler
 from .steps import listen_to_steps
 
 PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3, 4
-"""Roles by their numbers in the trace format: `Role` in csrc/core/format/event.h."""
+"""Numbers of the roles in the trace format: `Role` in csrc/core/format/event.h."""
 
 Note = tuple[int, int, int, int, str]
 """Address, device type, device index, role, name ("" if the tensor has none)."""
@@ -35,7 +34,6 @@ _observed: list[weakref.ref[Any]] = []
 
 
 def add_observed(*subjects: Any) -> None:
-    """Add models and optimizers to those that are looked up, as long as they are alive."""
     observed = [reference() for reference in _observed]
     for subject in subjects:
         if not any(subject is other for other in observed):
@@ -43,8 +41,6 @@ def add_observed(*subjects: Any) -> None:
 
 
 class RoleNotes:
-    """Passes notes about the role of blocks to `push`, between `start` and `stop`."""
-
     def __init__(self, push: Callable[[list[Note]], None]) -> None:
         self._push = push
         self._handle: Any = None
@@ -52,8 +48,6 @@ class RoleNotes:
         self._optimizers: dict[int, _SteppedOptimizer] = {}
 
     def start(self) -> None:
-        """Start listening to every torch optimizer, including existing ones."""
-
         def after_step(optimizer: object) -> None:
             try:
                 self._after_step(optimizer)
@@ -64,13 +58,12 @@ class RoleNotes:
         self._handle = listen_to_steps(after_step)
 
     def stop(self) -> None:
-        """Stop listening. May be called more than once."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.remove()
 
     def push_notes(self, *optimizers: Any) -> None:
-        """Look up the blocks of these optimizers and of everything observed, and push their notes."""
+        """Push notes about the blocks of these optimizers and of all observed objects."""
         try:
             observed = [subject for subject in (reference() for reference in tuple(_observed)) if subject is not None]
             if observed or optimizers:
@@ -98,7 +91,7 @@ class RoleNotes:
 
 
 class _SteppedOptimizer:
-    """Optimizer that has stepped: its number of steps, and its numbers of parameters and states at the last look-up."""
+    """Optimizer with its number of steps. `size`: its numbers of parameters and states at the last look-up."""
 
     def __init__(self, optimizer: Any, registry: dict[int, _SteppedOptimizer]) -> None:
         key = id(optimizer)
@@ -156,7 +149,8 @@ def _grouped_parameters(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _gradients(parameters: Iterable[tuple[Any, str]]) -> Iterator[tuple[str, Any]]:
-    # Read .grad as the program does in a step: its other threads may train other models meanwhile.
+    # Not GraphReader: it reads no gradient while any other thread runs backward, even of another model. The program's
+    # own steps read .grad too.
     for parameter, name in parameters:
         # torch warns when .grad of any other tensor is read.
         if parameter.is_leaf or parameter.retains_grad:
@@ -185,8 +179,6 @@ def _join_name(name: str, part: str) -> str:
 
 
 class _BlockLookup:
-    """Finds the blocks of tensors."""
-
     def __init__(self, torch: Any) -> None:
         self._strided = torch.strided
         self._layouts = {

@@ -36,14 +36,12 @@ _launchers: set[str] = set()
 
 
 class _NoProgramError(Exception):
-    """There is no program to run: the message is the reason."""
+    """There is no program to run. The message is the reason."""
 
 
 class Run:
-    """The command `run`."""
-
     def parse(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the options. `script` or `module`, and `arguments`, are the program's, unchanged."""
+        """Return the options, with the program as `script` or `module`, and its `arguments`."""
         parser = Parser(
             prog=prog,
             usage="%(prog)s [options] (script.py | -m module) [arguments]",
@@ -94,27 +92,27 @@ class Run:
         options = parser.parse_args(arguments)
         if options.module is not None:
             # Everything after -m belongs to the program, options included.
-            name, *rest = options.module or [""]
+            name, *program_arguments = options.module or [""]
             if not name:
                 parser.error("-m needs the name of a module")
-            options.module, options.script, options.arguments = name, None, rest
+            options.module, options.script, options.arguments = name, None, program_arguments
             return options
-        program = options.program[1:] if options.program[:1] == ["--"] else options.program
-        if not program:
+        script_and_arguments = options.program[1:] if options.program[:1] == ["--"] else options.program
+        if not script_and_arguments:
             parser.error("name a script, or a module with -m")
-        options.script, options.arguments = program[0], program[1:]
+        options.script, options.arguments = script_and_arguments[0], script_and_arguments[1:]
         return options
 
     def execute(self, options: argparse.Namespace) -> int:
-        """Record the program that the options name.
+        """Record the program. Return 0, or 2 with one line on stderr if the program could not be started.
 
-        Return 0, or 2 with one line on stderr if the program could not be started. The program's exceptions pass
-        through, so the interpreter ends as without recording: SystemExit, KeyboardInterrupt and its signal, tracebacks.
+        The program's exceptions pass through, so the interpreter ends as without recording: SystemExit,
+        KeyboardInterrupt and its signal, tracebacks.
         """
-        outer = sys.modules["__main__"]
-        # The script that pip installs is the outermost frame of a traceback.
-        _launchers.add(str(getattr(outer, "__file__", "")))
-        main = _new_main(outer)
+        outer_main = sys.modules["__main__"]
+        # The script that pip installs is the outermost frame of a traceback: _hide_our_frames removes it.
+        _launchers.add(str(getattr(outer_main, "__file__", "")))
+        main = _new_main(outer_main)
         try:
             code = _prepare_program(options, main)
         except (_NoProgramError, AlloctraceError) as error:
@@ -147,8 +145,8 @@ def _new_main(outer_main: ModuleType) -> ModuleType:
 
 def _prepare_program(options: argparse.Namespace, main: ModuleType) -> CodeType:
     """Make `main` the program's main module, start recording and return the code to execute."""
-    # A script is read before recording starts: a syntax error must not leave a trace file. A module cannot be read
-    # earlier: to find it imports its parent packages, which are part of the program.
+    # A script is read before recording starts: a syntax error must not leave a trace file. A module is read after that:
+    # the search for it imports its parent packages, which are part of the program.
     program.main_module = options.module
     if options.module is None:
         code = _load_script(options.script, options.arguments, main)
@@ -171,10 +169,7 @@ def _prepare_program(options: argparse.Namespace, main: ModuleType) -> CodeType:
 
 
 def _load_script(script: str, arguments: list[str], main: ModuleType) -> CodeType:
-    """Read a script, or a folder or zip archive with a __main__.py, and set sys.argv and sys.path for it.
-
-    Does not run the script.
-    """
+    """Return the code of a script, or of the __main__.py of a folder or zip archive. Sets sys.argv and sys.path."""
     path = os.path.join(Path.cwd(), script)  # not normalised, as in Python
     if not os.path.exists(path):
         raise _NoProgramError(f"no such file: {script}")
@@ -201,9 +196,9 @@ def _load_script(script: str, arguments: list[str], main: ModuleType) -> CodeTyp
 def _compile_file(path: str, main: ModuleType) -> CodeType:
     main.__file__ = path
     if path.endswith(".pyc"):
-        compiled = SourcelessFileLoader("__main__", path)
-        main.__loader__ = compiled
-        code = compiled.get_code("__main__")
+        loader = SourcelessFileLoader("__main__", path)
+        main.__loader__ = loader
+        code = loader.get_code("__main__")
         assert isinstance(code, CodeType)
         return code
     main.__loader__ = SourceFileLoader("__main__", path)
@@ -212,14 +207,14 @@ def _compile_file(path: str, main: ModuleType) -> CodeType:
 
 
 def _check_module(name: str) -> None:
-    """Raise _NoProgramError if a module does not exist, without importing any of the program."""
-    top = name.partition(".")[0]
+    """Raise _NoProgramError if the top-level package of a module does not exist. Imports nothing."""
+    top_package = name.partition(".")[0]
     try:
-        exists = top in sys.modules or importlib.util.find_spec(top) is not None
+        exists = top_package in sys.modules or importlib.util.find_spec(top_package) is not None
     except ValueError:
         exists = False
     if not exists:
-        raise _NoProgramError(f"no module named {top!r}")
+        raise _NoProgramError(f"no module named {top_package!r}")
 
 
 def _load_module(name: str, main: ModuleType) -> CodeType:
@@ -230,7 +225,7 @@ def _load_module(name: str, main: ModuleType) -> CodeType:
             name += ".__main__"
             spec = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
-        # A module that the program itself fails to import is the program's error, with a traceback.
+        # If a parent package fails to import another module, the program gets that error, with a traceback.
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise
         spec = None
@@ -326,24 +321,24 @@ def _shorten_path(path: Path) -> str:
 def _hide_our_frames(error: BaseException) -> None:
     """Make the traceback that the interpreter is about to print begin with the program's first frame.
 
-    The error still passes through our frames, which adds them again, so they are removed when it is printed. The way
-    the interpreter ends, the program's sys.excepthook and KeyboardInterrupt's signal stay unchanged.
+    Removes our frames when the traceback is printed: until then the error passes through more of them. The program's
+    sys.excepthook and KeyboardInterrupt's signal stay in effect.
     """
     traceback = error.__traceback__
     while traceback is not None and _is_ours(traceback.tb_frame.f_code.co_filename):
         traceback = traceback.tb_next
-    hook = sys.excepthook
+    original_hook = sys.excepthook
 
     def show(kind: type[BaseException], value: BaseException, unused: object) -> None:
-        sys.excepthook = hook
+        sys.excepthook = original_hook
         sys.last_traceback = traceback
-        hook(kind, value.with_traceback(traceback), traceback)
+        original_hook(kind, value.with_traceback(traceback), traceback)
 
     sys.excepthook = show
 
 
 def _is_ours(filename: str) -> bool:
-    """Return whether a file is ours or the import system's: code between the interpreter and the program."""
+    """Return whether a file contains code between the interpreter and the program: ours or the import system's."""
     package = os.path.dirname(os.path.dirname(__file__))
     entries = (os.path.join(package, "__main__.py"), os.path.join(package, "analyze", "__main__.py"))
     own_files = (__file__, *entries, importlib.util.__file__, runpy.__file__, *_launchers)

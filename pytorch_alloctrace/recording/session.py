@@ -46,9 +46,8 @@ DEFINITION_BYTES = 8 << 20
 """Capacity of the spool for new stacks and names, in bytes."""
 WAIT_NS = 100_000_000
 """Maximum wait of one event for room in a full ring before it counts as lost (``on_full="wait"``), in ns."""
-
 SMALL_MAX_BYTES = 256 << 20
-"""Value of ``max_bytes`` below which the spool is halved."""
+"""``max_bytes`` below which the ring and the definitions of the spool are halved: the full size uses up the limit."""
 
 _lock = threading.RLock()
 _current: Session | None = None
@@ -182,8 +181,8 @@ class Session:
 
     def _flush(self) -> bool:
         written: bool = self._recorder.flush()
-        # Source lines of notebook cells and of compiled strings are in no file, only in linecache. Flush first: the
-        # writer lists these lines after it has written the stacks that name them.
+        # Source lines of notebook cells and of compiled strings are in no file, only in linecache. The writer lists
+        # them once it has written the stacks that name them, so the flush comes first.
         unread_lines = [
             (filename, line, linecache.getline(filename, line).rstrip())
             for filename, line in self._recorder.take_unread_source_lines()
@@ -198,7 +197,7 @@ class Session:
         return bool(self._recorder.flush()) if unread_lines else written
 
     def _stop(self, reason: str) -> None:
-        end = {"reason": reason}
+        end_record = {"reason": reason}
         replaced_by = ""
         try:
             with contextlib.ExitStack() as stops:  # runs every callback even if one fails
@@ -208,11 +207,11 @@ class Session:
                 for stop in reversed(self._at_stop):
                     stops.callback(stop)
             if not self._object_scans.end(final_scan=True):
-                end["last_look"] = "cut"
+                end_record["last_look"] = "cut"
             self._roles.push_notes()
             self._roles.stop()
             if replaced_by := self._recorder.cuda_allocator_instead_of_ours():
-                end["cuda_allocator_replaced_by"] = replaced_by
+                end_record["cuda_allocator_replaced_by"] = replaced_by
             self._recorder.announce_stop()
             self._flush()
         finally:  # an error or Ctrl-C would leave the recorder running without a session
@@ -220,7 +219,7 @@ class Session:
                 self._roles.stop()
                 self._object_scans.stop()
             finally:
-                written, spool_is_gone = self._recorder.stop(json.dumps(end))
+                written, spool_is_gone = self._recorder.stop(json.dumps(end_record))
         # Warnings last: under -W error the first one ends this function.
         if replaced_by:
             warnings.warn(
@@ -310,14 +309,13 @@ def enable(
     check_option("stacks", stacks, STACKS)
     check_option("on_full", on_full, ON_FULL)
     size_limit, keep_ns = parse_max_bytes(max_bytes), parse_keep(keep, max_bytes)
-    # The full-size spool would use up a small limit.
     spool_divisor = 2 if size_limit and size_limit < SMALL_MAX_BYTES else 1
     ring_events, definition_bytes = RING_EVENTS // spool_divisor, DEFINITION_BYTES // spool_divisor
     with _lock:
         if _current is not None:
             raise SessionError(f"already recording to {_current.path}: call disable() first")
         recorder = load_recorder()
-        if recorder.is_recording():  # an earlier import of this package owns that session
+        if recorder.is_recording():
             raise SessionError(
                 "an earlier import of pytorch_alloctrace is recording in this process: disable() it there, or start a "
                 "new process"
@@ -417,7 +415,7 @@ def is_enabled() -> bool:
 
 
 def current_session() -> Session | None:
-    """Return the session that records in this process, or None."""
+    """Return the session that records in this process; None in a forked child of a recorded process."""
     session = _current
     return session if session is not None and session.is_recording else None
 
@@ -498,7 +496,7 @@ def region(name: str) -> Iterator[None]:
 
 
 def _encode_name(name: str) -> bytes:
-    """Encode a name. Surrogates, which file names may contain, are escaped: the program must not get an error."""
+    """Escape surrogates, which file names may contain: the program must not get an error."""
     return str(name).encode(errors="backslashreplace")
 
 
@@ -517,7 +515,7 @@ def _stop_at_exit() -> None:
 
 
 def _reset_in_child() -> None:
-    """Drop the parent's session in a forked child, which is not recorded but may start its own."""
+    """Drop the parent's session in a forked child. The child may start another."""
     global _current, _lock
     _lock = threading.RLock()
     if _current is not None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 TAKE_OVER_AFTER = 16
-"""Steps of another optimizer since the leader's last one after which it becomes the leader.
+"""Number of steps of another optimizer, without a step of the leader, after which it becomes the leader.
 
-By then the program has moved on to another phase: a GAN's critic takes fewer steps for one of its generator."""
+More than a GAN's critic takes per step of its generator: so many steps mean another phase of the program."""
 
 
 class OptimizerSteps:
@@ -26,11 +26,9 @@ class OptimizerSteps:
         self._steps_of_others: dict[int, int] = {}
 
     def start(self) -> None:
-        """Start listening to every torch optimizer, including existing ones."""
         self._handle = listen_to_steps(self._after_step)
 
     def stop(self) -> None:
-        """Stop listening. May be called more than once."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.remove()
@@ -48,10 +46,7 @@ class OptimizerSteps:
 
 
 def listen_to_steps(after_step: Callable[[object], None]) -> Any:
-    """Call a function with every torch optimizer that has stepped, including existing ones.
-
-    The returned handle has `remove`, which ends the calls.
-    """
+    """Call `after_step` after each step of any torch optimizer, until `remove` of the returned handle."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     def call(optimizer: object, args: object, kwargs: object) -> None:

@@ -46,7 +46,7 @@ try:
 except ZeroDivisionError as error:
     of_error = frames.variables(error.__traceback__.tb_next.tb_frame)
 of_generator = dict(frames.variables(generator.gi_frame))
-print(json.dumps([frames.can_read(), names, of_generator, dict(of_error), with_its_own(1)]))
+print(json.dumps([frames.can_read_frames(), names, of_generator, dict(of_error), with_its_own(1)]))
 """
 PYENV = Path.home() / ".pyenv/versions"
 PYTHONS = [sys.executable, *(str(path) for path in sorted(PYENV.glob("3.1[0-3].*/bin/python")))]

@@ -82,7 +82,7 @@ def test_scan_in_finalizer_keeps_no_garbage_alive() -> None:
             self.me, self.tensor = self, torch.empty(70)
 
         def __del__(self) -> None:
-            scans.append(scan_objects(0.2, more=False))
+            scans.append(scan_objects(0.2, search_unreached=False))
 
     Circle()
     gc.collect()

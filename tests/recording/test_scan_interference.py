@@ -32,10 +32,10 @@ from torch.profiler import ProfilerActivity, profile
 layer = torch.nn.Linear(4, 4)
 scan_objects, scans = scanning.scan_objects, 0
 
-def count_scans(seconds, more):
+def count_scans(seconds, search_unreached):
     global scans
     scans += 1
-    return scan_objects(seconds, more)
+    return scan_objects(seconds, search_unreached)
 
 scanning.scan_objects = count_scans
 
@@ -119,14 +119,14 @@ def recurse(): recurse()
 
 def scan_once(interrupt):
     ended = False
-    def scan(seconds, more):
+    def scan(seconds, search_unreached):
         nonlocal ended
         if ended:
-            return scan_objects(seconds, more)
+            return scan_objects(seconds, search_unreached)
         ended = True
         interrupt()
         for _ in range(100): str(0)  # the interpreter raises pending exceptions
-        return scan_objects(seconds, more)
+        return scan_objects(seconds, search_unreached)
     scanning.scan_objects = scan
     while not ended:
         torch.empty(10)

@@ -14,7 +14,7 @@ from types import ModuleType
 
 
 class EnableAfterTorch:
-    """Finder that finds no module itself, but starts recording right after torch is imported."""
+    """Import finder that starts recording right after torch is imported. Finds no other module."""
 
     follows_alloctrace = True
 
@@ -52,7 +52,7 @@ class EnableAfterTorch:
 
 
 def enable() -> None:
-    """Start recording with the package of this file: the child may have no installed one, or another release."""
+    """Start recording with the package that contains this file: the child may have another release installed."""
     if "pytorch_alloctrace" not in sys.modules:
         from importlib.util import module_from_spec, spec_from_file_location
 
@@ -75,7 +75,7 @@ def enable() -> None:
 
 
 def run_shadowed() -> None:
-    """Run the sitecustomize that this file shadows."""
+    """Import the environment's own sitecustomize, which this file shadows."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     own_module = sys.modules.pop("sitecustomize", None)
