@@ -304,7 +304,7 @@ def test_page_explains_missing_segments_and_allocations(open_page: OpenPage, run
 
     assert "reports no segments" in tab.page.inner_text("#segments")
     assert "reports no segments" in tab.page.inner_text("#fragmentation")
-    assert "cpu has no such settings" in tab.page.inner_text("#what-if")
+    assert "cpu has no allocator settings" in tab.page.inner_text("#what-if")
     assert tab.bytes("#live-bytes") == 12 << 20
     assert "Nothing was allocated" in open_page(tmp_path / "empty.html").page.inner_text("#diagnosis")
 

@@ -20,10 +20,8 @@ import numpy.typing as npt
 from ..site_names import printable
 
 MISSING = -1
-"""Stored value of <NA>, in columns without negative values."""
-
-_MAX_INTEGER_BYTES = 10
-"""Length of the longest variable-length integer, in bytes."""
+"""Stored value of masked numbers. Only for columns without negative values."""
+_MAX_INTEGER_BYTES = 10  # 64 bits, seven a byte
 
 
 class Columns:
@@ -34,11 +32,7 @@ class Columns:
         self._size = 0
 
     def add(self, values: Any, *, differences: bool = True) -> list[int]:
-        """Append a column of integers; masked values become MISSING.
-
-        Returns:
-            The JSON reference of the column: byte offset, number of values, 1 if they are differences.
-        """
+        """Append a column; return its JSON reference: byte offset, number of values, 1 if they are differences."""
         numbers = _integers(values)
         stored = np.diff(numbers, prepend=np.int64(0)) if differences else numbers
         data = _encode(stored)
@@ -47,10 +41,10 @@ class Columns:
         return [offset, len(numbers), int(differences)]
 
     def pack(self, manifest: Any) -> str:
-        """Return the JSON and the columns, deflated, in base64, so that no text of a trace is read as HTML."""
+        """Return the JSON and the columns, deflated. Base64 keeps texts of a trace from being read as HTML."""
         json_bytes = json.dumps(map_texts(manifest, printable), separators=(",", ":"), allow_nan=False).encode("ascii")
-        whole = b"".join([struct.pack("<I", len(json_bytes)), json_bytes, *self._parts])
-        return base64.b64encode(zlib.compress(whole, 9)).decode("ascii")
+        packed = b"".join([struct.pack("<I", len(json_bytes)), json_bytes, *self._parts])
+        return base64.b64encode(zlib.compress(packed, 9)).decode("ascii")
 
 
 def map_texts(data: Any, change: Callable[[str], str]) -> Any:
@@ -66,9 +60,9 @@ def map_texts(data: Any, change: Callable[[str], str]) -> Any:
 
 def unpack(text: str) -> tuple[Any, bytes]:
     """Return the JSON and the column bytes of `Columns.pack`."""
-    whole = zlib.decompress(base64.b64decode(text))
-    (length,) = struct.unpack_from("<I", whole)
-    return json.loads(whole[4 : 4 + length]), whole[4 + length :]
+    packed = zlib.decompress(base64.b64decode(text))
+    (json_length,) = struct.unpack_from("<I", packed)
+    return json.loads(packed[4 : 4 + json_length]), packed[4 + json_length :]
 
 
 def _integers(values: Any) -> npt.NDArray[np.int64]:
@@ -84,6 +78,6 @@ def _encode(numbers: npt.NDArray[np.int64]) -> bytes:
     for shift in shifts[1:]:
         lengths += (zigzag >> shift) > 0
     digits = ((zigzag[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
-    index = np.arange(_MAX_INTEGER_BYTES)
-    digits[index < (lengths - 1)[:, None]] |= 0x80
-    return digits[index < lengths[:, None]].tobytes()
+    byte_index = np.arange(_MAX_INTEGER_BYTES)
+    digits[byte_index < (lengths - 1)[:, None]] |= 0x80
+    return digits[byte_index < lengths[:, None]].tobytes()

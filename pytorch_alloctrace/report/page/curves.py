@@ -21,17 +21,17 @@ _SEGMENT_ALLOCATIONS = ("segment_alloc", "segment_map")
 def pack_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, columns: Columns) -> dict[str, Any]:
     """Return the timeline of each device in POINTS intervals of equal length.
 
-    Each measure has its value at the end of the interval, and by how much its maximum lies above and its minimum below.
+    A measure has its value at the end of each interval, and the distances of its maximum and minimum from this value.
     """
     data: dict[str, Any] = {"points": POINTS, "devices": {}}
     for device in devices:
-        rows = trace.timeline(POINTS, device)
-        outside: Any = rows["outside_bytes"]
+        timeline = trace.timeline(POINTS, device)
+        outside: Any = timeline["outside_bytes"]
         measures = {}
         for name in MEASURES:
-            if np.ma.getmaskarray(rows[name]).all():
+            if np.ma.getmaskarray(timeline[name]).all():
                 continue
-            at_end, lowest, highest = rows[name], rows[f"{name}_min"], rows[f"{name}_max"]
+            at_end, lowest, highest = timeline[name], timeline[f"{name}_min"], timeline[f"{name}_max"]
             measures[name.removesuffix("_bytes")] = {
                 "last": columns.add(at_end),
                 "above": columns.add(highest - at_end, differences=False),
@@ -40,7 +40,7 @@ def pack_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, co
         data["devices"][device] = {
             "measures": measures,
             "outside": None if np.ma.getmaskarray(outside).all() else columns.add(outside),
-            "blocks": columns.add(rows["blocks"]),
+            "blocks": columns.add(timeline["blocks"]),
             "segment_events": _segment_events(trace, device, bounds, columns),
             "capacity": device_bytes(trace, device),
         }
@@ -54,7 +54,7 @@ def device_bytes(trace: RecordedTrace, device: str) -> int | None:
 
 
 def _segment_events(trace: RecordedTrace, device: str, bounds: Bounds, columns: Columns) -> dict[str, Any]:
-    """Return when segments were allocated from the driver and freed. Above the limit, only the largest are kept."""
+    """Return times and bytes of segments allocated from the driver (positive) and freed: the largest if too many."""
     counts = trace.kind_counts
     kinds = [kind for kind in (*_SEGMENT_ALLOCATIONS, "segment_free", "segment_unmap") if counts.get(kind)]
     empty = np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""Data of a page: everything that its script shows."""
+"""Data of a page: everything that the script of the page shows."""
 
 from __future__ import annotations
 
@@ -19,22 +19,18 @@ from .snapshots import SERVED_SNAPSHOT_BOUNDS, choose_bounds, choose_snapshots, 
 from .what_if import pack_what_if
 
 VERSION = 5
-"""Version of the data format. The page's script refuses any other."""
-_TOP = 10
-"""Number of leading rows in the summary's tables."""
+"""Version of the data format. The page's script refuses every other version."""
+_SUMMARY_ROWS = 10
 
 
 def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False) -> tuple[str, str]:
-    """Return the title of the page, and its packed data.
+    """Return the title and the packed data of the page.
 
-    Args:
-        trace: The trace to show.
-        redact: Leave out source, arguments, host and folders.
-        live: Let the page request `build_snapshot_data` from a server.
+    `redact` omits source, arguments, host and folders. `live` lets the page request `build_snapshot_data`.
     """
     bounds = choose_bounds(trace.integrity.events, len(trace.devices))
     columns = Columns()
-    summary = summarize(trace, top=_TOP)
+    summary = summarize(trace, top=_SUMMARY_ROWS)
     names_class = RedactedNames if redact else SiteNames
     names = names_class(summary.program.working_directory)
     stacks = PageStacks(trace.stacks, names)
@@ -71,7 +67,7 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
         "snapshots": {
             "seq": columns.add(seqs),
             "time": columns.add([max(trace.time_ns(seq) - trace.begin_ns, 0) for seq in seqs]),
-            "step": columns.add([_step(trace, seq) for seq in seqs], differences=False),
+            "step": columns.add([_step_or_missing(trace, seq) for seq in seqs], differences=False),
             "reasons": [snapshot.reasons for snapshot in snapshots],
         },
         "positions": pack_positions(trace, bounds, columns),
@@ -91,7 +87,7 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
 
 
 def build_snapshot_data(trace: RecordedTrace, seq: int) -> str:
-    """Return the packed memory state after any event, in full detail, for a page that is served."""
+    """Return the packed memory state after any event, in full detail, for a served page."""
     bounds = SERVED_SNAPSHOT_BOUNDS
     columns = Columns()
     stacks = PageStacks(trace.stacks, SiteNames(trace.working_directory))
@@ -101,7 +97,7 @@ def build_snapshot_data(trace: RecordedTrace, seq: int) -> str:
         maps = collect_maps(trace, device, [seq], [0], holdings, stacks, bounds)
         packed_maps = pack_maps(maps, holdings, stacks, columns)
         devices.append({"device": device, "holdings": pack_holdings(holdings, stacks, columns), "maps": packed_maps})
-    step = _step(trace, seq)
+    step = _step_or_missing(trace, seq)
     data: dict[str, Any] = {
         "version": VERSION,
         "seq": seq,
@@ -114,7 +110,7 @@ def build_snapshot_data(trace: RecordedTrace, seq: int) -> str:
     return columns.pack(data)
 
 
-def _step(trace: RecordedTrace, seq: int) -> int:
+def _step_or_missing(trace: RecordedTrace, seq: int) -> int:
     step = trace.positions.step_at(seq)
     return -1 if step is None else step
 
@@ -131,7 +127,6 @@ def _hardware_name(trace: RecordedTrace, device: str) -> str:
 
 
 def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bool) -> dict[str, Any]:
-    """Return what the trace records about the program and about itself."""
     program = summary.program
     facts = {
         "torch": program.torch,

@@ -27,8 +27,7 @@ from ..verdict import diagnosis
 from .names import PageStacks
 from .snapshots import Bounds
 
-_MAX_BARS = 120
-"""Maximum number of bars in a chart."""
+_MAX_CHART_BARS = 120
 
 Numbers = npt.NDArray[np.int64]
 
@@ -38,15 +37,13 @@ class _LiveBlocks:
     """Blocks of a device that were allocated in the recording and are live after an event."""
 
     alloc_seq: Numbers
-    """Event that allocated each block."""
     alloc_ns: Numbers
     bytes: Numbers
     rows_by_site: dict[int, Numbers]
-    """Rows of the blocks that each site allocated, by site number."""
 
 
 class AllocationCharts:
-    """Charts of the allocation times of leaked blocks. The live blocks are read once per device and event."""
+    """Charts of the allocation times of leaked blocks. Live blocks are read once per device and event."""
 
     def __init__(self, trace: RecordedTrace) -> None:
         self._trace = trace
@@ -55,7 +52,7 @@ class AllocationCharts:
         self._steps = trace.steps()["step"]
 
     def chart(self, leak: Leak) -> dict[str, Any]:
-        """Return the bytes of the leak's blocks that were live when it was judged, by step or time of allocation."""
+        """Return a histogram of the leak's bytes live at `judged_at`, by step or time of allocation."""
         live = self._read_live_blocks(leak.device, leak.judged_at)
         sites = np.unique(self._numbers.of([site.stack_id for site in leak.sites]))
         rows = np.concatenate([live.rows_by_site.get(site, np.zeros(0, np.int64)) for site in sites.tolist()])
@@ -66,12 +63,12 @@ class AllocationCharts:
         else:
             allocated_at = live.alloc_ns[rows] - self._trace.begin_ns
             first, last = 0, max(self._trace.end_ns - self._trace.begin_ns, 1)
-        bars = min(_MAX_BARS, last - first + 1)
-        width = -(-(last - first + 1) // bars)
-        sums = np.zeros(-(-(last - first + 1) // width), dtype=np.int64)
-        inside = (allocated_at >= first) & (allocated_at <= last)
-        np.add.at(sums, (allocated_at[inside] - first) // width, live.bytes[rows][inside])
-        return {"unit": "step" if by_step else "ns", "first": first, "width": width, "bytes": sums.tolist()}
+        bar_count = min(_MAX_CHART_BARS, last - first + 1)
+        bar_width = -(-(last - first + 1) // bar_count)
+        bar_bytes = np.zeros(-(-(last - first + 1) // bar_width), dtype=np.int64)
+        in_range = (allocated_at >= first) & (allocated_at <= last)
+        np.add.at(bar_bytes, (allocated_at[in_range] - first) // bar_width, live.bytes[rows][in_range])
+        return {"unit": "step" if by_step else "ns", "first": first, "width": bar_width, "bytes": bar_bytes.tolist()}
 
     def _read_live_blocks(self, device: str, judged_at: int) -> _LiveBlocks:
         live = self._live_blocks.get((device, judged_at))
@@ -103,11 +100,11 @@ _SITE_COLUMNS = {
     "bytes_per_step": "bytes_per_step",
     "retained_bytes_per_step": "retained_per_step",
 }
-"""Columns of `lifetimes`, and their names on the page."""
+"""Columns of `lifetimes`, with their names in the page's JSON."""
 
 
 def pack_findings(trace: RecordedTrace, summary: Summary, names: SiteNames, stacks: PageStacks) -> list[dict[str, Any]]:
-    """Return every finding, the most pressing first."""
+    """Return every finding, the most urgent first."""
     charts = AllocationCharts(trace)
     return [_pack_finding(trace, summary, finding, names, stacks, charts) for finding in diagnosis(summary, names)]
 
@@ -167,7 +164,7 @@ def _pack_leak(leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, An
 def pack_failed_allocations(
     trace: RecordedTrace, names: SiteNames, stacks: PageStacks, bounds: Bounds
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the last failed allocations, and the number of earlier ones."""
+    """Return the last failed allocations, and the number of earlier failed allocations."""
     ooms, advisor = find_ooms(trace, last=bounds.failed_allocations), Advisor(trace)
     packed = []
     for oom in ooms:
@@ -187,7 +184,7 @@ def pack_failed_allocations(
 
 
 def pack_sites(trace: RecordedTrace, device: str, stacks: PageStacks, bounds: Bounds) -> dict[str, Any]:
-    """Return what each line allocated on a device, the most bytes first."""
+    """Return the allocations of each line on a device, the most bytes first."""
     table = lifetimes_of_run(trace, device=device, slow_calls=False).table(trace.stacks, "line")
     table = table[(table["total_bytes"] > 0) | (table["live_bytes"] > 0)]
     top_rows = table.head(bounds.sites)
@@ -196,14 +193,14 @@ def pack_sites(trace: RecordedTrace, device: str, stacks: PageStacks, bounds: Bo
     return {
         "columns": [*_SITE_COLUMNS.values()],
         "rows": [
-            [stacks.site(int(row["stack_id"])), *(_number(value[name]) for name in measures)]
+            [stacks.site(int(row["stack_id"])), *(_json_number(value[name]) for name in measures)]
             for row, value in zip(rows(top_rows), values, strict=True)
         ],
         "left_out": len(table) - len(top_rows),
     }
 
 
-def _number(value: Any) -> float | None:
+def _json_number(value: Any) -> float | None:
     if value is None or pd.isna(value):
         return None
     return int(value) if float(value).is_integer() else round(float(value), 3)

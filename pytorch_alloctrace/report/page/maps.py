@@ -1,6 +1,6 @@
-"""Memory at each snapshot of the page: what each stack holds, segments and blocks.
+"""Holdings of the stacks, segments and blocks at each snapshot of the page.
 
-Tables are run-length encoded: a row is valid from one snapshot to another.
+Tables are run-length encoded: a row is valid from snapshot `first` to snapshot `last`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ class Holdings:
     table: pd.DataFrame
     """Columns snapshot, stack_id, bytes, blocks, backward_bytes; one row per stack that holds memory."""
     representatives: dict[int, int]
-    """The stack that each stack is merged into; -1 for the rest, which have no stack."""
+    """Stack into which each stack is merged; -1 if its line holds too little to be named."""
 
-    def count_blocks(self, snapshots: int) -> npt.NDArray[np.int64]:
-        """Return the number of live blocks at each snapshot."""
-        return np.bincount(self.table["snapshot"], weights=self.table["blocks"], minlength=snapshots).astype(np.int64)
+    def count_blocks(self, count: int) -> npt.NDArray[np.int64]:
+        return np.bincount(self.table["snapshot"], weights=self.table["blocks"], minlength=count).astype(np.int64)
 
 
 def collect_holdings(trace: RecordedTrace, device: str, seqs: Sequence[int], bounds: Bounds) -> Holdings:
-    """Return what the stacks of a device hold after each event of `seqs`, merged until the rows fit the bounds."""
+    """Return the memory of a device's stacks after each event of `seqs`, merged until the rows fit the bounds."""
     tables = []
     for snapshot, seq in enumerate(seqs):
         totals = trace.stack_totals(seq, device=device)
@@ -61,10 +60,10 @@ def collect_holdings(trace: RecordedTrace, device: str, seqs: Sequence[int], bou
         )
     table = pd.concat(tables, ignore_index=True)
     max_bytes = table.groupby("stack_id")["bytes"].max()
-    stack_ids, sizes = max_bytes.index.to_numpy(np.int64), max_bytes.to_numpy(np.int64)
+    stack_ids, max_bytes_of_stacks = max_bytes.index.to_numpy(np.int64), max_bytes.to_numpy(np.int64)
     max_stacks = bounds.stacks
     while True:
-        representatives = merge_stacks(trace.stacks, stack_ids, sizes, max_stacks, bounds.sites)
+        representatives = merge_stacks(trace.stacks, stack_ids, max_bytes_of_stacks, max_stacks, bounds.sites)
         merged = table.assign(stack_id=table["stack_id"].map(representatives))
         merged = merged.groupby(["snapshot", "stack_id"], as_index=False)[_VALUES].sum()
         if max_stacks <= 1 or len(merge_runs(merged, ["stack_id"], _VALUES)) <= bounds.holding_runs:
@@ -73,26 +72,20 @@ def collect_holdings(trace: RecordedTrace, device: str, seqs: Sequence[int], bou
 
 
 def merge_runs(table: pd.DataFrame, keys: list[str], values: list[str]) -> pd.DataFrame:
-    """Merge rows that are equal at consecutive snapshots.
+    """Merge rows that are equal at consecutive snapshots: `first` and `last` replace `snapshot`.
 
-    Args:
-        table: A table with a `snapshot` column.
-        keys: Columns that identify the object of a row.
-        values: Columns that must be equal, too.
-
-    Returns:
-        The table with `first` and `last` instead of `snapshot`, ordered by first snapshot, then by key.
+    Ordered by `first`, then by the keys: the page stops reading at the first row after its snapshot.
     """
     ordered = table.sort_values([*keys, "snapshot"], kind="stable", ignore_index=True)
     snapshot = ordered["snapshot"].to_numpy(np.int64)
-    begins = np.ones(len(ordered), dtype=bool)
+    is_run_start = np.ones(len(ordered), dtype=bool)
     if len(ordered) > 1:
-        same = snapshot[1:] == snapshot[:-1] + 1
+        continues_run = snapshot[1:] == snapshot[:-1] + 1
         for name in [*keys, *values]:
             column = ordered[name].to_numpy()
-            same &= column[1:] == column[:-1]
-        begins[1:] = ~same
-    starts = np.flatnonzero(begins)
+            continues_run &= column[1:] == column[:-1]
+        is_run_start[1:] = ~continues_run
+    starts = np.flatnonzero(is_run_start)
     ends = np.append(starts[1:], len(ordered))[: len(starts)] - 1
     runs = ordered.iloc[starts].drop(columns="snapshot").assign(first=snapshot[starts], last=snapshot[ends])
     return runs.sort_values(["first", *keys], kind="stable", ignore_index=True)
@@ -101,9 +94,9 @@ def merge_runs(table: pd.DataFrame, keys: list[str], values: list[str]) -> pd.Da
 def pack_holdings(holdings: Holdings, stacks: PageStacks, columns: Columns) -> dict[str, Any]:
     """Add the holdings to the columns and return their JSON references."""
     runs = merge_runs(holdings.table, ["stack_id"], _VALUES)
-    frames = {int(stack): stacks.frame(int(stack)) if stack >= 0 else -1 for stack in runs["stack_id"].unique()}
+    frame_of = {int(stack): stacks.frame(int(stack)) if stack >= 0 else -1 for stack in runs["stack_id"].unique()}
     return {
-        "frame": columns.add(runs["stack_id"].map(frames)),
+        "frame": columns.add(runs["stack_id"].map(frame_of)),
         "bytes": columns.add(runs["bytes"], differences=False),
         "blocks": columns.add(runs["blocks"], differences=False),
         "backward": columns.add(runs["backward_bytes"], differences=False),
@@ -126,19 +119,17 @@ _STATES = {ALLOCATED: 0, PENDING_FREE: 1, INACTIVE: 2}
 PINNER = 4
 """Added to the state of a block that pins its segment."""
 _MAX_PINNING_LINES = 6
-_MAX_GROUPS = 300
-"""Maximum number of modules or roles per map, those that hold the most."""
+_MAX_GROUPS_PER_MAP = 300
 _POOL_COLUMNS = ("segments", "total_bytes", "active_bytes", "free_bytes", "largest_free_bytes")
-TIMES = 1 << 16
-"""Resolution of allocation times: number of parts of the run."""
+_TIME_SCALE = 1 << 16
+"""Stored allocation time of the end of the run; 0 is its begin."""
 
 
 @dataclass
 class Maps:
-    """Segments, blocks, fragmentation and groups of a device at some of the snapshots."""
+    """Segments, blocks, fragmentation and groups of a device, at the `snapshots` that have a map."""
 
     snapshots: list[int]
-    """Numbers of the snapshots that have a map."""
     segments: pd.DataFrame
     blocks: pd.DataFrame
     left_out: dict[int, int] = field(default_factory=dict)
@@ -158,16 +149,16 @@ def collect_maps(
     bounds: Bounds,
 ) -> Maps:
     """Return the maps of as many snapshots as fit. `ranked` has the snapshot numbers, the most important first."""
-    live = holdings.count_blocks(len(seqs))
-    chosen: list[int] = []
+    live_blocks = holdings.count_blocks(len(seqs))
+    mapped_snapshots: list[int] = []
     rows_left = bounds.block_rows
     for snapshot in ranked:
-        if len(chosen) == bounds.maps or (chosen and live[snapshot] > rows_left):
+        if len(mapped_snapshots) == bounds.maps or (mapped_snapshots and live_blocks[snapshot] > rows_left):
             continue
-        chosen.append(snapshot)
-        rows_left -= int(live[snapshot])
+        mapped_snapshots.append(snapshot)
+        rows_left -= int(live_blocks[snapshot])
     history, phases = SettingsHistory(trace), StackPhases(trace)
-    maps = Maps(sorted(chosen), pd.DataFrame(), pd.DataFrame())
+    maps = Maps(sorted(mapped_snapshots), pd.DataFrame(), pd.DataFrame())
     segment_tables, block_tables = [], []
     for snapshot in maps.snapshots:
         seq = seqs[snapshot]
@@ -182,11 +173,11 @@ def collect_maps(
             maps.fragmentation[snapshot] = _pack_fragmentation(trace, fragmentation, stacks)
         in_use = blocks.take(blocks["state"] == ALLOCATED)
         maps.groups.setdefault("phase", {})[snapshot] = _group_by_phase(trace, in_use, phases)
-        for by, name in _iter_groupings(trace, in_use):
-            table = composition_of(trace, in_use, by, seq + 1).head(_MAX_GROUPS)
-            if set(table[name]) - {UNKNOWN}:
-                maps.groups.setdefault(by, {})[snapshot] = [
-                    [row[name], row["live_bytes"], row["live_blocks"]] for row in table.rows()
+        for grouping, name_column in _iter_groupings(trace, in_use):
+            composition = composition_of(trace, in_use, grouping, seq + 1).head(_MAX_GROUPS_PER_MAP)
+            if set(composition[name_column]) - {UNKNOWN}:
+                maps.groups.setdefault(grouping, {})[snapshot] = [
+                    [row[name_column], row["live_bytes"], row["live_blocks"]] for row in composition.rows()
                 ]
         segment_tables.append(_segment_rows(segments, snapshot))
         block_tables.append(_block_rows(trace, blocks, fragmentation, snapshot, bounds, maps))
@@ -197,7 +188,7 @@ def collect_maps(
 
 
 def _iter_groupings(trace: RecordedTrace, in_use: Table) -> Iterator[tuple[str, str]]:
-    """Yield each recorded `by` of a composition besides "phase", and the column that names its groups."""
+    """Yield each recorded grouping besides "phase", and the column with the names of its groups."""
     if trace.stacks.has_modules:
         yield "module", "site"
     if (in_use["role"] != ROLES.index(UNKNOWN)).any():
@@ -258,7 +249,7 @@ def _block_rows(
     state = np.array([_STATES[number] for number in range(len(_STATES))], np.int64)[map_blocks["state"]]
     is_unknown = (map_blocks["state"] == INACTIVE) | map_blocks["older"]
     since_begin_ns = map_blocks["alloc_ns"] - trace.begin_ns
-    times = np.clip(since_begin_ns, 0, None) * float(TIMES) // max(trace.end_ns - trace.begin_ns, 1)
+    times = np.clip(since_begin_ns, 0, None) * float(_TIME_SCALE) // max(trace.end_ns - trace.begin_ns, 1)
     if fragmentation is not None:
         pinned = fragmentation._pinned
         pinning = pinned.blocks["address"][pinned.pinning.holds["row"]]
@@ -290,26 +281,26 @@ def _drop_maps(maps: Maps, ranked: Sequence[int], bounds: Bounds) -> None:
 
 def _merge_block_runs(maps: Maps) -> pd.DataFrame:
     return merge_runs(
-        _number_mapped(maps.blocks, maps.snapshots), ["address"], [name for name in _BLOCK_COLUMNS if name != "address"]
+        _renumber(maps.blocks, maps.snapshots), ["address"], [name for name in _BLOCK_COLUMNS if name != "address"]
     )
 
 
-def _number_mapped(table: pd.DataFrame, snapshots: list[int]) -> pd.DataFrame:
-    """Return the table with snapshots numbered among those that have a map."""
-    number = {snapshot: index for index, snapshot in enumerate(snapshots)}
-    return table.assign(snapshot=table["snapshot"].map(number).astype(np.int64))
+def _renumber(table: pd.DataFrame, snapshots: list[int]) -> pd.DataFrame:
+    """Replace each snapshot by its index in `snapshots`, those that have a map."""
+    index_of = {snapshot: index for index, snapshot in enumerate(snapshots)}
+    return table.assign(snapshot=table["snapshot"].map(index_of).astype(np.int64))
 
 
 def pack_maps(maps: Maps, holdings: Holdings, stacks: PageStacks, columns: Columns) -> dict[str, Any]:
     """Add the maps to the columns and return their JSON references."""
-    values = [name for name in _SEGMENT_COLUMNS if name != "address"]
-    segments = merge_runs(_number_mapped(maps.segments, maps.snapshots), ["address"], values)
+    value_columns = [name for name in _SEGMENT_COLUMNS if name != "address"]
+    segments = merge_runs(_renumber(maps.segments, maps.snapshots), ["address"], value_columns)
     pools = sorted(set(segments["pool"]))
     blocks = _merge_block_runs(maps)
-    targets = {
+    representatives = {
         int(stack): holdings.representatives.get(int(stack), int(stack)) for stack in blocks["stack_id"].unique()
     }
-    frames = {stack: stacks.frame(target) if target >= 0 else -1 for stack, target in targets.items()}
+    frame_of = {stack: stacks.frame(target) if target >= 0 else -1 for stack, target in representatives.items()}
     return {
         "snapshots": maps.snapshots,
         "left_out": maps.left_out,
@@ -331,7 +322,7 @@ def pack_maps(maps: Maps, holdings: Holdings, stacks: PageStacks, columns: Colum
             "size": columns.add(blocks["block_bytes"], differences=False),
             "requested": columns.add(blocks["requested_bytes"] - blocks["block_bytes"], differences=False),
             "state": columns.add(blocks["state"], differences=False),
-            "frame": columns.add(blocks["stack_id"].map(frames).astype(np.int64)),
+            "frame": columns.add(blocks["stack_id"].map(frame_of).astype(np.int64)),
             "birth": columns.add(blocks["alloc_seq"]),
             "birth_time": columns.add(blocks["alloc_time"]),
             **_pack_validity(blocks, columns),

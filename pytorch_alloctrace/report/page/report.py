@@ -43,12 +43,11 @@ from anywhere.</p></noscript>
 
 @functools.cache
 def read_asset(name: str) -> str:
-    """Return the text of a shipped script or style."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def render_page(title: str, data: str, *, live: bool = False) -> str:
-    """Return the page as HTML. If `live`, it may connect to its own server. `data` is base64."""
+    """Return the HTML of a page with base64 `data`. If `live`, the page may connect to its own server."""
     script, style = read_asset("report.js"), read_asset("report.css")
     return _PAGE.format(
         title=html.escape(title),
@@ -62,12 +61,10 @@ def render_page(title: str, data: str, *, live: bool = False) -> str:
 
 
 def _csp_hash(text: str) -> str:
-    """Return the hash source of a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
-_FRAME_HEIGHT = 860
-"""Height of the frame in a notebook, in pixels."""
+_FRAME_HEIGHT_PX = 860
 
 
 class Report:
@@ -94,8 +91,8 @@ class Report:
         Raises:
             ReportError: The file cannot be written, or is the trace itself.
         """
-        text = self.html.encode("utf-8")
-        return write_whole(path, lambda file: file.write(text), trace=self._trace.path)
+        encoded_page = self.html.encode("utf-8")
+        return write_whole(path, lambda file: file.write(encoded_page), trace=self._trace.path)
 
     def open(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to a file, open it in the browser, and return its path.
@@ -109,17 +106,17 @@ class Report:
         Raises:
             ReportError: The file cannot be written, or is the trace itself.
         """
-        written = self.write(path)
-        webbrowser.open(written.resolve().as_uri())
-        return written
+        report_path = self.write(path)
+        webbrowser.open(report_path.resolve().as_uri())
+        return report_path
 
     def __repr__(self) -> str:
         return f"<Report on {self._trace.path}>"
 
     def _repr_html_(self) -> str:
-        """Return the page in a sandboxed frame for a notebook. Only the page's own script runs in the frame."""
+        """Return the page in a frame whose sandbox runs only the page's own script."""
         page = html.escape(self.html, quote=True)
         return (
             f'<iframe srcdoc="{page}" sandbox="allow-scripts" '
-            f'style="width:100%;height:{_FRAME_HEIGHT}px;border:0" title="memory report"></iframe>'
+            f'style="width:100%;height:{_FRAME_HEIGHT_PX}px;border:0" title="memory report"></iframe>'
         )

@@ -3,7 +3,7 @@
 A request is answered if it arrives at the loopback address, its path has the token, and its Host header names this
 machine. Without the check of Host, a foreign page could make its own name resolve to this machine (DNS rebinding).
 Without the token, any other page and any user of this machine could send requests. No header allows another page to
-read an answer. A path consists of the token and one word, so no file can be requested.
+read an answer. A path consists of the token and one name, so no file can be requested.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from .data import build_page_data, build_snapshot_data
 from .report import render_page
 
 _ADDRESS = "127.0.0.1"
-_NAMES = (_ADDRESS, "localhost")
+_HOST_NAMES = (_ADDRESS, "localhost")
 _MAX_CACHED_SNAPSHOTS = 64
-"""Maximum number of cached snapshots."""
 MAX_CONNECTIONS = 32
-"""Maximum number of connections at once. A browser opens about six."""
+"""A browser opens about six connections at once."""
 RECEIVE_TIMEOUT_S = 30
 """Seconds from the connection to the end of the request's headers."""
 SEND_TIMEOUT_S = 300
@@ -51,18 +50,8 @@ _REDIRECT = """\
 
 
 class ReportServer:
-    """Server of the page of a trace."""
-
     def __init__(self, trace: RecordedTrace, port: int = 0) -> None:
-        """Bind a port of the loopback address.
-
-        Args:
-            trace: The trace to show.
-            port: The port; 0 for any free one.
-
-        Raises:
-            ReportError: The port cannot be used.
-        """
+        """Bind a port of the loopback address, or raise ReportError. Port 0 means any free port."""
         self._trace = trace
         self._token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
@@ -77,17 +66,15 @@ class ReportServer:
 
     @property
     def port(self) -> int:
-        """Port on which the server listens."""
         return int(self._server.server_address[1])
 
     @property
     def address(self) -> str:
-        """Address of the page. It contains the token: whoever has it can read the trace."""
+        """Address of the page, including the token: everyone with the address can read the trace."""
         return f"http://{_ADDRESS}:{self.port}/{self._token}/"
 
     @functools.cached_property
     def page(self) -> bytes:
-        """The page, as encoded HTML."""
         title, data = build_page_data(self._trace, live=True)
         return render_page(title, data, live=True).encode()
 
@@ -96,12 +83,9 @@ class ReportServer:
 
         Every user of the machine can read a browser's command line, but only this user can read the file (mode 0600).
         The server removes the file when the page is first requested, or in `close` or `release_port`.
-
-        Raises:
-            ReportError: The folder for temporary files cannot be written to.
         """
         try:
-            # Named before it is created, unlike by `mkstemp`: a signal between the two would leave the file.
+            # Stored before the file is created: with `mkstemp`, a signal between the two would leave the file behind.
             self._redirect = Path(tempfile.gettempdir(), f"alloctrace-{secrets.token_hex(8)}.html")
             with open(self._redirect, "x", opener=lambda path, flags: os.open(path, flags, mode=0o600)) as file:
                 file.write(_REDIRECT.format(address=self.address))
@@ -135,21 +119,21 @@ class ReportServer:
     def answer(self, host: str, target: str) -> tuple[HTTPStatus, str, bytes]:
         """Return the answer to a GET: status, content type, content."""
         # The port is ignored: a tunnel may use another.
-        if host.lower().partition(":")[0] not in _NAMES:
-            return HTTPStatus.FORBIDDEN, "text/plain", b"This server answers to its own name alone.\n"
+        if host.lower().partition(":")[0] not in _HOST_NAMES:
+            return HTTPStatus.FORBIDDEN, "text/plain", b"Open this server as 127.0.0.1 or localhost.\n"
         try:
             parts = urlsplit(target)
             query = parse_qs(parts.query, max_num_fields=4)
         except ValueError:  # more fields, or a host in square brackets that is no IPv6 address
             return HTTPStatus.BAD_REQUEST, "text/plain", b"The address is invalid: ask for snapshot?seq=EVENT.\n"
-        token, slash, word = parts.path.removeprefix("/").partition("/")
+        token, slash, resource = parts.path.removeprefix("/").partition("/")
         if not slash or not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
             return HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n"
-        if word == "":
+        if resource == "":
             self._remove_redirect()
             with self._lock:
                 return HTTPStatus.OK, "text/html; charset=utf-8", self.page
-        if word == "snapshot":
+        if resource == "snapshot":
             seq = self._parse_event(query)
             if seq is not None:
                 try:
@@ -169,12 +153,12 @@ class ReportServer:
             # Times have 64 bits, and a corrupt trace may begin at the largest one: the sum would overflow.
             time_ns = min(self._trace.begin_ns + int(text) + 1, sys.maxsize)
             with self._lock:
-                after = self._trace.first_event_after_time(time_ns)
-            return max(after - 1, 0) if self._trace.end_seq else None
+                next_seq = self._trace.first_event_after_time(time_ns)
+            return max(next_seq - 1, 0) if self._trace.end_seq else None
         return None
 
     def _read_snapshot(self, seq: int) -> bytes:
-        # Locked: each replay to an event needs the memory of a complete allocator state.
+        # One replay at a time: each holds a complete allocator state in memory.
         with self._lock:
             data = self._snapshots.get(seq)
             if data is None:
@@ -187,7 +171,7 @@ class ReportServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # On Linux, this allows a port that was just released, but not one on which another server listens.
+    # On Linux, this permits a port that was just released, but no port on which another server listens.
     allow_reuse_address = True
 
     def __init__(self, *arguments: Any) -> None:
@@ -195,7 +179,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*arguments)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Return whether a new connection is served: each has a thread. A connection above the maximum is closed."""
+        """Refuse connections above the maximum, since each one has a thread."""
         if len(self._connections) >= MAX_CONNECTIONS:
             return False
         self._connections.add(request)
@@ -211,18 +195,17 @@ class _Server(ThreadingHTTPServer):
 
 
 class _RequestReader(io.RawIOBase):
-    """Bytes from a connection, until a deadline that no byte extends, unlike a socket's own timeout."""
+    """Reader of a connection with one deadline for the request. A socket's own timeout restarts with every byte."""
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         self._connection = connection
         self._deadline = time.monotonic() + timeout_s
 
     def readable(self) -> bool:
-        """Return True, which BufferedReader requires."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer and return the number of bytes. Raises TimeoutError, which ends the connection."""
+        """Read as a socket does, or raise TimeoutError, which ends the connection."""
         remaining_s = self._deadline - time.monotonic()
         if remaining_s <= 0:
             raise TimeoutError
@@ -247,19 +230,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a GET. The base class refuses other methods."""
         try:
-            status, kind, content = self._report.answer(self.headers.get("Host", ""), self.path)
+            status, content_type, content = self._report.answer(self.headers.get("Host", ""), self.path)
         except Exception as error:  # the page shows the error, and the server goes on
-            status, kind, content = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n".encode()
+            status, content_type, content = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n".encode()
         # `sendall`, by which the answer is written, counts the timeout from its call, not from the last byte.
         self.connection.settimeout(SEND_TIMEOUT_S)
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(content)))
-        self._send_rules()
+        self._send_security_headers()
         self.end_headers()
         self.wfile.write(content)
 
-    def _send_rules(self) -> None:
+    def _send_security_headers(self) -> None:
         for name, value in (
             ("Cache-Control", "no-store"),
             ("Cross-Origin-Resource-Policy", "same-origin"),

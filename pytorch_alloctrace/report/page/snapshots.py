@@ -15,20 +15,18 @@ from ...reading.recorded import RecordedTrace
 
 @dataclass(frozen=True)
 class Bounds:
-    """Size limits of a page. The page reports what they leave out or merge."""
+    """Size limits of a page. The page reports everything that is left out or merged."""
 
     snapshots: int
-    """Positions at which the cursor stops."""
     maps: int
-    """Snapshots with the segments, blocks and free memory of each device."""
+    """Snapshots with the segments, blocks and free memory of a device."""
     block_rows: int
     """Blocks that are read for all maps of a device together."""
     block_runs: int
-    """Rows of the block table of a device."""
+    """Rows of the run-length encoded block table of a device."""
     holding_runs: int
-    """Rows of the holdings table of a device."""
     devices: int = 16
-    """Devices shown. The largest machines have 16 in one process."""
+    """The largest machines have 16 devices in one process."""
     stacks: int = 6000
     sites: int = 1500
     marks: int = 1000
@@ -43,25 +41,21 @@ _LARGE = Bounds(snapshots=120, maps=72, block_rows=1_500_000, block_runs=250_000
 SERVED_SNAPSHOT_BOUNDS = Bounds(
     snapshots=1, maps=1, block_rows=1, block_runs=500_000, holding_runs=1 << 40, stacks=1 << 40, sites=1 << 40
 )
-"""Limits of a snapshot that a served page requests: nearly all of it. No screen shows more blocks."""
-
+"""Limits of a snapshot requested from the server. No screen shows more blocks."""
 
 _MAX_TOTAL_MAPS = 8 * 72
 """Maximum number of maps of all devices together. Each map costs time."""
-_MIN_DEVICE_MAPS = 8
-"""Number of maps that every device gets."""
+_MIN_MAPS_PER_DEVICE = 8
 
 
 def choose_bounds(events: int, devices: int) -> Bounds:
-    """Return the limits for a trace of `events` events on `devices` devices."""
     bounds = _SMALL if events <= 100_000 else _MEDIUM if events <= 5_000_000 else _LARGE
-    return replace(bounds, maps=min(bounds.maps, max(_MAX_TOTAL_MAPS // max(devices, 1), _MIN_DEVICE_MAPS)))
+    return replace(bounds, maps=min(bounds.maps, max(_MAX_TOTAL_MAPS // max(devices, 1), _MIN_MAPS_PER_DEVICE)))
 
 
 ALWAYS, NAMED, STEPS, GRID = range(4)
 """Priorities of snapshots, the highest first."""
-_INTERVALS = 120
-"""Number of intervals of the grid. Each contributes its maximum."""
+_GRID_INTERVALS = 120
 
 
 @dataclass
@@ -74,11 +68,11 @@ class Snapshot:
     reasons: list[str] = field(default_factory=list)
 
 
-def choose_snapshots(trace: RecordedTrace, summary: Summary, devices: Sequence[str], bound: int) -> list[Snapshot]:
-    """Return at most `bound` snapshots, ordered by event.
+def choose_snapshots(trace: RecordedTrace, summary: Summary, devices: Sequence[str], limit: int) -> list[Snapshot]:
+    """Return at most `limit` snapshots, ordered by event.
 
-    Peaks, the end, failed allocations and findings come first; then marks and regions, ends of steps, and the maximum
-    of each interval. Within a priority, the snapshots are spread evenly.
+    Peaks, the end, failed allocations and findings are chosen first; then marks and regions, ends of steps, and the
+    maximum of each grid interval. Within a priority, the snapshots are spread evenly.
     """
     chosen: dict[int, Snapshot] = {}
 
@@ -87,7 +81,7 @@ def choose_snapshots(trace: RecordedTrace, summary: Summary, devices: Sequence[s
             if seq < 0 or not trace.is_known_at(seq):
                 continue
             if seq not in chosen:
-                if len(chosen) >= bound:
+                if len(chosen) >= limit:
                     continue
                 chosen[seq] = Snapshot(seq, priority)
             if reason and reason not in chosen[seq].reasons:
@@ -96,18 +90,18 @@ def choose_snapshots(trace: RecordedTrace, summary: Summary, devices: Sequence[s
     add(ALWAYS, _iter_peaks(trace, devices))
     add(ALWAYS, [(trace.end_seq - 1, "end")])
     steps = trace.steps()
-    ends = [
+    step_ends = [
         (seq, f"end of step {step}") for seq, step in zip(*(steps[n].tolist() for n in ("seq", "step")), strict=True)
     ]
-    add(ALWAYS, ends[-1:])
+    add(ALWAYS, step_ends[-1:])
     add(ALWAYS, _iter_findings(trace, summary))
     add(
         ALWAYS,
-        _sample_evenly([(seq - 1, "before a failed allocation") for seq in trace.failed_allocations], bound // 6),
+        _sample_evenly([(seq - 1, "before a failed allocation") for seq in trace.failed_allocations], limit // 6),
     )
-    add(NAMED, _sample_evenly(_list_marks(trace), bound // 4))
-    add(STEPS, _sample_evenly(ends, max((bound - len(chosen)) // 2, 0)))
-    add(GRID, _sample_evenly(sorted(set(_iter_interval_maxima(trace))), max(bound - len(chosen), 0)))
+    add(NAMED, _sample_evenly(_list_marks(trace), limit // 4))
+    add(STEPS, _sample_evenly(step_ends, max((limit - len(chosen)) // 2, 0)))
+    add(GRID, _sample_evenly(sorted(set(_iter_interval_maxima(trace))), max(limit - len(chosen), 0)))
     return [chosen[seq] for seq in sorted(chosen)]
 
 
@@ -135,7 +129,7 @@ def _list_marks(trace: RecordedTrace) -> list[tuple[int, str]]:
 
 def _iter_interval_maxima(trace: RecordedTrace) -> Iterator[tuple[int, str]]:
     for device in trace.replay.devices:
-        timeline = trace.timeline(_INTERVALS, device)
+        timeline = trace.timeline(_GRID_INTERVALS, device)
         yield from ((seq, "") for seq in timeline["seq"][timeline["allocated_bytes_max"] > 0].tolist())
 
 

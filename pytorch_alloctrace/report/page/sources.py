@@ -1,6 +1,6 @@
-"""Checksum of the sources of the page's script and style. The tests compare it with the one in the assets.
+"""Checksum of the sources of the page's script and style. A test compares it with the checksum in the assets.
 
-`python sources.py FOLDER` prints it.
+`python sources.py FOLDER` prints the checksum.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from pathlib import Path
 
 
 def checksum(folder: Path) -> str:
-    """Return a hash of the names and contents of all files in a folder."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = hashlib.sha256(path.read_bytes()).hexdigest()

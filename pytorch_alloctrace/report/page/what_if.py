@@ -1,4 +1,4 @@
-"""Simulations of the sensible allocator settings for the page, and the smallest common GPU, within a limit of work."""
+"""Simulations of allocator settings for the page, and the smallest common GPU that is enough, within a work limit."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from ...reading.recorded import RecordedTrace
 from ..what_if import GPU_SIZES_ARE_NOMINAL, INHERITED, UNKNOWN, describe_gpu, for_torch, outcome_figures
 from .names import PageStacks
 
-_LONG = "The trace is too long to try settings for every report: run the command what-if."
+_TOO_LONG = "The trace is too long to try settings for every report: run the command what-if."
 
 
 def pack_what_if(trace: RecordedTrace, devices: Sequence[str], stacks: PageStacks) -> dict[str, dict[str, Any]]:
-    """Return the simulations by device. Where none ran, `reason` is a sentence with the reason."""
+    """Return the simulations by device, or the reason in a sentence if none ran."""
     modelled = modelled_devices(trace)
     packed: dict[str, dict[str, Any]] = {}
     for device in devices:
         if not device.startswith("cuda"):
-            packed[device] = {"reason": f"{device} has no such settings: only torch's CUDA allocator has."}
+            packed[device] = {"reason": f"{device} has no allocator settings: only torch's CUDA allocator has them."}
             continue
         if device not in modelled and trace.replay.devices[device].is_used:
-            packed[device] = {"reason": _LONG}
+            packed[device] = {"reason": _TOO_LONG}
             continue
         try:
             choices = choices_for(trace, device, MOST_WORK // max(len(modelled), 1))
         except NotPredictableError as error:
             packed[device] = {"reason": str(error)}
             continue
-        packed[device] = _pack_choices(choices, stacks, is_whole=trace.integrity.is_complete)
+        packed[device] = _pack_choices(choices, stacks, is_complete=trace.integrity.is_complete)
     return packed
 
 
-def _pack_choices(choices: Choices, stacks: PageStacks, *, is_whole: bool) -> dict[str, Any]:
+def _pack_choices(choices: Choices, stacks: PageStacks, *, is_complete: bool) -> dict[str, Any]:
     prediction = choices.prediction
     if prediction is None:
-        return {"reason": _LONG}
+        return {"reason": _TOO_LONG}
     smallest = choices.smallest or [None] * len(prediction.outcomes)
     return {
         "reason": "",
         "check": prediction.check.sentence,
         "is_exact": prediction.check.is_exact,
-        "conditions": _describe_conditions(prediction, is_whole=is_whole),
+        "conditions": _describe_conditions(prediction, is_complete=is_complete),
         "outcomes": [
             _pack_outcome(outcome, gpu, stacks) for outcome, gpu in zip(prediction.outcomes, smallest, strict=True)
         ],
@@ -55,12 +55,12 @@ def _pack_choices(choices: Choices, stacks: PageStacks, *, is_whole: bool) -> di
     }
 
 
-def _describe_conditions(prediction: WhatIf, *, is_whole: bool) -> list[str]:
+def _describe_conditions(prediction: WhatIf, *, is_complete: bool) -> list[str]:
     """Return sentences on the GPU of the simulations, and on what the trace lacks."""
     sentences = [f"Settings are tried on {describe_gpu(prediction.gpu, is_known=prediction.outside_is_known)}."]
     if prediction.inherited:
         sentences.append(INHERITED)
-    if not is_whole:
+    if not is_complete:
         sentences.append("The trace is cut short: what the program requested after the break is not in it.")
     return sentences
 

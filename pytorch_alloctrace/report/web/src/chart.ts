@@ -12,13 +12,10 @@ export interface ChartOptions {
   height: number;
   series: uPlot.Series[];
   bands?: uPlot.Band[];
-  /** Returns the data of the visible part. */
   data: (begin: number, end: number, width: number) => uPlot.AlignedData;
   /** Lower bound of the end of the value axis. */
   top?: () => number;
-  /** Called with the time under the pointer. */
   hover: (seconds: number, event: MouseEvent) => void;
-  /** Draws on top of the series. */
   overlay?: (chart: uPlot) => void;
 }
 
@@ -60,7 +57,7 @@ export class Chart {
             (u) => {
               const { left, width } = u.select;
               if (width < 4) return;
-              this.store.set({ zoom: this.within(u.posToVal(left, "x"), u.posToVal(left + width, "x")) });
+              this.store.set({ zoom: this.clampZoom(u.posToVal(left, "x"), u.posToVal(left + width, "x")) });
               u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
             },
           ],
@@ -84,7 +81,6 @@ export class Chart {
     });
   }
 
-  /** Draws the overlay again. */
   redraw(): void {
     this.chart?.redraw(false);
   }
@@ -97,12 +93,12 @@ export class Chart {
 
   private listen(chart: uPlot, options: ChartOptions): void {
     const over = chart.over;
-    let pressed: number | null = null;
+    let pressedX: number | null = null;
     over.addEventListener("mousemove", (event) => options.hover(chart.posToVal(event.offsetX, "x"), event));
     over.addEventListener("mouseleave", hideTooltip);
-    over.addEventListener("mousedown", (event) => (pressed = event.clientX));
+    over.addEventListener("mousedown", (event) => (pressedX = event.clientX));
     over.addEventListener("click", (event) => {
-      if (pressed !== null && Math.abs(event.clientX - pressed) > 3) return;
+      if (pressedX !== null && Math.abs(event.clientX - pressedX) > 3) return;
       const seconds = Math.max(0, Math.min(this.model.seconds, chart.posToVal(event.offsetX, "x")));
       const cursorName = event.shiftKey ? "other" : "cursor";
       if (this.store.live) void this.store.live.go({ seconds }, cursorName);
@@ -117,20 +113,20 @@ export class Chart {
       const delta = event.deltaY || event.deltaX;
       if (event.shiftKey) {
         const by = (Math.sign(delta) * (end - begin)) / 10;
-        this.store.set({ zoom: this.within(begin + by, end + by) });
+        this.store.set({ zoom: this.clampZoom(begin + by, end + by) });
       } else {
         const factor = delta > 0 ? 1.25 : 0.8;
-        this.store.set({ zoom: this.within(at - (at - begin) * factor, at + (end - at) * factor) });
+        this.store.set({ zoom: this.clampZoom(at - (at - begin) * factor, at + (end - at) * factor) });
       }
     }, { passive: false });
   }
 
-  /** Clamps a part to the run. Its minimum length is a millionth of the run. */
-  private within(begin: number, end: number): [number, number] {
-    const whole = this.model.seconds;
-    const span = Math.min(Math.max(end - begin, whole / 1e6), whole);
-    const from = Math.max(0, Math.min(begin, whole - span));
-    return [from, from + span];
+  /** Clamps a zoom to the run, and its length to at least a millionth of the run. */
+  private clampZoom(begin: number, end: number): [number, number] {
+    const runSeconds = this.model.seconds;
+    const zoomSeconds = Math.min(Math.max(end - begin, runSeconds / 1e6), runSeconds);
+    const from = Math.max(0, Math.min(begin, runSeconds - zoomSeconds));
+    return [from, from + zoomSeconds];
   }
 
   private overlay(u: uPlot, options: ChartOptions): void {

@@ -1,5 +1,5 @@
-// Colours of lines of code, the same in all views. The lines that hold most have distinct colours, which colour-blind
-// people can tell apart (after Okabe and Ito); the others are grey.
+// Colours of lines of code, equal in all views. The lines that hold the most have distinct colours, which colour-blind
+// people can tell apart (after Okabe and Ito). Other lines are grey.
 
 import { OTHER_SITE, type Model } from "./model";
 
@@ -9,7 +9,7 @@ export const DISTINCT_COUNT = DISTINCT.length;
 
 export class Colors {
   private readonly bySite = new Map<number, string>();
-  /** Sites with distinct colours, those that hold most first. */
+  /** Sites with distinct colours, the largest first. */
   readonly top: number[];
 
   constructor(model: Model) {

@@ -3,7 +3,7 @@
 /** Reference to a column in the JSON: byte offset, number of values, 1 if they are differences. */
 export type ColumnRef = [begin: number, count: number, differences: number];
 
-/** Stored value of unknown numbers, in columns without negative ones. */
+/** Stored value of unknown numbers. Only for columns without negative values. */
 export const MISSING = -1;
 
 export class Columns {
@@ -31,14 +31,13 @@ export class Columns {
   }
 }
 
-/** Decodes the JSON and the columns of a page or snapshot. */
 export async function unpack(text: string): Promise<{ manifest: unknown; columns: Columns }> {
   const binary = atob(text.trim());
-  const packed = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) packed[i] = binary.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const compressed = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) compressed[i] = binary.charCodeAt(i);
+  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const data = new Uint8Array(await new Response(stream).arrayBuffer());
-  const length = new DataView(data.buffer).getUint32(0, true);
-  const manifest: unknown = JSON.parse(new TextDecoder().decode(data.subarray(4, 4 + length)));
-  return { manifest, columns: new Columns(data.subarray(4 + length)) };
+  const jsonLength = new DataView(data.buffer).getUint32(0, true);
+  const manifest: unknown = JSON.parse(new TextDecoder().decode(data.subarray(4, 4 + jsonLength)));
+  return { manifest, columns: new Columns(data.subarray(4 + jsonLength)) };
 }

@@ -1,4 +1,4 @@
-// The sticky bar: device, and the snapshot that all views below show.
+// Sticky bar with the device and the snapshot that all views show.
 
 import { h, replace } from "./dom";
 import type { Model } from "./model";
@@ -11,13 +11,13 @@ export function cursorBar(model: Model, store: Store): HTMLElement {
     ...model.devices.map((device) => h("button", { type: "button", "data-device": device.name, title: device.data.name || device.name, onclick: () => store.set({ device: device.index }) }, device.name)));
   const slider = h("input", { type: "range", id: "snapshot", min: 0, max: Math.max(snapshots.length - 1, 0), step: 1, "aria-label": "Snapshot", oninput: () => store.set({ cursor: Number(slider.value) }) });
   const description = h("div", { class: "snapshot", role: "status" });
-  const last = Math.max(model.manifest.header.end_seq - 1, 0);
-  const event = h("input", { type: "number", id: "event", min: 0, max: last, step: 1, "aria-label": "Go to event", placeholder: "event", title: "Any event: its number, then Enter",
-    onchange: () => event.value !== "" && store.live?.go({ seq: Math.max(0, Math.min(last, Math.floor(Number(event.value)))) }, "cursor") });
+  const lastSeq = Math.max(model.manifest.header.end_seq - 1, 0);
+  const event = h("input", { type: "number", id: "event", min: 0, max: lastSeq, step: 1, "aria-label": "Go to event", placeholder: "event", title: "Any event: its number, then Enter",
+    onchange: () => event.value !== "" && store.live?.go({ seq: Math.max(0, Math.min(lastSeq, Math.floor(Number(event.value)))) }, "cursor") });
   const liveStatus = h("span", { class: "live-status", role: "status" });
   store.live?.follow(() => (liveStatus.textContent = store.live?.status ?? ""));
   const compare = h("button", { type: "button", id: "compare", onclick: () => store.set({ other: store.state.other === null ? store.state.cursor : null }) });
-  const step = (by: number) => () => move(model, store, by);
+  const mover = (by: number) => () => move(model, store, by);
   store.follow(["device"], (state) => {
     for (const button of devices.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.device === model.devices[state.device].name));
   });
@@ -36,8 +36,8 @@ export function cursorBar(model: Model, store: Store): HTMLElement {
   });
   return h("div", { class: "cursor-bar" },
     devices,
-    h("div", { class: "mover" }, h("button", { type: "button", "aria-label": "Previous snapshot", title: "Previous snapshot (left arrow)", onclick: step(-1) }, "◀"), slider,
-      h("button", { type: "button", "aria-label": "Next snapshot", title: "Next snapshot (right arrow)", onclick: step(1) }, "▶")),
+    h("div", { class: "mover" }, h("button", { type: "button", "aria-label": "Previous snapshot", title: "Previous snapshot (left arrow)", onclick: mover(-1) }, "◀"), slider,
+      h("button", { type: "button", "aria-label": "Next snapshot", title: "Next snapshot (right arrow)", onclick: mover(1) }, "▶")),
     description, store.live ? h("label", { class: "any-event" }, "Go to ", event, liveStatus) : null, compare);
 }
 

@@ -1,5 +1,5 @@
-// Memory of a device over time, at several resolutions. Each level merges pairs of intervals of the level before and keeps
-// their minimum and maximum, so that no peak is lost at any zoom.
+// Memory of a device over time, at several resolutions. Each level merges pairs of intervals of the previous level and
+// keeps their minimum and maximum, so that every zoom shows every peak.
 
 import type { Columns } from "./columns";
 import { MEASURES, type DeviceCurves, type Measure } from "./manifest";
@@ -11,7 +11,7 @@ interface Level {
 }
 
 export interface Slice {
-  /** Begin of each interval, and the end of the last, in seconds. */
+  /** Begin of each interval, and end of the last interval, in seconds. */
   times: number[];
   least: number[];
   most: number[];
@@ -37,12 +37,11 @@ export class Curves {
     this.segmentEvents = { time: columns.read(events.time), bytes: columns.read(events.bytes) };
   }
 
-  /** Returns the interval of a time. */
   interval(seconds: number): number {
     return Math.max(0, Math.min(this.points - 1, Math.floor((seconds / this.seconds) * this.points)));
   }
 
-  /** Returns a measure in an interval: at its end, its minimum and maximum. */
+  /** Returns a measure at the end of an interval, and its minimum and maximum there; null if not reported. */
   at(measure: Measure, interval: number): { last: number; least: number; most: number } | null {
     const level = this.levelsOf(measure)?.[0];
     return level ? { last: level.last[interval], least: level.least[interval], most: level.most[interval] } : null;
@@ -57,19 +56,19 @@ export class Curves {
     const { last, least, most } = levels[depth];
     const step = (this.seconds / this.points) * 2 ** depth;
     const first = Math.max(0, Math.floor(begin / step));
-    const after = Math.min(last.length, Math.ceil(end / step) + 1);
+    const endIndex = Math.min(last.length, Math.ceil(end / step) + 1);
     const slice: Slice = { times: [], least: [], most: [], last: [] };
-    for (let i = first; i < after; i++) {
+    for (let i = first; i < endIndex; i++) {
       slice.times.push(i * step);
       slice.least.push(least[i]);
       slice.most.push(most[i]);
       slice.last.push(last[i]);
     }
-    if (after === last.length && after > first) {
+    if (endIndex === last.length && endIndex > first) {
       slice.times.push(this.seconds);
-      slice.least.push(last[after - 1]);
-      slice.most.push(last[after - 1]);
-      slice.last.push(last[after - 1]);
+      slice.least.push(last[endIndex - 1]);
+      slice.most.push(last[endIndex - 1]);
+      slice.last.push(last[endIndex - 1]);
     }
     return slice;
   }
@@ -80,14 +79,13 @@ export class Curves {
     return levels ? levels[0].most.reduce((a, b) => Math.max(a, b), 0) : null;
   }
 
-  /** Returns the part of the run without a long start-up phase: it begins shortly before a sixteenth of the peak is in
-   * use, or the first step ends (`firstStep`, in seconds). */
-  usedPart(firstStep: number | null): [number, number] {
+  /** Returns the run without a long start-up, which ends at a sixteenth of the peak or at the first step's end. */
+  usedPart(firstStepEndSeconds: number | null): [number, number] {
     const measure = this.measures.has("reserved") ? "reserved" : "allocated";
     const maxima = this.levelsOf(measure)?.[0].most;
     const highest = this.highest(measure) ?? 0;
     const first = maxima ? maxima.findIndex((bytes) => bytes * 16 > highest) : 0;
-    const begin = Math.min((Math.max(first, 0) / this.points) * this.seconds, firstStep ?? this.seconds);
+    const begin = Math.min((Math.max(first, 0) / this.points) * this.seconds, firstStepEndSeconds ?? this.seconds);
     const margin = (this.seconds - begin) / 30;
     return begin > this.seconds / 8 ? [begin - margin, this.seconds] : [0, this.seconds];
   }

@@ -12,7 +12,6 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** Creates an SVG element. */
 export function svg(tag: string, properties: Properties = {}, ...children: Child[]): SVGElement {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   fill(element, properties, children);
@@ -37,7 +36,6 @@ export function replace(parent: Element, ...children: Child[]): void {
   append(parent, ...children);
 }
 
-/** Creates a colour sample. */
 export function swatch(color: string): HTMLElement {
   const element = h("span", { class: "swatch", "aria-hidden": "true" });
   element.style.background = color;

@@ -15,7 +15,7 @@ const VIEWS: Record<string, [id: string, text: string]> = {
 
 const MAX_LINES = 8;
 const MAX_CARDS = 5;
-/** Up to this many hidden cards are created at once, so that the browser's search finds them; more are created when opened. */
+/** Up to this number, hidden cards are created at once, so that the browser's search finds them. */
 const MAX_HIDDEN = 40;
 
 /** Moves the cursor to an event and scrolls to a view. */
@@ -27,14 +27,14 @@ export function diagnosis(model: Model, go: Go): HTMLElement {
   return h("div", { class: "findings" }, ...collapse(findings, (finding) => card(model, finding, go), "finding"));
 }
 
-/** Returns the first cards, and an element that opens the others. */
+/** Returns the first cards, and an element that opens the other cards. */
 function collapse<T>(items: T[], make: (item: T) => HTMLElement, noun: string): HTMLElement[] {
   if (items.length <= MAX_CARDS + 1) return items.map(make);
-  const rest = items.slice(MAX_CARDS);
+  const hiddenItems = items.slice(MAX_CARDS);
   const body = h("div", { class: "findings" });
-  const fill = () => append(body, ...rest.map(make));
-  const details = h("details", {}, h("summary", {}, `${counted(rest.length, `more ${noun}`)}`), body);
-  if (rest.length <= MAX_HIDDEN) fill();
+  const fill = () => append(body, ...hiddenItems.map(make));
+  const details = h("details", {}, h("summary", {}, `${counted(hiddenItems.length, `more ${noun}`)}`), body);
+  if (hiddenItems.length <= MAX_HIDDEN) fill();
   else details.addEventListener("toggle", fill, { once: true });
   return [...items.slice(0, MAX_CARDS).map(make), details];
 }
@@ -64,7 +64,7 @@ function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go
     ["grows by", `${size(leak.bytes_per_unit)} per ${leak.unit}`, exact(leak.bytes_per_unit)],
     [leak.unit === "step" ? "live after the last step" : "live at the last work", `${size(finding.bytes)} in ${counted(leak.blocks, "block")}`, exact(finding.bytes)],
   ];
-  if (leak.allocated_bytes_at_end !== finding.bytes) facts.push(["of these at the very end", size(leak.allocated_bytes_at_end), exact(leak.allocated_bytes_at_end)]);
+  if (leak.allocated_bytes_at_end !== finding.bytes) facts.push(["of these, live at the end", size(leak.allocated_bytes_at_end), exact(leak.allocated_bytes_at_end)]);
   if (finding.confidence !== null) facts.push(["certainty", `${(100 * finding.confidence).toFixed(0)} %`, ""]);
   if (leak.forecast_seconds !== null) facts.push(["device full in about", duration(leak.forecast_seconds), ""]);
   return h("article", { class: `leak ${finding.kind === "minor_leak" ? "minor" : ""}` },
@@ -93,8 +93,8 @@ function allocationChart(leak: Leak, finding: Finding, colors: Colors): Element 
   const fill = finding.site !== null ? colors.of(finding.site) : themed("allocated");
   const name = (from: number) => (unit === "step" ? (width === 1 ? `step ${number(from)}` : `steps ${number(from)} to ${number(from + width - 1)}`) : `${duration(from / 1e9)} to ${duration((from + width) / 1e9)}`);
   const bars: Child[] = bytes.map((value, i) => {
-    const tall = (value / maxBytes) * (height - 12);
-    return svg("rect", { x: i * step, y: height - tall, width: Math.max(step - 1, 0.5), height: tall, fill }, svg("title", {}, document.createTextNode(`${name(first + i * width)}: ${size(value)}`)));
+    const barHeight = (value / maxBytes) * (height - 12);
+    return svg("rect", { x: i * step, y: height - barHeight, width: Math.max(step - 1, 0.5), height: barHeight, fill }, svg("title", {}, document.createTextNode(`${name(first + i * width)}: ${size(value)}`)));
   });
   const label = (text: string, x: number, anchor: string, y: number) => svg("text", { x, y, "text-anchor": anchor, class: "axis" }, document.createTextNode(text));
   const end = (at: number) => (unit === "step" ? `step ${number(at)}` : duration(at / 1e9));
@@ -127,7 +127,6 @@ function failedAllocationCard(model: Model, failure: FailedAllocation, colors: C
     h("button", { type: "button", class: "go", onclick: () => go("segments", { seq: failure.seq - 1, device: failure.device }) }, "Show the map before the failure"));
 }
 
-/** Draws the memory of the device as one bar. */
 function deviceBar(failure: FailedAllocation): HTMLElement | null {
   if (failure.device_bytes === null || failure.outside_bytes === null) return null;
   const used = Math.max(failure.reserved_bytes - failure.free_here_bytes - failure.free_elsewhere_bytes, 0);

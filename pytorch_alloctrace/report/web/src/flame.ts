@@ -80,9 +80,9 @@ export class Flame {
         this.boxes.push({ call, x, y, width: room });
         y += ROW;
       }
-      const whole = Math.max(weight(call), call.calls.reduce((sum, callee) => sum + weight(callee), 0));
+      const totalWeight = Math.max(weight(call), call.calls.reduce((sum, callee) => sum + weight(callee), 0));
       for (const callee of call.calls) {
-        const width = whole ? (weight(callee) / whole) * room : 0;
+        const width = totalWeight ? (weight(callee) / totalWeight) * room : 0;
         place(callee, x, y, width);
         x += width;
       }
@@ -116,7 +116,7 @@ export class Flame {
     context.restore();
   }
 
-  /** Returns the colour of the line for a call that allocates, a neutral colour for callers. */
+  /** Returns the colour of its line for a call that allocates, and a neutral colour for a caller. */
   private color(call: Call): string {
     if (call.calls.length === 0 || call.own * 2 > call.bytes) return this.colors.of(call.site);
     return this.model.frames.user[call.frame] ? themed("caller") : themed("library");
@@ -169,12 +169,12 @@ function includesSite(call: Call, site: number): boolean {
   return (call.own > 0 && call.site === site) || call.calls.some((callee) => includesSite(callee, site));
 }
 
-/** Returns orange for growth and blue for shrinkage, the stronger the larger the relative change. */
+/** Returns orange for growth and blue for shrinkage, stronger for a larger relative change. */
 function changeColor(call: Call): string {
-  const grown = call.bytes - call.before;
-  const part = Math.abs(grown) / Math.max(call.bytes, call.before, 1);
-  if (!grown) return themed("caller");
-  const [from, to] = grown > 0 ? [[253, 224, 196], [213, 94, 0]] : [[208, 227, 243], [0, 114, 178]];
+  const changedBytes = call.bytes - call.before;
+  const part = Math.abs(changedBytes) / Math.max(call.bytes, call.before, 1);
+  if (!changedBytes) return themed("caller");
+  const [from, to] = changedBytes > 0 ? [[253, 224, 196], [213, 94, 0]] : [[208, 227, 243], [0, 114, 178]];
   const mixed = from.map((value, i) => Math.round(value + (to[i] - value) * Math.min(1, 0.15 + part * 0.85)));
   return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
 }

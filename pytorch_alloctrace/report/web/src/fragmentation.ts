@@ -16,22 +16,22 @@ const stepped = uPlot.paths.stepped!({ align: 1 });
 export function fragmentation(model: Model, store: Store, colors: Colors): HTMLElement {
   const device = () => model.devices[store.state.device];
   const chart = new Chart(model, store, () => options(model, store));
-  const at = h("div", { class: "columns" });
+  const cursorPanels = h("div", { class: "columns" });
   const empty = h("p", { class: "empty" });
   const legend = h("div", { class: "legend" },
     h("span", {}, swatch(themed("allocated")), "in use"), h("span", {}, swatch(themed("stranded")), "free, stranded among live blocks"),
     h("span", {}, swatch(themed("releasable")), "free, releasable by empty_cache()"), h("span", {}, swatch(themed("largest")), "largest free block"));
-  const body = h("div", {}, h("div", { class: "toolbar" }, legend), chart.element, at);
+  const body = h("div", {}, h("div", { class: "toolbar" }, legend), chart.element, cursorPanels);
   store.follow(["device"], () => {
-    const has = device().curves.measures.has("reserved");
-    body.hidden = !has;
-    empty.hidden = has;
+    const hasSegments = device().curves.measures.has("reserved");
+    body.hidden = !hasSegments;
+    empty.hidden = hasSegments;
     empty.textContent = `The allocator of ${device().name} reports no segments: it keeps no cache that could be fragmented.`;
-    if (has) chart.rebuild();
+    if (hasSegments) chart.rebuild();
   });
   store.follow(["zoom"], () => !body.hidden && chart.refresh());
   store.follow(["cursor", "other"], () => chart.redraw());
-  store.follow(["device", "cursor", "site"], () => replace(at, ...atCursor(model, device(), store, colors)));
+  store.follow(["device", "cursor", "site"], () => replace(cursorPanels, ...atCursor(model, device(), store, colors)));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => !body.hidden && chart.rebuild());
   return h("div", {}, empty, body);
 }
@@ -46,8 +46,8 @@ function options(model: Model, store: Store): ReturnType<ConstructorParameters<t
     data: (begin, end, width) => {
       const slice = (measure: "reserved" | "releasable" | "stranded" | "largest_free") => curves.slice(measure, begin, end, width)!;
       const [reserved, releasable, stranded, largest] = [slice("reserved"), slice("releasable"), slice("stranded"), slice("largest_free")];
-      const without = reserved.last.map((bytes, i) => bytes - releasable.last[i]);
-      return [reserved.times, reserved.last, without, without.map((bytes, i) => bytes - stranded.last[i]), largest.last] as uPlot.AlignedData;
+      const notReleasable = reserved.last.map((bytes, i) => bytes - releasable.last[i]);
+      return [reserved.times, reserved.last, notReleasable, notReleasable.map((bytes, i) => bytes - stranded.last[i]), largest.last] as uPlot.AlignedData;
     },
     hover: (seconds, event) => {
       const interval = curves.interval(seconds);

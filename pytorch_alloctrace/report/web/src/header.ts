@@ -1,4 +1,4 @@
-// Header: what was recorded, and whether the trace is complete.
+// Header of the page: the program, its recording, and the completeness of the trace.
 
 import { h } from "./dom";
 import type { Model } from "./model";
@@ -21,7 +21,6 @@ export function header(model: Model): HTMLElement {
     info.whole ? h("p", { class: "integrity good" }, `✓ Trace ${info.integrity}`) : h("p", { class: "integrity bad", role: "alert" }, `The trace is ${info.integrity}. The report lacks the missing parts.`));
 }
 
-/** Shows each device at its peak and at the end. */
 export function overview(model: Model, store: Store): HTMLElement {
   const tiles = model.devices.map((device) => {
     const peak = device.curves.highest("requested") ?? 0;

@@ -5,32 +5,30 @@ import type { SnapshotManifest } from "./manifest";
 import type { Model } from "./model";
 import type { Store } from "./store";
 
-/** One of the two cursors. */
 export type CursorName = "cursor" | "other";
 /** An event, or a time in seconds since the recording began. */
 export type Place = { seq: number } | { seconds: number };
 
 export class Live {
   private latestRequest = 0;
-  /** Progress or error, for the bar of the cursor. */
+  /** Progress or error, which the cursor bar shows. */
   status = "";
   private readonly listeners: (() => void)[] = [];
 
   constructor(private readonly model: Model, private readonly store: Store) {
-    // The server has a map for every snapshot; the page only for some.
+    // The server has a map for every snapshot; the page has maps only for some.
     store.follow(["cursor"], ({ cursor }) => {
-      this.latestRequest++; // a moved cursor cancels the pending request
+      this.latestRequest++; // the pending request must not move the cursor back
       const snapshot = model.snapshots[cursor];
       if (snapshot && model.devices.some((device) => device.curves.measures.has("reserved") && !device.maps.has(cursor))) void this.go({ seq: snapshot.seq }, "cursor");
     });
   }
 
-  /** Calls a listener when `status` has changed. */
   follow(listener: () => void): void {
     this.listeners.push(listener);
   }
 
-  /** Requests the memory at a place, then moves a cursor there. Only the latest request moves it. */
+  /** Requests the memory at a place, then moves a cursor there. Only the latest request moves the cursor. */
   async go(place: Place, cursorName: CursorName): Promise<void> {
     const request = ++this.latestRequest;
     const existing = "seq" in place ? this.model.extraSnapshot(place.seq) : null;

@@ -68,8 +68,8 @@ function show(root: HTMLElement, model: Model): void {
   if (manifest.failed_allocations.length) parts.push(["oom", "Out of memory", "", failedAllocations(model, colors, go)]);
   parts.push(["sites", "Sites", "Every line that allocated, over the whole run.", sites(model, store, colors)]);
   const contents = h("nav", { "aria-label": "Contents" }, ...parts.map(([id, title]) => h("a", { href: `#${id}`, onclick: (event: MouseEvent) => { event.preventDefault(); scrollTo(id); } }, title)));
-  const [first, ...others] = parts.map((part) => section(...part));
-  append(root, contents, overview(model, store), first, cursorBar(model, store), ...others, foot(model));
+  const [firstSection, ...otherSections] = parts.map((part) => section(...part));
+  append(root, contents, overview(model, store), firstSection, cursorBar(model, store), ...otherSections, foot(model));
   keys(model, store);
 }
 
@@ -88,11 +88,11 @@ function foot(model: Model): HTMLElement {
   const { positions } = manifest;
   const maps = model.devices.map((device) => `${device.maps.snapshots.length} of them with a map of ${device.name}`).join(", ");
   const devices = manifest.devices_left_out ? ` ${counted(manifest.devices_left_out, "device")} that had the least memory ${manifest.devices_left_out === 1 ? "is" : "are"} not shown.` : "";
-  const left = positions.marks_left_out ? ` ${number(positions.marks_left_out)} marks and regions are not drawn.` : "";
+  const undrawnMarks = positions.marks_left_out ? ` ${number(positions.marks_left_out)} marks and regions are not drawn.` : "";
   return h("footer", {},
     manifest.live
-      ? h("p", {}, `The cursor moves to any event: click into the timeline, or type its number. The arrows move between ${model.snapshots.length} prepared snapshots.${left}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`)
-      : h("p", {}, `The cursor stops at ${model.snapshots.length} snapshots (${maps}): the peaks of each device, the end, failed allocations, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${left}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),
+      ? h("p", {}, `The cursor moves to any event: click into the timeline, or type its number. The arrows move between ${model.snapshots.length} prepared snapshots.${undrawnMarks}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`)
+      : h("p", {}, `The cursor stops at ${model.snapshots.length} snapshots (${maps}): the peaks of each device, the end, failed allocations, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${undrawnMarks}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),
     h("p", {}, "Keys: ← → move the cursor, Shift + ← → to the next snapshot with a name, Home, End, b compares, / searches, Esc clears the highlight."),
     h("p", {}, `Made by pytorch_alloctrace. ${manifest.live ? "This page sends requests only to alloctrace serve on this machine" : "This page loads nothing and sends nothing"}. Charts: uPlot 1.6.32 (MIT).`));
 }

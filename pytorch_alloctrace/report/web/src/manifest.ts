@@ -1,4 +1,4 @@
-// Types of the page's JSON, which report/page/data.py writes.
+// Types of the page's JSON, as report/page/data.py writes it.
 
 import type { ColumnRef } from "./columns";
 
@@ -21,13 +21,12 @@ export interface Manifest {
   devices_left_out: number;
   failed_allocations: FailedAllocation[];
   earlier_failures: number;
-  /** Simulations by device. */
   what_if: Record<string, WhatIf | NotTried>;
   stacks: { frames: Record<FrameColumn, ColumnRef>; sites: SiteRow[] };
   texts: string[];
 }
 
-/** A snapshot requested by a served page. Its stacks and texts have their own numbers. */
+/** A snapshot that a served page requests. Its stacks and texts are numbered separately from the page's. */
 export interface SnapshotManifest {
   version: number;
   seq: number;
@@ -39,7 +38,7 @@ export interface SnapshotManifest {
 }
 
 export type FrameColumn = "parent" | "function" | "file" | "line" | "source" | "user" | "site";
-/** Numbers of the texts of label, file, function and source; `user` is 1 for the user's code. */
+/** `label`, `file`, `func` and `source` are numbers of texts; `user` is 1 for user code. */
 export type SiteRow = [label: number, file: number, line: number, func: number, source: number, user: number];
 
 export interface Header {
@@ -120,7 +119,6 @@ export interface MapData {
   snapshots: number[];
   left_out: Record<string, number>;
   fragmentation: Record<string, FragmentationData>;
-  /** Live memory by grouping and snapshot. */
   groups: Partial<Record<Grouping, Record<string, [name: string, bytes: number, blocks: number][]>>>;
   pools: string[];
   segments: Record<"address" | "size" | "stream" | "pool" | "large" | "expandable" | "first" | "length", ColumnRef>;
@@ -169,7 +167,6 @@ export interface FailedAllocation {
 
 /** Device for which no setting was tried. */
 export interface NotTried {
-  /** Reason, in a sentence. */
   reason: string;
 }
 
@@ -179,7 +176,7 @@ export interface WhatIf {
   is_exact: boolean;
   /** GPU of the simulations, and what the trace lacks, in sentences. */
   conditions: string[];
-  /** As recorded, then the settings, the best first. */
+  /** The recorded setting, then the others, the best first. */
   outcomes: Outcome[];
   gpus_tried: boolean;
   left_out: string[];

@@ -1,4 +1,4 @@
-// Live memory at the cursor, by call and as a table, and its change since another snapshot.
+// Live memory at the cursor, as a flame graph and a table, and the change since another snapshot.
 
 import { themed, type Colors } from "./colors";
 import { h, replace, swatch } from "./dom";
@@ -31,7 +31,7 @@ export function memory(model: Model, store: Store, colors: Colors): HTMLElement 
   const groups = h("div", { class: "segmented", role: "group", "aria-label": "What the rows of the table are" },
     ...GROUPS.filter(([by]) => LINE_GROUPS.includes(by) || model.devices.some((device) => device.maps.groupings.includes(by as Grouping))).map(([by, text]) => h("button", { type: "button", "data-by": by, onclick: () => store.set({ groupBy: by }) }, text)));
   const search = h("input", { type: "search", id: "search", placeholder: "Search lines, functions, files  ( / )", "aria-label": "Search", oninput: () => store.set({ query: search.value }) });
-  const all = h("input", { type: "checkbox", id: "all-frames", onchange: () => store.set({ allFrames: all.checked }) });
+  const allFramesBox = h("input", { type: "checkbox", id: "all-frames", onchange: () => store.set({ allFrames: allFramesBox.checked }) });
   const note = h("p", { class: "hint" });
   const clear = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => store.set({ site: null }) }, "Clear highlight");
 
@@ -62,7 +62,7 @@ export function memory(model: Model, store: Store, colors: Colors): HTMLElement 
   });
   return h("div", {},
     title,
-    h("div", { class: "toolbar" }, search, matches, h("span", { class: "spring" }), flame.back, clear, h("label", { class: "check" }, all, "Library frames")),
+    h("div", { class: "toolbar" }, search, matches, h("span", { class: "spring" }), flame.back, clear, h("label", { class: "check" }, allFramesBox, "Library frames")),
     h("div", { class: "flame-box" }, flame.canvas),
     note,
     h("div", { class: "toolbar below" }, h("span", { class: "hint" }, "Rows are"), groups),
@@ -75,8 +75,8 @@ function lead(model: Model, device: Device, state: State): (Node | string)[] {
   const parts: (Node | string)[] = [amount, ` live in ${counted(device.blocksAt(state.cursor), "block")} on ${device.name}`];
   if (state.other !== null) {
     const before = device.bytesAt(state.other);
-    const grown = h("b", { title: exact(bytes - before), "data-bytes": bytes - before, id: "changed-bytes", class: bytes > before ? "grew" : bytes < before ? "shrank" : "" }, change(bytes - before));
-    parts.push(" at A, ", grown, ` since B (event ${number(model.snapshot(state.other).seq)}, ${size(before)})`);
+    const changeElement = h("b", { title: exact(bytes - before), "data-bytes": bytes - before, id: "changed-bytes", class: bytes > before ? "grew" : bytes < before ? "shrank" : "" }, change(bytes - before));
+    parts.push(" at A, ", changeElement, ` since B (event ${number(model.snapshot(state.other).seq)}, ${size(before)})`);
   }
   return [...parts, "."];
 }

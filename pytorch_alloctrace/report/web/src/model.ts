@@ -27,7 +27,7 @@ export interface Snapshot {
   reasons: string[];
 }
 
-/** Memory that a stack holds at a snapshot. `frame` is its innermost frame; -1 for stacks that the page does not name. */
+/** Memory that a stack holds at a snapshot. `frame` is the innermost frame; -1 for stacks that the page does not name. */
 export interface Holding {
   frame: number;
   bytes: number;
@@ -42,10 +42,9 @@ export class Model {
   readonly seconds: number;
   readonly sites: Site[];
   frames: Record<FrameColumn, Float64Array>;
-  /** Snapshots of the page, in order. */
   readonly snapshots: Snapshot[];
-  /** Requested snapshots. Their numbers follow those of the page. */
-  private readonly extra: Snapshot[] = [];
+  /** Requested snapshots, numbered after the snapshots of the page. */
+  private readonly requested: Snapshot[] = [];
   private names: Names | null = null;
   readonly steps: { number: Float64Array; seq: Float64Array; time: Float64Array };
   readonly devices: Device[];
@@ -58,8 +57,8 @@ export class Model {
     this.frames = Object.fromEntries(Object.entries(frames).map(([name, ref]) => [name, read(ref)])) as Record<FrameColumn, Float64Array>;
     const { seq, time, step, reasons } = manifest.snapshots;
     const [seqs, times, steps] = [read(seq), read(time), read(step)];
-    this.snapshots = reasons.map((own, index) => ({
-      index, seq: seqs[index], time: times[index] / 1e9, step: steps[index] < 0 ? null : steps[index], reasons: own,
+    this.snapshots = reasons.map((snapshotReasons, index) => ({
+      index, seq: seqs[index], time: times[index] / 1e9, step: steps[index] < 0 ? null : steps[index], reasons: snapshotReasons,
     }));
     const positions = manifest.positions.steps;
     this.steps = { number: read(positions.number), seq: read(positions.seq), time: read(positions.time) };
@@ -67,31 +66,30 @@ export class Model {
   }
 
   snapshot(index: number): Snapshot {
-    return this.snapshots[index] ?? this.extra[index - this.snapshots.length];
+    return this.snapshots[index] ?? this.requested[index - this.snapshots.length];
   }
 
   /** Returns the number of the requested snapshot of an event, or null. */
   extraSnapshot(seq: number): number | null {
-    return this.extra.find((snapshot) => snapshot.seq === seq)?.index ?? null;
+    return this.requested.find((snapshot) => snapshot.seq === seq)?.index ?? null;
   }
 
-  /** Adds a requested snapshot and returns its number. */
   addSnapshot(data: SnapshotManifest, columns: Columns): number {
     const existing = this.extraSnapshot(data.seq);
     if (existing !== null) return existing;
     this.names ??= new Names(this);
     const frames = this.names.translate(data, columns);
-    const index = this.snapshots.length + this.extra.length;
+    const index = this.snapshots.length + this.requested.length;
     const reasons = this.snapshots.find((snapshot) => snapshot.seq === data.seq)?.reasons ?? [];
-    this.extra.push({ index, seq: data.seq, time: data.time / 1e9, step: data.step, reasons });
+    this.requested.push({ index, seq: data.seq, time: data.time / 1e9, step: data.step, reasons });
     for (const device of this.devices) {
-      const own = data.devices.find((candidate) => candidate.device === device.name);
-      if (own) device.add(index, own, columns, frames);
+      const deviceData = data.devices.find((candidate) => candidate.device === device.name);
+      if (deviceData) device.add(index, deviceData, columns, frames);
     }
     return index;
   }
 
-  /** Returns the nearest snapshot of the page. */
+  /** Returns the number of the nearest snapshot of the page. */
   onPage(index: number): number {
     return index < this.snapshots.length ? index : this.snapshotOfEvent(this.snapshot(index).seq);
   }
@@ -108,7 +106,7 @@ export class Model {
     return (id !== null && this.sites[id]) || { id: OTHER_SITE, label: "other lines, which hold little", file: "", line: 0, func: "", source: "", user: false };
   }
 
-  /** Returns the step of an event. The event that ends a step is its last. */
+  /** Returns the step of an event. The event that ends a step belongs to this step. */
   stepOf(seq: number): number | null {
     const { seq: ends, number } = this.steps;
     if (!ends.length) return null;
@@ -123,19 +121,19 @@ export class Model {
   }
 
   nearestSnapshot(seconds: number): number {
-    let best = 0;
+    let nearest = 0;
     for (const snapshot of this.snapshots) {
-      if (Math.abs(snapshot.time - seconds) < Math.abs(this.snapshots[best].time - seconds)) best = snapshot.index;
+      if (Math.abs(snapshot.time - seconds) < Math.abs(this.snapshots[nearest].time - seconds)) nearest = snapshot.index;
     }
-    return best;
+    return nearest;
   }
 
   snapshotOfEvent(seq: number): number {
-    let best = 0;
+    let nearest = 0;
     for (const snapshot of this.snapshots) {
-      if (Math.abs(snapshot.seq - seq) < Math.abs(this.snapshots[best].seq - seq)) best = snapshot.index;
+      if (Math.abs(snapshot.seq - seq) < Math.abs(this.snapshots[nearest].seq - seq)) nearest = snapshot.index;
     }
-    return best;
+    return nearest;
   }
 }
 
@@ -151,8 +149,7 @@ export class Device {
   private readonly runs: Record<"frame" | "bytes" | "blocks" | "backward" | "first" | "length", Float64Array>;
   private readonly totals: { bytes: Float64Array; blocks: Float64Array };
   private sums: Map<number, Float64Array> | null = null;
-  /** Holdings of requested snapshots. */
-  private readonly extra = new Map<number, Holding[]>();
+  private readonly requestedHoldings = new Map<number, Holding[]>();
 
   constructor(readonly model: Model, readonly data: DeviceData, readonly index: number) {
     this.name = data.device;
@@ -174,14 +171,13 @@ export class Device {
   add(snapshot: number, data: SnapshotManifest["devices"][number], columns: Columns, frames: number[]): void {
     const refs = data.holdings;
     const [frame, bytes, blocks, backward] = (["frame", "bytes", "blocks", "backward"] as const).map((name) => columns.read(refs[name]));
-    this.extra.set(snapshot, [...frame].map((number, i) => ({ frame: number < 0 ? -1 : frames[number], bytes: bytes[i], blocks: blocks[i], backward: backward[i] })));
+    this.requestedHoldings.set(snapshot, [...frame].map((number, i) => ({ frame: number < 0 ? -1 : frames[number], bytes: bytes[i], blocks: blocks[i], backward: backward[i] })));
     this.maps.add(snapshot, columns, data.maps, frames);
   }
 
-  /** Returns the memory that each stack holds at a snapshot. */
   holdings(snapshot: number): Holding[] {
-    const own = this.extra.get(snapshot);
-    if (own) return own;
+    const requested = this.requestedHoldings.get(snapshot);
+    if (requested) return requested;
     const { frame, bytes, blocks, backward, first, length } = this.runs;
     const holdings: Holding[] = [];
     for (let run = 0; run < frame.length; run++) {
@@ -202,7 +198,6 @@ export class Device {
     return this.totals.blocks[snapshot] ?? sum(this.holdings(snapshot).map((holding) => holding.blocks));
   }
 
-  /** Returns the bytes of each site, by snapshot. */
   bytesBySite(): Map<number, Float64Array> {
     if (this.sums) return this.sums;
     const { frame, bytes, first, length } = this.runs;
@@ -210,11 +205,11 @@ export class Device {
     const sums = new Map<number, Float64Array>();
     for (let run = 0; run < frame.length; run++) {
       const site = this.model.siteOfFrame(frame[run]);
-      let own = sums.get(site);
-      if (!own) sums.set(site, (own = new Float64Array(count)));
-      addRun(own, first[run], length[run], bytes[run]);
+      let siteBytes = sums.get(site);
+      if (!siteBytes) sums.set(site, (siteBytes = new Float64Array(count)));
+      addRun(siteBytes, first[run], length[run], bytes[run]);
     }
-    for (const own of sums.values()) sumUp(own);
+    for (const siteBytes of sums.values()) sumUp(siteBytes);
     return (this.sums = sums);
   }
 }

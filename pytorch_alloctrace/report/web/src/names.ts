@@ -25,28 +25,28 @@ export class Names {
   translate(data: SnapshotManifest, columns: Columns): number[] {
     const texts = data.texts.map((text) => this.text(text));
     const sites = data.stacks.sites.map((row) => this.site(siteOf(row, data.texts, -1)));
-    const read = COLUMNS.map((name) => columns.read(data.stacks.frames[name]));
+    const columnValues = COLUMNS.map((name) => columns.read(data.stacks.frames[name]));
     const { frames } = this.model;
-    const first = frames.parent.length;
-    const added: number[][] = [];
+    const frameCount = frames.parent.length;
+    const addedRows: number[][] = [];
     const numbers: number[] = [];
-    for (let i = 0; i < read[PARENT].length; i++) {
-      const row = read.map((column) => column[i]);
-      row[PARENT] = row[PARENT] < 0 ? -1 : numbers[row[PARENT]]; // callers come first
+    for (let i = 0; i < columnValues[PARENT].length; i++) {
+      const row = columnValues.map((column) => column[i]);
+      row[PARENT] = row[PARENT] < 0 ? -1 : numbers[row[PARENT]]; // callers have lower numbers
       for (const column of TEXTS) row[column] = texts[row[column]];
       row[SITE] = sites[row[SITE]];
       let number = this.frames.get(keyOf(row));
       if (number === undefined) {
-        this.frames.set(keyOf(row), (number = first + added.length));
-        added.push(row);
+        this.frames.set(keyOf(row), (number = frameCount + addedRows.length));
+        addedRows.push(row);
       }
       numbers.push(number);
     }
-    if (added.length) {
+    if (addedRows.length) {
       this.model.frames = Object.fromEntries(COLUMNS.map((name, column) => {
-        const values = new Float64Array(first + added.length);
+        const values = new Float64Array(frameCount + addedRows.length);
         values.set(frames[name]);
-        added.forEach((row, i) => (values[first + i] = row[column]));
+        addedRows.forEach((row, i) => (values[frameCount + i] = row[column]));
         return [name, values];
       })) as Record<FrameColumn, Float64Array>;
     }

@@ -11,7 +11,7 @@ import { counted, duration, exact, hexadecimal, number, size } from "./units";
 const ROW = 26;
 const GAP = 8;
 const TARGET_ROWS = 14;
-/** Rows drawn without a click on "Draw all". Tens of thousands of segments would make the page very long. */
+/** Maximum number of rows before a click on "Draw all". Tens of thousands of segments would make the page very long. */
 const MAX_ROWS = 60;
 const MIN_STRIP_WIDTH = 7;
 const STRIP_GAP = 4;
@@ -35,7 +35,7 @@ export function segments(model: Model, store: Store, colors: Colors): HTMLElemen
   const note = h("p", { class: "hint" });
   const modes = h("div", { class: "segmented", role: "group", "aria-label": "What the colours are" },
     ...COLOR_BY.map(([by, text]) => h("button", { type: "button", "data-by": by, onclick: () => store.set({ colorBy: by }) }, text)));
-  const body = h("div", {}, h("div", { class: "toolbar" }, h("span", { class: "hint" }, "Colours are"), modes, legend), map.canvas, map.rest, note);
+  const body = h("div", {}, h("div", { class: "toolbar" }, h("span", { class: "hint" }, "Colours are"), modes, legend), map.canvas, map.undrawnNote, note);
 
   store.follow(["device", "cursor", "colorBy", "site"], (state) => {
     const device = model.devices[state.device];
@@ -63,9 +63,8 @@ export function segments(model: Model, store: Store, colors: Colors): HTMLElemen
 
 class SegmentMap {
   readonly canvas = h("canvas", { class: "segments", role: "img", "aria-label": "Map of the segments and blocks" });
-  /** Size of what is not drawn, with a button. */
-  readonly rest = h("p", { class: "hint" });
-  private all = false;
+  readonly undrawnNote = h("p", { class: "hint" });
+  private drawsAll = false;
   private strips: Strip[] = [];
   private segments: Segment[] = [];
   private device: Device | null = null;
@@ -101,20 +100,19 @@ class SegmentMap {
       return;
     }
     const strips = layout(this.segments, width);
-    this.strips = this.all ? strips : strips.filter((strip) => strip.y < MAX_ROWS * (ROW + GAP));
-    this.describeRest(strips.slice(this.strips.length));
+    this.strips = this.drawsAll ? strips : strips.filter((strip) => strip.y < MAX_ROWS * (ROW + GAP));
+    this.describeUndrawn(strips.slice(this.strips.length));
     const height = Math.max(...this.strips.map((strip) => strip.y)) + ROW;
     const context = fit(this.canvas, width, height);
     for (const strip of this.strips) this.paint(context, strip);
   }
 
-  /** Shows the size of the strips that are not drawn. Segments are ordered by size, so these are the smallest. */
-  private describeRest(left: Strip[]): void {
-    const segments = new Set(left.map((strip) => strip.segment));
-    const bytes = left.reduce((sum, strip) => sum + strip.to - strip.from, 0);
-    const drawAll = () => { this.all = true; this.draw(); };
-    this.rest.hidden = !left.length;
-    replace(this.rest, `The last ${counted(segments.size, "segment")}, ${size(bytes)}, are not drawn. `,
+  private describeUndrawn(undrawn: Strip[]): void {
+    const segments = new Set(undrawn.map((strip) => strip.segment));
+    const bytes = undrawn.reduce((sum, strip) => sum + strip.to - strip.from, 0);
+    const drawAll = () => { this.drawsAll = true; this.draw(); };
+    this.undrawnNote.hidden = !undrawn.length;
+    replace(this.undrawnNote, `The last ${counted(segments.size, "segment")}, ${size(bytes)}, are not drawn. `,
       h("button", { type: "button", id: "all-segments", onclick: drawAll }, "Draw all"));
   }
 
@@ -153,13 +151,13 @@ class SegmentMap {
 
   private color(block: Block, segment: Segment): string {
     const { colorBy, site } = this.store.state;
-    const own = this.model.siteOfFrame(block.frame);
+    const blockSite = this.model.siteOfFrame(block.frame);
     let color: string;
-    if (colorBy === "site") color = this.colors.of(own);
+    if (colorBy === "site") color = this.colors.of(blockSite);
     else if (colorBy === "state") color = block.state === "pending" ? themed("pending") : themed("allocated");
     else if (colorBy === "age") color = block.allocTime === null ? themed("rest") : ageColor((this.now() - block.allocTime) / Math.max(this.now() - this.oldest, 1e-9));
     else color = streamColor(this.streams().indexOf(segment.stream));
-    return site !== null && site !== own ? faded(color, 0.2) : color;
+    return site !== null && site !== blockSite ? faded(color, 0.2) : color;
   }
 
   private now(): number {
@@ -201,7 +199,7 @@ class SegmentMap {
     const active = segment.blocks.reduce((sum, block) => sum + (block.state === "free" ? 0 : block.size), 0);
     const segmentLines = h("div", { class: "tooltip-more" },
       line("segment", `${hexadecimal(segment.address)}, ${size(segment.size)} ${segment.large ? "large" : "small"}${segment.expandable ? ", expandable" : ""}`),
-      line("of it in use", size(active)),
+      line("in use in the segment", size(active)),
       line("stream, pool", `${segment.stream === 0 ? "default" : hexadecimal(segment.stream)}, ${segment.pool === "0,0" ? "default" : `(${segment.pool})`}`));
     const { block } = hit;
     if (!block || block.state === "free") {
@@ -232,18 +230,18 @@ function streamColor(index: number): string {
   return ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999933", "#882255"][Math.max(index, 0) % 8];
 }
 
-/** Places segments one after the other, the largest first, at one scale, and continues long ones in the next row. */
+/** Places segments one after the other, the largest first, at one scale, and continues long segments in the next row. */
 function layout(segments: Segment[], width: number): Strip[] {
   const total = segments.reduce((sum, segment) => sum + segment.size, 0);
   const scale = (width * TARGET_ROWS) / Math.max(total, 1);
   const strips: Strip[] = [];
   let [x, y] = [0, 0];
-  const next = () => { x = 0; y += ROW + GAP; };
+  const startRow = () => { x = 0; y += ROW + GAP; };
   for (const segment of segments) {
     let from = 0;
     const minWidth = Math.min(width, Math.max(MIN_STRIP_WIDTH, Math.min(segment.size * scale, width)));
     // A segment that fits into a row is not split.
-    if (x > 0 && x + minWidth > width) next();
+    if (x > 0 && x + minWidth > width) startRow();
     while (from < segment.size) {
       const room = width - x;
       const needed = Math.max((segment.size - from) * scale, MIN_STRIP_WIDTH);
@@ -252,9 +250,9 @@ function layout(segments: Segment[], width: number): Strip[] {
       strips.push({ segment, from, to, x, y, width: used });
       x += used + STRIP_GAP;
       from = to;
-      if (from < segment.size) next();
+      if (from < segment.size) startRow();
     }
-    if (x >= width) next();
+    if (x >= width) startRow();
   }
   return strips;
 }

@@ -24,13 +24,13 @@ export function sites(model: Model, store: Store, colors: Colors): HTMLElement {
   const table = new Table<Row>();
   const note = h("p", { class: "hint" });
   const filter = h("input", { type: "search", id: "site-filter", placeholder: "Filter", "aria-label": "Filter the sites", oninput: () => draw() });
-  const mine = h("input", { type: "checkbox", id: "only-user", onchange: () => draw() });
+  const onlyUser = h("input", { type: "checkbox", id: "only-user", onchange: () => draw() });
   const draw = () => {
     const { data } = model.devices[store.state.device];
     const query = filter.value.toLowerCase();
     const rows = data.sites.rows.filter((row) => {
       const site = model.site(row[0]);
-      return (!mine.checked || site.user) && (!query || `${site.label} ${site.source}`.toLowerCase().includes(query));
+      return (!onlyUser.checked || site.user) && (!query || `${site.label} ${site.source}`.toLowerCase().includes(query));
     });
     table.show({
       columns: columns(model, data.sites, colors), rows, sort: [1, true],
@@ -42,7 +42,7 @@ export function sites(model: Model, store: Store, colors: Colors): HTMLElement {
     note.hidden = !data.sites.left_out;
   };
   store.follow(["device", "site"], draw);
-  return h("div", {}, h("div", { class: "toolbar" }, filter, h("label", { class: "check" }, mine, "Only your own code")), table.element, note);
+  return h("div", {}, h("div", { class: "toolbar" }, filter, h("label", { class: "check" }, onlyUser, "Only your own code")), table.element, note);
 }
 
 function columns(model: Model, data: { columns: string[]; rows: Row[] }, colors: Colors): Column<Row>[] {

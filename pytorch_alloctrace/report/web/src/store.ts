@@ -8,7 +8,6 @@ export type ColorBy = "site" | "state" | "age" | "stream";
 
 export interface State {
   device: number;
-  /** Snapshot at the cursor. */
   cursor: number;
   /** Snapshot that the cursor is compared with. */
   other: number | null;
@@ -21,7 +20,7 @@ export interface State {
   allFrames: boolean;
   colorBy: ColorBy;
   stacked: boolean;
-  /** True if the timeline shows the memory used outside PyTorch, too. */
+  /** True if the timeline includes the memory used outside PyTorch. */
   outside: boolean;
 }
 
@@ -30,7 +29,7 @@ type Listener = (state: State, changed: Set<keyof State>) => void;
 export class Store {
   private readonly listeners: Listener[] = [];
 
-  /** Source of snapshots that the page lacks; null if the page is a file. */
+  /** Requests snapshots that the page lacks; null if the page is a file. */
   live: Live | null = null;
 
   constructor(public state: State) {}

@@ -5,7 +5,7 @@ import { h, replace, type Child } from "./dom";
 
 export interface Column<Row> {
   title: string;
-  /** Description of the column, in a sentence. */
+  /** Description, shown on hover. */
   about?: string;
   value: (row: Row) => number | string | null;
   show: (row: Row) => Child;
@@ -28,7 +28,7 @@ export class Table<Row> {
   readonly element = h("div", { class: "table-box" });
   private options: TableOptions<Row> | null = null;
   private sort: [number, boolean] | null = null;
-  private all = false;
+  private showsAll = false;
 
   show(options: TableOptions<Row>): void {
     if (this.options && this.options.columns.length !== options.columns.length) this.sort = null;
@@ -40,14 +40,14 @@ export class Table<Row> {
     const { options } = this;
     if (!options) return;
     if (!options.rows.length) return replace(this.element, h("p", { class: "empty" }, options.empty));
-    const [by, descending] = this.sort ?? options.sort;
-    const { value } = options.columns[by];
+    const [sortColumn, descending] = this.sort ?? options.sort;
+    const { value } = options.columns[sortColumn];
     const rows = [...options.rows].sort((a, b) => compare(value(a), value(b)) * (descending ? -1 : 1));
     const maxRows = options.maxRows ?? 25;
-    const visible = this.all ? rows : rows.slice(0, maxRows);
+    const visible = this.showsAll ? rows : rows.slice(0, maxRows);
     const head = options.columns.map((column, i) =>
-      h("th", { class: column.wide ? "wide" : "", "aria-sort": i === by ? (descending ? "descending" : "ascending") : "none", title: column.about },
-        h("button", { type: "button", onclick: () => this.sortBy(i) }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }, i === by ? (descending ? " ↓" : " ↑") : ""))));
+      h("th", { class: column.wide ? "wide" : "", "aria-sort": i === sortColumn ? (descending ? "descending" : "ascending") : "none", title: column.about },
+        h("button", { type: "button", onclick: () => this.sortBy(i) }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }, i === sortColumn ? (descending ? " ↓" : " ↑") : ""))));
     const body = visible.map((row) => {
       const cells = options.columns.map((column) => {
         const value = column.value(row);
@@ -63,15 +63,15 @@ export class Table<Row> {
       return element;
     });
     const more = rows.length > maxRows
-      ? h("button", { type: "button", class: "quiet", onclick: () => { this.all = !this.all; this.draw(); } }, this.all ? `Show the first ${maxRows}` : `Show all ${number(rows.length)}`)
+      ? h("button", { type: "button", class: "quiet", onclick: () => { this.showsAll = !this.showsAll; this.draw(); } }, this.showsAll ? `Show the first ${maxRows}` : `Show all ${number(rows.length)}`)
       : null;
     replace(this.element, h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)), more);
   }
 
   private sortBy(column: number): void {
-    const [by, descending] = this.sort ?? this.options!.sort;
+    const [sortColumn, descending] = this.sort ?? this.options!.sort;
     const isText = typeof this.options!.columns[column].value(this.options!.rows[0]) === "string";
-    this.sort = [column, by === column ? !descending : !isText];
+    this.sort = [column, sortColumn === column ? !descending : !isText];
     this.draw();
   }
 }

@@ -30,10 +30,10 @@ export function timeline(model: Model, store: Store, colors: Colors): HTMLElemen
   store.follow(["device", "stacked", "outside"], (state) => {
     for (const button of modes.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.stacked === String(state.stacked)));
     replace(legend, ...(state.stacked ? stackedLegend(model, store, colors) : levelLegend(store, device())));
-    const left = device().data ? model.manifest.curves.devices[device().name].segment_events.left_out : 0;
+    const undrawnEvents = device().data ? model.manifest.curves.devices[device().name].segment_events.left_out : 0;
     replace(note, state.stacked
       ? `Drawn at the ${number(model.snapshots.length)} snapshots at which the cursor stops. Levels shows what happens between them.`
-      : `Drag to zoom, Ctrl + wheel to zoom, Shift + wheel to move, double-click for the whole run; click to set the cursor, Shift + click to compare. Each pixel shows the lowest (dark) and the highest (light) within it, measured in ${number(model.manifest.curves.points)} intervals.${left ? ` ${number(left)} small segment events are not drawn.` : ""}`);
+      : `Drag to zoom, Ctrl + wheel to zoom, Shift + wheel to move, double-click for the whole run; click to set the cursor, Shift + click to compare. Each pixel shows the lowest (dark) and the highest (light) within it, measured in ${number(model.manifest.curves.points)} intervals.${undrawnEvents ? ` ${number(undrawnEvents)} small segment events are not drawn.` : ""}`);
     chart.rebuild();
   });
   store.follow(["zoom"], (state) => {
@@ -52,20 +52,20 @@ export function timeline(model: Model, store: Store, colors: Colors): HTMLElemen
 
 /** Returns the curves, from back to front. Each area starts at zero. */
 function levels(device: Device): { measure: Measure; name: string; fill?: string; stroke?: string; least?: boolean; width?: number }[] {
-  const strong = themed("allocated");
-  const all = [
+  const allocatedColor = themed("allocated");
+  const curves = [
     { measure: "reserved" as Measure, name: "reserved", fill: themed("reserved"), stroke: themed("reserved-line"), width: 1 },
     { measure: "active" as Measure, name: "active", fill: themed("active"), width: 0 },
-    { measure: "allocated" as Measure, name: "allocated", fill: faded(strong, 0.45), width: 0 },
-    { measure: "allocated" as Measure, name: "", fill: strong, least: true, width: 0 },
+    { measure: "allocated" as Measure, name: "allocated", fill: faded(allocatedColor, 0.45), width: 0 },
+    { measure: "allocated" as Measure, name: "", fill: allocatedColor, least: true, width: 0 },
     { measure: "requested" as Measure, name: "requested", stroke: themed("requested"), width: 1 },
   ];
   const { measures } = device.curves;
-  // Without segments, active equals allocated.
-  return all.filter(({ measure }) => measures.has(measure) && (measure !== "active" || differs(device)));
+  // Without pending frees, active equals allocated.
+  return curves.filter(({ measure }) => measures.has(measure) && (measure !== "active" || hasPendingBytes(device)));
 }
 
-function differs(device: Device): boolean {
+function hasPendingBytes(device: Device): boolean {
   const slice = (measure: Measure) => device.curves.slice(measure, 0, device.curves.seconds, 400)?.most ?? [];
   const [active, allocated] = [slice("active"), slice("allocated")];
   return active.some((value, i) => value !== allocated[i]);
@@ -81,7 +81,7 @@ function levelLegend(store: Store, device: Device): HTMLElement[] {
   return items;
 }
 
-/** Returns true if the capacity should be drawn: for a little used device it would flatten the curves. */
+/** Returns true if the capacity should be drawn. On a device that is little used, the scale would flatten the curves. */
 function nearCapacity(device: Device): boolean {
   const reserved = device.curves.slice(device.curves.measures.has("reserved") ? "reserved" : "allocated", 0, device.curves.seconds, 400)?.most ?? [];
   return device.curves.capacity !== null && Math.max(0, ...reserved) * 3 > device.curves.capacity;
@@ -90,8 +90,8 @@ function nearCapacity(device: Device): boolean {
 function levelOptions(model: Model, store: Store): ChartOptions {
   const device = model.devices[store.state.device];
   const { curves } = device;
-  const drawn = levels(device);
-  const series: uPlot.Series[] = drawn.map(({ fill, stroke, width }) => ({ fill, stroke, width: width ?? 0, paths: stepped, points: { show: false } }));
+  const drawnLevels = levels(device);
+  const series: uPlot.Series[] = drawnLevels.map(({ fill, stroke, width }) => ({ fill, stroke, width: width ?? 0, paths: stepped, points: { show: false } }));
   const capacity = curves.capacity !== null && nearCapacity(device) ? curves.capacity : null;
   const outside = store.state.outside ? curves.outside : null;
   if (outside) series.push({ stroke: themed("outside"), width: 1, dash: [2, 2], paths: stepped, points: { show: false } });
@@ -101,7 +101,7 @@ function levelOptions(model: Model, store: Store): ChartOptions {
     height: 280,
     series,
     data: (begin, end, width) => {
-      const slices = drawn.map(({ measure, least }) => {
+      const slices = drawnLevels.map(({ measure, least }) => {
         const slice = curves.slice(measure, begin, end, width)!;
         return { times: slice.times, values: least ? slice.least : slice.most };
       });
@@ -152,19 +152,19 @@ function overlay(u: uPlot, model: Model, device: Device): void {
   const { left, top, width, height } = u.bbox;
   const context = u.ctx;
   const x = (seconds: number) => u.valToPos(seconds, "x", true);
-  const inside = (at: number) => at >= left - 1 && at <= left + width + 1;
+  const isVisible = (at: number) => at >= left - 1 && at <= left + width + 1;
   context.save();
   context.beginPath();
   context.rect(left, 0, width, top + height);
   context.clip();
 
   const { steps } = model;
-  const visible = [...steps.time.keys()].filter((i) => inside(x(steps.time[i] / 1e9)));
-  if (visible.length && visible.length <= width / (14 * ratio)) {
+  const visibleSteps = [...steps.time.keys()].filter((i) => isVisible(x(steps.time[i] / 1e9)));
+  if (visibleSteps.length && visibleSteps.length <= width / (14 * ratio)) {
     context.strokeStyle = faded(themed("step"), 0.55);
     context.lineWidth = ratio;
     context.beginPath();
-    for (const i of visible) {
+    for (const i of visibleSteps) {
       const at = Math.round(x(steps.time[i] / 1e9)) + 0.5;
       context.moveTo(at, top);
       context.lineTo(at, top + height);
@@ -184,32 +184,32 @@ function overlay(u: uPlot, model: Model, device: Device): void {
       context.fillText(shorten(context, name, to - from - 8 * ratio), from + 4 * ratio, top + 2 * ratio);
     }
   }
-  let labelled = -Infinity;
+  let lastLabelX = -Infinity;
   for (const [name, , time] of model.manifest.positions.marks) {
     const at = x(time / 1e9);
-    if (!inside(at)) continue;
+    if (!isVisible(at)) continue;
     verticalLine(u, time / 1e9, themed("mark"), [2, 3]);
-    if (at - labelled < 60 * ratio) continue;
-    labelled = at;
+    if (at - lastLabelX < 60 * ratio) continue;
+    lastLabelX = at;
     context.fillStyle = themed("mark");
     context.fillText(shorten(context, name, 120 * ratio), at + 3 * ratio, top + 16 * ratio);
   }
   const events = device.curves.segmentEvents;
   const colors = [themed("returned"), themed("taken")];
   const outline = themed("card");
-  const drawn = [...events.time.keys()].filter((i) => inside(x(events.time[i] / 1e9)));
-  for (const i of drawn) {
+  const visibleEvents = [...events.time.keys()].filter((i) => isVisible(x(events.time[i] / 1e9)));
+  for (const i of visibleEvents) {
     const at = x(events.time[i] / 1e9);
-    const taken = events.bytes[i] > 0;
-    context.fillStyle = colors[taken ? 1 : 0];
-    if (drawn.length > width / (10 * ratio)) {
+    const isAllocation = events.bytes[i] > 0;
+    context.fillStyle = colors[isAllocation ? 1 : 0];
+    if (visibleEvents.length > width / (10 * ratio)) {
       // Many events: one tick each.
-      context.fillRect(at - ratio / 2, top + height - (taken ? 7 : 4) * ratio, ratio, (taken ? 7 : 4) * ratio);
+      context.fillRect(at - ratio / 2, top + height - (isAllocation ? 7 : 4) * ratio, ratio, (isAllocation ? 7 : 4) * ratio);
       continue;
     }
     context.beginPath();
     const base = top + height - 1;
-    const [tip, foot] = taken ? [base - 7 * ratio, base] : [base, base - 7 * ratio];
+    const [tip, foot] = isAllocation ? [base - 7 * ratio, base] : [base, base - 7 * ratio];
     context.moveTo(at, tip);
     context.lineTo(at - 3 * ratio, foot);
     context.lineTo(at + 3 * ratio, foot);
@@ -225,7 +225,7 @@ function overlay(u: uPlot, model: Model, device: Device): void {
   context.fillStyle = themed("soft");
   for (const snapshot of model.snapshots) {
     const at = x(snapshot.time);
-    if (inside(at)) context.fillRect(at - ratio / 2, top - 5 * ratio, ratio, 4 * ratio);
+    if (isVisible(at)) context.fillRect(at - ratio / 2, top - 5 * ratio, ratio, 4 * ratio);
   }
   context.restore();
 }
@@ -237,15 +237,15 @@ function shorten(context: CanvasRenderingContext2D, text: string, room: number):
   return `${text.slice(0, length)}…`;
 }
 
-/** Returns the bytes of each distinctly coloured line, and of the others together, at each snapshot. */
+/** Returns the bytes of each line with a distinct colour, and of all other lines together, at each snapshot. */
 function layers(model: Model, store: Store, colors: Colors): { site: number | null; bytes: Float64Array }[] {
   const device = model.devices[store.state.device];
   const sums = device.bytesBySite();
-  const own = colors.top.filter((site) => sums.get(site)?.some((bytes) => bytes > 0));
-  const rest = new Float64Array(model.snapshots.length);
-  for (const [site, bytes] of sums) if (!own.includes(site)) bytes.forEach((value, i) => (rest[i] += value));
-  const layers: { site: number | null; bytes: Float64Array }[] = own.map((site) => ({ site, bytes: sums.get(site)! }));
-  return rest.some((value) => value > 0) ? [...layers, { site: null, bytes: rest }] : layers;
+  const distinctSites = colors.top.filter((site) => sums.get(site)?.some((bytes) => bytes > 0));
+  const otherBytes = new Float64Array(model.snapshots.length);
+  for (const [site, bytes] of sums) if (!distinctSites.includes(site)) bytes.forEach((value, i) => (otherBytes[i] += value));
+  const layers: { site: number | null; bytes: Float64Array }[] = distinctSites.map((site) => ({ site, bytes: sums.get(site)! }));
+  return otherBytes.some((value) => value > 0) ? [...layers, { site: null, bytes: otherBytes }] : layers;
 }
 
 function layerColor(site: number | null, colors: Colors, highlighted: number | null): string {
@@ -270,7 +270,7 @@ function stackedOptions(model: Model, store: Store, colors: Colors): ChartOption
   const levels: number[][] = [];
   let below = times.map(() => 0);
   for (const { bytes } of stack) levels.push((below = below.map((value, i) => value + bytes[i])));
-  // The highest layer first: each later one covers the lower part of those before.
+  // The highest layer first: each later layer covers the lower part of the layers before.
   const order = [...stack.keys()].reverse();
   return {
     height: 280,
@@ -286,7 +286,7 @@ function stackedOptions(model: Model, store: Store, colors: Colors): ChartOption
   };
 }
 
-/** Strip of the whole run. The visible part can be dragged, or selected anew. */
+/** Strip of the whole run, in which the visible part can be dragged or selected. */
 class Overview {
   readonly canvas = h("canvas", { class: "overview", height: 44, title: "The whole run: drag to select the visible part" });
 
@@ -333,19 +333,19 @@ class Overview {
   }
 
   private drag(event: PointerEvent): void {
-    const whole = this.model.seconds;
+    const runSeconds = this.model.seconds;
     const box = this.canvas.getBoundingClientRect();
-    const at = (position: number) => Math.max(0, Math.min(whole, ((position - box.left - LEFT) / (box.width - LEFT - RIGHT)) * whole));
+    const at = (position: number) => Math.max(0, Math.min(runSeconds, ((position - box.left - LEFT) / (box.width - LEFT - RIGHT)) * runSeconds));
     const from = at(event.clientX);
     const [begin, end] = this.store.state.zoom;
-    const moves = from >= begin && from <= end && end - begin < whole * 0.98;
+    const movesVisiblePart = from >= begin && from <= end && end - begin < runSeconds * 0.98;
     this.canvas.setPointerCapture(event.pointerId);
     const move = (next: PointerEvent) => {
       const to = at(next.clientX);
-      if (moves) {
-        const first = Math.max(0, Math.min(whole - (end - begin), begin + to - from));
-        this.store.set({ zoom: [first, first + end - begin] });
-      } else if (Math.abs(to - from) > whole / 1000) {
+      if (movesVisiblePart) {
+        const newBegin = Math.max(0, Math.min(runSeconds - (end - begin), begin + to - from));
+        this.store.set({ zoom: [newBegin, newBegin + end - begin] });
+      } else if (Math.abs(to - from) > runSeconds / 1000) {
         this.store.set({ zoom: [Math.min(from, to), Math.max(from, to)] });
       }
     };

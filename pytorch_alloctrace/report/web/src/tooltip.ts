@@ -19,7 +19,6 @@ export function hideTooltip(): void {
   box.hidden = true;
 }
 
-/** Creates a tooltip row of a name and a value. */
 export function line(name: Child, value: string): HTMLElement {
   return h("div", { class: "tooltip-line" }, h("span", {}, name), h("b", {}, value));
 }

@@ -3,7 +3,7 @@
 import type { Holding, Model } from "./model";
 
 export interface Call {
-  /** One of the merged frames; -1 for stacks that the page does not name. */
+  /** One of the frames merged into the call; -1 for stacks that the page does not name, -2 for the root. */
   frame: number;
   site: number;
   bytes: number;
@@ -58,7 +58,7 @@ export function callTree(model: Model, now: Holding[], before: Holding[], allFra
 
   const add = (holding: Holding, isBefore: boolean) => {
     let call = holding.frame < 0 ? callee(root, -1, "other") : callOf(holding.frame);
-    // No frame of the stack is shown: show its site.
+    // None of the stack's frames is shown: show the site of the stack.
     if (call === root) call = callee(root, holding.frame, `site ${model.siteOfFrame(holding.frame)}`);
     if (!isBefore) call.own += holding.bytes;
     for (let at: Call | null = call; at; at = at.parent) {

@@ -1,6 +1,6 @@
 // Formatting of numbers, as in report/units.py.
 
-// Shared: toLocaleString creates a formatter per call, which doubles the time of formatting.
+// Created once: toLocaleString creates a formatter per call, which doubles the time of formatting.
 const DECIMAL = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
@@ -22,7 +22,6 @@ export function change(count: number): string {
   return count > 0 ? `+${size(count)}` : size(count);
 }
 
-/** Formats a count with separators. */
 export function number(count: number): string {
   return DECIMAL.format(Math.round(count));
 }
@@ -35,9 +34,9 @@ export function counted(count: number, noun: string): string {
   return `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-export function share(part: number, whole: number): string {
-  if (whole <= 0) return "-";
-  const percent = (100 * part) / whole;
+export function share(part: number, total: number): string {
+  if (total <= 0) return "-";
+  const percent = (100 * part) / total;
   return percent > 0 && percent < 0.5 ? "<1 %" : `${percent.toFixed(0)} %`;
 }
 
@@ -51,18 +50,18 @@ export function duration(seconds: number): string {
   if (seconds <= 0) return "0 s";
   if (seconds < 0.9995) return seconds >= 1e-3 ? `${digits(seconds * 1e3)} ms` : `${digits(seconds * 1e6)} us`;
   if (seconds < 59.95) return `${digits(seconds)} s`;
-  const whole = Math.round(seconds);
+  const rounded = Math.round(seconds);
   const parts: [number, string][] =
-    whole < 3600 ? [[Math.floor(whole / 60), "min"], [whole % 60, "s"]]
-    : whole < 86400 ? [[Math.floor(whole / 3600), "h"], [Math.floor((whole % 3600) / 60), "min"]]
-    : [[Math.floor(whole / 86400), "d"], [Math.floor((whole % 86400) / 3600), "h"]];
+    rounded < 3600 ? [[Math.floor(rounded / 60), "min"], [rounded % 60, "s"]]
+    : rounded < 86400 ? [[Math.floor(rounded / 3600), "h"], [Math.floor((rounded % 3600) / 60), "min"]]
+    : [[Math.floor(rounded / 86400), "d"], [Math.floor((rounded % 86400) / 3600), "h"]];
   return parts.filter(([value], index) => index === 0 || value > 0).map(([value, unit]) => `${number(value)} ${unit}`).join(" ");
 }
 
-/** Formats a time since the recording began, with digits that resolve intervals of `span` seconds. */
-export function instant(seconds: number, span: number, isShort = seconds < 1 && span < 1): string {
-  const [value, unit, wide] = isShort ? [seconds * 1e3, "ms", span * 1e3] : [seconds, "s", span];
-  const decimals = Math.max(0, Math.min(6, Math.ceil(-Math.log10(Math.max(wide, 1e-9))) + 3));
+/** Formats a time since the recording began, with enough digits to resolve a thousandth of `range` seconds. */
+export function instant(seconds: number, range: number, isShort = seconds < 1 && range < 1): string {
+  const [value, unit, rangeInUnit] = isShort ? [seconds * 1e3, "ms", range * 1e3] : [seconds, "s", range];
+  const decimals = Math.max(0, Math.min(6, Math.ceil(-Math.log10(Math.max(rangeInUnit, 1e-9))) + 3));
   return `${value.toFixed(decimals)} ${unit}`;
 }
 

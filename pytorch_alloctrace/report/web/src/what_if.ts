@@ -41,40 +41,39 @@ function outcomes(model: Model, prediction: WhatIf): Child[] {
 }
 
 function row(model: Model, prediction: WhatIf, outcome: Outcome, maxBytes: number, isRecorded: boolean): HTMLElement {
-  const [least, worst] = outcome.peak_reserved_bytes;
-  const bytes = least === worst ? exact(worst) : `${number(least)} to ${exact(worst)}`;
+  const [best, worst] = outcome.peak_reserved_bytes;
+  const bytes = best === worst ? exact(worst) : `${number(best)} to ${exact(worst)}`;
   const retries = outcome.retries[0] === outcome.retries[1] ? number(outcome.retries[1]) : `${number(outcome.retries[0])} to ${number(outcome.retries[1])}`;
   return h("tr", { class: isRecorded ? "recorded" : "" },
     h("td", { class: "words", "data-value": outcome.setting }, isRecorded ? outcome.setting : h("code", {}, outcome.setting), ...remarks(model, outcome)),
-    h("td", { class: "drawn" }, bar(least, worst, maxBytes)),
-    h("td", { title: bytes, "data-value": least, "data-most": worst }, range(least, worst)),
+    h("td", { class: "drawn" }, bar(best, worst, maxBytes)),
+    h("td", { title: bytes, "data-value": best, "data-most": worst }, range(best, worst)),
     h("td", { title: exact(outcome.device_used_bytes), "data-value": outcome.device_used_bytes }, size(outcome.device_used_bytes)),
     h("td", { "data-value": outcome.retries[1] }, retries),
     h("td", { class: "words", "data-value": outcome.smallest?.memory ?? "", title: outcome.smallest?.about }, !prediction.gpus_tried ? "not tried" : outcome.smallest ? outcome.smallest.name : "none of them"));
 }
 
 /** Formats a range of sizes, or one size if both are formatted alike. */
-function range(least: number, worst: number): string {
-  return size(least) === size(worst) ? size(worst) : `${size(least)} to ${size(worst)}`;
+function range(best: number, worst: number): string {
+  return size(best) === size(worst) ? size(worst) : `${size(best)} to ${size(worst)}`;
 }
 
-/** Draws a range as a bar: dark up to the best case, light up to the worst. */
-function bar(least: number, worst: number, maxBytes: number): HTMLElement {
+/** Draws a range as a bar: dark up to the best case, then light up to the worst. */
+function bar(best: number, worst: number, maxBytes: number): HTMLElement {
   const part = (bytes: number, color: string) => {
     const element = h("span", { class: "bar-fill" });
     element.style.width = `${(100 * bytes) / maxBytes}%`;
     element.style.background = themed(color);
     return element;
   };
-  return h("span", { class: "bar two-parts", "aria-hidden": "true" }, part(least, "allocated"), part(worst - least, "active"));
+  return h("span", { class: "bar two-parts", "aria-hidden": "true" }, part(best, "allocated"), part(worst - best, "active"));
 }
 
-/** Returns remarks on requests that would fail, and on those that failed in the recorded run. */
 function remarks(model: Model, outcome: Outcome): Child[] {
   const lines: Child[] = [];
   if (outcome.failure) {
-    const where = outcome.failing_orders < outcome.orders ? ` in ${outcome.failing_orders} of ${outcome.orders} orders of addresses` : "";
-    lines.push(h("div", { class: "remark grew" }, `Ends${where} when ${size(outcome.failure.requested)} fails at ${model.site(outcome.failure.site).label}, with ${size(outcome.failure.reserved)} reserved`));
+    const failingOrders = outcome.failing_orders < outcome.orders ? ` in ${outcome.failing_orders} of ${outcome.orders} orders of addresses` : "";
+    lines.push(h("div", { class: "remark grew" }, `Ends${failingOrders} when ${size(outcome.failure.requested)} fails at ${model.site(outcome.failure.site).label}, with ${size(outcome.failure.reserved)} reserved`));
   }
   if (outcome.served) lines.push(h("div", { class: "remark shrank" }, `${counted(outcome.served, "request")} that failed in the recording would have succeeded`));
   if (outcome.failed_again) lines.push(h("div", { class: "remark hint" }, `${counted(outcome.failed_again, "request")} would have failed again`));
