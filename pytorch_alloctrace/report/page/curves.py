@@ -63,7 +63,7 @@ def _segment_events(trace: RecordedTrace, device: str, bounds: Bounds, columns: 
         device_events = events.take(trace.devices_of(events) == device)
         is_allocation = np.isin(device_events["kind"], [KINDS.index(kind) for kind in _SEGMENT_ALLOCATIONS])
         times.append(device_events["time_ns"])
-        signed_sizes.append(np.where(is_allocation, 1, -1) ** device_events["requested_bytes"])
+        signed_sizes.append(np.where(is_allocation, 1, -1) * device_events["requested_bytes"])
     time, size = np.concatenate(times), np.concatenate(signed_sizes)
     left_out = max(len(time) - bounds.segment_events, 0)
     if left_out:
