@@ -251,7 +251,7 @@ def test_what_if_table_matches_api(tab: Report, trace: alloctrace.Trace) -> None
             too_small = [number for number, gpu in enumerate(fitting.gpus) if not gpu.outcome.fits]
             assert text == fitting.gpus[max(too_small, default=-1) + 1].outcome.gpu.device_bytes
     # The failed allocation of the program, and whether it would have succeeded.
-    assert "1 request that the recorded run was refused would have been served" in tab.page.inner_text("#what-if")
+    assert "1 request that failed in the recording would have succeeded" in tab.page.inner_text("#what-if")
 
 
 def test_links_of_findings_open_their_views(tab: Report, trace: alloctrace.Trace) -> None:
