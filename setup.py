@@ -103,7 +103,7 @@ class BuildExtensions(build_ext):
     def run(self) -> None:
         Path("build").mkdir(exist_ok=True)
         # Two builds in one folder would overwrite each other's objects.
-        with building.hold_lock(Path("build", "setup.lock"), say_that_it_waits):
+        with building.hold_lock(Path("build", "setup.lock"), print_waiting):
             try:
                 super().run()
             except building.BuildError as error:
