@@ -10,7 +10,7 @@ namespace {
 // An event without its stack, or with its outer frames alone.
 [[gnu::cold, gnu::noinline]] std::uint32_t known_part(python::Session& session, std::uint32_t stack) {
   session.recorder.spool().header().unknown_stacks.fetch_add(1, std::memory_order_relaxed);
-  return stack == python::kStackNotStored ? 0 : stack & ~python::kStackIsCut;
+  return stack == python::kStackNotStored ? 0 : stack & ~python::kStackIsTruncated;
 }
 
 void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, std::uint64_t size,
@@ -36,10 +36,10 @@ void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, 
 
 EventContext context_of(python::Session& session, python::ThreadContext& thread) {
   if (thread.is_new(session)) [[unlikely]]
-    thread.adopt(session, autograd_thread_id());
+    thread.register_in(session, autograd_thread_id());
   std::uint32_t stack = 0;
   if (session.python_stacks) stack = python::current_stack(thread.stacks, session.codes, session.modules);
-  if ((stack & python::kStackIsCut) != 0) [[unlikely]]
+  if ((stack & python::kStackIsTruncated) != 0) [[unlikely]]
     stack = known_part(session, stack);
   return {thread.thread, stack, autograd_point(session, thread)};
 }

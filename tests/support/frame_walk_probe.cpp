@@ -40,7 +40,7 @@ thread_local LastWalk nothing_remembered;
 
 void begin_frame_check(const Frame* innermost) {
   live_frames.clear();
-  for (const Frame* frame = innermost; frame != nullptr; frame = caller_unchecked(frame)) live_frames.insert(frame);
+  for (const Frame* frame = innermost; frame != nullptr; frame = unchecked_caller(frame)) live_frames.insert(frame);
 }
 
 void check_frame_is_live(const Frame* frame) {
@@ -48,7 +48,7 @@ void check_frame_is_live(const Frame* frame) {
 }
 
 void check_stack_hash(const StackHash& hash, const Frame* innermost, std::uint64_t generation,
-                      const CodeExtent& module_calls, const LastWalk& last) {
+                      const CodeExtent& module_code, const LastWalk& last) {
   if (last.frames == 0 || last.steps[last.frames].hash != hash.hash) return;  // deeper than what is remembered
   const Frame* frame = innermost;
   for (std::uint32_t step = last.frames; step != 0; --step) {
@@ -59,7 +59,7 @@ void check_stack_hash(const StackHash& hash, const Frame* innermost, std::uint64
   if (frame != nullptr) fail_check("fewer frames are remembered than are live");
   nothing_remembered.clear();
   nothing_remembered.generation = UINT64_MAX;
-  const StackHash fresh = hash_stack(innermost, generation, module_calls, nothing_remembered);
+  const StackHash fresh = hash_stack(innermost, generation, module_code, nothing_remembered);
   if (fresh.hash != hash.hash || fresh.frames != hash.frames) fail_check("the hash is not that of the live stack");
 }
 
@@ -67,7 +67,7 @@ void check_stack_hash(const StackHash& hash, const Frame* innermost, std::uint64
 #endif
 
 // The probe has no session in which modules are named.
-bool alloctrace::python::find_module_names() { return true; }
+bool alloctrace::python::look_up_module_names() { return true; }
 
 namespace {
 
@@ -135,7 +135,7 @@ PyObject* watch_calls(PyObject*, PyObject* code) {
 // calls_now(): the modules that this thread calls, outermost first.
 PyObject* calls_now(PyObject*, PyObject*) {
   PyObject* const result = PyList_New(0);
-  for (const alloctrace::python::ModuleCall& call : alloctrace::python::module_calls(PyThreadState_Get())) {
+  for (const alloctrace::python::ModuleCall& call : alloctrace::python::list_module_calls(PyThreadState_Get())) {
     PyList_Append(result, call.module);
   }
   return result;
@@ -144,7 +144,7 @@ PyObject* calls_now(PyObject*, PyObject*) {
 // settle(choose): of the modules that were met since the last call, as (address, id), those for which choose(id) is
 // true have this id from now on, the others none. Returns the former as {address: id}.
 PyObject* settle(PyObject*, PyObject* choose) {
-  const auto sightings = session->modules.take_sightings(0, true);
+  const auto sightings = session->modules.consume_sightings(0, true);
   PyObject* const names = PyDict_New();
   for (const auto& sighting : sightings) {
     PyObject* const id = PyLong_FromUnsignedLong(sighting.id);

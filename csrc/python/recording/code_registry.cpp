@@ -14,13 +14,12 @@ namespace {
 
 std::atomic<std::uint64_t> current_generation{1};
 
-// The interpreter reports deaths on any thread that holds the GIL, while registries are made and destroyed without it.
-// A report counts itself in before it looks for the registry; a registry takes itself away before it looks whether a
-// report is under way.
+// A report, on a thread with the GIL, increments reports_running, then loads watching_registry. ~CodeRegistry, on
+// another thread, clears watching_registry, then waits for reports_running: no report uses a freed registry.
 std::atomic<CodeRegistry*> watching_registry{nullptr};
 std::atomic<int> reports_running{0};
 
-void report_death(const PyCodeObject* code) noexcept {
+void report_destroyed_code(const PyCodeObject* code) noexcept {
   reports_running.fetch_add(1);
   if (CodeRegistry* const registry = watching_registry.load()) registry->forget(code);
   reports_running.fetch_sub(1);
@@ -28,23 +27,21 @@ void report_death(const PyCodeObject* code) noexcept {
 
 #if PY_VERSION_HEX >= 0x030C0000
 int report_code_event(PyCodeEvent event, PyCodeObject* code) {
-  if (event == PY_CODE_EVENT_DESTROY) report_death(code);
+  if (event == PY_CODE_EVENT_DESTROY) report_destroyed_code(code);
   return 0;
 }
 #endif
 
-// Where the interpreter has no watchers for code objects (3.10, 3.11) or none to spare. Comparing the objects that code
-// objects consist of is not enough: where a program makes one function after another, their names, constants and line
-// tables come back at the same addresses too, and now and then one stack was taken for another.
-destructor dealloc_of_code = nullptr;
+// Fallback without code watchers (3.10, 3.11) or without a free one. Comparing the addresses of code objects' parts is
+// not enough: functions created in turn reuse these addresses, and events then got the stack of an earlier function.
+destructor original_deallocator = nullptr;
 
-void report_and_dealloc(PyObject* code) {
-  report_death(reinterpret_cast<PyCodeObject*>(code));
-  dealloc_of_code(code);
+void report_and_deallocate(PyObject* code) {
+  report_destroyed_code(reinterpret_cast<PyCodeObject*>(code));
+  original_deallocator(code);
 }
 
-// The parent's session does not live on in a forked child, and another thread of the parent may have held its lock:
-// without this the first code object that dies in the child could wait for ever.
+// Without this, destroying a code object in a forked child could block for ever on a lock held by a parent's thread.
 void abandon_registry_in_child() {
   watching_registry.store(nullptr);
   reports_running.store(0);
@@ -57,7 +54,7 @@ void append_utf8(std::string& out, std::uint32_t character) {
     out += static_cast<char>(character);
     return;
   }
-  // File names that are not UTF-8 have surrogates here; no reader of UTF-8 would take them.
+  // Python stores undecodable bytes of a file name as surrogates, which UTF-8 decoders reject.
   if (character >= 0xD800 && character < 0xE000) {
     out += '?';
     return;
@@ -76,12 +73,12 @@ void append_utf8(std::string& out, std::uint32_t character) {
   continuation(0);
 }
 
-// PyUnicode_AsUTF8 would need the GIL: it keeps its result in the string object.
+// Return `text` as UTF-8. PyUnicode_AsUTF8 would need the GIL, since it caches its result in the string object.
 std::string read_text(PyObject* text) {
   std::string out;
   if (text == nullptr) return out;
 #if PY_VERSION_HEX < 0x030C0000
-  if (!PyUnicode_IS_READY(text)) return "?";  // made by an API that 3.12 removed
+  if (!PyUnicode_IS_READY(text)) return "?";  // created with an API that 3.12 removed
 #endif
   const auto length = static_cast<std::size_t>(PyUnicode_GET_LENGTH(text));
   const auto kind = PyUnicode_KIND(text);
@@ -100,20 +97,20 @@ std::string read_text(PyObject* text) {
 std::uint64_t generation() noexcept { return current_generation.load(std::memory_order_acquire); }
 std::uint64_t next_generation() noexcept { return current_generation.fetch_add(1, std::memory_order_acq_rel) + 1; }
 
-void watch_code_deaths() {
+void watch_destroyed_code() {
   static bool watching = false;
   if (watching) return;
   watching = true;
   pthread_atfork(nullptr, nullptr, abandon_registry_in_child);
 #if PY_VERSION_HEX >= 0x030C0000
-  // A watcher sees the interpreter that it was added in, and stacks are taken in the main one.
+  // A watcher covers only the interpreter in which it was added; stacks are recorded in the main interpreter.
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
     if (PyCode_AddWatcher(report_code_event) >= 0) return;
-    PyErr_Clear();  // all eight are taken
+    PyErr_Clear();  // all eight watchers are in use
   }
 #endif
-  dealloc_of_code = PyCode_Type.tp_dealloc;
-  PyCode_Type.tp_dealloc = report_and_dealloc;
+  original_deallocator = PyCode_Type.tp_dealloc;
+  PyCode_Type.tp_dealloc = report_and_deallocate;
 }
 
 CodeRegistry::CodeRegistry(StackTable& table) : table_(table) {
@@ -130,7 +127,7 @@ CodeRegistry::~CodeRegistry() {
 std::uint32_t CodeRegistry::code_id(PyCodeObject* code) {
 #if ALLOCTRACE_KNOWN_LAYOUT
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (const auto known = ids_.find(code); known != ids_.end()) return known->second;
+  if (const auto entry = ids_.find(code); entry != ids_.end()) return entry->second;
 
   const std::string name = read_text(code->co_name);
   const std::string qualified = read_text(qualified_name(code));
@@ -156,11 +153,11 @@ std::uint32_t CodeRegistry::code_id(const CodeDescription& description) {
   std::string contents = std::to_string(description.first_line);
   for (const std::string_view field :
        {description.filename, description.name, description.qualified_name, description.line_table}) {
-    contents += ' ' + std::to_string(field.size()) + ' ';  // so that nothing can move from one field to the next
+    contents += ' ' + std::to_string(field.size()) + ' ';  // the size tells "ab", "c" from "a", "bc"
     contents += field;
   }
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (const auto known = ids_by_contents_.find(contents); known != ids_by_contents_.end()) return known->second;
+  if (const auto entry = ids_by_contents_.find(contents); entry != ids_by_contents_.end()) return entry->second;
   const std::uint32_t id = table_.add_code(description);
   if (id != 0) ids_by_contents_.emplace(std::move(contents), id);
   return id;

@@ -1,4 +1,4 @@
-// Maps live code objects to the code ids of a trace, although code objects die and others are born at their addresses.
+// Map from live code objects to the code ids of a trace; destroyed ones are removed, since addresses are reused.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,15 @@ struct PyCodeObject;
 
 namespace alloctrace::python {
 
-// Called at import, with the GIL: from then on every death of a code object is seen. May be called again; raises
-// nothing.
-void watch_code_deaths();
+// Start to report destroyed code objects to the registry. Called at import, with the GIL; may be called again.
+void watch_destroyed_code();
 
-// What was remembered about stacks under an older generation is void. It changes when a session starts, and when a code
-// object that a session knows dies.
+// Return the current or start the next generation. Stacks cached in an older one may name destroyed code or modules.
 std::uint64_t generation() noexcept;
 std::uint64_t next_generation() noexcept;
 
-// One for each recording session, one at a time; thread-safe. Its lock is held for a lookup, or while one code object
-// is defined in the StackTable, and nobody holds it while waiting for the GIL.
+// Code ids of one recording session; thread-safe. Only one registry exists at a time. Its lock covers a lookup or the
+// definition of one code object in the StackTable; no thread waits for the GIL while it holds the lock.
 class CodeRegistry {
  public:
   explicit CodeRegistry(StackTable& table);
@@ -30,14 +28,13 @@ class CodeRegistry {
   CodeRegistry(const CodeRegistry&) = delete;
   CodeRegistry& operator=(const CodeRegistry&) = delete;
 
-  // Id of a live code object, such as those on the calling thread's stack; the GIL is not needed. 0 when its definition
-  // could not be stored. Throws std::bad_alloc.
+  // Return the id of a live code object, as of a frame; 0 if it could not be stored. Needs no GIL. Throws bad_alloc.
   std::uint32_t code_id(PyCodeObject* code);
 
-  // The same for one that is known by its contents only. A session uses this or the other, never both.
+  // Return the id of a code object given by its contents. A session uses only one of the two overloads.
   std::uint32_t code_id(const CodeDescription& description);
 
-  // The code object dies: whatever is at its address later is another one.
+  // Remove a code object that is being destroyed: another may be created at its address.
   void forget(const PyCodeObject* code) noexcept;
 
   StackTable& table() { return table_; }
@@ -45,8 +42,8 @@ class CodeRegistry {
  private:
   StackTable& table_;
   std::mutex mutex_;
-  std::unordered_map<const PyCodeObject*, std::uint32_t> ids_;      // of live code objects
-  std::unordered_map<std::string, std::uint32_t> ids_by_contents_;  // of those known by their contents
+  std::unordered_map<const PyCodeObject*, std::uint32_t> ids_;  // of live code objects
+  std::unordered_map<std::string, std::uint32_t> ids_by_contents_;
 };
 
 }  // namespace alloctrace::python

@@ -1,11 +1,8 @@
-// Where CPython keeps a thread's frames, for each version that this module reads without the public API.
+// Layout of CPython's frames, for each version that this module reads without the public API.
 //
-// The only file that knows how versions differ. The frame structs are declared here and not taken from CPython's
-// internal headers, which are C and do not always compile as C++; layout_check.cpp compares everything here with the
-// running interpreter before any of it is trusted.
-//
-// The tests run 3.10 to 3.13. The layout of 3.14 is from its sources (Include/internal/pycore_interpframe_structs.h
-// and pycore_debug_offsets.h) and has never been run.
+// Only this file depends on CPython's internals, whose headers do not always compile as C++. layout_check.cpp compares
+// the structs with the running interpreter before their first use. Tested with 3.10 to 3.13; the layout of 3.14 is from
+// its sources (pycore_interpframe_structs.h and pycore_debug_offsets.h in Include/internal) and untested.
 #pragma once
 
 #include <Python.h>
@@ -18,8 +15,7 @@
 #error "Python 3.10 or later is needed"
 #endif
 
-// Free-threaded builds run per-thread copies of the bytecode and change frames without a lock: nothing here holds for
-// them.
+// Free-threaded builds are excluded: threads run copies of the bytecode and change frames without a lock.
 #if PY_VERSION_HEX < 0x030F0000 && !defined(Py_GIL_DISABLED)
 #define ALLOCTRACE_KNOWN_LAYOUT 1
 #else
@@ -28,7 +24,7 @@
 
 namespace alloctrace::python {
 
-// Both are safe to call without the GIL.
+// The next two functions may be called without the GIL.
 inline bool interpreter_is_finalizing() noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
   return Py_IsFinalizing() != 0;
@@ -36,7 +32,7 @@ inline bool interpreter_is_finalizing() noexcept {
   return _Py_IsFinalizing() != 0;
 #endif
 }
-// The thread state that holds the GIL (up to 3.11), or the calling thread's while it holds the GIL (from 3.12 on).
+// Return the thread state that holds the GIL (up to 3.11), or the calling thread's if it holds the GIL (from 3.12 on).
 inline PyThreadState* thread_with_gil() noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
   return PyThreadState_GetUnchecked();
@@ -45,7 +41,7 @@ inline PyThreadState* thread_with_gil() noexcept {
 #endif
 }
 
-// Suspends tracers, profilers and sys.monitoring on the calling thread. With the GIL.
+// Scope without tracers, profilers and sys.monitoring on the calling thread. Needs the GIL.
 class SuspendedTracing {
  public:
   SuspendedTracing() noexcept : thread_(PyThreadState_Get()) {
@@ -75,16 +71,16 @@ class SuspendedTracing {
 #if ALLOCTRACE_KNOWN_LAYOUT
 
 #if PY_VERSION_HEX >= 0x030D0000
-// 3.13 and 3.14 differ behind `instruction` only.
+// 3.13 and 3.14 differ only after `instruction`.
 struct Frame {
-  std::uintptr_t executable;  // PyObject*; in 3.14 the two lowest bits say who counts the reference
+  std::uintptr_t executable;  // PyObject*; in 3.14 the two lowest bits are a reference-counting tag
   Frame* previous;
   void* function;
   void* globals;
   void* builtins;
   void* locals;
   void* frame_object;
-  const char* instruction;  // being executed
+  const char* instruction;  // the current instruction
 #if PY_VERSION_HEX >= 0x030E0000
   void* stack_pointer;
 #else
@@ -92,7 +88,7 @@ struct Frame {
 #endif
   std::uint16_t return_offset;
   char owner;
-  std::uintptr_t first_local;  // as `executable`
+  std::uintptr_t first_local;  // PyObject*, tagged as `executable` is
 };
 #elif PY_VERSION_HEX >= 0x030C0000
 struct Frame {
@@ -128,7 +124,7 @@ struct Frame {
 using Frame = PyFrameObject;
 #endif
 
-// Test builds compare every frame that is read with the live chain of the thread (frame_walk_probe.cpp).
+// Test builds check that each frame that is read is in the thread's live chain (frame_walk_probe.cpp).
 #ifdef ALLOCTRACE_CHECK_FRAMES
 void begin_frame_check(const Frame* innermost);
 void check_frame_is_live(const Frame* frame);
@@ -137,7 +133,7 @@ inline void begin_frame_check(const Frame*) noexcept {}
 inline void check_frame_is_live(const Frame*) noexcept {}
 #endif
 
-inline const Frame* caller_unchecked(const Frame* frame) noexcept {
+inline const Frame* unchecked_caller(const Frame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
   return frame->previous;
 #else
@@ -145,7 +141,7 @@ inline const Frame* caller_unchecked(const Frame* frame) noexcept {
 #endif
 }
 
-// The frame that `thread`, the calling thread's state, is in; nullptr when it runs no Python code.
+// Return the frame that `thread`, the calling thread's state, executes; nullptr if it runs no Python code.
 inline const Frame* innermost_frame(const PyThreadState* thread) noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
   const Frame* const frame = reinterpret_cast<const Frame*>(thread->current_frame);
@@ -160,11 +156,10 @@ inline const Frame* innermost_frame(const PyThreadState* thread) noexcept {
 
 inline const Frame* caller(const Frame* frame) noexcept {
   check_frame_is_live(frame);
-  return caller_unchecked(frame);
+  return unchecked_caller(frame);
 }
 
-// A number that no two pairs of a live code object and an instruction share. From 3.11 on the bytecode lies inside the
-// code object, so the instruction's address says both.
+// Return a number unique to a live code object and instruction. From 3.11 on code objects contain their instructions.
 inline std::uint64_t position(const Frame* frame) noexcept {
   check_frame_is_live(frame);
 #if PY_VERSION_HEX >= 0x030B0000
@@ -175,7 +170,7 @@ inline std::uint64_t position(const Frame* frame) noexcept {
 #endif
 }
 
-// Code object of a frame that tracebacks show. nullptr for the others: entries from C code into the interpreter, frames
+// Return the code object of a frame that tracebacks show; nullptr for entries from C code into the interpreter, frames
 // without a code object, and frames that have not reached their first traceable instruction.
 inline PyCodeObject* visible_code(const Frame* frame) noexcept {
   check_frame_is_live(frame);
@@ -201,19 +196,19 @@ inline PyCodeObject* visible_code(const Frame* frame) noexcept {
 #endif
 }
 
-// Byte offset of the instruction that `frame` executes in `code`, its visible_code: its f_lasti in Python.
+// Return the byte offset of the instruction that `frame` executes in `code`, its visible_code (f_lasti in Python).
 inline std::uint32_t instruction_offset(const Frame* frame, const PyCodeObject* code) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
   return static_cast<std::uint32_t>(frame->instruction - code->co_code_adaptive);
 #else
   (void)code;
-  return static_cast<std::uint32_t>(frame->f_lasti * 2);  // counted in code units there
+  return static_cast<std::uint32_t>(frame->f_lasti * 2);  // 3.10 counts code units
 #endif
 }
 
-// The frames of one code object, known by what position() says of them.
+// Range of the values that position() returns for the frames of one code object; in 3.10 the code object's address.
 struct CodeExtent {
-  std::uint64_t begin = 0, length = 0;  // 0: no frame is of it
+  std::uint64_t begin = 0, length = 0;  // length 0: no frame
 };
 inline CodeExtent extent_of(const PyCodeObject* code) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
@@ -222,7 +217,7 @@ inline CodeExtent extent_of(const PyCodeObject* code) noexcept {
   return {reinterpret_cast<std::uint64_t>(code), 1};
 #endif
 }
-inline bool is_within(const CodeExtent& code, const Frame* frame, std::uint64_t position) noexcept {
+inline bool is_in_code(const CodeExtent& code, const Frame* frame, std::uint64_t position) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
   (void)frame;
   return position - code.begin < code.length;
@@ -232,7 +227,7 @@ inline bool is_within(const CodeExtent& code, const Frame* frame, std::uint64_t 
 #endif
 }
 
-// The first argument of a frame whose code object has one that no inner function shares (it would be in a cell).
+// Return a frame's first argument. Its code object must have one that no inner function uses (it would be in a cell).
 inline PyObject* first_argument(const Frame* frame) noexcept {
   check_frame_is_live(frame);
 #if PY_VERSION_HEX >= 0x030E0000
@@ -254,7 +249,7 @@ inline PyObject* qualified_name(const PyCodeObject* code) noexcept {
 }
 
 #if PY_VERSION_HEX >= 0x030D0000
-// The beginning of what the interpreter itself says about its layout (_Py_DebugOffsets, at the start of _PyRuntime).
+// Beginning of _Py_DebugOffsets, the interpreter's own table of its layout, at the start of _PyRuntime.
 struct DebugOffsets {
   char cookie[8];
   std::uint64_t version;

@@ -13,42 +13,39 @@ namespace alloctrace::python {
 namespace {
 
 std::atomic<WalkMode> walk_mode{WalkMode::kPublicApi};
-std::atomic<bool> modules_are_allowed{false};
-std::atomic<bool> subinterpreter_was_met{false};
+std::atomic<bool> first_argument_is_readable{false};
+std::atomic<bool> subinterpreter_allocated{false};
 
 }  // namespace
 
 void set_walk_mode(WalkMode mode) noexcept { walk_mode.store(mode, std::memory_order_relaxed); }
 void use_public_api() noexcept { set_walk_mode(WalkMode::kPublicApi); }
-
-bool met_subinterpreter() noexcept { return subinterpreter_was_met.exchange(false, std::memory_order_relaxed); }
-
-void allow_modules(bool allowed) noexcept { modules_are_allowed.store(allowed, std::memory_order_relaxed); }
+bool met_subinterpreter() noexcept { return subinterpreter_allocated.exchange(false, std::memory_order_relaxed); }
+void allow_modules(bool allowed) noexcept { first_argument_is_readable.store(allowed, std::memory_order_relaxed); }
 
 #if ALLOCTRACE_KNOWN_LAYOUT
 namespace {
 
-// The code whose frames call modules. Changed only while nothing is recorded.
+// Extent of the code whose frames are module calls. Changed only while nothing is recorded.
 struct {
   std::atomic<std::uint64_t> begin{0}, length{0};
 } watched_code;
 
-CodeExtent module_code() noexcept {
+CodeExtent load_module_code() noexcept {
   return {watched_code.begin.load(std::memory_order_relaxed), watched_code.length.load(std::memory_order_relaxed)};
 }
 
-// The slow path. The chain runs from the innermost frame outwards and the table wants it the other way round, so it is
-// read in parts, starting at the outer end: a buffer for the whole chain would not fit on a small thread's stack, and a
-// hook must not fail for lack of memory.
+// Add a stack to the table: the slow path. Frames link outwards, but the table is filled inwards, so the chain is read
+// in chunks from its outer end. A buffer for the chain could overflow a small thread's stack or fail without memory.
 [[gnu::noinline]] std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry, ModuleRegistry& modules) {
   struct Call {
     PyCodeObject* code;
     std::uint32_t instruction;
-    const Frame* module_call;  // nullptr: it is none
+    const Frame* module_call;  // nullptr: not a module call
   };
-  constexpr std::uint32_t kPart = 128;
-  Call calls[kPart];
-  const CodeExtent module_calls = module_code();
+  constexpr std::uint32_t kChunk = 128;
+  Call calls[kChunk];
+  const CodeExtent module_code = load_module_code();
   bool waits_for_name = false;
 
   const auto for_each_visible = [innermost](auto&& visit) {
@@ -65,37 +62,37 @@ CodeExtent module_code() noexcept {
   };
 
   std::uint32_t stack = 0;
-  const auto not_stored = [&] { return registry.table().is_full() ? stack | kStackIsCut : kStackNotStored; };
+  const auto partial_stack = [&] { return registry.table().is_full() ? stack | kStackIsTruncated : kStackNotStored; };
   std::uint32_t remaining = for_each_visible([](std::uint32_t, PyCodeObject*, const Frame*) { return true; });
   while (remaining > 0) {
-    const std::uint32_t count = std::min(remaining, kPart);
-    const std::uint32_t skipped = remaining - count;
+    const std::uint32_t count = std::min(remaining, kChunk);
+    const std::uint32_t outer = remaining - count;
     for_each_visible([&](std::uint32_t index, PyCodeObject* code, const Frame* frame) {
       if (index >= remaining) return false;
-      if (index >= skipped) {
-        const bool is_module_call = is_within(module_calls, frame, position(frame)) && first_argument(frame) != nullptr;
-        calls[index - skipped] = {code, instruction_offset(frame, code), is_module_call ? frame : nullptr};
+      if (index >= outer) {
+        const bool is_module_call = is_in_code(module_code, frame, position(frame)) && first_argument(frame) != nullptr;
+        calls[index - outer] = {code, instruction_offset(frame, code), is_module_call ? frame : nullptr};
       }
       return true;
     });
     for (std::uint32_t i = count; i-- > 0;) {
       const std::uint32_t code = registry.code_id(calls[i].code);
-      if (code == 0) return not_stored();
+      if (code == 0) return partial_stack();
       std::uint32_t module = 0;
       if (const Frame* const frame = calls[i].module_call) {
         module = modules.module_id(first_argument(frame), frame, waits_for_name);
-        if (module == 0) return not_stored();
+        if (module == 0) return partial_stack();
       }
       const std::uint32_t frame = registry.table().frame(stack, code, calls[i].instruction, module);
-      if (frame == 0) return not_stored();
+      if (frame == 0) return partial_stack();
       stack = frame;
     }
-    remaining = skipped;
+    remaining = outer;
   }
   return stack;
 }
 
-// What innermost_position() returns when no Python code runs.
+// Value of innermost_position() when no Python code runs.
 constexpr std::uint64_t kNoFrame = 1;
 
 std::uint64_t position_of(const Frame* innermost) noexcept {
@@ -106,31 +103,30 @@ std::uint64_t position_of(const Frame* innermost) noexcept {
 [[gnu::hot, gnu::noinline, gnu::flatten]] std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry,
                                                                      ModuleRegistry& modules) noexcept {
   PyThreadState* const thread = PyGILState_GetThisThreadState();
-  // While the interpreter shuts down it frees the thread states of threads that still run.
+  // During shutdown the interpreter frees the thread states of threads that still run.
   if (thread == nullptr || interpreter_is_finalizing()) return 0;
   const Frame* const innermost = innermost_frame(thread);
   if (innermost == nullptr) return 0;
   const std::uint64_t current_generation = generation();
-  const StackHash seen = hash_stack(innermost, current_generation, module_code(), cache.last);
-  check_stack_hash(seen, innermost, current_generation, module_code(), cache.last);
-  StackCache::Entry(&set)[StackCache::kWays] = cache.entries[seen.hash % StackCache::kSets];
+  const StackHash current = hash_stack(innermost, current_generation, load_module_code(), cache.last);
+  check_stack_hash(current, innermost, current_generation, load_module_code(), cache.last);
+  StackCache::Entry(&set)[StackCache::kWays] = cache.entries[current.hash % StackCache::kSets];
   for (const StackCache::Entry& entry : set) {
-    if (entry.hash == seen.hash && entry.frames == seen.frames) return entry.stack;
+    if (entry.hash == current.hash && entry.frames == current.frames) return entry.stack;
   }
-  // The death of code objects in subinterpreters is not watched; since their stacks never enter the cache, the check
-  // costs the others nothing.
+  // Code objects of subinterpreters are destroyed without a report, so their stacks never enter the table or the cache.
   if (thread->interp != PyInterpreterState_Main()) {
-    subinterpreter_was_met.store(true, std::memory_order_relaxed);
+    subinterpreter_allocated.store(true, std::memory_order_relaxed);
     return kStackNotStored;
   }
   try {
     const std::uint32_t stack = define_stack(innermost, registry, modules);
     if (stack != 0 && stack != kStackNotStored) {
       std::copy_backward(std::begin(set), std::end(set) - 1, std::end(set));
-      set[0] = {seen.hash, seen.frames, stack};
+      set[0] = {current.hash, current.frames, stack};
     }
     return stack;
-  } catch (...) {  // no memory: the event has no stack
+  } catch (...) {  // out of memory: the event has no stack
     return kStackNotStored;
   }
 }
@@ -166,7 +162,7 @@ bool watch_module_calls(PyCodeObject* code) noexcept {
   watched_code.begin.store(0, std::memory_order_relaxed);
   if (code == nullptr) return true;
   if (walk_mode.load(std::memory_order_relaxed) != WalkMode::kDirect ||
-      !modules_are_allowed.load(std::memory_order_relaxed) || code->co_argcount < 1) {
+      !first_argument_is_readable.load(std::memory_order_relaxed) || code->co_argcount < 1) {
     return false;
   }
   const Reference cells(PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), "co_cellvars"));
@@ -176,7 +172,7 @@ bool watch_module_calls(PyCodeObject* code) noexcept {
                           : 1;
   PyErr_Clear();
   if (in_cell != 0) return false;
-  // Kept for ever: a code object that took its place would be taken for it.
+  // Never released: frames of a later code object at the same address would be recorded as module calls.
   Py_INCREF(code);
   const CodeExtent extent = extent_of(code);
   watched_code.begin.store(extent.begin, std::memory_order_relaxed);
@@ -187,14 +183,15 @@ bool watch_module_calls(PyCodeObject* code) noexcept {
 #endif
 }
 
-std::vector<ModuleCall> module_calls(PyThreadState* thread) {
+std::vector<ModuleCall> list_module_calls(PyThreadState* thread) {
   std::vector<ModuleCall> calls;
 #if ALLOCTRACE_KNOWN_LAYOUT
-  const CodeExtent code = module_code();
+  const CodeExtent code = load_module_code();
   std::uint32_t frames = 0;
   for (const Frame* frame = code.length ? innermost_frame(thread) : nullptr; frame && frames < kMaxFrames;
        frame = caller(frame), ++frames) {
-    if (is_within(code, frame, position(frame)) && visible_code(frame) != nullptr && first_argument(frame) != nullptr) {
+    if (is_in_code(code, frame, position(frame)) && visible_code(frame) != nullptr &&
+        first_argument(frame) != nullptr) {
       calls.push_back({frame, first_argument(frame)});
     }
   }

@@ -1,8 +1,7 @@
-// The Python stack of the calling thread, without the GIL.
+// Walk of the calling thread's Python stack, without the GIL.
 //
-// A thread's own chain of frames cannot change while the thread is in an allocator's hook, so it can be read without
-// any lock. The chain is reduced to a 64-bit hash (stack_hash.h); only a stack that its thread has not seen before goes
-// to the shared table.
+// A thread's chain of frames cannot change while the thread is in an allocator's hook, so reading the chain needs no
+// lock. The chain is hashed (stack_hash.h); only a stack that is not in the thread's cache goes to the shared table.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +16,9 @@ typedef struct _ts PyThreadState;
 
 namespace alloctrace::python {
 
-// Frames of a thread's last walk, outermost first, from index 1 on. Only stack_hash.h reads a remembered frame, by the
-// rule that stands there.
+// Frames of a thread's last walk, outermost first, from index 1 on. They may be freed: see the rule in stack_hash.h.
 struct LastWalk {
-  static constexpr std::uint32_t kMost = 256;
+  static constexpr std::uint32_t kMaxSteps = 256;
   struct Step {
     const void* caller = nullptr;
     std::uint64_t position = 0;
@@ -30,22 +28,22 @@ struct LastWalk {
     std::uint32_t step = 0;
     std::uint64_t key = 0;
   };
-  bool is_deeper = false;  // than that: nothing of it is kept
+  bool is_too_deep = false;  // more than kMaxSteps frames: the next walk compares none
   std::uint32_t frames = 0;
-  std::uint32_t module_calls = 0;
+  std::uint32_t module_count = 0;
   std::uint64_t generation = UINT64_MAX;
-  Step steps[kMost + 2];      // each frame is the caller in the step after its own
-  ModuleCall modules[kMost];  // the frames that call a module, as the steps
-  const void* added[kMost];   // for the walk's own use: a small thread's stack has no room for it
+  Step steps[kMaxSteps + 2];            // the address of frame i is steps[i + 1].caller
+  ModuleCall modules[kMaxSteps];        // frames that call a module, outermost first
+  const void* added_frames[kMaxSteps];  // scratch space, too large for a small thread's stack
 
-  // Must be called before another thread uses the walk.
+  // Forget all frames. Must be called before another thread uses this object.
   void clear() noexcept {
-    is_deeper = false;
-    frames = module_calls = 0;
+    is_too_deep = false;
+    frames = module_count = 0;
   }
 };
 
-// Stacks that one thread has seen: sets of four entries, each set in one cache line, newest first. All zero is empty.
+// Cache of a thread's stacks: sets of four entries, newest first, one cache line for each set. Zeros: an empty entry.
 // The hash includes the generation, so entries of older generations never match and need not be cleared.
 struct alignas(64) StackCache {
   struct Entry {
@@ -59,48 +57,44 @@ struct alignas(64) StackCache {
   alignas(64) Entry entries[kSets][kWays];
 };
 
-// Not a stack id: the stack could not be stored, because the table had no room for it or memory ran out.
+// Value instead of a stack id: not stored, since the definition log was full, memory ran out, or in a subinterpreter.
 inline constexpr std::uint32_t kStackNotStored = UINT32_MAX;
-// With this bit it is the id of the outer frames alone, up to the innermost one that is in the table, which is full.
-inline constexpr std::uint32_t kStackIsCut = std::uint32_t{1} << 31;
+// Flag of a truncated stack's id: the table is full, and the id names only the outer frames, which the table contains.
+inline constexpr std::uint32_t kStackIsTruncated = std::uint32_t{1} << 31;
 
-// Deeper stacks are cut off at the outer end: their innermost frames stand under the root.
+// Maximum number of frames in a stack; the outermost frames of a deeper stack are dropped.
 inline constexpr std::uint32_t kMaxDepth = kMaxStackDepth;
 
-// Called at import, with the GIL: compares the compiled-in layout of frames with the public API (from 3.13 on also with
-// what the interpreter reports about itself), and begins to watch code objects. Returns an empty string when everything
-// fits, else a sentence that says what does not, and what follows from it. Until it has been called, and where the
-// layout does not fit, only the public API is used, on threads that hold the GIL. Raises nothing.
+// Compare the compiled-in frame layout with the public API (from 3.13 on also with the interpreter's own table) and
+// start to watch code objects. Called at import, with the GIL; sets no exception. Return "", or a sentence with the
+// difference and its consequence: as before the call, stacks are read by the public API, on threads with the GIL.
 std::string check_layout();
 
-// As if the layout did not fit.
+// Read stacks through the public API from now on, as with a wrong layout.
 void use_public_api() noexcept;
 
-// Stack of the calling thread, as the id of its innermost frame in the registry's table. 0 when the thread has no
-// Python state or runs no Python code, and when the interpreter is shutting down; kStackNotStored when it could not be
-// stored, and in subinterpreters; with kStackIsCut when a part of it could not be. Needs no GIL, makes no Python
-// object, touches no reference count, and blocks on nothing but the locks of registry and table. (With the public API:
-// see check_layout.) Sessions must end before the interpreter does: a walk that is under way on another thread when the
-// interpreter frees that thread's state cannot be stopped from here.
+// Return the calling thread's stack as the id of its innermost frame in the registry's table, with kStackIsTruncated if
+// the table is full; kStackNotStored if storing failed; 0 without Python state or code, or during shutdown. Needs no
+// GIL (public API: see check_layout), creates no Python object, changes no reference count, and blocks only on the
+// locks of registry and table. Sessions must end before the interpreter, which frees thread states that a walk may be
+// reading.
 std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry, ModuleRegistry& modules) noexcept;
 
-// Whether a subinterpreter allocated since this was last asked.
+// Return whether a subinterpreter allocated since the last call.
 bool met_subinterpreter() noexcept;
 
-// From now on the frames of this code object (see first_argument in cpython_layout.h) are calls of modules: stacks tell
-// the instances apart. nullptr: of none. With the GIL, while no session is on. False where that cannot be done: another
-// layout of frames, or code whose first argument is in a cell or missing.
+// Treat frames of `code` as calls of the modules in their first argument; nullptr: no frames. Called with the GIL,
+// while nothing is recorded. Return false if the frame layout is wrong or that argument is missing or in a cell.
 bool watch_module_calls(PyCodeObject* code) noexcept;
 
 struct ModuleCall {
   const void* frame = nullptr;
   PyObject* module = nullptr;
 };
-// The calls of modules on a thread, outermost first. With the GIL; the references are borrowed.
-std::vector<ModuleCall> module_calls(PyThreadState* thread);
+// Return the module calls on a thread, outermost first, with borrowed references. Needs the GIL.
+std::vector<ModuleCall> list_module_calls(PyThreadState* thread);
 
-// The innermost frame and its instruction, as one number, which changes as the thread runs on. 0 when it is unknown.
-// Out of line: only a program that used CUDA before its recording asks.
+// Return a number for the innermost frame and its instruction; 0 if unknown. Not inlined, since called rarely.
 [[gnu::noinline]] std::uint64_t innermost_position() noexcept;
 
 }  // namespace alloctrace::python

@@ -16,7 +16,7 @@ namespace {
 
 #if ALLOCTRACE_KNOWN_LAYOUT
 
-// Each check returns what differs, or an empty string.
+// Each check returns a description of the difference, or an empty string.
 
 std::string compare_versions() {
   const std::string built_for = std::to_string(PY_MAJOR_VERSION) + "." + std::to_string(PY_MINOR_VERSION) + ".";
@@ -25,33 +25,33 @@ std::string compare_versions() {
              : "it was built for Python " + built_for + "x";
 }
 
-// Before any frame is touched with offsets that may be wrong.
+// Compare offsets. Called before any frame is read, since a read with a wrong offset may crash.
 std::string compare_debug_offsets() {
 #if PY_VERSION_HEX >= 0x030D0000
-  const DebugOffsets& said = _PyRuntime;
-  if (std::memcmp(said.cookie, "xdebugpy", sizeof said.cookie) != 0)
+  const DebugOffsets& info = _PyRuntime;
+  if (std::memcmp(info.cookie, "xdebugpy", sizeof info.cookie) != 0)
     return "the interpreter's own offsets are not found";
-  if (said.version >> 16 != PY_VERSION_HEX >> 16 || said.free_threaded != 0) return "another kind of interpreter runs";
+  if (info.version >> 16 != PY_VERSION_HEX >> 16 || info.free_threaded != 0) return "another kind of interpreter runs";
   const struct {
     const char* field;
-    std::uint64_t said;
+    std::uint64_t reported;
     std::size_t compiled;
   } offsets[] = {
-      {"PyThreadState.interp", said.thread_state.interp, offsetof(PyThreadState, interp)},
-      {"PyThreadState.current_frame", said.thread_state.current_frame, offsetof(PyThreadState, current_frame)},
-      {"_PyInterpreterFrame.previous", said.frame.previous, offsetof(Frame, previous)},
-      {"_PyInterpreterFrame.f_executable", said.frame.executable, offsetof(Frame, executable)},
-      {"_PyInterpreterFrame.instr_ptr", said.frame.instr_ptr, offsetof(Frame, instruction)},
-      {"_PyInterpreterFrame.owner", said.frame.owner, offsetof(Frame, owner)},
-      {"PyCodeObject.co_filename", said.code.filename, offsetof(PyCodeObject, co_filename)},
-      {"PyCodeObject.co_name", said.code.name, offsetof(PyCodeObject, co_name)},
-      {"PyCodeObject.co_qualname", said.code.qualname, offsetof(PyCodeObject, co_qualname)},
-      {"PyCodeObject.co_linetable", said.code.linetable, offsetof(PyCodeObject, co_linetable)},
-      {"PyCodeObject.co_firstlineno", said.code.firstlineno, offsetof(PyCodeObject, co_firstlineno)},
-      {"PyCodeObject.co_code_adaptive", said.code.co_code_adaptive, offsetof(PyCodeObject, co_code_adaptive)},
+      {"PyThreadState.interp", info.thread_state.interp, offsetof(PyThreadState, interp)},
+      {"PyThreadState.current_frame", info.thread_state.current_frame, offsetof(PyThreadState, current_frame)},
+      {"_PyInterpreterFrame.previous", info.frame.previous, offsetof(Frame, previous)},
+      {"_PyInterpreterFrame.f_executable", info.frame.executable, offsetof(Frame, executable)},
+      {"_PyInterpreterFrame.instr_ptr", info.frame.instr_ptr, offsetof(Frame, instruction)},
+      {"_PyInterpreterFrame.owner", info.frame.owner, offsetof(Frame, owner)},
+      {"PyCodeObject.co_filename", info.code.filename, offsetof(PyCodeObject, co_filename)},
+      {"PyCodeObject.co_name", info.code.name, offsetof(PyCodeObject, co_name)},
+      {"PyCodeObject.co_qualname", info.code.qualname, offsetof(PyCodeObject, co_qualname)},
+      {"PyCodeObject.co_linetable", info.code.linetable, offsetof(PyCodeObject, co_linetable)},
+      {"PyCodeObject.co_firstlineno", info.code.firstlineno, offsetof(PyCodeObject, co_firstlineno)},
+      {"PyCodeObject.co_code_adaptive", info.code.co_code_adaptive, offsetof(PyCodeObject, co_code_adaptive)},
   };
   for (const auto& offset : offsets) {
-    if (offset.said != offset.compiled) return std::string("the location of ") + offset.field;
+    if (offset.reported != offset.compiled) return std::string("the location of ") + offset.field;
   }
 #endif
   return "";
@@ -77,7 +77,7 @@ std::string compare_code(PyCodeObject* code) {
   return same ? "" : "the fields of code objects";
 }
 
-// Compares this thread's chain of frames: as the public API gives it, and as this module reads it.
+// Compare this thread's frames as read by this module with those of the public API.
 std::string compare_stacks() {
   PyThreadState* const thread = PyGILState_GetThisThreadState();
   if (thread != PyThreadState_Get()) return "the thread's state";
@@ -113,14 +113,14 @@ PyObject* compare_stacks_from_python(PyObject*, PyObject*) {
   }
 }
 
-// compare(first): whether the caller's first argument is `first`.
+// compare(first): return whether the caller's first argument is `first`.
 PyObject* compare_first_argument(PyObject*, PyObject* expected) {
   const Frame* frame = innermost_frame(PyThreadState_Get());
   while (frame != nullptr && visible_code(frame) == nullptr) frame = caller(frame);
   return PyBool_FromLong(frame != nullptr && first_argument(frame) == expected);
 }
 
-// A stack with a generator, a comprehension, a class's __init__, and a call from C code: the frames that differ most.
+// Program whose stack has the frames that differ most: a generator, a comprehension, an __init__, a call from C code.
 constexpr const char* kProgram = R"(
 class Called:
     def __init__(self, compare):
@@ -132,43 +132,43 @@ def outer(compare):
 difference = outer(compare)
 )";
 
-// Calls as those of torch's modules.
+// Program that passes arguments as torch's modules do.
 constexpr const char* kArgumentProgram = R"(
 def call(first, *others, **named):
     return compare(first) and (not others or call(*others, name=first) and compare(first))
 result = call(object(), (first for first in ()), 1000001, compare)
 )";
 
-// Runs a program that has `compare` and returns what it leaves in `name`; null if it fails.
+// Run a program that calls `compare` and return its variable `name`; null if the program fails.
 Reference run(const char* program, PyMethodDef* compare_definition, const char* name) {
   const Reference globals(PyDict_New());
   const Reference compare(PyCFunction_New(compare_definition, nullptr));
-  Reference found;
+  Reference value;
   if (globals && compare && PyDict_SetItemString(globals.get(), "compare", compare.get()) == 0 &&
       PyDict_SetItemString(globals.get(), "__builtins__", PyEval_GetBuiltins()) == 0) {
     const Reference result(PyRun_String(program, Py_file_input, globals.get(), globals.get()));
-    if (result) found = Reference(Py_XNewRef(PyDict_GetItemString(globals.get(), name)));
+    if (result) value = Reference(Py_XNewRef(PyDict_GetItemString(globals.get(), name)));
   }
   PyErr_Clear();
-  return found;
+  return value;
 }
 
 std::string compare_in_python() {
   static PyMethodDef definition = {"compare", compare_stacks_from_python, METH_NOARGS, nullptr};
-  const Reference found = run(kProgram, &definition, "difference");
-  const char* const text = found ? PyUnicode_AsUTF8(found.get()) : nullptr;
+  const Reference value = run(kProgram, &definition, "difference");
+  const char* const text = value ? PyUnicode_AsUTF8(value.get()) : nullptr;
   PyErr_Clear();
   return text ? text : "the check itself failed";
 }
 
-// Whether the first argument of a frame is where it is looked for.
-bool first_argument_is_known() {
+// Return whether first_argument() reads the right argument.
+bool can_read_first_argument() {
 #if PY_VERSION_HEX >= 0x030D0000
   if (_PyRuntime.frame.localsplus != offsetof(Frame, first_local)) return false;
 #endif
   static PyMethodDef definition = {"compare", compare_first_argument, METH_O, nullptr};
-  const Reference found = run(kArgumentProgram, &definition, "result");
-  return found.get() == Py_True;
+  const Reference value = run(kArgumentProgram, &definition, "result");
+  return value.get() == Py_True;
 }
 
 #endif  // ALLOCTRACE_KNOWN_LAYOUT
@@ -185,8 +185,8 @@ std::string check_layout() {
   if (difference.empty()) difference = compare_debug_offsets();
   if (difference.empty()) difference = compare_in_python();
   if (difference.empty()) {
-    allow_modules(first_argument_is_known());
-    watch_code_deaths();
+    allow_modules(can_read_first_argument());
+    watch_destroyed_code();
     set_walk_mode(WalkMode::kDirect);
     return "";
   }

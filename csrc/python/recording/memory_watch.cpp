@@ -20,18 +20,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kInterval = std::chrono::milliseconds(100);
-// A call to the driver that has lasted so long is taken to hang; loading and starting its library takes longer.
-constexpr auto kPatience = std::chrono::milliseconds(100);
-constexpr auto kPatienceToOpen = std::chrono::seconds(1);
+// Duration after which a call to the driver counts as hung; loading and starting its library takes longer.
+constexpr auto kCallTimeout = std::chrono::milliseconds(100);
+constexpr auto kOpenTimeout = std::chrono::seconds(1);
 
-// A thread was left behind in a call, or a child was forked in the middle of one: another call would hang too.
+// Set if a thread was abandoned in a call, or a child was forked during one: another call would hang too.
 std::atomic<bool> driver_hangs{false};
 
 class MemoryWatch {
  public:
   explicit MemoryWatch(std::uint64_t session) : session_(session) {}
 
-  // The thread owns what it uses: it may outlive everybody who waits for it.
+  // The thread shares ownership: it may outlive the session in a hung call.
   static std::shared_ptr<MemoryWatch> start(std::uint64_t session) {
     auto watch = std::make_shared<MemoryWatch>(session);
     start_thread([watch] { watch->run(); }).detach();
@@ -40,8 +40,8 @@ class MemoryWatch {
 
   void add(const WatchedDevice& device) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    for (const WatchedDevice& known : devices_) {
-      if (known.index == device.index) return;
+    for (const WatchedDevice& existing : devices_) {
+      if (existing.index == device.index) return;
     }
     devices_.push_back(device);
   }
@@ -51,11 +51,11 @@ class MemoryWatch {
     stopping_ = true;
     changed_.notify_all();
     if (wait_unless_hung(lock, [this] { return ended_; })) return;
-    left_behind_ = true;
+    is_abandoned_ = true;
     driver_hangs.store(true);
   }
 
-  // Holds off calls to the driver.
+  // Keep the thread from starting a driver call until unlock(). Does not wait for a hung call.
   void lock() {
     std::unique_lock<std::mutex> lock(mutex_);
     wait_unless_hung(lock, [this] { return !call_began_; });
@@ -67,24 +67,24 @@ class MemoryWatch {
   }
 
  private:
-  struct Last {
+  struct LastSample {
     Event event{};
     bool is_repeated = false;
   };
   struct Watched {
     WatchedDevice device;
-    std::optional<Nvml::Device> handle;  // once it was looked for
-    Last last{};
+    std::optional<Nvml::Device> handle;  // set by the first search
+    LastSample last{};
   };
 
-  // Returns false as soon as a call to the driver hangs, true when `condition` holds.
+  // Wait until `condition` holds; return false as soon as a driver call hangs.
   template <typename Condition>
   bool wait_unless_hung(std::unique_lock<std::mutex>& lock, Condition condition) {
     while (!condition()) {
       if (!call_began_) {
         changed_.wait(lock);
-      } else if (Clock::now() - *call_began_ < patience_) {
-        changed_.wait_until(lock, *call_began_ + patience_);
+      } else if (Clock::now() - *call_began_ < timeout_) {
+        changed_.wait_until(lock, *call_began_ + timeout_);
       } else {
         return false;
       }
@@ -92,14 +92,14 @@ class MemoryWatch {
     return true;
   }
 
-  // While one exists, the thread is in a call to the driver. False when it must make none.
+  // Scope of a driver call; false if the call must not be made.
   class DriverCall {
    public:
-    DriverCall(MemoryWatch& watch, Clock::duration patience) : watch_(watch) {
+    DriverCall(MemoryWatch& watch, Clock::duration timeout) : watch_(watch) {
       const std::lock_guard<std::mutex> guard(watch_.mutex_);
-      if (watch_.left_behind_ || driver_hangs.load()) return;
+      if (watch_.is_abandoned_ || driver_hangs.load()) return;
       watch_.call_began_ = Clock::now();
-      watch_.patience_ = patience;
+      watch_.timeout_ = timeout;
       allowed_ = true;
     }
     ~DriverCall() {
@@ -124,14 +124,14 @@ class MemoryWatch {
         while (watched_.size() < devices_.size()) watched_.push_back({devices_[watched_.size()], {}, {}});
         lock.unlock();
         sample();
-      } catch (...) {  // no memory: this sample is missing
+      } catch (...) {  // out of memory: this sample is missing
       }
       if (!lock.owns_lock()) lock.lock();
-      if (left_behind_) break;
+      if (is_abandoned_) break;
       if (!last) changed_.wait_for(lock, kInterval, [this] { return stopping_; });
     }
     ended_ = true;
-    if (left_behind_) driver_hangs.store(false);
+    if (is_abandoned_) driver_hangs.store(false);
     changed_.notify_all();
   }
 
@@ -139,10 +139,10 @@ class MemoryWatch {
     Event host{};
     MemoryFields(host).used = resident_bytes();
     MemoryFields(host).total = machine_bytes();
-    push_if_changed(host, {0, 0, 0, 0, 0}, last_host_);
+    record_change(host, {0, 0, 0, 0, 0}, last_host_);
     for (Watched& watched : watched_) {
       if (!devices_in_use[static_cast<std::size_t>(watched.device.index)].load(std::memory_order_relaxed)) continue;
-      const std::optional<DriverMemory> memory = ask_driver(watched);
+      const std::optional<DriverMemory> memory = query_driver(watched);
       if (!memory) continue;
       Event event{};
       const MemoryFields fields(event);
@@ -150,36 +150,35 @@ class MemoryWatch {
       fields.total = memory->total;
       fields.by_this_process = memory->by_this_process.value_or(kUnknownBytes);
       fields.by_others = memory->by_others.value_or(kUnknownBytes);
-      push_if_changed(event, {watched.device.type, watched.device.index, 0, 0, 0}, watched.last);
+      record_change(event, {watched.device.type, watched.device.index, 0, 0, 0}, watched.last);
     }
   }
 
   const Nvml* open_driver() {
-    const DriverCall call(*this, kPatienceToOpen);
+    const DriverCall call(*this, kOpenTimeout);
     return call ? Nvml::open() : nullptr;
   }
 
-  std::optional<DriverMemory> ask_driver(Watched& watched) {
+  std::optional<DriverMemory> query_driver(Watched& watched) {
     const Nvml* const nvml = open_driver();
     if (!nvml) return {};
-    const DriverCall call(*this, kPatience);
+    const DriverCall call(*this, kCallTimeout);
     if (!call) return {};
-    // Registered after the library's own destructors, so run before them: no call while they take it apart.
+    // Registered after the library's destructors, so run before them: no driver call during their teardown.
     [[maybe_unused]] static const int registered = std::atexit(stop_memory_watch);
     if (!watched.handle) watched.handle = nvml->find(watched.device.uuid, watched.device.pci_address);
     return *watched.handle ? nvml->memory(*watched.handle) : std::nullopt;
   }
 
-  // A change is recorded twice, by this sample and the next: the first may have been taken in the middle of a call that
-  // takes memory from the driver, before torch's own event of it.
-  void push_if_changed(Event& event, const Location& where, Last& last) const {
+  // Record each change in two samples: the first may have been taken before torch's own event of the same change.
+  void record_change(Event& event, const Location& where, LastSample& last) const {
     event.kind = EventKind::kMemory;
     const MemoryFields now(event), before(last.event);
     const bool changed = last.event.kind != EventKind::kMemory || now.used != before.used ||
                          now.total != before.total || now.by_this_process != before.by_this_process ||
                          now.by_others != before.by_others;
     if (!changed && last.is_repeated) return;
-    // Not before: a session would have to wait for a call that hangs in this scope.
+    // Entered after the driver call: a session cannot end during this scope, and the call may hang.
     HookScope scope;
     if (!scope || scope.session().number != session_) return;
     event.time = read_counter();
@@ -190,23 +189,23 @@ class MemoryWatch {
   const std::uint64_t session_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false, ended_ = false, left_behind_ = false;
+  bool stopping_ = false, ended_ = false, is_abandoned_ = false;
   std::optional<Clock::time_point> call_began_;
-  Clock::duration patience_ = kPatience;
+  Clock::duration timeout_ = kCallTimeout;
   std::vector<WatchedDevice> devices_;
-  // The thread's own:
+  // Used by the thread only:
   std::vector<Watched> watched_;
-  Last last_host_{};
+  LastSample last_host_{};
 };
 
-// Never destroyed: hooks and the thread run while the process goes down.
+// Never destroyed: hooks and the thread still run while the process exits.
 struct Slot {
   std::mutex mutex;
   std::shared_ptr<MemoryWatch> watch;
 };
 Slot& slot() {
-  static Slot* const made = std::make_unique<Slot>().release();
-  return *made;
+  static Slot* const instance = std::make_unique<Slot>().release();
+  return *instance;
 }
 
 std::shared_ptr<MemoryWatch> current_watch() {
@@ -231,7 +230,7 @@ void watch_device(const WatchedDevice& device) {
 void stop_memory_watch() {
   const auto watch = current_watch();
   if (!watch) return;
-  watch->stop();  // in the slot until it has ended: fork() still has to hold off its calls
+  watch->stop();  // stays in the slot until it has ended: fork() must still block its driver calls
   const std::lock_guard<std::mutex> guard(slot().mutex);
   slot().watch.reset();
 }
@@ -244,7 +243,7 @@ void unlock_memory_watch() {
   if (slot().watch) slot().watch->unlock();
   slot().mutex.unlock();
 }
-// What the thread owns lives for ever in the child: the thread that would give it up is not there.
+// The child leaks the thread's objects, since the thread that would release them does not exist there.
 void forget_memory_watch_in_child() {
   if (slot().watch) slot().watch->forget_in_child();
   slot().watch.reset();

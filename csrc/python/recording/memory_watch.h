@@ -1,8 +1,7 @@
-// Samples what the driver and the operating system say of memory, on a thread of its own, and puts what changed into
-// the trace: what no allocator of torch's knows.
+// Thread that samples the memory use reported by driver and operating system, not by torch, and records changes.
 //
-// A call to the driver may hang. Whoever has to wait for the thread (the end of a session, fork) gives up on a call
-// that has lasted 100 ms; the thread is then left behind with all it uses, and its late answer is ignored.
+// A call to the driver may hang. The end of a session and fork wait for a call until it has lasted 100 ms (1 s if it
+// loads the library). Then the end of a session abandons the thread with its objects and ignores its late result.
 #pragma once
 
 #include <array>
@@ -17,15 +16,14 @@ struct WatchedDevice {
   std::string uuid, pci_address;
 };
 
-// Samples ten times a second from now on, into the session of this number. Throws std::system_error when no thread can
-// be started.
+// Record samples in the session with this number, ten times a second. Throws std::system_error without a thread.
 void start_memory_watch(std::uint64_t session);
-// A device to ask the driver about, once it is in use. The same again changes nothing.
+// Sample this device as soon as it is in use. A second call for a device does nothing.
 void watch_device(const WatchedDevice& device);
-// Samples once more, and ends. Does nothing when nothing is watched.
+// Record a last sample and end the thread. Does nothing if none runs.
 void stop_memory_watch();
 
-// Whether this process uses a CUDA device: the driver is asked about no other, which may be slow to wake, or hang.
+// True for the CUDA devices that this process uses. Others are not sampled, since waking them may be slow or hang.
 inline std::array<std::atomic<bool>, 128> devices_in_use{};
 // May be called from a hook: takes no lock.
 inline void note_device_use(std::int32_t index) noexcept {
@@ -34,8 +32,7 @@ inline void note_device_use(std::int32_t index) noexcept {
     devices_in_use[device].store(true, std::memory_order_relaxed);
 }
 
-// Around fork(): a child that is forked in the middle of a call would find the driver's locks taken for ever. The child
-// has the thread's objects, but not the thread.
+// Fork handlers: in a child that is forked during a driver call, the driver's locks would stay locked for ever.
 void lock_memory_watch();
 void unlock_memory_watch();
 void forget_memory_watch_in_child();

@@ -12,13 +12,13 @@
 namespace alloctrace::python {
 namespace {
 
-// So many modules of one class are asked about that were gone by then, or that nobody holds: a program may make one at
-// each step, or in each forward. Later ones share an id; only each sighting that is twice as late is asked about.
-constexpr std::uint64_t kAskedAbout = 16;
-constexpr std::size_t kMostWaiting = 256;
+// Maximum number of failed lookups of a class; from then on only sightings 32, 64, 128, ... are looked up. Lookups fail
+// for modules that are destroyed or unowned by then: a program may create one at each step.
+constexpr std::uint64_t kMaxFailures = 16;
+constexpr std::size_t kMaxSightings = 256;  // waiting for lookup
 
 std::string_view class_name_of(const PyObject* module) {
-  // The frame owns the module, the module its type, the type its name.
+  // Valid without the GIL: the frame owns the module, the module its type, the type its name.
   const std::string_view name = Py_TYPE(module)->tp_name;
   return name.substr(name.rfind('.') + 1);
 }
@@ -28,55 +28,55 @@ std::string_view class_name_of(const PyObject* module) {
 std::uint32_t ModuleRegistry::module_id(PyObject* module, const void* frame, bool& waits_for_name) {
   const std::string_view class_name = class_name_of(module);
   const std::lock_guard<std::mutex> guard(mutex_);
-  const auto found = known_.find(module);
-  if (found != known_.end() && found->second.is_bound) return found->second.id;
-  auto entry = classes_.find(std::string(class_name));
-  if (entry == classes_.end()) entry = classes_.emplace(class_name, Class{}).first;
-  Class& kind = entry->second;
-  if (found != known_.end() && found->second.seen_as == &kind) {
+  const auto entry = entries_.find(module);
+  if (entry != entries_.end() && entry->second.is_bound) return entry->second.id;
+  auto class_entry = classes_.find(std::string(class_name));
+  if (class_entry == classes_.end()) class_entry = classes_.emplace(class_name, Class{}).first;
+  Class& type = class_entry->second;
+  if (entry != entries_.end() && entry->second.type == &type) {
     waits_for_name = true;
-    return found->second.id;
+    return entry->second.id;
   }
-  // What is inside a module that waits is most likely its own: then it is named together with it.
-  if (!waits_for_name) ++kind.sightings;
-  const bool is_asked_about = waits_for_name || kind.sightings <= kAskedAbout || std::has_single_bit(kind.sightings);
-  if (!is_asked_about || sightings_.size() >= kMostWaiting) {
-    if (kind.id == 0) kind.id = table_.add_module(class_name);
-    return kind.id;
+  // A module called by a module that waits for its name is probably a submodule: one lookup names both.
+  if (!waits_for_name) ++type.sightings;
+  const bool is_looked_up = waits_for_name || type.sightings <= kMaxFailures || std::has_single_bit(type.sightings);
+  if (!is_looked_up || sightings_.size() >= kMaxSightings) {
+    if (type.id == 0) type.id = table_.add_module(class_name);
+    return type.id;
   }
   const std::uint32_t id = table_.add_module(class_name);
   if (id == 0) return 0;
-  known_[module] = {id, false, &kind};
+  entries_[module] = {id, false, &type};
   sightings_.push_back({module, frame, static_cast<unsigned long>(pthread_self()), id});
   waits_for_name = true;
-  wanted_();
+  request_lookup_();
   return id;
 }
 
-std::vector<ModuleRegistry::Sighting> ModuleRegistry::take_sightings(unsigned long thread, bool but_this_one) {
+std::vector<ModuleRegistry::Sighting> ModuleRegistry::consume_sightings(unsigned long thread, bool is_excluded) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  std::vector<Sighting> taken;
-  std::vector<Sighting> left;
+  std::vector<Sighting> consumed;
+  std::vector<Sighting> remaining;
   for (const Sighting& sighting : sightings_) {
-    ((sighting.thread == thread) != but_this_one ? taken : left).push_back(sighting);
+    ((sighting.thread == thread) != is_excluded ? consumed : remaining).push_back(sighting);
   }
-  sightings_ = std::move(left);
-  return taken;
+  sightings_ = std::move(remaining);
+  return consumed;
 }
 
 void ModuleRegistry::close(const std::vector<Sighting>& sightings) {
   const std::lock_guard<std::mutex> guard(mutex_);
   for (const Sighting& sighting : sightings) {
-    const auto found = known_.find(sighting.module);
-    if (found == known_.end()) continue;
-    if (found->second.is_bound) {
-      if (found->second.seen_as && found->second.seen_as->sightings > 0) --found->second.seen_as->sightings;
-    } else if (found->second.id == sighting.id) {
-      known_.erase(found);
+    const auto entry = entries_.find(sighting.module);
+    if (entry == entries_.end()) continue;
+    if (entry->second.is_bound) {
+      if (entry->second.type && entry->second.type->sightings > 0) --entry->second.type->sightings;
+    } else if (entry->second.id == sighting.id) {
+      entries_.erase(entry);
     }
   }
-  // What threads remember of their stacks may name one of these by its class, or a dead one at its address.
-  if (std::exchange(has_bound_, false)) next_generation();
+  // Cached stacks of threads may contain a bound module's former id, or that of a destroyed module at its address.
+  if (std::exchange(bound_since_close_, false)) next_generation();
 }
 
 std::uint32_t ModuleRegistry::name(std::uint32_t id, std::string_view class_name, std::uint32_t owner,
@@ -87,18 +87,18 @@ std::uint32_t ModuleRegistry::name(std::uint32_t id, std::string_view class_name
 
 void ModuleRegistry::bind(const void* module, std::uint32_t id) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  Known& known = known_[module];
-  known.id = id;
-  known.is_bound = true;
-  has_bound_ = true;
+  Entry& bound = entries_[module];
+  bound.id = id;
+  bound.is_bound = true;
+  bound_since_close_ = true;
 }
 
 void ModuleRegistry::forget(const void* module) noexcept {
   const std::lock_guard<std::mutex> guard(mutex_);
-  const auto found = known_.find(module);
-  if (found == known_.end()) return;
-  if (found->second.seen_as) ++found->second.seen_as->sightings;
-  known_.erase(found);
+  const auto entry = entries_.find(module);
+  if (entry == entries_.end()) return;
+  if (entry->second.type) ++entry->second.type->sightings;
+  entries_.erase(entry);
   next_generation();
 }
 

@@ -1,8 +1,8 @@
-// Maps live instances of torch.nn.Module to the module ids of a trace.
+// Map from live instances of torch.nn.Module to the module ids of a trace.
 //
-// A hook meets a module in a stack and knows its address and its class. Whose it is can only be asked with the GIL,
-// soon afterwards (module_names.h); until then, and where it cannot be known, the id stands for "one of this class". So
-// a module that dies early, and another one at its address, never get each other's name.
+// A hook can read only a module's address and class. The name is looked up soon afterwards, with the GIL
+// (module_names.h); until then, and if it is not found, the id means "an instance of this class". So a module that is
+// destroyed early and another one at its address never get each other's name.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,10 @@ typedef struct _object PyObject;
 
 namespace alloctrace::python {
 
-// One for each recording session; thread-safe. Its lock is a leaf but for those of the StackTable, and nobody holds it
-// while waiting for the GIL.
+// Module ids of one session; thread-safe. Under its lock a thread takes only the StackTable's locks and never the GIL.
 class ModuleRegistry {
  public:
-  // A module without a name was met in a frame of this thread, and has this id of its own.
+  // First occurrence of an unnamed module in a frame of a thread, with the module's own id.
   struct Sighting {
     const void* module;
     const void* frame;
@@ -30,47 +29,46 @@ class ModuleRegistry {
     std::uint32_t id;
   };
 
-  // wanted: called in a hook after a sighting.
-  ModuleRegistry(StackTable& table, void (*wanted)() noexcept) : table_(table), wanted_(wanted) {}
+  // request_lookup: called in a hook after a sighting.
+  ModuleRegistry(StackTable& table, void (*request_lookup)() noexcept)
+      : table_(table), request_lookup_(request_lookup) {}
   ModuleRegistry(const ModuleRegistry&) = delete;
   ModuleRegistry& operator=(const ModuleRegistry&) = delete;
 
-  // Id of the module that a frame of the calling thread calls; the GIL is not needed. waits_for_name: whether a module
-  // further out in the stack does; set if this one does. 0 when the definition could not be stored. Throws
-  // std::bad_alloc.
+  // Return the id of the module that a frame of the calling thread calls; 0 if not stored. waits_for_name: whether an
+  // outer module in the stack waits for its name; set if this module does. Needs no GIL. Throws std::bad_alloc.
   std::uint32_t module_id(PyObject* module, const void* frame, bool& waits_for_name);
 
-  // Those since the last call: of one thread, or of all but one.
-  std::vector<Sighting> take_sightings(unsigned long thread, bool but_this_one);
-  // Ends what take_sightings began: those that were not bound in between are met anew next time. With the GIL, like the
-  // following.
+  // Return and drop the sightings of `thread`, or of all other threads if it is excluded.
+  std::vector<Sighting> consume_sightings(unsigned long thread, bool is_excluded);
+  // Drop modules of consumed sightings that were not bound: their next call is a new sighting. Needs the GIL, as below.
   void close(const std::vector<Sighting>& sightings);
 
-  // Says what is known of a module; id 0: of a new one. See ModuleRecord. Returns its id, 0 if it could not be stored.
+  // Set the fields of a module (see ModuleRecord); id 0: a new module. Return its id, 0 if it could not be stored.
   std::uint32_t name(std::uint32_t id, std::string_view class_name, std::uint32_t owner, std::string_view name);
-  // The live module at this address has this id from now on, until forget(): whoever calls sees its death.
+  // Give the live module at this address this id until forget(), which the caller must call when it is destroyed.
   void bind(const void* module, std::uint32_t id);
   void forget(const void* module) noexcept;
 
  private:
-  // Of modules that are not bound.
+  // State of a class's modules that are not bound.
   struct Class {
-    std::uint32_t id = 0;  // of all those that got none of their own
+    std::uint32_t id = 0;  // shared by modules without an id of their own
     std::uint64_t sightings = 0;
   };
-  struct Known {
+  struct Entry {
     std::uint32_t id = 0;
     bool is_bound = false;
-    Class* seen_as = nullptr;  // not bound, or met before it was
+    Class* type = nullptr;  // nullptr: bound without a sighting
   };
 
   StackTable& table_;
-  void (*const wanted_)() noexcept;
+  void (*const request_lookup_)() noexcept;
   std::mutex mutex_;
-  std::unordered_map<const void*, Known> known_;
+  std::unordered_map<const void*, Entry> entries_;
   std::unordered_map<std::string, Class> classes_;
   std::vector<Sighting> sightings_;
-  bool has_bound_ = false;  // since the last close()
+  bool bound_since_close_ = false;
 };
 
 }  // namespace alloctrace::python

@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<unsigned> requested{0};  // bits of PendingWork
 std::atomic<bool> is_posted{false};  // from Py_AddPendingCall until the call has done its work
-PyObject* object_scan = nullptr;     // with the GIL
+PyObject* object_scan = nullptr;     // guarded by the GIL
 
 int run_requested_work(void*);
 
@@ -22,7 +22,7 @@ void post_if_requested() noexcept {
   if (Py_AddPendingCall(run_requested_work, nullptr) != 0) is_posted.store(false);
 }
 
-// Return false with an exception set if one must reach the program: from its signal handler, or from another thread.
+// Scan objects. Return false with an exception set if it must reach the program: from its signal handler or a thread.
 bool scan_objects() {
   const Reference scan(Py_XNewRef(object_scan));
   if (!scan || Reference(PyObject_CallNoArgs(scan.get()))) return true;
@@ -38,10 +38,10 @@ int run_requested_work(void*) {
   bool succeeded = true;
   {
     const SuspendedTracing untraced;
-    if (includes(PendingWork::kModuleNames)) succeeded = find_module_names();
+    if (includes(PendingWork::kModuleNames)) succeeded = look_up_module_names();
     if (succeeded && includes(PendingWork::kObjectScan)) {
       succeeded = scan_objects();
-      requested.fetch_and(~static_cast<unsigned>(PendingWork::kObjectScan));  // a request during the scan is met by it
+      requested.fetch_and(~static_cast<unsigned>(PendingWork::kObjectScan));  // the scan covers requests made during it
     }
   }
   is_posted.store(false);

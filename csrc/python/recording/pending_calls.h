@@ -1,11 +1,10 @@
-// Work of the recorder that must run on the main thread, between two instructions of the program: names of modules and
-// scans of objects.
+// Work of the recorder on the main thread, between two instructions of the program: module names and object scans.
 //
 // In Python 3.11 a program hangs if a pending call is posted while Python code that runs in a pending call is traced or
 // profiled: the evaluation loop repeats the first instruction of a function for as long as a call is queued, and the
-// queue is not emptied from inside a pending call. So all work shares one call, none is posted while it is queued or
-// running, and tracing is suspended while it runs. So debuggers, profilers and coverage tools do not record the work; a
-// signal handler of the program that runs during it is not traced either.
+// queue is not emptied from inside a pending call. So all work shares one call, which is posted only if it is neither
+// queued nor running, and which runs untraced: debuggers, profilers and coverage tools do not record it, nor a signal
+// handler of the program that runs during it.
 #pragma once
 
 #include <Python.h>
@@ -20,7 +19,7 @@ void request_pending_work(PendingWork work) noexcept;
 // Drop all requests: in a forked child, whose queue may have lost the call.
 void forget_pending_work() noexcept;
 
-// With the GIL: set the function that scans objects; nullptr for none.
+// Set the function that scans objects; nullptr for none. Needs the GIL.
 void set_object_scan(PyObject* scan);
 
 }  // namespace alloctrace::python

@@ -12,39 +12,39 @@
 namespace alloctrace::python {
 namespace {
 
-// The hook may run while an exception is pending, and must neither lose it nor add one.
-class KeptException {
+// Scope that preserves a pending exception: the hook must neither lose it nor add one.
+class SavedException {
  public:
 #if PY_VERSION_HEX >= 0x030C0000
-  KeptException() : exception_(PyErr_GetRaisedException()) {}
-  ~KeptException() { PyErr_SetRaisedException(exception_); }
+  SavedException() : exception_(PyErr_GetRaisedException()) {}
+  ~SavedException() { PyErr_SetRaisedException(exception_); }
 
  private:
   PyObject* exception_;
 #else
-  KeptException() { PyErr_Fetch(&type_, &value_, &traceback_); }
-  ~KeptException() { PyErr_Restore(type_, value_, traceback_); }
+  SavedException() { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~SavedException() { PyErr_Restore(type_, value_, traceback_); }
 
  private:
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 #endif
  public:
-  KeptException(const KeptException&) = delete;
-  KeptException& operator=(const KeptException&) = delete;
+  SavedException(const SavedException&) = delete;
+  SavedException& operator=(const SavedException&) = delete;
 };
 
-// Up to 3.11 making a frame object may collect garbage, and so run any finalizer, in the middle of the allocator.
+// Scope without garbage collection: up to 3.11 a new frame object may start one and run finalizers in the allocator.
 class CollectionPause {
  public:
-  CollectionPause() : was_on_(PyGC_Disable() != 0) {}
+  CollectionPause() : was_enabled_(PyGC_Disable() != 0) {}
   ~CollectionPause() {
-    if (was_on_) PyGC_Enable();
+    if (was_enabled_) PyGC_Enable();
   }
   CollectionPause(const CollectionPause&) = delete;
   CollectionPause& operator=(const CollectionPause&) = delete;
 
  private:
-  bool was_on_;
+  bool was_enabled_;
 };
 
 std::optional<std::string> text_attribute(PyObject* object, const char* name) {
@@ -87,7 +87,7 @@ std::uint32_t define_code(PyObject* code, CodeRegistry& registry) {
 std::uint32_t current_stack_by_public_api(CodeRegistry& registry) noexcept {
   PyThreadState* const thread = PyGILState_GetThisThreadState();
   if (thread == nullptr || thread != thread_with_gil() || interpreter_is_finalizing()) return 0;
-  const KeptException kept_exception;
+  const SavedException saved_exception;
   const CollectionPause collection_pause;
   try {
     std::vector<Reference> frames;  // innermost first
@@ -104,11 +104,11 @@ std::uint32_t current_stack_by_public_api(CodeRegistry& registry) noexcept {
       const std::uint32_t code_id = define_code(code.get(), registry);
       const std::uint32_t inner =
           code_id == 0 ? 0 : registry.table().frame(stack, code_id, static_cast<std::uint32_t>(*instruction));
-      if (inner == 0) return registry.table().is_full() ? stack | kStackIsCut : kStackNotStored;
+      if (inner == 0) return registry.table().is_full() ? stack | kStackIsTruncated : kStackNotStored;
       stack = inner;
     }
     return stack;
-  } catch (...) {  // no memory: the event has no stack
+  } catch (...) {  // out of memory: the event has no stack
     return 0;
   }
 }

@@ -1,4 +1,4 @@
-// The Python stack through CPython's public API only, for interpreters whose frames this module does not know.
+// Walk of the Python stack through CPython's public API, for interpreters with an unknown frame layout.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace alloctrace::python {
 
-// Like current_stack, but 0 on a thread that does not hold the GIL. It makes frame objects, which is slow, yet runs no
-// Python code and leaves no trace in the interpreter: garbage collection waits, and a pending exception stays.
+// Return the same as current_stack, but 0 on a thread without the GIL. Slow, since it creates frame objects. Runs no
+// Python code: garbage collection is disabled meanwhile, and a pending exception is preserved.
 [[gnu::noinline]] std::uint32_t current_stack_by_public_api(CodeRegistry& registry) noexcept;
 
 }  // namespace alloctrace::python

@@ -1,4 +1,3 @@
-// An owned reference to a Python object.
 #pragma once
 
 #include <Python.h>
@@ -7,7 +6,7 @@
 
 namespace alloctrace::python {
 
-// Made and destroyed with the GIL held.
+// Owned reference to a Python object; created and destroyed with the GIL.
 class Reference {
  public:
   Reference() = default;

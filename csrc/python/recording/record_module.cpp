@@ -1,5 +1,4 @@
-// pytorch_alloctrace._record: starting and stopping a recording, and the steps, marks and regions that a program sets
-// in it.
+// Module pytorch_alloctrace._record: start and stop of a recording, and its steps, marks and regions.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -32,9 +31,8 @@ namespace py = pybind11;
 namespace alloctrace {
 namespace {
 
-// Of a bounded recording's files, for each frame of a stack: its definition, twice, and what is folded of the stack
-// that ends in it. Folding takes as much memory.
-constexpr std::uint64_t kBytesForFrame = 1024;
+// Bytes per frame in a size-limited recording: two definitions and compacted data. Compaction takes as much memory.
+constexpr std::uint64_t kBytesPerFrame = 1024;
 
 RecorderOptions recorder_options(const std::string& session_id, const std::string& path, const std::string& spool_path,
                                  bool overwrite, const std::string& header_json, std::uint64_t ring_events,
@@ -53,47 +51,47 @@ RecorderOptions recorder_options(const std::string& session_id, const std::strin
   if (session_id.size() != sizeof options.session_id) throw py::value_error("session_id has 16 bytes");
   std::memcpy(options.session_id, session_id.data(), sizeof options.session_id);
   if (max_bytes != 0) {
-    // What is written at once: new definitions, a block of events.
-    const std::uint64_t at_once = definitions_bytes + (std::uint64_t{2} << 20);
+    // Maximum bytes of one write: new definitions and a block of events.
+    const std::uint64_t max_write_bytes = definitions_bytes + (std::uint64_t{2} << 20);
     const std::uint64_t spool_bytes = kSpoolHeaderBytes + ring_events * sizeof(Event) + definitions_bytes;
     options.stack_limits.frames =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(options.stack_limits.frames, max_bytes / kBytesForFrame));
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(options.stack_limits.frames, max_bytes / kBytesPerFrame));
     options.stack_limits.name_bytes = std::min(options.stack_limits.name_bytes, max_bytes / 16);
-    const BoundOptions bound{path, max_bytes, spool_bytes + at_once, keep_ns, nodes_at_begin};
+    const BoundOptions bound{path, max_bytes, spool_bytes + max_write_bytes, keep_ns, nodes_at_begin};
     options.make_bound = [bound] { return std::make_unique<TraceBound>(bound); };
   }
   return options;
 }
 
-// Takes down everything that observes, whatever state start() left it in.
+// Remove all observers, also those of a start() that failed.
 void stop_observing() {
   torch_side::remove_cpu_allocator();
   python::stop_thread_names();
   python::stop_module_names();
   python::set_object_scan(nullptr);
-  const py::gil_scoped_release unlocked;  // hooks that we wait for may be on threads that wait for the GIL
+  const py::gil_scoped_release unlocked;  // the following calls wait for hooks, whose threads may wait for the GIL
   torch_side::remove_cuda_allocator();
   python::stop_memory_watch();
 }
 
-// Waits for the file until Ctrl-C comes, if that raises KeyboardInterrupt. No handler runs meanwhile: it could be one
-// that ends the recording. Made and destroyed with the GIL, called without.
-class UntilInterrupted {
+// Ctrl-C check for a wait for the file, if Ctrl-C raises KeyboardInterrupt. No signal handler runs during the wait: it
+// could end the recording. Created and destroyed with the GIL, called without.
+class InterruptCheck {
  public:
-  UntilInterrupted() {
+  InterruptCheck() {
     try {
       const py::module_ signals = py::module_::import("_signal");
-      raises_ = signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"));
-    } catch (const py::error_already_set&) {  // the interpreter ends
+      raises_interrupt_ = signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"));
+    } catch (const py::error_already_set&) {  // the interpreter is shutting down
     }
   }
   bool operator()() {
-    if (!raises_ || interrupted_) return interrupted_;
+    if (!raises_interrupt_ || interrupted_) return interrupted_;
     const py::gil_scoped_acquire locked;
     interrupted_ = PyOS_InterruptOccurred() != 0;
     return interrupted_;
   }
-  // What has come is raised now.
+  // Raise KeyboardInterrupt if Ctrl-C was pressed.
   void raise() const {
     if (!interrupted_) return;
     PyErr_SetInterrupt();
@@ -101,13 +99,13 @@ class UntilInterrupted {
   }
 
  private:
-  bool raises_ = false, interrupted_ = false;
+  bool raises_interrupt_ = false, interrupted_ = false;
 };
 
-// Returns whether the trace is written to its end, and whether its spool was gone.
+// Stop recording. Return whether the trace is complete, and whether its spool was gone.
 std::pair<bool, bool> stop(const std::string& end_json) {
   stop_observing();
-  UntilInterrupted interrupt;
+  InterruptCheck interrupt;
   std::pair<bool, bool> outcome;
   {
     const py::gil_scoped_release unlocked;
@@ -117,7 +115,7 @@ std::pair<bool, bool> stop(const std::string& end_json) {
   return outcome;
 }
 
-// Ends a recording that started only in part, and removes its files.
+// End a recording whose start failed, and remove its files.
 void discard() {
   stop_observing();
   const py::gil_scoped_release unlocked;
@@ -151,8 +149,7 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
   }
 }
 
-// Before start(): stacks tell apart the modules whose calls are frames of `code`; None: no modules. False if they
-// cannot.
+// Treat frames of `code` as module calls; None: no frames. Called before start(). Return whether modules are recorded.
 bool watch_modules(const py::object& code, const py::object& resolve, unsigned long main_thread) {
   const bool is_code = PyCode_Check(code.ptr());
   if (!python::watch_module_calls(is_code ? reinterpret_cast<PyCodeObject*>(code.ptr()) : nullptr)) return false;
@@ -171,18 +168,18 @@ void bind_module(std::uintptr_t address, std::uint32_t id) {
   if (scope) scope.session().modules.bind(reinterpret_cast<const void*>(address), id);
 }
 
-// The objects in `count` slots, `first` bytes from where a field of `object` points; `unset` for empty slots. They are
-// variables of a frame, which may be another thread's, and gone after the next instruction: nothing runs meanwhile.
+// Return the objects in `count` slots, `first` bytes after the address in a field of `object`; `unset` for empty slots.
+// The slots are variables of a frame: its thread would free them if it ran before all references are taken.
 py::list read_slots(py::handle object, std::size_t field, std::ptrdiff_t first, std::size_t count, py::handle unset) {
-  py::list found(count);  // made before, since that may collect garbage
+  py::list objects(count);  // created first: this may start a garbage collection
   const char* start = nullptr;
   std::memcpy(&start, reinterpret_cast<const char*>(object.ptr()) + field, sizeof start);
   auto* const* const slots = reinterpret_cast<PyObject* const*>(start + first);
   for (std::size_t slot = 0; slot < count; ++slot) {
     const py::handle value = slots[slot] == nullptr ? unset : py::handle(slots[slot]);
-    PyList_SET_ITEM(found.ptr(), static_cast<Py_ssize_t>(slot), value.inc_ref().ptr());
+    PyList_SET_ITEM(objects.ptr(), static_cast<Py_ssize_t>(slot), value.inc_ref().ptr());
   }
-  return found;
+  return objects;
 }
 
 void forget_module(std::uintptr_t address) {
@@ -190,16 +187,16 @@ void forget_module(std::uintptr_t address) {
   if (scope) scope.session().modules.forget(reinterpret_cast<const void*>(address));
 }
 
-// The last step: spool and trace get their names.
+// Give spool and trace their names: the last step of a start.
 void publish() {
   python::HookScope scope;
   if (scope) scope.session().recorder.publish();
 }
 
 bool flush() {
-  python::find_thread_names();
-  if (!python::find_module_names()) throw py::error_already_set();
-  UntilInterrupted interrupt;
+  python::look_up_thread_names();
+  if (!python::look_up_module_names()) throw py::error_already_set();
+  InterruptCheck interrupt;
   bool written = false;
   {
     const py::gil_scoped_release unlocked;
@@ -210,8 +207,7 @@ bool flush() {
   return written;
 }
 
-// Events so far, lost ones by cause, allocations of no bytes, and those of our own that are not recorded. None: nothing
-// is recorded.
+// Return counts of events, lost events by cause, empty allocations and calls inside hooks; None while not recording.
 py::object counts() {
   std::uint64_t events = 0;
   Counters counters{};
@@ -222,21 +218,21 @@ py::object counts() {
     events = spool.events();
     counters = spool.counters();
   }
-  // Outside: an object of Python that is made may set off a collection, which frees tensors.
+  // Outside the scope, in which frees are not recorded: a new Python object may start a garbage collection.
   py::tuple lost(kLossCauseCount);
   for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) lost[cause] = counters.lost[cause];
   return py::make_tuple(events, lost, counters.empty_allocations, counters.reentered);
 }
 
-// (device, requested, allocated, active, reserved) of each.
+// Return (device, requested, allocated, active, reserved) of each device.
 std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>> cuda_totals() {
-  std::vector<torch_side::CudaTotals> found;
+  std::vector<torch_side::CudaTotals> totals;
   {
     const py::gil_scoped_release unlocked;
-    found = torch_side::cuda_totals();
+    totals = torch_side::cuda_totals();
   }
   std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>> rows;
-  for (const auto& of : found) rows.emplace_back(of.device, of.requested, of.allocated, of.active, of.reserved);
+  for (const auto& row : totals) rows.emplace_back(row.device, row.requested, row.allocated, row.active, row.reserved);
   return rows;
 }
 
@@ -269,11 +265,11 @@ bool add_holder(std::uint64_t event, const std::string& holder, const std::strin
                       {event, line, count, bytes, holder, path, filename, addresses, is_garbage});
 }
 
-// (address, device type, device index, role, name) of each.
-void push_roles(const std::vector<std::tuple<std::uint64_t, std::int32_t, std::int32_t, int, std::string>>& found) {
+// Record roles, each as (address, device type, device index, role, name).
+void push_roles(const std::vector<std::tuple<std::uint64_t, std::int32_t, std::int32_t, int, std::string>>& roles) {
   std::vector<torch_side::RoleNote> notes;
-  notes.reserve(found.size());
-  for (const auto& [address, device_type, device_index, role, name] : found) {
+  notes.reserve(roles.size());
+  for (const auto& [address, device_type, device_index, role, name] : roles) {
     notes.push_back({address, device_type, device_index, static_cast<Role>(role), name});
   }
   torch_side::record_roles(notes);
@@ -324,7 +320,7 @@ PYBIND11_MODULE(_record, module) {
   module.def("add_source_line", &add_source_line);
   module.def("spool_is_gone", &spool_is_gone);
   module.def("next_event", &next_event);
-  // Scans of the program's objects on the main thread, between two of its instructions.
+  // The main thread scans the program's objects between two of its instructions.
   module.def("set_object_scan", [](const py::function& scan) { python::set_object_scan(scan.ptr()); });
   module.def("graph_referents", &torch_side::graph_referents, py::arg("node"), py::arg("getters"),
              py::arg("saved_type"));

@@ -24,7 +24,7 @@ namespace {
 std::atomic<Session*> active_session{nullptr};
 std::atomic<std::uint64_t> last_session_number{0};
 
-// All contexts ever made; a thread that ends leaves its own to the next that starts.
+// Contexts of all threads. A new thread reuses the context of one that has ended.
 struct ThreadRegistry {
   std::mutex mutex;
   std::vector<std::unique_ptr<ThreadContext>> all;
@@ -34,24 +34,24 @@ struct ThreadRegistry {
 
 constinit ALLOCTRACE_FAST_THREAD_LOCAL ThreadContext* this_thread = nullptr;
 
-void leave_thread(void* context);
+void release_context(void* context);
 
-// Never destroyed: hooks run until the process is gone, after static destructors too.
-ThreadRegistry* const only_registry = [] {
-  auto made = std::make_unique<ThreadRegistry>();
-  pthread_key_create(&made->on_thread_exit, leave_thread);
-  return made.release();
+// Never destroyed: hooks run until the process has exited, even after static destructors.
+ThreadRegistry* const leaked_registry = [] {
+  auto new_registry = std::make_unique<ThreadRegistry>();
+  pthread_key_create(&new_registry->on_thread_exit, release_context);
+  return new_registry.release();
 }();
-ThreadRegistry& registry() { return *only_registry; }
+ThreadRegistry& registry() { return *leaked_registry; }
 
-void leave_thread(void* context) {
+void release_context(void* context) {
   this_thread = nullptr;
   const std::lock_guard<std::mutex> guard(registry().mutex);
   registry().unused.push_back(static_cast<ThreadContext*>(context));
 }
 
-// nullptr when there is no memory for one: the event is then lost.
-[[gnu::cold, gnu::noinline]] ThreadContext* enter_thread() noexcept {
+// Return a context for this thread; nullptr if there is no memory for it: the event is then lost.
+[[gnu::cold, gnu::noinline]] ThreadContext* acquire_context() noexcept {
   try {
     ThreadRegistry& threads = registry();
     ThreadContext* context;
@@ -67,9 +67,8 @@ void leave_thread(void* context) {
       }
     }
     context->session = 0;
-    context->stacks.last.clear();  // the frames of the thread that ended are gone
-    // A pthread key, not a thread_local destructor: tensors die in thread_local destructors too, and would find ours
-    // gone.
+    context->stacks.last.clear();  // the memory of the ended thread's frames is freed
+    // A pthread key, not a thread_local destructor: other thread_local destructors may free tensors after ours has run.
     pthread_setspecific(threads.on_thread_exit, context);
     return this_thread = context;
   } catch (...) {
@@ -77,9 +76,9 @@ void leave_thread(void* context) {
   }
 }
 
-// A hook marks itself as running and then looks whether a session is on; whoever ends the session takes it away and
-// then looks for running hooks. Each needs its store to be seen before its load. The kernel's barrier, called by
-// whoever ends the session, spares the hooks theirs; without it each hook pays for a fence.
+// A hook stores in_hook, then loads active_session. The thread that ends the session clears active_session, then loads
+// in_hook. Each store must be visible before the following load, or a hook would use a freed session. The ending thread
+// issues membarrier for all threads; without membarrier, each hook needs a fence.
 bool register_barrier() { return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0; }
 const bool kernel_barrier = register_barrier();
 
@@ -101,14 +100,14 @@ void wait_for_hooks() {
     const std::lock_guard<std::mutex> guard(threads.mutex);
     for (const auto& context : threads.all) all.push_back(context.get());
   }
-  const auto nobody_in = [&] {
+  const auto no_hook_runs = [&] {
     for (const ThreadContext* context : all) {
       if (context->in_hook.load(std::memory_order_acquire)) return false;
     }
     return true;
   };
-  // A hook is short; a flush() on another thread lasts as long as the writer needs.
-  while (!wait_until(nobody_in, clock_nanoseconds(CLOCK_MONOTONIC) + 1'000'000'000)) {
+  // Hooks are short, but a flush() on another thread waits for the writer.
+  while (!wait_until(no_hook_runs, clock_nanoseconds(CLOCK_MONOTONIC) + 1'000'000'000)) {
   }
 }
 
@@ -120,8 +119,8 @@ void forget_threads_in_child() noexcept {
   this_thread = nullptr;
 }
 
-// The session, once no hook can reach it any more.
-std::unique_ptr<Session> take_session() {
+// Deactivate the session and return it after its last hook has ended.
+std::unique_ptr<Session> detach_session() {
   std::unique_ptr<Session> session(active_session.exchange(nullptr, std::memory_order_acq_rel));
   if (session) {
     ending_barrier();
@@ -130,8 +129,8 @@ std::unique_ptr<Session> take_session() {
   return session;
 }
 
-// The child leaks all that there is of its parent's session, and begins anew: another thread may have been changing or
-// freeing any part of it, under locks that nobody gives back in the child. No lock of a session is taken over a fork.
+// Leak the parent's session in the child: another thread may have been changing or freeing any part of the session,
+// under locks that are never released in the child. No session lock is held over a fork.
 void after_fork_in_child() {
   active_session.store(nullptr, std::memory_order_release);
   ClosedInChild::close_all();
@@ -150,7 +149,7 @@ void after_fork_in_child() {
 Session::Session(const RecorderOptions& options, bool with_python_stacks)
     : recorder(options),
       codes(recorder.stacks()),
-      modules(recorder.stacks(), ask_module_names),
+      modules(recorder.stacks(), request_module_names),
       python_stacks(with_python_stacks),
       number(last_session_number.fetch_add(1) + 1) {}
 
@@ -165,24 +164,25 @@ std::uint32_t ThreadContext::location_id(Session& session, const Location& where
   return entry.id;
 }
 
-void ThreadContext::adopt(Session& by, std::uint64_t autograd_thread_id) {
+void ThreadContext::register_in(Session& new_session, std::uint64_t autograd_thread_id) {
   char name[16] = {};
   pthread_getname_np(pthread_self(), name, sizeof name);
-  session = by.number;
+  session = new_session.number;
   request = {};
   last_location = {};
   locations = {};
   node_types = {};
-  thread = by.recorder.add_thread({static_cast<std::uint64_t>(syscall(SYS_gettid)), autograd_thread_id, name, {}});
-  if (thread != 0) ask_thread_name(by.number, thread);
+  thread =
+      new_session.recorder.add_thread({static_cast<std::uint64_t>(syscall(SYS_gettid)), autograd_thread_id, name, {}});
+  if (thread != 0) request_thread_name(new_session.number, thread);
 }
 
 HookScope::HookScope() noexcept {
   if (active_session.load(std::memory_order_relaxed) == nullptr) return;
-  thread_ = this_thread ? this_thread : enter_thread();
+  thread_ = this_thread ? this_thread : acquire_context();
   if (!thread_) return;
   if (thread_->in_hook.load(std::memory_order_relaxed)) {
-    // Null while the session ends; a session that is seen stays valid, since the outer hook keeps it alive.
+    // Null while the session ends; otherwise valid, since the outer hook keeps the session alive.
     Session* const active = active_session.load(std::memory_order_acquire);
     if (active) active->recorder.spool().header().reentered.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -201,22 +201,21 @@ std::uint64_t start_session(const RecorderOptions& options, bool python_stacks) 
 }
 
 std::pair<bool, bool> stop_session(const std::string& end_json, const std::function<bool()>& gives_up) {
-  std::unique_ptr<Session> session = take_session();
+  std::unique_ptr<Session> session = detach_session();
   if (!session) return {true, false};
   const bool written = session->recorder.stop(end_json, gives_up);
-  // Its writer waits for a disk, perhaps until the program ends.
   const bool is_gone = session->recorder.spool_is_gone();
+  // The writer still waits for the disk, perhaps until the program ends, and uses the recorder.
   if (session->recorder.is_left_behind()) static_cast<void>(session.release());
   return {written, is_gone};
 }
 
 void discard_session() {
-  const std::unique_ptr<Session> session = take_session();
+  const std::unique_ptr<Session> session = detach_session();
   if (session) session->recorder.discard();
 }
 
 bool session_is_active() noexcept { return active_session.load(std::memory_order_acquire) != nullptr; }
-
 void register_fork_handlers() { pthread_atfork(lock_memory_watch, unlock_memory_watch, after_fork_in_child); }
 
 }  // namespace alloctrace::python

@@ -1,4 +1,4 @@
-// The recording that is on, and the way into it from an allocator's hook, on any thread, with or without Python.
+// The active session, and entry to it from an allocator's hook, on any thread, with or without Python.
 #pragma once
 
 #include <array>
@@ -15,35 +15,33 @@
 
 namespace alloctrace::python {
 
-// One recording in progress.
 struct Session {
   Session(const RecorderOptions& options, bool python_stacks);
   Recorder recorder;
   CodeRegistry codes;
   ModuleRegistry modules;
   const bool python_stacks;
-  const std::uint64_t number;  // never reused: what threads remember of an older session is void
+  const std::uint64_t number;  // never reused, so that threads detect ids of an older session
 };
 
-// What a thread keeps between hooks. Made at its first event, recycled when it ends.
+// State of a thread between hooks. Created at the thread's first event, reused when the thread has ended.
 struct ThreadContext {
-  // True while this thread is inside a hook. Written by its own thread, read by whoever ends a session.
+  // True while this thread is inside a hook. Written by this thread, read by the thread that ends a session.
   std::atomic<bool> in_hook{false};
   std::uint64_t session = 0;  // number of the session that the ids below belong to
   std::uint32_t thread = 0;
-  // The last free that was requested in this thread and is in the trace or counted as lost: of which block (0: none),
-  // its number, and the number of calls that the CUDA allocator had had before.
+  // Last free request that is recorded or lost: block address (0: none), event number, CUDA allocator calls before it.
   struct Request {
     std::uint64_t address = 0, number = 0, call = 0;
   } request{};
-  // The location of the last event, and those of recent ones, by hash: most events repeat one of them.
+  // Locations of the last event and, by hash, of recent events: most events repeat one.
   struct LocationEntry {
     Location location{};
     std::uint32_t id = 0;
   };
   LocationEntry last_location{};
   std::array<LocationEntry, 16> locations{};
-  // Where storages are older than the recording: the event of that request, and where the Python code stood.
+  // Event and innermost_position() of `request`; set only if storages are older than the recording.
   Event request_event{};
   std::uint64_t request_position = 0;
   struct NodeTypeEntry {
@@ -55,13 +53,12 @@ struct ThreadContext {
   StackCache stacks{};
 
   std::uint32_t location_id(Session& session, const Location& where);
-  // Its record must be made (its ids are of an older session, or it is new).
-  bool is_new(const Session& of) const { return session != of.number; }
-  [[gnu::cold, gnu::noinline]] void adopt(Session& by, std::uint64_t autograd_thread_id);
+  // Return whether the thread must be registered: the thread is new, or its ids are of an older session.
+  bool is_new(const Session& current) const { return session != current.number; }
+  [[gnu::cold, gnu::noinline]] void register_in(Session& new_session, std::uint64_t autograd_thread_id);
 };
 
-// Entry to the session from a hook: false when nothing is recorded, when this thread is in a hook already, or in a
-// forked child. While one exists, the session cannot end.
+// Scope of a hook, in which the session cannot end; false without a session, inside another hook and in a forked child.
 class HookScope {
  public:
   HookScope() noexcept;
@@ -80,17 +77,16 @@ class HookScope {
   ThreadContext* thread_ = nullptr;
 };
 
-// Starts the one session of this process; callers exclude each other with a lock. Returns the session's number; throws
-// what Recorder throws.
+// Start the process's only session and return its number. Callers must hold a common lock. Throws what Recorder throws.
 std::uint64_t start_session(const RecorderOptions& options, bool python_stacks);
-// Ends it after the last hook has left. Returns whether the trace is written to its end (else the spool is kept), and
-// whether the spool was gone.
+// End the session after its last hook. Return whether the trace is complete (else the spool is kept), and whether the
+// spool was gone.
 std::pair<bool, bool> stop_session(const std::string& end_json, const std::function<bool()>& gives_up);
-// Ends it in the same way, and removes its files.
+// End the session after its last hook and remove its files.
 void discard_session();
 bool session_is_active() noexcept;
 
-// Called once, at import: keeps forked children from writing into their parent's trace.
+// Keep forked children from writing into their parent's trace. Called once, at import.
 void register_fork_handlers();
 
 }  // namespace alloctrace::python

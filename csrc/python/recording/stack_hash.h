@@ -16,7 +16,7 @@
 
 namespace alloctrace::python {
 
-// Both halves of the product, so that every bit of either factor reaches every bit of the result.
+// Combine both halves of the product, so that each bit of either factor affects all bits of the result.
 inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) noexcept {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(a) * b;
@@ -30,11 +30,11 @@ struct StackHash {
   std::uint32_t frames;
 };
 
-// How many frames are looked at, including those that no traceback shows: at most one for each that it does show.
+// Maximum number of frames read: tracebacks hide at most one frame for each that they show.
 inline constexpr std::uint32_t kMaxFrames = 2 * kMaxDepth;
 
-// Which module a frame calls. With its type: of modules that nobody has named only the class is known, and those that
-// come and go at one address may be of several. Never 0: what calls a module must not look like what calls none.
+// Return a key for the module that a frame calls. The key includes the type: unnamed modules are recorded by class, and
+// modules of several classes may succeed each other at one address. Never 0, which would hash like no module call.
 inline std::uint64_t module_key(const Frame* frame) noexcept {
   const PyObject* const module = first_argument(frame);
   if (module == nullptr) return 1;
@@ -61,34 +61,34 @@ inline bool are_unchanged_below(const LastWalk& last, std::uint32_t frames, cons
     moved |= position(frame) ^ step->position;
   }
   if (moved != 0) return false;
-  for (std::uint32_t i = 0; i < last.module_calls && last.modules[i].step < frames; ++i) {
+  for (std::uint32_t i = 0; i < last.module_count && last.modules[i].step < frames; ++i) {
     if (module_key(frame_of(last, last.modules[i].step)) != last.modules[i].key) return false;
   }
   return true;
 }
 
-// The stack where the last walk may have been another one.
+// Hash a stack that may differ from the last walk in any frame.
 [[gnu::noinline]] StackHash hash_moved_stack(const Frame* innermost, std::uint64_t generation,
-                                             const CodeExtent& module_calls, LastWalk& last) noexcept;
+                                             const CodeExtent& module_code, LastWalk& last) noexcept;
 
-inline StackHash hash_stack(const Frame* innermost, std::uint64_t generation, const CodeExtent& module_calls,
+inline StackHash hash_stack(const Frame* innermost, std::uint64_t generation, const CodeExtent& module_code,
                             LastWalk& last) noexcept {
-  // Mostly the innermost frame is still the same, and executes something else.
+  // Usual case: only the innermost frame has moved.
   const std::uint32_t frames = last.frames;
   const std::uint64_t instruction = position(innermost);
-  if (!last.is_deeper && last.generation == generation && frames != 0 && frame_of(last, frames) == innermost &&
-      !is_within(module_calls, innermost, instruction) && are_unchanged_below(last, frames, innermost)) [[likely]] {
-    if (last.module_calls != 0 && last.modules[last.module_calls - 1].step == frames) --last.module_calls;
+  if (!last.is_too_deep && last.generation == generation && frames != 0 && frame_of(last, frames) == innermost &&
+      !is_in_code(module_code, innermost, instruction) && are_unchanged_below(last, frames, innermost)) [[likely]] {
+    if (last.module_count != 0 && last.modules[last.module_count - 1].step == frames) --last.module_count;
     last.steps[frames].position = instruction;
     return {last.steps[frames].hash = mix(last.steps[frames - 1].hash ^ instruction, kHashFactor), frames};
   }
-  return hash_moved_stack(innermost, generation, module_calls, last);
+  return hash_moved_stack(innermost, generation, module_code, last);
 }
 
 #ifdef ALLOCTRACE_CHECK_FRAMES
 // Test builds compare the result of hash_stack, and all that it remembers, with the live chain (frame_walk_probe.cpp).
 void check_stack_hash(const StackHash& hash, const Frame* innermost, std::uint64_t generation,
-                      const CodeExtent& module_calls, const LastWalk& last);
+                      const CodeExtent& module_code, const LastWalk& last);
 #else
 inline void check_stack_hash(const StackHash&, const Frame*, std::uint64_t, const CodeExtent&,
                              const LastWalk&) noexcept {}

@@ -26,20 +26,18 @@ struct Request {
   unsigned long identifier;  // threading.get_ident() of that thread
 };
 
-struct NameDesk {
+struct NameLookup {
   std::mutex mutex;  // a leaf
   std::vector<Request> requests;
   std::atomic<bool> stopping{false};
-  std::thread asker;
+  std::thread thread;
   WakeSignal wake;
 };
-// Never destroyed: hooks ask while the process goes down, and a thread object that is destroyed while its thread runs
-// aborts the program (a C library that calls exit() while a session is on).
-NameDesk* const only_desk = std::make_unique<NameDesk>().release();
-NameDesk& desk() { return *only_desk; }
+// Never destroyed: hooks add requests during exit(), and destroying a running thread's std::thread aborts the program.
+NameLookup* const leaked_lookup = std::make_unique<NameLookup>().release();
+NameLookup& lookup() { return *leaked_lookup; }
 
-// Straight from the dictionary behind threading.enumerate(): that function takes a lock of the threading module, which
-// a thread that we interrupted may hold.
+// Return a thread's name in threading._active, or "". threading.enumerate() locks what an interrupted thread may hold.
 std::string name_of(PyObject* active_threads, unsigned long identifier) {
   std::string name;
   PyObject* key = PyLong_FromUnsignedLong(identifier);
@@ -53,22 +51,22 @@ std::string name_of(PyObject* active_threads, unsigned long identifier) {
   return name;
 }
 
-std::vector<Request> take_requests() {
-  const std::lock_guard<std::mutex> guard(desk().mutex);
-  return std::exchange(desk().requests, {});
+std::vector<Request> consume_requests() {
+  const std::lock_guard<std::mutex> guard(lookup().mutex);
+  return std::exchange(lookup().requests, {});
 }
 
 using Names = std::vector<std::pair<Request, std::string>>;
 
-// Neither this nor store() throws: without memory these threads stay without their Python names.
-Names look_up(const std::vector<Request>& asked) noexcept {
+// Return the requested names. Neither read_names() nor store() throws: without memory the threads stay unnamed.
+Names read_names(const std::vector<Request>& requests) noexcept {
   Names names;
   PyObject* modules = PyImport_GetModuleDict();
   PyObject* threading = modules ? PyDict_GetItemString(modules, "threading") : nullptr;
   PyObject* active = threading ? PyObject_GetAttrString(threading, "_active") : nullptr;
   if (active && PyDict_Check(active)) {
     try {
-      for (const Request& request : asked) names.emplace_back(request, name_of(active, request.identifier));
+      for (const Request& request : requests) names.emplace_back(request, name_of(active, request.identifier));
     } catch (const std::bad_alloc&) {
     }
   }
@@ -81,7 +79,7 @@ void store(const Names& names) noexcept {
   HookScope scope;
   if (!scope) return;
   for (const auto& [request, name] : names) {
-    // Asked for in an earlier session, the number means another thread now.
+    // In another session the same id means another thread.
     if (name.empty() || request.session != scope.session().number) continue;
     try {
       scope.session().recorder.name_thread(request.thread, name);
@@ -90,22 +88,21 @@ void store(const Names& names) noexcept {
   }
 }
 
-// What Python knows this thread by is made once, when the recording starts: to make it later, when there is no memory,
-// would end the program.
-void ask_until_stopped() {
+// Look up names until stopped, with one Python state: creating a state later, without memory, would abort the program.
+void look_up_until_stopped() {
   const PyGILState_STATE outside = PyGILState_Ensure();
   PyThreadState* state = PyEval_SaveThread();
-  while (!desk().stopping.load(std::memory_order_acquire)) {
-    const std::vector<Request> asked = take_requests();
-    if (asked.empty() && !module_names_are_wanted()) {
-      desk().wake.wait_ms(1000);
+  while (!lookup().stopping.load(std::memory_order_acquire)) {
+    const std::vector<Request> requests = consume_requests();
+    if (requests.empty() && !has_module_name_requests()) {
+      lookup().wake.wait_ms(1000);
       continue;
     }
     PyEval_RestoreThread(state);
-    const Names names = look_up(asked);
-    if (!find_module_names()) PyErr_Clear();
+    const Names names = read_names(requests);
+    if (!look_up_module_names()) PyErr_Clear();
     state = PyEval_SaveThread();
-    store(names);  // may wait for the writer: not while holding the GIL
+    store(names);  // without the GIL: may wait for the writer
   }
   PyEval_RestoreThread(state);
   PyGILState_Release(outside);
@@ -113,41 +110,41 @@ void ask_until_stopped() {
 
 }  // namespace
 
-void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept {
+void request_thread_name(std::uint64_t session, std::uint32_t thread) noexcept {
   if (!PyGILState_GetThisThreadState()) return;
   try {
-    const std::lock_guard<std::mutex> guard(desk().mutex);
-    desk().requests.push_back({session, thread, static_cast<unsigned long>(pthread_self())});
+    const std::lock_guard<std::mutex> guard(lookup().mutex);
+    lookup().requests.push_back({session, thread, static_cast<unsigned long>(pthread_self())});
   } catch (...) {
-    return;  // a thread's Python name is not worth more effort
+    return;  // out of memory: the thread stays unnamed
   }
-  desk().wake.post();
+  lookup().wake.post();
 }
 
-void wake_thread_names() noexcept { desk().wake.post(); }
+void wake_name_thread() noexcept { lookup().wake.post(); }
 
 void start_thread_names() {
-  desk().stopping.store(false, std::memory_order_release);
-  desk().asker = start_thread(ask_until_stopped);
+  lookup().stopping.store(false, std::memory_order_release);
+  lookup().thread = start_thread(look_up_until_stopped);
 }
 
 void stop_thread_names() {
-  find_thread_names();
-  desk().stopping.store(true, std::memory_order_release);
-  desk().wake.post();
-  Py_BEGIN_ALLOW_THREADS  // it may be waiting for the GIL
-      if (desk().asker.joinable()) desk()
-          .asker.join();
-  Py_END_ALLOW_THREADS take_requests();
+  look_up_thread_names();
+  lookup().stopping.store(true, std::memory_order_release);
+  lookup().wake.post();
+  Py_BEGIN_ALLOW_THREADS  // the joined thread may wait for the GIL
+      if (lookup().thread.joinable()) lookup()
+          .thread.join();
+  Py_END_ALLOW_THREADS consume_requests();
 }
 
-void find_thread_names() {
-  const Names names = look_up(take_requests());
+void look_up_thread_names() {
+  const Names names = read_names(consume_requests());
   Py_BEGIN_ALLOW_THREADS store(names);
   Py_END_ALLOW_THREADS
 }
 
-// The old one is leaked: it may be locked, half changed, and says that its thread runs.
-void forget_thread_names_in_child() noexcept { new (&desk()) NameDesk(); }
+// Leaks the parent's object: its mutex may be locked, its list half changed, and its std::thread counts as running.
+void forget_thread_names_in_child() noexcept { new (&lookup()) NameLookup(); }
 
 }  // namespace alloctrace::python

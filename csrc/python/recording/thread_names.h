@@ -1,26 +1,25 @@
-// Names of threads as Python's threading module has them. A hook must never take the GIL, and the main thread may sit
-// in join() for the whole run, so a small thread of our own asks the interpreter.
+// Lookup of thread names in Python's threading module, by a thread of our own: a hook must never take the GIL, and the
+// main thread may be blocked in join() for the whole run.
 #pragma once
 
 #include <cstdint>
 
 namespace alloctrace::python {
 
-// In a hook, on the thread in question: requests its name for that session. Never blocks.
-void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept;
+// Request the calling thread's name for a session, in a hook. Never blocks.
+void request_thread_name(std::uint64_t session, std::uint32_t thread) noexcept;
 
-// In a hook: the thread that asks has something else to look up, names of modules. Never blocks.
-void wake_thread_names() noexcept;
+// Wake the lookup thread, which also looks up module names, in a hook. Never blocks.
+void wake_name_thread() noexcept;
 
-// Around a session, with the GIL: starts and ends the thread that asks. Ending it releases the GIL while it waits, and
-// looks up the names that were requested and not yet found.
+// Called with the GIL, around a session. stop_thread_names() looks up what is requested and waits without the GIL.
 void start_thread_names();
 void stop_thread_names();
 
-// With the GIL: looks up the requested names at once.
-void find_thread_names();
+// Look up the requested names now, with the GIL.
+void look_up_thread_names();
 
-// In a forked child, which has no such thread, and may have inherited the lock of the list locked: begins anew.
+// Reset in a forked child, which has no lookup thread and may have inherited a locked mutex.
 void forget_thread_names_in_child() noexcept;
 
 }  // namespace alloctrace::python

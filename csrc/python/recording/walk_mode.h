@@ -1,4 +1,4 @@
-// How stacks are taken in this process: decided by check_layout, obeyed by current_stack.
+// How current_stack reads stacks in this process; set by check_layout.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 namespace alloctrace::python {
 
 enum class WalkMode : std::uint8_t {
-  kNone,       // not at all: free-threaded builds
+  kNone,       // no stacks: free-threaded builds
   kPublicApi,  // on threads that hold the GIL
   kDirect,     // on every thread
 };
 void set_walk_mode(WalkMode mode) noexcept;
-// Whether the first argument of a frame can be read, too: not before this was said.
+// Set whether the first argument of a frame can be read, and so the module that it calls. Initially false.
 void allow_modules(bool allowed) noexcept;
 
 }  // namespace alloctrace::python
