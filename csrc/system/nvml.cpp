@@ -9,7 +9,7 @@
 namespace alloctrace {
 namespace {
 
-// The parts of nvml.h that are used. NVML keeps them for ever: a changed structure gets a new version number.
+// Declarations from nvml.h. NVML never changes a structure: a new layout gets a new version number.
 constexpr int kSuccess = 0;
 constexpr int kInsufficientSize = 7;
 constexpr unsigned long long kNotAvailable = ~0ull;
@@ -49,7 +49,7 @@ struct Nvml::Functions {
   Functions& operator=(const Functions&) = delete;
 
   template <typename Function>
-  void look_up(Function& function, const char* name) {
+  void load(Function& function, const char* name) {
     function = reinterpret_cast<Function>(dlsym(library, name));
   }
 };
@@ -58,24 +58,24 @@ Nvml::Nvml(const Functions& functions) : functions_(functions) {}
 
 const Nvml* Nvml::open() {
   static std::atomic<const Nvml*> opened{nullptr};
-  static std::atomic<bool> is_missing{false};  // looked for once, not at every sample
-  if (const Nvml* const known = opened.load(std::memory_order_acquire)) return known;
+  static std::atomic<bool> is_missing{false};  // tried once, not at every sample
+  if (const Nvml* const existing = opened.load(std::memory_order_acquire)) return existing;
   if (is_missing.exchange(true)) return nullptr;
   auto functions = std::make_unique<Functions>();
   functions->library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!functions->library) return nullptr;
-  functions->look_up(functions->init, "nvmlInit_v2");
-  functions->look_up(functions->device_by_uuid, "nvmlDeviceGetHandleByUUID");
-  functions->look_up(functions->device_by_pci, "nvmlDeviceGetHandleByPciBusId_v2");
-  functions->look_up(functions->memory_v1, "nvmlDeviceGetMemoryInfo");
-  functions->look_up(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
-  functions->look_up(functions->compute_processes, "nvmlDeviceGetComputeRunningProcesses_v3");
-  functions->look_up(functions->graphics_processes, "nvmlDeviceGetGraphicsRunningProcesses_v3");
+  functions->load(functions->init, "nvmlInit_v2");
+  functions->load(functions->device_by_uuid, "nvmlDeviceGetHandleByUUID");
+  functions->load(functions->device_by_pci, "nvmlDeviceGetHandleByPciBusId_v2");
+  functions->load(functions->memory_v1, "nvmlDeviceGetMemoryInfo");
+  functions->load(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
+  functions->load(functions->compute_processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+  functions->load(functions->graphics_processes, "nvmlDeviceGetGraphicsRunningProcesses_v3");
   if (!functions->init || !functions->memory_v1 || functions->init() != kSuccess) return nullptr;
-  std::unique_ptr<const Nvml> made(new Nvml(*functions));
+  std::unique_ptr<const Nvml> created(new Nvml(*functions));
   functions.release();
-  opened.store(made.get(), std::memory_order_release);
-  return made.release();
+  opened.store(created.get(), std::memory_order_release);
+  return created.release();
 }
 
 Nvml::Device Nvml::find(const std::string& uuid, const std::string& pci_address) const {
@@ -87,19 +87,19 @@ Nvml::Device Nvml::find(const std::string& uuid, const std::string& pci_address)
 
 std::optional<DriverMemory> Nvml::memory(Device device) const {
   DriverMemory result;
-  MemoryV2 second{};
-  second.version = kMemoryV2;
-  MemoryV1 first{};
-  if (functions_.memory_v2 && functions_.memory_v2(device, &second) == kSuccess) {
-    result.total = second.total;
-    result.used = second.used;
-  } else if (functions_.memory_v1(device, &first) == kSuccess) {
-    result.total = first.total;
-    result.used = first.used;
+  MemoryV2 v2{};
+  v2.version = kMemoryV2;
+  MemoryV1 v1{};
+  if (functions_.memory_v2 && functions_.memory_v2(device, &v2) == kSuccess) {
+    result.total = v2.total;
+    result.used = v2.used;
+  } else if (functions_.memory_v1(device, &v1) == kSuccess) {
+    result.total = v1.total;
+    result.used = v1.used;
   } else {
     return std::nullopt;
   }
-  bool this_process_is_listed = false;
+  bool is_listed = false;
   std::uint64_t mine = 0, others = 0;
   for (const auto list : {functions_.compute_processes, functions_.graphics_processes}) {
     if (!list) continue;
@@ -115,13 +115,12 @@ std::optional<DriverMemory> Nvml::memory(Device device) const {
     for (unsigned int i = 0; i < count; ++i) {
       if (processes[i].used == kNotAvailable) return result;  // the sum would be wrong
       const bool is_mine = processes[i].process_id == static_cast<unsigned int>(getpid());
-      this_process_is_listed |= is_mine;
+      is_listed |= is_mine;
       (is_mine ? mine : others) += processes[i].used;
     }
   }
-  // In a container the list has the process numbers of another namespace, or none: then this process's share is
-  // unknown.
-  if (this_process_is_listed) {
+  // In a container the list has process ids of another namespace, or none: this process's share is then unknown.
+  if (is_listed) {
     result.by_this_process = mine;
     result.by_others = others;
   }

@@ -1,6 +1,5 @@
-// What the NVIDIA driver says of the memory of its devices, asked through NVML, its management library. Makes no CUDA
-// call, so it initialises nothing and disturbs no stream. The library is looked up at run time: there is none without a
-// driver. Any call may hang in the driver.
+// GPU memory as the NVIDIA driver reports it through its library NVML. Makes no CUDA call, so it initialises no context
+// and disturbs no stream. Loaded at run time: without a driver there is no library. Any call may hang.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,8 @@ namespace alloctrace {
 
 struct DriverMemory {
   std::uint64_t total = 0;
-  std::uint64_t used = 0;  // by everyone; without what the driver reserves for itself, where NVML separates it
-  // By this process and by others, where NVML reports it: not in most containers, nor under Windows' driver model.
+  std::uint64_t used = 0;  // by all processes; without the driver's own memory where NVML reports that
+  // By this process and by others; absent in most containers and under the Windows driver model.
   std::optional<std::uint64_t> by_this_process, by_others;
 };
 
@@ -21,14 +20,13 @@ class Nvml {
  public:
   using Device = void*;
 
-  // Opened by the first call that succeeds, and never closed: a call that hangs must not lose the library under it.
-  // nullptr where there is no NVML, or it does not start. One caller at a time.
+  // Return the library, opened by the first successful call and never closed, so that a hanging call keeps its code.
+  // Return nullptr if NVML is absent or fails to start. One caller at a time.
   static const Nvml* open();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  // By UUID, else by PCI address (both as nvidia-smi writes them). Never by index: CUDA_VISIBLE_DEVICES
-  // renumbers CUDA's devices. nullptr where NVML knows neither.
+  // Return the device by UUID, else by PCI address, or nullptr. Not by index: CUDA_VISIBLE_DEVICES renumbers devices.
   Device find(const std::string& uuid, const std::string& pci_address) const;
   std::optional<DriverMemory> memory(Device device) const;
 

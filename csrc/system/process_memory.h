@@ -1,13 +1,12 @@
-// What the operating system says of this process's memory.
 #pragma once
 
 #include <cstdint>
 
 namespace alloctrace {
 
-// Bytes that are resident in the machine's memory; 0 where /proc does not say.
+// Return the resident bytes of this process; 0 if /proc is unreadable.
 std::uint64_t resident_bytes();
-// Bytes of the machine.
+// Return the physical memory of the machine, in bytes.
 std::uint64_t machine_bytes();
 
 }  // namespace alloctrace

@@ -57,8 +57,8 @@ void fold_it(const std::shared_ptr<const TraceReader>& trace, const ReplayRun& w
   const std::uint64_t end = trace->chunks().empty() ? begin : trace->chunks().back().end_sequence();
   if (end <= begin) return;
   try {
-    fold_trace(trace, begin + (end - begin) / 2 + 1, out, true, {}, {});
-  } catch (const FoldingError&) {
+    compact_trace(trace, begin + (end - begin) / 2 + 1, out, true, {}, {});
+  } catch (const CompactionError&) {
     return;
   }
   const auto folded = std::make_shared<const TraceReader>(out, "");
@@ -190,7 +190,7 @@ void put_right(Bytes& trace) {
   FileHeader header;
   std::memcpy(&header, trace.data(), sizeof header);
   std::memcpy(header.magic, kFileMagic, sizeof header.magic);
-  header.format_version = kFoldedFormatVersion;
+  header.format_version = kCompactedFormatVersion;
   header.header_crc = 0;
   header.header_crc = crc32(&header, sizeof header);
   std::memcpy(trace.data(), &header, sizeof header);

@@ -192,7 +192,7 @@ int main(int count, char** arguments) {
   // As in record_module.cpp.
   const std::uint64_t spool = kSpoolHeaderBytes + recording.spool.ring_events * sizeof(Event);
   const std::uint64_t at_once = 2 * recording.spool.definitions_bytes + (std::uint64_t{2} << 20);
-  const BoundOptions bound{options.out, options.max_bytes, spool + at_once, 0, {0, 0}};
+  const SizeLimitOptions bound{options.out, options.max_bytes, spool + at_once, 0, {0, 0}};
   recording.make_bound = [bound] { return std::make_unique<TraceBound>(bound); };
   Recorder recorder(recording);
   recorder.publish();

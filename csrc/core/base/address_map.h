@@ -1,5 +1,4 @@
-// A hash map from addresses to small values: open addressing with linear probing, no tombstones, no allocation per
-// entry. Live blocks come and go with every event, which is where std::unordered_map spends most of a replay.
+// Open-addressing hash map from addresses to small values: std::unordered_map took most of a replay's time.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@ class AddressMap {
   }
   Value* find(std::uint64_t address) { return const_cast<Value*>(std::as_const(*this).find(address)); }
 
-  // The value of `address`, inserted if it is missing; `second` is true when it was inserted.
+  // Return the value of `address`, inserted if missing, and whether it was inserted.
   std::pair<Value*, bool> insert(std::uint64_t address) {
     if ((size_ + 1) * 4 > slots_.size() * 3) grow();
     for (std::size_t at = home(address);; at = next(at)) {
@@ -45,18 +44,17 @@ class AddressMap {
     size_ = 0;
   }
 
-  // Removes an entry that find() or insert() gave; pointers to other entries are then invalid.
+  // Remove the entry of `address`, if any. Invalidates pointers to all other entries.
   void erase(std::uint64_t address) {
     std::size_t hole = home(address);
     while (slots_[hole].address != address || !slots_[hole].used) {
       if (!slots_[hole].used) return;
       hole = next(hole);
     }
-    // Moves every following entry of the run that may stand in the hole back into it, so that no search stops too
-    // early.
+    // Shift later entries of the probe run into the hole: an unused slot inside the run would end searches early.
     for (std::size_t at = next(hole); slots_[at].used; at = next(at)) {
-      const std::size_t wanted = home(slots_[at].address);
-      if (((at - wanted) & mask()) >= ((at - hole) & mask())) {
+      const std::size_t start = home(slots_[at].address);
+      if (((at - start) & mask()) >= ((at - hole) & mask())) {
         slots_[hole] = slots_[at];
         hole = at;
       }
@@ -65,8 +63,7 @@ class AddressMap {
     --size_;
   }
 
-  // Starts loading the memory in which an address would be found. Maps of many blocks are larger than the processor's
-  // caches, and a caller that knows the next addresses can load them ahead.
+  // Prefetch the first slot of `address`: a large map exceeds the processor's caches.
   [[gnu::always_inline]] void prefetch(std::uint64_t address) const { __builtin_prefetch(&slots_[home(address)]); }
 
   void reserve(std::size_t size) {

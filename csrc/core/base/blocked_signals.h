@@ -1,4 +1,4 @@
-// Signals are for the program's threads, not for ours.
+// Scope that blocks all signals on this thread and, from their first instruction, on threads started in the scope.
 #pragma once
 
 #include <pthread.h>
@@ -6,21 +6,19 @@
 
 namespace alloctrace {
 
-// Blocks all signals on this thread as long as it exists. A thread that is started meanwhile keeps them blocked, from
-// its first instruction on.
 class BlockedSignals {
  public:
   BlockedSignals() {
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
+    pthread_sigmask(SIG_SETMASK, &all, &previous_);
   }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
   BlockedSignals(const BlockedSignals&) = delete;
   BlockedSignals& operator=(const BlockedSignals&) = delete;
 
  private:
-  sigset_t before_;
+  sigset_t previous_;
 };
 
 }  // namespace alloctrace

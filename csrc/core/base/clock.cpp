@@ -13,14 +13,14 @@ namespace alloctrace {
 #if defined(__x86_64__)
 namespace {
 
-// The kernel compares the counter with other clocks, and of different cores, as long as it runs; the processor only
-// says that it was made for this. Under a hypervisor that has a clock of its own, the processor's word has to do.
-bool find_out_whether_counter_is_steady() {
+// Return whether the counter has one constant rate on all cores. The kernel stops using a counter that drifts from
+// other clocks; the CPUID bit, only a claim, decides where a hypervisor provides the clock.
+bool detect_steady_counter() {
   char name[32] = {};
   const int file = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
   if (file >= 0) {
     const ssize_t size = read(file, name, sizeof name - 1);
-    static_cast<void>(size);  // without it, the name stays empty
+    static_cast<void>(size);  // on failure the name stays empty
     close(file);
   }
   std::string_view source(name);
@@ -34,25 +34,25 @@ bool find_out_whether_counter_is_steady() {
 
 }  // namespace
 
-const bool counter_is_steady = find_out_whether_counter_is_steady();
+const bool counter_is_steady = detect_steady_counter();
 #endif
 
 namespace {
 
-const ClockAnchor at_load = ClockAnchor::now();
-constexpr std::uint64_t kLongEnoughNs = 1'000'000;  // for four digits
+const ClockAnchor load_anchor = ClockAnchor::now();
+constexpr std::uint64_t kMinMeasuredNs = 1'000'000;  // for four significant digits
 
-double measure() {
+double measure_counter() {
   ClockAnchor now = ClockAnchor::now();
-  while (now.monotonic_ns - at_load.monotonic_ns < kLongEnoughNs) now = ClockAnchor::now();
-  return static_cast<double>(now.monotonic_ns - at_load.monotonic_ns) /
-         static_cast<double>(now.counter - at_load.counter);
+  while (now.monotonic_ns - load_anchor.monotonic_ns < kMinMeasuredNs) now = ClockAnchor::now();
+  return static_cast<double>(now.monotonic_ns - load_anchor.monotonic_ns) /
+         static_cast<double>(now.counter - load_anchor.counter);
 }
 
 }  // namespace
 
 double counter_nanoseconds() {
-  static const double nanoseconds = measure();
+  static const double nanoseconds = measure_counter();
   return nanoseconds;
 }
 

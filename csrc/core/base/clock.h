@@ -1,4 +1,4 @@
-// The time stamp of an event, and what ties it to the clocks that people know.
+// Time stamps of events, and the anchors that convert them to monotonic and wall time.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,13 @@ inline std::uint64_t clock_nanoseconds(clockid_t clock) {
 }
 
 #if defined(__x86_64__)
-// Whether the processor's counter measures time: at one rate whatever the processor does, and the same on all cores.
-// Found out when this is loaded. On other processors it always does.
+// True if the processor's counter has a constant rate and is equal on all cores. Determined when the library is loaded.
 extern const bool counter_is_steady;
 #else
 constexpr bool counter_is_steady = true;
 #endif
 
-// The processor's counter: a few nanoseconds to read, where clock_gettime costs five times as much in the hook. Where
-// it is not steady, the monotonic clock.
+// Read the counter, or the monotonic clock if not steady. In the hook clock_gettime takes five times as long.
 inline std::uint64_t read_counter() {
 #if defined(__x86_64__)
   if (counter_is_steady) [[likely]]
@@ -39,10 +37,10 @@ inline std::uint64_t read_counter() {
 #endif
 }
 
-// Nanoseconds per count, measured over the time since the process loaded this.
+// Return the nanoseconds per count, measured since the library was loaded.
 double counter_nanoseconds();
 
-// The same moment on three clocks. Between two anchors the counter is converted by linear interpolation.
+// One instant on three clocks. Counter values between two anchors are converted by linear interpolation.
 struct ClockAnchor {
   std::uint64_t counter;
   std::uint64_t monotonic_ns;

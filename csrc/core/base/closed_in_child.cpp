@@ -9,15 +9,15 @@
 namespace alloctrace {
 namespace {
 
-constexpr int kUnused = -1, kFilling = -2;
-// A recording has four files at a time, one that waits for its disk keeps them.
+constexpr int kUnused = -1, kClaimed = -2;
+// Maximum number of marked files. A recording opens four, and keeps them open while its disk stalls.
 constexpr std::size_t kMaxMarks = 64;
 
 }  // namespace
 
 struct ClosedInChild::Mark {
   std::atomic<int> file{kUnused};
-  // Another thread may have closed the file, and its number may stand for another one by the time of the fork.
+  // Identify the file: another thread may close it and reuse its descriptor number before the fork.
   dev_t device = 0;
   ino_t inode = 0;
 };
@@ -28,7 +28,7 @@ ClosedInChild::ClosedInChild(int file) noexcept {
   if (fstat(file, &status) != 0) return;
   for (Mark& mark : marks) {
     int unused = kUnused;
-    if (!mark.file.compare_exchange_strong(unused, kFilling)) continue;
+    if (!mark.file.compare_exchange_strong(unused, kClaimed)) continue;
     mark.device = status.st_dev;
     mark.inode = status.st_ino;
     mark.file.store(file);

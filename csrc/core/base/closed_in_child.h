@@ -1,13 +1,13 @@
-// Descriptors of ours that a forked child closes. One that it inherits keeps the file's lock and its disk space after
-// the parent's end: `finish` would then refuse the trace of a parent that was killed.
+// Descriptors of the recorder that a forked child must close. An inherited descriptor keeps the file's lock and disk
+// space after the parent dies: `finish` would refuse the trace of a killed parent.
 #pragma once
 
 #include <utility>
 
 namespace alloctrace {
 
-// Marks an open file for as long as the object lives; the owner closes the file first. Does nothing when more files
-// are marked than there is room for. No lock: the child of any thread finds each mark whole, or not at all.
+// Mark on an open file, whose owner closes the file before destroying the mark. Has no effect once all marks are in
+// use. Lock-free: a child forked by any thread finds each mark complete or unset.
 class ClosedInChild {
  public:
   ClosedInChild() = default;
@@ -19,7 +19,7 @@ class ClosedInChild {
   }
   ~ClosedInChild();
 
-  // In a forked child, once: closes the files that are marked.
+  // Close all marked files. Called once, in a forked child.
   static void close_all() noexcept;
 
  private:

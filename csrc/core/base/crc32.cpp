@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kSlices = 8;
 using Tables = std::array<std::array<std::uint32_t, 256>, kSlices>;
 
-// Slicing by eight: table[k][b] is the checksum of byte b followed by k zero bytes, so eight bytes are folded at once.
+// Slicing by eight: tables[k][b] is the checksum of byte b followed by k zero bytes, so one step consumes eight bytes.
 constexpr Tables make_tables() {
   Tables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {

@@ -1,4 +1,4 @@
-// CRC-32 (the polynomial of zlib, gzip and PNG, so that any language's library can check a block).
+// CRC-32 with the polynomial of zlib, gzip and PNG, so that any language's library can check a block.
 #pragma once
 
 #include <cstddef>

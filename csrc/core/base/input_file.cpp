@@ -11,13 +11,13 @@
 namespace alloctrace {
 
 InputFile::InputFile(const std::string& path) {
-  // Not even opened unless it is a file: a trace may name any path as its spool, and opening a device may act on it.
+  // Check before opening: a trace may name any path as its spool, and opening a device may have side effects.
   struct stat status{};
   if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     error_ = S_ISDIR(status.st_mode) ? EISDIR : ESPIPE;
     return;
   }
-  // O_NONBLOCK: opening a named pipe would wait for somebody to write into it.
+  // O_NONBLOCK: opening a named pipe would block until it has a writer.
   file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file_ < 0 || fstat(file_, &status) != 0) {
     error_ = errno;
@@ -33,7 +33,7 @@ InputFile::InputFile(const std::string& path) {
   size_ = static_cast<std::uint64_t>(status.st_size);
 }
 
-std::string InputFile::problem() const {
+std::string InputFile::error_text() const {
   return error_ == ESPIPE ? "it is a pipe or a device, not a file" : std::strerror(error_);
 }
 
@@ -47,14 +47,14 @@ void InputFile::refresh_size() {
 }
 
 bool InputFile::reopen_if_replaced(const std::string& path) {
-  struct stat named{}, known{};
-  if (file_ < 0 || stat(path.c_str(), &named) != 0 || fstat(file_, &known) != 0) return false;
-  if (named.st_dev == known.st_dev && named.st_ino == known.st_ino) return false;
-  InputFile other(path);
-  if (!other.is_open()) return false;
-  std::swap(file_, other.file_);
-  std::swap(in_child_, other.in_child_);
-  size_ = other.size_;
+  struct stat current{}, opened{};
+  if (file_ < 0 || stat(path.c_str(), &current) != 0 || fstat(file_, &opened) != 0) return false;
+  if (current.st_dev == opened.st_dev && current.st_ino == opened.st_ino) return false;
+  InputFile replacement(path);
+  if (!replacement.is_open()) return false;
+  std::swap(file_, replacement.file_);
+  std::swap(in_child_, replacement.in_child_);
+  size_ = replacement.size_;
   return true;
 }
 
@@ -63,12 +63,12 @@ std::ptrdiff_t InputFile::read_some(void* out, std::size_t size) const { return 
 bool InputFile::read(void* out, std::size_t size, std::uint64_t offset) const {
   auto* at = static_cast<char*>(out);
   while (size > 0) {
-    const ssize_t got = pread(file_, at, size, static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    at += got;
-    offset += static_cast<std::uint64_t>(got);
-    size -= static_cast<std::size_t>(got);
+    const ssize_t count = pread(file_, at, size, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    at += count;
+    offset += static_cast<std::uint64_t>(count);
+    size -= static_cast<std::size_t>(count);
   }
   return true;
 }

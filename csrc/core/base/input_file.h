@@ -1,5 +1,4 @@
-// A file that is read at given offsets. Not mapped: if another program cuts the file short, that must be an error, not
-// SIGBUS.
+// File read at explicit offsets. Not mapped: a read of a truncated file must fail instead of raising SIGBUS.
 #pragma once
 
 #include <cstddef>
@@ -12,30 +11,30 @@ namespace alloctrace {
 
 class InputFile {
  public:
-  // is_open() is false when there is no such file, and problem() says why.
+  // Open `path`. On failure is_open() returns false and error_text() the reason.
   explicit InputFile(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
   bool is_open() const { return file_ >= 0; }
-  std::string problem() const;
-  // As of opening, or of the last refresh_size().
+  std::string error_text() const;
+  // Return the size at opening or at the last refresh_size().
   std::uint64_t size() const { return size_; }
   void refresh_size();
-  // Opens the file that has its name now, if that is another one. Whether it was.
+  // Reopen `path` if it names a different file now. Return whether it did.
   bool reopen_if_replaced(const std::string& path);
-  // What comes behind is as if it were not there.
+  // Ignore everything past `size`.
   void limit_size(std::uint64_t size) { size_ = size < size_ ? size : size_; }
-  // Reads all `size` bytes, or returns false.
+  // Read exactly `size` bytes; return false on failure.
   bool read(void* out, std::size_t size, std::uint64_t offset) const;
-  // Reads up to `size` bytes from the beginning, also of a file without a size. Returns how many, or -1.
+  // Read up to `size` bytes from the start, also of a file in /proc, whose size is 0. Return the count, or -1.
   std::ptrdiff_t read_some(void* out, std::size_t size) const;
 
  private:
   int file_ = -1;
   ClosedInChild in_child_;
-  int error_ = 0;  // of errno
+  int error_ = 0;  // errno of the failed open
   std::uint64_t size_ = 0;
 };
 

@@ -1,5 +1,4 @@
-// Memory for tables of many megabytes that are read at random. With small pages nearly every access also misses the
-// processor's cache of page addresses, with pages of 2 MiB few do.
+// Memory for large tables with random access: with small pages nearly every access also misses the TLB.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +13,7 @@ namespace alloctrace {
 
 constexpr std::size_t kLargePage = std::size_t{2} << 20;
 
-// For containers of the standard library. Small ones are allocated as usual. Large ones are mapped, so that what they
-// give up when they grow goes back to the system at once, and leaves no holes among what is smaller.
+// Allocator for standard containers. Large blocks are mapped: growth returns the old block to the system at once.
 template <typename T>
 struct LargePageAllocator {
   using value_type = T;
@@ -34,7 +32,7 @@ struct LargePageAllocator {
     const std::size_t bytes = count * sizeof(T);
 #ifdef MADV_HUGEPAGE
     if (bytes >= kLargePage) {
-      munmap(memory, whole_pages(bytes));
+      munmap(memory, round_up_to_pages(bytes));
       return;
     }
 #endif
@@ -47,11 +45,11 @@ struct LargePageAllocator {
     return std::align_val_t{bytes >= kLargePage ? kLargePage : alignof(T)};
   }
 #ifdef MADV_HUGEPAGE
-  static std::size_t whole_pages(std::size_t bytes) { return (bytes + kLargePage - 1) / kLargePage * kLargePage; }
+  static std::size_t round_up_to_pages(std::size_t bytes) { return (bytes + kLargePage - 1) / kLargePage * kLargePage; }
 
   static void* map(std::size_t bytes) {
-    // More than is needed, for an address that is a multiple of a large page; what is left over at both ends goes back.
-    const std::size_t needed = whole_pages(bytes);
+    // Map one more large page than needed to find an aligned address, then unmap the excess at both ends.
+    const std::size_t needed = round_up_to_pages(bytes);
     if (needed < bytes || needed + kLargePage < needed) throw std::bad_alloc();
     void* const mapped = mmap(nullptr, needed + kLargePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -59,7 +57,7 @@ struct LargePageAllocator {
     const std::size_t before = (kLargePage - reinterpret_cast<std::uintptr_t>(begin) % kLargePage) % kLargePage;
     if (before != 0) munmap(begin, before);
     if (before != kLargePage) munmap(begin + before + needed, kLargePage - before);
-    // Only advice: where the system does not follow it, the pages are ordinary ones.
+    // Advice only: the system may ignore it and use small pages.
     madvise(begin + before, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
     return begin + before;
   }

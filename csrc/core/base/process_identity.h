@@ -1,5 +1,4 @@
-// Which process this is, so that another one can tell later whether it still runs: a process id alone may have been
-// given out again, or belong to another machine.
+// Process identity, to test later whether it still runs: a process id may be reused or be of another machine.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +6,16 @@
 namespace alloctrace {
 
 struct ProcessIdentity {
-  std::uint64_t machine = 0;  // a hash of the boot id and the namespace of process ids; 0: not known
+  std::uint64_t machine = 0;  // hash of the boot id and the namespace of process ids; 0: unknown
   std::uint64_t process_id = 0;
-  std::uint64_t start_time = 0;  // in clock ticks since the boot (see proc(5), stat)
+  std::uint64_t start_time = 0;  // clock ticks since boot (proc(5), stat)
 
   static ProcessIdentity current();
 };
 
 enum class ProcessState { kRunning, kEnded, kUnknown };
 
-// kUnknown: of another machine, container or boot, or where /proc has no answer.
+// Return the state of a process: kUnknown on another machine, container or boot, or if /proc is unreadable.
 ProcessState state_of(const ProcessIdentity& process);
 
 }  // namespace alloctrace

@@ -1,5 +1,5 @@
-// A hash of numbers whose collisions cannot be worked out beforehand: anyone may write a trace, and a table whose keys
-// were chosen to collide is as slow as a list. Another one in each process, so no output may follow a table's order.
+// Integer hash with random seeds: the keys of a crafted trace cannot be chosen to collide, which would make each search
+// linear. The seeds differ between processes, so no output may depend on a table's order.
 #pragma once
 
 #include <sys/random.h>
@@ -22,14 +22,13 @@ struct HashSeeds {
 };
 inline const HashSeeds kHashSeeds;
 
-// All bits of the value reach the low bits of the hash.
+// Hash `value` so that all its bits affect the low bits of the result.
 inline std::uint64_t seeded_hash(std::uint64_t value) {
   std::uint64_t mixed = (value ^ kHashSeeds.mask) * 0x9E3779B97F4A7C15u;
   mixed = (mixed ^ mixed >> 32) * kHashSeeds.factor;
   return mixed ^ mixed >> 32;
 }
 
-// For the containers of the standard library.
 struct SeededHash {
   std::size_t operator()(std::uint64_t value) const { return static_cast<std::size_t>(seeded_hash(value)); }
 };

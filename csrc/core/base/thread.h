@@ -1,4 +1,3 @@
-// How every thread of ours in an observed program is started.
 #pragma once
 
 #include <pthread.h>
@@ -10,11 +9,10 @@
 
 namespace alloctrace {
 
-// Runs `body` on a new thread, named "alloctrace" in debuggers, with all signals but SIGBUS blocked: the program's
-// handlers must not run on a thread that it does not know, and a signal that it blocks must not kill it through our
-// thread. The system ends a process whose own fault raises a blocked signal, and the thread may meet missing pages of
-// the spool: recording/truncation_guard.h, whose handler passes on a SIGBUS that was sent. Throws std::system_error
-// when the system cannot start a thread.
+// Run `body` on a new thread named "alloctrace", with all signals but SIGBUS blocked: the program's handlers must not
+// run on this thread, and a signal that the program blocks must not kill it from here. SIGBUS stays unblocked: the
+// thread may touch missing spool pages, and the kernel kills a process whose own fault raises a blocked signal (the
+// handler in recording/truncation_guard.h forwards a SIGBUS that was sent). Throws std::system_error.
 template <typename Body>
 std::thread start_thread(Body body) {
   const BlockedSignals inherited;

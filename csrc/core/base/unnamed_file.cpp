@@ -16,7 +16,7 @@
 namespace alloctrace {
 namespace {
 
-constexpr mode_t kMode = 0600;  // traces name files and quote source
+constexpr mode_t kMode = 0600;  // traces contain paths and source text
 constexpr const char* kUnfinished = ".unfinished";
 
 std::string folder_of(const std::string& path) {
@@ -25,27 +25,26 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::string by_descriptor(int file) { return "/proc/self/fd/" + std::to_string(file); }
+std::string fd_path(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
 bool is_same_file(int file, const std::string& name) {
-  struct stat named{}, held{};
-  return stat(name.c_str(), &named) == 0 && fstat(file, &held) == 0 && named.st_ino == held.st_ino &&
-         named.st_dev == held.st_dev;
+  struct stat named{}, opened{};
+  return stat(name.c_str(), &named) == 0 && fstat(file, &opened) == 0 && named.st_ino == opened.st_ino &&
+         named.st_dev == opened.st_dev;
 }
 
 #ifdef O_TMPFILE
-// The system goes on calling a file that had no name "(deleted)" where it was opened so: `alloctrace live`, which finds
-// the trace of a process among its open files, would not know it.
-void open_by_name(int file, const std::string& path) {
+// Reopen `file` by its new name: /proc keeps showing "(deleted)", and `alloctrace live` searches open files by name.
+void reopen_by_name(int file, const std::string& path) {
   const int named = open(path.c_str(), (fcntl(file, F_GETFL) & O_ACCMODE) | O_CLOEXEC | O_NOFOLLOW);
   if (named < 0) return;
   const ClosedInChild in_child(named);
-  if (is_same_file(file, by_descriptor(named))) dup3(named, file, O_CLOEXEC);
+  if (is_same_file(file, fd_path(named))) dup3(named, file, O_CLOEXEC);
   close(named);
 }
 #endif
 
-// Deletes the file of a process that was killed; returns whether it did.
+// Delete the file of a killed process. Return whether it was deleted.
 bool remove_unlocked(const std::string& name) {
   const int file = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (file < 0) return false;
@@ -63,7 +62,7 @@ int UnnamedFile::create(int access) {
 #ifdef O_TMPFILE
   const int unnamed = open(folder_of(path_).c_str(), access | O_TMPFILE | O_CLOEXEC, kMode);
   if (unnamed >= 0) {
-    if (::access(by_descriptor(unnamed).c_str(), F_OK) == 0) return unnamed;
+    if (::access(fd_path(unnamed).c_str(), F_OK) == 0) return unnamed;
     close(unnamed);
   }
 #endif
@@ -75,8 +74,8 @@ int UnnamedFile::create(int access) {
   return named;
 }
 
-int UnnamedFile::open_again(int file) const {
-  return open((temporary_.empty() ? by_descriptor(file) : temporary_).c_str(), O_RDONLY | O_CLOEXEC);
+int UnnamedFile::open_for_reading(int file) const {
+  return open((temporary_.empty() ? fd_path(file) : temporary_).c_str(), O_RDONLY | O_CLOEXEC);
 }
 
 int UnnamedFile::publish(int file, bool replace) {
@@ -84,11 +83,11 @@ int UnnamedFile::publish(int file, bool replace) {
   int error = 0;
   if (temporary_.empty()) {
     const auto link_as = [file](const std::string& name) {
-      return linkat(AT_FDCWD, by_descriptor(file).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
+      return linkat(AT_FDCWD, fd_path(file).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
     };
     error = link_as(path_);
     if (error == EEXIST && replace) {
-      // No other process has this name: it may replace the same file at this moment.
+      // Unique temporary name: another process may be replacing the same file.
       const std::string name = path_ + "." + std::to_string(getpid()) + "-" +
                                std::to_string(clock_nanoseconds(CLOCK_MONOTONIC)) + kUnfinished;
       error = link_as(name);
@@ -97,12 +96,12 @@ int UnnamedFile::publish(int file, bool replace) {
   } else if (is_same_file(file, temporary_)) {
     error = rename_to_path(temporary_, replace);
   } else {
-    error = EEXIST;  // that of another process by now, which is not ours to remove
+    error = EEXIST;  // now the file of another process, which must not be removed
     temporary_.clear();
   }
   is_published_ = error == 0;
 #ifdef O_TMPFILE
-  if (is_published_ && temporary_.empty()) open_by_name(file, path_);
+  if (is_published_ && temporary_.empty()) reopen_by_name(file, path_);
 #endif
   return error;
 }
@@ -113,7 +112,7 @@ int UnnamedFile::rename_to_path(const std::string& name, bool replace) const {
       unlink(name.c_str());
       return 0;
     }
-    // A file system without hard links.
+    // This file system has no hard links.
     if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) return errno;
     struct stat status{};
     if (lstat(path_.c_str(), &status) == 0) return EEXIST;
@@ -121,12 +120,12 @@ int UnnamedFile::rename_to_path(const std::string& name, bool replace) const {
   return rename(name.c_str(), path_.c_str()) == 0 ? 0 : errno;
 }
 
-bool lock_again(int file, int operation) noexcept {
-  constexpr int kTries = 200;
+bool relock(int file, int operation) noexcept {
+  constexpr int kMaxTries = 200;
   for (int tries = 0; flock(file, operation | LOCK_NB) != 0; ++tries) {
-    if ((errno != EWOULDBLOCK && errno != EINTR) || tries == kTries) return false;
-    const timespec nap{0, 1'000'000};
-    nanosleep(&nap, nullptr);
+    if ((errno != EWOULDBLOCK && errno != EINTR) || tries == kMaxTries) return false;
+    const timespec delay{0, 1'000'000};
+    nanosleep(&delay, nullptr);
   }
   return true;
 }

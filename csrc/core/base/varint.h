@@ -1,5 +1,5 @@
-// Variable-length integers, of which the trace file consists: seven bits a byte, least significant first, the high bit
-// set on all bytes but the last (LEB128). Signed values are folded first (zigzag) so that small negatives stay short.
+// Variable-length integers of the trace file (LEB128): seven bits a byte, least significant first, the high bit set on
+// all bytes but the last. Signed values are zigzag-encoded: small negative values stay short.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace alloctrace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// Bytes that cannot be what the writer wrote, although their checksum is right, or they have none.
+// Bytes that the writer cannot have produced, although their checksum is valid or absent.
 class DecodeError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -26,12 +26,12 @@ constexpr std::uint64_t zigzag(std::int64_t value) {
 constexpr std::int64_t unzigzag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
 }
-// Difference modulo 2^64, folded: exact for any two values, however far apart.
+// Zigzag-encode a difference modulo 2^64: exact for any two values.
 constexpr std::uint64_t zigzag_delta(std::uint64_t value, std::uint64_t previous) {
   return zigzag(static_cast<std::int64_t>(value - previous));
 }
-constexpr std::uint64_t add_zigzag_delta(std::uint64_t previous, std::uint64_t folded) {
-  return previous + static_cast<std::uint64_t>(unzigzag(folded));
+constexpr std::uint64_t add_zigzag_delta(std::uint64_t previous, std::uint64_t encoded) {
+  return previous + static_cast<std::uint64_t>(unzigzag(encoded));
 }
 
 inline void put_varint(Bytes& out, std::uint64_t value) {
@@ -47,7 +47,7 @@ inline void put_text(Bytes& out, std::string_view text) {
   out.insert(out.end(), text.begin(), text.end());
 }
 
-// Copies positions [tail, head) of a ring of `capacity` bytes to the end of `out`.
+// Append positions [tail, head) of a ring of `capacity` bytes to `out`.
 inline void copy_bytes_from_ring(const std::uint8_t* ring, std::size_t capacity, std::uint64_t tail, std::uint64_t head,
                                  Bytes& out) {
   const std::size_t size = head - tail;
@@ -57,7 +57,7 @@ inline void copy_bytes_from_ring(const std::uint8_t* ring, std::size_t capacity,
   out.insert(out.end(), ring, ring + (size - until_end));
 }
 
-// Reads forward through bytes it does not own; every read is bounds-checked, since the input may be damaged.
+// Forward reader over bytes that it does not own. Every read is bounds-checked: the input may be corrupt.
 class ByteReader {
  public:
   ByteReader(const std::uint8_t* begin, std::size_t size) : at_(begin), end_(begin + size) {}
@@ -85,8 +85,8 @@ class ByteReader {
     if (value > UINT32_MAX) throw DecodeError("a number does not fit its field");
     return static_cast<std::uint32_t>(value);
   }
-  std::string_view text() { return take(varint()); }
-  std::string_view take(std::uint64_t size) {
+  std::string_view text() { return bytes(varint()); }
+  std::string_view bytes(std::uint64_t size) {
     if (size > remaining()) throw DecodeError("bytes end in the middle of a text");
     const std::string_view view(reinterpret_cast<const char*>(at_), static_cast<std::size_t>(size));
     at_ += size;

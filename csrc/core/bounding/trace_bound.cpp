@@ -14,73 +14,72 @@
 namespace alloctrace {
 namespace {
 
-// Of the room: where folding begins, and how much of the events before that stays as it is.
-constexpr double kBegin = 0.3, kKept = 0.1;
-// Where the last minutes are to stay, as far as there is room for them: what is beside the trace is larger then, and it
-// is folded more often.
-constexpr double kBeginToKeep = 0.45, kMostKept = 0.3;
-// What is appended while the writer waits; the rest has been before.
-constexpr std::uint64_t kLastPart = std::uint64_t{1} << 20;
-constexpr std::uint64_t kUnknownFold = std::uint64_t{2} << 20;
-// Below the program's own threads, though not so far that it never gets a turn.
+// Shares of the room: the trace size that starts compaction, and the events before that to leave uncompacted.
+constexpr double kStartShare = 0.3, kKeptShare = 0.1;
+// The same with keep_ns: more events stay, so the second file is larger and compaction runs more often.
+constexpr double kStartShareToKeep = 0.45, kMaxKeptShare = 0.3;
+// Maximum bytes appended while the writer waits; the bytes before are appended in the background.
+constexpr std::uint64_t kMaxFinalCopyBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kInitialOverhead = std::uint64_t{2} << 20;
+// Lower priority than the program's own threads, yet high enough that the thread gets processor time.
 constexpr int kNice = 5;
 
-struct GivenUp {};
+struct Cancelled {};
 
-std::uint64_t share(std::uint64_t bytes, double of) {
-  return static_cast<std::uint64_t>(static_cast<double>(bytes) * of);
+std::uint64_t share(std::uint64_t bytes, double fraction) {
+  return static_cast<std::uint64_t>(static_cast<double>(bytes) * fraction);
 }
 
 }  // namespace
 
-TraceBound::TraceBound(const BoundOptions& options)
+TraceBound::TraceBound(const SizeLimitOptions& options)
     : options_(options),
-      beside_(options.path + ".compaction"),
-      begin_(options.keep_ns != 0 ? kBeginToKeep : kBegin),
-      kept_(options.keep_ns != 0 ? kMostKept : kKept),
-      folded_bytes_(kUnknownFold) {
+      second_path_(options.path + ".compaction"),
+      start_share_(options.keep_ns != 0 ? kStartShareToKeep : kStartShare),
+      kept_share_(options.keep_ns != 0 ? kMaxKeptShare : kKeptShare),
+      overhead_bytes_(kInitialOverhead) {
   room_ = options.max_bytes - std::min(options.max_bytes, options.other_bytes);
-  next_ = share(room_, begin_);
+  next_size_ = share(room_, start_share_);
   thread_ = start_thread([this] { run(); });
 }
 
 TraceBound::~TraceBound() { stop(); }
 
 void TraceBound::stop() noexcept {
-  gives_up_.store(true, std::memory_order_relaxed);
+  is_cancelled_.store(true, std::memory_order_relaxed);
   {
     const std::lock_guard<std::mutex> guard(mutex_);
-    stopping_ = true;
+    is_stopping_ = true;
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  forget();
+  discard_target();
 }
 
-// How large the trace may be before the folded one is in its place: what comes until then is for a time in both.
-std::uint64_t TraceBound::limit_while_folding() const {
+// Return the maximum trace size before the second file replaces it: bytes written until then are in both files.
+std::uint64_t TraceBound::limit_while_compacting() const {
   if (is_exceeded_) return UINT64_MAX;
-  const std::uint64_t other = folded_bytes_ + share(room_, kept_);
-  const std::uint64_t both = room_ + wanted_end_;
-  return both > other ? std::max((both - other) / 2, wanted_end_) : wanted_end_;
+  const std::uint64_t second_bytes = overhead_bytes_ + share(room_, kept_share_);
+  const std::uint64_t total = room_ + requested_end_;
+  return total > second_bytes ? std::max((total - second_bytes) / 2, requested_end_) : requested_end_;
 }
 
 void TraceBound::between_blocks(TraceFile& file, std::uint64_t to_come,
                                 const std::function<bool()>& is_urgent) noexcept {
   written_.store(file.bytes(), std::memory_order_release);
   std::unique_lock<std::mutex> lock(mutex_);
-  if (stopping_ || !file.is_published()) return;
-  if (state_ == State::kIdle && file.bytes() >= next_) {
-    // At the end the names are written once more.
-    folded_bytes_ = std::max(folded_bytes_, to_come);
-    wanted_end_ = file.bytes();
-    state_ = State::kWanted;
+  if (is_stopping_ || !file.is_published()) return;
+  if (state_ == State::kIdle && file.bytes() >= next_size_) {
+    // The names are written once more when the recording ends.
+    overhead_bytes_ = std::max(overhead_bytes_, to_come);
+    requested_end_ = file.bytes();
+    state_ = State::kRequested;
     changed_.notify_all();
   }
-  while (state_ == State::kWanted && file.bytes() > limit_while_folding() && !stopping_ && !is_urgent()) {
+  while (state_ == State::kRequested && file.bytes() > limit_while_compacting() && !is_stopping_ && !is_urgent()) {
     changed_.wait_for(lock, std::chrono::milliseconds(100));
   }
-  if (state_ == State::kReady) put_in_place(file);
+  if (state_ == State::kReady) replace_trace(file);
 }
 
 void TraceBound::run() {
@@ -89,113 +88,112 @@ void TraceBound::run() {
     std::uint64_t end = 0;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [&] { return stopping_ || state_ == State::kWanted; });
-      if (stopping_) return;
-      end = wanted_end_;
+      changed_.wait(lock, [&] { return is_stopping_ || state_ == State::kRequested; });
+      if (is_stopping_) return;
+      end = requested_end_;
     }
-    bool is_made = false;
+    bool is_compacted = false;
     try {
-      fold(end);
-      is_made = true;
+      compact(end);
+      is_compacted = true;
     } catch (...) {
-      // No room on the disk, no memory, or the recording ends. The trace is whole, and is tried again when it has
-      // grown.
-      forget();
+      // Disk full, out of memory, or the recording ends. The trace is complete; retry when it has grown.
+      discard_target();
     }
     {
       const std::lock_guard<std::mutex> guard(mutex_);
-      if (!is_made) {
-        next_ = end + end / 8;
-        is_exceeded_ |= next_ > limit_while_folding();
+      if (!is_compacted) {
+        next_size_ = end + end / 8;
+        is_exceeded_ |= next_size_ > limit_while_compacting();
       }
-      state_ = is_made ? State::kReady : State::kIdle;
+      state_ = is_compacted ? State::kReady : State::kIdle;
     }
     changed_.notify_all();
   }
 }
 
-// The first event that is not to be folded: where what may stay begins, later where the last minutes begin later.
+// Return the first event to leave uncompacted: the last up to kKeptShare, with keep_ns recent ones up to kept_share_.
 std::uint64_t TraceBound::first_kept(std::uint64_t end, bool& keeps_less) const {
   const std::vector<Chunk>& chunks = source_->chunks();
-  const auto ends_in_time = [&](const Chunk& chunk) {
+  const auto is_recent = [&](const Chunk& chunk) {
     return chunk.end.monotonic_ns + options_.keep_ns >= chunks.back().end.monotonic_ns;
   };
   std::uint64_t until = 0;
   for (const Chunk& chunk : chunks) {
     if (until > source_->folded_until()) {
-      const bool fits = chunk.payload_offset + share(room_, kept_) >= end;
-      const bool is_wanted = chunk.payload_offset + share(room_, kKept) >= end || ends_in_time(chunk);
-      if (fits && is_wanted) break;
+      const bool fits = chunk.payload_offset + share(room_, kept_share_) >= end;
+      const bool should_stay = chunk.payload_offset + share(room_, kKeptShare) >= end || is_recent(chunk);
+      if (fits && should_stay) break;
     }
-    keeps_less |= options_.keep_ns != 0 && ends_in_time(chunk);
+    keeps_less |= options_.keep_ns != 0 && is_recent(chunk);
     until = chunk.end_sequence();
   }
   return until;
 }
 
-void TraceBound::fold(std::uint64_t end) {
-  const auto go_on = [this](double) {
-    if (gives_up_.load(std::memory_order_relaxed)) throw GivenUp();
+void TraceBound::compact(std::uint64_t end) {
+  const auto check_cancelled = [this](double) {
+    if (is_cancelled_.load(std::memory_order_relaxed)) throw Cancelled();
   };
-  source_ = std::make_shared<TraceReader>(options_.path, "", go_on, TraceReader::PathsOfHeader(), end);
+  source_ = std::make_shared<TraceReader>(options_.path, "", check_cancelled, TraceReader::PathsOfHeader(), end);
   bool keeps_less = false;
   const std::uint64_t until = first_kept(end, keeps_less);
-  if (until <= source_->folded_until()) throw FoldingError("nothing to compact");
-  FoldedPart part = fold_until(source_, until, options_.nodes_at_begin, go_on);
-  const std::uint64_t sums = part.dictionary.size() + part.payload.size() + source_->header_json().size() + 1024;
+  if (until <= source_->folded_until()) throw CompactionError("nothing to compact");
+  CompactedPart part = compact_until(source_, until, options_.nodes_at_begin, check_cancelled);
+  const std::uint64_t overhead = part.dictionary.size() + part.payload.size() + source_->header_json().size() + 1024;
   {
     const std::lock_guard<std::mutex> guard(mutex_);
-    // Beside the trace, then as the trace until it is folded again.
-    const std::uint64_t made = sums + (end - std::min(end, part.copied_from));
-    const std::uint64_t next = std::max(share(room_, begin_), made + made / 4);
-    is_exceeded_ = written_.load(std::memory_order_acquire) + made > room_ || next + made > room_;
-    folded_bytes_ = sums;
+    // The second file first lies beside the trace, then is the trace until the next compaction.
+    const std::uint64_t new_bytes = overhead + (end - std::min(end, part.copy_offset));
+    const std::uint64_t next = std::max(share(room_, start_share_), new_bytes + new_bytes / 4);
+    is_exceeded_ = written_.load(std::memory_order_acquire) + new_bytes > room_ || next + new_bytes > room_;
+    overhead_bytes_ = overhead;
     part.summary.max_bytes = options_.max_bytes;
     part.summary.is_exceeded = is_exceeded_;
     part.summary.keep_ns = options_.keep_ns;
     part.summary.keeps_less = keeps_less;
   }
-  unlink(beside_.c_str());  // of a process that was killed
-  target_ =
-      std::make_unique<TraceFile>(beside_, false, source_->session_id(), source_->first_anchor(), kFoldedFormatVersion);
+  unlink(second_path_.c_str());  // left by a killed process
+  target_ = std::make_unique<TraceFile>(second_path_, false, source_->session_id(), source_->first_anchor(),
+                                        kCompactedFormatVersion);
   target_->publish();
-  write_folded(*target_, *source_, part, source_->file(), end);
+  write_compacted(*target_, *source_, part, source_->file(), end);
   copied_ = end;
-  // What was written in the meantime, but for a last part.
-  for (std::uint64_t now; (now = written_.load(std::memory_order_acquire)) > copied_ + kLastPart;) {
-    go_on(1);
+  // Append blocks written in the meantime, except the last part.
+  for (std::uint64_t now; (now = written_.load(std::memory_order_acquire)) > copied_ + kMaxFinalCopyBytes;) {
+    check_cancelled(1);
     if (!copy(now)) throw TraceFileError("no room");
   }
   target_->sync();
 }
 
 bool TraceBound::copy(std::uint64_t end) {
-  Bytes some;
+  Bytes buffer;
   while (copied_ < end) {
-    some.resize(std::min<std::uint64_t>(kLastPart, end - copied_));
-    if (!source_->file().read(some.data(), some.size(), copied_)) return false;
-    if (!target_->append_raw({reinterpret_cast<const char*>(some.data()), some.size()})) return false;
-    copied_ += some.size();
+    buffer.resize(std::min<std::uint64_t>(kMaxFinalCopyBytes, end - copied_));
+    if (!source_->file().read(buffer.data(), buffer.size(), copied_)) return false;
+    if (!target_->append_raw({reinterpret_cast<const char*>(buffer.data()), buffer.size()})) return false;
+    copied_ += buffer.size();
   }
   return true;
 }
 
-// At any moment the trace's name stands for a whole file: the long one or the folded one, both with all blocks.
-void TraceBound::put_in_place(TraceFile& file) {
-  const bool is_there = copy(file.bytes()) && file.become(*target_, beside_);
-  if (is_there) {
+// At every instant the trace's name refers to a complete file, old or compacted, with all blocks.
+void TraceBound::replace_trace(TraceFile& file) {
+  const bool is_replaced = copy(file.bytes()) && file.switch_to(*target_, second_path_);
+  if (is_replaced) {
     target_.reset();
-    next_ = std::max(share(room_, begin_), file.bytes() + file.bytes() / 4);
+    next_size_ = std::max(share(room_, start_share_), file.bytes() + file.bytes() / 4);
     written_.store(file.bytes(), std::memory_order_release);
   } else {
-    next_ = file.bytes() + file.bytes() / 8;
-    is_exceeded_ |= next_ > room_;
+    next_size_ = file.bytes() + file.bytes() / 8;
+    is_exceeded_ |= next_size_ > room_;
   }
-  forget();
+  discard_target();
   state_ = State::kIdle;
 }
 
-void TraceBound::forget() {
+void TraceBound::discard_target() {
   if (target_) target_->remove();
   target_.reset();
   source_.reset();

@@ -1,4 +1,4 @@
-// What stands in place of the events of a trace before a certain one: worked out by replaying them.
+// Compacted part of a trace, computed by replaying the events that it replaces.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,22 @@
 
 namespace alloctrace {
 
-struct FoldedPart {
-  FoldSummary summary;
+struct CompactedPart {
+  CompactionSummary summary;
   Bytes dictionary;  // all definitions of the trace
-  Bytes payload;     // of the fold's block, behind the summary
-  // Where the file goes on with what is not folded; before that, where the last folded block was begun, the rest of its
-  // events (none where the fold ends with a block).
-  std::uint64_t copied_from = 0;
-  Chunk cut{};
-  ClockAnchor end{};  // when the fold ends
+  Bytes payload;     // of the compacted block, after the summary
+  // Offset from which the file is copied; chunk compacted in part, whose other events are written before the copy.
+  std::uint64_t copy_offset = 0;
+  Chunk split_chunk{};
+  ClockAnchor end{};  // when the compacted part ends
 };
 
-// Called now and then with a share from 0 to 1; may throw to give up.
-using FoldProgress = std::function<void(double)>;
+// Callback for progress from 0 to 1; may throw to cancel.
+using CompactionProgress = std::function<void(double)>;
 
-// Of a trace that is not folded up to there yet. nodes_at_begin: see ReplayRun. Throws OpenError, and FormatError where
-// the fold that the trace begins with makes no sense.
-FoldedPart fold_until(const std::shared_ptr<const TraceReader>& trace, std::uint64_t until,
-                      std::pair<std::uint64_t, std::uint64_t> nodes_at_begin, const FoldProgress& progress);
+// Return the compacted part for the events before `until`, beyond the present one. nodes_at_begin: see ReplayRun.
+// Throws OpenError, or FormatError for an invalid present part.
+CompactedPart compact_until(const std::shared_ptr<const TraceReader>& trace, std::uint64_t until,
+                            std::pair<std::uint64_t, std::uint64_t> nodes_at_begin, const CompactionProgress& progress);
 
 }  // namespace alloctrace

@@ -21,12 +21,12 @@ bool BlockFile::append(BlockHeader header, std::string_view payload) {
   header.payload_bytes = payload.size();
   header.payload_crc = crc32(payload.data(), payload.size());
   header.begin = next_begin_;
-  const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
-  header.header_crc = crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked);
+  const std::size_t crc_begin = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
+  header.header_crc = crc32(reinterpret_cast<const std::uint8_t*>(&header) + crc_begin, sizeof header - crc_begin);
   if (!write_at(&header, sizeof header, size_) || !write_at(payload.data(), payload.size(), size_ + sizeof header)) {
-    // The part that was written is cut off: a torn block in the middle would read as damage.
+    // Remove the partial block: inside the file it would read as corruption.
     const int error = errno;
-    [[maybe_unused]] const int cut = ftruncate(file_, static_cast<off_t>(size_));
+    [[maybe_unused]] const int result = ftruncate(file_, static_cast<off_t>(size_));
     errno = error;
     return false;
   }

@@ -1,4 +1,4 @@
-// A trace that is written to: whole blocks are appended, or nothing is.
+// Trace file under construction: a block is appended completely or not at all.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,29 @@ namespace alloctrace {
 
 class BlockFile {
  public:
-  // Closes the file.
   ~BlockFile();
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;
 
-  // Appends one block; all header fields except type, first_sequence, event_count, end and counters are filled in here.
-  // False when it could not be written whole: the file then still ends where it did (the next block overwrites the torn
-  // part).
+  // Append one block and return whether it was written. Sets all header fields but type, first_sequence, event_count,
+  // end and counters. On failure the end of the file stays the same, and the next block overwrites the partial one.
   bool append(BlockHeader header, const Bytes& payload);
   bool append(BlockHeader header, std::string_view payload);
 
-  // The same, for a block whose events have their times from another one's anchors.
-  bool append_from(const ClockAnchor& begin, const BlockHeader& header, std::string_view payload) {
+  // Append a block whose event times are relative to `begin`.
+  bool append_with_begin(const ClockAnchor& begin, const BlockHeader& header, std::string_view payload) {
     next_begin_ = begin;
     return append(header, payload);
   }
 
-  // Bytes of whole blocks, or any others.
+  // Append bytes as they are. Return whether they were written.
   bool append_raw(std::string_view bytes) {
     if (!write_at(bytes.data(), bytes.size(), size_)) return false;
     size_ += bytes.size();
     return true;
   }
 
-  // Where the next block begins in time: its events' times are relative to this.
+  // Return the time at which the next block begins; its event times are relative to this anchor.
   const ClockAnchor& next_begin() const { return next_begin_; }
   std::uint64_t bytes() const { return size_; }
 

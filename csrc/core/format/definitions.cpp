@@ -9,31 +9,30 @@
 namespace alloctrace {
 namespace {
 
-// Lost definitions make an id run ahead of those that a file could define. A wild one (definitions in the spool have no
-// checksum) must not make us reserve gigabytes.
-constexpr std::uint32_t kIdsSkipped = 1 << 16;
-constexpr std::uint64_t kLeastRecordBytes = 4;
+// Maximum gap in ids from lost definitions: a corrupt id (the spool has no checksums) must not reserve gigabytes.
+constexpr std::uint32_t kMaxIdGap = 1 << 16;
+constexpr std::uint64_t kMinRecordBytes = 4;
 
-// Of a device that has no index there is one.
-std::int32_t index_of(std::int32_t device_type, std::uint64_t folded) {
+// Decode a device index. Of a device type without indices there is one device, 0.
+std::int32_t decode_device_index(std::int32_t device_type, std::uint64_t encoded) {
   constexpr std::int32_t kCpu = 0;
   if (device_type == kCpu || device_type == kPinnedMemory) return 0;
-  const std::int64_t index = unzigzag(folded);
+  const std::int64_t index = unzigzag(encoded);
   if (index < -1 || index > kMaxDeviceIndex) throw DecodeError("a device with an impossible index");
   return static_cast<std::int32_t>(index);
 }
 
-// Of a longer one only the beginning is read.
-std::string name_of(ByteReader& fields) {
+// Read a name, truncated to kMaxNameBytes.
+std::string read_name(ByteReader& fields) {
   const std::string_view text = fields.text();
-  if (text.size() <= kLongestName) return std::string(text);
-  std::size_t end = kLongestName;
-  while (end > 0 && (static_cast<std::uint8_t>(text[end]) & 0xC0) == 0x80) --end;  // not within a character of UTF-8
+  if (text.size() <= kMaxNameBytes) return std::string(text);
+  std::size_t end = kMaxNameBytes;
+  while (end > 0 && (static_cast<std::uint8_t>(text[end]) & 0xC0) == 0x80) --end;  // do not split a UTF-8 character
   return std::string(text.substr(0, end)) + "\u2026";
 }
 
-// The record is written in place and its length put before it: a thread_local buffer would be gone when a tensor is
-// freed by another thread_local's destructor.
+// Append a record, then insert its length before it. A thread_local buffer for the record would already be destroyed
+// where another thread_local's destructor frees a tensor.
 template <typename Fill>
 void put_record(Bytes& out, DefinitionType type, Fill fill) {
   const std::size_t begin = out.size();
@@ -166,12 +165,12 @@ void put_module(Bytes& out, std::uint32_t id, const ModuleRecord& module) {
 }
 
 void Definitions::limit_ids(std::uint64_t bytes) {
-  highest_id_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(kIdsSkipped + bytes / kLeastRecordBytes, INT32_MAX));
+  max_id_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(kMaxIdGap + bytes / kMinRecordBytes, INT32_MAX));
 }
 
 template <typename T>
 T& Definitions::slot(std::vector<T>& table, std::uint32_t id) {
-  if (id == 0 || id > highest_id_) throw DecodeError("a definition has an impossible id");
+  if (id == 0 || id > max_id_) throw DecodeError("a definition has an impossible id");
   if (id >= table.size()) table.resize(std::size_t{id} + 1);
   return table[id];
 }
@@ -186,12 +185,12 @@ void Definitions::add(const std::uint8_t* records, std::size_t size) {
   }
 }
 
-// The fields of one record. Bytes left over are a newer writer's additions and are ignored, as are types unknown here.
+// Read the fields of one record. Ignores unknown types and surplus fields, which newer writers add.
 void Definitions::add_record(DefinitionType type, ByteReader fields) {
   switch (type) {
     case DefinitionType::kString: {
       const std::uint32_t id = fields.varint32();
-      slot(strings_, id) = name_of(fields);
+      slot(strings_, id) = read_name(fields);
       break;
     }
     case DefinitionType::kCode: {
@@ -213,10 +212,10 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       frame.code = fields.varint32();
       frame.instruction = fields.varint32();
       if (!fields.done()) frame.module = fields.varint32();
-      // Parents are always defined first: this also rules out cycles, which would hang whoever walks outwards.
+      // A parent is defined before its child: a cycle would hang every walk to the outermost frame.
       if (frame.parent >= id) throw DecodeError("a frame is its own caller");
-      if (frames_elsewhere_) {
-        frames_elsewhere_(frame);
+      if (frame_consumer_) {
+        frame_consumer_(frame);
       } else {
         slot(frames_, id) = frame;
       }
@@ -227,19 +226,19 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       ThreadRecord& thread = slot(threads_, id);
       thread.native_id = fields.varint();
       thread.autograd_id = fields.varint();
-      thread.name = name_of(fields);
+      thread.name = read_name(fields);
       break;
     }
     case DefinitionType::kThreadName: {
       const std::uint32_t id = fields.varint32();
-      slot(threads_, id).python_name = name_of(fields);
+      slot(threads_, id).python_name = read_name(fields);
       break;
     }
     case DefinitionType::kLocation: {
       const std::uint32_t id = fields.varint32();
       Location location;
       location.device_type = static_cast<std::int32_t>(unzigzag(fields.varint()));
-      location.device_index = index_of(location.device_type, fields.varint());
+      location.device_index = decode_device_index(location.device_type, fields.varint());
       location.stream = fields.varint();
       location.pool_first = fields.varint();
       location.pool_second = fields.varint();
@@ -255,34 +254,34 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       const std::uint32_t id = fields.varint32();
       NodeType type_record;
       type_record.mangled = fields.varint() != 0;
-      type_record.name = name_of(fields);
+      type_record.name = read_name(fields);
       slot(node_types_, id) = std::move(type_record);
       break;
     }
     case DefinitionType::kSourceLine: {
       const std::uint32_t filename = fields.varint32();
       const std::uint32_t line = fields.varint32();
-      sources_[{filename, line}] = name_of(fields);
+      sources_[{filename, line}] = read_name(fields);
       break;
     }
     case DefinitionType::kDevice: {
       DeviceRecord device;
       device.device_type = static_cast<std::int32_t>(unzigzag(fields.varint()));
-      device.device_index = index_of(device.device_type, fields.varint());
+      device.device_index = decode_device_index(device.device_type, fields.varint());
       device.bytes = fields.varint();
-      device.name = name_of(fields);
-      device.uuid = name_of(fields);
-      device.pci_address = name_of(fields);
+      device.name = read_name(fields);
+      device.uuid = read_name(fields);
+      device.pci_address = read_name(fields);
       devices_[{device.device_type, device.device_index}] = std::move(device);
       break;
     }
     case DefinitionType::kLibraryBlock: {
       const std::uint64_t event = fields.varint(), address = fields.varint();
-      const std::string name = name_of(fields);
-      const auto [known, is_new] =
+      const std::string name = read_name(fields);
+      const auto [entry, is_new] =
           library_numbers_.try_emplace(name, static_cast<std::uint32_t>(library_names_.size()));
       if (is_new) library_names_.push_back(name);
-      library_blocks_[{event, address}] = known->second;
+      library_blocks_[{event, address}] = entry->second;
       library_events_ |= std::uint64_t{1} << (event & 63);
       break;
     }
@@ -292,20 +291,20 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       holder.line = fields.varint();
       holder.count = fields.varint();
       holder.bytes = fields.varint();
-      holder.holder = name_of(fields);
-      holder.path = name_of(fields);
-      holder.filename = name_of(fields);
+      holder.holder = read_name(fields);
+      holder.path = read_name(fields);
+      holder.filename = read_name(fields);
       std::uint64_t last = 0;
-      // No number from a file decides how much is reserved: each address has at least a byte.
+      // Not reserved in advance: a corrupt count must not allocate memory; each address read consumes at least a byte.
       for (std::uint64_t left = fields.varint(); left > 0; --left) {
         last += static_cast<std::uint64_t>(unzigzag(fields.varint()));
         holder.addresses.push_back(last);
       }
-      // In older traces the words alone say it.
+      // Older traces record garbage only in the text.
       holder.is_garbage = fields.done() ? holder.holder.ends_with("garbage that the collector has not freed yet")
                                         : fields.varint() != 0;
       const std::uint64_t first = holder.addresses.empty() ? 0 : holder.addresses.front();
-      if (known_holders_.emplace(holder.event, holder.holder, holder.path, first).second)
+      if (holder_keys_.emplace(holder.event, holder.holder, holder.path, first).second)
         holders_.push_back(std::move(holder));
       break;
     }
@@ -335,7 +334,7 @@ Bytes Definitions::records(std::uint64_t holders_since) const {
   each(codes_, [&](std::uint32_t id, const Code& code, bool is_last) {
     if (code.name != 0 || code.filename != 0 || is_last) put_code(out, id, code);
   });
-  // One that damage took has no code; the last one counts, for others follow it in number.
+  // Skip frames lost to corruption (no code), but not the last: synthetic stacks are numbered after the frames.
   each(frames_, [&](std::uint32_t id, const FrameRecord& frame, bool is_last) {
     if (frame.code != 0 || frame.parent != 0 || is_last) put_frame(out, id, frame);
   });
@@ -349,7 +348,7 @@ Bytes Definitions::records(std::uint64_t holders_since) const {
   });
   for (const auto& [place, text] : sources_) put_source_line(out, place.first, place.second, text);
   for (const auto& [index, device] : devices_) put_device(out, device);
-  // In the order of their names' numbers, which follow from the order of these records.
+  // Sorted by name number: readers number the names in the order of these records.
   std::vector<std::pair<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>>> blocks;
   for (const auto& [block, name] : library_blocks_) blocks.emplace_back(name, block);
   std::sort(blocks.begin(), blocks.end());
@@ -361,17 +360,17 @@ Bytes Definitions::records(std::uint64_t holders_since) const {
 }
 
 bool Definitions::limit_depth() {
-  bool is_sound = true;
+  bool is_valid = true;
   std::vector<std::uint16_t> depths(frames_.size());
   for (std::size_t id = 1; id < frames_.size(); ++id) {
     FrameRecord& record = frames_[id];
     if (depths[record.parent] == kMaxStackDepth) {
       record.parent = 0;
-      is_sound = false;
+      is_valid = false;
     }
     depths[id] = static_cast<std::uint16_t>(depths[record.parent] + 1);
   }
-  return is_sound;
+  return is_valid;
 }
 
 std::int32_t Definitions::line_of(const FrameRecord& frame) const {
@@ -379,7 +378,7 @@ std::int32_t Definitions::line_of(const FrameRecord& frame) const {
   return decode_lines(owner.line_table_kind, owner.line_table, owner.first_line, {frame.instruction}).front();
 }
 
-// Those of one function together, in the order of its table: else a table is read once for each of them.
+// Sorted by code and instruction, so that each line table is decoded once instead of once per frame.
 std::vector<std::int32_t> Definitions::lines() const {
   std::vector<std::uint32_t> order(frames_.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -389,22 +388,22 @@ std::vector<std::int32_t> Definitions::lines() const {
   std::vector<std::int32_t> lines(frames_.size());
   std::vector<std::uint32_t> instructions;
   for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
-    const std::uint32_t of = frames_[order[begin]].code;
+    const std::uint32_t code_id = frames_[order[begin]].code;
     instructions.clear();
-    for (; end < order.size() && frames_[order[end]].code == of; ++end) {
+    for (; end < order.size() && frames_[order[end]].code == code_id; ++end) {
       instructions.push_back(frames_[order[end]].instruction);
     }
-    const Code& owner = code(of);
-    const std::vector<std::int32_t> found =
+    const Code& owner = code(code_id);
+    const std::vector<std::int32_t> group_lines =
         decode_lines(owner.line_table_kind, owner.line_table, owner.first_line, instructions);
-    for (std::size_t at = begin; at < end; ++at) lines[order[at]] = found[at - begin];
+    for (std::size_t at = begin; at < end; ++at) lines[order[at]] = group_lines[at - begin];
   }
   return lines;
 }
 
 const std::string* Definitions::source(std::uint32_t filename, std::int32_t line) const {
-  const auto found = sources_.find({filename, static_cast<std::uint32_t>(line)});
-  return found == sources_.end() ? nullptr : &found->second;
+  const auto entry = sources_.find({filename, static_cast<std::uint32_t>(line)});
+  return entry == sources_.end() ? nullptr : &entry->second;
 }
 
 }  // namespace alloctrace

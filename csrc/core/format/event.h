@@ -1,7 +1,5 @@
-// One allocation event as it lies in memory: 64 bytes, one cache line, no pointers.
-//
-// The same layout is used by the hook that fills it, the ring that carries it across a crash, and the encoder that
-// turns it into bytes on disk. docs/trace-format.md describes it for people who write their own reader.
+// Allocation event in memory: 64 bytes, one cache line, no pointers. The hook fills this layout, the ring preserves it
+// across a crash, and the encoder turns it into bytes on disk (docs/trace-format.md).
 #pragma once
 
 #include <cstddef>
@@ -9,9 +7,8 @@
 
 namespace alloctrace {
 
-// What happened. Names are torch's own (`c10::CachingDeviceAllocator::TraceEntry::Action`) where torch has one.
-// The numbers are part of the file format: append, never renumber. 0 (none) is a call that a
-// kill interrupted, written by finish_trace alone.
+// Action of allocator, driver or program, with torch's name (`c10::CachingDeviceAllocator::TraceEntry::Action`) if any.
+// Numbers of the file format: append, never renumber. finish_trace writes 0 (none) for a call interrupted by a kill.
 enum class EventKind : std::uint8_t {
   kAlloc = 1,
   kFreeRequested = 2,
@@ -20,33 +17,33 @@ enum class EventKind : std::uint8_t {
   kSegmentFree = 5,
   kSegmentMap = 6,
   kSegmentUnmap = 7,
-  kSnapshot = 8,  // torch was asked for a snapshot; the trace has the state itself only where kAllocatorState follows
+  kSnapshot = 8,  // a torch snapshot was requested; the state is recorded only if kAllocatorState follows
   kOom = 9,
-  kStep = 10,  // a step ends here
+  kStep = 10,  // end of a step
   kMark = 11,
   kRegionBegin = 12,
   kRegionEnd = 13,
   kLost = 14,     // events are missing here
-  kRaw = 15,      // an action this build does not know
-  kRole = 16,     // what the block at this address is for: a parameter, its gradient, ...
-  kMemory = 17,   // what the driver reports of a device, or the system of this process
-  kConfig = 18,   // the allocator's settings, at the start and when they change
+  kRaw = 15,      // an action unknown to this build
+  kRole = 16,     // purpose of the block at this address: parameter, gradient, ...
+  kMemory = 17,   // memory of a device as the driver reports it, or of this process
+  kConfig = 18,   // allocator settings, at the start and after each change
   kNoSplit = 19,  // blocks of this pool are never split from now on
   kStateSegment = 20,
   kStateBlock = 21,
-  kLatency = 22,  // how long a call took
+  kLatency = 22,  // duration of a call
   kEmptyCache = 23,
   kStreamUse = 24,       // record_stream: the block is used on the stream of this location
   kAllocatorState = 25,  // kStateSegment and kStateBlock events follow
-  // A pool goes back to an earlier state (setCheckpointPoolState): where that begins, and where it is done.
-  // Whatever the settings, what this thread allocates on the device in between has exactly the sizes it had then.
+  // Begin and end of restoring a pool to an earlier state (setCheckpointPoolState). In between, this thread's
+  // allocations on the device get exactly their earlier sizes, whatever the settings.
   kPoolRestore = 26,
-  kPoolUse = 27,         // allocations go to the pool of this location from now on, or no longer
-  kPoolAllocator = 28,   // the pool of this location has an allocator of its own (MemPool(allocator)): never expandable
-  kPoolRelease = 29,     // a graph or a MemPool has let go of the pool of this location, or a use of it has ended
-  kMemoryFraction = 30,  // of the device, this process may reserve so much
-  kPoolOnOom = 31,       // out of memory, torch takes blocks of the pool of this location from now on, or no longer
-  kCapture = 32,         // a graph is captured on the device from now on, or no longer; from torch 2.13 on
+  kPoolUse = 27,         // begin or end of allocating from the pool of this location
+  kPoolAllocator = 28,   // the pool of this location has its own allocator (MemPool(allocator)): never expandable
+  kPoolRelease = 29,     // a graph or MemPool released the pool of this location, or a use of the pool ended
+  kMemoryFraction = 30,  // maximum share of the device that this process may reserve
+  kPoolOnOom = 31,       // begin or end of using blocks of the pool of this location when out of memory
+  kCapture = 32,         // begin or end of a graph capture on the device; from torch 2.13 on
 };
 constexpr std::size_t kEventKindCount = 33;
 
@@ -54,8 +51,7 @@ constexpr std::size_t kEventKindCount = 33;
 enum SegmentFlags : std::uint8_t { kLargeSegment = 1, kExpandableSegment = 2 };
 enum BlockState : std::uint8_t { kBlockInactive = 0, kBlockAllocated = 1, kBlockPendingFree = 2 };
 
-// What a block is for. The numbers are part of the file format; a kRole event names only those that the program knows,
-// the first four after kUnknown. The others follow from what happened: see replay/roles.h.
+// Purpose of a block (file format). kRole events have only the four after kUnknown; replay/roles.h infers the others.
 enum class Role : std::uint8_t {
   kUnknown = 0,
   kParameter = 1,
@@ -70,21 +66,21 @@ enum class Role : std::uint8_t {
 };
 constexpr std::size_t kRoleCount = 10;
 
-// Why an event is missing from the trace. Numbers are part of the file format.
+// Reason why an event is missing. The numbers are part of the file format.
 enum class LossCause : std::uint8_t {
-  kRingFull = 0,     // the ring stayed full for longer than the hook may wait
+  kRingFull = 0,     // the ring stayed full longer than the hook may wait
   kWriteFailed = 1,  // the trace file could not be written (disk full, file system gone)
   kFault = 2,        // our own code failed in the hook
 };
 constexpr std::size_t kLossCauseCount = 3;
 
-// The fields of an allocation. What other kinds of events keep in them has names in event_fields.h.
+// Fields of an allocation; event_fields.h names their meanings in other kinds of events.
 struct Event {
   std::uint32_t commit;  // spool only, not on disk: see spool_layout.h
-  std::uint32_t stack;   // id of the innermost frame in the stack table, 0: none known
-  std::uint64_t time;    // raw counter (clock.h); blocks tie it to the monotonic and the wall clock
+  std::uint32_t stack;   // id of the innermost frame in the stack table, 0: unknown
+  std::uint64_t time;    // raw counter (clock.h); block anchors convert it to monotonic and wall time
   std::uint64_t address;
-  std::uint64_t size;           // bytes that the program asked for; for a segment its size; in a free 0 where unknown
+  std::uint64_t size;           // requested bytes; of a segment its size; of a free 0 if unknown
   std::uint32_t thread;         // id in the thread table
   std::uint32_t location;       // id in the location table: device, stream and pool together
   std::uint64_t sequence;       // at::sequence_number::peek() of this thread: number of the next autograd node

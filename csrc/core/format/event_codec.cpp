@@ -11,7 +11,7 @@ namespace {
 
 enum Column { kTag, kKind, kTime, kAddress, kSize, kStack, kContext, kColumnCount };
 constexpr std::uint8_t kStackEntry = 0x10, kSizeEntry = 0x20, kAddressEntry = 0x40, kContextEntry = 0x80;
-constexpr std::uint8_t kKindMask = 0x0f, kKindElsewhere = 0x0f;
+constexpr std::uint8_t kKindMask = 0x0f, kKindInColumn = 0x0f;
 constexpr std::uint8_t kThreadChanged = 1, kLocationChanged = 2, kSequenceChanged = 4, kNodeChanged = 8;
 
 constexpr std::size_t kPredictionSlots = 4096;
@@ -30,7 +30,7 @@ struct ThreadState {
 
 }  // namespace
 
-// What writer and reader both know before each event. One code path updates it for both, so they cannot drift apart.
+// Prediction state of writer and reader before each event. Shared code updates it for both, so they cannot diverge.
 struct CodecState {
   std::array<std::uint32_t, kPredictionSlots> next_address{};
   std::array<std::uint32_t, kPredictionSlots> next_stack{};
@@ -42,7 +42,7 @@ struct CodecState {
   std::uint32_t last_stack = 0;
   std::uint32_t last_thread = 0;
   std::unordered_map<std::uint32_t, ThreadState, SeededHash> threads;
-  ThreadState* thread = &threads[0];  // of last_thread; node-based map: the pointer stays good
+  ThreadState* thread = &threads[0];  // of last_thread; node-based map: the pointer stays valid
 
   ThreadState& switch_to(std::uint32_t id) {
     last_thread = id;
@@ -78,17 +78,17 @@ void EventEncoder::encode_run(std::span<const Event> events, CodecState& state) 
   for (const Event& event : events) {
     const auto kind = static_cast<std::uint8_t>(event.kind);
     std::uint8_t tag = kind;
-    if (kind >= kKindElsewhere) {
-      tag = kKindElsewhere;
+    if (kind >= kKindInColumn) {
+      tag = kKindInColumn;
       columns_[kKind].push_back(kind);
     }
 
     put_varint(columns_[kTime], zigzag_delta(event.time, state.time));
     state.time = event.time;
 
-    const auto [known, is_new] = address_indices_.insert(event.address);
-    if (is_new) *known = static_cast<std::uint32_t>(address_indices_.size() - 1);
-    const std::uint32_t index = *known;
+    const auto [address_index, is_new] = address_indices_.insert(event.address);
+    if (is_new) *address_index = static_cast<std::uint32_t>(address_indices_.size() - 1);
+    const std::uint32_t index = *address_index;
     std::uint32_t& expected_index = state.address_prediction(kind);
     if (is_new || index != expected_index) {
       tag |= kAddressEntry;
@@ -147,14 +147,14 @@ void EventEncoder::encode_run(std::span<const Event> events, CodecState& state) 
 
 void decode_events(const std::uint8_t* payload, std::size_t size, std::uint64_t count, std::uint64_t begin_time,
                    std::vector<Event>& out) {
-  ByteReader whole(payload, size);
+  ByteReader payload_reader(payload, size);
   std::vector<ByteReader> columns;
   columns.reserve(kColumnCount);
   for (int column = 0; column < kColumnCount; ++column) {
-    const std::string_view bytes = whole.text();
+    const std::string_view bytes = payload_reader.text();
     columns.emplace_back(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   }
-  // The tag column has a byte an event: a count that disagrees with it must not make us reserve memory for it.
+  // The tag column has one byte an event: a count that disagrees must not make the decoder reserve memory.
   if (columns[kTag].remaining() != count) throw DecodeError("a block's event count disagrees with its events");
 
   const auto state_owner = std::make_unique<CodecState>();
@@ -166,7 +166,7 @@ void decode_events(const std::uint8_t* payload, std::size_t size, std::uint64_t 
   for (std::uint64_t i = 0; i < count; ++i) {
     Event event{};
     const std::uint8_t tag = columns[kTag].byte();
-    const std::uint8_t kind = (tag & kKindMask) == kKindElsewhere ? columns[kKind].byte() : tag & kKindMask;
+    const std::uint8_t kind = (tag & kKindMask) == kKindInColumn ? columns[kKind].byte() : tag & kKindMask;
     event.kind = static_cast<EventKind>(kind);
 
     event.time = state.time = add_zigzag_delta(state.time, columns[kTime].varint());

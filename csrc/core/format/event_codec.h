@@ -1,31 +1,26 @@
-// Events as bytes: about five a piece in a training run, where the event in memory has 64.
+// Encoder and decoder of events: about five bytes an event in a training run, instead of 64 in memory.
 //
-// A block's payload is a row of columns, each `varint byte count` + bytes:
+// A block's payload consists of columns, each `varint byte count` + bytes:
 //
 //   tag | kind | time | address | size | stack | context
 //
-// The tag column has one byte an event; the others have an entry only where the tag says so:
+// The tag column has one byte an event; another column has an entry only if the tag announces it:
 //
 //   bit  7        6        5     4        3..0
-//       context  address  size  stack    kind (15: the kind column has it)
+//       context  address  size  stack    kind (15: in the kind column)
 //
-// A set bit means "an entry follows in that column", a clear one "as predicted". Programs that train repeat themselves,
-// so the prediction is that what followed last time follows again: each prediction is a table of 4096 entries, indexed
-// by a hash of what came before (hash_slot below), that writer and reader fill alike while they go. State starts empty
-// in each block.
+// A set bit means "an entry follows in that column", a clear one "as predicted". Training programs repeat themselves,
+// so each prediction is the successor of last time: a table of 4096 entries, indexed by a hash of what came before
+// (hash_slot), which writer and reader fill alike. The tables are empty at the start of each block.
 //
 //   time      always an entry: zigzag difference to the time of the event before (of the first: to BlockHeader.begin).
-//   address   key (index of the last address, kind) -> index of the next. An entry is 0 for an address that is new in
-//   the
-//             block, followed by its zigzag difference to the last new one, else 1 + zigzag(index - last index).
-//             Addresses are numbered in the order of their first appearance.
+//   address   key (index of the last address, kind) -> index of the next. Addresses are numbered as they first appear.
+//             Entry: 0 for a new one, then its zigzag difference to the last new one; else 1 + zigzag(index - last).
 //   size      key (stack, last size of an alloc, kind) -> size. Entry: the size.
 //   stack     key (last stack, kind) -> stack. Entry: zigzag difference to the last stack.
-//   context   thread, location, autograd fields. Entry: a byte of bits (1 thread, 2 location, 4 sequence, 8 node), then
-//   for
-//             each set bit: thread id; location id; zigzag difference of sequence; zigzag difference of
-//             node_sequence, node_thread, node_type. Predicted: the same as in the last event of the same thread (and
-//             the thread: that of the event before).
+//   context   thread, location, autograd fields; predicted: as in the thread's last event, the thread as in the event
+//             before. Entry: a byte of bits (1 thread, 2 location, 4 sequence, 8 node), then per set bit: thread id;
+//             location id; zigzag difference of sequence; zigzag difference of node_sequence, node_thread, node_type.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +35,11 @@ namespace alloctrace {
 
 struct CodecState;
 
-// Encodes runs of events. Keeps its buffers between blocks; not thread-safe.
+// Encoder of one block at a time. Reuses its buffers; not thread-safe.
 class EventEncoder {
  public:
   EventEncoder();
-  // Payload of one block: `first` then `second` (the two halves of a wrapped ring). Valid until the next call.
+  // Return the payload of one block, valid until the next call: `first` then `second`, the halves of a wrapped ring.
   const Bytes& encode(std::span<const Event> first, std::span<const Event> second, std::uint64_t begin_time);
 
  private:
@@ -54,7 +49,7 @@ class EventEncoder {
   AddressMap<std::uint32_t> address_indices_;
 };
 
-// Decodes `count` events of one block into `out` (resized). Throws DecodeError where the bytes make no sense.
+// Decode `count` events of one block into `out` (resized). Throws DecodeError on invalid bytes.
 void decode_events(const std::uint8_t* payload, std::size_t size, std::uint64_t count, std::uint64_t begin_time,
                    std::vector<Event>& out);
 

@@ -1,5 +1,5 @@
-// What events that are not allocations keep in the fields of one, by name: MemoryFields(event).used is event.address.
-// Reads and writes go through these, so that the two sides cannot disagree. A view refers to its event.
+// Named views of the fields of events that are not allocations: MemoryFields(event).used is event.address. Both readers
+// and writers use these views, so they cannot disagree. A view refers to its event.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace alloctrace {
 template <typename E>
 using EventNumber = std::conditional_t<std::is_const_v<E>, const std::uint64_t, std::uint64_t>;
 
-// kStep: the number of the step that ends here; is_said: the program said so, else an optimizer seemed to end it.
+// kStep: number of the step that ends here; is_explicit: the program ended it, else inferred from an optimizer.
 // kMark, kRegionBegin, kRegionEnd: string id of the name.
 template <typename E>
 struct PositionFields {
-  explicit PositionFields(E& event) : value(event.size), is_said(event.address) {}
+  explicit PositionFields(E& event) : value(event.size), is_explicit(event.address) {}
   EventNumber<E>& value;
-  EventNumber<E>& is_said;
+  EventNumber<E>& is_explicit;
 };
 
-// kOom; the size is that of the request.
+// kOom; the size is the request's.
 template <typename E>
 struct OomFields {
   explicit OomFields(E& event) : free_bytes(event.address) {}
@@ -36,14 +36,14 @@ struct LostFields {
   EventNumber<E>& cause;  // a LossCause
 };
 
-// kRaw: an action this build does not know, with address and size as torch gave them.
+// kRaw: an action unknown to this build, with torch's address and size.
 template <typename E>
 struct RawFields {
   explicit RawFields(E& event) : action(event.sequence) {}
   EventNumber<E>& action;  // its number in torch
 };
 
-// kRole: address is that of a block that is live on the device of the location.
+// kRole: address is that of a block live on the device of the location.
 template <typename E>
 struct RoleFields {
   explicit RoleFields(E& event) : name(event.size), role(event.node_sequence) {}
@@ -51,7 +51,7 @@ struct RoleFields {
   EventNumber<E>& role;  // a Role
 };
 
-// kMemory, in bytes; kUnknownBytes where unknown. For the cpu: resident memory of the process, memory of the machine.
+// kMemory, in bytes or kUnknownBytes. For the CPU: resident memory of the process, memory of the machine.
 constexpr std::uint64_t kUnknownBytes = UINT64_MAX;
 template <typename E>
 struct MemoryFields {
@@ -74,7 +74,7 @@ struct ConfigFields {
 template <typename E>
 struct AllocatorStateFields {
   explicit AllocatorStateFields(E& event) : entries(event.size) {}
-  EventNumber<E>& entries;  // how many kStateSegment and kStateBlock events follow, directly
+  EventNumber<E>& entries;  // number of kStateSegment and kStateBlock events directly after this one
 };
 
 // kStateSegment
@@ -84,7 +84,7 @@ struct StateSegmentFields {
   EventNumber<E>& flags;  // SegmentFlags
 };
 
-// kStateBlock; the size is the one after rounding.
+// kStateBlock; the size is the rounded one.
 template <typename E>
 struct StateBlockFields {
   explicit StateBlockFields(E& event) : requested(event.sequence), state(event.node_sequence) {}
@@ -96,7 +96,7 @@ struct StateBlockFields {
 template <typename E>
 struct LatencyFields {
   explicit LatencyFields(E& event) : of_event(event.address), nanoseconds(event.size) {}
-  EventNumber<E>& of_event;  // sequence number of the event whose call it was
+  EventNumber<E>& of_event;  // sequence number of the event that the call recorded
   EventNumber<E>& nanoseconds;
 };
 
@@ -112,7 +112,7 @@ template <typename E>
 struct MemoryFractionFields {
   explicit MemoryFractionFields(E& event) : fraction(event.address), limit(event.size) {}
   EventNumber<E>& fraction;  // the bits of a double; 1: all of it
-  EventNumber<E>& limit;     // bytes that the process may reserve; kUnknownBytes: as many as there are
+  EventNumber<E>& limit;     // maximum reserved bytes of the process; kUnknownBytes: no limit
 };
 
 // kPoolRestore, kPoolUse, kPoolOnOom, kCapture

@@ -1,5 +1,4 @@
-// A fold: what stands at the beginning of a trace in place of the events before a certain one. Its payload begins with
-// a summary, which every reader needs; what follows is the replay's (replay/fold.h).
+// Compacted part at the start of a trace: a summary for every reader, then what the replay reads (replay/fold.h).
 #pragma once
 
 #include <cstdint>
@@ -8,22 +7,21 @@
 
 namespace alloctrace {
 
-struct FoldSummary {
-  // Of what follows the summary. The summary itself is the same in all versions, but for what is added at its end.
+struct CompactionSummary {
+  // Version of the payload after the summary. The summary itself changes only by fields added at its end.
   static constexpr std::uint64_t kVersion = 2;
 
   std::uint64_t version = kVersion;
-  std::uint64_t until = 0;    // the first event that is not folded
-  std::int64_t time_ns = 0;   // of the last one that is (wall clock)
-  std::uint64_t events = 0;   // how many could be read when they were folded
-  std::uint64_t missing = 0;  // those that could not: the rest of the numbers below `until`
-  // Damage in the part of the file that was folded.
+  std::uint64_t until = 0;    // the first event that is not compacted
+  std::int64_t time_ns = 0;   // wall time of the last compacted event
+  std::uint64_t events = 0;   // number of compacted events, as far as readable
+  std::uint64_t missing = 0;  // number of unreadable events: the other numbers below `until`
+  // Corruption in the part of the file that was compacted.
   std::uint64_t corrupt_blocks = 0, corrupt_bytes = 0;
-  // Of a recording that folds its own trace: what all its files were to have at most, and whether that could not be
-  // kept.
+  // Size limit on all files of a recording that compacts its own trace, and whether the limit was exceeded.
   std::uint64_t max_bytes = 0;
   bool is_exceeded = false;
-  // The events of so long before were to stay as they are; and whether that could not be kept to, for want of room.
+  // Duration whose events were to stay uncompacted at the end, and whether lack of room shortened it.
   std::uint64_t keep_ns = 0;
   bool keeps_less = false;
 
@@ -43,12 +41,12 @@ struct FoldSummary {
     put_varint(out, fields.size());
     out.insert(out.end(), fields.begin(), fields.end());
   }
-  // Leaves the reader behind the summary. first_sequence: of the block's header. Throws DecodeError.
-  static FoldSummary read(ByteReader& reader, std::uint64_t first_sequence) {
+  // Read a summary, up to its end. first_sequence: of the block's header. Throws DecodeError.
+  static CompactionSummary read(ByteReader& reader, std::uint64_t first_sequence) {
     const std::uint64_t version = reader.varint();
     const std::string_view text = reader.text();
     ByteReader fields(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
-    FoldSummary summary;
+    CompactionSummary summary;
     summary.version = version;
     summary.until = fields.varint();
     summary.time_ns = unzigzag(fields.varint());

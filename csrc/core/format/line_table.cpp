@@ -5,25 +5,24 @@
 namespace alloctrace {
 namespace {
 
-// Gives each entry of the table to `take(end, line)`, which says whether it wants more: the line, or 0, of the
-// instructions before the offset `end` that are in no entry before it.
+// Each reader passes its entries to `consume(end, line)`, which returns whether to continue. An entry covers the
+// instructions from the previous entry to the offset `end`; line 0: none.
 
-// Pairs (byte-offset delta, signed line delta); -128 marks a range that has no line. Source: CPython 3.10,
-// Objects/lnotab_notes.txt.
-template <typename Take>
-void read_310(std::string_view table, std::int32_t first_line, Take take) {
+// Read pairs (byte-offset delta, signed line delta; -128: no line). Source: CPython 3.10, Objects/lnotab_notes.txt.
+template <typename Consume>
+void read_310(std::string_view table, std::int32_t first_line, Consume consume) {
   std::int64_t line = first_line;
   std::uint32_t end = 0;
   for (std::size_t at = 0; at + 1 < table.size(); at += 2) {
     const auto line_delta = static_cast<std::int8_t>(table[at + 1]);
     end += static_cast<std::uint8_t>(table[at]);
     if (line_delta != -128) line += line_delta;
-    if (!take(end, line_delta == -128 ? 0 : static_cast<std::int32_t>(line))) return;
+    if (!consume(end, line_delta == -128 ? 0 : static_cast<std::int32_t>(line))) return;
   }
 }
 
-// The numbers inside a location table: six bits a byte, bit 6 says that more follow.
-std::uint32_t location_varint(ByteReader& table) {
+// Read a number of a location table: six bits a byte, bit 6 set on all bytes but the last.
+std::uint32_t read_location_varint(ByteReader& table) {
   std::uint32_t value = 0;
   for (int shift = 0; shift < 32; shift += 6) {
     const std::uint8_t next = table.byte();
@@ -32,18 +31,17 @@ std::uint32_t location_varint(ByteReader& table) {
   }
   return value;
 }
-std::int64_t location_signed_varint(ByteReader& table) {
-  const std::uint32_t folded = location_varint(table);
-  const std::int64_t magnitude = folded >> 1;
-  return folded & 1 ? -magnitude : magnitude;
+std::int64_t read_signed_location_varint(ByteReader& table) {
+  const std::uint32_t encoded = read_location_varint(table);
+  const std::int64_t magnitude = encoded >> 1;
+  return encoded & 1 ? -magnitude : magnitude;
 }
 
-// Entries: first byte 1 cccc lll, code and length - 1 in code units; then what the code says. Source: CPython 3.11,
-// Objects/locations.md.
-template <typename Take>
-void read_311(std::string_view bytes, std::int32_t first_line, Take take) {
+// Read entries: byte 1 cccc lll (code, code units - 1), then fields by code. CPython 3.11, Objects/locations.md.
+template <typename Consume>
+void read_311(std::string_view bytes, std::int32_t first_line, Consume consume) {
   ByteReader table(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
-  std::int64_t line = first_line;  // wide: a damaged table may add up to anything
+  std::int64_t line = first_line;  // 64 bits: the deltas of a corrupt table may overflow 32
   std::uint32_t end = 0;
   while (!table.done()) {
     const std::uint8_t head = table.byte();
@@ -54,16 +52,16 @@ void read_311(std::string_view bytes, std::int32_t first_line, Take take) {
       table.byte();
     } else if (code <= 12) {  // one line: line delta is code - 10, two column bytes
       line += code - 10;
-      table.take(2);
+      table.bytes(2);
     } else if (code == 13) {  // no columns
-      line += location_signed_varint(table);
+      line += read_signed_location_varint(table);
     } else if (code == 14) {  // long form: line, end line, two columns
-      line += location_signed_varint(table);
-      for (int field = 0; field < 3; ++field) location_varint(table);
+      line += read_signed_location_varint(table);
+      for (int field = 0; field < 3; ++field) read_location_varint(table);
     } else {
       has_line = false;
     }
-    if (!take(end, has_line ? static_cast<std::int32_t>(line) : 0)) return;
+    if (!consume(end, has_line ? static_cast<std::int32_t>(line) : 0)) return;
   }
 }
 
@@ -73,15 +71,15 @@ std::vector<std::int32_t> decode_lines(LineTableKind kind, std::string_view tabl
                                        const std::vector<std::uint32_t>& instructions) {
   std::vector<std::int32_t> lines(instructions.size(), first_line);
   std::size_t next = 0;
-  const auto take = [&](std::uint32_t end, std::int32_t line) {
+  const auto consume = [&](std::uint32_t end, std::int32_t line) {
     for (; next < instructions.size() && instructions[next] < end; ++next) lines[next] = line;
     return next < instructions.size();
   };
   try {
-    if (kind == LineTableKind::kPython310) read_310(table, first_line, take);
-    if (kind == LineTableKind::kPython311) read_311(table, first_line, take);
+    if (kind == LineTableKind::kPython310) read_310(table, first_line, consume);
+    if (kind == LineTableKind::kPython311) read_311(table, first_line, consume);
   } catch (const DecodeError&) {
-    // The rest keeps the first line.
+    // The remaining instructions keep the first line.
   }
   return lines;
 }

@@ -1,4 +1,4 @@
-// From an instruction to the line of source it came from, by the tables that CPython's compiler leaves in code objects.
+// Decoder of CPython's line tables, which map the instructions of a code object to source lines.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,14 @@
 
 namespace alloctrace {
 
-// How a code object's line table maps an instruction to a line (decode_lines reads all of them).
 enum class LineTableKind : std::uint8_t {
   kNone = 0,       // no table: every instruction is on first_line
   kPython310 = 1,  // PEP 626 `co_linetable` of CPython 3.10: pairs (byte-offset delta, signed line delta)
   kPython311 = 2,  // location table of CPython 3.11 and later (Objects/locations.md in its source)
 };
 
-// The line of each of the instructions, which are byte offsets in ascending order; 0 where the table gives it none
-// (artificial instructions). The table is read once. Where it is damaged they get first_line, never an error: one wrong
-// line must not cost the stack.
+// Return the line of each instruction, 0 if the table has none (artificial instructions). instructions: byte offsets,
+// ascending. Decodes the table once. Where it is corrupt the line is first_line: a wrong line must not cost the stack.
 std::vector<std::int32_t> decode_lines(LineTableKind kind, std::string_view table, std::int32_t first_line,
                                        const std::vector<std::uint32_t>& instructions);
 

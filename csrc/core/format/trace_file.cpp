@@ -23,20 +23,19 @@ void TraceFile::refuse_existing(const std::string& path) {
 
 TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
                      const ClockAnchor& begin, std::uint32_t version)
-    : BlockFile(begin), name_(path), overwrite_(overwrite) {
-  // Replaced rather than emptied: another process may still be reading or writing the old one. Only a
-  // regular file or a link is replaced: a user who names /dev/null by mistake must keep it.
+    : BlockFile(begin), unnamed_file_(path), overwrite_(overwrite) {
+  // An existing file is replaced, not emptied: another process may be reading or writing the old one. Only a regular
+  // file or a link is replaced: /dev/null, named by mistake, must survive.
   struct stat status{};
   const bool exists = lstat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
     throw TraceFileError(path + " is not a file that could be replaced: give another path");
   }
   if (exists && !overwrite) refuse_existing(path);
-  file_ = name_.create(O_WRONLY);
+  file_ = unnamed_file_.create(O_WRONLY);
   if (file_ < 0) throw TraceFileError("cannot create the trace " + path + ": " + std::strerror(errno));
   file_in_child_ = ClosedInChild(file_);
-  // Whoever finds it locked knows that the recording still runs: the lock ends with the process, however that dies.
-  // Where the file system has no locks, nobody knows.
+  // The lock marks a running recording: it ends with the process, even if killed. Some file systems have no locks.
   flock(file_, LOCK_EX | LOCK_NB);
   FileHeader header{};
   std::memcpy(header.magic, kFileMagic, sizeof kFileMagic);
@@ -52,15 +51,15 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
 }
 
 void TraceFile::publish() {
-  const int error = name_.publish(file_, overwrite_);
+  const int error = unnamed_file_.publish(file_, overwrite_);
   if (error == EEXIST && !overwrite_) refuse_existing(path());
   if (error != 0) throw TraceFileError("cannot create the trace " + path() + ": " + std::strerror(error));
-  lock_again(file_, LOCK_EX);
+  relock(file_, LOCK_EX);
 }
 
-bool TraceFile::become(TraceFile& other, const std::string& there) {
-  if (rename(there.c_str(), path().c_str()) != 0) return false;
-  // The other one was locked when it got its name.
+bool TraceFile::switch_to(TraceFile& other, const std::string& other_path) {
+  if (rename(other_path.c_str(), path().c_str()) != 0) return false;
+  // `other` was locked by its publish().
   std::swap(file_, other.file_);
   std::swap(file_in_child_, other.file_in_child_);
   size_ = other.size_;
@@ -69,6 +68,6 @@ bool TraceFile::become(TraceFile& other, const std::string& there) {
 
 void TraceFile::sync() { fsync(file_); }
 
-void TraceFile::remove() noexcept { name_.remove(); }
+void TraceFile::remove() noexcept { unnamed_file_.remove(); }
 
 }  // namespace alloctrace

@@ -1,4 +1,4 @@
-// The trace file from the writer's side.
+// Trace file of the writer.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,26 @@ class TraceFileError : public std::runtime_error {
 
 class TraceFile : public BlockFile {
  public:
-  // Creates the file, which has no name until publish(), and writes its header. An existing file is refused, or, with
-  // `overwrite`, stays as it is until publish(). Throws TraceFileError, whose text is a sentence; nothing is left then.
-  // begin: when the first block begins.
+  // Create the file, without a name until publish(), and write its header. An existing file is an error; with
+  // `overwrite` it stays until publish(). begin: of the first block. Throws TraceFileError and leaves no file then.
   TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
             const ClockAnchor& begin = ClockAnchor::now(), std::uint32_t version = kFormatVersion);
-  // Gives the file its name, once nothing can fail any more: a good trace is never given up for a recording that cannot
-  // begin. Throws TraceFileError.
+  // Give the file its name, when nothing else can fail: an existing trace survives until then. Throws TraceFileError.
   void publish();
-  bool is_published() const { return name_.is_published(); }
-  // Continues in another file, which is at `there` and takes the name of this one. False where that cannot be renamed:
-  // nothing is changed then.
-  bool become(TraceFile& other, const std::string& there);
-  // Returns when the file is on the disk, as far as that can be known.
+  bool is_published() const { return unnamed_file_.is_published(); }
+  // Continue in `other`, renaming its file from `other_path` to this path. Return false, unchanged, if that fails.
+  bool switch_to(TraceFile& other, const std::string& other_path);
+  // Write the file to disk, as far as the system confirms.
   void sync();
-  // Deletes the file; an existing one that it was to replace stays.
+  // Delete the file; an existing file that it was to replace stays.
   void remove() noexcept;
-  // Throws TraceFileError when the file exists.
+  // Throw TraceFileError if the file exists.
   static void refuse_existing(const std::string& path);
 
-  const std::string& path() const { return name_.path(); }
+  const std::string& path() const { return unnamed_file_.path(); }
 
  private:
-  UnnamedFile name_;
+  UnnamedFile unnamed_file_;
   bool overwrite_;
 };
 

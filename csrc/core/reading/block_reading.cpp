@@ -17,10 +17,10 @@ bool is_sound(const FileHeader& header) {
 }
 
 void check_version(const FileHeader& header, const std::string& path) {
-  if (header.format_version <= kFoldedFormatVersion) return;
+  if (header.format_version <= kCompactedFormatVersion) return;
   throw FormatError(path + " is of trace format " + std::to_string(header.format_version) +
-                    ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFoldedFormatVersion) +
-                    "): upgrade pytorch_alloctrace");
+                    ", newer than this version of pytorch_alloctrace reads (" +
+                    std::to_string(kCompactedFormatVersion) + "): upgrade pytorch_alloctrace");
 }
 
 bool read_block_header(const InputFile& file, std::uint64_t offset, BlockHeader& header) {
@@ -34,7 +34,7 @@ bool read_block_header(const InputFile& file, std::uint64_t offset, BlockHeader&
 }
 
 bool may_precede_fold(const BlockHeader& header) {
-  return header.type != BlockType::kFold && header.type != BlockType::kEvents && header.first_sequence == 0;
+  return header.type != BlockType::kCompacted && header.type != BlockType::kEvents && header.first_sequence == 0;
 }
 
 bool is_possible(const ClockAnchor& anchor) {

@@ -30,7 +30,7 @@ class KilledTrace : public BlockFile {
   explicit KilledTrace(const std::string& path) : BlockFile({}), path_(path) {
     file_ = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (file_ < 0) fail(path, std::strerror(errno));
-    is_locked_ = lock_again(file_, LOCK_EX);
+    is_locked_ = relock(file_, LOCK_EX);
     if (!is_locked_ && errno == EWOULDBLOCK) fail(path, kStillRecorded);
   }
   // False where the file system has no locks.

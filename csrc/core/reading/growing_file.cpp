@@ -22,7 +22,7 @@ GrowingFile::GrowingFile(const std::string& path) : path_(path) { open_at(path);
 
 void GrowingFile::open_at(const std::string& path) {
   auto file = std::make_unique<InputFile>(path);
-  if (!file->is_open()) throw OpenError("cannot open " + path + ": " + file->problem());
+  if (!file->is_open()) throw OpenError("cannot open " + path + ": " + file->error_text());
   FileHeader header{};
   if (!file->read(&header, sizeof header, 0) || !is_sound(header)) {
     throw FormatError(path + " is not an alloctrace trace, or its beginning is damaged");
@@ -63,7 +63,7 @@ bool GrowingFile::read_block(std::uint64_t offset, BlockHeader& header, Bytes& p
 
 bool GrowingFile::next(BlockHeader& header, Bytes& payload) {
   while (next_whole(header, payload)) {
-    const bool is_misplaced = header.type == BlockType::kFold && !may_have_fold_;
+    const bool is_misplaced = header.type == BlockType::kCompacted && !may_have_fold_;
     may_have_fold_ = may_have_fold_ && may_precede_fold(header);
     if (!is_misplaced) return true;
     ++damaged_;

@@ -53,7 +53,7 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
     const std::uint32_t mark = commit_mark(position);
     if (event.commit == (mark ^ kCompletedBit)) {
       event.kind = EventKind::kFreeCompleted;
-    } else if (event.commit != mark && event.commit != (mark ^ kTakenBit)) {
+    } else if (event.commit != mark && event.commit != (mark ^ kConsumedBit)) {
       ++contents.uncommitted;
       broken = true;
       continue;

@@ -32,7 +32,7 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
                          const std::function<void(double)>& progress, const PathsOfHeader& paths_of_header,
                          std::uint64_t end)
     : path_(path), file_(path) {
-  if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + file_.problem());
+  if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + file_.error_text());
   std::uint64_t first_block = 0;
   // The spool before the blocks: what a running recording moves from one to the other in between is then in both, and
   // never in neither.
@@ -201,7 +201,7 @@ void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cu
 }
 
 void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
-  const bool is_misplaced = header.type == BlockType::kFold && !may_have_fold_;
+  const bool is_misplaced = header.type == BlockType::kCompacted && !may_have_fold_;
   may_have_fold_ = may_have_fold_ && may_precede_fold(header);
   if (is_misplaced) throw DecodeError("a compacted part that is not at the beginning");
   switch (header.type) {
@@ -233,7 +233,7 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
       end_json_.assign(payload.begin(), payload.end());
       integrity_.ended = true;
       break;
-    case BlockType::kFold:
+    case BlockType::kCompacted:
       take_fold(header, payload_offset, payload);
       break;
     default:
@@ -250,7 +250,7 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
 // Instead of the events before it.
 void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
   ByteReader reader(payload);
-  const FoldSummary summary = FoldSummary::read(reader, header.first_sequence);
+  const CompactionSummary summary = CompactionSummary::read(reader, header.first_sequence);
   fold_offset_ = payload_offset + (payload.size() - reader.remaining());
   fold_bytes_ = reader.remaining();
   fold_version_ = summary.version;
@@ -269,7 +269,7 @@ void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_off
 }
 
 Bytes TraceReader::read_fold() const {
-  if (fold_version_ != FoldSummary::kVersion) throw other_fold_version(path_, fold_version_);
+  if (fold_version_ != CompactionSummary::kVersion) throw other_fold_version(path_, fold_version_);
   Bytes payload(fold_bytes_);
   if (!file_.read(payload.data(), payload.size(), fold_offset_)) {
     throw OpenError(path_ + " was cut short while it was read: read it again");

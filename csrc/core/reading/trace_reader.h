@@ -24,10 +24,10 @@ class FormatError : public std::runtime_error {
 };
 // Of a fold whose sums are of another version than this one replays.
 inline FormatError other_fold_version(const std::string& path, std::uint64_t version) {
-  return FormatError(path +
-                     " was compacted by another version of pytorch_alloctrace (its compacted part is of version " +
-                     std::to_string(version) + ", this one replays version " + std::to_string(FoldSummary::kVersion) +
-                     "): read it with the version that compacted it, or compact the whole trace again");
+  return FormatError(
+      path + " was compacted by another version of pytorch_alloctrace (its compacted part is of version " +
+      std::to_string(version) + ", this one replays version " + std::to_string(CompactionSummary::kVersion) +
+      "): read it with the version that compacted it, or compact the whole trace again");
 }
 class OpenError : public std::runtime_error {
  public:
@@ -167,7 +167,7 @@ class TraceReader {
   std::uint8_t session_id_[16] = {};
   bool may_have_fold_ = true;                       // after what was read
   std::uint64_t fold_offset_ = 0, fold_bytes_ = 0;  // its payload behind the summary
-  std::uint64_t fold_version_ = FoldSummary::kVersion;
+  std::uint64_t fold_version_ = CompactionSummary::kVersion;
   std::vector<DamagedPart> damage_;
   Damage folded_damage_;
   std::string header_json_ = "{}", end_json_ = "{}";

@@ -39,7 +39,7 @@ int touch_pages(void* memory, std::size_t bytes) {
 
 Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], std::function<void()> wake)
     : mask_(options.ring_events - 1), options_(options), name_(options.path), wake_(std::move(wake)) {
-  if (options.ring_events > kMostRingEvents) throw SpoolError("the spool's ring has too many events");
+  if (options.ring_events > kMaxRingEvents) throw SpoolError("the spool's ring has too many events");
   const std::size_t ring_bytes = options.ring_events * sizeof(Event);
   bytes_ = (kSpoolHeaderBytes + ring_bytes + options.definitions_bytes + 2 * sizeof *mark_ - 1) & -sizeof *mark_;
   // Not emptied but replaced, by publish(): an old spool of this name may hold the end of a good trace, or be mapped by
@@ -50,7 +50,7 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   // Held until this process ends, however it dies: a copy of the trace leads to this spool, too, and `finish` must not
   // remove it while events still go into it. By a descriptor of its own, which is only read: to close one that is
   // written to sends all that was written where the file lies on a network.
-  lock_ = name_.open_again(file);
+  lock_ = name_.open_for_reading(file);
   lock_in_child_ = ClosedInChild(lock_);
   if (lock_ < 0) {
     const int error = errno;
@@ -111,7 +111,7 @@ Spool::~Spool() {
 
 void Spool::publish() {
   if (const int error = name_.publish(lock_, true)) fail(options_.path, "cannot create the spool", error);
-  lock_again(lock_, LOCK_SH);
+  relock(lock_, LOCK_SH);
 }
 
 bool Spool::is_gone() const noexcept {
@@ -291,12 +291,12 @@ std::uint64_t Spool::take(std::uint64_t limit) noexcept {
     const std::atomic_ref<std::uint32_t> commit(slot.commit);
     std::uint32_t found = commit.load(std::memory_order_acquire);
     if (found == mark && slot.kind == EventKind::kFreeRequested &&
-        commit.compare_exchange_strong(found, mark ^ kTakenBit, std::memory_order_relaxed)) {
-      found = mark ^ kTakenBit;
+        commit.compare_exchange_strong(found, mark ^ kConsumedBit, std::memory_order_relaxed)) {
+      found = mark ^ kConsumedBit;
     }
     if (found == (mark ^ kCompletedBit)) {
       slot.kind = EventKind::kFreeCompleted;
-    } else if (found != mark && found != (mark ^ kTakenBit)) {
+    } else if (found != mark && found != (mark ^ kConsumedBit)) {
       break;
     }
     ++position;

@@ -43,7 +43,7 @@ Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, StackTable& stac
   if (!file_.append(block(BlockType::kHeader), header_json_)) {
     throw TraceFileError("cannot write the trace " + file_.path() + ": no room on its file system?");
   }
-  names_.leave_frames_to([this](const FrameRecord& frame) { sources_.find(names_, frame); });
+  names_.forward_frames_to([this](const FrameRecord& frame) { sources_.find(names_, frame); });
   thread_ = start_thread([this] { run(); });
 }
 

@@ -27,7 +27,7 @@ const char* read_number(const char* begin, const char* end, std::uint64_t& value
 
 void AllocatorSettings::read(const std::string& json) {
   // One of which only the beginning was read says nothing. Those that torch reports have hundreds of bytes.
-  if (json.size() > kLongestName) return;
+  if (json.size() > kMaxNameBytes) return;
   const char* const end = json.data() + json.size();
   const auto number = [&](const std::string& key, std::uint64_t& value) {
     const std::size_t at = value_of(json, key);

@@ -79,7 +79,7 @@ void DeviceMemory::set_origin(Piece& piece, const Event& event, std::uint64_t se
 }
 
 StackTotals* DeviceMemory::totals_of(std::uint32_t stack) {
-  if (stack >= Definitions::kFarStacks) return nullptr;
+  if (stack >= Definitions::kFixedSyntheticStack) return nullptr;
   if (stack >= stacks_.size()) stacks_.resize(stack + std::size_t{1});
   return &stacks_[stack];
 }

@@ -213,7 +213,7 @@ class DeviceMemory {
     ended_ = {piece.birth, piece.size, piece.stack, index_of(piece), piece.node_type};
   }
   void set_origin(Piece& piece, const Event& event, std::uint64_t sequence, std::uint32_t forward_stack) const;
-  // nullptr for one that is far behind all others, see Definitions::expect_more().
+  // nullptr for one that is far behind all others, see Definitions::fix_synthetic_stacks().
   StackTotals* totals_of(std::uint32_t stack);
 
   PieceIndex new_piece(const Piece& piece);

@@ -39,7 +39,7 @@ void halve(std::vector<std::uint64_t>& curve) {
 Follower::Follower(const std::string& path, std::function<void(const Followed&)> publish)
     : file_(path), publish_(std::move(publish)), replay_(definitions_) {
   constexpr double kSeconds = 0.25;
-  definitions_.expect_more();
+  definitions_.fix_synthetic_stacks();
   points_.begin(kSeconds);
 }
 
@@ -85,7 +85,7 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
         take_events(events, header.first_sequence, header.begin, header.end, is_last);
         break;
       }
-      case BlockType::kFold:
+      case BlockType::kCompacted:
         take_fold(header, payload);
         break;
       case BlockType::kEnd:
@@ -104,8 +104,8 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
 // go on from there.
 void Follower::take_fold(const BlockHeader& header, const Bytes& payload) {
   ByteReader reader(payload);
-  const FoldSummary summary = FoldSummary::read(reader, header.first_sequence);
-  if (summary.version != FoldSummary::kVersion) throw other_fold_version(file_.path(), summary.version);
+  const CompactionSummary summary = CompactionSummary::read(reader, header.first_sequence);
+  if (summary.version != CompactionSummary::kVersion) throw other_fold_version(file_.path(), summary.version);
   if (summary.until <= next_sequence_) return;
   if (std::exchange(definitions_are_new_, false)) definitions_.limit_depth();
   FoldReader parts(reader, definitions_);
@@ -254,7 +254,7 @@ void Follower::take_event(Event& event, std::uint64_t sequence, std::int64_t tim
 
 void Follower::take_step(const Event& event, bool is_last) {
   const PositionFields fields(event);
-  const bool is_said = fields.is_said != 0;
+  const bool is_said = fields.is_explicit != 0;
   if (is_said != says_steps_) {
     if (!is_said) return;
     says_steps_ = true;  // those that were inferred do not count

@@ -98,7 +98,7 @@ std::size_t RunEvidence::interval_at(std::int64_t time_ns) {
 void RunEvidence::take_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
                                 const Replay& replay) {
   const PositionFields fields(event);
-  PositionEvent position{event.kind, sequence, time_ns, fields.value, fields.is_said != 0, {}, 0};
+  PositionEvent position{event.kind, sequence, time_ns, fields.value, fields.is_explicit != 0, {}, 0};
   position.live_bytes.reserve(replay.devices().size());
   for (const DeviceMemory& device : replay.devices()) position.live_bytes.push_back(device.totals().requested);
   if (event.kind == EventKind::kStep) position.ordinal = position.is_said ? steps_said_++ : steps_inferred_++;

@@ -7,7 +7,7 @@
 namespace alloctrace {
 namespace {
 
-// As in recording/writer.cpp: readers meet blocks of the size that recordings have.
+// As in recording/writer.cpp, so that readers get blocks of the usual size.
 constexpr std::size_t kBlockEvents = 65'536;
 constexpr std::uint64_t kDictionaryEveryBytes = std::uint64_t{256} << 20;
 
@@ -15,24 +15,24 @@ struct SessionId {
   std::uint8_t bytes[16];
 };
 
-SessionId random_id() {
-  SessionId made;
+SessionId make_random_id() {
+  SessionId id;
   std::random_device random;
-  for (std::uint8_t& byte : made.bytes) byte = static_cast<std::uint8_t>(random());
-  return made;
+  for (std::uint8_t& byte : id.bytes) byte = static_cast<std::uint8_t>(random());
+  return id;
 }
 
-// The id of a key, which counts from 1, and whether it is new.
+// Return the id of a key, counted from 1, and whether it is new.
 template <typename Map, typename Key>
-std::pair<std::uint32_t, bool> id_of(Map& ids, Key&& key) {
-  const auto [found, is_new] = ids.try_emplace(std::forward<Key>(key), static_cast<std::uint32_t>(ids.size() + 1));
-  return {found->second, is_new};
+std::pair<std::uint32_t, bool> assign_id(Map& ids, Key&& key) {
+  const auto [entry, is_new] = ids.try_emplace(std::forward<Key>(key), static_cast<std::uint32_t>(ids.size() + 1));
+  return {entry->second, is_new};
 }
 
 }  // namespace
 
 TraceWriter::TraceWriter(const std::string& path, bool overwrite, std::uint64_t begin_ns, std::string header_json)
-    : file_(path, overwrite, random_id().bytes, {begin_ns, begin_ns, begin_ns}),
+    : file_(path, overwrite, make_random_id().bytes, {begin_ns, begin_ns, begin_ns}),
       header_json_(std::move(header_json)),
       latest_{begin_ns, begin_ns, begin_ns} {
   try {
@@ -48,25 +48,25 @@ TraceWriter::~TraceWriter() {
 }
 
 std::uint32_t TraceWriter::string(std::string_view text) {
-  const auto [id, is_new] = id_of(strings_, std::string(text));
+  const auto [id, is_new] = assign_id(strings_, std::string(text));
   if (is_new) put_string(definitions_, id, text);
   return id;
 }
 
 std::uint32_t TraceWriter::location(const Location& location) {
-  const auto [id, is_new] = id_of(locations_, location);
+  const auto [id, is_new] = assign_id(locations_, location);
   if (is_new) put_location(definitions_, id, location);
   return id;
 }
 
 std::uint32_t TraceWriter::frame(const FrameRecord& frame) {
-  const auto [id, is_new] = id_of(frames_, std::tuple(frame.parent, frame.code, frame.instruction));
+  const auto [id, is_new] = assign_id(frames_, std::tuple(frame.parent, frame.code, frame.instruction));
   if (is_new) put_frame(definitions_, id, frame);
   return id;
 }
 
 std::uint32_t TraceWriter::thread(const std::string& name) {
-  const auto [id, is_new] = id_of(threads_, name);
+  const auto [id, is_new] = assign_id(threads_, name);
   if (is_new) put_thread(definitions_, id, {0, 0, name, {}});
   return id;
 }

@@ -1,4 +1,4 @@
-// Writes a whole trace of events that are known already, from what another tool recorded.
+// Writer of a complete trace from events that another tool recorded.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,24 @@ namespace alloctrace {
 
 class TraceWriter {
  public:
-  // Times of events are nanoseconds since 1970, from begin_ns on. What there was at `path` stays until finish(), and
-  // for good if that is not called. Throws TraceFileError.
+  // Event times: ns since 1970, from begin_ns on. A file at `path` stays until finish(). Throws TraceFileError.
   TraceWriter(const std::string& path, bool overwrite, std::uint64_t begin_ns, std::string header_json);
   ~TraceWriter();
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
-  // Ids for events; the same for the same thing.
+  // Return an id for events, the same for equal definitions. A frame's `parent` is its caller, 0: none.
   std::uint32_t string(std::string_view text);
   std::uint32_t location(const Location& location);
-  // A frame that `parent` (0: none) called.
   std::uint32_t frame(const FrameRecord& frame);
-  // A thread by its name.
   std::uint32_t thread(const std::string& name);
-  // Ids of what is new at each call.
+  // Return a new id at each call.
   std::uint32_t code(std::string_view name, std::string_view filename, std::int32_t first_line, LineTableKind kind,
                      std::string_view line_table);
 
-  // The next event. Throws TraceFileError.
+  // Append the next event. Throws TraceFileError.
   void push(const Event& event);
-  // Ends the trace and puts it in its place. Throws TraceFileError.
+  // End the trace and publish it at its path. Throws TraceFileError.
   void finish(std::string_view end_json);
 
  private:
@@ -47,7 +44,7 @@ class TraceWriter {
   TraceFile file_;
   std::string header_json_;
   ClockAnchor latest_;
-  Bytes definitions_, dictionary_;  // those not written yet; all
+  Bytes definitions_, dictionary_;  // not yet written; all
   EventEncoder encoder_;
   std::vector<Event> events_;
   std::uint64_t written_ = 0, dictionary_at_ = 0;

@@ -186,7 +186,7 @@ PYBIND11_MODULE(_replay, module) {
   py::register_exception<FormatError>(module, "FormatError", trace_error);
   py::register_exception<OpenError>(module, "OpenError", trace_error);
   py::register_exception<FinishError>(module, "FinishError", trace_error);
-  py::register_exception<FoldingError>(module, "FoldingError", trace_error);
+  py::register_exception<CompactionError>(module, "FoldingError", trace_error);
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
@@ -247,18 +247,18 @@ PYBIND11_MODULE(_replay, module) {
         return finish_trace(path, spool_path, paths_of_header, force);
       },
       py::arg("path"), py::arg("spool_path") = "", py::arg("force") = false);
-  py::class_<FoldedTrace>(module, "CompactedTrace")
-      .def_readonly("events", &FoldedTrace::events)
-      .def_readonly("until", &FoldedTrace::until)
-      .def_readonly("bytes_before", &FoldedTrace::bytes_before)
-      .def_readonly("bytes_after", &FoldedTrace::bytes_after);
+  py::class_<CompactedTrace>(module, "CompactedTrace")
+      .def_readonly("events", &CompactedTrace::events)
+      .def_readonly("until", &CompactedTrace::until)
+      .def_readonly("bytes_before", &CompactedTrace::bytes_before)
+      .def_readonly("bytes_after", &CompactedTrace::bytes_after);
   module.def(
       "compact_trace",
       [](const std::shared_ptr<TraceReader>& trace, std::uint64_t until, const std::string& out, bool overwrite,
          std::pair<std::uint64_t, std::uint64_t> nodes_at_begin, const py::object& callback) {
         const Progress progress = with_gil(callback);
         const py::gil_scoped_release unlocked;
-        return fold_trace(trace, until, out, overwrite, nodes_at_begin, progress);
+        return compact_trace(trace, until, out, overwrite, nodes_at_begin, progress);
       },
       py::arg("trace"), py::arg("until"), py::arg("out"), py::arg("overwrite") = false,
       py::arg("nodes_at_begin") = std::pair<std::uint64_t, std::uint64_t>(), py::arg("progress") = py::none());

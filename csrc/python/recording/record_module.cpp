@@ -57,7 +57,7 @@ RecorderOptions recorder_options(const std::string& session_id, const std::strin
     options.stack_limits.frames =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(options.stack_limits.frames, max_bytes / kBytesPerFrame));
     options.stack_limits.name_bytes = std::min(options.stack_limits.name_bytes, max_bytes / 16);
-    const BoundOptions bound{path, max_bytes, spool_bytes + max_write_bytes, keep_ns, nodes_at_begin};
+    const SizeLimitOptions bound{path, max_bytes, spool_bytes + max_write_bytes, keep_ns, nodes_at_begin};
     options.make_bound = [bound] { return std::make_unique<TraceBound>(bound); };
   }
   return options;
