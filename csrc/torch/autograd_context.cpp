@@ -31,7 +31,7 @@ bool is_python_node(const std::type_info& type) {
 std::uint16_t cached_id(python::Session& session, python::ThreadContext& thread, const void* key, std::uint64_t hash,
                         bool mangled, const char* name) {
   auto& entry = thread.node_types[(reinterpret_cast<std::uintptr_t>(key) >> 4) % thread.node_types.size()];
-  if (entry.key != key || entry.text_hash != hash) entry = {key, hash, session.recorder.node_type({mangled, name})};
+  if (entry.key != key || entry.text_hash != hash) entry = {key, hash, session.recorder.node_type_id({mangled, name})};
   return entry.id;
 }
 

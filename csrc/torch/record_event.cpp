@@ -75,7 +75,7 @@ void record_position(EventKind kind, const std::string& name) noexcept {
   if (!scope) return;
   std::uint32_t id = 0;
   try {
-    id = scope.session().recorder.stacks().string(name);
+    id = scope.session().recorder.stacks().string_id(name);
   } catch (...) {
   }
   if (id == 0) {
@@ -99,7 +99,7 @@ void record_roles(const std::vector<RoleNote>& notes) noexcept {
       event.address = note.address;
       event.location = scope.thread().location_id(session, {note.device_type, note.device_index});
       RoleFields(event).role = static_cast<std::uint64_t>(note.role);
-      RoleFields(event).name = note.name.empty() ? 0 : session.recorder.stacks().string(note.name);
+      RoleFields(event).name = note.name.empty() ? 0 : session.recorder.stacks().string_id(note.name);
       session.recorder.push(event);
     }
   } catch (...) {

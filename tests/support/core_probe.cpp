@@ -107,7 +107,7 @@ std::int32_t recorder_open(const char* path, const char* spool_path, const std::
     recorder->publish();
     recorder->spool().definitions().append(names);
     // The table repeats them in the dictionary.
-    for (const FrameRecord& frame : kFrames) recorder->stacks().frame(frame.parent, frame.code, frame.instruction);
+    for (const FrameRecord& frame : kFrames) recorder->stacks().frame_id(frame.parent, frame.code, frame.instruction);
     recorders[++last_recorder] = std::move(recorder);
     return last_recorder;
   } catch (const std::exception& error) {
@@ -253,7 +253,7 @@ std::int32_t probe_killed(const char* path, const char* spool_path, const std::u
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint64_t tail = spool.header().tail;
       if (i - tail == ring_events) {
-        const std::uint64_t end = spool.take(std::max<std::uint64_t>(ring_events / 2, 1));
+        const std::uint64_t end = spool.consume(std::max<std::uint64_t>(ring_events / 2, 1));
         const auto first = spool.events(tail, end);
         const auto second = spool.events(tail + first.size(), end);
         BlockHeader block = header(BlockType::kEvents);

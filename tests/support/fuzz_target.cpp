@@ -53,7 +53,7 @@ void follow(const std::string& path, const std::string& spool) {
 // where a block cannot be decoded, one that repeats some of its events may be taken once the fold ends in it.
 void fold_it(const std::shared_ptr<const TraceReader>& trace, const ReplayRun& whole, bool compare, int times = 2) {
   const std::string out = "/dev/shm/alloctrace_fuzz." + std::to_string(getpid()) + "." + std::to_string(times);
-  const std::uint64_t begin = trace->folded_until();
+  const std::uint64_t begin = trace->compacted_until();
   const std::uint64_t end = trace->chunks().empty() ? begin : trace->chunks().back().end_sequence();
   if (end <= begin) return;
   try {

@@ -39,11 +39,11 @@ int main(int, char** arguments) {
   // One stream of each device, at an address as torch gives it, and a pool for each graph.
   const auto location = [](std::uint64_t number) { return Location{1, 0, 0x55d2a0c01200, 0, number}; };
   for (std::uint64_t i = 0; i < count; ++i) {
-    if (recorder.location(location(i)) != i + 1) return 1;
+    if (recorder.location_id(location(i)) != i + 1) return 1;
   }
   calls = allocations = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
-    if (recorder.location(location(i)) != i + 1) return 1;
+    if (recorder.location_id(location(i)) != i + 1) return 1;
   }
   std::printf("%llu %llu\n", static_cast<unsigned long long>(calls), static_cast<unsigned long long>(allocations));
   return 0;

@@ -32,12 +32,12 @@ void push_events(Recorder& recorder, std::uint32_t thread, std::uint64_t count, 
     if (i % 256 == 1) {
       const std::uint64_t number = i / 256 % 8;
       recorder.add_thread({thread, thread, "hook", ""});
-      recorder.node_type({false, "node " + std::to_string(number)});
-      location = recorder.location({1, 0, number, 0, thread});
+      recorder.node_type_id({false, "node " + std::to_string(number)});
+      location = recorder.location_id({1, 0, number, 0, thread});
       const std::string name = "function " + std::to_string(number);
       const std::uint32_t code = recorder.stacks().add_code(
           {name, name, source, static_cast<std::int32_t>(number) + 1, LineTableKind::kNone, {}});
-      stack = recorder.stacks().frame(0, code, 0);
+      stack = recorder.stacks().frame_id(0, code, 0);
     }
     Event event{};
     event.time = read_counter();
@@ -89,7 +89,7 @@ int main(int, char** arguments) {
   std::thread program([&] {
     while (!done) {
       recorder.flush();
-      for (const auto& [filename, line] : recorder.sources().take_unread()) {
+      for (const auto& [filename, line] : recorder.sources().drain_unread()) {
         recorder.add_source_line(filename, line, "from elsewhere");
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

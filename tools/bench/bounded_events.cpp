@@ -68,17 +68,17 @@ class Program {
  public:
   Program(const Options& options, Recorder& recorder) : options_(options), recorder_(recorder) {
     thread_ = recorder.add_thread({1, 1, "python", "MainThread"});
-    location_ = recorder.location({});
+    location_ = recorder.location_id({});
     StackTable& stacks = recorder.stacks();
     const auto code = [&](const char* name, int line) {
       return stacks.add_code({name, name, kFile, line, LineTableKind::kNone, {}});
     };
-    const std::uint32_t loop = stacks.frame(0, code("main", 10), 0);
+    const std::uint32_t loop = stacks.frame_id(0, code("main", 10), 0);
     for (int line = 0; line < kLines; ++line) {
-      lines_.push_back(stacks.frame(loop, code(("layer_" + std::to_string(line)).c_str(), 100 + line), 2));
+      lines_.push_back(stacks.frame_id(loop, code(("layer_" + std::to_string(line)).c_str(), 100 + line), 2));
     }
-    gradient_ = stacks.frame(loop, code("backward", kGradientLine), 2);
-    leak_ = stacks.frame(loop, code("remember", kLeakLine), 2);
+    gradient_ = stacks.frame_id(loop, code("backward", kGradientLine), 2);
+    leak_ = stacks.frame_id(loop, code("remember", kLeakLine), 2);
   }
 
   void run() {

@@ -292,7 +292,7 @@ class Training : public EventSink {
       put_node_type(record, type, {false, "MadeUpBackward" + std::to_string(type)});
     }
     maker_.define(record);
-    settings_ = maker_.stacks().string(kSettings);
+    settings_ = maker_.stacks().string_id(kSettings);
   }
 
   // A tree that branches at six of its levels: stacks share their outer frames, as in a real program. Every third frame
@@ -319,7 +319,7 @@ class Training : public EventSink {
           digits /= branches;
         }
         const std::uint64_t hash = mix(path, depth << 32);
-        frame = table.frame(frame, codes[hash % codes.size()], static_cast<std::uint32_t>(2 * (hash >> 32 & 0xff)));
+        frame = table.frame_id(frame, codes[hash % codes.size()], static_cast<std::uint32_t>(2 * (hash >> 32 & 0xff)));
       }
       stacks_.push_back(frame);
       if (number % 4096 == 0) maker_.write_definitions();

@@ -120,7 +120,7 @@ std::uint64_t TraceBound::first_kept(std::uint64_t end, bool& keeps_less) const 
   };
   std::uint64_t until = 0;
   for (const Chunk& chunk : chunks) {
-    if (until > source_->folded_until()) {
+    if (until > source_->compacted_until()) {
       const bool fits = chunk.payload_offset + share(room_, kept_share_) >= end;
       const bool should_stay = chunk.payload_offset + share(room_, kKeptShare) >= end || is_recent(chunk);
       if (fits && should_stay) break;
@@ -138,7 +138,7 @@ void TraceBound::compact(std::uint64_t end) {
   source_ = std::make_shared<TraceReader>(options_.path, "", check_cancelled, TraceReader::PathsOfHeader(), end);
   bool keeps_less = false;
   const std::uint64_t until = first_kept(end, keeps_less);
-  if (until <= source_->folded_until()) throw CompactionError("nothing to compact");
+  if (until <= source_->compacted_until()) throw CompactionError("nothing to compact");
   CompactedPart part = compact_until(source_, until, options_.nodes_at_begin, check_cancelled);
   const std::uint64_t overhead = part.dictionary.size() + part.payload.size() + source_->header_json().size() + 1024;
   {

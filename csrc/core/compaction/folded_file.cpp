@@ -82,11 +82,11 @@ CompactedTrace compact_trace(const std::shared_ptr<const TraceReader>& trace, st
                           " is in its spool: it can be compacted when its recording has ended; " +
                           "one that was killed is ended by `finish`");
   }
-  if (until <= trace->folded_until()) {
-    throw CompactionError(trace->folded_until() == 0
+  if (until <= trace->compacted_until()) {
+    throw CompactionError(trace->compacted_until() == 0
                               ? "there is nothing to compact: no event comes before that position"
                               : trace->path() + " is compacted up to event " +
-                                    std::to_string(trace->folded_until() - 1) + " already: give a later position");
+                                 std::to_string(trace->compacted_until() - 1) + " already: give a later position");
   }
   if (!overwrite) TraceFile::refuse_existing(out);
   const CompactedPart part = compact_until(trace, until, nodes_at_begin, progress);

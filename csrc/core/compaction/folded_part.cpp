@@ -20,7 +20,7 @@ constexpr std::size_t kCheckpoints = 12;  // of the first pass, approximately
 class StartState {
  public:
   StartState(const std::shared_ptr<const TraceReader>& trace, RunEvidence& evidence) {
-    if (trace->folded_until() == 0) return;
+    if (trace->compacted_until() == 0) return;
     Replay replay(trace->definitions());
     try {
       compacted_ = std::make_unique<const Fold>(*trace);
@@ -111,7 +111,7 @@ CompactedPart compact_until(const std::shared_ptr<const TraceReader>& trace, std
   RunEvidence evidence(*trace);
   StartState start_state(trace, evidence);
   if (!start_state.compacted()) evidence.roles().fates().begin(nodes_at_begin.first, nodes_at_begin.second);
-  const std::uint64_t begin = trace->folded_until();
+  const std::uint64_t begin = trace->compacted_until();
   const auto report_progress = [&](const TraceCursor& cursor, double start, double share) {
     if (!progress) return;
     const double done = static_cast<double>(cursor.taken_until() - begin) / static_cast<double>(until - begin);
@@ -120,8 +120,8 @@ CompactedPart compact_until(const std::shared_ptr<const TraceReader>& trace, std
 
   CompactedPart part;
   part.summary.until = until;
-  part.summary.events = trace->integrity().folded_events;
-  part.summary.time_ns = begin == 0 ? trace->begin_ns() : trace->integrity().folded_until_ns;
+  part.summary.events = trace->integrity().compacted_events;
+  part.summary.time_ns = begin == 0 ? trace->begin_ns() : trace->integrity().compacted_until_ns;
   TraceCursor cursor(trace);
   start_state.move_to_start(cursor);
   const auto consume = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
@@ -166,7 +166,7 @@ CompactedPart compact_until(const std::shared_ptr<const TraceReader>& trace, std
   }
   locate_remainder(part, *trace);
   const TraceReader::Damage damage = trace->damage_before(part.copy_offset);
-  const TraceReader::Damage compacted_damage = trace->folded_damage();
+  const TraceReader::Damage compacted_damage = trace->compacted_damage();
   part.summary.missing = until - part.summary.events;
   part.summary.corrupt_blocks = compacted_damage.blocks + damage.blocks;
   part.summary.corrupt_bytes = compacted_damage.bytes + damage.bytes;

@@ -9,7 +9,7 @@
 
 namespace alloctrace {
 
-bool is_sound(const FileHeader& header) {
+bool is_valid(const FileHeader& header) {
   FileHeader unchecked = header;
   unchecked.header_crc = 0;
   return std::memcmp(header.magic, kFileMagic, sizeof kFileMagic) == 0 &&
@@ -33,21 +33,21 @@ bool read_block_header(const InputFile& file, std::uint64_t offset, BlockHeader&
          header.event_count <= kMaxSequence;
 }
 
-bool may_precede_fold(const BlockHeader& header) {
+bool may_precede_compacted(const BlockHeader& header) {
   return header.type != BlockType::kCompacted && header.type != BlockType::kEvents && header.first_sequence == 0;
 }
 
-bool is_possible(const ClockAnchor& anchor) {
-  constexpr std::uint64_t kImpossible = std::uint64_t{1} << 61;  // 2^61 ns are 73 years
+bool is_plausible(const ClockAnchor& anchor) {
+  constexpr std::uint64_t kImpossible = std::uint64_t{1} << 61;  // ns, 73 years
   return anchor.monotonic_ns < kImpossible && anchor.wall_ns < 2 * kImpossible;
 }
 
-void take_later(Counters& known, const Counters& seen) {
-  const auto later = [](std::uint64_t& total, std::uint64_t other) { total = std::max(total, other); };
-  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) later(known.lost[cause], seen.lost[cause]);
-  later(known.empty_allocations, seen.empty_allocations);
-  later(known.reentered, seen.reentered);
-  later(known.unknown_stacks, seen.unknown_stacks);
+void merge_counters(Counters& totals, const Counters& seen) {
+  const auto raise = [](std::uint64_t& total, std::uint64_t other) { total = std::max(total, other); };
+  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) raise(totals.lost[cause], seen.lost[cause]);
+  raise(totals.empty_allocations, seen.empty_allocations);
+  raise(totals.reentered, seen.reentered);
+  raise(totals.unknown_stacks, seen.unknown_stacks);
 }
 
 }  // namespace alloctrace

@@ -1,4 +1,4 @@
-// What everyone who reads blocks holds them to.
+// Checks shared by all block readers.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,17 @@
 
 namespace alloctrace {
 
-// Returns whether the magic and the checksum of a file's header fit: its other fields mean nothing if not.
-bool is_sound(const FileHeader& header);
-// Throws FormatError if a sound header has a newer version than this code reads.
+// Return whether the magic and the checksum of a file header match. If not, its other fields are meaningless.
+bool is_valid(const FileHeader& header);
+// Throw FormatError if a valid header has a newer format version than this code reads.
 void check_version(const FileHeader& header, const std::string& path);
-// Reads the block header at an offset; returns false if its checksum or its bounds do not fit.
+// Read the block header at an offset; returns false if its checksum does not match or a field is out of bounds.
 bool read_block_header(const InputFile& file, std::uint64_t offset, BlockHeader& header);
-// Returns whether a fold may come after this block. It stands for all events before it: there is one at most, before
-// any block of events.
-bool may_precede_fold(const BlockHeader& header);
-// The anchors of a spool have no checksum: arithmetic on one that is damaged must not overflow.
-bool is_possible(const ClockAnchor& anchor);
-// Totals only grow; the larger is the later.
-void take_later(Counters& known, const Counters& seen);
+// Return whether a compacted part may follow this block: a file has one at most, before its first block of events.
+bool may_precede_compacted(const BlockHeader& header);
+// Return whether arithmetic on the anchor cannot overflow. The anchors of a spool have no checksum and may be corrupt.
+bool is_plausible(const ClockAnchor& anchor);
+// Replace each total by the larger of two: totals only grow, so the larger one is the later one.
+void merge_counters(Counters& totals, const Counters& seen);
 
 }  // namespace alloctrace

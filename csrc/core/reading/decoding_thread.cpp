@@ -16,7 +16,7 @@ DecodingThread::~DecodingThread() {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
   }
-  is_room_.notify_one();
+  has_room_.notify_one();
   thread_.join();
 }
 
@@ -24,12 +24,12 @@ void DecodingThread::next(std::vector<Event>& events) {
   Decoded decoded;
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    spare_.push_back(std::move(events));
-    is_ready_.wait(lock, [this] { return !ready_.empty(); });
+    recycled_.push_back(std::move(events));
+    has_chunk_.wait(lock, [this] { return !ready_.empty(); });
     decoded = std::move(ready_.front());
     ready_.pop_front();
   }
-  is_room_.notify_one();
+  has_room_.notify_one();
   events = std::move(decoded.events);
   if (decoded.error) std::rethrow_exception(decoded.error);
 }
@@ -40,17 +40,17 @@ void DecodingThread::decode_all(std::size_t first) {
     Decoded decoded;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      is_room_.wait(lock, [this] { return stopped_ || ready_.size() < kAhead; });
+      has_room_.wait(lock, [this] { return stopped_ || ready_.size() < kMaxReadyChunks; });
       if (stopped_) return;
-      if (!spare_.empty()) {
-        decoded.events = std::move(spare_.back());
-        spare_.pop_back();
+      if (!recycled_.empty()) {
+        decoded.events = std::move(recycled_.back());
+        recycled_.pop_back();
       }
     }
     decoded.events.clear();
     try {
       trace_->decode(chunks[index], decoded.events);
-    } catch (...) {  // of any kind, bad_alloc too: it is for whoever asks for this chunk
+    } catch (...) {  // std::bad_alloc too: next() rethrows the exception for this chunk
       decoded.events.clear();
       decoded.error = std::current_exception();
     }
@@ -58,7 +58,7 @@ void DecodingThread::decode_all(std::size_t first) {
       const std::lock_guard<std::mutex> lock(mutex_);
       ready_.push_back(std::move(decoded));
     }
-    is_ready_.notify_one();
+    has_chunk_.notify_one();
   }
 }
 

@@ -1,5 +1,4 @@
-// Decodes the chunks of a trace on a thread of its own, a few ahead of whoever takes them: decoding and what is done
-// with the events then take two cores.
+// Thread that decodes the chunks of a trace ahead of the caller, which then processes events on another core.
 #pragma once
 
 #include <condition_variable>
@@ -18,13 +17,13 @@ namespace alloctrace {
 
 class DecodingThread {
  public:
-  // From chunk `first` to the last. Throws std::system_error when the system cannot start a thread.
+  // Decode from chunk `first` to the last. Throws std::system_error if no thread can be started.
   DecodingThread(std::shared_ptr<const TraceReader> trace, std::size_t first);
   ~DecodingThread();
   DecodingThread(const DecodingThread&) = delete;
   DecodingThread& operator=(const DecodingThread&) = delete;
 
-  // The events of the next chunk, in place of what `events` had. Throws what TraceReader::decode threw for it.
+  // Replace `events` by those of the next chunk. Throws what TraceReader::decode threw for this chunk.
   void next(std::vector<Event>& events);
 
  private:
@@ -32,15 +31,15 @@ class DecodingThread {
     std::vector<Event> events;
     std::exception_ptr error;
   };
-  static constexpr std::size_t kAhead = 2;  // chunks; the events of each take up to 4 MB
+  static constexpr std::size_t kMaxReadyChunks = 2;  // each of up to 4 MB
 
   void decode_all(std::size_t first);
 
   std::shared_ptr<const TraceReader> trace_;
   std::mutex mutex_;
-  std::condition_variable is_room_, is_ready_;
+  std::condition_variable has_room_, has_chunk_;
   std::deque<Decoded> ready_;
-  std::vector<std::vector<Event>> spare_;  // that were taken: their memory is used again
+  std::vector<std::vector<Event>> recycled_;  // buffers to decode into
   bool stopped_ = false;
   std::thread thread_;
 };

@@ -17,34 +17,34 @@
 namespace alloctrace {
 namespace {
 
-constexpr const char* kStillRecorded = "it is still being recorded";
+constexpr const char* kStillRecording = "it is still being recorded";
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
   throw FinishError(path + " cannot be finished: " + what);
 }
 
-// A trace that exists, open for appending.
+// An existing trace, open for appending.
 class KilledTrace : public BlockFile {
  public:
-  // Locks it. The recorder holds the lock as long as it runs.
+  // Lock the trace. Fails while the recorder runs, which holds the lock.
   explicit KilledTrace(const std::string& path) : BlockFile({}), path_(path) {
     file_ = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (file_ < 0) fail(path, std::strerror(errno));
     is_locked_ = relock(file_, LOCK_EX);
-    if (!is_locked_ && errno == EWOULDBLOCK) fail(path, kStillRecorded);
+    if (!is_locked_ && errno == EWOULDBLOCK) fail(path, kStillRecording);
   }
-  // False where the file system has no locks.
+  // Return false if the file system has no locks.
   bool is_locked() const { return is_locked_; }
 
-  // What lies behind `size`, a torn block, goes.
-  void continue_at(std::uint64_t size) {
+  // Remove the truncated block after `size`.
+  void truncate_to(std::uint64_t size) {
     if (ftruncate(file_, static_cast<off_t>(size)) != 0) fail(path_, std::strerror(errno));
     size_ = size;
   }
 
-  // All blocks are from the same two anchors: their events then have the times that they have in the spool.
+  // Append a block with the given first anchor: events get the same times as in the spool.
   template <typename Payload>
-  void write(BlockHeader header, const Payload& payload, const ClockAnchor& begin) {
+  void append_block(BlockHeader header, const Payload& payload, const ClockAnchor& begin) {
     next_begin_ = begin;
     if (!append(header, payload)) fail(path_, std::strerror(errno));
   }
@@ -58,7 +58,7 @@ class KilledTrace : public BlockFile {
   bool is_locked_ = false;
 };
 
-// The lock that the recorder holds on its spool as long as it runs. A copy of a running trace is not locked itself.
+// The lock that the recorder holds on its spool as long as it runs. A copy of the trace has no lock.
 class SpoolLock {
  public:
   SpoolLock(const std::string& trace, const std::string& spool) {
@@ -94,7 +94,7 @@ void refuse_unless_ended(const std::string& path, const ProcessIdentity& recorde
     case ProcessState::kEnded:
       return;
     case ProcessState::kRunning:
-      fail(path, kStillRecorded);
+      fail(path, kStillRecording);
     case ProcessState::kUnknown:
       fail(path,
            "its file system has no locks, and the recording may still run on another machine or in another container: "
@@ -102,15 +102,15 @@ void refuse_unless_ended(const std::string& path, const ProcessIdentity& recorde
   }
 }
 
-// Return whether a recording that ran when the spool was read has ended since, and left more in it.
+// Return whether the spool has changed since it was read: the recording was still running then.
 bool has_changed(const SpoolContents& before, const SpoolContents& now) {
   return before.first_sequence != now.first_sequence || before.next_sequence != now.next_sequence ||
          before.uncommitted != now.uncommitted || before.definitions != now.definitions;
 }
 
-// The events of the spool that are not in the file, without breaks: a call in progress, which left its number unused,
-// is an event of no kind. A break would read as events that are missing.
-std::vector<Event> tail_events(const TraceReader& reader, std::uint64_t first) {
+// Return the spool's events that are not in the file. For a call in progress, whose number is unused, an event of no
+// kind is inserted: readers would count a gap as missing events.
+std::vector<Event> unwritten_events(const TraceReader& reader, std::uint64_t first) {
   std::vector<Event> all, run;
   for (const Chunk& chunk : reader.chunks()) {
     if (chunk.spool_run == SIZE_MAX) {
@@ -136,10 +136,10 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
   const TraceReader reader(path, spool_path, {}, paths_of_header);
   const Integrity& integrity = reader.integrity();
   const SpoolContents* const spool = reader.spool();
-  FinishedTrace done;
-  done.was_ended = integrity.ended;
+  FinishedTrace result;
+  result.was_ended = integrity.ended;
   if (!spool) {
-    if (integrity.ended) return done;
+    if (integrity.ended) return result;
     fail(path, "its spool is not there. If it was moved, give its path; else the trace ends where its file ends");
   }
   const SpoolLock lock(path, reader.spool_path());
@@ -147,44 +147,45 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
   if (!locked || has_changed(*spool, *locked))
     fail(path, "its recording has just ended: run `alloctrace finish` again");
   if (!force && !(trace.is_locked() && lock.is_locked())) refuse_unless_ended(path, locked->recorder);
-  const std::vector<Event> events = tail_events(reader, spool->first_sequence);
+  const std::vector<Event> events = unwritten_events(reader, spool->first_sequence);
   if (!integrity.ended) {
     const ClockAnchor begin = reader.last_anchor_of_file();
     BlockHeader header{};
     header.counters = integrity.counters;
     header.first_sequence = reader.next_sequence() - events.size();
-    trace.continue_at(reader.whole_bytes());
-    // A call that is interrupted must leave the last anchor as it is while events are in the spool alone: their times
-    // follow from it. So the definitions end where they begin, and the events are one block.
+    trace.truncate_to(reader.complete_bytes());
+    // The times of the spool's events follow from the file's last anchor, which must not change before all of them are
+    // written: the definitions block ends at its begin anchor, and the events are one block.
     header.type = BlockType::kDefinitions;
     header.end = begin;
-    if (!spool->definitions.empty()) trace.write(header, spool->definitions, begin);
+    if (!spool->definitions.empty()) trace.append_block(header, spool->definitions, begin);
     header.type = BlockType::kEvents;
     header.end = reader.last_anchor();
     header.event_count = events.size();
     EventEncoder encoder;
     const Bytes& payload = encoder.encode(events, {}, begin.counter);
     if (payload.size() > kMaxPayloadBytes) fail(path, "its spool has more events than a block can have");
-    if (!events.empty()) trace.write(header, payload, begin);
+    if (!events.empty()) trace.append_block(header, payload, begin);
     header.first_sequence += events.size();
     header.event_count = 0;
     header.type = BlockType::kEnd;
-    trace.write(header, R"({"reason": "killed", "uncommitted": )" + std::to_string(integrity.uncommitted) + "}", begin);
+    trace.append_block(header, R"({"reason": "killed", "uncommitted": )" + std::to_string(integrity.uncommitted) + "}",
+                       begin);
     trace.sync();
-    done.events = integrity.recovered;
-    done.uncommitted = integrity.uncommitted;
+    result.events = integrity.recovered;
+    result.uncommitted = integrity.uncommitted;
   }
-  unlink((path + ".compaction").c_str());  // that it was folding into when it was killed
-  done.spool = reader.spool_path();
+  unlink((path + ".compaction").c_str());  // left by a compaction that was interrupted
+  result.spool_path = reader.spool_path();
   if (!reader.recorded_path().empty() && !is_same_file(path, reader.recorded_path())) {
-    done.recorded_path = reader.recorded_path();
-    return done;
+    result.recorded_path = reader.recorded_path();
+    return result;
   }
   if (unlink(reader.spool_path().c_str()) != 0) {
     throw FinishError(path + " is finished, but its spool " + reader.spool_path() +
                       " cannot be removed: " + std::strerror(errno));
   }
-  return done;
+  return result;
 }
 
 }  // namespace alloctrace

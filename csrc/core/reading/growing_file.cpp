@@ -12,9 +12,9 @@
 namespace alloctrace {
 namespace {
 
-constexpr std::uint64_t kWindow = std::uint64_t{1} << 20;
-// A file may consist of headers that each claim all that follows: what is read in vain at a time stays in proportion.
-constexpr std::uint64_t kTimesReadInVain = 16;
+constexpr std::uint64_t kSearchWindow = std::uint64_t{1} << 20;
+// Maximum bytes of corrupt payloads read by one call, in file sizes: in a crafted file each header may claim the rest.
+constexpr std::uint64_t kMaxWastedFactor = 16;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void GrowingFile::open_at(const std::string& path) {
   auto file = std::make_unique<InputFile>(path);
   if (!file->is_open()) throw OpenError("cannot open " + path + ": " + file->error_text());
   FileHeader header{};
-  if (!file->read(&header, sizeof header, 0) || !is_sound(header)) {
+  if (!file->read(&header, sizeof header, 0) || !is_valid(header)) {
     throw FormatError(path + " is not an alloctrace trace, or its beginning is damaged");
   }
   check_version(header, path);
@@ -36,7 +36,7 @@ void GrowingFile::open_at(const std::string& path) {
   file_ = std::move(file);
   file_header_ = header;
   offset_ = sizeof(FileHeader);
-  may_have_fold_ = true;
+  may_be_compacted_ = true;
 }
 
 void GrowingFile::refresh() {
@@ -62,35 +62,35 @@ bool GrowingFile::read_block(std::uint64_t offset, BlockHeader& header, Bytes& p
 }
 
 bool GrowingFile::next(BlockHeader& header, Bytes& payload) {
-  while (next_whole(header, payload)) {
-    const bool is_misplaced = header.type == BlockType::kCompacted && !may_have_fold_;
-    may_have_fold_ = may_have_fold_ && may_precede_fold(header);
+  while (next_complete(header, payload)) {
+    const bool is_misplaced = header.type == BlockType::kCompacted && !may_be_compacted_;
+    may_be_compacted_ = may_be_compacted_ && may_precede_compacted(header);
     if (!is_misplaced) return true;
-    ++damaged_;
+    ++corrupt_blocks_;
   }
   return false;
 }
 
-bool GrowingFile::next_whole(BlockHeader& header, Bytes& payload) {
+bool GrowingFile::next_complete(BlockHeader& header, Bytes& payload) {
   if (read_block(offset_, header, payload)) {
     offset_ += sizeof header + header.payload_bytes;
     return true;
   }
-  // Most likely the block is being written. Where a whole one follows, these bytes will never be any.
+  // Most likely the block is still being written. It is corrupt if a complete block follows.
   Bytes window;
-  std::uint64_t read_in_vain = 0;
-  for (std::uint64_t offset = offset_ + 1; offset < file_->size(); offset += kWindow) {
-    window.resize(std::min<std::uint64_t>(kWindow + sizeof kBlockMagic - 1, file_->size() - offset));
+  std::uint64_t wasted_bytes = 0;
+  for (std::uint64_t offset = offset_ + 1; offset < file_->size(); offset += kSearchWindow) {
+    window.resize(std::min<std::uint64_t>(kSearchWindow + sizeof kBlockMagic - 1, file_->size() - offset));
     if (!file_->read(window.data(), window.size(), offset)) return false;
     for (std::size_t at = 0; at + sizeof kBlockMagic <= window.size(); ++at) {
       if (std::memcmp(window.data() + at, &kBlockMagic, sizeof kBlockMagic) != 0) continue;
       payload.clear();
       if (!read_block(offset + at, header, payload)) {
-        read_in_vain += payload.size();
-        if (read_in_vain / kTimesReadInVain > file_->size()) return false;
+        wasted_bytes += payload.size();
+        if (wasted_bytes / kMaxWastedFactor > file_->size()) return false;
         continue;
       }
-      ++damaged_;
+      ++corrupt_blocks_;
       offset_ = offset + at + sizeof header + header.payload_bytes;
       return true;
     }

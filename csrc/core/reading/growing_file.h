@@ -1,4 +1,4 @@
-// A trace file that is still written: its blocks, each once, as they come.
+// Reader of a trace file that is still written: returns each block once, when it is complete.
 #pragma once
 
 #include <sys/types.h>
@@ -19,20 +19,20 @@ class GrowingFile {
   explicit GrowingFile(const std::string& path);
   const std::string& path() const { return path_; }
 
-  // Looks how far the file has come since, and whether another has taken its place: then all of its blocks come, those
-  // of events that were there before too. Throws OpenError where it is gone or belongs to another recording.
+  // Update the file's size. If another file has replaced it, restart at the new file's first block: blocks of known
+  // events are then returned again. Throws OpenError if the file is missing or belongs to another recording.
   void refresh();
-  // The next whole block; false where none is there yet. What is damaged is stepped over, and counted, once whole
-  // blocks follow it; so is a fold that is not at the file's beginning.
+  // Read the next complete block; returns false if there is none yet. Skips and counts corrupt blocks once a complete
+  // one follows, and a compacted part that is not at the file's beginning.
   bool next(BlockHeader& header, Bytes& payload);
   bool at_end() const { return offset_ >= file_->size(); }
   std::uint64_t size() const { return file_->size(); }
-  std::uint64_t damaged() const { return damaged_; }
+  std::uint64_t corrupt_blocks() const { return corrupt_blocks_; }
   const std::uint8_t (&session_id() const)[16] { return file_header_.session_id; }
 
  private:
   void open_at(const std::string& path);
-  bool next_whole(BlockHeader& header, Bytes& payload);
+  bool next_complete(BlockHeader& header, Bytes& payload);
   bool read_block(std::uint64_t offset, BlockHeader& header, Bytes& payload) const;
 
   std::string path_;
@@ -41,8 +41,8 @@ class GrowingFile {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   std::uint64_t offset_ = sizeof(FileHeader);
-  std::uint64_t damaged_ = 0;
-  bool may_have_fold_ = true;  // after what was read
+  std::uint64_t corrupt_blocks_ = 0;
+  bool may_be_compacted_ = true;  // a compacted part may still follow
 };
 
 }  // namespace alloctrace

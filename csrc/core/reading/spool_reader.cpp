@@ -30,8 +30,8 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
   std::vector<Event> ring(capacity);
   if (!file.read(ring.data(), capacity * sizeof(Event), header.ring_offset)) return std::nullopt;
 
-  // Definitions after the events that name them. Each log position stays valid until tail passes it, so the copy is
-  // good from the tail that holds after copying on.
+  // Read definitions after the events that refer to them. The writer may overwrite log positions before its tail: the
+  // copy is valid from the tail that is read after copying.
   Bytes log(header.definitions_capacity);
   const std::uint64_t definitions_offset = header.definitions_offset;
   if (!read_header()) return std::nullopt;
@@ -42,12 +42,12 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
     copy_bytes_from_ring(log.data(), log.size(), definitions_tail, definitions_head, contents.definitions);
   }
 
-  // Slots before the tail that holds now may have been refilled while we copied; the trace file has those events.
+  // Slots before the current tail may have been reused during the copy: the trace file has their events.
   const std::uint64_t tail = header.tail;
   if (tail > kMaxSequence) return std::nullopt;
   contents.first_sequence = tail;
   contents.next_sequence = head;
-  bool broken = true;
+  bool starts_run = true;
   for (std::uint64_t position = tail; position < head && position - tail < capacity; ++position) {
     Event& event = ring[position & (capacity - 1)];
     const std::uint32_t mark = commit_mark(position);
@@ -55,11 +55,11 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
       event.kind = EventKind::kFreeCompleted;
     } else if (event.commit != mark && event.commit != (mark ^ kConsumedBit)) {
       ++contents.uncommitted;
-      broken = true;
+      starts_run = true;
       continue;
     }
-    if (broken) contents.runs.push_back({position, {}});
-    broken = false;
+    if (starts_run) contents.runs.push_back({position, {}});
+    starts_run = false;
     contents.runs.back().events.push_back(event);
   }
 

@@ -13,7 +13,7 @@ namespace alloctrace {
 namespace {
 
 constexpr std::size_t kScanWindow = std::size_t{1} << 20;
-constexpr std::uint64_t kBeginningBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kHeaderSearchBytes = std::uint64_t{16} << 20;
 
 }  // namespace
 
@@ -34,11 +34,10 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
     : path_(path), file_(path) {
   if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + file_.error_text());
   std::uint64_t first_block = 0;
-  // The spool before the blocks: what a running recording moves from one to the other in between is then in both, and
-  // never in neither.
+  // Read the spool before the blocks: events that a running recording moves to the file in between are then in both.
   do {
     integrity_ = {};
-    damage_.clear();
+    damaged_parts_.clear();
     read_file_header(first_block);
     if (end != UINT64_MAX) break;
     spool_path_ = spool_path.empty() ? path + ".spool" : spool_path;
@@ -56,35 +55,35 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
         }
       }
     }
-    // A running recording may have put a folded file in its place: this one would end before the spool begins.
+    // If a running recording has replaced the file by a compacted one, the old file ends before the spool begins.
   } while (file_.reopen_if_replaced(path));
   file_.refresh_size();
   file_.limit_size(end);
   definitions_.limit_ids(file_.size() + (spool_ ? spool_->definitions.size() : 0));
   integrity_.spool_read = spool_.has_value();
-  whole_bytes_ = file_.size();
+  complete_bytes_ = file_.size();
   scan_blocks(first_block, progress);
   last_anchor_of_file_ = last_anchor_;
-  if (spool_) take_spool();
+  if (spool_) add_spool();
   if (!definitions_.limit_depth()) ++integrity_.corrupt_blocks;
-  if (damaged_end_ > next_sequence_) integrity_.missing_events += damaged_end_ - next_sequence_;
+  if (corrupt_end_ > next_sequence_) integrity_.missing_events += corrupt_end_ - next_sequence_;
   if (last_anchor_.counter > first_anchor_.counter) {
     slope_ = static_cast<double>(last_anchor_.monotonic_ns - first_anchor_.monotonic_ns) /
              static_cast<double>(last_anchor_.counter - first_anchor_.counter);
   }
   begin_ns_ = static_cast<std::int64_t>(first_anchor_.wall_ns);
   end_ns_ = first_anchor_.wall_ns + (last_anchor_.monotonic_ns - first_anchor_.monotonic_ns);
-  extend_to_spool();
+  extend_end_to_spool();
 }
 
-// The events that a killed recording left in its spool are later than the last time that was written.
-void TraceReader::extend_to_spool() {
-  constexpr std::int64_t kLatest = std::int64_t{86400} * 1'000'000'000;  // later by a day is damage
-  const std::int64_t written = end_ns_;
+// Move the end time to the last event of the spool, which is later than the last anchor.
+void TraceReader::extend_end_to_spool() {
+  constexpr std::int64_t kMaxSpoolDelay = std::int64_t{86400} * 1'000'000'000;  // ns; a later event is corrupt
+  const std::int64_t file_end_ns = end_ns_;
   for (const Chunk& chunk : chunks_) {
     if (chunk.spool_run == SIZE_MAX || chunk.event_count == 0) continue;
     const std::int64_t last = clock_of(chunk).wall_ns(spool_->runs[chunk.spool_run].events.back().time);
-    if (last > end_ns_ && last - written < kLatest) end_ns_ = last;
+    if (last > end_ns_ && last - file_end_ns < kMaxSpoolDelay) end_ns_ = last;
   }
 }
 
@@ -94,28 +93,28 @@ void TraceReader::read_file_header(std::uint64_t& first_block) {
   file_.read(&header, available, 0);
   std::memcpy(session_id_, header.session_id, sizeof session_id_);
   first_block = sizeof header;
-  const bool magic_fits = std::memcmp(header.magic, kFileMagic, std::min<std::uint64_t>(available, 8)) == 0;
+  const bool has_magic = std::memcmp(header.magic, kFileMagic, std::min<std::uint64_t>(available, 8)) == 0;
   if (available < sizeof header) {
-    // Cut inside its first bytes, or nothing at all yet: a trace with nothing left. Other short files are not traces.
-    if (!magic_fits) throw FormatError(path_ + " is not an alloctrace trace");
+    // A prefix of the magic, or an empty file, is a truncated trace. Other short files are not traces.
+    if (!has_magic) throw FormatError(path_ + " is not an alloctrace trace");
     integrity_.truncated_bytes = available;
     return;
   }
-  if (is_sound(header)) return check_version(header, path_);
-  // A trace whose first page was lost is still one. But a large file of another kind is recognised without reading all
-  // of it.
-  const std::uint64_t searched = std::min(file_.size(), kBeginningBytes);
+  if (is_valid(header)) return check_version(header, path_);
+  // The header may be corrupt: the file is a trace if a block follows. Only the beginning is searched, so that a large
+  // file of another kind is rejected quickly.
+  const std::uint64_t searched = std::min(file_.size(), kHeaderSearchBytes);
   if (find_next_block(first_block, searched) == searched) throw FormatError(path_ + " is not an alloctrace trace");
   ++integrity_.corrupt_blocks;
   integrity_.corrupt_bytes += sizeof header;
-  damage_.push_back({0, sizeof header, true});
+  damaged_parts_.push_back({0, sizeof header, true});
 }
 
-// Offset of the next sound block header from `offset` on; `end` when there is none before that.
+// Return the offset of the next valid block header from `offset` on, or `end` if there is none before `end`.
 std::uint64_t TraceReader::find_next_block(std::uint64_t offset, std::uint64_t end) const {
   Bytes window;
   for (; offset < end; offset += kScanWindow) {
-    // Windows overlap by the magic's length less one, so that none is missed at a border.
+    // Windows overlap by the magic's length less one: a magic across a border is found.
     window.resize(std::min<std::uint64_t>(kScanWindow + sizeof kBlockMagic - 1, end - offset));
     if (!file_.read(window.data(), window.size(), offset)) break;
     for (std::size_t at = 0; at + sizeof kBlockMagic <= window.size(); ++at) {
@@ -130,79 +129,79 @@ std::uint64_t TraceReader::find_next_block(std::uint64_t offset, std::uint64_t e
 }
 
 void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress) {
-  // A file may consist of headers that each claim all that follows: what is read in vain stays in proportion to it.
-  constexpr std::uint64_t kTimesReadInVain = 16;
-  std::uint64_t read_in_vain = 0;
+  // Maximum bytes of corrupt payloads read, in file sizes: in a crafted file each header may claim the rest.
+  constexpr std::uint64_t kMaxWastedFactor = 16;
+  std::uint64_t wasted_bytes = 0;
   Bytes payload;
   while (offset < file_.size()) {
-    if (read_in_vain / kTimesReadInVain > file_.size()) {
-      note_damage(offset, file_.size(), false);
+    if (wasted_bytes / kMaxWastedFactor > file_.size()) {
+      record_damage(offset, file_.size(), false);
       return;
     }
     if (progress) progress(static_cast<double>(offset) / static_cast<double>(file_.size()));
     BlockHeader header;
     if (!read_block_header(file_, offset, header)) {
       const std::uint64_t next = find_next_block(offset + 1, file_.size());
-      // Nothing sound behind it: the file was cut here if no more than the beginning of a header is left.
-      note_damage(offset, next, next == file_.size() && is_cut_header(offset));
+      // If no valid block follows and only the beginning of a header is left, the file was truncated here.
+      record_damage(offset, next, next == file_.size() && is_truncated_header(offset));
       offset = next;
       continue;
     }
     const std::uint64_t payload_offset = offset + sizeof header;
-    take_later(integrity_.counters, header.counters);
-    const bool is_whole = header.payload_bytes <= file_.size() - payload_offset;
-    payload.resize(is_whole ? header.payload_bytes : 0);
-    if (!is_whole || !file_.read(payload.data(), payload.size(), payload_offset) ||
+    merge_counters(integrity_.counters, header.counters);
+    const bool is_complete = header.payload_bytes <= file_.size() - payload_offset;
+    payload.resize(is_complete ? header.payload_bytes : 0);
+    if (!is_complete || !file_.read(payload.data(), payload.size(), payload_offset) ||
         crc32(payload.data(), payload.size()) != header.payload_crc) {
-      read_in_vain += payload.size();
-      // Where bytes are missing in the middle, the next block begins before this payload should end: look for it.
+      wasted_bytes += payload.size();
+      // Search from the payload's start: if bytes are missing, the next block begins before the payload's stated end.
       const std::uint64_t next = find_next_block(payload_offset, file_.size());
-      note_damage(offset, next, next == file_.size() && !is_whole);
-      if (header.type == BlockType::kEvents && is_whole) {
-        damaged_end_ = std::max(damaged_end_, header.first_sequence + header.event_count);
+      record_damage(offset, next, next == file_.size() && !is_complete);
+      if (header.type == BlockType::kEvents && is_complete) {
+        corrupt_end_ = std::max(corrupt_end_, header.first_sequence + header.event_count);
       }
       offset = next;
       continue;
     }
-    // Not of a torn block: the spool has its events, whose times follow from the anchor before it.
-    note_clock(header.begin);
-    note_clock(header.end);
+    // Not of a truncated block: its events are in the spool, and their times follow from the anchor before it.
+    record_anchor(header.begin);
+    record_anchor(header.end);
     const std::uint64_t end = payload_offset + header.payload_bytes;
     try {
-      take_block(header, payload_offset, payload);
+      add_block(header, payload_offset, payload);
     } catch (const DecodeError&) {
-      note_damage(offset, end, false);
+      record_damage(offset, end, false);
     }
     offset = end;
   }
 }
 
-// Whether what is left from `offset` on is the beginning of a block's header and nothing else.
-bool TraceReader::is_cut_header(std::uint64_t offset) const {
+// Return whether the file's bytes from `offset` on are the beginning of a block header and nothing else.
+bool TraceReader::is_truncated_header(std::uint64_t offset) const {
   const std::uint64_t left = file_.size() - offset;
   std::uint32_t magic = kBlockMagic;
   return left < sizeof(BlockHeader) && file_.read(&magic, std::min<std::uint64_t>(left, sizeof magic), offset) &&
          magic == kBlockMagic;
 }
 
-void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cut) {
-  // Behind the last block of a recording that was stopped in good order there is nothing that could have been cut.
-  if (is_cut && !integrity_.ended) {
+void TraceReader::record_damage(std::uint64_t begin, std::uint64_t end, bool is_truncated) {
+  // After the end block of a stopped recording no block can be truncated: extra bytes are corrupt.
+  if (is_truncated && !integrity_.ended) {
     integrity_.truncated_bytes += end - begin;
-    whole_bytes_ = begin;
+    complete_bytes_ = begin;
   } else {
-    // One damaged part may end in several pieces: garbage that happens to look like a block's header is a second one.
+    // Count adjacent pieces once: garbage that looks like a block header splits a corrupt part.
     const bool is_new = begin != last_damage_end_;
     if (is_new) ++integrity_.corrupt_blocks;
     integrity_.corrupt_bytes += end - begin;
-    damage_.push_back({begin, end - begin, is_new});
+    damaged_parts_.push_back({begin, end - begin, is_new});
     last_damage_end_ = end;
   }
 }
 
-void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
-  const bool is_misplaced = header.type == BlockType::kCompacted && !may_have_fold_;
-  may_have_fold_ = may_have_fold_ && may_precede_fold(header);
+void TraceReader::add_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
+  const bool is_misplaced = header.type == BlockType::kCompacted && !may_be_compacted_;
+  may_be_compacted_ = may_be_compacted_ && may_precede_compacted(header);
   if (is_misplaced) throw DecodeError("a compacted part that is not at the beginning");
   switch (header.type) {
     case BlockType::kHeader:
@@ -213,10 +212,10 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
       definitions_.add(payload.data(), payload.size());
       break;
     case BlockType::kEvents: {
-      if (header.first_sequence < (chunks_.empty() ? integrity_.folded_until : chunks_.back().end_sequence())) {
+      if (header.first_sequence < (chunks_.empty() ? integrity_.compacted_until : chunks_.back().end_sequence())) {
         throw DecodeError("a block has events that were in one before it");
       }
-      // Of each event the payload has a tag and a time.
+      // Each event takes at least two bytes: tag and time.
       if (header.event_count > header.payload_bytes / 2)
         throw DecodeError("a block has more events than bytes for them");
       Chunk chunk;
@@ -234,12 +233,12 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
       integrity_.ended = true;
       break;
     case BlockType::kCompacted:
-      take_fold(header, payload_offset, payload);
+      add_compacted(header, payload_offset, payload);
       break;
     default:
-      break;  // of a newer writer: not needed to read the rest
+      break;  // from a newer writer: the rest is readable without it
   }
-  // Every block has the number of the next event: a missing event block before it shows.
+  // Each block contains the number of the next event: a jump shows that a block of events is missing before it.
   const std::uint64_t next = header.first_sequence + (header.type == BlockType::kEvents ? header.event_count : 0);
   if (header.type != BlockType::kEvents && next > next_sequence_) {
     integrity_.missing_events += next - next_sequence_;
@@ -247,31 +246,31 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
   next_sequence_ = std::max(next_sequence_, next);
 }
 
-// Instead of the events before it.
-void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
+// Read the summary of the compacted part, which replaces the events before summary.until.
+void TraceReader::add_compacted(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
   ByteReader reader(payload);
   const CompactionSummary summary = CompactionSummary::read(reader, header.first_sequence);
-  fold_offset_ = payload_offset + (payload.size() - reader.remaining());
-  fold_bytes_ = reader.remaining();
-  fold_version_ = summary.version;
-  integrity_.folded_events = summary.events;
-  integrity_.folded_until = summary.until;
-  integrity_.folded_until_ns = summary.time_ns;
+  compacted_offset_ = payload_offset + (payload.size() - reader.remaining());
+  compacted_bytes_ = reader.remaining();
+  compacted_version_ = summary.version;
+  integrity_.compacted_events = summary.events;
+  integrity_.compacted_until = summary.until;
+  integrity_.compacted_until_ns = summary.time_ns;
   integrity_.max_bytes = summary.max_bytes;
   integrity_.bound_exceeded = summary.is_exceeded;
   integrity_.keep_ns = summary.keep_ns;
   integrity_.keeps_less = summary.keeps_less;
   integrity_.missing_events += summary.missing;
-  folded_damage_ = {summary.corrupt_blocks, summary.corrupt_bytes};
+  compacted_damage_ = {summary.corrupt_blocks, summary.corrupt_bytes};
   integrity_.corrupt_blocks += summary.corrupt_blocks;
   integrity_.corrupt_bytes += summary.corrupt_bytes;
   next_sequence_ = summary.until;
 }
 
-Bytes TraceReader::read_fold() const {
-  if (fold_version_ != CompactionSummary::kVersion) throw other_fold_version(path_, fold_version_);
-  Bytes payload(fold_bytes_);
-  if (!file_.read(payload.data(), payload.size(), fold_offset_)) {
+Bytes TraceReader::read_compacted() const {
+  if (compacted_version_ != CompactionSummary::kVersion) throw unsupported_compaction(path_, compacted_version_);
+  Bytes payload(compacted_bytes_);
+  if (!file_.read(payload.data(), payload.size(), compacted_offset_)) {
     throw OpenError(path_ + " was cut short while it was read: read it again");
   }
   return payload;
@@ -287,13 +286,13 @@ std::uint64_t TraceReader::offset_of_events(std::uint64_t sequence) const {
 }
 
 TraceReader::Damage TraceReader::damage_before(std::uint64_t offset) const {
-  Damage found;
-  for (const DamagedPart& part : damage_) {
+  Damage damage;
+  for (const DamagedPart& part : damaged_parts_) {
     if (part.offset >= offset) continue;
-    found.blocks += part.is_new ? 1 : 0;
-    found.bytes += part.bytes;
+    damage.blocks += part.is_new ? 1 : 0;
+    damage.bytes += part.bytes;
   }
-  return found;
+  return damage;
 }
 
 void TraceReader::add_chunk(const Chunk& chunk) {
@@ -303,42 +302,42 @@ void TraceReader::add_chunk(const Chunk& chunk) {
   chunks_.push_back(chunk);
 }
 
-void TraceReader::take_spool() {
+void TraceReader::add_spool() {
   try {
     definitions_.add(spool_->definitions.data(), spool_->definitions.size());
   } catch (const DecodeError&) {
     ++integrity_.corrupt_blocks;
   }
-  note_clock(spool_->anchor);
-  take_later(integrity_.counters, spool_->counters);
+  record_anchor(spool_->anchor);
+  merge_counters(integrity_.counters, spool_->counters);
   integrity_.uncommitted = spool_->uncommitted;
-  integrity_.truncated_bytes = 0;  // of the block that was being written: the spool has its events
+  integrity_.truncated_bytes = 0;  // the spool has the events of the truncated block
   if (spool_->first_sequence > next_sequence_) {
     integrity_.missing_events += spool_->first_sequence - next_sequence_;
     next_sequence_ = spool_->first_sequence;
   }
   for (std::size_t run = 0; run < spool_->runs.size(); ++run) {
     SpoolContents::Run& events = spool_->runs[run];
-    // Written to the file but not yet taken out of the spool when the end came.
-    const std::uint64_t known = next_sequence_ > events.first_sequence ? next_sequence_ - events.first_sequence : 0;
-    if (known >= events.events.size()) continue;
-    events.events.erase(events.events.begin(), events.events.begin() + static_cast<std::ptrdiff_t>(known));
-    events.first_sequence += known;
+    // Events written to the file but not yet released from the spool when the process was killed.
+    const std::uint64_t written = next_sequence_ > events.first_sequence ? next_sequence_ - events.first_sequence : 0;
+    if (written >= events.events.size()) continue;
+    events.events.erase(events.events.begin(), events.events.begin() + static_cast<std::ptrdiff_t>(written));
+    events.first_sequence += written;
     Chunk chunk;
     chunk.first_sequence = events.first_sequence;
     chunk.event_count = events.events.size();
     chunk.begin = last_anchor_of_file_;
     chunk.end = last_anchor_;
     chunk.spool_run = run;
-    // A break before this run is a hook that never ended, counted as `uncommitted`: not a missing event.
+    // A gap before this run is counted as `uncommitted`, not as missing events.
     next_sequence_ = std::max(next_sequence_, chunk.first_sequence);
     add_chunk(chunk);
     integrity_.recovered += chunk.event_count;
   }
 }
 
-void TraceReader::note_clock(const ClockAnchor& anchor) {
-  if (!is_possible(anchor)) return;
+void TraceReader::record_anchor(const ClockAnchor& anchor) {
+  if (!is_plausible(anchor)) return;
   if (first_anchor_.counter == 0) first_anchor_ = anchor;
   if (anchor.monotonic_ns >= last_anchor_.monotonic_ns) last_anchor_ = anchor;
 }
@@ -353,7 +352,7 @@ void TraceReader::decode(const Chunk& chunk, std::vector<Event>& out) const {
     }
     decode_events(payload.data(), payload.size(), chunk.event_count, chunk.begin.counter, out);
   }
-  // An id whose definition was lost to damage is "not known", so that whoever uses it as an index needs no check.
+  // Set ids without a definition to 0, so that callers can index with them unchecked.
   for (Event& event : out) {
     if (event.stack >= definitions_.frame_count()) event.stack = 0;
     if (event.location >= definitions_.location_count()) event.location = 0;
@@ -362,18 +361,17 @@ void TraceReader::decode(const Chunk& chunk, std::vector<Event>& out) const {
 }
 
 ChunkClock TraceReader::clock_of(const Chunk& chunk) const {
-  // Over less than a millisecond the anchors' own jitter would bend the slope: take the whole trace's.
+  // Within 1 ms the anchors' jitter would distort the slope: use that of the complete trace.
   const std::uint64_t counts = chunk.end.counter - chunk.begin.counter;
   const std::uint64_t span_ns = chunk.end.monotonic_ns - chunk.begin.monotonic_ns;
   const double slope =
       span_ns > 1'000'000 && counts > 0 ? static_cast<double>(span_ns) / static_cast<double>(counts) : slope_;
-  // The wall clock may be set while the program runs; times in a trace must not jump, so they follow the monotonic
-  // clock.
+  // Times follow the monotonic clock: they must not jump when the wall clock is set while the program runs.
   return {chunk.begin.counter, first_anchor_.wall_ns + (chunk.begin.monotonic_ns - first_anchor_.monotonic_ns), slope};
 }
 
 std::int64_t ChunkClock::wall_ns(std::uint64_t counter) const {
-  constexpr double kLimit = 0x1p62;  // beyond it a conversion to an integer has no meaning
+  constexpr double kLimit = 0x1p62;  // beyond it the conversion to an integer is undefined
   const auto since_begin = static_cast<double>(static_cast<std::int64_t>(counter - begin_counter)) * slope;
   const auto offset = static_cast<std::int64_t>(std::clamp(since_begin, -kLimit, kLimit));
   return static_cast<std::int64_t>(begin_ns + static_cast<std::uint64_t>(offset));

@@ -31,7 +31,7 @@ bool DefinitionLog::append(const Bytes& records) noexcept {
   std::memcpy(bytes_ + start, records.data(), until_end);
   std::memcpy(bytes_, records.data() + until_end, records.size() - until_end);
   state_.head.store(head + records.size(), std::memory_order_release);
-  // Half full: without this a program that makes new stacks faster than the writer wakes by itself would have to wait.
+  // Wake the writer when half full: it sleeps too long for a program that adds new stacks fast.
   if (head + records.size() - state_.tail.load(std::memory_order_relaxed) > capacity_ / 2) wake_();
   return true;
 }
@@ -39,7 +39,7 @@ bool DefinitionLog::append(const Bytes& records) noexcept {
 std::uint64_t DefinitionLog::copy_pending(Bytes& out) const {
   const std::uint64_t head = state_.head.load(std::memory_order_acquire);
   const std::uint64_t tail = state_.tail.load(std::memory_order_relaxed);
-  if (head - tail > capacity_) return tail;  // of a spool that is gone
+  if (head - tail > capacity_) return tail;  // the spool was truncated: both positions are invalid
   out.reserve(out.size() + (head - tail));
   copy_bytes_from_ring(bytes_, capacity_, tail, head, out);
   return head;

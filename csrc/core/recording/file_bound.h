@@ -1,4 +1,4 @@
-// Who keeps the trace below a size while it is written. What does so is not known here: it reads and replays the trace.
+// Size limit of a growing trace. An interface: the implementation (csrc/core/bounding) depends on the trace reader.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,11 @@ class TraceFile;
 class FileBound {
  public:
   virtual ~FileBound() = default;
-  // Between two blocks, on the writer's thread. May put another file in the place of this one, or wait until there is
-  // room, but not once `is_urgent` says that the recording ends. to_come: bytes that are written when it does, whatever
-  // happens until then.
-  virtual void between_blocks(TraceFile& file, std::uint64_t to_come,
-                              const std::function<bool()>& is_urgent) noexcept = 0;
-  // The recording ends: nothing is put in place any more, and nothing is left beside the file.
+  // Replace the file by a compacted one, or wait for room, if the limit requires it. Called on the writer thread
+  // between two blocks. Must not wait once `is_ending` returns true. closing_bytes: what the end of the recording adds.
+  virtual void between_blocks(TraceFile& file, std::uint64_t closing_bytes,
+                              const std::function<bool()>& is_ending) noexcept = 0;
+  // Stop replacing the file and remove any file beside it: the recording ends.
   virtual void stop() noexcept = 0;
 };
 

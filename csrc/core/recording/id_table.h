@@ -1,5 +1,5 @@
-// Ids for what events name: the same for equal keys, counted from 1, and given out only once their definition is in the
-// log, since an event must never name what no reader can know.
+// Ids for what events refer to: equal keys have equal ids, counted from 1. An id is returned only once its definition
+// is in the log: without the definition, no reader could resolve the id.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace alloctrace {
 
 struct TextHash {
-  using is_transparent = void;  // a string_view is looked up without making a string of it
+  using is_transparent = void;  // look up a string_view without a copy
   std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
 };
 struct LocationHash {
@@ -30,29 +30,29 @@ struct LocationHash {
 template <typename Key, typename Hash>
 class IdTable {
  public:
-  // 0 when it has none.
+  // Return the id of a key, 0 if it has none.
   template <typename LookedUp>
   std::uint32_t find(const LookedUp& key) const {
     const auto entry = ids_.find(key);
     return entry == ids_.end() ? 0 : entry->second;
   }
-  std::uint32_t next() const { return next_; }
+  std::uint32_t next_id() const { return next_id_; }
 
-  // The id of `key`, 0 when its definition could not be stored. `define(id)` is called for a new key and says whether
-  // it was; if not, the next call tries again.
+  // Return the id of `key`, 0 if its definition could not be stored. For a new key, `define(id)` stores the definition
+  // and returns whether it succeeded; after a failure the next call tries again.
   template <typename LookedUp, typename Define>
-  std::uint32_t id_of(const LookedUp& key, Define define) {
+  std::uint32_t find_or_add(const LookedUp& key, Define define) {
     auto entry = ids_.find(key);
     if (entry != ids_.end() && entry->second != 0) return entry->second;
-    // Made before the definition is stored: were there no memory for it afterwards, the id would be given out twice.
+    // Insert before the definition is stored: if the insertion failed later, the next key would get the id as well.
     if (entry == ids_.end()) entry = ids_.emplace(Key(key), 0).first;
-    if (!define(next_)) return 0;
-    return entry->second = next_++;
+    if (!define(next_id_)) return 0;
+    return entry->second = next_id_++;
   }
 
  private:
   std::unordered_map<Key, std::uint32_t, Hash, std::equal_to<>> ids_;
-  std::uint32_t next_ = 1;
+  std::uint32_t next_id_ = 1;
 };
 
 }  // namespace alloctrace

@@ -3,7 +3,7 @@
 namespace alloctrace {
 
 Recorder::Recorder(const RecorderOptions& options) : overwrite_(options.overwrite) {
-  // A file that may not be replaced is refused before anything is made.
+  // Refuse an existing trace before any file is created.
   if (!options.overwrite) TraceFile::refuse_existing(options.path);
   spool_ = std::make_unique<Spool>(options.spool, options.session_id, [this] { wake_.post(); });
   try {
@@ -23,29 +23,29 @@ Recorder::~Recorder() {
   if (!stopped_) stop("{}");
 }
 
-std::uint32_t Recorder::location(const Location& location) {
+std::uint32_t Recorder::location_id(const Location& location) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  return locations_.id_of(location, [&](std::uint32_t id) {
+  return locations_.find_or_add(location, [&](std::uint32_t id) {
     Bytes record;
     put_location(record, id, location);
     return spool_->definitions().append(record);
   });
 }
 
-std::uint16_t Recorder::node_type(const NodeType& type) {
+std::uint16_t Recorder::node_type_id(const NodeType& type) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  const std::uint32_t known = node_types_.id_of(type.name, [&](std::uint32_t id) {
+  const std::uint32_t type_id = node_types_.find_or_add(type.name, [&](std::uint32_t id) {
     if (id > UINT16_MAX) return false;
     Bytes record;
     put_node_type(record, id, type);
     return spool_->definitions().append(record);
   });
-  return static_cast<std::uint16_t>(known);
+  return static_cast<std::uint16_t>(type_id);
 }
 
 std::uint32_t Recorder::add_thread(const ThreadRecord& thread) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (threads_ >= kMostThreads) return 0;
+  if (threads_ >= kMaxThreads) return 0;
   Bytes record;
   put_thread(record, threads_ + 1, thread);
   return spool_->definitions().append(record) ? ++threads_ : 0;
@@ -68,7 +68,7 @@ void Recorder::add_library_block(std::uint64_t event, std::uint64_t address, con
     Bytes record;
     put_library_block(record, event, address, name);
     spool_->definitions().append(record);
-  } catch (...) {  // for want of memory: the block stays on its line
+  } catch (...) {  // out of memory: the block is attributed to its source line
   }
 }
 
@@ -79,28 +79,28 @@ bool Recorder::add_holder(const HolderRecord& holder) {
 }
 
 void Recorder::add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
-  sources_->put_line(filename, line, text);
+  sources_->add_line(filename, line, text);
 }
 
-bool Recorder::flush(const Writer::GivesUp& gives_up) {
-  if (!writer_->flush(gives_up)) return false;
-  sources_->wait();  // here, not in the writer, which must keep draining
-  return writer_->flush(gives_up);
+bool Recorder::flush(const Writer::ShouldGiveUp& should_give_up) {
+  if (!writer_->flush(should_give_up)) return false;
+  sources_->wait();  // not on the writer thread, which must keep draining the spool
+  return writer_->flush(should_give_up);
 }
 
-bool Recorder::stop(const std::string& end_json, const Writer::GivesUp& gives_up) {
+bool Recorder::stop(const std::string& end_json, const Writer::ShouldGiveUp& should_give_up) {
   stopped_ = true;
   announce_stop();
-  if (writer_->flush(gives_up)) sources_->wait();
-  const bool written = writer_->stop(end_json, gives_up);
+  if (writer_->flush(should_give_up)) sources_->wait();
+  const bool written = writer_->stop(end_json, should_give_up);
   if (written) spool_->remove_file();
-  termination_.reset();  // last: a program that ends its trace when SIGTERM comes must not leave a spool either
+  termination_.reset();  // last: otherwise a SIGTERM during stop() would leave the spool behind
   return written;
 }
 
 void Recorder::publish() {
-  // Two processes may start on one path. The one that is refused must not have replaced the other's spool by then. A
-  // trace that is replaced is given up last.
+  // Without overwrite, publish the trace first: if two processes start on one path, the one that is refused must not
+  // have replaced the other's spool. With overwrite, replace the old trace last.
   if (!overwrite_) file_->publish();
   spool_->publish();
   file_->publish();

@@ -1,5 +1,4 @@
-// One recording: from the first event to the closed trace file. No torch, no Python: whoever observes an allocator
-// fills an Event and pushes it here.
+// One recording, from the first event to the closed trace file. Depends on neither torch nor Python.
 #pragma once
 
 #include <cstdint>
@@ -29,59 +28,56 @@ struct RecorderOptions {
   StackLimits stack_limits;
   std::string header_json;
   std::uint8_t session_id[16] = {};
-  std::function<std::unique_ptr<FileBound>()> make_bound;  // empty: the trace may have any size
+  std::function<std::unique_ptr<FileBound>()> make_bound;  // empty: no size limit
 };
 
 class Recorder {
  public:
-  // A server may make one for each request, for weeks; what names them stays in memory.
-  static constexpr std::uint32_t kMostThreads = 1 << 17;
+  // Maximum number of threads: their definitions stay in memory, and a server may start a thread for each request.
+  static constexpr std::uint32_t kMaxThreads = 1 << 17;
 
-  // Creates spool and trace file and starts the writer. Throws SpoolError or TraceFileError; nothing is left behind
-  // then.
+  // Create spool and trace file, and start the writer. Throws SpoolError or TraceFileError, leaving no files behind.
   explicit Recorder(const RecorderOptions& options);
-  // Stops the writer if stop() was not called.
   ~Recorder();
 
   bool push(const Event& event, std::uint64_t* sequence = nullptr) noexcept { return spool_->push(event, sequence); }
-  // See Spool::complete_free.
   bool complete_free(std::uint64_t position) noexcept { return spool_->complete_free(position); }
   Spool& spool() { return *spool_; }
   StackTable& stacks() { return *stacks_; }
   SourceLines& sources() { return *sources_; }
 
-  // Ids for the fields of events; the same for equal values. 0 when the definition could not be stored.
-  [[gnu::cold, gnu::noinline]] std::uint32_t location(const Location& location);
-  [[gnu::cold, gnu::noinline]] std::uint16_t node_type(const NodeType& type);
-  // Every call is a new thread. 0 when it could not be stored, or there have been kMostThreads.
+  // Return the id of a location or node type, equal for equal values; 0 if its definition could not be stored.
+  [[gnu::cold, gnu::noinline]] std::uint32_t location_id(const Location& location);
+  [[gnu::cold, gnu::noinline]] std::uint16_t node_type_id(const NodeType& type);
+  // Add a thread, a new one in each call, and return its id; 0 if it could not be stored or kMaxThreads is reached.
   std::uint32_t add_thread(const ThreadRecord& thread);
   void name_thread(std::uint32_t thread, const std::string& python_name);
   void add_device(const DeviceRecord& device);
-  // A block that a library keeps for itself. event: as in DefinitionType::kLibraryBlock.
+  // Record that a library keeps a block for itself. event: as in DefinitionType::kLibraryBlock.
   void add_library_block(std::uint64_t event, std::uint64_t address, const char* name) noexcept;
 
-  // What the program's objects hold, as a look found it. False: there was no room.
+  // Add a referrer path of an object scan. Returns false if the log has no room.
   bool add_holder(const HolderRecord& holder);
-  // The number of the next event.
   std::uint64_t next_event() const { return spool_->header().head.load(std::memory_order_acquire); }
 
-  // Waits until every event before now is in the file, with its source lines unless a file hangs. False when the file
-  // cannot be written.
-  bool flush(const Writer::GivesUp& gives_up = {});
-  // Text of user lines that only the interpreter knows; goes to the file with the next definitions.
+  // Wait until every event so far is in the file, with its source lines unless a source file hangs. Returns false if
+  // the trace cannot be written or should_give_up returned true.
+  bool flush(const Writer::ShouldGiveUp& should_give_up = {});
+  // Add the text of a user line that only the interpreter has; it is written with the next definitions.
   void add_source_line(const std::string& filename, std::int32_t line, const std::string& text);
 
-  // Before the last flush(), which a compaction would hold up.
+  // Stop waiting for compactions. Call it before the last flush(), which a compaction would delay.
   void announce_stop() { writer_->announce_stop(); }
-  // Ends the recording when no hook runs any more. True: all is in the trace and the spool is gone. False: the trace
-  // could not be written to its end; the spool stays and the reader reads both.
-  // Where the caller gives up, the writer is left behind: it goes on when the file answers, and the recorder must stay.
-  bool stop(const std::string& end_json, const Writer::GivesUp& gives_up = {});
-  bool is_left_behind() const { return writer_->is_left_behind(); }
-  bool spool_is_gone() const { return spool_->is_gone(); }
+  // End the recording. No hook may run any more. Returns true if the trace is complete and the spool removed, else
+  // false: the reader then reads both. If should_give_up returns true, the writer thread is abandoned; it still uses
+  // the recorder, which must not be freed.
+  bool stop(const std::string& end_json, const Writer::ShouldGiveUp& should_give_up = {});
+  bool is_writer_abandoned() const { return writer_->is_abandoned(); }
+  bool is_spool_truncated() const { return spool_->is_truncated(); }
 
-  // The last step of a start, and the way back from one that failed: stops, and removes the spool and the file.
+  // Give spool and trace their names: the last step of a start.
   void publish();
+  // Stop, and remove spool and trace, after a start that failed.
   void discard();
 
   const std::string& path() const { return file_->path(); }
@@ -98,7 +94,7 @@ class Recorder {
   bool overwrite_;
   bool stopped_ = false;
 
-  std::mutex mutex_;  // of the tables below; a leaf except for the definition log's
+  std::mutex mutex_;  // guards the tables below; while it is held, only the definition log's is locked
   IdTable<Location, LocationHash> locations_;
   IdTable<std::string, TextHash> node_types_;
   std::uint32_t threads_ = 0;

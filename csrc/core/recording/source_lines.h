@@ -1,5 +1,5 @@
-// The user's source lines that occur in stacks, read while the program runs, so that a verdict can quote them on a
-// machine that does not have the files, or after they have changed.
+// Texts of the user's source lines in stacks. They are read while the program runs, so that a report can quote them on
+// another machine and after the files have changed.
 #pragma once
 
 #include <chrono>
@@ -17,12 +17,11 @@
 
 namespace alloctrace {
 
-// Which files hold user code: those under no library prefix (not torch, not installed packages, not the standard
-// library).
+// Selection of user code: all files under no library prefix (torch, installed packages, the standard library).
 struct SourcePolicy {
   bool enabled = true;
   std::vector<std::string> library_prefixes;
-  std::string working_directory;  // of relative file names
+  std::string working_directory;  // base of relative file names
 };
 
 // Thread-safe.
@@ -30,33 +29,34 @@ class SourceLines {
  public:
   explicit SourceLines(SourcePolicy policy);
 
-  // A new frame, whose code is in `names`: has its line read if it is a user's, and was not before. The writer calls
-  // this, and then request(): neither waits for a file.
-  void find(const Definitions& names, const FrameRecord& frame);
-  void request() { reader_.request(std::exchange(wanted_, {})); }
+  // Queue the source line of a new frame, if it is user code and not queued before. `names` has the frame's code. Only
+  // the writer calls this and then request_lines(); neither waits for a file.
+  void add_frame(const Definitions& names, const FrameRecord& frame);
+  void request_lines() { reader_.request(std::exchange(queued_, {})); }
 
-  // Waits until all lines found so far are read, or until it is clear that a file hangs.
-  void wait(std::chrono::milliseconds patience = SourceReader::kPatience) { reader_.wait(patience); }
+  // Wait until all requested lines are read, for at most `timeout` in case a file hangs.
+  void wait(std::chrono::milliseconds timeout = SourceReader::kTimeout) { reader_.wait(timeout); }
 
-  // Appends a source_line record for each line whose text became known since the last call.
-  void take_records(Bytes& out);
+  // Append a source_line record for each line read or added since the last call.
+  void drain_records(Bytes& out);
 
-  // User lines whose text no file has (a notebook cell, code from a string): the interpreter may still know it.
-  std::vector<std::pair<std::string, std::int32_t>> take_unread();
+  // Return the user lines since the last call that are in no file (a notebook cell, code from a string). The
+  // interpreter may have their text.
+  std::vector<std::pair<std::string, std::int32_t>> drain_unread();
 
-  // Text of a line from elsewhere; ignored when the trace does not know the file.
-  void put_line(const std::string& filename, std::int32_t line, const std::string& text);
+  // Add the text of a line that is in no file. Ignored if no stack contains the file.
+  void add_line(const std::string& filename, std::int32_t line, const std::string& text);
 
  private:
   bool is_user_file(const std::string& filename) const;
 
   const SourcePolicy policy_;
   SourceReader reader_;
-  // Of the writer.
-  std::unordered_set<std::uint64_t> calls_seen_;  // code objects and instructions: many frames share one
-  std::vector<SourceLine> wanted_;
-  std::mutex mutex_;  // of all below
-  std::set<std::pair<std::uint32_t, std::int32_t>> lines_seen_;
+  // Used by the writer thread only.
+  std::unordered_set<std::uint64_t> seen_instructions_;  // code << 32 | instruction: many frames share one
+  std::vector<SourceLine> queued_;
+  std::mutex mutex_;  // guards all below
+  std::set<std::pair<std::uint32_t, std::int32_t>> seen_lines_;
   std::unordered_map<std::string, std::uint32_t> filename_ids_;
   std::vector<std::pair<std::string, std::int32_t>> unread_;
   Bytes records_;

@@ -1,5 +1,5 @@
-// Reads lines of source files on a thread of its own. A network home may hang for minutes: that may cost the lines of
-// its files, but never the writer's time, since events are lost when nobody drains the spool.
+// Thread that reads lines of source files. A network file system may hang for minutes: on the writer thread such a read
+// would let the spool fill, and events would be lost. Here only the lines are missing.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace alloctrace {
 
-// Only the beginning of a longer line is kept.
+// Maximum bytes of a source line; longer lines are truncated.
 constexpr std::size_t kMaxSourceLineBytes = 512;
 
 struct SourceLine {
@@ -24,33 +24,31 @@ struct SourceLine {
 
 class SourceReader {
  public:
-  // An ordinary file system has answered long before; the end of the program is not held up for longer by one that
-  // hangs.
-  static constexpr std::chrono::milliseconds kPatience{2000};
+  // Maximum wait for a file system that hangs: the delay that it adds to the end of the program.
+  static constexpr std::chrono::milliseconds kTimeout{2000};
 
-  // Relative file names are those of `working_directory`.
   explicit SourceReader(std::string working_directory);
-  // Leaves the thread behind when it hangs in a file; it then ends when the file answers.
+  // Detach the thread if it hangs in a file: it ends when the file system answers.
   ~SourceReader();
   SourceReader(const SourceReader&) = delete;
   SourceReader& operator=(const SourceReader&) = delete;
 
-  // To be read soon. Lines that the queue has no room for, because a file hangs, are dropped.
+  // Queue lines to be read. While a file hangs, the queue may reach its maximum: further lines are dropped.
   void request(std::vector<SourceLine> lines);
 
-  // Waits until all requested lines are read, but not long for a file that hangs, and only once.
-  void wait(std::chrono::milliseconds patience);
+  // Wait until all lines are read, for at most `timeout`. After a timeout, return at once until a line is read.
+  void wait(std::chrono::milliseconds timeout);
 
-  // Appends a source_line record for each line that was read since the last call.
-  void take_records(Bytes& out);
-  // The lines, since the last call, that no file has.
-  std::vector<SourceLine> take_missing();
+  // Append a source_line record for each line read since the last call.
+  void drain_records(Bytes& out);
+  // Return the requested lines that were in no file since the last call.
+  std::vector<SourceLine> drain_missing();
 
  private:
   struct Shared;
   static void run(Shared& shared);
 
-  std::shared_ptr<Shared> shared_;  // with the thread, which may outlive this
+  std::shared_ptr<Shared> shared_;  // shared with the thread, which may outlive this object
   std::thread thread_;              // started by the first request
 };
 

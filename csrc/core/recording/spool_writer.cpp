@@ -1,4 +1,4 @@
-// Linux only: posix_fallocate and MAP_SHARED on a file that is preallocated.
+// Linux only: posix_fallocate, and MAP_SHARED on a preallocated file.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -21,15 +21,14 @@ namespace {
   throw SpoolError(what + " " + path + ": " + std::strerror(error));
 }
 
-// Writes to each page now: the first store to it would otherwise be a fault of microseconds in some hook. Not by
-// MAP_POPULATE, which only reads the pages of a shared mapping. Returns 0, or what fails: a file system may have
-// promised room that it does not have.
+// Write to each page now: otherwise a hook's first store to a page would cost a page fault of microseconds.
+// MAP_POPULATE only reads the pages of a shared mapping. Returns 0, or an errno: a preallocated page may have no room.
 int touch_pages(void* memory, std::size_t bytes) {
-  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older C libraries do not know
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, not defined by older C libraries
   if (madvise(memory, bytes, kPopulateWrite) == 0) return 0;
   if (errno == EFAULT || errno == EHWPOISON) return ENOSPC;
   if (errno == ENOMEM) return ENOMEM;
-  // Linux before 5.14, or a sandbox.
+  // The kernel is older than 5.14, or a sandbox rejects the call.
   constexpr std::size_t kPage = 4096;
   for (std::size_t at = 0; at < bytes; at += kPage) static_cast<volatile std::uint8_t*>(memory)[at] = 0;
   return 0;
@@ -38,49 +37,50 @@ int touch_pages(void* memory, std::size_t bytes) {
 }  // namespace
 
 Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], std::function<void()> wake)
-    : mask_(options.ring_events - 1), options_(options), name_(options.path), wake_(std::move(wake)) {
+    : mask_(options.ring_events - 1), options_(options), file_(options.path), wake_(std::move(wake)) {
   if (options.ring_events > kMaxRingEvents) throw SpoolError("the spool's ring has too many events");
   const std::size_t ring_bytes = options.ring_events * sizeof(Event);
-  bytes_ = (kSpoolHeaderBytes + ring_bytes + options.definitions_bytes + 2 * sizeof *mark_ - 1) & -sizeof *mark_;
-  // Not emptied but replaced, by publish(): an old spool of this name may hold the end of a good trace, or be mapped by
-  // another process.
-  const int file = name_.create(O_RDWR);
+  bytes_ =
+      (kSpoolHeaderBytes + ring_bytes + options.definitions_bytes + 2 * sizeof *end_mark_ - 1) & -sizeof *end_mark_;
+  // Create a new file, which publish() puts in place of an old spool. Emptying the old spool would destroy the last
+  // events of a good trace, or the mapping of another process.
+  const int file = file_.create(O_RDWR);
   if (file < 0) fail(options.path, "cannot create the spool", errno);
   const ClosedInChild file_in_child(file);
-  // Held until this process ends, however it dies: a copy of the trace leads to this spool, too, and `finish` must not
-  // remove it while events still go into it. By a descriptor of its own, which is only read: to close one that is
-  // written to sends all that was written where the file lies on a network.
-  lock_ = name_.open_for_reading(file);
-  lock_in_child_ = ClosedInChild(lock_);
-  if (lock_ < 0) {
+  // Hold a lock until this process ends: `finish`, also of a copy of the trace, must not remove the spool while events
+  // go into it. The lock has a read-only descriptor: closing a writable one would send all written pages to the server
+  // of a network file system.
+  lock_file_ = file_.open_for_reading(file);
+  lock_in_child_ = ClosedInChild(lock_file_);
+  if (lock_file_ < 0) {
     const int error = errno;
-    name_.remove();
+    file_.remove();
     close(file);
     fail(options.path, "cannot open the spool", error);
   }
-  flock(lock_, LOCK_SH | LOCK_NB);
+  flock(lock_file_, LOCK_SH | LOCK_NB);
   int error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   void* memory = MAP_FAILED;
   if (error == 0) {
     memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) error = errno;
   }
-  close(file);  // before the pages are written to
+  close(file);  // before the pages are written, see above
   if (error == 0) {
     guard_.emplace(memory, bytes_);
-    mark_ = reinterpret_cast<std::uint64_t*>(static_cast<std::uint8_t*>(memory) + bytes_) - 1;
-    *mark_ = kSpoolMark;
-    error = touch_pages(memory, bytes_ - sizeof *mark_);
-    if (error == 0 && is_gone()) error = ENOSPC;
+    end_mark_ = reinterpret_cast<std::uint64_t*>(static_cast<std::uint8_t*>(memory) + bytes_) - 1;
+    *end_mark_ = kSpoolMark;
+    error = touch_pages(memory, bytes_ - sizeof *end_mark_);
+    if (error == 0 && is_truncated()) error = ENOSPC;
   }
   if (error != 0) {
     guard_.reset();
     if (memory != MAP_FAILED) munmap(memory, bytes_);
-    name_.remove();
-    close(lock_);
+    file_.remove();
+    close(lock_file_);
     fail(options.path, "no room for the spool of " + std::to_string(bytes_ >> 20) + " MiB at", error);
   }
-  // A forked child never touches it, and must not keep its disk space after it is removed.
+  // Unmapped in forked children, which do not use the spool: a mapping would keep the disk space of a removed file.
   madvise(memory, bytes_, MADV_DONTFORK);
   memory_ = static_cast<std::uint8_t*>(memory);
   header_ = new (memory_) SpoolHeader{};
@@ -98,7 +98,7 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   set_anchor(ClockAnchor::now());
   definitions_ = std::make_unique<DefinitionLog>(memory_ + header_->definitions_offset, options.definitions_bytes,
                                                  header_->definitions, options.wait_ns, wake_);
-  // Last: a reader that finds the magic finds a whole header.
+  // The magic is written last: a reader that sees the magic sees a complete header.
   std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(header_->magic, kSpoolMagic, sizeof kSpoolMagic);
 }
@@ -106,66 +106,66 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
 Spool::~Spool() {
   guard_.reset();
   munmap(memory_, bytes_);
-  close(lock_);
+  close(lock_file_);
 }
 
 void Spool::publish() {
-  if (const int error = name_.publish(lock_, true)) fail(options_.path, "cannot create the spool", error);
-  relock(lock_, LOCK_SH);
+  if (const int error = file_.publish(lock_file_, true)) fail(options_.path, "cannot create the spool", error);
+  relock(lock_file_, LOCK_SH);
 }
 
-bool Spool::is_gone() const noexcept {
-  // Wherever a file is cut, its last word goes with the rest. The fence: loads before this call stay before this load.
+bool Spool::is_truncated() const noexcept {
+  // Any truncation removes the file's last word. The fence keeps loads before this call ahead of this load.
   std::atomic_thread_fence(std::memory_order_acquire);
-  return std::atomic_ref<std::uint64_t>(*mark_).load(std::memory_order_relaxed) != kSpoolMark;
+  return std::atomic_ref<std::uint64_t>(*end_mark_).load(std::memory_order_relaxed) != kSpoolMark;
 }
 
-bool Spool::remember() noexcept {
+bool Spool::save_totals() noexcept {
   const std::uint64_t head = header_->head.load(std::memory_order_acquire);
   const Counters counters = counters_of_header();
-  if (is_gone()) return false;
-  const std::lock_guard<std::mutex> guard(remembered_);
-  last_head_ = head;
-  last_counters_ = counters;
+  if (is_truncated()) return false;
+  const std::lock_guard<std::mutex> guard(totals_mutex_);
+  saved_head_ = head;
+  saved_counters_ = counters;
   return true;
 }
 
-std::uint64_t Spool::missing() const {
-  if (!is_gone()) return 0;
+std::uint64_t Spool::missing_events() const {
+  if (!is_truncated()) return 0;
   const std::uint64_t head = header_->head.load(std::memory_order_acquire);
   const Counters now = counters_of_header();
   std::atomic_thread_fence(std::memory_order_acquire);
-  const std::lock_guard<std::mutex> guard(remembered_);
-  // Hooks go on counting in the header: from 0 where the truncation has zeroed the number. A number alone does not tell
-  // which: 1,000 may be the 1,000 from before, or 1,000 new ones.
+  const std::lock_guard<std::mutex> guard(totals_mutex_);
+  // Hooks still increment the header's numbers, from 0 if the truncation has zeroed them. Only the mark beside a number
+  // tells whether 1,000 includes the saved value or counts 1,000 new events.
   const auto since = [](std::uint64_t mark, std::uint64_t now, std::uint64_t before) {
     return mark == kSpoolMark && now >= before ? now - before : now;
   };
-  std::uint64_t missing = std::max(last_head_, tail()) - tail() + since(header_->head_mark, head, last_head_);
+  std::uint64_t missing = std::max(saved_head_, tail()) - tail() + since(header_->head_mark, head, saved_head_);
   for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
-    missing += since(header_->counters_mark, now.lost[cause], last_counters_.lost[cause]);
+    missing += since(header_->counters_mark, now.lost[cause], saved_counters_.lost[cause]);
   }
-  most_missing_ = std::max({most_missing_, missing, std::uint64_t{1}});
-  return most_missing_;
+  max_missing_ = std::max({max_missing_, missing, std::uint64_t{1}});
+  return max_missing_;
 }
 
 Counters Spool::counters() const {
   Counters counters = counters_of_header();
-  const std::uint64_t lost = missing();
+  const std::uint64_t lost = missing_events();
   if (lost == 0) return counters;
-  const std::lock_guard<std::mutex> guard(remembered_);
-  counters = last_counters_;
+  const std::lock_guard<std::mutex> guard(totals_mutex_);
+  counters = saved_counters_;
   counters.lost[static_cast<std::size_t>(LossCause::kWriteFailed)] += lost;
   return counters;
 }
 
-std::uint64_t Spool::events() const {
+std::uint64_t Spool::event_count() const {
   const std::uint64_t head = header_->head.load(std::memory_order_acquire);
-  return is_gone() ? tail() : head;
+  return is_truncated() ? tail() : head;
 }
 
-// On x86-64 the builtin alone asks for the cache line as a reader: the writer's core, which has read it, keeps its
-// copy, and the store then waits until that is taken away.
+// Request a cache line for writing. On x86-64 the builtin requests it for reading only: the later store would wait
+// until the copy on the writer thread's core is invalidated.
 inline void prefetch_for_store(const void* address) noexcept {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
@@ -177,7 +177,7 @@ inline void prefetch_for_store(const void* address) noexcept {
 bool Spool::claim(std::uint64_t& position) noexcept {
   SpoolHeader& header = *header_;
   const std::uint64_t capacity = mask_ + 1;
-  std::uint64_t deadline = 0;  // one for the event, however often other threads take the room that it waits for
+  std::uint64_t deadline = 0;  // of all waits of this event: other threads may claim the room first
   prefetch_for_store(&header.head);
   position = header.head.load(std::memory_order_relaxed);
   for (;;) {
@@ -190,19 +190,19 @@ bool Spool::claim(std::uint64_t& position) noexcept {
       if (header.head.compare_exchange_weak(position, position + 1, std::memory_order_acq_rel)) return true;
       continue;
     }
-    // `used` wraps to a huge number when head was read before tail moved past it: read head again. In a spool that is
-    // gone it may stay so.
-    if (static_cast<std::int64_t>(used) >= 0 ? !wait_for_room(deadline) : is_gone()) return false;
+    // `used` is negative if tail has passed the loaded head: load head again. In a truncated spool it may stay
+    // negative.
+    if (static_cast<std::int64_t>(used) >= 0 ? !wait_for_room(deadline) : is_truncated()) return false;
     position = header.head.load(std::memory_order_relaxed);
   }
 }
 
 bool Spool::wait_for_room(std::uint64_t& deadline) noexcept {
-  if (dropping_.load(std::memory_order_relaxed) || write_failed_.load(std::memory_order_relaxed) || is_gone())
+  if (dropping_.load(std::memory_order_relaxed) || write_failed_.load(std::memory_order_relaxed) || is_truncated())
     return false;
   if (deadline == 0) deadline = clock_nanoseconds(CLOCK_MONOTONIC) + options_.wait_ns;
   const auto has_room = [&] {
-    wake_();  // each time: the event that the writer misses may have been committed since
+    wake_();  // in each iteration: the event that the writer waits for may have been committed since
     return header_->head.load(std::memory_order_relaxed) - header_->tail.load(std::memory_order_acquire) <
            options_.ring_events;
   };
@@ -213,11 +213,10 @@ bool Spool::wait_for_room(std::uint64_t& deadline) noexcept {
 
 void Spool::commit(std::uint64_t position, const Event& event) noexcept {
   Event& slot = ring_[position & mask_];
-  // The ring is larger than the caches near a core: without asking now for the line of a later event, its hook would
-  // wait for memory.
+  // Prefetch the slot of a later event: the ring is larger than a core's caches, and that hook would wait for memory.
   prefetch_for_store(&ring_[(position + 4) & mask_]);
-  // All but the commit mark first; the mark last, so that whoever sees it sees the whole event. Field by field: what a
-  // hook knows of an event then goes from registers into the ring.
+  // The commit mark is stored last, with release: a thread that loads the mark sees the complete event. Field by field,
+  // so that the compiler stores a hook's values from registers.
   slot.stack = event.stack;
   slot.time = event.time;
   slot.address = event.address;
@@ -231,7 +230,7 @@ void Spool::commit(std::uint64_t position, const Event& event) noexcept {
   slot.kind = event.kind;
   slot.reserved = event.reserved;
   std::atomic_ref<std::uint32_t>(slot.commit).store(commit_mark(position), std::memory_order_release);
-  // Woken every quarter of the ring, the writer may sleep long while little happens and never oversleeps.
+  // Wake the writer once per quarter of the ring: it may then sleep long without letting the ring fill.
   if ((position & (mask_ >> 2)) == 0) wake_();
 }
 
@@ -261,8 +260,8 @@ void Spool::count_lost(LossCause cause) noexcept {
 }
 
 void Spool::report_losses() noexcept {
-  if (is_gone()) return;  // the writer will report all that is missing
-  // Before the counts are taken: a loss counted after that sets it again.
+  if (is_truncated()) return;  // the writer reports missing_events()
+  // Clear the flag before the counts are read: a loss counted later sets the flag again.
   losses_unreported_.store(false, std::memory_order_seq_cst);
   for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
     const std::uint64_t missing = header_->lost_unreported[cause].exchange(0, std::memory_order_relaxed);
@@ -282,21 +281,21 @@ void Spool::report_losses() noexcept {
   }
 }
 
-std::uint64_t Spool::take(std::uint64_t limit) noexcept {
+std::uint64_t Spool::consume(std::uint64_t limit) noexcept {
   std::uint64_t position = tail();
   const std::uint64_t head = std::min(header_->head.load(std::memory_order_acquire), position + limit);
   while (position < head) {
     Event& slot = ring_[position & mask_];
     const std::uint32_t mark = commit_mark(position);
     const std::atomic_ref<std::uint32_t> commit(slot.commit);
-    std::uint32_t found = commit.load(std::memory_order_acquire);
-    if (found == mark && slot.kind == EventKind::kFreeRequested &&
-        commit.compare_exchange_strong(found, mark ^ kConsumedBit, std::memory_order_relaxed)) {
-      found = mark ^ kConsumedBit;
+    std::uint32_t observed = commit.load(std::memory_order_acquire);
+    if (observed == mark && slot.kind == EventKind::kFreeRequested &&
+        commit.compare_exchange_strong(observed, mark ^ kConsumedBit, std::memory_order_relaxed)) {
+      observed = mark ^ kConsumedBit;
     }
-    if (found == (mark ^ kCompletedBit)) {
+    if (observed == (mark ^ kCompletedBit)) {
       slot.kind = EventKind::kFreeCompleted;
-    } else if (found != mark && found != (mark ^ kConsumedBit)) {
+    } else if (observed != mark && observed != (mark ^ kConsumedBit)) {
       break;
     }
     ++position;

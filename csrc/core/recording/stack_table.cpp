@@ -10,7 +10,7 @@
 namespace alloctrace {
 namespace {
 
-constexpr std::string_view kOneOfTooMany = "(one of too many names)";
+constexpr std::string_view kTooManyNames = "(one of too many names)";
 
 }  // namespace
 
@@ -26,10 +26,10 @@ StackTable::StackTable(DefinitionLog& log, const StackLimits& limits)
     : log_(log), limits_(limits), tables_(std::make_unique<Tables>()) {}
 StackTable::~StackTable() = default;
 
-// Whether the limit has room for the record of a name, a code object or a module.
+// Return whether the record of a name, code object or module is within the limit.
 bool StackTable::fits_locked(bool is_limited) {
   if (!is_limited || tables_->name_bytes + tables_->record.size() <= limits_.name_bytes) return true;
-  tables_->name_bytes = limits_.name_bytes;  // nor for a shorter one after it
+  tables_->name_bytes = limits_.name_bytes;  // shorter records that follow are refused too
   is_full_.store(true, std::memory_order_relaxed);
   return false;
 }
@@ -41,24 +41,24 @@ bool StackTable::append_locked(bool is_limited) {
 }
 
 std::uint32_t StackTable::string_locked(std::string_view text, bool is_limited) {
-  // Looked up first: for what is not stored in the end, no key is kept.
-  if (const std::uint32_t known = tables_->strings.find(text)) return known;
+  // Look the text up first: find_or_add() would keep the key of a string that exceeds the limit.
+  if (const std::uint32_t id = tables_->strings.find(text)) return id;
   tables_->record.clear();
-  put_string(tables_->record, tables_->strings.next(), text);
+  put_string(tables_->record, tables_->strings.next_id(), text);
   if (!fits_locked(is_limited)) return 0;
-  return tables_->strings.id_of(text, [&](std::uint32_t) { return append_locked(is_limited); });
+  return tables_->strings.find_or_add(text, [&](std::uint32_t) { return append_locked(is_limited); });
 }
 
-std::uint32_t StackTable::string(std::string_view text) {
+std::uint32_t StackTable::string_id(std::string_view text) {
   const std::lock_guard<std::mutex> guard(mutex_);
   const std::uint32_t id = string_locked(text);
-  return id != 0 || !is_full() ? id : string_locked(kOneOfTooMany, false);
+  return id != 0 || !is_full() ? id : string_locked(kTooManyNames, false);
 }
 
 std::uint32_t StackTable::add_code(const CodeDescription& description) {
   const std::lock_guard<std::mutex> guard(mutex_);
   Code code;
-  // One after the other, up to the first that cannot be stored: each may wait for the writer.
+  // Stop at the first string that cannot be stored: each further one may wait for the writer.
   code.name = string_locked(description.name);
   if (code.name == 0) return 0;
   code.qualified_name = description.qualified_name.empty() ? 0 : string_locked(description.qualified_name);
@@ -72,28 +72,28 @@ std::uint32_t StackTable::add_code(const CodeDescription& description) {
   return append_locked() ? tables_->next_code++ : 0;
 }
 
-std::uint32_t StackTable::frame(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction,
-                                std::uint32_t module) {
+std::uint32_t StackTable::frame_id(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction,
+                                   std::uint32_t module) {
   const std::lock_guard<std::mutex> guard(mutex_);
   FrameTable& frames = tables_->frames;
   const FrameRecord frame{parent, code, instruction, module};
-  if (const std::uint32_t known = frames.find(frame)) return known;
+  if (const std::uint32_t id = frames.find(frame)) return id;
   if (frames.count() >= limits_.frames) {
     is_full_.store(true, std::memory_order_relaxed);
     return 0;
   }
-  // Before the definition is stored: were there no memory for it afterwards, the id would be given out twice.
-  frames.make_room();
+  // Allocate before the definition is stored: if that failed afterwards, the next frame would get the id as well.
+  frames.reserve_next();
   tables_->record.clear();
-  put_frame(tables_->record, frames.next(), frame);
+  put_frame(tables_->record, frames.next_id(), frame);
   return log_.append(tables_->record) ? frames.add(frame) : 0;
 }
 
-std::uint32_t StackTable::put_frames(std::uint32_t first, std::uint32_t most, Bytes& out) {
+std::uint32_t StackTable::put_frames(std::uint32_t first, std::uint32_t max_frames, Bytes& out) {
   const std::lock_guard<std::mutex> guard(mutex_);
   const FrameTable& frames = tables_->frames;
   std::uint32_t id = first;
-  for (; id <= frames.count() && id - first < most; ++id) put_frame(out, id, frames[id]);
+  for (; id <= frames.count() && id - first < max_frames; ++id) put_frame(out, id, frames[id]);
   return id;
 }
 

@@ -1,8 +1,5 @@
-// The calling-context tree: every stack ever seen, each frame once, children under their caller.
-//
-// A stack is the id of its innermost frame; walking `parent` leads outwards. The table only hands out ids and emits one
-// definition per new code object and frame, so the trace stays readable from the definitions alone; nothing here knows
-// Python or torch.
+// The calling-context tree of all stacks: each frame is stored once, with its caller as `parent`. A stack is the id of
+// its innermost frame. The table assigns ids, and writes one definition per new code object and frame to the log.
 #pragma once
 
 #include <atomic>
@@ -19,9 +16,9 @@ namespace alloctrace {
 
 class DefinitionLog;
 
-// Everything about a code object that a reader needs. The views are copied before the call returns.
+// Description of a code object for readers. add_code() copies the views.
 struct CodeDescription {
-  std::string_view name;            // UTF-8: co_name, which is what traceback prints
+  std::string_view name;            // UTF-8: co_name, as in tracebacks
   std::string_view qualified_name;  // UTF-8: co_qualname (3.11 and later); empty where the interpreter has none
   std::string_view filename;        // UTF-8
   std::int32_t first_line = 0;
@@ -29,15 +26,14 @@ struct CodeDescription {
   std::string_view line_table;  // bytes
 };
 
-// What is known about stacks stays in memory as long as the program runs: that must end somewhere. A program that makes
-// ever new ones gets what is in the table then; see is_full().
+// Limits of the table's memory, which grows as long as the program calls from new stacks; see is_full().
 struct StackLimits {
   std::uint32_t frames = std::uint32_t{3} << 20;
   std::uint64_t name_bytes = std::uint64_t{8} << 20;  // of the definitions of names, code objects and modules
 };
 
-// Thread-safe. The lock inside is a leaf: while it is held, nothing is called but the definition log, which waits for
-// the writer thread at most as long as an event may (spool.h), so no caller can deadlock on it.
+// Thread-safe. Its lock is a leaf: while it is held, only the definition log is called, whose wait for the writer
+// thread is bounded by SpoolOptions::wait_ns. So no caller can deadlock.
 class StackTable {
  public:
   explicit StackTable(DefinitionLog& log, const StackLimits& limits = {});
@@ -45,32 +41,30 @@ class StackTable {
   StackTable(const StackTable&) = delete;
   StackTable& operator=(const StackTable&) = delete;
 
-  // A new code object; ids count from 1. Returns 0 when the definition could not be stored (events that need it then go
-  // without their stack, counted).
+  // Add a code object and return its id, from 1; 0 if the definition could not be stored. Events that need the code
+  // object then have no stack and are counted as unknown_stacks.
   std::uint32_t add_code(const CodeDescription& code);
 
-  // The frame that `parent` called, executing `code` at `instruction` (byte offset). parent 0: an outermost frame.
-  // module: the one that it calls, 0 for none. The same four give the same id for the life of the table; 0 when the
-  // definition could not be stored.
-  std::uint32_t frame(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction, std::uint32_t module = 0);
+  // Return the id of the frame that `parent` called and that executes `code` at `instruction` (byte offset), equal for
+  // equal arguments; 0 if the definition could not be stored. parent 0: an outermost frame. module: the module that the
+  // frame calls, 0: none.
+  std::uint32_t frame_id(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction, std::uint32_t module = 0);
 
-  // A new module; without a name it is known by its class alone. Ids count from 1; 0 when the definition could not be
-  // stored.
+  // Add a module, whose name may be empty, and return its id, from 1; 0 if the definition could not be stored.
   std::uint32_t add_module(std::string_view class_name, std::uint32_t owner = 0, std::string_view name = {});
-  // What a module is called, and by which: see ModuleRecord. Replaces what was said. False when it could not be stored.
+  // Replace the class, owner and name of a module (ModuleRecord). Returns false if the definition could not be stored.
   bool name_module(std::uint32_t id, std::string_view class_name, std::uint32_t owner, std::string_view name);
 
-  // Whether something new was not stored because of the limits: nothing will be from then on, of that kind. What is in
-  // the table is found as before.
+  // Return whether a limit was reached: no further frame, or no further name, is stored. Stored ones keep their ids.
   bool is_full() const { return is_full_.load(std::memory_order_relaxed); }
 
-  // Appends the definitions of at most `most` frames, from `first` on, and returns the id after the last. They are the
-  // bulk of all definitions: nobody needs to hold them a second time.
-  std::uint32_t put_frames(std::uint32_t first, std::uint32_t most, Bytes& out);
+  // Append the definitions of at most `max_frames` frames from id `first` on, and return the id after the last. Most
+  // definitions are frames: the writer repeats them from here instead of storing a second copy.
+  std::uint32_t put_frames(std::uint32_t first, std::uint32_t max_frames, Bytes& out);
 
-  // Id of a string, the same for equal text; 0 when it could not be stored. When the table is full, all new ones have
-  // one id, of a text that says so.
-  std::uint32_t string(std::string_view text);
+  // Return the id of a string, equal for equal text; 0 if it could not be stored. In a full table all new strings share
+  // the id of a placeholder text.
+  std::uint32_t string_id(std::string_view text);
 
  private:
   struct Tables;

@@ -1,26 +1,26 @@
-// SIGTERM: the writer ends the trace before the program dies of the signal, as it would without us.
+// Handling of SIGTERM: the writer completes the trace, then the signal ends the program as without a recording.
 #pragma once
 
 #include "wake_signal.h"
 
 namespace alloctrace {
 
-// Handles SIGTERM while it exists, where the signal had its default action. One that the program ignores or handles is
-// left alone, and a handler that the program installs later simply replaces ours. There is one at a time.
+// SIGTERM handler for the object's lifetime, installed only if the signal had its default action. A handler that the
+// program installs later replaces this one. At most one object exists at a time.
 class TerminationSignal {
  public:
-  // `wake`: of the writer, which then asks received().
+  // `wake` wakes the writer, which then calls received().
   explicit TerminationSignal(WakeSignal& wake);
-  // Gives the signal its default action back. A signal that came too late for the writer is passed on.
+  // Restore the default action, and send a signal again that the writer has not handled.
   ~TerminationSignal();
   TerminationSignal(const TerminationSignal&) = delete;
   TerminationSignal& operator=(const TerminationSignal&) = delete;
 
-  // Whether the signal came. The process dies of it when the writer calls pass_on(), at the latest 2 s after it came.
+  // Return whether the signal was received. The process ends when the writer calls resend(), or 2 s after the signal.
   static bool received() noexcept;
-  // Ends the process by the signal. Returns only where the program has installed a handler since.
-  static void pass_on() noexcept;
-  // In a forked child, which must die at once: it has no writer.
+  // Send the signal again, which ends the process. Returns only if the program has installed a handler since.
+  static void resend() noexcept;
+  // Restore the default action in a forked child, which has no writer.
   static void forget_in_child() noexcept;
 };
 

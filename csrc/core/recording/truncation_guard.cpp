@@ -11,15 +11,15 @@
 namespace alloctrace {
 namespace {
 
-// The handler's state. Static, because the handler may run on any thread at any time. The lock is held for one system
-// call at most, and never by a thread that touches guarded memory meanwhile.
+// State of the handler. Static, because the handler may run on any thread at any time. The lock is held for two system
+// calls at most, and never by a thread that accesses guarded memory: its fault would deadlock in the handler.
 std::atomic_flag guard_lock = ATOMIC_FLAG_INIT;
 std::atomic<std::uintptr_t> guarded_begin{0}, guarded_end{0};
-// From here to the end, pages of this process have taken the place of the file's.
-std::atomic<std::uintptr_t> missing_from{0};
+// From this address to the end, anonymous pages have replaced the file's.
+std::atomic<std::uintptr_t> replaced_from{0};
 std::uintptr_t page_bytes = 4096;
-struct sigaction action_before{};
-bool is_in_use = false;  // ours is installed, or a handler that was installed over it may call it
+struct sigaction previous_action{};
+bool is_handler_reachable = false;  // the handler is installed, or a later one may call it
 
 class GuardLock {
  public:
@@ -32,20 +32,20 @@ class GuardLock {
   GuardLock& operator=(const GuardLock&) = delete;
 };
 
-// False: the address is none of the guarded ones, or there is no memory.
-bool replace_missing(std::uintptr_t address) noexcept {
+// Replace the pages from a missing one on by anonymous pages. Returns false if the address is unguarded or mmap fails.
+bool replace_missing_pages(std::uintptr_t address) noexcept {
   if (address < guarded_begin || address >= guarded_end) return false;
-  const GuardLock held;
-  const std::uintptr_t page = address & ~(page_bytes - 1), bytes = missing_from - page;
-  // Another thread may have met a missing page first.
-  if (page >= missing_from) return true;
-  // A truncated file has no page behind this one either. A second truncation may take pages before it.
+  const GuardLock lock;
+  const std::uintptr_t page = address & ~(page_bytes - 1), bytes = replaced_from - page;
+  // Another thread may have replaced the page while this one waited for the lock.
+  if (page >= replaced_from) return true;
+  // A truncated file has no later page either. A second truncation may remove earlier ones.
   void* const pages = reinterpret_cast<void*>(page);
   if (mmap(pages, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
     return false;
   }
   madvise(pages, bytes, MADV_DONTFORK);
-  missing_from = page;
+  replaced_from = page;
   return true;
 }
 
@@ -56,13 +56,13 @@ bool blocks_all_others(const sigset_t& blocked) {
   return true;
 }
 
-// Does what the system would have done without our handler.
-void act_as_before(int signal, siginfo_t* info, void* context, bool is_fault) {
-  const struct sigaction action = action_before;
+// Apply the action that SIGBUS had before this handler was installed.
+void run_previous_action(int signal, siginfo_t* info, void* context, bool is_fault) {
+  const struct sigaction action = previous_action;
   const bool is_default = (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
   const bool is_ignored = (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN;
   if (is_default || (is_ignored && is_fault)) {
-    // The fault comes again when the handler returns; a signal that was sent is sent again.
+    // A fault is raised again when the handler returns; a signal that was sent must be sent again.
     sigaction(SIGBUS, &action, nullptr);
     if (!is_fault) raise(signal);
   } else if (!is_ignored) {
@@ -85,18 +85,19 @@ void act_as_before(int signal, siginfo_t* info, void* context, bool is_fault) {
 
 void handle_bus_error(int signal, siginfo_t* info, void* context) {
   const int error = errno;
-  const bool is_fault = info->si_code > 0;  // else it was sent, by kill() or the like
-  if (is_fault && replace_missing(reinterpret_cast<std::uintptr_t>(info->si_addr))) {
+  const bool is_fault = info->si_code > 0;  // else sent, for example by kill()
+  if (is_fault && replace_missing_pages(reinterpret_cast<std::uintptr_t>(info->si_addr))) {
     errno = error;
     return;
   }
-  sigset_t& interrupted = static_cast<ucontext_t*>(context)->uc_sigmask;  // holds again when this returns
+  sigset_t& interrupted = static_cast<ucontext_t*>(context)->uc_sigmask;  // restored when this handler returns
   if (!is_fault && blocks_all_others(interrupted)) {
-    // A thread of ours, to which the system gave what the program's threads may all block: from now on it does, too.
+    // One of the recorder's threads got a signal that all of the program's threads may block: block it here as well,
+    // and send it again.
     sigaddset(&interrupted, SIGBUS);
     kill(getpid(), SIGBUS);
   } else {
-    act_as_before(signal, info, context, is_fault);
+    run_previous_action(signal, info, context, is_fault);
   }
   errno = error;
 }
@@ -112,39 +113,39 @@ void install_bus_handler() {
   sigaction(SIGBUS, nullptr, &current);
   const bool is_handled =
       (current.sa_flags & SA_SIGINFO) != 0 || (current.sa_handler != SIG_DFL && current.sa_handler != SIG_IGN);
-  // Never over a handler that was installed over ours: that may call ours, and ours would call it.
-  if (is_in_use && is_handled) return;
-  action_before = current;
+  // Not over a handler that replaced this one: it may call this one, which would call it again, endlessly.
+  if (is_handler_reachable && is_handled) return;
+  previous_action = current;
   struct sigaction action{};
   action.sa_sigaction = handle_bus_error;
   action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
-  sigfillset(&action.sa_mask);  // a handler of the program's could meet a missing page while ours holds the lock
+  sigfillset(&action.sa_mask);  // a nested handler could fault while this one holds the lock
   sigaction(SIGBUS, &action, nullptr);
-  is_in_use = true;
+  is_handler_reachable = true;
 }
 
 void uninstall_bus_handler() {
   if (!handles_bus_error()) return;
-  sigaction(SIGBUS, &action_before, nullptr);
-  is_in_use = false;
+  sigaction(SIGBUS, &previous_action, nullptr);
+  is_handler_reachable = false;
 }
 
 }  // namespace
 
 TruncationGuard::TruncationGuard(void* memory, std::size_t bytes) : begin_(reinterpret_cast<std::uintptr_t>(memory)) {
   {
-    const GuardLock held;
+    const GuardLock lock;
     page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     guarded_begin = begin_;
     guarded_end = begin_ + bytes;
-    missing_from = begin_ + bytes;
+    replaced_from = begin_ + bytes;
   }
   install_bus_handler();
 }
 
 TruncationGuard::~TruncationGuard() {
   {
-    const GuardLock held;
+    const GuardLock lock;
     if (guarded_begin != begin_) return;
     guarded_begin = 0;
     guarded_end = 0;
@@ -153,7 +154,7 @@ TruncationGuard::~TruncationGuard() {
 }
 
 void TruncationGuard::forget_in_child() noexcept {
-  guard_lock.clear();  // of a thread that the child does not have
+  guard_lock.clear();  // the thread that held it does not exist in the child
   guarded_begin = 0;
   guarded_end = 0;
   uninstall_bus_handler();

@@ -1,4 +1,4 @@
-// SIGBUS: another process that truncates a file must not end the program that has the file mapped.
+// Handling of SIGBUS: if another process truncates a mapped file, the program must not be killed.
 #pragma once
 
 #include <cstddef>
@@ -6,18 +6,18 @@
 
 namespace alloctrace {
 
-// Guards one shared mapping of a file: where a page is gone or cannot be had, empty pages of this process take its
-// place and that of all behind it. So the last word of the mapping tells whether the file is whole. Any other SIGBUS is
-// the program's, as without the guard. There is one guard at a time; a later one takes the place of an earlier one.
+// Guard of one shared mapping of a file. On access to a missing page, anonymous pages replace that page and all later
+// ones, so that the last word of the mapping shows whether the file is complete. Any other SIGBUS has the action that
+// it has without the guard. One guard is active at a time; a later one replaces an earlier one.
 class TruncationGuard {
  public:
   TruncationGuard(void* memory, std::size_t bytes);
-  // Call it before the memory is unmapped.
+  // Must run before the memory is unmapped.
   ~TruncationGuard();
   TruncationGuard(const TruncationGuard&) = delete;
   TruncationGuard& operator=(const TruncationGuard&) = delete;
 
-  // In a forked child, which does not have the memory.
+  // Drop the guard in a forked child, where the memory is not mapped.
   static void forget_in_child() noexcept;
 
  private:

@@ -10,13 +10,12 @@
 
 namespace alloctrace {
 
-// True as soon as `condition()` holds, false if it does not by deadline_ns of the monotonic clock. Sleeps in short
-// naps: the thread that is waited for may need this core (the hook must never spin against the writer on a machine with
-// a single core).
+// Wait until `condition()` is true, and return true; return false if it is not by deadline_ns of the monotonic clock.
+// Sleeps between checks: on a machine with one core, spinning would keep the writer from running.
 template <typename Condition>
 bool wait_until(Condition condition, std::uint64_t deadline_ns) noexcept {
   if (condition()) return true;
-  // A thread that pthread_cancel() ends in our nap would unwind through noexcept hooks, which ends the program.
+  // nanosleep() is a cancellation point: a cancelled thread would unwind through noexcept hooks and end the program.
   int cancellable = PTHREAD_CANCEL_DISABLE;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
   bool holds;

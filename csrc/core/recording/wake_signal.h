@@ -1,4 +1,4 @@
-// The writer's alarm: a futex, since sem_clockwait() needs glibc 2.30.
+// Wake-up of the writer thread: a futex, since sem_clockwait() needs glibc 2.30.
 #pragma once
 
 #include <linux/futex.h>
@@ -13,19 +13,19 @@
 
 namespace alloctrace {
 
-// Posting is async-signal-safe and never blocks: hooks and the handler of SIGTERM do it.
+// post() is async-signal-safe and never blocks: hooks and the SIGTERM handler call it.
 class WakeSignal {
  public:
   WakeSignal() = default;
   WakeSignal(const WakeSignal&) = delete;
   WakeSignal& operator=(const WakeSignal&) = delete;
 
-  // The thread that waits sees all that happened before. Both sides exchange the word: with a plain store on either
-  // side, its load of the events could come first, and an event would wait for the next alarm.
+  // Wake the waiting thread, which sees all stores before this call. Both sides use exchange(): with a plain store, the
+  // writer could load the events before it clears the word, and an event would wait until the next wake-up.
   void post() noexcept {
     if (word_.exchange(kPosted) == kNone) futex(FUTEX_WAKE_PRIVATE, 1, nullptr);
   }
-  // Returns at once if there was a post since the last call returned.
+  // Wait for a post(), at most `milliseconds`. Returns at once if one came since the last call returned.
   void wait_ms(std::uint64_t milliseconds) noexcept {
     const std::uint64_t until_ns = clock_nanoseconds(CLOCK_MONOTONIC) + milliseconds * 1'000'000;
     while (word_.exchange(kNone) == kNone) {

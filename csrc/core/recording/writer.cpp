@@ -14,19 +14,17 @@
 namespace alloctrace {
 namespace {
 
-// Events in a block: enough for the predictions to learn, few enough to lose or to decode at a time.
+// Maximum number of events in a block: enough for the codec's predictions, few enough to lose or to decode at once.
 constexpr std::uint64_t kBlockEvents = 65'536;
-// A reader of a running program's trace is at most this far behind.
+// Maximum age of an event that is not in the trace yet, in ns.
 constexpr std::uint64_t kMaxBlockAgeNs = 1'000'000'000;
 constexpr std::uint64_t kSleepMs = 250;
-// How long a program that SIGTERM ends waits for source lines: a part of what it has (termination_signal.h).
-constexpr std::chrono::milliseconds kSourcePatience{500};
-// How often the dictionary is repeated, so that a trace of days that is damaged anywhere keeps its names.
-constexpr std::uint64_t kDictionaryEveryBytes = std::uint64_t{256} << 20;
-// How many of its frames are put into a block.
-constexpr std::uint32_t kFramesAtOnce = 1 << 16;
-// A buffer that had to be larger for once is given back.
-constexpr std::size_t kBufferKept = std::size_t{1} << 20;
+// Maximum wait for source lines after SIGTERM: a part of kMaxShutdownTime (termination_signal.cpp).
+constexpr std::chrono::milliseconds kSourceTimeout{500};
+// Bytes of trace between two dictionaries, which keep the names of a long trace readable where a part is corrupt.
+constexpr std::uint64_t kDictionaryIntervalBytes = std::uint64_t{256} << 20;
+constexpr std::uint32_t kMaxBlockFrames = 1 << 16;
+constexpr std::size_t kMaxIdleBufferBytes = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -40,10 +38,10 @@ Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, StackTable& stac
       bound_(bound),
       header_json_(header_json),
       last_block_ns_(clock_nanoseconds(CLOCK_MONOTONIC)) {
-  if (!file_.append(block(BlockType::kHeader), header_json_)) {
+  if (!file_.append(make_header(BlockType::kHeader), header_json_)) {
     throw TraceFileError("cannot write the trace " + file_.path() + ": no room on its file system?");
   }
-  names_.forward_frames_to([this](const FrameRecord& frame) { sources_.find(names_, frame); });
+  names_.forward_frames_to([this](const FrameRecord& frame) { sources_.add_frame(names_, frame); });
   thread_ = start_thread([this] { run(); });
 }
 
@@ -51,27 +49,27 @@ Writer::~Writer() {
   if (thread_.joinable()) stop("{}");
 }
 
-// False: the caller gave up.
+// Wait until is_done() is true; returns false if the caller gave up.
 template <typename IsDone>
-bool Writer::wait(std::unique_lock<std::mutex>& lock, const GivesUp& gives_up, IsDone is_done) {
-  while (!progress_.wait_for(lock, kPatience, is_done)) {
-    if (!gives_up) continue;
+bool Writer::wait(std::unique_lock<std::mutex>& lock, const ShouldGiveUp& should_give_up, IsDone is_done) {
+  while (!progress_.wait_for(lock, kPollInterval, is_done)) {
+    if (!should_give_up) continue;
     lock.unlock();
-    const bool is_over = gives_up();
+    const bool gave_up = should_give_up();
     lock.lock();
-    if (is_over) return false;
+    if (gave_up) return false;
   }
   return true;
 }
 
-bool Writer::flush(const GivesUp& gives_up) {
+bool Writer::flush(const ShouldGiveUp& should_give_up) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const std::uint64_t mine = ++flush_requests_;
+  const std::uint64_t request = ++flush_requests_;
   wake_.post();
-  return wait(lock, gives_up, [&] { return flushes_done_ >= mine || stopping_; }) && flush_succeeded_;
+  return wait(lock, should_give_up, [&] { return flushes_done_ >= request || stopping_; }) && flush_succeeded_;
 }
 
-bool Writer::stop(const std::string& end_json, const GivesUp& gives_up) {
+bool Writer::stop(const std::string& end_json, const ShouldGiveUp& should_give_up) {
   spool_.report_losses();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -81,9 +79,9 @@ bool Writer::stop(const std::string& end_json, const GivesUp& gives_up) {
   wake_.post();
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    left_behind_ = !wait(lock, gives_up, [&] { return ended_; });
+    abandoned_ = !wait(lock, should_give_up, [&] { return ended_; });
   }
-  if (left_behind_) return false;
+  if (abandoned_) return false;
   thread_.join();
   return stopped_cleanly_;
 }
@@ -99,21 +97,21 @@ void Writer::run() {
       stopping = stopping_;
       requests = flush_requests_;
     }
-    const bool everything = stopping || requests != flushes_done_;
+    const bool drain_all = stopping || requests != flushes_done_;
     bool written;
     try {
-      written = note_outcome(drain(everything));
+      written = report_outcome(drain(drain_all));
       if (stopping && written) {
         written = write_end(end_json_);
       }
     } catch (...) {
-      // Out of memory, most likely. The spool still has everything; the next round tries again.
+      // Out of memory, most likely. All events are still in the spool; the next iteration tries again.
       written = false;
     }
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       flushes_done_ = requests;
-      flush_succeeded_ = written && !spool_.is_gone();
+      flush_succeeded_ = written && !spool_.is_truncated();
       stopped_cleanly_ = stopping && written;
       ended_ = stopping;
     }
@@ -124,24 +122,24 @@ void Writer::run() {
 
 bool Writer::write_end(const std::string& end_json) {
   if (bound_) bound_->stop();
-  // Losses from a full ring that no later event has reported: now there is room.
+  // Report losses from a full ring after which no event was pushed: the ring has room now.
   spool_.report_losses();
-  return drain(true) && repeat_names() && file_.append(block(BlockType::kEnd), end_json);
+  return drain(true) && write_dictionary() && file_.append(make_header(BlockType::kEnd), end_json);
 }
 
-// Hooks still run: what they record from now on is not in the trace.
+// Complete the trace and end the process. Hooks still run: events after the last drain are not in the trace.
 void Writer::end_by_signal() {
   bool written = false;
   try {
     written = drain(true);
-    sources_.wait(kSourcePatience);
+    sources_.wait(kSourceTimeout);
     written = written && write_end(R"({"reason": "SIGTERM"})");
   } catch (...) {
-    // The spool has what could not be written.
+    // Events that could not be written are still in the spool.
   }
   if (written) spool_.remove_file();
-  TerminationSignal::pass_on();
-  // Still here: the program has installed a handler. It goes on without being recorded.
+  TerminationSignal::resend();
+  // resend() has returned: the program has installed a handler and goes on without being recorded.
   spool_.set_write_failed(true);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -152,53 +150,53 @@ void Writer::end_by_signal() {
   progress_.notify_all();
 }
 
-// `everything`: all events claimed so far, else only blocks that are full or old.
-bool Writer::drain(bool everything) {
-  // A quarter of the ring at the latest, when hooks wake us: in a small ring a full block would never accumulate.
+// Write events to the trace: with `drain_all` all that are claimed so far, else only blocks that are full or old.
+bool Writer::drain(bool drain_all) {
+  // At most a quarter of the ring, as hooks wake this thread: a small ring never contains kBlockEvents.
   const std::uint64_t block_events = std::min(kBlockEvents, std::max<std::uint64_t>(spool_.capacity() / 4, 1));
   const std::uint64_t target = spool_.header().head.load(std::memory_order_acquire);
   for (;;) {
     const std::uint64_t tail = spool_.tail();
-    const std::uint64_t end = spool_.take(kBlockEvents);
-    if (!spool_.remember()) return (loss_events_ != 0 && !everything) || write_loss_of_spool();
-    const bool aged = clock_nanoseconds(CLOCK_MONOTONIC) - last_block_ns_ >= kMaxBlockAgeNs;
-    if (end == tail && everything && tail < target) {
-      // A hook is between claiming its slot and filling it: nanoseconds, unless its thread lost the processor.
+    const std::uint64_t end = spool_.consume(kBlockEvents);
+    if (!spool_.save_totals()) return (loss_events_ != 0 && !drain_all) || write_truncation_loss();
+    const bool is_old = clock_nanoseconds(CLOCK_MONOTONIC) - last_block_ns_ >= kMaxBlockAgeNs;
+    if (end == tail && drain_all && tail < target) {
+      // A hook has claimed its slot and not committed it yet: nanoseconds, unless its thread was preempted.
       timespec nap{0, 20'000};
       nanosleep(&nap, nullptr);
       continue;
     }
-    // A ring that is half claimed cannot wait for a full block behind a hook that lost the processor.
-    const bool filling = spool_.header().head.load(std::memory_order_relaxed) - tail > spool_.capacity() / 2;
-    const bool enough = end - tail >= block_events || ((everything || aged || filling) && end > tail);
-    // After the events were seen, so that the definitions they name are among those copied now.
+    // Write a partial block when half of the ring is claimed: a hook's preempted thread may hold up a full block.
+    const bool is_half_full = spool_.header().head.load(std::memory_order_relaxed) - tail > spool_.capacity() / 2;
+    const bool is_due = end - tail >= block_events || ((drain_all || is_old || is_half_full) && end > tail);
+    // Write definitions after consume(): they then include all that the consumed events refer to.
     if (!write_definitions()) return false;
-    if (!enough) break;
+    if (!is_due) break;
     if (!write_events(end)) return false;
     if (bound_) {
       bound_->between_blocks(file_, header_json_.size() + dictionary_bytes_,
                              [this] { return ending_ || TerminationSignal::received(); });
-      dictionary_written_at_ = std::min(dictionary_written_at_, file_.bytes());  // it may be another file now
+      dictionary_end_ = std::min(dictionary_end_, file_.bytes());  // a compacted file may have replaced it
     }
-    // Hooks may refill the ring as fast as it is emptied: only what was there at the beginning is drained, or a request
-    // to flush or to stop would never be seen.
+    // Drain only the events claimed at the beginning: hooks may refill the ring as fast as it is drained, and this
+    // function would never return to a flush or stop request.
     if (end >= target) break;
   }
-  if (spool_.is_gone()) return write_loss_of_spool();
-  return file_.bytes() - dictionary_written_at_ < kDictionaryEveryBytes || repeat_names();
+  if (spool_.is_truncated()) return write_truncation_loss();
+  return file_.bytes() - dictionary_end_ < kDictionaryIntervalBytes || write_dictionary();
 }
 
 bool Writer::write_definitions() {
-  if (pending_.capacity() > kBufferKept) pending_ = {};
+  if (pending_.capacity() > kMaxIdleBufferBytes) pending_ = {};
   pending_.clear();
   const std::uint64_t head = spool_.definitions().copy_pending(pending_);
-  if (spool_.is_gone()) return true;
-  sources_.take_records(source_lines_);
+  if (spool_.is_truncated()) return true;
+  sources_.drain_records(source_lines_);
   pending_.insert(pending_.end(), source_lines_.begin(), source_lines_.end());
   if (pending_.empty()) return true;
-  if (!file_.append(block(BlockType::kDefinitions), pending_)) return false;
+  if (!file_.append(make_header(BlockType::kDefinitions), pending_)) return false;
   names_.add(pending_.data(), pending_.size());
-  sources_.request();
+  sources_.request_lines();
   dictionary_bytes_ += pending_.size();
   spool_.definitions().release(head);
   source_lines_.clear();
@@ -209,49 +207,48 @@ bool Writer::write_events(std::uint64_t end) {
   const std::uint64_t tail = spool_.tail();
   const auto first = spool_.events(tail, end);
   const auto second = spool_.events(tail + first.size(), end);
-  BlockHeader header = block(BlockType::kEvents);
+  BlockHeader header = make_header(BlockType::kEvents);
   header.event_count = end - tail;
   const Bytes& payload = encoder_.encode(first, second, file_.next_begin().counter);
-  if (spool_.is_gone()) return true;
+  if (spool_.is_truncated()) return true;
   if (!file_.append(header, payload)) return false;
   spool_.release(end);
   last_block_ns_ = header.end.monotonic_ns;
   return true;
 }
 
-// In place of the events that were in a spool which is gone, and of all that came after them so far.
-bool Writer::write_loss_of_spool() {
-  const std::uint64_t missing = spool_.missing();
-  if (missing == loss_written_) return true;
+// Write one `lost` event for the unreported events that were in a truncated spool or came after its truncation.
+bool Writer::write_truncation_loss() {
+  const std::uint64_t missing = spool_.missing_events();
+  if (missing == reported_loss_) return true;
   Event lost{};
   lost.kind = EventKind::kLost;
   lost.time = read_counter();
   LostFields(lost).cause = static_cast<std::uint64_t>(LossCause::kWriteFailed);
-  LostFields(lost).count = missing - loss_written_;
-  BlockHeader header = block(BlockType::kEvents);
+  LostFields(lost).count = missing - reported_loss_;
+  BlockHeader header = make_header(BlockType::kEvents);
   header.event_count = 1;
   if (!file_.append(header, encoder_.encode({&lost, 1}, {}, file_.next_begin().counter))) return false;
-  loss_written_ = missing;
+  reported_loss_ = missing;
   ++loss_events_;
   return true;
 }
 
-// The header and every definition once more: then no damage to another part of the file can cost a name.
-bool Writer::repeat_names() {
-  if (!file_.append(block(BlockType::kHeader), header_json_)) return false;
+// Write the header and every definition once more: a corrupt part elsewhere in the file then loses no names.
+bool Writer::write_dictionary() {
+  if (!file_.append(make_header(BlockType::kHeader), header_json_)) return false;
   Bytes records = names_.records();
-  std::uint32_t next = stacks_.put_frames(1, kFramesAtOnce, records);
-  // One block, unless there are very many frames.
+  std::uint32_t next = stacks_.put_frames(1, kMaxBlockFrames, records);
   for (std::uint32_t end = 0; end != next;) {
-    if (!file_.append(block(BlockType::kDictionary), records)) return false;
+    if (!file_.append(make_header(BlockType::kDictionary), records)) return false;
     records.clear();
-    end = std::exchange(next, stacks_.put_frames(next, kFramesAtOnce, records));
+    end = std::exchange(next, stacks_.put_frames(next, kMaxBlockFrames, records));
   }
-  dictionary_written_at_ = file_.bytes();
+  dictionary_end_ = file_.bytes();
   return true;
 }
 
-BlockHeader Writer::block(BlockType type) const {
+BlockHeader Writer::make_header(BlockType type) const {
   BlockHeader header{};
   header.type = type;
   header.first_sequence = spool_.tail() + loss_events_;
@@ -261,10 +258,10 @@ BlockHeader Writer::block(BlockType type) const {
   return header;
 }
 
-bool Writer::note_outcome(bool written) {
+bool Writer::report_outcome(bool written) {
   spool_.set_write_failed(!written);
   if (!written) {
-    // No retry at once: the disk will not have emptied in a microsecond, and hooks no longer wait for us.
+    // Sleep before the next attempt: the disk stays full for a while, and hooks no longer wait for room.
     timespec nap{0, 100'000'000};
     nanosleep(&nap, nullptr);
   }

@@ -1,5 +1,5 @@
-// The writer thread: drains the spool into the trace file. It never touches Python, and the program's signal handlers
-// never run on it (base/thread.h).
+// The writer thread, which moves events from the spool to the trace file. It never calls Python, and the program's
+// signal handlers never run on it (base/thread.h).
 #pragma once
 
 #include <atomic>
@@ -24,42 +24,41 @@ namespace alloctrace {
 
 class Writer {
  public:
-  // Writes the header block at once (throws TraceFileError when that fails), then starts the thread.
-  // bound: nullptr, or who keeps the file small.
+  // Write the header block (throws TraceFileError), and start the thread. bound: the file's size limit, or nullptr.
   Writer(TraceFile& file, Spool& spool, WakeSignal& wake, StackTable& stacks, SourceLines& sources,
          const std::string& header_json, FileBound* bound = nullptr);
   ~Writer();
 
-  // Asked every tenth of a second while a call waits for the file, which may take forever: whether to wait no more.
-  using GivesUp = std::function<bool()>;
+  // Called every kPollInterval while a call waits for the file, which may hang: returns true to end the wait.
+  using ShouldGiveUp = std::function<bool()>;
 
-  // Waits until every event before now is in the file. False when the file cannot be written, or the caller gave up.
-  bool flush(const GivesUp& gives_up = {});
+  // Wait until every event so far is in the file. Returns false if the file cannot be written or the caller gave up.
+  bool flush(const ShouldGiveUp& should_give_up = {});
 
-  // The recording is about to end: from now on nothing waits for a compaction.
+  // Stop waiting for compactions: the recording is about to end.
   void announce_stop() { ending_ = true; }
 
-  // Drains all, writes the dictionary and `end_json`, ends the thread. No hook may run any more. False when something
-  // could not be written: the spool then still has it.
-  bool stop(const std::string& end_json, const GivesUp& gives_up = {});
-  // The caller of stop() gave up: the thread still runs, and needs all that it was made with as long as it does.
-  bool is_left_behind() const { return left_behind_; }
+  // Drain the spool, write the dictionary and `end_json`, and end the thread. No hook may run any more. Returns false
+  // if something could not be written: the spool then still has it.
+  bool stop(const std::string& end_json, const ShouldGiveUp& should_give_up = {});
+  // Return whether the caller of stop() gave up. The thread then still runs and uses the constructor's arguments.
+  bool is_abandoned() const { return abandoned_; }
 
  private:
-  static constexpr std::chrono::milliseconds kPatience{100};
+  static constexpr std::chrono::milliseconds kPollInterval{100};
 
   template <typename IsDone>
-  bool wait(std::unique_lock<std::mutex>& lock, const GivesUp& gives_up, IsDone is_done);
+  bool wait(std::unique_lock<std::mutex>& lock, const ShouldGiveUp& should_give_up, IsDone is_done);
   void run();
-  bool drain(bool everything);
+  bool drain(bool drain_all);
   bool write_definitions();
   bool write_events(std::uint64_t end);
-  bool write_loss_of_spool();
-  bool repeat_names();
+  bool write_truncation_loss();
+  bool write_dictionary();
   bool write_end(const std::string& end_json);
   void end_by_signal();
-  BlockHeader block(BlockType type) const;
-  bool note_outcome(bool written);
+  BlockHeader make_header(BlockType type) const;
+  bool report_outcome(bool written);
 
   TraceFile& file_;
   Spool& spool_;
@@ -68,14 +67,14 @@ class Writer {
   SourceLines& sources_;
   FileBound* bound_;
   EventEncoder encoder_;
-  Bytes pending_, source_lines_;  // definitions on their way to the file; those among them that are not in the spool
+  Bytes pending_, source_lines_;  // to be written next; the records among them that are not in the spool
   std::string header_json_;
-  Definitions names_;  // all definitions so far but the frames, which are in the stack table
+  Definitions names_;  // all definitions except frames, which are in the stack table
   std::uint64_t dictionary_bytes_ = 0;
-  std::uint64_t dictionary_written_at_ = 0;
+  std::uint64_t dictionary_end_ = 0;
   std::uint64_t last_block_ns_ = 0;
-  // After the spool is gone: the number of lost events that were written, and the number of `lost` events for them.
-  std::uint64_t loss_written_ = 0, loss_events_ = 0;
+  // After a truncation of the spool: number of losses written to the trace, and of `lost` events that report them.
+  std::uint64_t reported_loss_ = 0, loss_events_ = 0;
 
   std::atomic<bool> ending_{false};
   std::mutex mutex_;
@@ -84,8 +83,8 @@ class Writer {
   bool flush_succeeded_ = true;
   bool stopping_ = false;
   bool stopped_cleanly_ = false;
-  bool ended_ = false;  // the thread has nothing left to do
-  bool left_behind_ = false;
+  bool ended_ = false;  // the thread has finished
+  bool abandoned_ = false;
   std::string end_json_;
   std::thread thread_;
 };

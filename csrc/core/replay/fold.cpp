@@ -5,7 +5,9 @@
 namespace alloctrace {
 
 Fold::Fold(const TraceReader& trace)
-    : definitions_(&trace.definitions()), until_ns_(trace.integrity().folded_until_ns), payload_(trace.read_fold()) {
+    : definitions_(&trace.definitions()),
+      until_ns_(trace.integrity().compacted_until_ns),
+      payload_(trace.read_compacted()) {
   ByteReader reader(payload_);
   const auto part = [&] {
     const std::string_view bytes = reader.text();
@@ -17,7 +19,7 @@ Fold::Fold(const TraceReader& trace)
   const std::uint64_t count = reader.varint();
   for (std::uint64_t index = 0; index < count; ++index) {
     const std::uint64_t until = reader.varint();
-    if (until > trace.folded_until() || (!moments_.empty() && until <= moments_.back())) {
+    if (until > trace.compacted_until() || (!moments_.empty() && until <= moments_.back())) {
       throw DecodeError("moments that are not in order");
     }
     moments_.push_back(until);

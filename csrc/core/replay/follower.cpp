@@ -65,7 +65,7 @@ void Follower::advance(const std::atomic<bool>& cancelled) {
 }
 
 void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool is_last) {
-  take_later(seen_.counters, header.counters);
+  merge_counters(seen_.counters, header.counters);
   try {
     switch (header.type) {
       case BlockType::kHeader:
@@ -105,7 +105,7 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
 void Follower::take_fold(const BlockHeader& header, const Bytes& payload) {
   ByteReader reader(payload);
   const CompactionSummary summary = CompactionSummary::read(reader, header.first_sequence);
-  if (summary.version != CompactionSummary::kVersion) throw other_fold_version(file_.path(), summary.version);
+  if (summary.version != CompactionSummary::kVersion) throw unsupported_compaction(file_.path(), summary.version);
   if (summary.until <= next_sequence_) return;
   if (std::exchange(definitions_are_new_, false)) definitions_.limit_depth();
   FoldReader parts(reader, definitions_);
@@ -144,7 +144,7 @@ void Follower::take_spool(const SpoolContents& spool) {
   } catch (const DecodeError&) {
     ++seen_.damaged;
   }
-  take_later(seen_.counters, spool.counters);
+  merge_counters(seen_.counters, spool.counters);
   for (std::size_t run = 0; run < spool.runs.size(); ++run) {
     const SpoolContents::Run& events = spool.runs[run];
     // A break is a hook in progress: what follows it comes the next time, from the file perhaps.
@@ -312,7 +312,7 @@ void Follower::note_curve(std::size_t device, std::int64_t time_ns) {
 }
 
 void Follower::note_clock(const ClockAnchor& anchor) {
-  if (anchor.counter == 0 || !is_possible(anchor)) return;
+  if (anchor.counter == 0 || !is_plausible(anchor)) return;
   if (first_anchor_.counter == 0) {
     first_anchor_ = anchor;
     seen_.begin_ns = seen_.end_ns = static_cast<std::int64_t>(anchor.wall_ns);
@@ -326,7 +326,7 @@ void Follower::publish(bool caught_up) {
   seen_.file_bytes = file_.size();
   seen_.curve_interval_ns = curve_.interval_ns;
   Followed known = seen_;
-  known.damaged += file_.damaged();
+  known.damaged += file_.corrupt_blocks();
   const std::vector<const GrowthPoints::Point*> points = points_.later_half();
   for (const auto* point : points) known.points.push_back(point->at);
   for (std::size_t index = 0; index < known.devices.size(); ++index) {

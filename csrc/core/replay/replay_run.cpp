@@ -10,7 +10,7 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
                      std::pair<std::uint64_t, std::uint64_t> nodes_at_begin)
     : trace_(std::move(trace)), evidence_(*trace_, points, lines), end_(trace_->definitions()) {
   TraceCursor cursor(trace_);
-  if (trace_->folded_until() != 0) {
+  if (trace_->compacted_until() != 0) {
     restore_fold(cursor.replay());
     cursor.stand_behind_fold();
   } else {
@@ -64,7 +64,7 @@ void ReplayRun::restore_fold(Replay& replay) {
   }
   beginning_.state = replay.packed();
   const auto know = [&](std::uint64_t sequence, std::int64_t time_ns) {
-    if (sequence < trace_->folded_until()) folded_times_.emplace_back(sequence, time_ns);
+    if (sequence < trace_->compacted_until()) folded_times_.emplace_back(sequence, time_ns);
   };
   for (const auto& [sequence, time_ns] : evidence_.times().times()) know(sequence, time_ns);
   for (const PositionEvent& position : evidence_.positions()) know(position.sequence, position.time_ns);
@@ -78,7 +78,7 @@ void ReplayRun::restore_fold(Replay& replay) {
       know(lives.begins()[cell], lives.begins_ns()[cell]);
     if (!lives.begins().empty()) know(lives.last_allocation(), lives.last_ns());
   }
-  if (trace_->folded_until() != 0) know(trace_->folded_until() - 1, trace_->integrity().folded_until_ns);
+  if (trace_->compacted_until() != 0) know(trace_->compacted_until() - 1, trace_->integrity().compacted_until_ns);
   std::sort(folded_times_.begin(), folded_times_.end());
 }
 
@@ -148,7 +148,7 @@ Replay ReplayRun::folded_state_before(std::uint64_t until) const {
   } catch (const DecodeError& error) {
     throw FormatError(trace_->path() + " has a state in its compacted part that is invalid (" + error.what() + ")");
   }
-  throw FoldedError("the trace is compacted up to event " + std::to_string(trace_->folded_until() - 1) +
+  throw FoldedError("the trace is compacted up to event " + std::to_string(trace_->compacted_until() - 1) +
                     ": of what was in memory before that, only the peaks and the end of the last step are left; ask "
                     "for a later position");
 }
@@ -167,7 +167,7 @@ std::int64_t ReplayRun::folded_time_before(std::uint64_t until) const {
 }
 
 std::int64_t ReplayRun::time_before(std::uint64_t until) const {
-  if (until <= trace_->folded_until()) return folded_time_before(until);
+  if (until <= trace_->compacted_until()) return folded_time_before(until);
   std::vector<Event> events;
   const std::vector<Chunk>& chunks = trace_->chunks();
   const auto is_earlier = [](const Chunk& chunk, std::uint64_t number) { return chunk.first_sequence < number; };
@@ -183,7 +183,7 @@ std::int64_t ReplayRun::time_before(std::uint64_t until) const {
     const std::size_t before = std::min<std::uint64_t>(events.size(), until - chunk->first_sequence);
     if (before != 0) return trace_->clock_of(*chunk).wall_ns(events[before - 1].time);
   }
-  return folded_time_before(trace_->folded_until());
+  return folded_time_before(trace_->compacted_until());
 }
 
 std::uint64_t ReplayRun::sequence_after(std::int64_t time_ns) const {

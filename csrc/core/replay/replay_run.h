@@ -65,7 +65,7 @@ class ReplayRun {
   // Brings a cursor as near to event `until` as any checkpoint is, if it does not stand nearer already.
   void approach(TraceCursor& cursor, std::uint64_t until) const;
   // The number of the first event that is not folded, and that after the last of all.
-  std::uint64_t folded_until() const { return trace_->folded_until(); }
+  std::uint64_t folded_until() const { return trace_->compacted_until(); }
   std::uint64_t end_sequence() const { return trace_->chunks().empty() ? 0 : trace_->chunks().back().end_sequence(); }
   // The state before an event of the fold. Throws FoldedError where that is none of the moments that the fold keeps.
   Replay folded_state_before(std::uint64_t until) const;

@@ -79,7 +79,7 @@ std::vector<std::vector<RoleBytes>> role_timelines(const std::shared_ptr<const T
   know(cursor.replay().devices().size());
   for (std::size_t device = 0; device < totals.size(); ++device) {
     totals[device].count_all(cursor.replay().devices()[device]);
-    filled[device] = interval_at(trace->integrity().folded_until_ns);
+    filled[device] = interval_at(trace->integrity().compacted_until_ns);
   }
   const auto take = [&](const Event& event, std::uint64_t, std::int64_t time_ns, const Change& change) {
     if (change.device < 0) return;

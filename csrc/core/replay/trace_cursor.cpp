@@ -8,14 +8,14 @@ void TraceCursor::jump(const Checkpoint& checkpoint) {
   decoder_.reset();
   replay_.unpack(checkpoint.state);
   chunk_ = checkpoint.chunk;
-  taken_until_ = chunk_ == 0 ? trace_->folded_until() : trace_->chunks()[chunk_ - 1].end_sequence();
+  taken_until_ = chunk_ == 0 ? trace_->compacted_until() : trace_->chunks()[chunk_ - 1].end_sequence();
   events_.clear();
   index_ = 0;
   knows_fold_ = true;
 }
 
 void TraceCursor::stand_behind_fold() {
-  taken_until_ = trace_->folded_until();
+  taken_until_ = trace_->compacted_until();
   knows_fold_ = true;
 }
 
@@ -39,7 +39,7 @@ bool TraceCursor::decode_next(std::uint64_t until) {
   const std::vector<Chunk>& chunks = trace_->chunks();
   if (chunk_ == chunks.size() || chunks[chunk_].first_sequence >= until) return false;
   const Chunk& chunk = chunks[chunk_];
-  const std::uint64_t begin = knows_fold_ ? trace_->folded_until() : 0;
+  const std::uint64_t begin = knows_fold_ ? trace_->compacted_until() : 0;
   if (with_state_ && chunk.first_sequence != (chunk_ == 0 ? begin : chunks[chunk_ - 1].end_sequence())) {
     replay_.note_loss();
   }

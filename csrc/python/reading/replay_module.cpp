@@ -134,9 +134,9 @@ void define_records(py::module_& module) {
       .def_readonly("truncated_bytes", &Integrity::truncated_bytes)
       .def_readonly("recovered", &Integrity::recovered)
       .def_readonly("uncommitted", &Integrity::uncommitted)
-      .def_readonly("compacted_events", &Integrity::folded_events)
-      .def_readonly("compacted_until", &Integrity::folded_until)
-      .def_readonly("compacted_until_ns", &Integrity::folded_until_ns)
+      .def_readonly("compacted_events", &Integrity::compacted_events)
+      .def_readonly("compacted_until", &Integrity::compacted_until)
+      .def_readonly("compacted_until_ns", &Integrity::compacted_until_ns)
       .def_readonly("max_bytes", &Integrity::max_bytes)
       .def_readonly("bound_exceeded", &Integrity::bound_exceeded)
       .def_readonly("keep_ns", &Integrity::keep_ns)
@@ -236,7 +236,7 @@ PYBIND11_MODULE(_replay, module) {
 
   py::class_<FinishedTrace>(module, "FinishedTrace")
       .def_readonly("was_ended", &FinishedTrace::was_ended)
-      .def_property_readonly("spool", [](const FinishedTrace& done) { return py::bytes(done.spool); })
+      .def_property_readonly("spool", [](const FinishedTrace& done) { return py::bytes(done.spool_path); })
       .def_property_readonly("recorded_path", [](const FinishedTrace& done) { return py::bytes(done.recorded_path); })
       .def_readonly("events", &FinishedTrace::events)
       .def_readonly("uncommitted", &FinishedTrace::uncommitted);
@@ -277,7 +277,7 @@ PYBIND11_MODULE(_replay, module) {
       .def_property_readonly("end_seq",
                              [](const TraceReader& trace) -> std::uint64_t {
                                const std::vector<Chunk>& chunks = trace.chunks();
-                               return chunks.empty() ? trace.folded_until() : chunks.back().end_sequence();
+                               return chunks.empty() ? trace.compacted_until() : chunks.back().end_sequence();
                              })
       .def_property_readonly("integrity", [](const TraceReader& trace) { return trace.integrity(); })
       .def("stack_table", &stack_table)

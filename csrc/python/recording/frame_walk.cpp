@@ -83,7 +83,7 @@ CodeExtent load_module_code() noexcept {
         module = modules.module_id(first_argument(frame), frame, waits_for_name);
         if (module == 0) return partial_stack();
       }
-      const std::uint32_t frame = registry.table().frame(stack, code, calls[i].instruction, module);
+      const std::uint32_t frame = registry.table().frame_id(stack, code, calls[i].instruction, module);
       if (frame == 0) return partial_stack();
       stack = frame;
     }

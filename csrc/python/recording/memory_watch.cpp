@@ -182,7 +182,7 @@ class MemoryWatch {
     HookScope scope;
     if (!scope || scope.session().number != session_) return;
     event.time = read_counter();
-    event.location = scope.session().recorder.location(where);
+    event.location = scope.session().recorder.location_id(where);
     if (scope.session().recorder.push(event)) last = {event, !changed};
   }
 

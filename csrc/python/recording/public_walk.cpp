@@ -103,7 +103,7 @@ std::uint32_t current_stack_by_public_api(CodeRegistry& registry) noexcept {
       if (!instruction) return 0;
       const std::uint32_t code_id = define_code(code.get(), registry);
       const std::uint32_t inner =
-          code_id == 0 ? 0 : registry.table().frame(stack, code_id, static_cast<std::uint32_t>(*instruction));
+          code_id == 0 ? 0 : registry.table().frame_id(stack, code_id, static_cast<std::uint32_t>(*instruction));
       if (inner == 0) return registry.table().is_full() ? stack | kStackIsTruncated : kStackNotStored;
       stack = inner;
     }

@@ -215,7 +215,7 @@ py::object counts() {
     python::HookScope scope;
     if (!scope) return py::none();
     Spool& spool = scope.session().recorder.spool();
-    events = spool.events();
+    events = spool.event_count();
     counters = spool.counters();
   }
   // Outside the scope, in which frees are not recorded: a new Python object may start a garbage collection.
@@ -239,7 +239,7 @@ std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t, std::int64_t, s
 std::vector<std::pair<std::string, std::int32_t>> take_unread_source_lines() {
   python::HookScope scope;
   if (!scope) return {};
-  return scope.session().recorder.sources().take_unread();
+  return scope.session().recorder.sources().drain_unread();
 }
 
 void add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
@@ -249,7 +249,7 @@ void add_source_line(const std::string& filename, std::int32_t line, const std::
 
 bool spool_is_gone() {
   python::HookScope scope;
-  return scope && scope.session().recorder.spool_is_gone();
+  return scope && scope.session().recorder.is_spool_truncated();
 }
 
 std::uint64_t next_event() {

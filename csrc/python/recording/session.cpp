@@ -159,7 +159,7 @@ std::uint32_t ThreadContext::location_id(Session& session, const Location& where
   hash = (hash ^ static_cast<std::uint64_t>(where.device_type) << 3 ^ static_cast<std::uint64_t>(where.device_index)) *
          0x9E3779B97F4A7C15u;
   LocationEntry& entry = locations[hash >> 60];
-  if (entry.id == 0 || !(entry.location == where)) entry = {where, session.recorder.location(where)};
+  if (entry.id == 0 || !(entry.location == where)) entry = {where, session.recorder.location_id(where)};
   last_location = entry;
   return entry.id;
 }
@@ -205,8 +205,8 @@ std::pair<bool, bool> stop_session(const std::string& end_json, const std::funct
   if (!session) return {true, false};
   const bool written = session->recorder.stop(end_json, gives_up);
   const bool is_gone = session->recorder.spool_is_gone();
-  // The writer still waits for the disk, perhaps until the program ends, and uses the recorder.
-  if (session->recorder.is_left_behind()) static_cast<void>(session.release());
+  // The writer still waits for the disk, perhaps until the program ends, and uses the recorder.is_spool_truncated();
+  if (session->recorder.is_writer_abandoned()) static_cast<void>(session.release());
   return {written, is_gone};
 }
 

@@ -41,7 +41,7 @@ void push_let_go(python::Session& session, const PoolOfDevice& pool, std::uint64
   Event event{};
   event.kind = EventKind::kPoolRelease;
   event.time = time;
-  event.location = session.recorder.location({kCudaType, pool.first, 0, pool.second.first, pool.second.second});
+  event.location = session.recorder.location_id({kCudaType, pool.first, 0, pool.second.first, pool.second.second});
   session.recorder.push(event);
 }
 
@@ -57,14 +57,14 @@ void push_state(python::Session& session, int device, const std::vector<native::
   };
   std::uint64_t count = segments.size();
   for (const native::SegmentInfo& segment : segments) count += segment.blocks.size();
-  event.location = session.recorder.location({kCudaType, device, 0, 0, 0});
+  event.location = session.recorder.location_id({kCudaType, device, 0, 0, 0});
   event.kind = EventKind::kAllocatorState;
   AllocatorStateFields(event).entries = count;
   std::uint64_t state = 0;
   session.recorder.push(event, &state);
   for (const native::SegmentInfo& segment : segments) {
     const auto& pool = segment.owner_private_pool_id;
-    event.location = session.recorder.location(
+    event.location = session.recorder.location_id(
         {kCudaType, device, reinterpret_cast<std::uint64_t>(segment.stream), pool.first, pool.second});
     StateBlockFields(event).requested = 0;  // of the last block of the segment before
     StateSegmentFields(event).flags =

@@ -100,7 +100,7 @@ std::uint64_t deliver(python::Session& session, const Event& event, int device, 
   Event event{};
   event.kind = EventKind::kConfig;
   event.time = time;
-  ConfigFields(event).settings = session.recorder.stacks().string(cuda_settings_text(device));
+  ConfigFields(event).settings = session.recorder.stacks().string_id(cuda_settings_text(device));
   add_context(session, thread, event, {kCudaType, device, 0, 0, 0});
   deliver(session, event, device);
 }
