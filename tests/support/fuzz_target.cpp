@@ -126,11 +126,11 @@ void read_everything(const std::string& path, const std::string& spool) {
       for (const std::uint64_t quarter : {2, 3, 1}) {
         try {
           static_cast<void>(states.before(events * quarter / 4));
-        } catch (const FoldedError&) {
+        } catch (const CompactedError&) {
         }
       }
-      states.let_go();
-      for (const std::uint64_t moment : run->folded_moments()) static_cast<void>(states.before(moment));
+      states.release();
+      for (const std::uint64_t moment : run->compacted_positions()) static_cast<void>(states.before(moment));
     };
     {
       const std::jthread other([&look] {

@@ -34,12 +34,12 @@ class StartState {
   }
 
   void move_to_start(TraceCursor& cursor) {
-    cursor.jump(checkpoint_);
+    cursor.restore(checkpoint_);
     // Restore what a checkpoint does not store.
     if (replay_) cursor.replay() = std::move(*replay_);
     replay_.reset();
   }
-  void return_to_start(TraceCursor& cursor) const { cursor.jump(checkpoint_); }
+  void return_to_start(TraceCursor& cursor) const { cursor.restore(checkpoint_); }
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const Fold* compacted() const { return compacted_.get(); }
 
@@ -58,7 +58,7 @@ class SnapshotCollector {
     replay.save_memory(memory, *end_);
     snapshots_.push_back({until, memory.bytes()});
     for (const DeviceMemory& device : replay.devices()) {
-      device.for_each_allocated([&](const Piece& piece) { live_blocks_.push_back({piece.birth, piece.address}); });
+      device.for_each_allocated([&](const Piece& piece) { live_blocks_.push_back({piece.alloc_sequence, piece.address}); });
     }
     remove_duplicates();
   }
@@ -68,7 +68,7 @@ class SnapshotCollector {
  private:
   void remove_duplicates() {
     const auto is_less = [](const Roles::Key& a, const Roles::Key& b) {
-      return a.birth != b.birth ? a.birth < b.birth : a.address < b.address;
+      return a.alloc_sequence != b.alloc_sequence ? a.alloc_sequence < b.alloc_sequence : a.address < b.address;
     };
     std::sort(live_blocks_.begin(), live_blocks_.end(), is_less);
     live_blocks_.erase(std::unique(live_blocks_.begin(), live_blocks_.end()), live_blocks_.end());
@@ -114,7 +114,7 @@ CompactedPart compact_until(const std::shared_ptr<const TraceReader>& trace, std
   const std::uint64_t begin = trace->compacted_until();
   const auto report_progress = [&](const TraceCursor& cursor, double start, double share) {
     if (!progress) return;
-    const double done = static_cast<double>(cursor.taken_until() - begin) / static_cast<double>(until - begin);
+    const double done = static_cast<double>(cursor.consumed_until() - begin) / static_cast<double>(until - begin);
     progress(start + share * std::min(done, 1.0));
   };
 
@@ -125,27 +125,27 @@ CompactedPart compact_until(const std::shared_ptr<const TraceReader>& trace, std
   TraceCursor cursor(trace);
   start_state.move_to_start(cursor);
   const auto consume = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
-    evidence.take(event, sequence, time_ns, change, cursor.replay());
+    evidence.record(event, sequence, time_ns, change, cursor.replay());
     part.summary.time_ns = time_ns;
     ++part.summary.events;
   };
   // Checkpoints of the first pass, from which the second one reaches the snapshots without a full pass.
   std::vector<Checkpoint> checkpoints{start_state.checkpoint()};
   const std::size_t chunk_interval = std::max<std::size_t>(trace->chunks().size() / kCheckpoints, 1);
-  while (cursor.take_chunk(until, &evidence.findings(), consume)) {
+  while (cursor.consume_chunk(until, &evidence.findings(), consume)) {
     report_progress(cursor, 0, kFirstPassShare);
-    if (cursor.taken_until() < until && cursor.chunk() >= checkpoints.back().chunk + chunk_interval) {
+    if (cursor.consumed_until() < until && cursor.chunk() >= checkpoints.back().chunk + chunk_interval) {
       checkpoints.push_back({cursor.chunk(), 0, cursor.replay().packed()});
     }
   }
   // Without this, the first event after the compacted part would seem to follow it without a gap.
-  if (cursor.taken_until() < until) cursor.replay().note_loss();
+  if (cursor.consumed_until() < until) cursor.replay().note_loss();
 
   const Replay& end = cursor.replay();
   SnapshotCollector collector(end, trace->definitions());
   TraceCursor rerun(trace);
   start_state.return_to_start(rerun);
-  for (const std::uint64_t position : evidence.moments()) {
+  for (const std::uint64_t position : evidence.snapshot_positions()) {
     if (position >= until) break;
     if (position < begin) {
       Replay old_end(trace->definitions());
@@ -158,8 +158,8 @@ CompactedPart compact_until(const std::shared_ptr<const TraceReader>& trace, std
       return checkpoint.chunk != 0 && trace->chunks()[checkpoint.chunk - 1].end_sequence() > position;
     };
     const auto nearest = std::prev(std::find_if(checkpoints.begin() + 1, checkpoints.end(), is_later));
-    if (nearest->chunk > rerun.chunk()) rerun.jump(*nearest);
-    while (rerun.take_chunk(position, nullptr, [](const Event&, std::uint64_t, std::int64_t, const Change&) {})) {
+    if (nearest->chunk > rerun.chunk()) rerun.restore(*nearest);
+    while (rerun.consume_chunk(position, nullptr, [](const Event&, std::uint64_t, std::int64_t, const Change&) {})) {
       report_progress(rerun, kFirstPassShare, 1 - kFirstPassShare);
     }
     collector.add(position, rerun.replay());

@@ -10,7 +10,7 @@ std::uint64_t DeviceMemory::pool_of(std::uint32_t location) const {
 
 const char* DeviceMemory::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
                                 std::uint32_t forward_stack) {
-  ended_.birth = UINT64_MAX;
+  ended_.alloc_sequence = UINT64_MAX;
   switch (event.kind) {
     case EventKind::kAlloc:
       return allocate(event, sequence, time_ns, forward_stack);
@@ -132,8 +132,8 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   if (in_segment == 0) piece.size = size;
   piece.state = PieceState::kAllocated;
   piece.requested = size;
-  piece.birth = sequence;
-  piece.birth_ns = time_ns;
+  piece.alloc_sequence = sequence;
+  piece.alloc_ns = time_ns;
   set_origin(piece, event, sequence, forward_stack);
   last_allocated_ = index;
   count(index, true);

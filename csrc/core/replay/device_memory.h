@@ -135,7 +135,7 @@ class DeviceMemory {
   const std::vector<StackTotals>& stacks() const { return stacks_; }
   const DeviceHistory& history() const { return history_; }
   // The block that the last event gave up.
-  const EndedLife& ended() const { return ended_; }
+  const FreedBlock& ended() const { return ended_; }
   // The piece of the last allocation. A piece keeps its number as long as it is allocated.
   PieceIndex last_allocated() const { return last_allocated_; }
   const Piece& piece(PieceIndex index) const { return pieces_[index]; }
@@ -210,7 +210,7 @@ class DeviceMemory {
 
   const char* unmatched_free(const Event& event);
   void end_life(const Piece& piece) {
-    ended_ = {piece.birth, piece.size, piece.stack, index_of(piece), piece.node_type};
+    ended_ = {piece.alloc_sequence, piece.size, piece.stack, index_of(piece), piece.node_type};
   }
   void set_origin(Piece& piece, const Event& event, std::uint64_t sequence, std::uint32_t forward_stack) const;
   // nullptr for one that is far behind all others, see Definitions::fix_synthetic_stacks().
@@ -249,7 +249,7 @@ class DeviceMemory {
   std::uint64_t other_mapped_ = 0;  // pieces that are free, or wait to be
   std::vector<StackTotals> stacks_;
   DeviceHistory history_;
-  EndedLife ended_;
+  FreedBlock ended_;
   PieceIndex last_allocated_ = kNoPiece;
 };
 

@@ -157,15 +157,16 @@ std::optional<DeviceMemory> DeviceMemory::described_by(const std::vector<Event>&
     const StateBlockFields reported(event);
     piece.requested = std::min(reported.requested, kMaxBlockBytes);
     piece.segment = static_cast<std::uint32_t>(made.segments_.size() - 1);
-    piece.birth = ++sequence;  // its own, or near it where events of other devices stand between: no two have the same
-    piece.birth_ns = time_ns;
+    // Unique per block: the number of the block's own state event, or near it if other devices' events lie between.
+    piece.alloc_sequence = ++sequence;
+    piece.alloc_ns = time_ns;
     piece.state = reported.state == kBlockAllocated     ? PieceState::kAllocated
                   : reported.state == kBlockPendingFree ? PieceState::kPendingFree
                                                         : PieceState::kFree;
     const PieceIndex* known = piece_at_.find(event.address);
     if (known && piece.state != PieceState::kFree && pieces_[*known].state == piece.state) {
-      piece.birth = pieces_[*known].birth;
-      piece.birth_ns = pieces_[*known].birth_ns;
+      piece.alloc_sequence = pieces_[*known].alloc_sequence;
+      piece.alloc_ns = pieces_[*known].alloc_ns;
       piece.stack = pieces_[*known].stack;
       piece.is_of_backward = pieces_[*known].is_of_backward;
       piece.node_type = pieces_[*known].node_type;

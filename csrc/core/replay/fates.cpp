@@ -106,10 +106,10 @@ void Fates::allocated(const Event& event, std::uint64_t sequence, const LifeChan
 void Fates::ended(const Event& event, const LifeChange& change) {
   if (change.device >= origins_.size() || change.piece >= origins_[change.device].size()) return;
   Origin& origin = origins_[change.device][change.piece];
-  if (origin.birth != change.birth) return;  // it came with a state of the allocator
+  if (origin.birth != change.alloc_sequence) return;  // it came with a state of the allocator
   const Fate fate = fate_at_free(origin, event, change);
   origin.birth = UINT64_MAX;
-  set(change.birth, fate);
+  set(change.alloc_sequence, fate);
   count(change.device, change.stack, change.node_type, change.bytes, fate);
 }
 
@@ -170,8 +170,8 @@ void Fates::finish(const std::vector<DeviceMemory>& devices) {
   for (std::size_t device = 0; device < devices.size() && device < origins_.size(); ++device) {
     devices[device].for_each_allocated([&](const Piece& piece) {
       const PieceIndex index = devices[device].index_of(piece);
-      if (index >= origins_[device].size() || origins_[device][index].birth != piece.birth) return;
-      set(piece.birth, fate_at_end(origins_[device][index]));
+      if (index >= origins_[device].size() || origins_[device][index].birth != piece.alloc_sequence) return;
+      set(piece.alloc_sequence, fate_at_end(origins_[device][index]));
     });
   }
   origins_ = {};

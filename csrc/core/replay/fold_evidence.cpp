@@ -45,7 +45,7 @@ void put_items(FoldWriter& fold, const std::vector<ReplayFindings::Item>& items)
 std::vector<ReplayFindings::Item> read_items(FoldReader& fold, std::size_t devices) {
   std::vector<ReplayFindings::Item> items;
   const std::size_t count = fold.count(3);
-  if (count > ReplayFindings::kKept) throw DecodeError("more findings than are kept");
+  if (count > ReplayFindings::kMaxItems) throw DecodeError("more findings than are kept");
   for (std::size_t index = 0; index < count; ++index) {
     const std::uint64_t sequence = fold.number();
     const std::uint64_t device = fold.below(devices);
@@ -70,7 +70,7 @@ void EventTimes::save(FoldWriter& fold) const {
 
 void EventTimes::restore(FoldReader& fold) {
   shift_ = static_cast<unsigned>(fold.below(63));
-  const std::uint64_t count = fold.below(kMost);
+  const std::uint64_t count = fold.below(kMaxTimes);
   std::uint64_t last = 0, last_ns = 0;
   for (std::uint64_t index = 0; index < count; ++index) {
     const std::uint64_t sequence = fold.difference(last);
@@ -83,7 +83,8 @@ void EventTimes::restore(FoldReader& fold) {
 }
 
 void RunEvidence::save_positions(FoldWriter& fold) const {
-  const std::uint64_t said = stride_of(steps_said_, kFoldedSteps), inferred = stride_of(steps_inferred_, kFoldedSteps);
+  const std::uint64_t said = stride_of(steps_reported_, kMaxCompactedSteps),
+                      inferred = stride_of(steps_inferred_, kMaxCompactedSteps);
   std::size_t marks = 0, last_step = SIZE_MAX;
   for (std::size_t at = 0; at < positions_.size(); ++at) {
     positions_[at].kind == EventKind::kStep ? last_step = at : ++marks;
@@ -93,17 +94,17 @@ void RunEvidence::save_positions(FoldWriter& fold) const {
   for (std::size_t at = 0; at < positions_.size(); ++at) {
     const PositionEvent& one = positions_[at];
     const bool is_kept = one.kind == EventKind::kStep
-                             ? at == last_step || one.ordinal % (one.is_said ? said : inferred) == 0
-                             : is_at_an_end(mark++, marks, kFoldedMarks);
+                             ? at == last_step || one.ordinal % (one.is_reported ? said : inferred) == 0
+                             : is_at_an_end(mark++, marks, kMaxCompactedMarks);
     if (is_kept) kept.push_back(&one);
   }
   fold.number(left_out_ + positions_.size() - kept.size());
-  fold.number(steps_said_);
+  fold.number(steps_reported_);
   fold.number(steps_inferred_);
   fold.number(kept.size());
   PositionEvent last{};
   for (const PositionEvent* one : kept) {
-    fold.byte(static_cast<std::uint8_t>(static_cast<unsigned>(one->kind) << 1 | (one->is_said ? 1 : 0)));
+    fold.byte(static_cast<std::uint8_t>(static_cast<unsigned>(one->kind) << 1 | (one->is_reported ? 1 : 0)));
     fold.difference(one->sequence, last.sequence);
     fold.difference(static_cast<std::uint64_t>(one->time_ns), static_cast<std::uint64_t>(last.time_ns));
     fold.difference(one->value, last.value);
@@ -118,13 +119,13 @@ void RunEvidence::save_positions(FoldWriter& fold) const {
 
 void RunEvidence::restore_positions(FoldReader& fold) {
   left_out_ = fold.number();
-  steps_said_ = fold.below(kMaxSequence);
+  steps_reported_ = fold.below(kMaxSequence);
   steps_inferred_ = fold.below(kMaxSequence);
   PositionEvent last{};
   for (std::size_t left = fold.count(6); left > 0; --left) {
     const std::uint8_t first = fold.byte();
     last.kind = static_cast<EventKind>(first >> 1);
-    last.is_said = (first & 1) != 0;
+    last.is_reported = (first & 1) != 0;
     if (last.kind < EventKind::kStep || last.kind > EventKind::kRegionEnd) throw DecodeError("a position of no kind");
     const std::uint64_t before = last.sequence;
     last.sequence = fold.difference(before);
@@ -162,14 +163,14 @@ void RunEvidence::save(FoldWriter& fold, const Replay& replay, const std::vector
   fold.section([&](FoldWriter& inner) { roles_.save(inner, replay, past); });
   fold.section([&](FoldWriter& inner) { save_positions(inner); });
   const auto put_ends = [&](const auto& all, auto put) {
-    fold.number(std::min(all.size(), kFoldedEvents));
+    fold.number(std::min(all.size(), kMaxCompactedEvents));
     for (std::size_t at = 0; at < all.size(); ++at) {
-      if (is_at_an_end(at, all.size(), kFoldedEvents)) put(all[at]);
+      if (is_at_an_end(at, all.size(), kMaxCompactedEvents)) put(all[at]);
     }
   };
-  put_ends(refusals_, [&](const Refusal& refusal) {
-    fold.number(refusal.sequence);
-    fold.stack(refusal.forward_stack);
+  put_ends(failed_allocations_, [&](const FailedAllocation& failed) {
+    fold.number(failed.sequence);
+    fold.stack(failed.forward_stack);
   });
   for (const EventKind kind : {EventKind::kOom, EventKind::kConfig}) {
     std::vector<KeptEvent> of_kind;
@@ -188,7 +189,7 @@ void RunEvidence::save(FoldWriter& fold, const Replay& replay, const std::vector
   std::vector<const MemorySample*> kept;
   for (const MemorySample& sample : samples_) {
     const std::pair device(sample.device_type, sample.device_index);
-    if (sample.ordinal % stride_of(counts[device], kFoldedSamples) == 0 || last_of[device] == &sample) {
+    if (sample.ordinal % stride_of(counts[device], kMaxCompactedSamples) == 0 || last_of[device] == &sample) {
       kept.push_back(&sample);
     }
   }
@@ -208,16 +209,16 @@ void RunEvidence::save(FoldWriter& fold, const Replay& replay, const std::vector
 }
 
 // In the order of save().
-FoldedSums RunEvidence::read_sums(FoldReader& fold) {
+CompactedSums RunEvidence::read_sums(FoldReader& fold) {
   constexpr std::size_t kFindings = 6;
-  FoldedSums sums;
+  CompactedSums sums;
   for (std::size_t left = kKindNumbers + kFindings; left > 0; --left) fold.number();
   for (int list = 0; list < 2; ++list) read_items(fold, kMaxDevices);
   fold.number();
   for (std::uint64_t left = fold.below(kMaxDevices + 1); left > 0; --left) {
     MemoryTimeline timeline(0);
     FoldReader levels = fold.section();
-    timeline.restore(levels, kFoldedIntervals, [](const MemoryTimeline::Interval&) {});
+    timeline.restore(levels, kMaxCompactedIntervals, [](const MemoryTimeline::Interval&) {});
     fold.section();
     sums.peaks.emplace_back(timeline.allocated_peak(), timeline.reserved_peak());
   }
@@ -225,7 +226,7 @@ FoldedSums RunEvidence::read_sums(FoldReader& fold) {
   fold.section();
   FoldReader positions = fold.section();
   positions.number();
-  sums.steps_said = positions.below(kMaxSequence);
+  sums.steps_reported = positions.below(kMaxSequence);
   sums.steps_inferred = positions.below(kMaxSequence);
   return sums;
 }
@@ -240,20 +241,20 @@ void RunEvidence::restore(FoldReader& fold, const Replay& replay, std::int64_t u
   findings_.differences = read_items(fold, devices);
   findings_.kept_contradictions = read_items(fold, devices);
   const auto shift = static_cast<unsigned>(fold.below(63));
-  folded_interval_ns_ = std::int64_t{1} << shift;
+  compacted_interval_ns_ = std::int64_t{1} << shift;
   interval_shift_ = shift;
   const std::uint64_t timelines = fold.below(devices + 1);
   for (std::uint64_t device = 0; device < timelines; ++device) {
     MemoryTimeline& timeline = timelines_.emplace_back(points_);
     FoldReader levels = fold.section();
-    timeline.restore(levels, kFoldedIntervals, [&](const MemoryTimeline::Interval& interval) {
+    timeline.restore(levels, kMaxCompactedIntervals, [&](const MemoryTimeline::Interval& interval) {
       if (points_ == 0) return;
-      if (for_fold_) return timeline.add(interval);
+      if (for_compaction_) return timeline.add(interval);
       // Where the intervals to be shown are shorter than those that were saved, several show the same.
       const std::uint64_t number = interval.number;
       if (number > static_cast<std::uint64_t>(INT64_MAX) >> shift) return;
       const auto since = static_cast<std::int64_t>(number << shift);
-      if (since > INT64_MAX - folded_interval_ns_) return;
+      if (since > INT64_MAX - compacted_interval_ns_) return;
       const auto at = [&](std::int64_t since_ns) {
         const double share = static_cast<double>(since_ns) / static_cast<double>(span_ns_);
         return static_cast<std::size_t>(
@@ -262,7 +263,7 @@ void RunEvidence::restore(FoldReader& fold, const Replay& replay, std::int64_t u
       // Modulo 2^64: a damaged time may be anything.
       const auto length = static_cast<std::uint64_t>(until_ns) - static_cast<std::uint64_t>(begin_ns_);
       const std::int64_t folded = std::max(static_cast<std::int64_t>(length), since);
-      const std::size_t last = at(std::min(since + folded_interval_ns_ - 1, folded));
+      const std::size_t last = at(std::min(since + compacted_interval_ns_ - 1, folded));
       MemoryTimeline::Interval shown = interval;
       for (shown.number = at(since); shown.number <= last; ++shown.number) timeline.add(shown);
     });
@@ -274,7 +275,7 @@ void RunEvidence::restore(FoldReader& fold, const Replay& replay, std::int64_t u
     lives.restore(evidence, line_of);
     const std::vector<StackTotals>& stacks = replay.devices()[device].stacks();
     for (std::uint32_t stack = 0; stack < stacks.size(); ++stack) {
-      if (stacks[stack].allocations != 0) lives.know_size(line_of(stack), stacks[stack].largest);
+      if (stacks[stack].allocations != 0) lives.raise_largest(line_of(stack), stacks[stack].largest);
     }
   }
   FoldReader loops = fold.section();
@@ -284,9 +285,9 @@ void RunEvidence::restore(FoldReader& fold, const Replay& replay, std::int64_t u
   FoldReader positions = fold.section();
   restore_positions(positions);
   for (std::size_t left = fold.count(2); left > 0; --left) {
-    Refusal& refusal = refusals_.emplace_back();
-    refusal.sequence = fold.below(kMaxSequence);
-    refusal.forward_stack = fold.stack();
+    FailedAllocation& failed = failed_allocations_.emplace_back();
+    failed.sequence = fold.below(kMaxSequence);
+    failed.forward_stack = fold.stack();
   }
   for (int kind = 0; kind < 2; ++kind) {
     for (std::size_t left = fold.count(13); left > 0; --left) kept_events_.push_back(read_kept(fold));

@@ -18,24 +18,24 @@ void LongLives::save(FoldWriter& fold) const {
   }
   fold.signed_number(last_ns_);
   fold.number(cell_length_);
-  fold.number(in_cell_);
+  fold.number(allocations_in_cell_);
   fold.number(last_allocation_);
-  fold.number(open_.size());
-  for (const OpenDeath& death : open_) {
-    fold.number(death.birth);
-    fold.number(death.bytes);
-    fold.stack(death.stack);
-    fold.number(death.sequence);
+  fold.number(recent_frees_.size());
+  for (const RecentFree& block : recent_frees_) {
+    fold.number(block.alloc_sequence);
+    fold.number(block.bytes);
+    fold.stack(block.stack);
+    fold.number(block.free_sequence);
   }
-  DeathList deaths = deaths_;
-  compact(deaths);
-  fold.number(deaths.size());
-  for (const Deaths& death : deaths) {
-    fold.stack(death.stack);
-    fold.number(death.born);
-    fold.number(death.died);
-    fold.number(death.blocks);
-    fold.number(death.bytes);
+  FreedGroups groups = freed_groups_;
+  merge_equal(groups);
+  fold.number(groups.size());
+  for (const FreedGroup& group : groups) {
+    fold.stack(group.stack);
+    fold.number(group.allocated_in);
+    fold.number(group.freed_in);
+    fold.number(group.blocks);
+    fold.number(group.bytes);
   }
   std::size_t grown = 0;
   for (const Growth& growth : growths_) grown += growth.cells.any() ? 1 : 0;
@@ -47,7 +47,7 @@ void LongLives::save(FoldWriter& fold) const {
     fold.number(growth.largest);
     fold.number(growth.cells.count());
     std::size_t before = 0;
-    for (std::size_t cell = 0; cell < kCells; ++cell) {
+    for (std::size_t cell = 0; cell < kMaxCells; ++cell) {
       if (!growth.cells[cell]) continue;
       fold.number(cell - before);
       before = cell;
@@ -56,7 +56,7 @@ void LongLives::save(FoldWriter& fold) const {
 }
 
 void LongLives::restore(FoldReader& fold, const std::function<std::uint32_t(std::uint32_t)>& line_of) {
-  const std::uint64_t cells = fold.below(kCells + 1);
+  const std::uint64_t cells = fold.below(kMaxCells + 1);
   std::uint64_t last = 0, last_ns = 0;
   for (std::uint64_t cell = 0; cell < cells; ++cell) {
     const std::uint64_t begin = fold.difference(last);
@@ -66,37 +66,37 @@ void LongLives::restore(FoldReader& fold, const std::function<std::uint32_t(std:
   }
   last_ns_ = fold.signed_number();
   cell_length_ = fold.number();
-  in_cell_ = fold.number();
+  allocations_in_cell_ = fold.number();
   last_allocation_ = fold.number();
-  if (cell_length_ == 0 || cell_length_ > kMaxSequence / kCells || in_cell_ > cell_length_ ||
+  if (cell_length_ == 0 || cell_length_ > kMaxSequence / kMaxCells || allocations_in_cell_ > cell_length_ ||
       last_allocation_ > kMaxSequence) {
     throw DecodeError("cells of an impossible length");
   }
   cell_begin_ = begins_.empty() ? 0 : begins_.back();
   for (std::size_t left = fold.count(4); left > 0; --left) {
-    OpenDeath& death = open_.emplace_back();
-    death.birth = fold.number();
-    death.bytes = fold.number();
-    death.stack = fold.stack();
-    death.sequence = fold.number();
+    RecentFree& block = recent_frees_.emplace_back();
+    block.alloc_sequence = fold.number();
+    block.bytes = fold.number();
+    block.stack = fold.stack();
+    block.free_sequence = fold.number();
   }
   for (std::size_t left = fold.count(5); left > 0; --left) {
-    Deaths& death = deaths_.emplace_back();
-    death.stack = fold.stack();
-    death.born = static_cast<std::uint16_t>(fold.below(std::max<std::uint64_t>(cells, 1)));
-    death.died = static_cast<std::uint16_t>(fold.below(std::max<std::uint64_t>(cells, 1)));
-    death.blocks = fold.number();
-    death.bytes = fold.number();
-    if (death.born > death.died) throw DecodeError("a block that died before it was born");
+    FreedGroup& group = freed_groups_.emplace_back();
+    group.stack = fold.stack();
+    group.allocated_in = static_cast<std::uint16_t>(fold.below(std::max<std::uint64_t>(cells, 1)));
+    group.freed_in = static_cast<std::uint16_t>(fold.below(std::max<std::uint64_t>(cells, 1)));
+    group.blocks = fold.number();
+    group.bytes = fold.number();
+    if (group.allocated_in > group.freed_in) throw DecodeError("a block that died before it was born");
   }
-  compacted_ = deaths_.size();
+  merged_count_ = freed_groups_.size();
   for (std::size_t left = fold.count(3); left > 0; --left) {
     const std::uint32_t line = line_of(fold.stack());
-    know_size(line, fold.number());
+    raise_largest(line, fold.number());
     std::uint64_t cell = 0;
     for (std::size_t marks = fold.count(); marks > 0; --marks) {
-      cell += fold.below(kCells);
-      if (cell >= kCells) throw DecodeError("a cell that is not there");
+      cell += fold.below(kMaxCells);
+      if (cell >= kMaxCells) throw DecodeError("a cell that is not there");
       growths_[line].cells.set(static_cast<std::size_t>(cell));
     }
   }
@@ -104,7 +104,7 @@ void LongLives::restore(FoldReader& fold, const std::function<std::uint32_t(std:
 
 void Loops::save(FoldWriter& fold) const {
   std::vector<std::uint64_t> keys(loops_.size());
-  for (const auto& [key, number] : number_) keys[number] = key;
+  for (const auto& [key, number] : loop_by_key_) keys[number] = key;
   fold.number(loops_.size());
   for (std::size_t number = 0; number < loops_.size(); ++number) {
     const Loop& loop = loops_[number];
@@ -126,10 +126,10 @@ void Loops::save(FoldWriter& fold) const {
 
 void Loops::restore(FoldReader& fold) {
   const std::size_t count = fold.count(6);
-  if (count > kMostLoops) throw DecodeError("more loops than are noted");
+  if (count > kMaxLoops) throw DecodeError("more loops than are noted");
   const std::uint64_t stacks = std::max<std::size_t>(calls_.size(), 1);
   for (std::size_t number = 0; number < count; ++number) {
-    number_[fold.number()] = static_cast<std::uint32_t>(number);
+    loop_by_key_[fold.number()] = static_cast<std::uint32_t>(number);
     Loop& loop = loops_.emplace_back();
     loop.caller = static_cast<std::uint32_t>(fold.below(stacks));
     loop.function = static_cast<std::uint32_t>(fold.below(stacks));
@@ -138,7 +138,7 @@ void Loops::restore(FoldReader& fold) {
     loop.stride = fold.number();
     if (loop.stride == 0 || loop.stride > kMaxSequence) throw DecodeError("a loop without rounds");
     const std::size_t begins = fold.count();
-    if (begins > kPositions) throw DecodeError("more rounds than are noted");
+    if (begins > kMaxPositions) throw DecodeError("more rounds than are noted");
     std::uint64_t last = 0;
     for (std::size_t index = 0; index < begins; ++index) loop.begins.push_back(last = fold.difference(last));
   }

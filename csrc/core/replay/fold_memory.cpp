@@ -27,10 +27,10 @@ PieceIndex neighbour(FoldReader& fold, PieceIndex of) {
 bool equal(const Piece& a, const Piece& b) {
   if (a.state != b.state) return false;
   if (a.state == PieceState::kUnused) return true;
-  return a.address == b.address && a.size == b.size && a.requested == b.requested && a.birth == b.birth &&
-         a.birth_ns == b.birth_ns && a.previous == b.previous && a.next == b.next && a.segment == b.segment &&
-         a.stack == b.stack && a.thread == b.thread && a.node_type == b.node_type &&
-         a.is_of_backward == b.is_of_backward && a.is_older == b.is_older;
+  return a.address == b.address && a.size == b.size && a.requested == b.requested &&
+         a.alloc_sequence == b.alloc_sequence && a.alloc_ns == b.alloc_ns && a.previous == b.previous &&
+         a.next == b.next && a.segment == b.segment && a.stack == b.stack && a.thread == b.thread &&
+         a.node_type == b.node_type && a.is_of_backward == b.is_of_backward && a.is_older == b.is_older;
 }
 
 // Blocks of one kind, of which there are many wherever there are many blocks, differ in address and birth alone: such a
@@ -82,11 +82,11 @@ class PieceWriter {
  private:
   void put_place(const Piece& piece, std::uint64_t& last_address) {
     fold_->difference(piece.address, last_address);
-    fold_->difference(piece.birth, birth_);
-    fold_->difference(static_cast<std::uint64_t>(piece.birth_ns), birth_ns_);
+    fold_->difference(piece.alloc_sequence, birth_);
+    fold_->difference(static_cast<std::uint64_t>(piece.alloc_ns), birth_ns_);
     last_address = piece.address;
-    birth_ = piece.birth;
-    birth_ns_ = static_cast<std::uint64_t>(piece.birth_ns);
+    birth_ = piece.alloc_sequence;
+    birth_ns_ = static_cast<std::uint64_t>(piece.alloc_ns);
   }
 
   FoldWriter* fold_;
@@ -134,9 +134,9 @@ class PieceParser {
  private:
   void read_place(Piece& piece, std::uint64_t last_address) {
     piece.address = fold_->difference(last_address);
-    piece.birth = birth_ = std::min(fold_->difference(birth_), kMaxSequence);
+    piece.alloc_sequence = birth_ = std::min(fold_->difference(birth_), kMaxSequence);
     birth_ns_ = fold_->difference(birth_ns_);
-    piece.birth_ns = static_cast<std::int64_t>(birth_ns_);
+    piece.alloc_ns = static_cast<std::int64_t>(birth_ns_);
   }
 
   FoldReader* fold_;
@@ -409,12 +409,12 @@ void ForwardStacks::restore(FoldReader& fold) {
 }
 
 void Replay::save(FoldWriter& fold) const {
-  const ReplayKnowledge& seen = seen_;
+  const ReplayContext& seen = context_;
   fold.number(devices_.size());
   for (std::size_t index = 0; index < devices_.size(); ++index) {
     fold.signed_number(devices_[index].device_type());
     fold.signed_number(devices_[index].device_index());
-    fold.flag(seen.is_known[index]);
+    fold.flag(seen.is_complete[index]);
     fold.flag(seen.was_in_use[index]);
     fold.section([&](FoldWriter& inner) { devices_[index].save(inner, nullptr); });
   }
@@ -440,24 +440,24 @@ void Replay::restore(FoldReader& fold) {
     const auto type = static_cast<std::int32_t>(fold.signed_number());
     const auto number = static_cast<std::int32_t>(fold.signed_number());
     if (number < -1 || number > kMaxDeviceIndex || find(type, number)) throw DecodeError("a device that cannot be");
-    seen_.is_known.push_back(fold.flag());
-    seen_.was_in_use.push_back(fold.flag());
+    context_.is_complete.push_back(fold.flag());
+    context_.was_in_use.push_back(fold.flag());
     FoldReader memory = fold.section();
     devices_.emplace_back(type, number, *definitions_);
     devices_.back().restore(memory, nullptr);
   }
   for (std::size_t left = fold.count(); left > 0; --left) {
     const std::uint64_t device = fold.below(devices + 1);
-    seen_.device_of_location.push_back(device == 0 ? SIZE_MAX : device - 1);
+    context_.device_of_location.push_back(device == 0 ? SIZE_MAX : device - 1);
   }
-  seen_.had_loss = fold.flag();
-  seen_.time_ns = fold.signed_number();
-  seen_.state.left = fold.number();
-  if (seen_.state.left != 0) {
-    seen_.state.device = fold.below(devices);
-    seen_.state.sequence = fold.below(kMaxSequence);
-    seen_.state.time_ns = fold.signed_number();
-    for (std::size_t left = fold.count(11); left > 0; --left) seen_.state.events.push_back(read_event(fold));
+  context_.had_loss = fold.flag();
+  context_.time_ns = fold.signed_number();
+  context_.state.left = fold.number();
+  if (context_.state.left != 0) {
+    context_.state.device = fold.below(devices);
+    context_.state.sequence = fold.below(kMaxSequence);
+    context_.state.time_ns = fold.signed_number();
+    for (std::size_t left = fold.count(11); left > 0; --left) context_.state.events.push_back(read_event(fold));
   }
   FoldReader forward = fold.section();
   forward_.restore(forward);
@@ -465,7 +465,7 @@ void Replay::restore(FoldReader& fold) {
 
 void Replay::save_memory(FoldWriter& fold, const Replay& base) const {
   fold.number(devices_.size());
-  fold.signed_number(seen_.time_ns);
+  fold.signed_number(context_.time_ns);
   for (std::size_t index = 0; index < devices_.size(); ++index) {
     // Devices are never given up, and keep their order.
     fold.section([&](FoldWriter& inner) { devices_[index].save(inner, &base.devices_[index]); });
@@ -474,16 +474,16 @@ void Replay::save_memory(FoldWriter& fold, const Replay& base) const {
 
 void Replay::restore_memory(FoldReader& fold, const Replay& base) {
   const std::uint64_t devices = fold.below(base.devices_.size() + 1);
-  seen_ = {};
-  seen_.time_ns = fold.signed_number();
+  context_ = {};
+  context_.time_ns = fold.signed_number();
   devices_.clear();
   for (std::uint64_t index = 0; index < devices; ++index) {
     const DeviceMemory& of = base.devices_[index];
     FoldReader memory = fold.section();
     devices_.emplace_back(of.device_type(), of.device_index(), *definitions_);
     devices_.back().restore(memory, &of);
-    seen_.is_known.push_back(true);
-    seen_.was_in_use.push_back(base.seen_.was_in_use[index]);
+    context_.is_complete.push_back(true);
+    context_.was_in_use.push_back(base.context_.was_in_use[index]);
   }
 }
 

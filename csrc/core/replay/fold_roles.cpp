@@ -43,7 +43,8 @@ void Fates::save(FoldWriter& fold, const std::vector<DeviceMemory>& devices,
     const DeviceMemory& memory = devices[device];
     memory.for_each_allocated([&](const Piece& piece) {
       const PieceIndex index = memory.index_of(piece);
-      if (device < origins_.size() && index < origins_[device].size() && origins_[device][index].birth == piece.birth) {
+      if (device < origins_.size() && index < origins_[device].size() &&
+          origins_[device][index].birth == piece.alloc_sequence) {
         live.push_back(index);
       }
     });
@@ -134,7 +135,7 @@ void Fates::restore(FoldReader& fold, const std::vector<DeviceMemory>& devices) 
       before.allocations = static_cast<std::uint32_t>(fold.difference(before.allocations));
       before.maker = static_cast<Maker>(maker);
       before.makes_nodes = (first & 1) != 0;
-      before.birth = memory.piece(index).birth;
+      before.birth = memory.piece(index).alloc_sequence;
       origin = before;
     }
   }
@@ -163,7 +164,7 @@ void Fates::restore(FoldReader& fold, const std::vector<DeviceMemory>& devices) 
 void Roles::save(FoldWriter& fold, const Replay& replay, const std::vector<Key>& past) const {
   const auto is_live = [&](const NamedBlock& block) {
     const Piece* const piece = replay.devices()[block.device].allocated_at(block.address);
-    return piece && piece->birth == block.birth;
+    return piece && piece->alloc_sequence == block.alloc_sequence;
   };
   const auto put_place = [&](const Place& place) {
     const auto& [device, stack, node_type, requested] = place;
@@ -177,18 +178,18 @@ void Roles::save(FoldWriter& fold, const Replay& replay, const std::vector<Key>&
   std::vector<const NamedBlock*> live;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::pair<Role, Place>> exact;
   for (const NamedBlock& block : named_) {
-    const Key key{block.birth, block.address};
+    const Key key{block.alloc_sequence, block.address};
     const auto& said = exact_.at(key);
     if (is_live(block)) {
       live.push_back(&block);
-      exact[{key.birth, key.address}] = said;
+      exact[{key.alloc_sequence, key.address}] = said;
     } else {
       siblings[said.second][static_cast<std::size_t>(said.first)] += block.requested;
     }
   }
   for (const Key& key : past) {
     if (const auto said = exact_.find(key); said != exact_.end()) {
-      exact[{key.birth, key.address}] = said->second;
+      exact[{key.alloc_sequence, key.address}] = said->second;
     }
   }
   fold.number(live.size());
@@ -196,7 +197,7 @@ void Roles::save(FoldWriter& fold, const Replay& replay, const std::vector<Key>&
     fold.number(block->sequence);
     fold.number(block->device);
     fold.number(block->address);
-    fold.number(block->birth);
+    fold.number(block->alloc_sequence);
     fold.number(block->requested);
     fold.stack(block->stack);
     fold.number(block->name);
@@ -217,7 +218,7 @@ void Roles::save(FoldWriter& fold, const Replay& replay, const std::vector<Key>&
   }
   fold.section([&](FoldWriter& inner) {
     std::vector<std::uint64_t> births;
-    for (const Key& key : past) births.push_back(key.birth);
+    for (const Key& key : past) births.push_back(key.alloc_sequence);
     std::sort(births.begin(), births.end());
     births.erase(std::unique(births.begin(), births.end()), births.end());
     fates_.save(inner, replay.devices(), births);
@@ -240,7 +241,7 @@ void Roles::restore(FoldReader& fold, const Replay& replay) {
     block.sequence = fold.number();
     block.device = static_cast<std::size_t>(fold.below(devices));
     block.address = fold.number();
-    block.birth = fold.number();
+    block.alloc_sequence = fold.number();
     block.requested = fold.number();
     block.stack = fold.stack();
     block.name = fold.number32();
@@ -253,7 +254,8 @@ void Roles::restore(FoldReader& fold, const Replay& replay) {
     exact_[{birth, address}] = {said, place()};
   }
   for (const NamedBlock& block : named_) {
-    if (!exact_.contains({block.birth, block.address})) throw DecodeError("a block that was named and is not known");
+    if (!exact_.contains({block.alloc_sequence, block.address}))
+      throw DecodeError("a block that was named and is not known");
   }
   for (std::size_t left = fold.count(4 + kRoleCount); left > 0; --left) {
     Bytes& bytes = siblings_[place()];

@@ -40,7 +40,7 @@ Follower::Follower(const std::string& path, std::function<void(const Followed&)>
     : file_(path), publish_(std::move(publish)), replay_(definitions_) {
   constexpr double kSeconds = 0.25;
   definitions_.fix_synthetic_stacks();
-  points_.begin(kSeconds);
+  points_.reset(kSeconds);
 }
 
 void Follower::advance(const std::atomic<bool>& cancelled) {
@@ -112,7 +112,7 @@ void Follower::take_fold(const BlockHeader& header, const Bytes& payload) {
   FoldReader state = parts.section(), evidence = parts.section();
   Replay folded(definitions_);
   folded.restore(state);
-  const FoldedSums sums = RunEvidence::read_sums(evidence);
+  const CompactedSums sums = RunEvidence::read_sums(evidence);
   // Devices are never given up, and keep their order: what is known of each goes on.
   const auto is_same = [](const FollowedDevice& known, const DeviceMemory& memory) {
     return known.device_type == memory.device_type() && known.device_index == memory.device_index();
@@ -125,10 +125,10 @@ void Follower::take_fold(const BlockHeader& header, const Bytes& payload) {
   seen_.missing_events += summary.missing;
   seen_.events = next_sequence_ = summary.until;
   seen_.end_ns = std::max(seen_.end_ns, possible_time(summary.time_ns));
-  says_steps_ = sums.steps_said != 0;
-  seen_.steps = says_steps_ ? sums.steps_said : sums.steps_inferred;
+  says_steps_ = sums.steps_reported != 0;
+  seen_.steps = says_steps_ ? sums.steps_reported : sums.steps_inferred;
   seen_.points_are_steps = seen_.steps != 0;
-  if (seen_.points_are_steps) points_.begin(1);
+  if (seen_.points_are_steps) points_.reset(1);
   for (std::size_t index = 0; index < replay_.devices().size(); ++index) {
     FollowedDevice& of = device(index);
     if (index >= sums.peaks.size()) continue;
@@ -204,8 +204,8 @@ void Follower::take_events(std::vector<Event>& events, std::uint64_t first, cons
   unpublished_ += events.size();
   const double seconds = static_cast<double>(std::max<std::int64_t>(seen_.end_ns - seen_.begin_ns, 0)) / 1e9;
   if (seen_.steps > 0 || replay_.devices().empty()) return;
-  if (points_.wants(seconds)) {
-    points_.keep(seconds, live_bytes(replay_.devices()));
+  if (points_.is_due(seconds)) {
+    points_.add(seconds, live_bytes(replay_.devices()));
   } else if (is_last) {
     points_.set_latest(seconds, live_bytes(replay_.devices()));
   }
@@ -260,12 +260,12 @@ void Follower::take_step(const Event& event, bool is_last) {
     says_steps_ = true;  // those that were inferred do not count
     seen_.steps = 0;
   }
-  if (seen_.steps == 0) points_.begin(1);  // there were seconds, or steps that do not count
+  if (seen_.steps == 0) points_.reset(1);  // there were seconds, or steps that do not count
   seen_.last_step = fields.value;
   const auto at = static_cast<double>(++seen_.steps);
   seen_.points_are_steps = true;
-  if (points_.wants(at)) {
-    points_.keep(at, live_bytes(replay_.devices()));
+  if (points_.is_due(at)) {
+    points_.add(at, live_bytes(replay_.devices()));
   } else if (is_last) {
     points_.set_latest(at, live_bytes(replay_.devices()));
   }
@@ -400,7 +400,7 @@ void Follower::add_stacks(Followed& known, const std::vector<const GrowthPoints:
     for (std::size_t index = 0; index < replay_.devices().size(); ++index) {
       for (const std::uint64_t address : found[at].addresses) {
         const Piece* const piece = replay_.devices()[index].allocated_at(address);
-        if (piece && piece->birth < found[at].event) holders[{index, piece->stack}] = &found[at];
+        if (piece && piece->alloc_sequence < found[at].event) holders[{index, piece->stack}] = &found[at];
       }
     }
   }

@@ -4,42 +4,42 @@
 
 namespace alloctrace {
 
-void GrowthPoints::keep(double at, Bytes bytes) {
+void GrowthPoints::add(double at, Bytes bytes) {
   points_.push_back({at, std::move(bytes)});
-  if (points_.size() < kMost) return;
+  if (points_.size() < kMaxPoints) return;
   for (std::size_t index = 1; 2 * index < points_.size(); ++index) points_[index] = std::move(points_[2 * index]);
   points_.resize((points_.size() + 1) / 2);
   distance_ *= 2;
 }
 
 std::vector<const GrowthPoints::Point*> GrowthPoints::later_half() const {
-  std::vector<const Point*> found;
+  std::vector<const Point*> later;
   const double last = std::max(latest_.at, points_.empty() ? 0 : points_.back().at);
   for (const Point& point : points_) {
-    if (point.at * 2 >= last) found.push_back(&point);
+    if (point.at * 2 >= last) later.push_back(&point);
   }
-  if (!found.empty() && latest_.at > found.back()->at) found.push_back(&latest_);
-  return found;
+  if (!later.empty() && latest_.at > later.back()->at) later.push_back(&latest_);
+  return later;
 }
 
 GrowthPoints::Bytes live_bytes(const std::vector<DeviceMemory>& devices) {
-  GrowthPoints::Bytes all;
+  GrowthPoints::Bytes by_device;
   for (const DeviceMemory& device : devices) {
-    auto& rows = all.emplace_back();
+    auto& rows = by_device.emplace_back();
     device.for_each_allocated([&](const Piece& piece) { rows.emplace_back(piece.stack, piece.requested); });
     std::sort(rows.begin(), rows.end());
-    std::size_t last = 0;
+    std::size_t merged = 0;
     for (std::size_t row = 1; row < rows.size(); ++row) {
-      if (rows[row].first == rows[last].first) {
-        rows[last].second += rows[row].second;
+      if (rows[row].first == rows[merged].first) {
+        rows[merged].second += rows[row].second;
       } else {
-        rows[++last] = rows[row];
+        rows[++merged] = rows[row];
       }
     }
-    rows.resize(rows.empty() ? 0 : last + 1);
+    rows.resize(rows.empty() ? 0 : merged + 1);
     rows.shrink_to_fit();
   }
-  return all;
+  return by_device;
 }
 
 }  // namespace alloctrace

@@ -1,5 +1,5 @@
-// What each stack holds at a few points of a run that goes on: the ends of steps, or instants in a program without
-// steps. At most kMost are kept, about evenly over the run, however long it becomes.
+// Live bytes of each stack at points of a running program: at ends of steps, or at times if the program has no steps.
+// At most kMaxPoints points, evenly spread over the run: their distance doubles as the run grows.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,24 @@ namespace alloctrace {
 
 class GrowthPoints {
  public:
-  static constexpr std::size_t kMost = 32;
-  // Requested bytes by stack, in the order of the stacks' ids; of each device.
+  static constexpr std::size_t kMaxPoints = 32;
+  // By device: pairs of stack id and requested bytes, ordered by stack id.
   using Bytes = std::vector<std::vector<std::pair<std::uint32_t, std::uint64_t>>>;
   struct Point {
-    double at = 0;  // steps that have ended, or seconds
+    double at = 0;  // completed steps, or seconds
     Bytes bytes;
   };
 
-  // Whether a point here would be one to keep.
-  bool wants(double at) const { return points_.empty() || at >= points_.back().at + distance_; }
-  void keep(double at, Bytes bytes);
-  // The last of all, which is not kept when a later one comes.
+  bool is_due(double at) const { return points_.empty() || at >= points_.back().at + distance_; }
+  void add(double at, Bytes bytes);
+  // Replace the latest point, which is kept apart from the evenly spread ones.
   void set_latest(double at, Bytes bytes) { latest_ = {at, std::move(bytes)}; }
-  // Forgets all. `distance`: between two points, as long as there is room for them.
-  void begin(double distance) {
+  // Delete all points. `distance`: the initial minimum distance of two points.
+  void reset(double distance) {
     *this = {};
     distance_ = distance;
   }
-  // Those of the later half, up to the latest.
+  // Return the points of the second half of the run, including the latest.
   std::vector<const Point*> later_half() const;
 
  private:
@@ -39,7 +38,7 @@ class GrowthPoints {
   double distance_ = 1;
 };
 
-// Of all devices.
+// Return the requested bytes of live blocks by device and stack.
 GrowthPoints::Bytes live_bytes(const std::vector<DeviceMemory>& devices);
 
 }  // namespace alloctrace

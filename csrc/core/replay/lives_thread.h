@@ -1,5 +1,5 @@
-// Gathers the evidence of how blocks lived on a thread of its own, a little behind the replay: both take about as long,
-// and the one needs of the other only what a LifeChange says.
+// Thread that records the lifetimes of blocks, up to kMaxWaiting batches behind the replay: recording takes about as
+// long as the replay, and needs of it only LifeChange.
 #pragma once
 
 #include <condition_variable>
@@ -25,10 +25,10 @@ class LivesThread {
   LivesThread(const LivesThread&) = delete;
   LivesThread& operator=(const LivesThread&) = delete;
 
-  // The next events, the first of which has this number, and what each did. Both vectors come back empty, with memory
-  // of earlier ones.
-  void take(std::uint64_t first_sequence, std::vector<Event>& events, std::vector<LifeChange>& changes);
-  // Waits until all are taken. Throws what taking them threw.
+  // Queue consecutive events, from number `first_sequence`, and their effects; wait while the queue is full. Both
+  // vectors return empty, with the capacity of processed ones.
+  void enqueue(std::uint64_t first_sequence, std::vector<Event>& events, std::vector<LifeChange>& changes);
+  // Wait until all events are recorded; rethrow the first exception of the thread.
   void finish();
 
  private:
@@ -37,17 +37,17 @@ class LivesThread {
     std::vector<Event> events;
     std::vector<LifeChange> changes;
   };
-  static constexpr std::size_t kWaiting = 2;  // batches; each takes up to 7 MB
+  static constexpr std::size_t kMaxWaiting = 2;  // batches of up to 7 MB
 
-  void take_all();
+  void run();
   void stop();
 
   RunEvidence& evidence_;
   std::mutex mutex_;
-  std::condition_variable is_room_, is_ready_;
+  std::condition_variable has_room_, has_work_;
   std::deque<Batch> waiting_;
-  std::vector<Batch> spare_;  // that were taken: their memory is used again
-  bool is_last_ = false;
+  std::vector<Batch> spare_;  // processed batches, for their capacity
+  bool is_stopping_ = false;
   std::exception_ptr error_;
   std::thread thread_;
 };

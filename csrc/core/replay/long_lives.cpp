@@ -7,11 +7,11 @@ namespace alloctrace {
 
 void LongLives::begin_cell(std::uint64_t sequence, std::int64_t time_ns) {
   if (!begins_.empty()) close_cell();
-  if (begins_.size() == kCells) halve();
+  if (begins_.size() == kMaxCells) halve();
   begins_.push_back(sequence);
   begins_ns_.push_back(time_ns);
   cell_begin_ = sequence;
-  in_cell_ = 0;
+  allocations_in_cell_ = 0;
 }
 
 std::uint16_t LongLives::cell_of(std::uint64_t sequence) const {
@@ -21,63 +21,63 @@ std::uint16_t LongLives::cell_of(std::uint64_t sequence) const {
 }
 
 void LongLives::close_cell() {
-  const auto died = static_cast<std::uint16_t>(begins_.size() - 1);
-  for (const OpenDeath& death : open_) {
-    deaths_.push_back({death.stack, cell_of(death.birth), died, 1, death.bytes});
+  const auto freed_in = static_cast<std::uint16_t>(begins_.size() - 1);
+  for (const RecentFree& block : recent_frees_) {
+    freed_groups_.push_back({block.stack, cell_of(block.alloc_sequence), freed_in, 1, block.bytes});
   }
-  open_.clear();
-  if (deaths_.size() > 2 * compacted_ + 4096) compact();
+  recent_frees_.clear();
+  if (freed_groups_.size() > 2 * merged_count_ + 4096) merge_equal();
 }
 
-// Two cells become one; a block that was born and died in the same one has not lived long any more.
+// Merge each two cells, and drop blocks that were allocated and freed in the same merged cell.
 void LongLives::halve() {
-  for (std::size_t cell = 0; cell < kCells / 2; ++cell) {
+  for (std::size_t cell = 0; cell < kMaxCells / 2; ++cell) {
     begins_[cell] = begins_[2 * cell];
     begins_ns_[cell] = begins_ns_[2 * cell];
   }
-  begins_.resize(kCells / 2);
-  begins_ns_.resize(kCells / 2);
+  begins_.resize(kMaxCells / 2);
+  begins_ns_.resize(kMaxCells / 2);
   cell_length_ *= 2;
   for (Growth& growth : growths_) {
-    for (std::size_t cell = 0; cell < kCells / 2; ++cell) {
+    for (std::size_t cell = 0; cell < kMaxCells / 2; ++cell) {
       growth.cells[cell] = growth.cells[2 * cell] || growth.cells[2 * cell + 1];
     }
-    growth.cells &= ~std::bitset<kCells>() >> kCells / 2;
+    growth.cells &= ~std::bitset<kMaxCells>() >> kMaxCells / 2;
   }
-  for (Deaths& death : deaths_) {
-    death.born /= 2;
-    death.died /= 2;
+  for (FreedGroup& group : freed_groups_) {
+    group.allocated_in /= 2;
+    group.freed_in /= 2;
   }
-  std::erase_if(deaths_, [](const Deaths& death) { return death.born == death.died; });
-  compact();
+  std::erase_if(freed_groups_, [](const FreedGroup& group) { return group.allocated_in == group.freed_in; });
+  merge_equal();
 }
 
-void LongLives::compact(DeathList& deaths) {
-  const auto key = [](const Deaths& death) { return std::tie(death.stack, death.born, death.died); };
-  std::sort(deaths.begin(), deaths.end(), [&](const Deaths& a, const Deaths& b) { return key(a) < key(b); });
-  std::size_t kept = 0;
-  for (const Deaths& death : deaths) {
-    if (kept != 0 && key(deaths[kept - 1]) == key(death)) {
-      deaths[kept - 1].blocks += death.blocks;
-      deaths[kept - 1].bytes += death.bytes;
+void LongLives::merge_equal(FreedGroups& groups) {
+  const auto key = [](const FreedGroup& group) { return std::tie(group.stack, group.allocated_in, group.freed_in); };
+  std::sort(groups.begin(), groups.end(), [&](const FreedGroup& a, const FreedGroup& b) { return key(a) < key(b); });
+  std::size_t merged = 0;
+  for (const FreedGroup& group : groups) {
+    if (merged != 0 && key(groups[merged - 1]) == key(group)) {
+      groups[merged - 1].blocks += group.blocks;
+      groups[merged - 1].bytes += group.bytes;
     } else {
-      deaths[kept++] = death;
+      groups[merged++] = group;
     }
   }
-  deaths.resize(kept);
+  groups.resize(merged);
 }
 
-void LongLives::compact() {
-  compact(deaths_);
-  compacted_ = deaths_.size();
+void LongLives::merge_equal() {
+  merge_equal(freed_groups_);
+  merged_count_ = freed_groups_.size();
 }
 
 void LongLives::finish() {
-  std::erase_if(open_, [this](const OpenDeath& death) { return death.sequence > last_allocation_; });
+  std::erase_if(recent_frees_, [this](const RecentFree& block) { return block.free_sequence > last_allocation_; });
   if (!begins_.empty()) close_cell();
-  compact();
-  deaths_.shrink_to_fit();
-  open_ = {};
+  merge_equal();
+  freed_groups_.shrink_to_fit();
+  recent_frees_ = {};
 }
 
 }  // namespace alloctrace

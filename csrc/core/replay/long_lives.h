@@ -1,13 +1,9 @@
-// Which blocks of a device lived long, and when they were born and died: the evidence for leaks, gathered while the
-// trace is replayed.
+// Long-lived blocks of a device, by the time of their allocation and free: the evidence for leaks.
 //
-// The run is divided into cells of equally many allocations, at most kCells; when there would be more, each two become
-// one. Only a block that dies in a later cell than the one it was born in is noted, by stack and by its two cells: most
-// die young and cost a comparison. Blocks that cross the border of two cells are known exactly, so that the number
-// alive at each border follows from these deaths and from the blocks that are still there.
-//
-// Also noted are the cells in which a line allocated more at once than ever before: a buffer that grows does so all the
-// time, what varies ever more seldom.
+// The run is divided into at most kMaxCells cells of equally many allocations; when another cell is needed, each two
+// are merged. Only blocks that are freed in a later cell than they were allocated in are recorded, by stack and cells;
+// others cost one comparison. Recorded blocks and those live at the end give the exact number of live blocks at each
+// border.
 #pragma once
 
 #include <bitset>
@@ -20,37 +16,38 @@
 
 namespace alloctrace {
 
-// A block as it is given up.
-struct EndedLife {
-  std::uint64_t birth = UINT64_MAX;  // sequence number of its alloc; UINT64_MAX: nothing ended
-  std::uint64_t bytes = 0;           // allocated
+// A block at the moment of its free.
+struct FreedBlock {
+  std::uint64_t alloc_sequence = UINT64_MAX;  // UINT64_MAX: no block was freed
+  std::uint64_t bytes = 0;                    // allocated
   std::uint32_t stack = 0;
-  std::uint32_t piece = 0;  // its number in DeviceMemory
+  std::uint32_t piece = 0;  // index in DeviceMemory
   std::uint16_t node_type = 0;
 };
 
 class LongLives {
  public:
-  static constexpr std::size_t kCells = 256;
+  static constexpr std::size_t kMaxCells = 256;
 
-  // Blocks of one stack that were born in one cell and died in a later one.
-  struct Deaths {
+  // Blocks of one stack that were allocated in one cell and freed in a later one.
+  struct FreedGroup {
     std::uint32_t stack = 0;
-    std::uint16_t born = 0, died = 0;  // cells
+    std::uint16_t allocated_in = 0, freed_in = 0;  // cells
     std::uint64_t blocks = 0, bytes = 0;
   };
 
-  using DeathList = std::vector<Deaths, LargePageAllocator<Deaths>>;
+  using FreedGroups = std::vector<FreedGroup, LargePageAllocator<FreedGroup>>;
 
-  // When a line allocated more at once than ever before.
+  // Cells in which a line allocated a larger block than ever before: a growing buffer does so throughout the run, a
+  // buffer of varying size ever more rarely.
   struct Growth {
     std::uint64_t largest = 0;  // requested bytes of its largest block so far
-    std::bitset<kCells> cells;
+    std::bitset<kMaxCells> cells;
   };
 
-  void allocated(std::uint64_t sequence, std::int64_t time_ns, std::uint32_t line, std::uint64_t size) {
-    if (in_cell_ == cell_length_ || begins_.empty()) begin_cell(sequence, time_ns);
-    ++in_cell_;
+  void add_allocation(std::uint64_t sequence, std::int64_t time_ns, std::uint32_t line, std::uint64_t size) {
+    if (allocations_in_cell_ == cell_length_ || begins_.empty()) begin_cell(sequence, time_ns);
+    ++allocations_in_cell_;
     if (line >= growths_.size()) growths_.resize(line + std::size_t{1});
     Growth& growth = growths_[line];
     if (size > growth.largest) {
@@ -60,56 +57,57 @@ class LongLives {
     last_allocation_ = sequence;
     last_ns_ = time_ns;
   }
-  void ended(std::uint64_t birth, std::uint32_t stack, std::uint64_t bytes, std::uint64_t sequence) {
-    if (birth < cell_begin_) open_.push_back({birth, bytes, sequence, stack});
+  void add_free(std::uint64_t alloc_sequence, std::uint32_t stack, std::uint64_t bytes, std::uint64_t free_sequence) {
+    if (alloc_sequence < cell_begin_) recent_frees_.push_back({alloc_sequence, bytes, free_sequence, stack});
   }
-  // After the last event. What died after the last allocation died because the program ended, not while it worked.
+  // Finish after the last event. Drop frees after the last allocation: they belong to the program's exit.
   void finish();
 
-  // Of a run that may go on. Growth is saved by stack, so `line` was the stack; it is read into lines.
+  // Save before finish(), for a later pass. A `line` given to add_allocation() must then be a stack id; restore() maps
+  // it.
   void save(FoldWriter& fold) const;
   void restore(FoldReader& fold, const std::function<std::uint32_t(std::uint32_t)>& line_of);
-  // A line has made a block of this size before: what is not larger is no growth.
-  void know_size(std::uint32_t line, std::uint64_t size) {
+  // Raise the size that a block of the line must exceed to count as growth.
+  void raise_largest(std::uint32_t line, std::uint64_t size) {
     if (line >= growths_.size()) growths_.resize(line + std::size_t{1});
     growths_[line].largest = size > growths_[line].largest ? size : growths_[line].largest;
   }
 
-  // The event with which each cell begins.
+  // Return the first event of each cell, and its time (wall clock).
   const std::vector<std::uint64_t>& begins() const { return begins_; }
-  // Its time (wall clock).
   const std::vector<std::int64_t>& begins_ns() const { return begins_ns_; }
-  // Ordered by stack, birth and death.
-  const DeathList& deaths() const { return deaths_; }
-  // By line.
+  // Return the groups, ordered by stack, allocated_in and freed_in.
+  const FreedGroups& freed_groups() const { return freed_groups_; }
   const std::vector<Growth>& growths() const { return growths_; }
-  // The sequence number of the last allocation; 0: there was none.
+  // Return the sequence number of the last allocation, or 0.
   std::uint64_t last_allocation() const { return last_allocation_; }
   std::int64_t last_ns() const { return last_ns_; }
-  std::uint64_t allocations() const { return cell_length_ * (begins_.empty() ? 0 : begins_.size() - 1) + in_cell_; }
+  std::uint64_t allocations() const {
+    return cell_length_ * (begins_.empty() ? 0 : begins_.size() - 1) + allocations_in_cell_;
+  }
   std::uint64_t cell_length() const { return cell_length_; }
 
  private:
-  struct OpenDeath {
-    std::uint64_t birth, bytes, sequence;
+  struct RecentFree {
+    std::uint64_t alloc_sequence, bytes, free_sequence;
     std::uint32_t stack;
   };
 
   void begin_cell(std::uint64_t sequence, std::int64_t time_ns);
   void close_cell();
   void halve();
-  static void compact(DeathList& deaths);
-  void compact();
+  static void merge_equal(FreedGroups& groups);
+  void merge_equal();
   std::uint16_t cell_of(std::uint64_t sequence) const;
 
   std::vector<std::uint64_t> begins_;
   std::vector<std::int64_t> begins_ns_;
   std::int64_t last_ns_ = 0;
-  std::uint64_t cell_begin_ = 0, cell_length_ = 1, in_cell_ = 0, last_allocation_ = 0;
-  std::vector<OpenDeath> open_;  // in the cell that has not ended
-  DeathList deaths_;
+  std::uint64_t cell_begin_ = 0, cell_length_ = 1, allocations_in_cell_ = 0, last_allocation_ = 0;
+  std::vector<RecentFree> recent_frees_;  // in the current cell, of blocks of earlier cells
+  FreedGroups freed_groups_;
   std::vector<Growth> growths_;
-  std::size_t compacted_ = 0;  // how many there were when they were last put together
+  std::size_t merged_count_ = 0;  // groups after the last merge_equal()
 };
 
 }  // namespace alloctrace

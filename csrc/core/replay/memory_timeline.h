@@ -1,5 +1,5 @@
-// What a replay measures over time: for each of many equal intervals the lowest, the highest and the last value of each
-// measure, so that no peak is lost. Only intervals with events are kept: a short trace takes little memory.
+// Memory of a device over time: lowest, highest and last value of each measure in each of many equal intervals, so that
+// no peak is lost. Only intervals with events are stored.
 #pragma once
 
 #include <algorithm>
@@ -34,15 +34,13 @@ inline Measures measure(DeviceMemory& memory) {
           totals.releasable, totals.stranded(), memory.largest_free(), totals.blocks};
 }
 
-// The timeline of one device.
 class MemoryTimeline {
  public:
   struct Interval {
     std::size_t number = 0;
     Measures last{}, lowest{}, highest{};
-    std::uint64_t highest_sequence = 0;  // of the event that reached the most allocated bytes
+    std::uint64_t highest_sequence = 0;  // event with the highest allocated bytes
 
-    // Takes in what came after it.
     void add(const Interval& later) {
       if (later.highest[kAllocated] > highest[kAllocated]) highest_sequence = later.highest_sequence;
       for (std::size_t i = 0; i < kMeasureCount; ++i) {
@@ -57,19 +55,19 @@ class MemoryTimeline {
     std::int64_t time_ns = 0;
   };
 
-  // points: how many intervals there are.
+  // `points`: number of intervals.
   explicit MemoryTimeline(std::size_t points) : points_(points) {}
 
-  void note(DeviceMemory& memory, std::size_t interval, std::uint64_t sequence, std::int64_t time_ns) {
+  void record(DeviceMemory& memory, std::size_t interval, std::uint64_t sequence, std::int64_t time_ns) {
     const Measures now = measure(memory);
-    raise(allocated_peak_, now[kAllocated], sequence, time_ns);
-    raise(reserved_peak_, now[kReserved], sequence, time_ns);
+    raise_peak(allocated_peak_, now[kAllocated], sequence, time_ns);
+    raise_peak(reserved_peak_, now[kReserved], sequence, time_ns);
     if (points_ == 0) return;
     if (intervals_.empty() || interval > intervals_.back().number) {
-      // The level at which the interval began belongs to it.
+      // An interval includes the level at its begin.
       intervals_.push_back({interval, last_, last_, last_});
     }
-    Interval& at = intervals_.back();  // also where time went back, in a damaged trace
+    Interval& at = intervals_.back();  // also if time went back, in a corrupt trace
     if (now[kAllocated] > at.highest[kAllocated]) at.highest_sequence = sequence;
     for (std::size_t i = 0; i < kMeasureCount; ++i) {
       at.lowest[i] = now[i] < at.lowest[i] ? now[i] : at.lowest[i];
@@ -78,7 +76,7 @@ class MemoryTimeline {
     at.last = last_ = now;
   }
 
-  // The intervals from `begin` on and before `end` as one. Without events it repeats the end of those before it.
+  // Merge the intervals [begin, end) into one; without events, repeat the last value before them.
   Interval between(std::size_t begin, std::size_t end) const {
     auto at = std::lower_bound(intervals_.begin(), intervals_.end(), begin,
                                [](const Interval& interval, std::size_t number) { return interval.number < number; });
@@ -91,33 +89,32 @@ class MemoryTimeline {
     return all;
   }
 
-  // The highest value of a measure; 0 where no intervals are kept.
-  std::uint64_t most(Measure measure) const {
-    std::uint64_t most = 0;
-    for (const Interval& at : intervals_) most = std::max(most, at.highest[measure]);
-    return most;
+  std::uint64_t maximum_of(Measure measure) const {
+    std::uint64_t maximum = 0;
+    for (const Interval& at : intervals_) maximum = std::max(maximum, at.highest[measure]);
+    return maximum;
   }
 
-  // Each two intervals become one: for a run that may go on for ever.
+  // Merge each two intervals, so that a run of any length fits.
   void halve() {
-    std::deque<Interval> before;
-    before.swap(intervals_);
-    for (Interval& at : before) {
+    std::deque<Interval> old;
+    old.swap(intervals_);
+    for (Interval& at : old) {
       at.number /= 2;
       add(at);
     }
   }
 
   void save(FoldWriter& fold) const;
-  // Of at most so many intervals. place: takes each that was saved, in order.
-  void restore(FoldReader& fold, std::uint64_t intervals, const std::function<void(const Interval&)>& place);
-  // What happened after all that was added or noted before, or in the last interval of it.
-  void add(const Interval& what) {
-    if (what.number >= points_) return;
-    if (intervals_.empty() || what.number > intervals_.back().number) {
-      intervals_.push_back(what);
+  // Call `visit` for each saved interval, in order; throw DecodeError if a number is not below `intervals`.
+  void restore(FoldReader& fold, std::uint64_t intervals, const std::function<void(const Interval&)>& visit);
+  // Append an interval, or merge it into the last one if their numbers are equal.
+  void add(const Interval& interval) {
+    if (interval.number >= points_) return;
+    if (intervals_.empty() || interval.number > intervals_.back().number) {
+      intervals_.push_back(interval);
     } else {
-      intervals_.back().add(what);
+      intervals_.back().add(interval);
     }
   }
 
@@ -125,7 +122,7 @@ class MemoryTimeline {
   const Peak& reserved_peak() const { return reserved_peak_; }
 
  private:
-  static void raise(Peak& peak, std::uint64_t bytes, std::uint64_t sequence, std::int64_t time_ns) {
+  static void raise_peak(Peak& peak, std::uint64_t bytes, std::uint64_t sequence, std::int64_t time_ns) {
     if (bytes > peak.bytes) peak = {bytes, sequence, time_ns};
   }
 

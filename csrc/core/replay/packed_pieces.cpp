@@ -8,9 +8,9 @@ namespace alloctrace {
 
 namespace {
 
-constexpr std::size_t kVarintBytes = 10, kFields = 10;
+constexpr std::size_t kMaxVarintBytes = 10, kMaxFields = 10;
 
-// Writes into memory that has room: a check for each byte would take longer than all the rest.
+// Unchecked writer: a bounds check for each byte would take longer than all other work.
 class Writer {
  public:
   explicit Writer(std::uint8_t* at) : at_(at) {}
@@ -22,7 +22,7 @@ class Writer {
     *at_++ = static_cast<std::uint8_t>(value);
   }
   void difference(std::uint64_t value, std::uint64_t from) { number(zigzag_delta(value, from)); }
-  // None is next to the one itself, which no piece is its own neighbour of.
+  // A difference of 0 means no neighbour, since no piece is its own.
   void neighbour(PieceIndex value, PieceIndex of) { value == kNoPiece ? number(0) : difference(value, of); }
 
  private:
@@ -30,20 +30,20 @@ class Writer {
 };
 
 PieceIndex neighbour(ByteReader& reader, PieceIndex of) {
-  const std::uint64_t folded = reader.varint();
-  return folded == 0 ? kNoPiece : static_cast<PieceIndex>(add_zigzag_delta(of, folded));
+  const std::uint64_t encoded = reader.varint();
+  return encoded == 0 ? kNoPiece : static_cast<PieceIndex>(add_zigzag_delta(of, encoded));
 }
 
 }  // namespace
 
 PackedPieces::PackedPieces(const Pieces& pieces) : count_(pieces.size()) {
-  constexpr std::size_t kUsual = 40;  // bytes of a piece, rather more than less
-  std::vector<std::uint8_t> buffer(kTogether * (1 + kFields * kVarintBytes));
+  constexpr std::size_t kBytesPerPiece = 40;  // estimate, rather too large
+  std::vector<std::uint8_t> buffer(kPiecesPerBatch * (1 + kMaxFields * kMaxVarintBytes));
   const Piece none;
   const Piece* last = &none;
-  for (std::size_t begin = 0; begin < pieces.size(); begin += kTogether) {
+  for (std::size_t begin = 0; begin < pieces.size(); begin += kPiecesPerBatch) {
     Writer writer(buffer.data());
-    for (std::size_t at = begin; at < pieces.size() && at < begin + kTogether; ++at) {
+    for (std::size_t at = begin; at < pieces.size() && at < begin + kPiecesPerBatch; ++at) {
       const Piece& piece = pieces[at];
       const auto state = static_cast<std::uint8_t>(piece.state);
       if (piece.state == PieceState::kUnused) {
@@ -56,8 +56,8 @@ PackedPieces::PackedPieces(const Pieces& pieces) : count_(pieces.size()) {
       writer.difference(piece.address, last->address);
       writer.number(piece.size);
       writer.difference(piece.requested, piece.size);
-      writer.difference(piece.birth, last->birth);
-      writer.difference(static_cast<std::uint64_t>(piece.birth_ns), static_cast<std::uint64_t>(last->birth_ns));
+      writer.difference(piece.alloc_sequence, last->alloc_sequence);
+      writer.difference(static_cast<std::uint64_t>(piece.alloc_ns), static_cast<std::uint64_t>(last->alloc_ns));
       writer.neighbour(piece.next, index);
       writer.number(piece.segment);
       writer.number(piece.stack);
@@ -68,7 +68,7 @@ PackedPieces::PackedPieces(const Pieces& pieces) : count_(pieces.size()) {
     const auto bytes = static_cast<std::size_t>(writer.at() - buffer.data());
     if (parts_.empty() || parts_.back().capacity() - parts_.back().size() < bytes) {
       parts_.emplace_back();
-      parts_.back().reserve(std::max(std::min((pieces.size() - begin) * kUsual, kLargePage), bytes));
+      parts_.back().reserve(std::max(std::min((pieces.size() - begin) * kBytesPerPiece, kLargePage), bytes));
     }
     parts_.back().insert(parts_.back().end(), buffer.data(), writer.at());
   }
@@ -89,21 +89,21 @@ void PackedPieces::unpack(Pieces& pieces) const {
     ByteReader reader(part.data(), part.size());
     while (!reader.done()) {
       const auto index = static_cast<PieceIndex>(pieces.size());
-      const std::uint8_t first = reader.byte();
-      const auto state = static_cast<PieceState>(first & kStateBits);
+      const std::uint8_t flags = reader.byte();
+      const auto state = static_cast<PieceState>(flags & kStateBits);
       if (state == PieceState::kUnused) {
         pieces.emplace_back();
         continue;
       }
       last.state = state;
-      last.is_of_backward = (first & kBackwardBit) != 0;
-      last.is_older = (first & kOlderBit) != 0;
+      last.is_of_backward = (flags & kBackwardBit) != 0;
+      last.is_older = (flags & kOlderBit) != 0;
       last.address = add_zigzag_delta(last.address, reader.varint());
       last.size = reader.varint();
       last.requested = add_zigzag_delta(last.size, reader.varint());
-      last.birth = add_zigzag_delta(last.birth, reader.varint());
-      const std::uint64_t birth_ns = add_zigzag_delta(static_cast<std::uint64_t>(last.birth_ns), reader.varint());
-      last.birth_ns = static_cast<std::int64_t>(birth_ns);
+      last.alloc_sequence = add_zigzag_delta(last.alloc_sequence, reader.varint());
+      const std::uint64_t alloc_ns = add_zigzag_delta(static_cast<std::uint64_t>(last.alloc_ns), reader.varint());
+      last.alloc_ns = static_cast<std::int64_t>(alloc_ns);
       last.next = neighbour(reader, index);
       last.segment = reader.varint32();
       last.stack = reader.varint32();

@@ -1,5 +1,5 @@
-// The pieces of a device in a checkpoint, in about a third of their memory: as differences from one to the next, most
-// of which are small. A checkpoint is what a replay of a long trace has most of in memory.
+// Pieces of a device in a checkpoint, packed to about a third of their size as differences between successive pieces.
+// Checkpoints are most of the memory of the replay of a long trace.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ class PackedPieces {
   PackedPieces() = default;
   explicit PackedPieces(const Pieces& pieces);
 
-  // The same pieces at the same indices. Of unused ones only that they are.
+  // Restore all pieces at their indices; unused pieces are default values.
   void unpack(Pieces& pieces) const;
   std::size_t bytes() const;
 
  private:
-  // So many pieces are packed at a time; they do not lie across two parts.
-  static constexpr std::size_t kTogether = 1024;
-  // Parts, of which none grows: a copy of all of it would cost as much as packing.
+  // Number of pieces packed at a time, never across two parts.
+  static constexpr std::size_t kPiecesPerBatch = 1024;
+  // A part never grows beyond its capacity: copying it would cost as much as packing.
   using Part = std::vector<std::uint8_t, LargePageAllocator<std::uint8_t>>;
 
   std::size_t count_ = 0;

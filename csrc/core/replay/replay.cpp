@@ -14,22 +14,23 @@ const DeviceMemory* Replay::find(std::int32_t device_type, std::int32_t device_i
 }
 
 std::size_t Replay::device_of(std::uint32_t location) {
-  if (location >= seen_.device_of_location.size()) seen_.device_of_location.resize(location + std::size_t{1}, SIZE_MAX);
-  std::size_t& index = seen_.device_of_location[location];
+  if (location >= context_.device_of_location.size())
+    context_.device_of_location.resize(location + std::size_t{1}, SIZE_MAX);
+  std::size_t& index = context_.device_of_location[location];
   if (index != SIZE_MAX) return index;
-  const Location& where = definitions_->location(location);
-  const DeviceMemory* const known = find(where.device_type, where.device_index);
-  index = known ? static_cast<std::size_t>(known - devices_.data()) : devices_.size();
-  if (!known) {
-    devices_.emplace_back(where.device_type, where.device_index, *definitions_);
-    seen_.is_known.push_back(!seen_.had_loss);
-    seen_.was_in_use.push_back(false);
+  const Location& place = definitions_->location(location);
+  const DeviceMemory* const device = find(place.device_type, place.device_index);
+  index = device ? static_cast<std::size_t>(device - devices_.data()) : devices_.size();
+  if (!device) {
+    devices_.emplace_back(place.device_type, place.device_index, *definitions_);
+    context_.is_complete.push_back(!context_.had_loss);
+    context_.was_in_use.push_back(false);
   }
   return index;
 }
 
 Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns, ReplayFindings* findings) {
-  seen_.time_ns = time_ns;
+  context_.time_ns = time_ns;
   switch (event.kind) {
     case EventKind::kAlloc:
     case EventKind::kFreeRequested:
@@ -44,13 +45,13 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
     case EventKind::kPoolUse:
     case EventKind::kPoolAllocator: {
       const std::size_t device = device_of(event.location);
-      if (seen_.state.left != 0 && device == seen_.state.device) void_state(findings);
+      if (context_.state.left != 0 && device == context_.state.device) discard_state(findings);
       const std::uint32_t forward_stack = event.kind == EventKind::kAlloc ? forward_.take(event) : 0;
       const char* const problem = devices_[device].apply(event, sequence, time_ns, forward_stack);
       if (problem && findings) {
-        if (seen_.is_known[device]) {
+        if (context_.is_complete[device]) {
           ++findings->contradictions;
-          if (findings->kept_contradictions.size() < ReplayFindings::kKept) {
+          if (findings->kept_contradictions.size() < ReplayFindings::kMaxItems) {
             findings->kept_contradictions.push_back({sequence, device, problem});
           }
         } else {
@@ -60,16 +61,16 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
       return {static_cast<std::ptrdiff_t>(device), forward_stack};
     }
     case EventKind::kAllocatorState:
-      if (seen_.state.left != 0) void_state(findings);
-      seen_.state = {device_of(event.location), sequence, AllocatorStateFields(event).entries, time_ns, {}};
-      if (seen_.state.left != 0) return {};
+      if (context_.state.left != 0) discard_state(findings);
+      context_.state = {device_of(event.location), sequence, AllocatorStateFields(event).entries, time_ns, {}};
+      if (context_.state.left != 0) return {};
       break;
     case EventKind::kStateSegment:
     case EventKind::kStateBlock:
-      if (seen_.state.left == 0 || device_of(event.location) != seen_.state.device)
-        return {};  // its beginning is missing
-      seen_.state.events.push_back(event);
-      if (--seen_.state.left != 0) return {};
+      if (context_.state.left == 0 || device_of(event.location) != context_.state.device)
+        return {};  // without its first event
+      context_.state.events.push_back(event);
+      if (--context_.state.left != 0) return {};
       break;
     case EventKind::kLost:
       note_loss();
@@ -77,65 +78,64 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
     default:
       return {};
   }
-  const bool is_other = end_state(findings);
-  return {static_cast<std::ptrdiff_t>(seen_.state.device), 0, is_other};
+  const bool is_other = finish_state(findings);
+  return {static_cast<std::ptrdiff_t>(context_.state.device), 0, is_other};
 }
 
-// Events of the state are missing.
-void Replay::void_state(ReplayFindings* findings) {
+void Replay::discard_state(ReplayFindings* findings) {
   if (findings) ++findings->void_states;
-  seen_.state.left = 0;
+  context_.state.left = 0;
   note_loss();
 }
 
-bool Replay::end_state(ReplayFindings* findings) {
-  DeviceMemory& device = devices_[seen_.state.device];
-  const bool is_first = device.is_untouched();  // a recording that began in mid-run
-  if (is_first && !seen_.state.events.empty()) seen_.was_in_use[seen_.state.device] = true;
-  const bool begins = is_first && seen_.is_known[seen_.state.device];
-  const bool agrees = device.equals(seen_.state.events);
+bool Replay::finish_state(ReplayFindings* findings) {
+  DeviceMemory& device = devices_[context_.state.device];
+  const bool is_first = device.is_untouched();  // the recording began during the run
+  if (is_first && !context_.state.events.empty()) context_.was_in_use[context_.state.device] = true;
+  const bool is_begin = is_first && context_.is_complete[context_.state.device];
+  const bool agrees = device.equals(context_.state.events);
   std::optional<DeviceMemory> described;
   if (!agrees) {
-    described = device.described_by(seen_.state.events, seen_.state.sequence, seen_.state.time_ns, begins);
+    described = device.described_by(context_.state.events, context_.state.sequence, context_.state.time_ns, is_begin);
   }
   if (findings) {
     ++findings->states;
     if (agrees || is_first) {
       ++findings->agreeing;
-    } else if (!seen_.is_known[seen_.state.device]) {
+    } else if (!context_.is_complete[context_.state.device]) {
       ++findings->resumed;
-    } else if (findings->differences.size() < ReplayFindings::kKept) {
-      // Where it describes no memory, it is not compared with all that there is: there may be many such states.
-      findings->differences.push_back({seen_.state.sequence, seen_.state.device,
-                                       described ? device.difference_to(seen_.state.events) : "a state without sense"});
+    } else if (findings->differences.size() < ReplayFindings::kMaxItems) {
+      // A corrupt state is not compared with the device: a trace may contain many, and each would cost a full listing.
+      findings->differences.push_back({context_.state.sequence, context_.state.device,
+                                       described ? device.difference_to(context_.state.events) : "a corrupt state"});
     }
   }
   if (described) device.adopt(std::move(*described));
   if (agrees || described) {
-    seen_.is_known[seen_.state.device] = true;
+    context_.is_complete[context_.state.device] = true;
   } else if (findings) {
     ++findings->void_states;
   }
-  seen_.state.events.clear();
+  context_.state.events.clear();
   return described.has_value();
 }
 
 void Replay::note_loss() {
-  seen_.had_loss = true;
-  std::fill(seen_.is_known.begin(), seen_.is_known.end(), false);
+  context_.had_loss = true;
+  std::fill(context_.is_complete.begin(), context_.is_complete.end(), false);
 }
 
 PackedReplay Replay::packed() const {
   const std::size_t forward_bytes = forward_.changed_bytes();
-  PackedReplay packed{seen_, forward_.rings(), forward_bytes, {}};
+  PackedReplay packed{context_, forward_.rings(), forward_bytes, {}};
   for (const DeviceMemory& device : devices_) packed.devices.push_back(device.packed());
   return packed;
 }
 
 void Replay::unpack(const PackedReplay& packed) {
-  seen_ = packed.knowledge;
+  context_ = packed.context;
   forward_.become(packed.forward);
-  // Devices that there are stay: their memory need not be asked for again.
+  // Reuse existing devices, and with them their allocated memory.
   while (devices_.size() > packed.devices.size()) devices_.pop_back();
   for (std::size_t index = 0; index < packed.devices.size(); ++index) {
     const PackedMemory& device = packed.devices[index];
@@ -145,8 +145,8 @@ void Replay::unpack(const PackedReplay& packed) {
 }
 
 std::size_t PackedReplay::bytes() const {
-  std::size_t sum = sizeof *this + knowledge.state.events.capacity() * sizeof(Event) + forward_bytes +
-                    knowledge.device_of_location.capacity() * sizeof knowledge.device_of_location[0];
+  std::size_t sum = sizeof *this + context.state.events.capacity() * sizeof(Event) + forward_bytes +
+                    context.device_of_location.capacity() * sizeof context.device_of_location[0];
   for (const PackedMemory& device : devices) sum += device.bytes();
   return sum;
 }

@@ -11,32 +11,32 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
     : trace_(std::move(trace)), evidence_(*trace_, points, lines), end_(trace_->definitions()) {
   TraceCursor cursor(trace_);
   if (trace_->compacted_until() != 0) {
-    restore_fold(cursor.replay());
-    cursor.stand_behind_fold();
+    restore_compacted(cursor.replay());
+    cursor.skip_compacted();
   } else {
     evidence_.roles().fates().begin(nodes_at_begin.first, nodes_at_begin.second);
   }
-  cursor.decode_ahead();
+  cursor.decode_in_background();
   const std::vector<Chunk>& chunks = trace_->chunks();
-  const std::unique_ptr<LivesThread> lives = lives_thread();
+  const std::unique_ptr<LivesThread> lives = start_lives_thread();
   std::vector<LifeChange> changes;
-  std::vector<Event> taken;
-  const auto take = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
+  std::vector<Event> consumed;
+  const auto on_event = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
     if (lives) {
-      changes.push_back(evidence_.take_memory(event, sequence, time_ns, change, cursor.replay()));
+      changes.push_back(evidence_.record_memory(event, sequence, time_ns, change, cursor.replay()));
     } else {
-      evidence_.take(event, sequence, time_ns, change, cursor.replay());
+      evidence_.record(event, sequence, time_ns, change, cursor.replay());
     }
   };
-  std::uint64_t events = 0;  // not their numbers: any may be missing in between
+  std::uint64_t events = 0;  // counted: sequence numbers have gaps where events are missing
   while (!cursor.at_end()) {
     if (progress) progress(static_cast<double>(cursor.chunk()) / static_cast<double>(chunks.size()));
-    if (events >= next_checkpoint_) keep_checkpoint(cursor.chunk(), events, cursor.replay());
+    if (events >= next_checkpoint_) add_checkpoint(cursor.chunk(), events, cursor.replay());
     events += chunks[cursor.chunk()].event_count;
-    cursor.take_chunk(UINT64_MAX, &evidence_.findings(), take);
+    cursor.consume_chunk(UINT64_MAX, &evidence_.findings(), on_event);
     if (lives && !changes.empty()) {
-      const std::uint64_t first = cursor.swap_taken(taken);
-      lives->take(first, taken, changes);
+      const std::uint64_t first = cursor.swap_events(consumed);
+      lives->enqueue(first, consumed, changes);
     }
   }
   if (lives) lives->finish();
@@ -44,9 +44,9 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
   evidence_.finish(end_);
 }
 
-// nullptr where it does not pay, or there is none to be had: it takes longer.
-std::unique_ptr<LivesThread> ReplayRun::lives_thread() {
-  if (trace_->chunks().size() < TraceCursor::kWorthAThread) return nullptr;
+// Return nullptr for a short trace, or if the system cannot start a thread.
+std::unique_ptr<LivesThread> ReplayRun::start_lives_thread() {
+  if (trace_->chunks().size() < TraceCursor::kMinThreadChunks) return nullptr;
   try {
     return std::make_unique<LivesThread>(evidence_);
   } catch (const std::system_error&) {
@@ -54,7 +54,7 @@ std::unique_ptr<LivesThread> ReplayRun::lives_thread() {
   }
 }
 
-void ReplayRun::restore_fold(Replay& replay) {
+void ReplayRun::restore_compacted(Replay& replay) {
   try {
     fold_ = std::make_unique<Fold>(*trace_);
     fold_->restore(replay, evidence_);
@@ -63,53 +63,53 @@ void ReplayRun::restore_fold(Replay& replay) {
                       "): what comes after them cannot be replayed");
   }
   beginning_.state = replay.packed();
-  const auto know = [&](std::uint64_t sequence, std::int64_t time_ns) {
-    if (sequence < trace_->compacted_until()) folded_times_.emplace_back(sequence, time_ns);
+  const auto add_time = [&](std::uint64_t sequence, std::int64_t time_ns) {
+    if (sequence < trace_->compacted_until()) compacted_times_.emplace_back(sequence, time_ns);
   };
-  for (const auto& [sequence, time_ns] : evidence_.times().times()) know(sequence, time_ns);
-  for (const PositionEvent& position : evidence_.positions()) know(position.sequence, position.time_ns);
+  for (const auto& [sequence, time_ns] : evidence_.times().times()) add_time(sequence, time_ns);
+  for (const PositionEvent& position : evidence_.positions()) add_time(position.sequence, position.time_ns);
   for (const MemoryTimeline& timeline : evidence_.timelines()) {
     for (const MemoryTimeline::Peak& peak : {timeline.allocated_peak(), timeline.reserved_peak()}) {
-      if (peak.bytes != 0) know(peak.sequence, peak.time_ns);
+      if (peak.bytes != 0) add_time(peak.sequence, peak.time_ns);
     }
   }
   for (const LongLives& lives : evidence_.long_lives()) {
     for (std::size_t cell = 0; cell < lives.begins().size(); ++cell)
-      know(lives.begins()[cell], lives.begins_ns()[cell]);
-    if (!lives.begins().empty()) know(lives.last_allocation(), lives.last_ns());
+      add_time(lives.begins()[cell], lives.begins_ns()[cell]);
+    if (!lives.begins().empty()) add_time(lives.last_allocation(), lives.last_ns());
   }
-  if (trace_->compacted_until() != 0) know(trace_->compacted_until() - 1, trace_->integrity().compacted_until_ns);
-  std::sort(folded_times_.begin(), folded_times_.end());
+  if (trace_->compacted_until() != 0) add_time(trace_->compacted_until() - 1, trace_->integrity().compacted_until_ns);
+  std::sort(compacted_times_.begin(), compacted_times_.end());
 }
 
-const std::vector<std::uint64_t>& ReplayRun::folded_moments() const {
-  static const std::vector<std::uint64_t> kNone;
-  return fold_ ? fold_->moments() : kNone;
+const std::vector<std::uint64_t>& ReplayRun::compacted_positions() const {
+  static const std::vector<std::uint64_t> kNoPositions;
+  return fold_ ? fold_->moments() : kNoPositions;
 }
 
-void ReplayRun::keep_checkpoint(std::size_t chunk, std::uint64_t events, const Replay& replay) {
+void ReplayRun::add_checkpoint(std::size_t chunk, std::uint64_t events, const Replay& replay) {
   const auto begin_of = [this](std::size_t index) { return checkpoints_[index].events; };
   checkpoints_.push_back({chunk, events, replay.packed()});
   const std::size_t bytes = checkpoints_.back().state.bytes();
   checkpoint_bytes_ += bytes;
-  while (checkpoint_bytes_ > kCheckpointBytes && checkpoints_.size() > 1) {
-    // The one goes without which the way between its neighbours is shortest: so all of the memory is used, always.
-    std::size_t spared = 0;
+  while (checkpoint_bytes_ > kMaxCheckpointBytes && checkpoints_.size() > 1) {
+    // Drop the checkpoint whose neighbours are closest to each other, and no more: the memory stays fully used.
+    std::size_t dropped = 0;
     std::uint64_t shortest = UINT64_MAX;
     for (std::size_t index = 0; index + 1 < checkpoints_.size(); ++index) {
-      const std::uint64_t way = begin_of(index + 1) - (index == 0 ? 0 : begin_of(index - 1));
-      if (way < shortest) {
-        shortest = way;
-        spared = index;
+      const std::uint64_t distance = begin_of(index + 1) - (index == 0 ? 0 : begin_of(index - 1));
+      if (distance < shortest) {
+        shortest = distance;
+        dropped = index;
       }
     }
-    checkpoint_bytes_ -= checkpoints_[spared].state.bytes();
-    checkpoints_.erase(checkpoints_.begin() + static_cast<std::ptrdiff_t>(spared));
+    checkpoint_bytes_ -= checkpoints_[dropped].state.bytes();
+    checkpoints_.erase(checkpoints_.begin() + static_cast<std::ptrdiff_t>(dropped));
     checkpoint_distance_ =
         std::max(checkpoint_distance_, begin_of(checkpoints_.size() - 1) * 3 / 2 / checkpoints_.size());
   }
-  const std::uint64_t worth = std::min<std::uint64_t>(bytes / kBytesPerEvent, kFarthest);
-  next_checkpoint_ = events + std::max(checkpoint_distance_, worth);
+  const std::uint64_t copy_distance = std::min<std::uint64_t>(bytes / kBytesPerEvent, kMaxDistance);
+  next_checkpoint_ = events + std::max(checkpoint_distance_, copy_distance);
 }
 
 const Checkpoint* ReplayRun::checkpoint_before(std::uint64_t sequence) const {
@@ -123,43 +123,43 @@ const Checkpoint* ReplayRun::checkpoint_before(std::uint64_t sequence) const {
 TraceCursor ReplayRun::cursor_before(std::uint64_t sequence) const {
   TraceCursor cursor(trace_);
   const Checkpoint* const nearest = checkpoint_before(sequence);
-  cursor.jump(nearest ? *nearest : beginning_);
+  cursor.restore(nearest ? *nearest : beginning_);
   return cursor;
 }
 
 TraceCursor ReplayRun::cursor_at_beginning() const {
   TraceCursor cursor(trace_);
-  cursor.jump(beginning_);
+  cursor.restore(beginning_);
   return cursor;
 }
 
-void ReplayRun::approach(TraceCursor& cursor, std::uint64_t until) const {
-  const Checkpoint* const known = checkpoint_before(until);
-  const Checkpoint& nearest = known ? *known : beginning_;
-  if (cursor.taken_until() > until || cursor.chunk() < nearest.chunk) cursor.jump(nearest);
+void ReplayRun::move_near(TraceCursor& cursor, std::uint64_t until) const {
+  const Checkpoint* const checkpoint = checkpoint_before(until);
+  const Checkpoint& nearest = checkpoint ? *checkpoint : beginning_;
+  if (cursor.consumed_until() > until || cursor.chunk() < nearest.chunk) cursor.restore(nearest);
 }
 
-Replay ReplayRun::folded_state_before(std::uint64_t until) const {
+Replay ReplayRun::compacted_state_before(std::uint64_t until) const {
   if (until == 0) return Replay(trace_->definitions());
   Replay end(trace_->definitions());
   end.unpack(beginning_.state);
   try {
-    if (std::optional<Replay> found = fold_->memory_before(until, end)) return std::move(*found);
+    if (std::optional<Replay> state = fold_->memory_before(until, end)) return std::move(*state);
   } catch (const DecodeError& error) {
     throw FormatError(trace_->path() + " has a state in its compacted part that is invalid (" + error.what() + ")");
   }
-  throw FoldedError("the trace is compacted up to event " + std::to_string(trace_->compacted_until() - 1) +
-                    ": of what was in memory before that, only the peaks and the end of the last step are left; ask "
-                    "for a later position");
+  throw CompactedError("the trace is compacted up to event " + std::to_string(trace_->compacted_until() - 1) +
+                       ": of what was in memory before that, only the peaks and the end of the last step are left; ask "
+                       "for a later position");
 }
 
-std::int64_t ReplayRun::folded_time_before(std::uint64_t until) const {
-  if (until == 0 || folded_times_.empty()) return 0;
+std::int64_t ReplayRun::compacted_time_before(std::uint64_t until) const {
+  if (until == 0 || compacted_times_.empty()) return 0;
   const std::uint64_t event = until - 1;
-  const auto is_earlier = [](const auto& known, std::uint64_t sequence) { return known.first < sequence; };
-  const auto after = std::lower_bound(folded_times_.begin(), folded_times_.end(), event, is_earlier);
-  if (after == folded_times_.end()) return folded_times_.back().second;
-  if (after->first == event || after == folded_times_.begin()) return after->second;
+  const auto is_earlier = [](const auto& entry, std::uint64_t sequence) { return entry.first < sequence; };
+  const auto after = std::lower_bound(compacted_times_.begin(), compacted_times_.end(), event, is_earlier);
+  if (after == compacted_times_.end()) return compacted_times_.back().second;
+  if (after->first == event || after == compacted_times_.begin()) return after->second;
   const auto before = std::prev(after);
   const double share = static_cast<double>(event - before->first) / static_cast<double>(after->first - before->first);
   return before->second +
@@ -167,7 +167,7 @@ std::int64_t ReplayRun::folded_time_before(std::uint64_t until) const {
 }
 
 std::int64_t ReplayRun::time_before(std::uint64_t until) const {
-  if (until <= trace_->compacted_until()) return folded_time_before(until);
+  if (until <= trace_->compacted_until()) return compacted_time_before(until);
   std::vector<Event> events;
   const std::vector<Chunk>& chunks = trace_->chunks();
   const auto is_earlier = [](const Chunk& chunk, std::uint64_t number) { return chunk.first_sequence < number; };
@@ -183,12 +183,12 @@ std::int64_t ReplayRun::time_before(std::uint64_t until) const {
     const std::size_t before = std::min<std::uint64_t>(events.size(), until - chunk->first_sequence);
     if (before != 0) return trace_->clock_of(*chunk).wall_ns(events[before - 1].time);
   }
-  return folded_time_before(trace_->compacted_until());
+  return compacted_time_before(trace_->compacted_until());
 }
 
 std::uint64_t ReplayRun::sequence_after(std::int64_t time_ns) const {
-  if (!folded_times_.empty() && time_ns < folded_times_.back().second) {
-    for (const auto& [sequence, known_ns] : folded_times_) {
+  if (!compacted_times_.empty() && time_ns < compacted_times_.back().second) {
+    for (const auto& [sequence, known_ns] : compacted_times_) {
       if (known_ns > time_ns) return sequence;
     }
   }
@@ -202,8 +202,8 @@ std::uint64_t ReplayRun::sequence_after(std::int64_t time_ns) const {
       continue;
     }
     const auto later = [&](const Event& event) { return clock.wall_ns(event.time) > time_ns; };
-    const auto found = std::find_if(events.begin(), events.end(), later);
-    if (found != events.end()) return chunk.first_sequence + static_cast<std::uint64_t>(found - events.begin());
+    const auto event = std::find_if(events.begin(), events.end(), later);
+    if (event != events.end()) return chunk.first_sequence + static_cast<std::uint64_t>(event - events.begin());
   }
   return UINT64_MAX;
 }

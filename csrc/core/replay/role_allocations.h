@@ -1,5 +1,4 @@
-// What was allocated for each role within a range of events. A pass over the range, since what a block is for may be
-// known only when it is gone.
+// Allocations by role within a range of events: a separate pass, since a role may be known only after the free.
 #pragma once
 
 #include <array>
@@ -13,11 +12,11 @@ namespace alloctrace {
 
 struct RoleAllocations {
   std::uint64_t allocations = 0;
-  std::uint64_t bytes = 0, exact_bytes = 0, largest = 0;  // requested; exact: of blocks whose role was recorded
+  std::uint64_t bytes = 0, exact_bytes = 0, largest = 0;  // requested bytes; exact: of blocks with an exact role
 };
 
-// By device, in the order of Replay::devices(), and role; of the events from `first` on and before `until`. The cursor
-// stands at or before `first`; `roles`: of a whole pass. Throws OpenError when the file went away in the meantime.
+// Sum the allocations in [first, until), by device in the order of Replay::devices() and by role. `cursor`: at or
+// before `first`. `roles`: finished. Throws OpenError if the file has disappeared.
 std::vector<std::array<RoleAllocations, kRoleCount>> role_allocations(TraceCursor cursor, const Roles& roles,
                                                                       std::uint64_t first, std::uint64_t until);
 

@@ -5,45 +5,44 @@
 namespace alloctrace {
 namespace {
 
-// What one device holds, by role.
 class RoleTotals {
  public:
   RoleTotals(const Roles& roles, std::size_t device) : roles_(&roles), device_(device) {}
 
-  void allocated(const DeviceMemory& memory) {
+  void add_last(const DeviceMemory& memory) {
     const PieceIndex index = memory.last_allocated();
-    give_up(index);  // its free is missing
+    remove_piece(index);  // if its free is missing
     add(index, memory.piece(index));
   }
-  void ended(const EndedLife& life) { give_up(life.piece); }
-  // After a state of the allocator, whose blocks may be others than those known.
+  void remove(const FreedBlock& block) { remove_piece(block.piece); }
+  // Recount after a state of the allocator replaced the device's blocks.
   void count_all(const DeviceMemory& memory) {
-    held_.clear();
+    live_.clear();
     bytes_ = {};
     memory.for_each_allocated([&](const Piece& piece) { add(memory.index_of(piece), piece); });
   }
   const RoleBytes& bytes() const { return bytes_; }
 
  private:
-  struct Held {
+  struct LiveBlock {
     std::uint64_t bytes = 0;
     Role role = Role::kUnknown;
   };
 
   void add(PieceIndex index, const Piece& piece) {
-    if (index >= held_.size()) held_.resize(std::max<std::size_t>(index + std::size_t{1}, held_.size() * 2));
-    held_[index] = {piece.requested, roles_->of(device_, piece).role};
-    bytes_[static_cast<std::size_t>(held_[index].role)] += piece.requested;
+    if (index >= live_.size()) live_.resize(std::max<std::size_t>(index + std::size_t{1}, live_.size() * 2));
+    live_[index] = {piece.requested, roles_->role_of(device_, piece).role};
+    bytes_[static_cast<std::size_t>(live_[index].role)] += piece.requested;
   }
-  void give_up(PieceIndex index) {
-    if (index >= held_.size()) return;
-    bytes_[static_cast<std::size_t>(held_[index].role)] -= held_[index].bytes;
-    held_[index].bytes = 0;
+  void remove_piece(PieceIndex index) {
+    if (index >= live_.size()) return;
+    bytes_[static_cast<std::size_t>(live_[index].role)] -= live_[index].bytes;
+    live_[index].bytes = 0;
   }
 
   const Roles* roles_;
   std::size_t device_;
-  std::vector<Held> held_;  // by piece
+  std::vector<LiveBlock> live_;  // by piece
   RoleBytes bytes_{};
 };
 
@@ -54,14 +53,14 @@ std::vector<std::vector<RoleBytes>> role_timelines(const std::shared_ptr<const T
                                                    const std::function<void(double)>& progress) {
   std::vector<RoleTotals> totals;
   std::vector<std::vector<RoleBytes>> timelines;
-  std::vector<std::size_t> filled;  // by device: how many intervals have ended
+  std::vector<std::size_t> filled;  // number of completed intervals by device
   const std::int64_t begin = trace->begin_ns();
   const double span = static_cast<double>(std::max<std::int64_t>(trace->end_ns() - begin, 1));
-  cursor.decode_ahead();
+  cursor.decode_in_background();
   const auto fill = [&](std::size_t device, std::size_t until) {
     for (; filled[device] < until; ++filled[device]) timelines[device][filled[device]] = totals[device].bytes();
   };
-  const auto know = [&](std::size_t devices) {
+  const auto add_devices = [&](std::size_t devices) {
     while (totals.size() < devices) {
       totals.emplace_back(roles, totals.size());
       timelines.emplace_back(points);
@@ -69,36 +68,36 @@ std::vector<std::vector<RoleBytes>> role_timelines(const std::shared_ptr<const T
     }
   };
   const auto interval_at = [&](std::int64_t time_ns) {
-    // Modulo 2^64: the time of an event that is damaged may be anything.
+    // Unsigned: the difference of corrupt times may overflow.
     const auto since = static_cast<std::uint64_t>(time_ns) - static_cast<std::uint64_t>(begin);
     const double share = static_cast<double>(static_cast<std::int64_t>(since)) / span;
     const auto last = static_cast<double>(points - 1);
     return static_cast<std::size_t>(std::clamp(share * static_cast<double>(points), 0.0, last));
   };
-  // Of a fold the end is known.
-  know(cursor.replay().devices().size());
+  // Start from the end of the compacted part.
+  add_devices(cursor.replay().devices().size());
   for (std::size_t device = 0; device < totals.size(); ++device) {
     totals[device].count_all(cursor.replay().devices()[device]);
     filled[device] = interval_at(trace->integrity().compacted_until_ns);
   }
-  const auto take = [&](const Event& event, std::uint64_t, std::int64_t time_ns, const Change& change) {
+  const auto on_event = [&](const Event& event, std::uint64_t, std::int64_t time_ns, const Change& change) {
     if (change.device < 0) return;
     const auto device = static_cast<std::size_t>(change.device);
-    know(device + 1);
+    add_devices(device + 1);
     fill(device, interval_at(time_ns));
     const DeviceMemory& memory = cursor.replay().devices()[device];
     if (event.kind == EventKind::kAlloc) {
-      totals[device].allocated(memory);
-    } else if (change.is_other_state) {
+      totals[device].add_last(memory);
+    } else if (change.replaces_state) {
       totals[device].count_all(memory);
-    } else if (memory.ended().birth != UINT64_MAX) {
-      totals[device].ended(memory.ended());
+    } else if (memory.ended().alloc_sequence != UINT64_MAX) {
+      totals[device].remove(memory.ended());
     }
   };
   const std::size_t chunks = trace->chunks().size();
   while (!cursor.at_end()) {
     if (progress) progress(static_cast<double>(cursor.chunk()) / static_cast<double>(chunks));
-    cursor.take_chunk(UINT64_MAX, nullptr, take);
+    cursor.consume_chunk(UINT64_MAX, nullptr, on_event);
   }
   for (std::size_t device = 0; device < totals.size(); ++device) fill(device, points);
   return timelines;

@@ -1,5 +1,5 @@
-// Requested bytes of each role over time: at the end of each of many equal intervals. A second pass over the trace,
-// since what a block is for may be known only when it is gone.
+// Requested bytes of live blocks by role at the end of each of many equal intervals: a second pass over the trace,
+// since a role may be known only after the free.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@ namespace alloctrace {
 
 using RoleBytes = std::array<std::uint64_t, kRoleCount>;
 
-// By device, in the order of Replay::devices(), and interval; `roles`: of a whole pass. cursor: stands at the
-// beginning, or where what is folded ends, before which all is 0. `progress` gets a share from 0 to 1. Throws OpenError
-// when the file went away in the meantime.
+// Return the bytes by device, in the order of Replay::devices(), and interval; 0 in the compacted part. `cursor`: at
+// the begin of the events. `roles`: finished. `progress` gets a fraction from 0 to 1. Throws OpenError if the file is
+// gone.
 std::vector<std::vector<RoleBytes>> role_timelines(const std::shared_ptr<const TraceReader>& trace, TraceCursor cursor,
                                                    const Roles& roles, std::size_t points,
                                                    const std::function<void(double)>& progress = {});

@@ -7,36 +7,36 @@ namespace {
 
 constexpr std::int32_t kCpu = 0;
 
-const Piece* live_at(const DeviceMemory* device, std::uint64_t address) {
+const Piece* find_live(const DeviceMemory* device, std::uint64_t address) {
   return device ? device->allocated_at(address) : nullptr;
 }
 
 }  // namespace
 
-void Roles::take(const Event& event, std::uint64_t sequence, const Replay& replay) {
-  const RoleFields said(event);
-  if (said.role == 0 || said.role >= kRoleCount) return;
+void Roles::add_named(const Event& event, std::uint64_t sequence, const Replay& replay) {
+  const RoleFields named(event);
+  if (named.role == 0 || named.role >= kRoleCount) return;
   const Location& where = definitions_->location(event.location);
   const DeviceMemory* device = replay.find(where.device_type, where.device_index);
-  const Piece* piece = live_at(device, event.address);
-  if (!piece && where.device_type == kCpu) {  // for torch, pinned memory is of the cpu
+  const Piece* piece = find_live(device, event.address);
+  if (!piece && where.device_type == kCpu) {  // torch assigns pinned memory to the CPU
     device = replay.find(kPinnedMemory, 0);
-    piece = live_at(device, event.address);
+    piece = find_live(device, event.address);
   }
   if (!piece) return;
   const auto number = static_cast<std::size_t>(device - replay.devices().data());
-  const auto role = static_cast<Role>(said.role);
-  named_.push_back({sequence, number, piece->address, piece->birth, piece->requested, piece->stack,
-                    static_cast<std::uint32_t>(said.name), role, piece->is_older});
+  const auto role = static_cast<Role>(named.role);
+  named_.push_back({sequence, number, piece->address, piece->alloc_sequence, piece->requested, piece->stack,
+                    static_cast<std::uint32_t>(named.name), role, piece->is_older});
   Place place{number, piece->stack, 0, 0};
   if (piece->node_type != 0) place = {number, piece->stack, piece->node_type, piece->requested};
-  exact_[{piece->birth, piece->address}] = {role, place};
+  exact_[{piece->alloc_sequence, piece->address}] = {role, place};
 }
 
 void Roles::finish(const Replay& end) {
   fates_.finish(end.devices());
   for (const NamedBlock& block : named_) {
-    const auto& [role, place] = exact_.at({block.birth, block.address});
+    const auto& [role, place] = exact_.at({block.alloc_sequence, block.address});
     siblings_[place][static_cast<std::size_t>(role)] += block.requested;
   }
   for (const DeviceMemory& device : end.devices()) {
@@ -45,26 +45,26 @@ void Roles::finish(const Replay& end) {
   }
 }
 
-Role Roles::of_siblings(const Place& place) const {
-  const auto found = siblings_.find(place);
-  if (found == siblings_.end()) return Role::kUnknown;
-  return static_cast<Role>(std::max_element(found->second.begin(), found->second.end()) - found->second.begin());
+Role Roles::role_of_siblings(const Place& place) const {
+  const auto sums = siblings_.find(place);
+  if (sums == siblings_.end()) return Role::kUnknown;
+  return static_cast<Role>(std::max_element(sums->second.begin(), sums->second.end()) - sums->second.begin());
 }
 
-BlockRole Roles::of(std::size_t device, const Piece& piece) const {
+BlockRole Roles::role_of(std::size_t device, const Piece& piece) const {
   if (definitions_->is_stack_of_library(piece.stack)) return {Role::kLibraryWorkspace, true};
-  const auto said = exact_.find({piece.birth, piece.address});
-  if (said != exact_.end()) return {said->second.first, true};
+  const auto named = exact_.find({piece.alloc_sequence, piece.address});
+  if (named != exact_.end()) return {named->second.first, true};
   if (piece.is_older) return {};
-  Fate fate = fates_.of(piece.birth);
+  Fate fate = fates_.of(piece.alloc_sequence);
   const bool is_cut_off = fate == Fate::kCutOff || fate == Fate::kCutOffForward;
   Role role = Role::kUnknown;
   if (piece.node_type != 0) {
     if (is_cut_off || fate == Fate::kPassingProgram || fate == Fate::kLeftByPass) {
-      role = of_siblings({device, piece.stack, piece.node_type, piece.requested});
+      role = role_of_siblings({device, piece.stack, piece.node_type, piece.requested});
     }
   } else if (is_cut_off || fate == Fate::kLong || fate == Fate::kLaterStep || fate == Fate::kInputHeld) {
-    role = of_siblings({device, piece.stack, 0, 0});
+    role = role_of_siblings({device, piece.stack, 0, 0});
   }
   if (role != Role::kUnknown) return {role, false};
   if (is_cut_off) {
@@ -81,7 +81,7 @@ Role Roles::role_of_fate(Fate fate, std::size_t device, const Piece& piece) cons
   };
   switch (fate) {
     case Fate::kBrief:
-      // Without any clock: at most one at a time, and again and again.
+      // Without steps and passes, only a stack that allocates repeatedly, one block at a time.
       return fates_.has_clock() || is_recurring() ? Role::kTemporary : Role::kUnknown;
     case Fate::kSameStep:
       return fates_.has_clock() ? Role::kTemporary : Role::kUnknown;

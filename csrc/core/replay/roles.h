@@ -1,15 +1,13 @@
-// What each block is for. The rules, in this order; docs/roles.md has them in words.
+// Roles of blocks (docs/roles.md). The first rule that applies decides; if none does, the role is unknown.
 //
 // exact
-//   1. a library keeps it for itself: library workspace
-//   2. the program named it (a kRole event while it lived): what it said last
-// inferred, from others made at the same place
-//   3. made in a pass of backward and still there after it, as one of the same stack, type of node and size that the
-//      program named: what those are
-//   4. made by the program and held for long, as one of the same stack that the program named: what those are
-// inferred, from its fate
+//   1. a library keeps the block: library workspace
+//   2. the program named the block in a kRole event: the last name
+// inferred from siblings, which are named blocks of the same place
+//   3. allocated in a pass of backward and live after it: siblings have the same stack, node type and size
+//   4. allocated by the program and held for long: siblings have the same stack
+// inferred from the lifetime, or the usual one of its place if a failed allocation or the end of the trace cut it off
 //   5. see role_of_fate()
-// What was cut off by the end of the trace or by a refused request takes the usual fate of its place. Else: unknown.
 #pragma once
 
 #include <array>
@@ -32,14 +30,13 @@ struct BlockRole {
   bool is_exact = false;
 };
 
-// What the program said of a block.
 struct NamedBlock {
-  std::uint64_t sequence = 0;  // of the event that said so
-  std::size_t device = 0;      // in the replay
-  std::uint64_t address = 0, birth = 0, requested = 0;
-  std::uint32_t stack = 0, name = 0;  // string id of the name
+  std::uint64_t sequence = 0;  // of the kRole event
+  std::size_t device = 0;      // index in Replay::devices()
+  std::uint64_t address = 0, alloc_sequence = 0, requested = 0;
+  std::uint32_t stack = 0, name = 0;  // name: string id
   Role role = Role::kUnknown;
-  bool is_older = false;  // than the recording
+  bool is_older = false;  // allocated before the recording
 };
 
 class Roles {
@@ -47,32 +44,31 @@ class Roles {
   explicit Roles(const Definitions& definitions) : definitions_(&definitions), fates_(definitions) {}
 
   Fates& fates() { return fates_; }
-  // The program says what a block is. Nothing if none is live there: it is another allocator's, or its alloc was lost.
-  void take(const Event& event, std::uint64_t sequence, const Replay& replay);
+  // Record a kRole event. Ignore an address without a live block: of another allocator, or its allocation was lost.
+  void add_named(const Event& event, std::uint64_t sequence, const Replay& replay);
   void finish(const Replay& end);
-  // What a block was, as a moment of the past has it: when it was born and where.
   struct Key {
-    std::uint64_t birth, address;  // blocks that are older than the recording share their birth
+    std::uint64_t alloc_sequence, address;  // address: blocks older than the recording share a number
     bool operator==(const Key&) const = default;
   };
-  // past: blocks that are asked about later though they have died.
+  // `past`: freed blocks whose roles are needed for compacted positions.
   void save(FoldWriter& fold, const Replay& replay, const std::vector<Key>& past) const;
   void restore(FoldReader& fold, const Replay& replay);
 
-  // Of a block that was live at some position; after finish().
-  BlockRole of(std::size_t device, const Piece& piece) const;
-  // As often as the program said so, in order.
+  // Return the role of a block that was live at any position. Call after finish().
+  BlockRole role_of(std::size_t device, const Piece& piece) const;
+  // Return an entry for each recorded kRole event, in order.
   const std::vector<NamedBlock>& named() const { return named_; }
 
  private:
   using Bytes = std::array<std::uint64_t, kRoleCount>;
   struct KeyHash {
-    std::size_t operator()(const Key& key) const { return seeded_hash(seeded_hash(key.birth) ^ key.address); }
+    std::size_t operator()(const Key& key) const { return seeded_hash(seeded_hash(key.alloc_sequence) ^ key.address); }
   };
-  // Device, stack, type of node, requested bytes; of what the program made, the last two are 0.
+  // Device, stack, node type, requested bytes; the last two are 0 for blocks allocated outside backward.
   using Place = std::tuple<std::size_t, std::uint32_t, std::uint16_t, std::uint64_t>;
 
-  Role of_siblings(const Place& place) const;
+  Role role_of_siblings(const Place& place) const;
   Role role_of_fate(Fate fate, std::size_t device, const Piece& piece) const;
   bool is_of_optimizer(std::uint32_t stack) const { return fates_.kinds().is_of_optimizer(stack); }
 
@@ -81,7 +77,7 @@ class Roles {
   std::vector<NamedBlock> named_;
   std::unordered_map<Key, std::pair<Role, Place>, KeyHash> exact_;
   std::map<Place, Bytes> siblings_;
-  std::vector<std::vector<bool>> is_recurring_;  // by device and stack: it has allocated more than once
+  std::vector<std::vector<bool>> is_recurring_;  // by device and stack: more than one allocation
 };
 
 }  // namespace alloctrace

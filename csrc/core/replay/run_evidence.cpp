@@ -9,7 +9,7 @@ namespace alloctrace {
 
 RunEvidence::RunEvidence(const TraceReader& trace, std::size_t points, const std::vector<std::uint32_t>& lines)
     : definitions_(&trace.definitions()),
-      for_fold_(false),
+      for_compaction_(false),
       points_(points),
       lines_(&lines),
       begin_ns_(trace.begin_ns()),
@@ -20,8 +20,8 @@ RunEvidence::RunEvidence(const TraceReader& trace, std::size_t points, const std
 
 RunEvidence::RunEvidence(const TraceReader& trace)
     : definitions_(&trace.definitions()),
-      for_fold_(true),
-      points_(kFoldedIntervals),
+      for_compaction_(true),
+      points_(kMaxCompactedIntervals),
       lines_(nullptr),
       begin_ns_(trace.begin_ns()),
       span_ns_(1),
@@ -29,21 +29,21 @@ RunEvidence::RunEvidence(const TraceReader& trace)
       loops_(trace.definitions()),
       roles_(trace.definitions()) {}
 
-LifeChange RunEvidence::take_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
-                                    const Change& change, Replay& replay) {
+LifeChange RunEvidence::record_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
+                                      const Change& change, Replay& replay) {
   ++kind_counts_[static_cast<std::size_t>(event.kind)];
-  if (for_fold_) {
-    times_.take(sequence, time_ns);
+  if (for_compaction_) {
+    times_.add(sequence, time_ns);
     if (event.kind == EventKind::kOom || event.kind == EventKind::kConfig) {
       kept_events_.push_back({sequence, time_ns, event});
     }
   }
   if (change.device < 0) {
-    if (event.kind == EventKind::kOom) refusals_.push_back({sequence, replay.cause_of(event)});
-    if (event.kind == EventKind::kRole) roles_.take(event, sequence, replay);
-    if (event.kind == EventKind::kMemory) take_sample(event, sequence, time_ns, replay);
+    if (event.kind == EventKind::kOom) failed_allocations_.push_back({sequence, replay.cause_of(event)});
+    if (event.kind == EventKind::kRole) roles_.add_named(event, sequence, replay);
+    if (event.kind == EventKind::kMemory) add_sample(event, sequence, time_ns, replay);
     if (event.kind >= EventKind::kStep && event.kind <= EventKind::kRegionEnd) {
-      take_position(event, sequence, time_ns, replay);
+      add_position(event, sequence, time_ns, replay);
     }
     return LifeChange(time_ns);
   }
@@ -51,33 +51,33 @@ LifeChange RunEvidence::take_memory(const Event& event, std::uint64_t sequence, 
   const auto device = static_cast<std::size_t>(change.device);
   while (timelines_.size() <= device) timelines_.emplace_back(points_);
   DeviceMemory& memory = replay.devices()[device];
-  timelines_[device].note(memory, interval_, sequence, time_ns);
+  timelines_[device].record(memory, interval_, sequence, time_ns);
   return LifeChange(event, time_ns, device, memory);
 }
 
-void RunEvidence::take_lives(const Event& event, std::uint64_t sequence, const LifeChange& change) {
+void RunEvidence::record_lifetimes(const Event& event, std::uint64_t sequence, const LifeChange& change) {
   roles_.fates().see(event, sequence);
   if (change.device == LifeChange::kNoDevice) return;
   while (long_lives_.size() <= change.device) long_lives_.emplace_back();
   LongLives& lives = long_lives_[change.device];
   if (event.kind == EventKind::kAlloc) {
     const std::uint32_t line = !lines_ ? change.stack : change.stack < lines_->size() ? (*lines_)[change.stack] : 0;
-    lives.allocated(sequence, change.time_ns, line, event.size);
-    loops_.take(event, sequence);
+    lives.add_allocation(sequence, change.time_ns, line, event.size);
+    loops_.add(event, sequence);
     roles_.fates().allocated(event, sequence, change);
-  } else if (change.birth != UINT64_MAX) {
-    lives.ended(change.birth, change.stack, change.bytes, sequence);
+  } else if (change.alloc_sequence != UINT64_MAX) {
+    lives.add_free(change.alloc_sequence, change.stack, change.bytes, sequence);
     roles_.fates().ended(event, change);
   }
 }
 
-// Of an event that comes after the interval that the last one was in.
+// Return the interval of an event after the current interval, and set the new interval's end.
 std::size_t RunEvidence::interval_at(std::int64_t time_ns) {
-  // Modulo 2^64: the time of an event that is damaged may be anything.
+  // Unsigned: the difference of corrupt times may overflow.
   const auto since = static_cast<std::uint64_t>(time_ns) - static_cast<std::uint64_t>(begin_ns_);
-  if (for_fold_) {
+  if (for_compaction_) {
     const std::uint64_t later = since >> 63 != 0 ? 0 : since;
-    while (later >> interval_shift_ >= kFoldedIntervals) {
+    while (later >> interval_shift_ >= kMaxCompactedIntervals) {
       ++interval_shift_;
       for (MemoryTimeline& timeline : timelines_) timeline.halve();
     }
@@ -95,17 +95,16 @@ std::size_t RunEvidence::interval_at(std::int64_t time_ns) {
   return index;
 }
 
-void RunEvidence::take_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
-                                const Replay& replay) {
+void RunEvidence::add_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
   const PositionFields fields(event);
   PositionEvent position{event.kind, sequence, time_ns, fields.value, fields.is_explicit != 0, {}, 0};
   position.live_bytes.reserve(replay.devices().size());
   for (const DeviceMemory& device : replay.devices()) position.live_bytes.push_back(device.totals().requested);
-  if (event.kind == EventKind::kStep) position.ordinal = position.is_said ? steps_said_++ : steps_inferred_++;
+  if (event.kind == EventKind::kStep) position.ordinal = position.is_reported ? steps_reported_++ : steps_inferred_++;
   positions_.push_back(std::move(position));
 }
 
-void RunEvidence::take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
+void RunEvidence::add_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
   const Location& where = definitions_->location(event.location);
   const MemoryFields reported(event);
   MemorySample sample{sequence, time_ns, where.device_type, where.device_index, reported.used, reported.total};
@@ -126,12 +125,12 @@ void RunEvidence::take_sample(const Event& event, std::uint64_t sequence, std::i
 }
 
 void RunEvidence::finish(const Replay& end) {
-  // Of a device whose states all were void, nothing was noted.
+  // A device whose states were all corrupt has no timeline so far.
   while (timelines_.size() < end.devices().size()) timelines_.emplace_back(points_);
   while (long_lives_.size() < timelines_.size()) long_lives_.emplace_back();
   for (LongLives& lives : long_lives_) lives.finish();
   roles_.finish(end);
-  // Before the first event of a device there was nothing, unless it was in use when the recording began.
+  // Nothing was reserved before a device's first event, unless it was in use when the recording began.
   for (MemorySample& sample : samples_) {
     if (!sample.is_early) continue;
     const DeviceMemory* const memory = end.find(sample.device_type, sample.device_index);
@@ -141,60 +140,61 @@ void RunEvidence::finish(const Replay& end) {
   }
 }
 
-std::vector<std::uint64_t> RunEvidence::moments() const {
-  constexpr std::size_t kLooks = 6;  // the verdict asks as many what held the blocks
-  std::vector<std::uint64_t> found;
+std::vector<std::uint64_t> RunEvidence::snapshot_positions() const {
+  constexpr std::size_t kMaxScans = 6;  // object scans used by a verdict
+  std::vector<std::uint64_t> events;
   for (const MemoryTimeline& timeline : timelines_) {
     for (const MemoryTimeline::Peak& peak : {timeline.allocated_peak(), timeline.reserved_peak()}) {
-      if (peak.bytes != 0) found.push_back(peak.sequence + 1);
+      if (peak.bytes != 0) events.push_back(peak.sequence + 1);
     }
   }
   for (const LongLives& lives : long_lives_) {
     if (lives.begins().empty()) continue;
-    found.push_back(lives.begins().back());
-    found.push_back(lives.last_allocation() + 1);
+    events.push_back(lives.begins().back());
+    events.push_back(lives.last_allocation() + 1);
   }
   for (auto position = positions_.rbegin(); position != positions_.rend(); ++position) {
     if (position->kind != EventKind::kStep) continue;
-    found.push_back(position->sequence + 1);
+    events.push_back(position->sequence + 1);
     for (const LongLives& lives : long_lives_) {
       const std::vector<std::uint64_t>& begins = lives.begins();
       const auto later = std::upper_bound(begins.begin(), begins.end(), position->sequence);
-      if (later != begins.begin()) found.push_back(*std::prev(later));
+      if (later != begins.begin()) events.push_back(*std::prev(later));
     }
     break;
   }
-  // The last refused request of a device, which the verdict explains.
-  constexpr std::size_t kRefusals = 8;
-  std::set<std::pair<std::int32_t, std::int32_t>> refused;
-  for (auto kept = kept_events_.rbegin(); kept != kept_events_.rend() && refused.size() < kRefusals; ++kept) {
-    if (kept->event.kind != EventKind::kOom) continue;
-    const Location& where = definitions_->location(kept->event.location);
-    if (refused.emplace(where.device_type, where.device_index).second) found.push_back(kept->sequence);
+  // The last failed allocation of each device, which the verdict explains.
+  constexpr std::size_t kMaxFailures = 8;
+  std::set<std::pair<std::int32_t, std::int32_t>> failed_devices;
+  for (auto failed = kept_events_.rbegin(); failed != kept_events_.rend() && failed_devices.size() < kMaxFailures;
+       ++failed) {
+    if (failed->event.kind != EventKind::kOom) continue;
+    const Location& where = definitions_->location(failed->event.location);
+    if (failed_devices.emplace(where.device_type, where.device_index).second) events.push_back(failed->sequence);
   }
-  std::vector<std::uint64_t> looks;
-  for (const HolderRecord& holder : definitions_->holders()) looks.push_back(holder.event);
-  std::sort(looks.begin(), looks.end(), std::greater<>());
-  looks.erase(std::unique(looks.begin(), looks.end()), looks.end());
-  std::size_t left = kLooks;
-  for (const std::uint64_t look : looks) {
+  std::vector<std::uint64_t> scans;
+  for (const HolderRecord& holder : definitions_->holders()) scans.push_back(holder.event);
+  std::sort(scans.begin(), scans.end(), std::greater<>());
+  scans.erase(std::unique(scans.begin(), scans.end()), scans.end());
+  std::size_t left = kMaxScans;
+  for (const std::uint64_t scan : scans) {
     if (left == 0) break;
     --left;
-    found.push_back(look);
+    events.push_back(scan);
   }
-  std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
-  return found;
+  std::sort(events.begin(), events.end());
+  events.erase(std::unique(events.begin(), events.end()), events.end());
+  return events;
 }
 
 void EventTimes::halve() {
-  while (times_.size() > kMost / 2) {
+  while (times_.size() > kMaxTimes / 2) {
     ++shift_;
-    std::size_t kept = 0;
+    std::size_t size = 0;
     for (const auto& time : times_) {
-      if (kept == 0 || times_[kept - 1].first >> shift_ != time.first >> shift_) times_[kept++] = time;
+      if (size == 0 || times_[size - 1].first >> shift_ != time.first >> shift_) times_[size++] = time;
     }
-    times_.resize(kept);
+    times_.resize(size);
   }
 }
 

@@ -1,6 +1,6 @@
-// What one pass of the replay gathers: everything that is asked of a run as a whole, and is not the memory at one
-// moment. It grows with what the program is (its stacks, loops, blocks), not with how long it runs: what there may be
-// any number of is kept at a resolution that falls. So it can be put into a fold, and a later pass goes on from there.
+// Evidence about a complete run, gathered in one pass of the replay. Compaction saves it, and a later pass continues
+// from there. Saved, its size depends on stacks, loops and blocks, not on the run's length: unbounded series are
+// downsampled.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@
 
 namespace alloctrace {
 
-// What the driver reported of a device's memory (for the cpu: the system of this process's), and what torch's allocator
-// had reserved there then. In bytes, or kUnknownBytes.
+// Memory of a device as reported by the driver (for the CPU: of this process, by the system), and bytes reserved by
+// torch's allocator at that time. Bytes may be kUnknownBytes.
 struct MemorySample {
   std::uint64_t sequence = 0;
   std::int64_t time_ns = 0;
   std::int32_t device_type = 0, device_index = 0;
   std::uint64_t used = 0, total = 0, by_this_process = kUnknownBytes, by_others = kUnknownBytes,
                 reserved = kUnknownBytes;
-  bool is_early = false;      // there was no event of the device before
-  std::uint64_t ordinal = 0;  // how many there were of the device before
+  bool is_early = false;      // before the device's first event
+  std::uint64_t ordinal = 0;  // number of earlier samples of the device
 };
 
 // A step's end, a mark, a region's begin or end.
@@ -37,32 +37,31 @@ struct PositionEvent {
   std::uint64_t sequence;
   std::int64_t time_ns;
   std::uint64_t value;                    // number of the step, or string id of the name
-  bool is_said;                           // of a step: by the program, not inferred
-  std::vector<std::uint64_t> live_bytes;  // requested ones, per device, in the order of end().devices()
-  std::uint64_t ordinal = 0;              // of a step: how many of the same kind (said, inferred) came before it
+  bool is_reported;                       // step: reported by the program, not inferred
+  std::vector<std::uint64_t> live_bytes;  // requested, by device, in the order of Replay::devices()
+  std::uint64_t ordinal = 0;              // step: number of earlier ones, reported and inferred apart
 };
 
-// A request that the allocator refused.
-struct Refusal {
+struct FailedAllocation {
   std::uint64_t sequence = 0;
   std::uint32_t forward_stack = 0;  // see ForwardStacks
 };
 
-// An event that a fold keeps as it was.
+// A single event that compaction keeps.
 struct KeptEvent {
   std::uint64_t sequence = 0;
   std::int64_t time_ns = 0;
   Event event{};
 };
 
-// When some of the folded events happened, evenly spread: of each 2^n the first.
+// Times of at most kMaxTimes events, evenly spread: the first of each 2^shift_ sequence numbers.
 class EventTimes {
  public:
-  static constexpr std::size_t kMost = 1024;
-  void take(std::uint64_t sequence, std::int64_t time_ns) {
+  static constexpr std::size_t kMaxTimes = 1024;
+  void add(std::uint64_t sequence, std::int64_t time_ns) {
     if (sequence < next_) return;
     times_.emplace_back(sequence, time_ns);
-    if (times_.size() == kMost) halve();
+    if (times_.size() == kMaxTimes) halve();
     next_ = ((times_.back().first >> shift_) + 1) << shift_;
   }
   const std::vector<std::pair<std::uint64_t, std::int64_t>>& times() const { return times_; }
@@ -77,46 +76,45 @@ class EventTimes {
   std::uint64_t next_ = 0;
 };
 
-// What is asked of saved evidence without all the rest.
-struct FoldedSums {
+// Part of saved evidence that is readable without restoring the rest.
+struct CompactedSums {
   std::vector<std::pair<MemoryTimeline::Peak, MemoryTimeline::Peak>> peaks;  // by device: allocated, reserved
-  std::uint64_t steps_said = 0, steps_inferred = 0;
+  std::uint64_t steps_reported = 0, steps_inferred = 0;
 };
 
 class RunEvidence {
  public:
-  // For the number of events of each kind, including kinds of a newer recorder.
+  // Number of possible event kinds, including those of a newer recorder.
   static constexpr std::size_t kKindNumbers = 256;
-  // What a fold keeps at most: intervals of the timeline; steps; marks, regions, refusals and settings, the first and
-  // the last; samples of the driver.
-  static constexpr std::size_t kFoldedIntervals = 2048, kFoldedSteps = 32'768, kFoldedMarks = 4'096,
-                               kFoldedEvents = 512, kFoldedSamples = 8'192;
+  // Maximum numbers after compaction. The first and last failed allocations, settings (both kMaxCompactedEvents), marks
+  // and regions are kept; steps and samples are thinned evenly.
+  static constexpr std::size_t kMaxCompactedIntervals = 2048, kMaxCompactedSteps = 32'768, kMaxCompactedMarks = 4'096,
+                               kMaxCompactedEvents = 512, kMaxCompactedSamples = 8'192;
 
-  // To be looked at: `points` intervals of equal time make the timeline; a number for the line of each stack, which
-  // LongLives notes the growth of.
+  // For analysis. `points`: number of intervals of the timeline. `lines`: line number by stack, for the growth in
+  // LongLives; not copied.
   RunEvidence(const TraceReader& trace, std::size_t points, const std::vector<std::uint32_t>& lines);
-  // To be saved.
+  // For compaction.
   explicit RunEvidence(const TraceReader& trace);
 
-  // The next event, which the replay has taken in.
-  void take(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change, Replay& replay) {
-    take_lives(event, sequence, take_memory(event, sequence, time_ns, change, replay));
+  // Record the next event, after Replay::apply().
+  void record(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change, Replay& replay) {
+    record_lifetimes(event, sequence, record_memory(event, sequence, time_ns, change, replay));
   }
-  // The same in two parts, which share nothing: each takes all events in order, the second any time later, also on
-  // another thread.
-  LifeChange take_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change,
-                         Replay& replay);
-  void take_lives(const Event& event, std::uint64_t sequence, const LifeChange& change);
-  // After the last.
+  // record() in two parts without shared data: each must get all events in order, and record_lifetimes() may run later
+  // on another thread.
+  LifeChange record_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change,
+                           Replay& replay);
+  void record_lifetimes(const Event& event, std::uint64_t sequence, const LifeChange& change);
   void finish(const Replay& end);
 
-  // past: see Roles::save().
+  // `past`: see Roles::save().
   void save(FoldWriter& fold, const Replay& replay, const std::vector<Roles::Key>& past) const;
-  // Before the first event. Throws DecodeError.
+  // Restore before the first event; throw DecodeError.
   void restore(FoldReader& fold, const Replay& replay, std::int64_t until_ns);
-  static FoldedSums read_sums(FoldReader& fold);
-  // Events whose states are asked for whatever else is: the state before each is to be kept. Ascending.
-  std::vector<std::uint64_t> moments() const;
+  static CompactedSums read_sums(FoldReader& fold);
+  // Return the events before which compaction keeps the state, for peaks, leaks and failed allocations; ascending.
+  std::vector<std::uint64_t> snapshot_positions() const;
   const Definitions& definitions() const { return *definitions_; }
 
   const std::vector<MemoryTimeline>& timelines() const { return timelines_; }
@@ -126,33 +124,33 @@ class RunEvidence {
   const Roles& roles() const { return roles_; }
   const std::vector<MemorySample>& samples() const { return samples_; }
   const std::vector<PositionEvent>& positions() const { return positions_; }
-  const std::vector<Refusal>& refusals() const { return refusals_; }
+  const std::vector<FailedAllocation>& failed_allocations() const { return failed_allocations_; }
   std::uint64_t kind_count(std::size_t kind) const { return kind_counts_[kind]; }
   ReplayFindings& findings() { return findings_; }
   const ReplayFindings& findings() const { return findings_; }
-  // Of those before the fold's end: refused requests and settings.
+  // Return failed allocations and settings of the compacted part.
   const std::vector<KeptEvent>& kept_events() const { return kept_events_; }
   const EventTimes& times() const { return times_; }
-  // Steps, marks, ... that a fold has left out.
+  // Return the number of steps, marks and regions that compaction has dropped.
   std::uint64_t left_out() const { return left_out_; }
-  // How long the intervals of a folded timeline are; 0: nothing is folded.
-  std::int64_t folded_interval_ns() const { return folded_interval_ns_; }
+  // Return the length of the intervals of the compacted timeline; 0 if nothing is compacted.
+  std::int64_t compacted_interval_ns() const { return compacted_interval_ns_; }
 
  private:
-  void take_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
-  void take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
+  void add_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
+  void add_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   std::size_t interval_at(std::int64_t time_ns);
   void save_positions(FoldWriter& fold) const;
   void restore_positions(FoldReader& fold);
 
   const Definitions* definitions_;
-  const bool for_fold_;
+  const bool for_compaction_;
   const std::size_t points_;
-  const std::vector<std::uint32_t>* lines_;  // nullptr: each stack is a line of its own
+  const std::vector<std::uint32_t>* lines_;  // nullptr: lines are stack ids
   const std::int64_t begin_ns_, span_ns_;
   std::size_t interval_ = 0;
   std::int64_t interval_end_ns_;
-  unsigned interval_shift_ = 20;  // of a run that is to be saved: 2^n ns are an interval
+  unsigned interval_shift_ = 20;  // for compaction: an interval has 2^n ns
 
   ReplayFindings findings_;
   std::vector<MemoryTimeline> timelines_;
@@ -160,14 +158,14 @@ class RunEvidence {
   Loops loops_;
   Roles roles_;
   std::vector<PositionEvent> positions_;
-  std::uint64_t steps_said_ = 0, steps_inferred_ = 0;
-  std::vector<Refusal> refusals_;
+  std::uint64_t steps_reported_ = 0, steps_inferred_ = 0;
+  std::vector<FailedAllocation> failed_allocations_;
   std::uint64_t kind_counts_[kKindNumbers] = {};
   std::vector<MemorySample> samples_;
   std::vector<KeptEvent> kept_events_;
   EventTimes times_;
   std::uint64_t left_out_ = 0;
-  std::int64_t folded_interval_ns_ = 0;
+  std::int64_t compacted_interval_ns_ = 0;
 };
 
 }  // namespace alloctrace

@@ -1,4 +1,4 @@
-// Stacks that are the same but for the modules that they call: the same lines, through other instances.
+// Stacks that differ only in the module instances that they call.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@ namespace alloctrace {
 
 class SameStacks {
  public:
-  // Of a trace whose definitions are all read.
+  // `definitions`: complete, of the whole trace.
   explicit SameStacks(const Definitions& definitions);
 
-  // The first of the stacks that are the same as this one.
-  std::uint32_t of(std::uint32_t stack) const { return stack < first_.size() ? first_[stack] : stack; }
+  // Return the lowest id of the stacks equal to this one.
+  std::uint32_t first_equal(std::uint32_t stack) const { return stack < first_.size() ? first_[stack] : stack; }
 
  private:
-  std::vector<std::uint32_t> first_;  // empty: no stack calls a module
+  std::vector<std::uint32_t> first_;  // by stack; empty: no stack calls a module
 };
 
 }  // namespace alloctrace

@@ -9,26 +9,26 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 
 }  // namespace
 
-std::uint8_t StackKinds::find(std::uint32_t stack) const {
+std::uint8_t StackKinds::compute(std::uint32_t stack) const {
   if (kinds_.size() < definitions_->frame_count()) kinds_.resize(definitions_->frame_count());
   std::vector<std::uint32_t> pending;
-  std::uint32_t known = stack;
-  for (; known != 0 && kinds_[known] == 0; known = definitions_->frame(known).parent) pending.push_back(known);
-  std::uint8_t kinds = known == 0 ? std::uint8_t{kKnown} : kinds_[known];
+  std::uint32_t caller = stack;
+  for (; caller != 0 && kinds_[caller] == 0; caller = definitions_->frame(caller).parent) pending.push_back(caller);
+  std::uint8_t kinds = caller == 0 ? std::uint8_t{kComputed} : kinds_[caller];
   for (auto frame = pending.rbegin(); frame != pending.rend(); ++frame) {
-    kinds = kinds_[*frame] = kinds_within(*frame, kinds);
+    kinds = kinds_[*frame] = kinds_of_frame(*frame, kinds);
   }
   return kinds;
 }
 
-// Looked at once: a name may be long, and have many functions.
+// Return the kind of a file, computed once: file names are long, and many functions share one.
 std::uint8_t StackKinds::kind_of_file(std::uint32_t filename) const {
   const std::string_view file = definitions_->string(filename);
-  if (file.empty()) return kKnownFile;  // and any number
+  if (file.empty()) return kComputedFile;  // filename may be any number
   if (filename >= files_.size()) files_.resize(filename + std::size_t{1});
   std::uint8_t& kind = files_[filename];
   if (kind != 0) return kind;
-  kind = kKnownFile;
+  kind = kComputedFile;
   if (!contains(file, "/torch/")) return kind;
   kind |= kTorchFile;
   if (contains(file, "/torch/autograd/")) kind |= kAutogradFile;
@@ -37,18 +37,18 @@ std::uint8_t StackKinds::kind_of_file(std::uint32_t filename) const {
   return kind;
 }
 
-// Of a frame whose caller has these kinds.
-std::uint8_t StackKinds::kinds_within(std::uint32_t stack, std::uint8_t caller) const {
+// Return the kinds of a stack whose caller has kinds `caller`.
+std::uint8_t StackKinds::kinds_of_frame(std::uint32_t stack, std::uint8_t caller) const {
   const Code& code = definitions_->code(definitions_->frame(stack).code);
   const std::uint8_t file = kind_of_file(code.filename);
   const std::string_view name = definitions_->string(code.name);
-  std::uint8_t kinds = kKnown | (caller & kUnderEngine);
+  std::uint8_t kinds = kComputed | (caller & kUnderEngine);
   if ((file & kAutogradFile) != 0) {
     if (name == "_engine_run_backward") return static_cast<std::uint8_t>(kinds | kEngine | kUnderEngine);
     if (name == "_make_grads") return kinds | kRoot;
   }
   if ((file & kOptimizerFile) != 0) {
-    // The frame of optimizer.py wraps the step of every optimizer, the user's own too: what it calls is no closure.
+    // optimizer.py wraps the step of every optimizer, also a user's: the function that it calls is no closure.
     return kinds | kOptimizer | ((file & kWrapperFile) != 0 ? 0 : kCallsClosure);
   }
   if ((caller & kOptimizer) != 0) {

@@ -3,25 +3,25 @@
 namespace alloctrace {
 
 const Replay& States::before(std::uint64_t until) {
-  if (until < run_->folded_until()) {
-    if (!moment_ || moment_before_ != until) {
-      moment_.reset();
-      moment_.emplace(run_->folded_state_before(until));
-      moment_before_ = until;
+  if (until < run_->compacted_until()) {
+    if (!compacted_state_ || compacted_position_ != until) {
+      compacted_state_.reset();
+      compacted_state_.emplace(run_->compacted_state_before(until));
+      compacted_position_ = until;
     }
-    return *moment_;
+    return *compacted_state_;
   }
   if (until >= run_->end_sequence()) return run_->end();
-  run_->approach(cursor_, until);
-  const auto take = [](const Event&, std::uint64_t, std::int64_t, const Change&) {};
-  while (cursor_.take_chunk(until, nullptr, take)) {
+  run_->move_near(cursor_, until);
+  const auto ignore = [](const Event&, std::uint64_t, std::int64_t, const Change&) {};
+  while (cursor_.consume_chunk(until, nullptr, ignore)) {
   }
   return cursor_.replay();
 }
 
-void States::let_go() {
+void States::release() {
   cursor_ = run_->cursor_at_beginning();
-  moment_.reset();
+  compacted_state_.reset();
 }
 
 }  // namespace alloctrace

@@ -1,5 +1,5 @@
-// The memory at events that are asked for one after another. Two of these may walk at once, on two threads; roles are
-// another matter, see replay_run.h.
+// State of all memory at any position of a trace. Several States of one ReplayRun may be used on different threads, but
+// its roles only on one (replay_run.h).
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,17 @@ class States {
   explicit States(std::shared_ptr<const ReplayRun> run) : run_(std::move(run)), cursor_(run_->cursor_at_beginning()) {}
 
   const ReplayRun& run() const { return *run_; }
-  // The state after all events with a sequence number below `until`; good until the next call. Positions that are
-  // asked for in order cost one replay of the events between them. Throws FoldedError where that is in a fold, and none
-  // of the moments that it keeps.
+  // Return the state after all events below `until`, valid until the next call. Ascending positions cost one replay of
+  // the events in between. Throws CompactedError for a compacted position whose state was not kept.
   const Replay& before(std::uint64_t until);
-  // Gives up the state that was asked for last, and its memory.
-  void let_go();
+  // Free the memory of the last state.
+  void release();
 
  private:
   std::shared_ptr<const ReplayRun> run_;
-  TraceCursor cursor_;            // where the state is that was asked for last
-  std::optional<Replay> moment_;  // in the fold, that was asked for last
-  std::uint64_t moment_before_ = 0;
+  TraceCursor cursor_;                     // holds the last state that is not compacted
+  std::optional<Replay> compacted_state_;  // the last compacted state
+  std::uint64_t compacted_position_ = 0;
 };
 
 }  // namespace alloctrace

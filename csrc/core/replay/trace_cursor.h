@@ -1,6 +1,4 @@
-// Walks through a trace: decodes its events in order, and knows the state of all memory at each of them.
-//
-// It may begin at any checkpoint. What an event leaves out and the state knows is filled in: the size of a free.
+// Cursor over a trace: decodes events in order from any checkpoint, and replays the memory of all devices.
 #pragma once
 
 #include <algorithm>
@@ -14,52 +12,49 @@
 
 namespace alloctrace {
 
-// A state that is kept, and where the trace continues from it.
+// A stored state, and the position in the trace that follows it.
 struct Checkpoint {
-  std::size_t chunk = 0;     // the first whose events are not in the state
-  std::uint64_t events = 0;  // that are
+  std::size_t chunk = 0;     // the first chunk that is not in the state
+  std::uint64_t events = 0;  // number of events in the state
   PackedReplay state;
 };
 
 class TraceCursor {
  public:
-  // Fewer chunks are taken before a thread has begun.
-  static constexpr std::size_t kWorthAThread = 8;
+  // Minimum number of chunks for which a thread is worth its start.
+  static constexpr std::size_t kMinThreadChunks = 8;
 
-  // Stands before the first event. Without `with_state` events are only decoded, which is several times faster.
+  // Start before the first event. Without `with_state`, events are decoded but not replayed: several times faster.
   explicit TraceCursor(std::shared_ptr<const TraceReader> trace, bool with_state = true)
       : trace_(std::move(trace)), with_state_(with_state), replay_(trace_->definitions()) {}
 
-  void jump(const Checkpoint& checkpoint);
-  // The replay has been made what it was at the end of the fold that the trace begins with.
-  void stand_behind_fold();
-  // Goes to the chunk that has event `sequence`, without the state. Only for a cursor that has none.
+  void restore(const Checkpoint& checkpoint);
+  // Continue after the compacted part; the caller has restored replay() to its end.
+  void skip_compacted();
+  // Go forward to the chunk of event `sequence`. Only without `with_state`.
   void seek(std::uint64_t sequence);
-  // From here on, chunks are decoded on a thread of their own where that pays, until the next jump() or seek(). For
-  // whoever takes the whole rest of the trace.
-  void decode_ahead();
+  // Decode the rest of a long trace on another thread, until restore() or seek(). Call only to read to the end.
+  void decode_in_background();
 
   bool at_end() const { return index_ == events_.size() && chunk_ == trace_->chunks().size(); }
-  // The chunk that is decoded next.
+  // Return the index of the chunk that is decoded next.
   std::size_t chunk() const { return chunk_; }
-  // All events below this number have been taken.
-  std::uint64_t taken_until() const { return taken_until_; }
+  std::uint64_t consumed_until() const { return consumed_until_; }
   const Replay& replay() const { return replay_; }
   Replay& replay() { return replay_; }
 
-  // Gives the events away that the last take_chunk() took, with their numbers as they were made known; all of a chunk.
-  // `events` is what is written into next.
-  std::uint64_t swap_taken(std::vector<Event>& events) {
+  // Swap the events of the last chunk, which must be completely consumed, with `events`, whose capacity is reused.
+  // Return the sequence number of the first.
+  std::uint64_t swap_events(std::vector<Event>& events) {
     events_.swap(events);
     index_ = events_.size();
     return first_sequence_;
   }
 
-  // Takes the next events up to the end of their chunk, those below `until` only; calls
-  // `take(event, sequence, time_ns, change)` for each. False where there are none before `until`. Throws OpenError when
-  // the file went away in the meantime.
-  template <typename Take>
-  bool take_chunk(std::uint64_t until, ReplayFindings* findings, Take take) {
+  // Call `visit(event, sequence, time_ns, change)` for the rest of a chunk below `until`, with the sizes of frees set.
+  // Return false if there are no such events. Throws OpenError if the file has disappeared.
+  template <typename Visit>
+  bool consume_chunk(std::uint64_t until, ReplayFindings* findings, Visit visit) {
     if (index_ == events_.size() && !decode_next(until)) return false;
     const std::uint64_t begin = first_sequence_ + index_;
     if (begin >= until) return false;
@@ -73,19 +68,19 @@ class TraceCursor {
         prefetch();
         change = replay_.apply(event, sequence, time_ns, findings);
       }
-      take(event, sequence, time_ns, change);
+      visit(event, sequence, time_ns, change);
     }
-    taken_until_ = std::max(taken_until_, first_sequence_ + end);
+    consumed_until_ = std::max(consumed_until_, first_sequence_ + end);
     return true;
   }
 
  private:
   bool decode_next(std::uint64_t until);
 
-  // Asks for the memory of events ahead, in three steps, each this many events before it is needed.
+  // Prefetch the memory of later events in three steps, each this number of events before its use.
   static constexpr std::size_t kEntryAhead = 24, kPieceAhead = 16, kNeighboursAhead = 8;
   void prefetch() const {
-    // A free mostly comes as two events, one right after the other: the first has asked already.
+    // A free is mostly two successive events with one address: prefetch once.
     const auto is_new = [this](std::size_t at) {
       return at < events_.size() && events_[at].address != events_[at - 1].address;
     };
@@ -96,12 +91,12 @@ class TraceCursor {
 
   std::shared_ptr<const TraceReader> trace_;
   bool with_state_;
-  bool knows_fold_ = false;  // of a trace that begins with one: else what was before is missing
+  bool has_compacted_state_ = false;  // else the compacted events count as missing
   Replay replay_;
   std::size_t chunk_ = 0;
-  std::uint64_t taken_until_ = 0;
-  std::vector<Event> events_;  // of the chunk before chunk_
-  std::size_t index_ = 0;      // in events_: of the next event
+  std::uint64_t consumed_until_ = 0;
+  std::vector<Event> events_;  // of chunk_ - 1
+  std::size_t index_ = 0;      // of the next event in events_
   std::uint64_t first_sequence_ = 0;
   ChunkClock clock_;
   std::unique_ptr<DecodingThread> decoder_;

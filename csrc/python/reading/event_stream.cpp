@@ -50,7 +50,7 @@ py::object EventStream::next(std::size_t wanted) {
       }
     };
     while (!is_done && rows.size() < wanted && taken < kMostTaken) {
-      is_done = !cursor_.take_chunk(end_, nullptr, take);
+      is_done = !cursor_.consume_chunk(end_, nullptr, take);
     }
   }
   if (rows.empty() && is_done) return py::none();

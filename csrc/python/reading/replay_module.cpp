@@ -55,7 +55,7 @@ py::dict stack_table(const TraceReader& trace) {
       qualified_name[id] = code.qualified_name;
       filename[id] = code.filename;
       module[id] = frame.module;
-      same[id] = same_stacks.of(id);
+      same[id] = same_stacks.first_equal(id);
     }
   }
   py::dict result;
@@ -190,7 +190,7 @@ PYBIND11_MODULE(_replay, module) {
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
-    } catch (const FoldedError& error) {
+    } catch (const CompactedError& error) {
       const py::object type = py::module_::import("pytorch_alloctrace.errors").attr("CompactedError");
       PyErr_SetString(type.ptr(), error.what());
     }

@@ -25,10 +25,10 @@ struct DeviceTimeline {
 };
 
 DeviceTimeline device_timeline(const DeviceMemory& memory, const MemoryTimeline& timeline) {
-  return {memory.device_type(),      memory.device_index(),
-          memory.reports_segments(), !memory.is_untouched() || memory.history().unmatched_frees > 0,
-          timeline.allocated_peak(), timeline.reserved_peak(),
-          timeline.most(kRequested)};
+  return {memory.device_type(),           memory.device_index(),
+          memory.reports_segments(),      !memory.is_untouched() || memory.history().unmatched_frees > 0,
+          timeline.allocated_peak(),      timeline.reserved_peak(),
+          timeline.maximum_of(kRequested)};
 }
 
 using Lines = py::array_t<std::uint32_t, py::array::c_style | py::array::forcecast>;
@@ -87,7 +87,7 @@ py::dict named_columns(const std::vector<NamedBlock>& blocks) {
   add("device", [](const NamedBlock& row) { return row.device; });
   result["address"] = addresses(blocks, [](const NamedBlock& row) { return row.address; });
   add("requested_bytes", [](const NamedBlock& row) { return row.requested; });
-  add("alloc_seq", [](const NamedBlock& row) { return row.birth; });
+  add("alloc_seq", [](const NamedBlock& row) { return row.alloc_sequence; });
   add("stack_id", [](const NamedBlock& row) { return row.stack; });
   add("name", [](const NamedBlock& row) { return row.name; });
   result["role"] = column<std::int8_t>(blocks, [](const NamedBlock& row) { return row.role; });
@@ -134,22 +134,22 @@ std::vector<py::dict> role_allocation_columns(const ReplayRun& run, std::uint64_
 }
 
 // There may be millions: the cells take no more room than they need.
-py::dict death_columns(const LongLives::DeathList& deaths) {
-  using Deaths = LongLives::Deaths;
+py::dict freed_columns(const LongLives::FreedGroups& groups) {
+  using FreedGroup = LongLives::FreedGroup;
   py::dict result;
-  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(deaths, get); };
-  result["stack_id"] = column<std::int32_t>(deaths, [](const Deaths& row) { return row.stack; });
-  result["born"] = column<std::int16_t>(deaths, [](const Deaths& row) { return row.born; });
-  result["died"] = column<std::int16_t>(deaths, [](const Deaths& row) { return row.died; });
-  add("blocks", [](const Deaths& row) { return row.blocks; });
-  add("block_bytes", [](const Deaths& row) { return row.bytes; });
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(groups, get); };
+  result["stack_id"] = column<std::int32_t>(groups, [](const FreedGroup& row) { return row.stack; });
+  result["born"] = column<std::int16_t>(groups, [](const FreedGroup& row) { return row.allocated_in; });
+  result["died"] = column<std::int16_t>(groups, [](const FreedGroup& row) { return row.freed_in; });
+  add("blocks", [](const FreedGroup& row) { return row.blocks; });
+  add("block_bytes", [](const FreedGroup& row) { return row.bytes; });
   return result;
 }
 
 py::dict growth_columns(const std::vector<LongLives::Growth>& growths) {
   std::vector<std::pair<std::size_t, std::size_t>> rows;
   for (std::size_t line = 0; line < growths.size(); ++line) {
-    for (std::size_t cell = 0; cell < LongLives::kCells; ++cell) {
+    for (std::size_t cell = 0; cell < LongLives::kMaxCells; ++cell) {
       if (growths[line].cells[cell]) rows.emplace_back(line, cell);
     }
   }
@@ -172,7 +172,7 @@ void define_evidence(py::module_& module) {
       .def_property_readonly("cell_length", &LongLives::cell_length)
       .def_property_readonly("allocations", &LongLives::allocations)
       .def_property_readonly("last_allocation", &LongLives::last_allocation)
-      .def_property_readonly("deaths", [](const LongLives& lives) { return death_columns(lives.deaths()); })
+      .def_property_readonly("deaths", [](const LongLives& lives) { return freed_columns(lives.freed_groups()); })
       .def_property_readonly("growths", [](const LongLives& lives) { return growth_columns(lives.growths()); });
   py::class_<Loops::Loop>(module, "Loop")
       .def_readonly("caller", &Loops::Loop::caller)
@@ -203,11 +203,11 @@ void define_results(py::module_& module) {
       .def_readonly("seq", &PositionEvent::sequence)
       .def_readonly("time_ns", &PositionEvent::time_ns)
       .def_readonly("value", &PositionEvent::value)
-      .def_readonly("is_said", &PositionEvent::is_said)
+      .def_readonly("is_said", &PositionEvent::is_reported)
       .def_readonly("ordinal", &PositionEvent::ordinal);
-  py::class_<Refusal>(module, "Refusal")
-      .def_readonly("seq", &Refusal::sequence)
-      .def_readonly("forward_stack", &Refusal::forward_stack);
+  py::class_<FailedAllocation>(module, "Refusal")
+      .def_readonly("seq", &FailedAllocation::sequence)
+      .def_readonly("forward_stack", &FailedAllocation::forward_stack);
   py::class_<MemoryTimeline::Peak>(module, "Peak")
       .def_readonly("bytes", &MemoryTimeline::Peak::bytes)
       .def_readonly("seq", &MemoryTimeline::Peak::sequence)
@@ -301,12 +301,12 @@ void define_replay(py::module_& module) {
            [](const ReplayRun& run) {
              return integers(run.end().forward_stacks().nodes_made(), [](std::uint64_t nodes) { return nodes; });
            })
-      .def_property_readonly("compacted_positions", &ReplayRun::folded_moments)
-      .def_property_readonly("compacted_interval_ns", &ReplayRun::folded_interval_ns)
+      .def_property_readonly("compacted_positions", &ReplayRun::compacted_positions)
+      .def_property_readonly("compacted_interval_ns", &ReplayRun::compacted_interval_ns)
       .def_property_readonly("left_out", &ReplayRun::left_out)
       .def_property_readonly("positions", &ReplayRun::positions)
       .def("bytes_at_positions", &bytes_at_positions, py::arg("devices"))
-      .def_property_readonly("refusals", &ReplayRun::refusals)
+      .def_property_readonly("refusals", &ReplayRun::failed_allocations)
       .def_property_readonly("kind_counts",
                              [](const ReplayRun& run) {
                                std::vector<std::uint64_t> counts;

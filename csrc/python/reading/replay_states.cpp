@@ -67,9 +67,9 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
       column<bool>(blocks, [](const Piece& row) { return row.is_of_backward && row.state != PieceState::kFree; });
   add_of_used("thread", [](const Piece& row) { return row.thread; });
   add_of_used("node_type", [](const Piece& row) { return row.node_type; });
-  add_of_used("alloc_seq", [](const Piece& row) { return row.birth; });
-  add_of_used("alloc_ns", [](const Piece& row) { return row.birth_ns; });
-  add_of_used("age_ns", [now_ns](const Piece& row) { return now_ns - row.birth_ns; });
+  add_of_used("alloc_seq", [](const Piece& row) { return row.alloc_sequence; });
+  add_of_used("alloc_ns", [](const Piece& row) { return row.alloc_ns; });
+  add_of_used("age_ns", [now_ns](const Piece& row) { return now_ns - row.alloc_ns; });
   result["older"] =
       column<bool>(blocks, [](const Piece& row) { return row.is_older && row.state != PieceState::kFree; });
   add_roles(result, blocks, role_of);
@@ -89,7 +89,8 @@ std::vector<PieceRow> allocated_by_birth(const DeviceMemory& device, const Stack
   }
   std::vector<PieceRow> rows;
   device.for_each_allocated([&](const Piece& piece) {
-    if (!stacks || (piece.stack < is_wanted.size() && is_wanted[piece.stack])) rows.emplace_back(piece.birth, &piece);
+    if (!stacks || (piece.stack < is_wanted.size() && is_wanted[piece.stack]))
+      rows.emplace_back(piece.alloc_sequence, &piece);
   });
   std::sort(rows.begin(), rows.end());
   return rows;
@@ -111,8 +112,8 @@ py::dict live_columns(const DeviceMemory& device, const Stacks& stacks, const Ro
   flag("backward", [](const Piece& row) { return row.is_of_backward; });
   add("thread", [](const Piece& row) { return row.thread; });
   add("node_type", [](const Piece& row) { return row.node_type; });
-  add("alloc_seq", [](const Piece& row) { return row.birth; });
-  add("alloc_ns", [](const Piece& row) { return row.birth_ns; });
+  add("alloc_seq", [](const Piece& row) { return row.alloc_sequence; });
+  add("alloc_ns", [](const Piece& row) { return row.alloc_ns; });
   flag("older", [](const Piece& row) { return row.is_older; });
   std::vector<BlockRole> roles;
   roles.reserve(blocks.size());
@@ -127,7 +128,7 @@ py::dict life_columns(const DeviceMemory& device) {
   const std::vector<PieceRow> blocks = allocated_by_birth(device, {});
   py::dict result;
   result["alloc_seq"] = integers(blocks, [](const PieceRow& row) { return row.first; });
-  result["alloc_ns"] = integers(blocks, [](const PieceRow& row) { return row.second->birth_ns; });
+  result["alloc_ns"] = integers(blocks, [](const PieceRow& row) { return row.second->alloc_ns; });
   result["block_bytes"] = integers(blocks, [](const PieceRow& row) { return row.second->size; });
   result["stack_id"] = integers(blocks, [](const PieceRow& row) { return row.second->stack; });
   result["older"] = column<bool>(blocks, [](const PieceRow& row) { return row.second->is_older; });
@@ -224,12 +225,12 @@ class SharedStates {
   }
   RoleOf roles_of(const Replay& state, const DeviceMemory& device) const {
     const auto number = static_cast<std::size_t>(&device - state.devices().data());
-    return [this, number](const Piece& piece) { return states_.run().roles().of(number, piece); };
+    return [this, number](const Piece& piece) { return states_.run().roles().role_of(number, piece); };
   }
   void release() {
     const py::gil_scoped_release unlocked;
     const std::lock_guard<std::mutex> one(mutex_);
-    states_.let_go();
+    states_.release();
   }
 
  private:
