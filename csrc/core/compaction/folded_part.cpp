@@ -23,7 +23,7 @@ class StartState {
     if (trace->compacted_until() == 0) return;
     Replay replay(trace->definitions());
     try {
-      compacted_ = std::make_unique<const Fold>(*trace);
+      compacted_ = std::make_unique<const CompactedState>(*trace);
       compacted_->restore(replay, evidence);
     } catch (const DecodeError& error) {
       throw FormatError(trace->path() + " begins with sums of compacted events that are invalid (" + error.what() +
@@ -41,10 +41,10 @@ class StartState {
   }
   void return_to_start(TraceCursor& cursor) const { cursor.restore(checkpoint_); }
   const Checkpoint& checkpoint() const { return checkpoint_; }
-  const Fold* compacted() const { return compacted_.get(); }
+  const CompactedState* compacted() const { return compacted_.get(); }
 
  private:
-  std::unique_ptr<const Fold> compacted_;
+  std::unique_ptr<const CompactedState> compacted_;
   std::optional<Replay> replay_;
   Checkpoint checkpoint_;
 };
@@ -54,7 +54,7 @@ class SnapshotCollector {
   SnapshotCollector(const Replay& end, const Definitions& definitions) : end_(&end), definitions_(&definitions) {}
 
   void add(std::uint64_t until, const Replay& replay) {
-    FoldWriter memory(*definitions_);
+    CompactionWriter memory(*definitions_);
     replay.save_memory(memory, *end_);
     snapshots_.push_back({until, memory.bytes()});
     for (const DeviceMemory& device : replay.devices()) {
@@ -62,7 +62,7 @@ class SnapshotCollector {
     }
     remove_duplicates();
   }
-  const std::vector<FoldedMoment>& snapshots() const { return snapshots_; }
+  const std::vector<CompactedSnapshot>& snapshots() const { return snapshots_; }
   const std::vector<Roles::Key>& live_blocks() const { return live_blocks_; }
 
  private:
@@ -76,7 +76,7 @@ class SnapshotCollector {
 
   const Replay* end_;
   const Definitions* definitions_;
-  std::vector<FoldedMoment> snapshots_;
+  std::vector<CompactedSnapshot> snapshots_;
   std::vector<Roles::Key> live_blocks_;  // blocks live at any of the snapshots
 };
 
@@ -110,7 +110,7 @@ CompactedPart compact_until(const std::shared_ptr<const TraceReader>& trace, std
   constexpr double kFirstPassShare = 0.6;
   RunEvidence evidence(*trace);
   StartState start_state(trace, evidence);
-  if (!start_state.compacted()) evidence.roles().fates().begin(nodes_at_begin.first, nodes_at_begin.second);
+  if (!start_state.compacted()) evidence.roles().lifetimes().begin(nodes_at_begin.first, nodes_at_begin.second);
   const std::uint64_t begin = trace->compacted_until();
   const auto report_progress = [&](const TraceCursor& cursor, double start, double share) {
     if (!progress) return;
@@ -170,7 +170,7 @@ CompactedPart compact_until(const std::shared_ptr<const TraceReader>& trace, std
   part.summary.missing = until - part.summary.events;
   part.summary.corrupt_blocks = compacted_damage.blocks + damage.blocks;
   part.summary.corrupt_bytes = compacted_damage.bytes + damage.bytes;
-  part.payload = fold_payload(end, evidence, collector.snapshots(), collector.live_blocks());
+  part.payload = compaction_payload(end, evidence, collector.snapshots(), collector.live_blocks());
   part.dictionary = trace->definitions().records(first_kept_scan(trace->definitions()));
   return part;
 }

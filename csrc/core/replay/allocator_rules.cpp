@@ -9,42 +9,42 @@
 namespace alloctrace {
 namespace {
 
-// Where the value of `key` begins in the JSON that the recorder writes, npos where it has none.
-std::size_t value_of(const std::string& json, const std::string& key) {
+// Return the position of a key's value in the recorder's JSON, or npos.
+std::size_t find_value(const std::string& json, const std::string& key) {
   const std::string name = "\"" + key + "\": ";
   const std::size_t at = json.find(name);
   return at == std::string::npos ? at : at + name.size();
 }
 
 const char* read_number(const char* begin, const char* end, std::uint64_t& value) {
-  std::uint64_t read = 0;
-  const auto [rest, error] = std::from_chars(begin, end, read);
-  if (error == std::errc{}) value = read;
+  std::uint64_t number = 0;
+  const auto [rest, error] = std::from_chars(begin, end, number);
+  if (error == std::errc{}) value = number;
   return rest;
 }
 
 }  // namespace
 
 void AllocatorSettings::read(const std::string& json) {
-  // One of which only the beginning was read says nothing. Those that torch reports have hundreds of bytes.
+  // The text was truncated on reading. torch's settings have hundreds of bytes.
   if (json.size() > kMaxNameBytes) return;
   const char* const end = json.data() + json.size();
-  const auto number = [&](const std::string& key, std::uint64_t& value) {
-    const std::size_t at = value_of(json, key);
+  const auto update = [&](const std::string& key, std::uint64_t& value) {
+    const std::size_t at = find_value(json, key);
     if (at != std::string::npos) read_number(json.data() + at, end, value);
   };
-  number("max_split_size", max_split_size);
-  number("large_segment_size", large_segment_size);
-  number("max_non_split_rounding_size", max_non_split_rounding_size);
-  const std::size_t threshold = value_of(json, "garbage_collection_threshold");
+  update("max_split_size", max_split_size);
+  update("large_segment_size", large_segment_size);
+  update("max_non_split_rounding_size", max_non_split_rounding_size);
+  const std::size_t threshold = find_value(json, "garbage_collection_threshold");
   if (threshold != std::string::npos) {
-    double read = 0;
-    if (std::from_chars(json.data() + threshold, end, read).ec == std::errc{}) garbage_collection_threshold = read;
+    double share = 0;
+    if (std::from_chars(json.data() + threshold, end, share).ec == std::errc{}) garbage_collection_threshold = share;
   }
-  large_segment_size = std::max(large_segment_size, kSmallSegment);  // a damaged trace may say 0
-  const std::size_t expandable = value_of(json, "expandable_segments");
+  large_segment_size = std::max(large_segment_size, kSmallSegment);  // a corrupt trace may contain 0
+  const std::size_t expandable = find_value(json, "expandable_segments");
   if (expandable != std::string::npos) expandable_segments = json.compare(expandable, 4, "true") == 0;
-  const std::size_t divisions = value_of(json, "roundup_power2_divisions");
+  const std::size_t divisions = find_value(json, "roundup_power2_divisions");
   if (divisions == std::string::npos) return;
   const char* at = json.data() + divisions;
   for (std::uint64_t& division : roundup_power2_divisions) {

@@ -5,12 +5,12 @@
 namespace alloctrace {
 std::uint64_t DeviceMemory::pool_of(std::uint32_t location) const {
   const Location& where = definitions_->location(location);
-  return where.pool_first << 32 ^ where.pool_second;  // MempoolId_t counts up in one of the two
+  return where.pool_first << 32 ^ where.pool_second;  // one of the two numbers of a MempoolId_t is 0
 }
 
 const char* DeviceMemory::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
                                 std::uint32_t forward_stack) {
-  ended_.alloc_sequence = UINT64_MAX;
+  last_freed_.alloc_sequence = UINT64_MAX;
   switch (event.kind) {
     case EventKind::kAlloc:
       return allocate(event, sequence, time_ns, forward_stack);
@@ -35,13 +35,13 @@ const char* DeviceMemory::apply(Event& event, std::uint64_t sequence, std::int64
       return nullptr;
     case EventKind::kPoolUse:
       if (PoolSwitchFields(event).begins == 0) {
-        rules_.left_pools.insert(pool_of(event.location));
+        rules_.inactive_pools.insert(pool_of(event.location));
       } else {
-        rules_.left_pools.erase(pool_of(event.location));
+        rules_.inactive_pools.erase(pool_of(event.location));
       }
       return nullptr;
     case EventKind::kPoolAllocator:
-      rules_.own_pools.insert(pool_of(event.location));
+      rules_.custom_pools.insert(pool_of(event.location));
       return nullptr;
     case EventKind::kNoSplit:
       rules_.unsplit_pools.insert(pool_of(event.location));
@@ -53,16 +53,16 @@ const char* DeviceMemory::apply(Event& event, std::uint64_t sequence, std::int64
 
 bool DeviceMemory::splits(const Piece& piece, const Segment& segment, std::uint64_t wanted) const {
   bool is_expandable = rules_.settings.expandable_segments;
-  if (!rules_.unsplit_pools.empty() || !rules_.own_pools.empty() || !rules_.left_pools.empty()) {
+  if (!rules_.unsplit_pools.empty() || !rules_.custom_pools.empty() || !rules_.inactive_pools.empty()) {
     const std::uint64_t pool = pool_of(segment.location);
     if (rules_.unsplit_pools.contains(pool)) return false;
-    // Out of memory, torch takes from pools that are set aside for that, as if there were no expandable segments.
-    if (rules_.own_pools.contains(pool) || rules_.left_pools.contains(pool)) is_expandable = false;
+    // Out of memory, torch allocates from inactive pools as if there were no expandable segments.
+    if (rules_.custom_pools.contains(pool) || rules_.inactive_pools.contains(pool)) is_expandable = false;
   }
   return rules_.settings.splits(piece.size, wanted, segment.is_large, is_expandable);
 }
 
-// What made a block: a stack, else what stands for one (see Definitions).
+// Set the origin of a block. If no Python stack allocated it, an id of Definitions takes the stack's place.
 void DeviceMemory::set_origin(Piece& piece, const Event& event, std::uint64_t sequence,
                               std::uint32_t forward_stack) const {
   piece.thread = event.thread;
@@ -70,11 +70,11 @@ void DeviceMemory::set_origin(Piece& piece, const Event& event, std::uint64_t se
   piece.is_of_backward = false;
   piece.node_type = 0;
   piece.stack = definitions_->library_stack(sequence, event.address);
-  if (piece.stack != 0) return;  // it has nothing to do with the line that happened to need it first
+  if (piece.stack != 0) return;  // the line that needed it first is irrelevant
   piece.is_of_backward = forward_stack != 0;
   piece.node_type = event.node_type;
   piece.stack = forward_stack != 0 ? forward_stack : event.stack;
-  if (piece.stack >= definitions_->frame_count()) piece.stack = 0;  // damage took its definition
+  if (piece.stack >= definitions_->frame_count()) piece.stack = 0;  // its definition is missing
   if (piece.stack == 0) piece.stack = definitions_->stack_of_node(event.node_type);
 }
 
@@ -89,24 +89,24 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   const char* problem = nullptr;
   const std::uint64_t size = std::min(event.size, kMaxBlockBytes);
   PieceIndex index = kNoPiece;
-  if (const PieceIndex* found = piece_at_.find(event.address)) {
-    index = *found;
+  if (const PieceIndex* entry = piece_at_.find(event.address)) {
+    index = *entry;
   } else {
-    // Where the allocator reports no segments, each block stands alone.
+    // Without segments, a block has no neighbours.
     if (rules_.reports_segments) problem = "an allocation where no free block begins";
-    Piece alone;
-    alone.address = event.address;
-    alone.size = size;
-    index = new_piece(alone);
+    Piece block;
+    block.address = event.address;
+    block.size = size;
+    index = add_piece(block);
   }
-  const std::uint32_t in_segment = pieces_[index].segment;
+  const std::uint32_t segment = pieces_[index].segment;
   const bool is_restored = rules_.restoring_thread != 0 && event.thread == rules_.restoring_thread;
   const std::uint64_t wanted = is_restored ? std::max<std::uint64_t>(size, 1) : rules_.settings.rounded(size);
-  if (in_segment != 0 && !segments_[in_segment].is_large_known) set_large(in_segment, index, wanted > kSmallRequest);
+  if (segment != 0 && !segments_[segment].is_large_known) set_large(segment, index, wanted > kSmallRequest);
   if (pieces_[index].state == PieceState::kAllocated) ++history_.missed_frees;
   if (!history_.unmatched_requests.empty()) history_.unmatched_requests.erase(event.address);
-  count(index, false);
-  if (in_segment != 0) {
+  update_totals(index, false);
+  if (segment != 0) {
     const Piece& piece = pieces_[index];
     bool is_split = false;
     if (piece.state == PieceState::kUnmapped) {
@@ -118,25 +118,25 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
     } else if (piece.size < wanted) {
       problem = "an allocation larger than the free block that it took";
     } else {
-      is_split = is_restored ? piece.size > wanted : splits(piece, segments_[in_segment], wanted);
+      is_split = is_restored ? piece.size > wanted : splits(piece, segments_[segment], wanted);
     }
     if (is_split) {
       const PieceIndex rest = split(index, wanted);
-      pieces_[rest].requested = pieces_[index].requested;  // torch's block is the rest, the one handed out is new
-      count(rest, true);
+      pieces_[rest].requested = pieces_[index].requested;  // in torch, the old Block becomes the rest
+      update_totals(rest, true);
     }
   } else if (pieces_[index].state != PieceState::kUnused) {
     problem = "an allocation at an address that is in use";
   }
   Piece& piece = pieces_[index];
-  if (in_segment == 0) piece.size = size;
+  if (segment == 0) piece.size = size;
   piece.state = PieceState::kAllocated;
   piece.requested = size;
   piece.alloc_sequence = sequence;
   piece.alloc_ns = time_ns;
   set_origin(piece, event, sequence, forward_stack);
   last_allocated_ = index;
-  count(index, true);
+  update_totals(index, true);
   if (StackTotals* const totals = totals_of(piece.stack)) {
     ++totals->allocations;
     totals->bytes += size;
@@ -146,13 +146,13 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
 }
 
 const char* DeviceMemory::request_free(Event& event) {
-  const PieceIndex* found = piece_at_.find(event.address);
-  if (!found || pieces_[*found].state != PieceState::kAllocated) return unmatched_free(event);
-  if (event.size == 0) event.size = pieces_[*found].requested;
-  end_life(pieces_[*found]);
-  count(*found, false);
-  pieces_[*found].state = PieceState::kPendingFree;
-  count(*found, true);
+  const PieceIndex* entry = piece_at_.find(event.address);
+  if (!entry || pieces_[*entry].state != PieceState::kAllocated) return unmatched_free(event);
+  if (event.size == 0) event.size = pieces_[*entry].requested;
+  set_last_freed(pieces_[*entry]);
+  update_totals(*entry, false);
+  pieces_[*entry].state = PieceState::kPendingFree;
+  update_totals(*entry, true);
   return nullptr;
 }
 
@@ -160,66 +160,65 @@ const char* DeviceMemory::unmatched_free(const Event& event) {
   const bool is_request = event.kind == EventKind::kFreeRequested;
   if (is_request) history_.unmatched_requests.insert(event.address);
   if (is_request || history_.unmatched_requests.erase(event.address) == 0) ++history_.unmatched_frees;
-  // What an allocator without segments had before the trace began is unknown.
+  // Without segments, the block may be older than the trace.
   return rules_.reports_segments || is_request ? "a free of a block that is not allocated" : nullptr;
 }
 
 const char* DeviceMemory::complete_free(Event& event) {
-  const PieceIndex* found = piece_at_.find(event.address);
-  if (!found) return unmatched_free(event);
-  const PieceIndex index = *found;
+  const PieceIndex* entry = piece_at_.find(event.address);
+  if (!entry) return unmatched_free(event);
+  const PieceIndex index = *entry;
   const PieceState state = pieces_[index].state;
   if (state != PieceState::kPendingFree && state != PieceState::kAllocated) return unmatched_free(event);
   if (event.size == 0) event.size = pieces_[index].requested;
-  if (state == PieceState::kAllocated) end_life(pieces_[index]);  // it was requested by the same event
-  count(index, false);
+  if (state == PieceState::kAllocated) set_last_freed(pieces_[index]);  // this event also requested the free
+  update_totals(index, false);
   if (pieces_[index].segment == 0) {
-    drop(index);
+    remove_piece(index);
   } else {
     pieces_[index].state = PieceState::kFree;
-    count(merged(index), true);
+    update_totals(merge_neighbours(index), true);
   }
   return nullptr;
 }
 
 const char* DeviceMemory::add_segment(const Event& event) {
   rules_.reports_segments = true;
-  if (!is_possible(event)) return "a new segment of an impossible size";
+  if (!has_valid_range(event)) return "a new segment of an impossible size";
   const char* problem = nullptr;
   if (piece_at_.find(event.address)) {
     problem = "a new segment where there is one";
     remove_segment(event);
   }
-  // With expandable segments on, a private pool that is given a segment has an allocator of its own, and the setting
-  // does not hold for it: torch would have mapped memory instead.
+  // With expandable segments, torch maps memory instead, unless a private pool has an allocator of its own.
   const std::uint64_t pool = pool_of(event.location);
-  if (rules_.settings.expandable_segments && pool != 0) rules_.own_pools.insert(pool);
+  if (rules_.settings.expandable_segments && pool != 0) rules_.custom_pools.insert(pool);
   Piece piece;
   piece.address = event.address;
   piece.size = event.size;
   piece.segment = add_segment_record(event.address, event.size, event.location, false);
   piece.state = PieceState::kFree;
-  count(new_piece(piece), true);
+  update_totals(add_piece(piece), true);
   totals_.reserved += event.size;
   return problem;
 }
 
 const char* DeviceMemory::remove_segment(const Event& event) {
-  const PieceIndex* found = piece_at_.find(event.address);
-  if (!found) return "a segment is freed that was not there";
-  const Piece first = pieces_[*found];
+  const PieceIndex* entry = piece_at_.find(event.address);
+  if (!entry) return "a segment is freed that was not there";
+  const Piece first = pieces_[*entry];
   const char* problem = nullptr;
   if (first.state != PieceState::kFree || first.previous != kNoPiece || first.next != kNoPiece) {
     problem = "a segment is freed while blocks in it are in use";
   }
   if (first.segment == 0) return problem;
-  // What is left of it in front still is of this segment.
+  // Pieces before the first one still use the segment.
   if (first.previous == kNoPiece) unused_segments_.push_back(first.segment);
-  for (PieceIndex index = *found; index != kNoPiece;) {
+  for (PieceIndex index = *entry; index != kNoPiece;) {
     const PieceIndex next = pieces_[index].next;
-    count(index, false);
+    update_totals(index, false);
     if (pieces_[index].state != PieceState::kUnmapped) totals_.reserved -= pieces_[index].size;
-    drop(index);
+    remove_piece(index);
     index = next;
   }
   if (first.previous != kNoPiece) pieces_[first.previous].next = kNoPiece;
@@ -228,28 +227,28 @@ const char* DeviceMemory::remove_segment(const Event& event) {
 
 const char* DeviceMemory::map(const Event& event) {
   rules_.reports_segments = true;
-  if (!is_possible(event)) return "a mapping of an impossible size";
+  if (!has_valid_range(event)) return "a mapping of an impossible size";
   const std::uint64_t end = event.address + event.size;
-  const PieceIndex* found = piece_at_.find(event.address);
-  PieceIndex index = found ? *found : kNoPiece;
+  const PieceIndex* entry = piece_at_.find(event.address);
+  PieceIndex index = entry ? *entry : kNoPiece;
   if (index == kNoPiece) {
-    // torch maps from the beginning of what is unmapped: this is a new range, or one from before the trace.
+    // torch maps from the beginning of an unmapped piece, so this range is new, or older than the trace.
     Piece piece;
     piece.address = event.address;
     piece.size = UINT64_MAX - event.address;
     piece.segment = add_segment_record(event.address, event.size, event.location, true);
     piece.state = PieceState::kUnmapped;
-    index = new_piece(piece);
+    index = add_piece(piece);
   } else if (pieces_[index].state != PieceState::kUnmapped) {
     return "memory that is mapped a second time";
   }
   if (pieces_[index].size < event.size) return "a mapping that reaches into mapped memory";
   if (pieces_[index].size > event.size) {
-    const bool is_open = pieces_[index].next == kNoPiece;
+    const bool is_last = pieces_[index].next == kNoPiece;
     const PieceIndex* following = piece_at_.find(end);
-    if (is_open && following && pieces_[*following].previous == kNoPiece &&
+    if (is_last && following && pieces_[*following].previous == kNoPiece &&
         segments_[pieces_[*following].segment].is_expandable) {
-      pieces_[index].size = event.size;  // closes the gap between two parts that a recording in mid-run began with
+      pieces_[index].size = event.size;  // closes the gap between two parts listed by the first state
       link(index, *following);
     } else {
       split(index, event.size);
@@ -257,57 +256,56 @@ const char* DeviceMemory::map(const Event& event) {
   }
   pieces_[index].state = PieceState::kFree;
   totals_.reserved += event.size;
-  count(merged(index), true);
+  update_totals(merge_neighbours(index), true);
   return nullptr;
 }
 
 const char* DeviceMemory::unmap(const Event& event) {
-  if (!is_possible(event)) return "an unmapping of an impossible size";
+  if (!has_valid_range(event)) return "an unmapping of an impossible size";
   const std::uint64_t end = event.address + event.size;
-  auto free_piece = expandable_free_.upper_bound(event.address);
-  if (free_piece == expandable_free_.begin()) return "memory that is unmapped, but was not free";
-  PieceIndex index = std::prev(free_piece)->second;
+  auto following_piece = expandable_free_.upper_bound(event.address);
+  if (following_piece == expandable_free_.begin()) return "memory that is unmapped, but was not free";
+  PieceIndex index = std::prev(following_piece)->second;
   if (pieces_[index].address + pieces_[index].size < end) return "memory that is unmapped, but was not free";
-  count(index, false);
-  // torch keeps its block for what is unmapped and makes new ones, that remember nothing, for what is left on both
-  // sides.
+  update_totals(index, false);
+  // torch reuses its Block for the unmapped part; the new Blocks on both sides have no requested bytes.
   if (pieces_[index].address < event.address) {
     const PieceIndex front = index;
     index = split(front, event.address - pieces_[front].address);
     std::swap(pieces_[index].requested, pieces_[front].requested);
-    count(front, true);
+    update_totals(front, true);
   }
-  if (pieces_[index].size > event.size) count(split(index, event.size), true);
+  if (pieces_[index].size > event.size) update_totals(split(index, event.size), true);
   pieces_[index].state = PieceState::kUnmapped;
   totals_.reserved -= event.size;
-  index = merged(index);
+  index = merge_neighbours(index);
   if (pieces_[index].previous == kNoPiece && pieces_[index].next == kNoPiece) {
     unused_segments_.push_back(pieces_[index].segment);
-    drop(index);
+    remove_piece(index);
   }
   return nullptr;
 }
 
-// A segment's first allocation shows which of torch's two pools it belongs to.
-void DeviceMemory::set_large(std::uint32_t index, PieceIndex in_it, bool is_large) {
+// Set the pool of a segment: the first allocation in a segment shows which of torch's two pools it belongs to.
+void DeviceMemory::set_large(std::uint32_t index, PieceIndex start, bool is_large) {
   Segment& segment = segments_[index];
   segment.is_large_known = true;
   if (segment.is_large == is_large) return;
-  // The unit has part in what is releasable.
-  const auto move = [&](bool comes) {
-    const auto add = [&](PieceIndex piece) {
+  // The releasable bytes depend on the unit.
+  const auto update_releasable = [&](bool is_added) {
+    const auto update = [&](PieceIndex piece) {
       if (pieces_[piece].state != PieceState::kFree || pieces_[piece].segment != index) return;
       const std::uint64_t bytes = releasable_bytes(pieces_[piece]);
-      totals_.releasable += comes ? bytes : 0 - bytes;
+      totals_.releasable += is_added ? bytes : 0 - bytes;
     };
-    for (PieceIndex piece = in_it; piece != kNoPiece; piece = pieces_[piece].next) add(piece);
-    if (in_it == kNoPiece) return;
-    for (PieceIndex piece = pieces_[in_it].previous; piece != kNoPiece; piece = pieces_[piece].previous) add(piece);
+    for (PieceIndex piece = start; piece != kNoPiece; piece = pieces_[piece].next) update(piece);
+    if (start == kNoPiece) return;
+    for (PieceIndex piece = pieces_[start].previous; piece != kNoPiece; piece = pieces_[piece].previous) update(piece);
   };
-  move(false);
+  update_releasable(false);
   segment.is_large = is_large;
   segment.unit = is_large ? rules_.settings.large_segment_size : kSmallSegment;
-  move(true);
+  update_releasable(true);
 }
 
 std::uint32_t DeviceMemory::add_segment_record(std::uint64_t origin, std::uint64_t size, std::uint32_t location,
@@ -328,7 +326,7 @@ std::uint32_t DeviceMemory::add_segment_record(std::uint64_t origin, std::uint64
   return index;
 }
 
-PieceIndex DeviceMemory::new_piece(const Piece& piece) {
+PieceIndex DeviceMemory::add_piece(const Piece& piece) {
   PieceIndex index;
   if (unused_pieces_.empty()) {
     index = static_cast<PieceIndex>(pieces_.size());
@@ -339,21 +337,21 @@ PieceIndex DeviceMemory::new_piece(const Piece& piece) {
     pieces_[index] = piece;
   }
   history_.is_touched = true;
-  const auto [known, is_new] = piece_at_.insert(piece.address);
+  const auto [entry, is_new] = piece_at_.insert(piece.address);
   if (!is_new) {
-    // After a loss a block may stand there that was not known to lie in this segment: it would never be found again.
-    const PieceIndex old = *known;
+    // After lost events, a stale piece may have this address. It loses its entry, and must not stay allocated.
+    const PieceIndex old = *entry;
     if (pieces_[old].state == PieceState::kAllocated) ++history_.missed_frees;
-    count(old, false);
+    update_totals(old, false);
     link(pieces_[old].previous, pieces_[old].next);
     pieces_[old].state = PieceState::kUnused;
     unused_pieces_.push_back(old);
   }
-  *known = index;
+  *entry = index;
   return index;
 }
 
-void DeviceMemory::drop(PieceIndex index) {
+void DeviceMemory::remove_piece(PieceIndex index) {
   piece_at_.erase(pieces_[index].address);
   pieces_[index].state = PieceState::kUnused;
   unused_pieces_.push_back(index);
@@ -364,8 +362,7 @@ void DeviceMemory::link(PieceIndex previous, PieceIndex next) {
   if (next != kNoPiece) pieces_[next].previous = previous;
 }
 
-// For a piece that is not counted. It keeps its first `size` bytes; the rest becomes a new piece in the same state,
-// which is returned, not counted either.
+// Cut a piece to its first `size` bytes, and return a new piece with the rest. Neither is in the totals.
 PieceIndex DeviceMemory::split(PieceIndex index, std::uint64_t size) {
   Piece rest;
   rest.address = pieces_[index].address + size;
@@ -373,54 +370,53 @@ PieceIndex DeviceMemory::split(PieceIndex index, std::uint64_t size) {
   rest.segment = pieces_[index].segment;
   rest.state = pieces_[index].state;
   pieces_[index].size = size;
-  const PieceIndex made = new_piece(rest);
-  link(made, pieces_[index].next);
-  link(index, made);
-  return made;
+  const PieceIndex rest_index = add_piece(rest);
+  link(rest_index, pieces_[index].next);
+  link(index, rest_index);
+  return rest_index;
 }
 
-// A piece that is not counted takes in its neighbours, where they too are free or unmapped as it is. Returns what has
-// become of it, not counted either.
-PieceIndex DeviceMemory::merged(PieceIndex index) {
+// Merge a piece with its neighbours in the same state, and return the merged piece. Neither is in the totals.
+PieceIndex DeviceMemory::merge_neighbours(PieceIndex index) {
   const PieceState state = pieces_[index].state;
   const PieceIndex next = pieces_[index].next;
   if (next != kNoPiece && pieces_[next].state == state) {
-    count(next, false);
+    update_totals(next, false);
     pieces_[index].size += pieces_[next].size;
     link(index, pieces_[next].next);
-    drop(next);
+    remove_piece(next);
   }
   const PieceIndex previous = pieces_[index].previous;
   if (previous == kNoPiece || pieces_[previous].state != state) return index;
-  count(previous, false);
-  // The one whose address stays: that is noted already.
+  update_totals(previous, false);
+  // The previous piece stays, since the merged piece has its address.
   pieces_[previous].size += pieces_[index].size;
   pieces_[previous].requested = pieces_[index].requested;
   link(previous, pieces_[index].next);
-  drop(index);
+  remove_piece(index);
   return previous;
 }
 
-void DeviceMemory::count(PieceIndex index, bool comes) {
+void DeviceMemory::update_totals(PieceIndex index, bool is_added) {
   const Piece& piece = pieces_[index];
-  const auto move = [comes](std::uint64_t& total, std::uint64_t bytes) { total += comes ? bytes : 0 - bytes; };
+  const auto update = [is_added](std::uint64_t& total, std::uint64_t bytes) { total += is_added ? bytes : 0 - bytes; };
   switch (piece.state) {
     case PieceState::kAllocated:
-      move(totals_.requested, piece.requested);
-      move(totals_.allocated, piece.size);
-      move(totals_.active, piece.size);
-      move(totals_.blocks, 1);
+      update(totals_.requested, piece.requested);
+      update(totals_.allocated, piece.size);
+      update(totals_.active, piece.size);
+      update(totals_.blocks, 1);
       break;
     case PieceState::kPendingFree:
-      move(totals_.active, piece.size);
-      move(other_mapped_, 1);
+      update(totals_.active, piece.size);
+      update(other_mapped_, 1);
       break;
     case PieceState::kFree:
-      move(other_mapped_, 1);
-      move(totals_.releasable, releasable_bytes(piece));
-      comes ? free_sizes_.add(piece.size) : free_sizes_.remove(piece.size);
+      update(other_mapped_, 1);
+      update(totals_.releasable, releasable_bytes(piece));
+      is_added ? free_sizes_.add(piece.size) : free_sizes_.remove(piece.size);
       if (segments_[piece.segment].is_expandable) {
-        if (comes) {
+        if (is_added) {
           expandable_free_[piece.address] = index;
         } else {
           expandable_free_.erase(piece.address);
@@ -432,16 +428,16 @@ void DeviceMemory::count(PieceIndex index, bool comes) {
   }
 }
 
-// What empty_cache() would give back of a free piece: all or nothing of a segment, whole units of an expandable one.
+// Return the bytes of a free piece that empty_cache() would release: a complete segment, or complete units.
 std::uint64_t DeviceMemory::releasable_bytes(const Piece& piece) const {
   const Segment& segment = segments_[piece.segment];
   if (!segment.is_expandable) {
     return piece.previous == kNoPiece && piece.next == kNoPiece ? piece.size : 0;
   }
   const std::uint64_t unit = segment.unit;
-  const bool is_behind = piece.address >= segment.origin;
-  const std::uint64_t distance = (is_behind ? piece.address - segment.origin : segment.origin - piece.address) % unit;
-  const std::uint64_t skipped = is_behind && distance != 0 ? unit - distance : distance;
+  const bool is_after = piece.address >= segment.origin;
+  const std::uint64_t distance = (is_after ? piece.address - segment.origin : segment.origin - piece.address) % unit;
+  const std::uint64_t skipped = is_after && distance != 0 ? unit - distance : distance;
   return skipped >= piece.size ? 0 : (piece.size - skipped) / unit * unit;
 }
 

@@ -1,5 +1,4 @@
-// The state of a device as a whole: listed, packed into a checkpoint, compared with the one that the trace lists, and
-// taken over from there.
+// The complete state of a device: lists, checkpoints, comparison with a state in the trace, and replacement by it.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -48,19 +47,19 @@ void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<Piece>& 
     return piece.state != PieceState::kUnused && piece.state != PieceState::kUnmapped;
   };
   blocks.reserve(pieces_.size() - unused_pieces_.size());
-  std::vector<const Piece*> first;
+  std::vector<const Piece*> heads;
   for (const Piece& piece : pieces_) {
     if (!is_mapped(piece)) continue;
-    if (piece.previous == kNoPiece || !is_mapped(pieces_[piece.previous])) first.push_back(&piece);
+    if (piece.previous == kNoPiece || !is_mapped(pieces_[piece.previous])) heads.push_back(&piece);
   }
-  std::sort(first.begin(), first.end(), [](const Piece* a, const Piece* b) { return a->address < b->address; });
-  for (const Piece* piece : first) {
-    const Segment& of = segments_[piece->segment];
+  std::sort(heads.begin(), heads.end(), [](const Piece* a, const Piece* b) { return a->address < b->address; });
+  for (const Piece* piece : heads) {
+    const Segment& segment = segments_[piece->segment];
     SegmentView view;
     view.address = piece->address;
-    view.location = of.location;
-    view.is_large = of.is_large;
-    view.is_expandable = of.is_expandable;
+    view.location = segment.location;
+    view.is_large = segment.is_large;
+    view.is_expandable = segment.is_expandable;
     view.first_block = blocks.size();
     for (;; piece = &pieces_[piece->next]) {
       blocks.push_back(*piece);
@@ -118,37 +117,37 @@ bool DeviceMemory::rebuild(std::uint64_t reserved) {
   }
   expandable_free_.clear();
   free_sizes_ = {};
-  count_all();
+  add_all_to_totals();
   return is_sound;
 }
 
-// Once all pieces know their neighbours.
-void DeviceMemory::count_all() {
-  for (PieceIndex index = 0; index < pieces_.size(); ++index) count(index, true);
+// Call once all pieces are linked to their neighbours.
+void DeviceMemory::add_all_to_totals() {
+  for (PieceIndex index = 0; index < pieces_.size(); ++index) update_totals(index, true);
 }
 
-std::optional<DeviceMemory> DeviceMemory::described_by(const std::vector<Event>& state, std::uint64_t sequence,
-                                                       std::int64_t time_ns, bool begins) const {
+std::optional<DeviceMemory> DeviceMemory::build_from_state(const std::vector<Event>& state, std::uint64_t sequence,
+                                                           std::int64_t time_ns, bool begins) const {
   const std::uint64_t state_sequence = sequence;
-  DeviceMemory made(device_type_, device_index_, *definitions_);
-  made.rules_.settings = rules_.settings;  // by which segments are told large from small
+  DeviceMemory memory(device_type_, device_index_, *definitions_);
+  memory.rules_.settings = rules_.settings;  // these determine which segments are large
   std::vector<PieceIndex> last_of_expandable;
   std::uint64_t address = 0, end = 0;
   PieceIndex last = kNoPiece;
   for (const Event& event : state) {
     if (event.kind == EventKind::kStateSegment) {
-      if (address != end || !is_possible(event)) return std::nullopt;
+      if (address != end || !has_valid_range(event)) return std::nullopt;
       address = event.address;
       end = address + event.size;
       const std::uint64_t flags = StateSegmentFields(event).flags;
       const std::uint32_t index =
-          made.add_segment_record(address, event.size, event.location, (flags & kExpandableSegment) != 0);
-      made.set_large(index, kNoPiece, (flags & kLargeSegment) != 0);
-      made.totals_.reserved += event.size;
+          memory.add_segment_record(address, event.size, event.location, (flags & kExpandableSegment) != 0);
+      memory.set_large(index, kNoPiece, (flags & kLargeSegment) != 0);
+      memory.totals_.reserved += event.size;
       last = kNoPiece;
       continue;
     }
-    if (event.address != address || event.size == 0 || event.size > end - address || made.piece_at_.find(address)) {
+    if (event.address != address || event.size == 0 || event.size > end - address || memory.piece_at_.find(address)) {
       return std::nullopt;
     }
     Piece piece;
@@ -156,22 +155,21 @@ std::optional<DeviceMemory> DeviceMemory::described_by(const std::vector<Event>&
     piece.size = event.size;
     const StateBlockFields reported(event);
     piece.requested = std::min(reported.requested, kMaxBlockBytes);
-    piece.segment = static_cast<std::uint32_t>(made.segments_.size() - 1);
-    // Unique per block: the number of the block's own state event, or near it if other devices' events lie between.
-    piece.alloc_sequence = ++sequence;
+    piece.segment = static_cast<std::uint32_t>(memory.segments_.size() - 1);
+    // unique; other devices' events may come between those of = state
     piece.alloc_ns = time_ns;
     piece.state = reported.state == kBlockAllocated     ? PieceState::kAllocated
                   : reported.state == kBlockPendingFree ? PieceState::kPendingFree
                                                         : PieceState::kFree;
-    const PieceIndex* known = piece_at_.find(event.address);
-    if (known && piece.state != PieceState::kFree && pieces_[*known].state == piece.state) {
-      piece.alloc_sequence = pieces_[*known].alloc_sequence;
-      piece.alloc_ns = pieces_[*known].alloc_ns;
-      piece.stack = pieces_[*known].stack;
-      piece.is_of_backward = pieces_[*known].is_of_backward;
-      piece.node_type = pieces_[*known].node_type;
-      piece.thread = pieces_[*known].thread;
-      piece.is_older = pieces_[*known].is_older;
+    const PieceIndex* existing = piece_at_.find(event.address);
+    if (existing && piece.state != PieceState::kFree && pieces_[*existing].state == piece.state) {
+      piece.alloc_sequence = pieces_[*existing].alloc_sequence;
+      piece.alloc_ns = pieces_[*existing].alloc_ns;
+      piece.stack = pieces_[*existing].stack;
+      piece.is_of_backward = pieces_[*existing].is_of_backward;
+      piece.node_type = pieces_[*existing].node_type;
+      piece.thread = pieces_[*existing].thread;
+      piece.is_older = pieces_[*existing].is_older;
     } else if (piece.state != PieceState::kFree) {
       const std::uint32_t library = definitions_->library_stack(state_sequence, event.address);
       piece.is_older = begins;
@@ -179,27 +177,27 @@ std::optional<DeviceMemory> DeviceMemory::described_by(const std::vector<Event>&
       if (event.stack != 0 && event.stack < definitions_->frame_count()) piece.stack = event.stack;
       if (library != 0) piece.stack = library;
     }
-    const PieceIndex index = made.new_piece(piece);
-    made.link(last, index);
+    const PieceIndex index = memory.add_piece(piece);
+    memory.link(last, index);
     last = index;
     address += event.size;
-    if (address == end && made.segments_.back().is_expandable) last_of_expandable.push_back(index);
+    if (address == end && memory.segments_.back().is_expandable) last_of_expandable.push_back(index);
   }
   if (address != end) return std::nullopt;
   for (const PieceIndex index : last_of_expandable) {
-    const Piece& piece = made.pieces_[index];
+    const Piece& piece = memory.pieces_[index];
     Piece rest;
     rest.address = piece.address + piece.size;
     rest.size = UINT64_MAX - rest.address;
     rest.segment = piece.segment;
     rest.state = PieceState::kUnmapped;
-    if (!made.piece_at_.find(rest.address)) made.link(index, made.new_piece(rest));
+    if (!memory.piece_at_.find(rest.address)) memory.link(index, memory.add_piece(rest));
   }
-  made.count_all();
-  return made;
+  memory.add_all_to_totals();
+  return memory;
 }
 
-void DeviceMemory::adopt(DeviceMemory&& described) {
+void DeviceMemory::replace_with(DeviceMemory&& described) {
   described.rules_ = std::move(rules_);
   described.rules_.reports_segments = true;
   described.stacks_ = std::move(stacks_);
@@ -213,13 +211,13 @@ bool DeviceMemory::equals(const std::vector<Event>& state) const {
     return index != kNoPiece && pieces_[index].state != PieceState::kUnused &&
            pieces_[index].state != PieceState::kUnmapped;
   };
-  std::uint64_t seen = 0, least = 0;
+  std::uint64_t listed_blocks = 0, min_address = 0;
   PieceIndex next = kNoPiece;
   for (const Event& event : state) {
     if (event.kind == EventKind::kStateSegment) {
-      const PieceIndex* const found = piece_at_.find(event.address);
-      if (is_mapped(next) || event.address < least || !found || !is_mapped(*found)) return false;
-      const Piece& first = pieces_[*found];
+      const PieceIndex* const entry = piece_at_.find(event.address);
+      if (is_mapped(next) || event.address < min_address || !entry || !is_mapped(*entry)) return false;
+      const Piece& first = pieces_[*entry];
       const Segment& segment = segments_[first.segment];
       const std::uint64_t flags =
           (segment.is_large ? kLargeSegment : 0) | (segment.is_expandable ? kExpandableSegment : 0);
@@ -228,10 +226,10 @@ bool DeviceMemory::equals(const std::vector<Event>& state) const {
         return false;
       }
       std::uint64_t size = 0;
-      for (PieceIndex at = *found; is_mapped(at); at = pieces_[at].next) size += pieces_[at].size;
+      for (PieceIndex at = *entry; is_mapped(at); at = pieces_[at].next) size += pieces_[at].size;
       if (size != event.size) return false;
-      next = *found;
-      least = event.address + 1;
+      next = *entry;
+      min_address = event.address + 1;
       continue;
     }
     if (!is_mapped(next)) return false;
@@ -241,10 +239,10 @@ bool DeviceMemory::equals(const std::vector<Event>& state) const {
         (piece.state != PieceState::kFree && piece.requested != reported.requested)) {
       return false;
     }
-    ++seen;
+    ++listed_blocks;
     next = piece.next;
   }
-  return !is_mapped(next) && seen == totals_.blocks + other_mapped_;
+  return !is_mapped(next) && listed_blocks == totals_.blocks + other_mapped_;
 }
 
 std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {

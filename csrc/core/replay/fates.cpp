@@ -4,40 +4,40 @@
 
 namespace alloctrace {
 
-std::uint32_t Fates::thread_by_autograd_id(std::uint64_t id) {
-  if (id == last_autograd_id_) return last_number_;
-  const auto [known, is_new] = number_by_autograd_id_.try_emplace(id, static_cast<std::uint32_t>(threads_.size()));
+std::uint32_t Lifetimes::thread_by_autograd_id(std::uint64_t id) {
+  if (id == last_autograd_id_) return last_index_;
+  const auto [entry, is_new] = index_by_autograd_id_.try_emplace(id, static_cast<std::uint32_t>(threads_.size()));
   if (is_new) threads_.emplace_back();
   last_autograd_id_ = id;
-  return last_number_ = known->second;
+  return last_index_ = entry->second;
 }
 
-std::uint32_t Fates::thread_of(std::uint32_t event_thread) {
-  if (event_thread < number_of_thread_.size() && number_of_thread_[event_thread] != UINT32_MAX) {
-    return number_of_thread_[event_thread];
+std::uint32_t Lifetimes::thread_of(std::uint32_t event_thread) {
+  if (event_thread < thread_index_.size() && thread_index_[event_thread] != UINT32_MAX) {
+    return thread_index_[event_thread];
   }
-  // The id of a thread whose definition was lost to damage may be any number.
-  const bool is_known = event_thread < definitions_->thread_count();
+  // Without a definition, in a corrupt trace, the id of a thread may be any number.
+  const bool is_defined = event_thread < definitions_->thread_count();
   const ThreadRecord& thread = definitions_->thread(event_thread);
   const std::uint32_t number = thread_by_autograd_id(thread.autograd_id);
   if (thread.name.starts_with("pt_autograd")) threads_[number].is_of_engine = true;
-  if (is_known) {
-    if (thread.native_id == began_by_) {
+  if (is_defined) {
+    if (thread.native_id == first_thread_) {
       threads_[number].nodes_passed = std::max(threads_[number].nodes_passed, nodes_at_begin_);
     }
-    number_of_thread_.resize(definitions_->thread_count(), UINT32_MAX);
-    number_of_thread_[event_thread] = number;
+    thread_index_.resize(definitions_->thread_count(), UINT32_MAX);
+    thread_index_[event_thread] = number;
   }
   return number;
 }
 
-void Fates::see(const Event& event, std::uint64_t sequence) {
+void Lifetimes::update(const Event& event, std::uint64_t sequence) {
   switch (event.kind) {
     case EventKind::kStep:
       ++steps_;
       break;
     case EventKind::kOom:
-      last_refusal_ = sequence;
+      last_oom_ = sequence;
       break;
     case EventKind::kAlloc:
     case EventKind::kFreeRequested:
@@ -51,30 +51,30 @@ void Fates::see(const Event& event, std::uint64_t sequence) {
   }
   const std::uint32_t number = thread_of(event.thread);
   if (event.node_type != 0) {
-    const std::uint32_t maker = thread_by_autograd_id(event.node_thread);
-    Thread& made = threads_[maker];
-    if (!made.is_in_pass) {
-      made.is_in_pass = true;
-      ++made.passes;
+    const std::uint32_t node_thread = thread_by_autograd_id(event.node_thread);
+    Thread& creator = threads_[node_thread];
+    if (!creator.is_in_pass) {
+      creator.is_in_pass = true;
+      ++creator.passes;
       ++passes_;
-      made.nodes_passed = made.nodes;
+      creator.nodes_passed = creator.nodes;
     }
     Thread& thread = threads_[number];
-    if (thread.evaluated != maker || thread.evaluated_pass != made.passes) {
-      thread.evaluated = maker;
-      thread.evaluated_pass = made.passes;
+    if (thread.evaluated_thread != node_thread || thread.evaluated_pass != creator.passes) {
+      thread.evaluated_thread = node_thread;
+      thread.evaluated_pass = creator.passes;
       thread.nodes_before = thread.nodes;
     }
   } else if (threads_[number].is_in_pass && !is_under_engine(event)) {
     Thread& thread = threads_[number];
     thread.is_in_pass = false;
-    // What checkpointing made again in the pass is over, too. An allocation may come after nodes of the next forward.
+    // Nodes of recomputed forwards are over, too. Before an allocation, the next forward may have created nodes.
     thread.nodes_passed = event.kind == EventKind::kAlloc ? thread.nodes : event.sequence;
   }
   threads_[number].nodes = event.sequence;
 }
 
-void Fates::allocated(const Event& event, std::uint64_t sequence, const LifeChange& change) {
+void Lifetimes::begin_lifetime(const Event& event, std::uint64_t sequence, const LifeChange& change) {
   if (change.device >= origins_.size()) origins_.resize(change.device + std::size_t{1});
   std::vector<Origin>& origins = origins_[change.device];
   const PieceIndex piece = change.piece;
@@ -82,140 +82,141 @@ void Fates::allocated(const Event& event, std::uint64_t sequence, const LifeChan
   const std::uint32_t number = thread_of(event.thread);
   const Thread& thread = threads_[number];
   Origin& origin = origins[piece];
-  origin.birth = sequence;
+  origin.alloc_sequence = sequence;
   origin.thread = number;
   origin.makes_nodes = false;
   const bool makes_nodes = event.sequence > thread.nodes_before;
   if (event.node_type != 0) {
-    origin.maker = makes_nodes && !is_engine(event) ? Maker::kRecompute : Maker::kPass;
+    origin.phase = makes_nodes && !is_engine(event) ? Phase::kRecompute : Phase::kPass;
     origin.makes_nodes = makes_nodes;
-    origin.thread = thread.evaluated;
+    origin.thread = thread.evaluated_thread;
   } else if (event.stack != 0 && kinds_.is_root_of_backward(event.stack)) {
-    origin.maker = Maker::kRoot;
+    origin.phase = Phase::kRoot;
   } else if (is_under_engine(event)) {
-    origin.maker = Maker::kPass;
-    if (thread.evaluated != UINT32_MAX) origin.thread = thread.evaluated;
+    origin.phase = Phase::kPass;
+    if (thread.evaluated_thread != UINT32_MAX) origin.thread = thread.evaluated_thread;
   } else {
-    origin.maker = event.sequence > thread.nodes_passed ? Maker::kForward : Maker::kBeforeForward;
+    origin.phase = event.sequence > thread.nodes_passed ? Phase::kForward : Phase::kBeforeForward;
   }
   origin.passes = threads_[origin.thread].passes;
   origin.step = steps_;
   origin.allocations = change.allocations;
 }
 
-void Fates::ended(const Event& event, const LifeChange& change) {
+void Lifetimes::end_lifetime(const Event& event, const LifeChange& change) {
   if (change.device >= origins_.size() || change.piece >= origins_[change.device].size()) return;
   Origin& origin = origins_[change.device][change.piece];
-  if (origin.birth != change.alloc_sequence) return;  // it came with a state of the allocator
-  const Fate fate = fate_at_free(origin, event, change);
-  origin.birth = UINT64_MAX;
-  set(change.alloc_sequence, fate);
-  count(change.device, change.stack, change.node_type, change.bytes, fate);
+  if (origin.alloc_sequence != change.alloc_sequence) return;  // the block is from a state of the allocator
+  const Lifetime lifetime = lifetime_at_free(origin, event, change);
+  origin.alloc_sequence = UINT64_MAX;
+  store(change.alloc_sequence, lifetime);
+  count(change.device, change.stack, change.node_type, change.bytes, lifetime);
 }
 
-Fate Fates::before_a_pass(const Origin& origin, const LifeChange& change) const {
-  if (origin.step != steps_) return Fate::kLaterStep;
-  return change.allocations == origin.allocations ? Fate::kBrief : Fate::kSameStep;
+Lifetime Lifetimes::lifetime_before_pass(const Origin& origin, const LifeChange& change) const {
+  if (origin.step != steps_) return Lifetime::kLaterStep;
+  return change.allocations == origin.allocations ? Lifetime::kBrief : Lifetime::kSameStep;
 }
 
-Fate Fates::fate_at_free(const Origin& origin, const Event& event, const LifeChange& change) {
+Lifetime Lifetimes::lifetime_at_free(const Origin& origin, const Event& event, const LifeChange& change) {
   const bool by_engine = is_engine(event);
   const bool by_pass = by_engine || event.node_type != 0;
   const Thread& thread = threads_[origin.thread];
   const std::uint32_t passes = thread.passes - origin.passes;
-  const bool is_cut_off = last_refusal_ > origin.birth;
-  switch (origin.maker) {
-    case Maker::kForward:
-      if (by_pass) return Fate::kSaved;
-      if (passes > 1) return Fate::kLong;
-      if (is_cut_off) return Fate::kCutOffForward;
-      return passes == 1 ? Fate::kOutlived : before_a_pass(origin, change);
-    case Maker::kBeforeForward:
-      if (passes > 1) return Fate::kLong;
-      if (by_pass) return Fate::kInputSaved;
-      if (is_cut_off) return Fate::kCutOff;
-      return passes == 1 ? Fate::kInputHeld : before_a_pass(origin, change);
-    case Maker::kRecompute:
-      if (by_engine) return Fate::kSaved;
-      return passes == 0 && is_under_engine(event) ? Fate::kPassing : Fate::kOutlived;
-    case Maker::kPass:
-      if (passes == 0 && thread.is_in_pass) return by_engine ? Fate::kPassing : Fate::kPassingProgram;
-      return origin.makes_nodes && by_pass ? Fate::kSaved : Fate::kLeftByPass;
-    case Maker::kRoot:
-      return Fate::kPassing;
+  const bool is_cut_off = last_oom_ > origin.alloc_sequence;
+  switch (origin.phase) {
+    case Phase::kForward:
+      if (by_pass) return Lifetime::kSaved;
+      if (passes > 1) return Lifetime::kLong;
+      if (is_cut_off) return Lifetime::kCutOffForward;
+      return passes == 1 ? Lifetime::kOutlived : lifetime_before_pass(origin, change);
+    case Phase::kBeforeForward:
+      if (passes > 1) return Lifetime::kLong;
+      if (by_pass) return Lifetime::kInputSaved;
+      if (is_cut_off) return Lifetime::kCutOff;
+      return passes == 1 ? Lifetime::kInputHeld : lifetime_before_pass(origin, change);
+    case Phase::kRecompute:
+      if (by_engine) return Lifetime::kSaved;
+      return passes == 0 && is_under_engine(event) ? Lifetime::kPassing : Lifetime::kOutlived;
+    case Phase::kPass:
+      if (passes == 0 && thread.is_in_pass) return by_engine ? Lifetime::kPassing : Lifetime::kPassingProgram;
+      return origin.makes_nodes && by_pass ? Lifetime::kSaved : Lifetime::kLeftByPass;
+    case Phase::kRoot:
+      return Lifetime::kPassing;
   }
-  return Fate::kUnknown;
+  return Lifetime::kUnknown;
 }
 
-Fate Fates::fate_at_end(const Origin& origin) const {
+Lifetime Lifetimes::lifetime_at_end(const Origin& origin) const {
   const Thread& thread = threads_[origin.thread];
   const std::uint32_t passes = thread.passes - origin.passes;
-  switch (origin.maker) {
-    case Maker::kForward:
-      if (passes > 1) return Fate::kLong;
-      return passes == 0 || thread.is_in_pass ? Fate::kCutOffForward : Fate::kOutlived;
-    case Maker::kBeforeForward:
-      return passes > 1 ? Fate::kLong : Fate::kCutOff;
-    case Maker::kRecompute:
-      return Fate::kCutOffForward;
-    case Maker::kPass:
-      return passes == 0 && thread.is_in_pass ? Fate::kCutOff : Fate::kLeftByPass;
-    case Maker::kRoot:
-      return Fate::kPassing;
+  switch (origin.phase) {
+    case Phase::kForward:
+      if (passes > 1) return Lifetime::kLong;
+      return passes == 0 || thread.is_in_pass ? Lifetime::kCutOffForward : Lifetime::kOutlived;
+    case Phase::kBeforeForward:
+      return passes > 1 ? Lifetime::kLong : Lifetime::kCutOff;
+    case Phase::kRecompute:
+      return Lifetime::kCutOffForward;
+    case Phase::kPass:
+      return passes == 0 && thread.is_in_pass ? Lifetime::kCutOff : Lifetime::kLeftByPass;
+    case Phase::kRoot:
+      return Lifetime::kPassing;
   }
-  return Fate::kUnknown;
+  return Lifetime::kUnknown;
 }
 
-void Fates::finish(const std::vector<DeviceMemory>& devices) {
+void Lifetimes::finish(const std::vector<DeviceMemory>& devices) {
   for (std::size_t device = 0; device < devices.size() && device < origins_.size(); ++device) {
     devices[device].for_each_allocated([&](const Piece& piece) {
       const PieceIndex index = devices[device].index_of(piece);
-      if (index >= origins_[device].size() || origins_[device][index].birth != piece.alloc_sequence) return;
-      set(piece.alloc_sequence, fate_at_end(origins_[device][index]));
+      if (index >= origins_[device].size() || origins_[device][index].alloc_sequence != piece.alloc_sequence) return;
+      store(piece.alloc_sequence, lifetime_at_end(origins_[device][index]));
     });
   }
   origins_ = {};
 }
 
-void Fates::set(std::uint64_t birth, Fate fate) {
-  const std::uint64_t number = birth / kPageEvents;
-  if (number != last_page_) {
+void Lifetimes::store(std::uint64_t alloc_sequence, Lifetime lifetime) {
+  const std::uint64_t number = alloc_sequence / kPageEvents;
+  if (number != last_page_number_) {
     std::unique_ptr<Page>& page = pages_[number];
     if (!page) page = std::make_unique<Page>();
-    last_page_ = number;
-    last_ = page.get();
+    last_page_number_ = number;
+    last_page_ = page.get();
   }
-  const std::uint64_t at = birth % kPageEvents;
-  std::uint8_t& two = (*last_)[at / 2];
+  const std::uint64_t at = alloc_sequence % kPageEvents;
+  std::uint8_t& pair = (*last_page_)[at / 2];
   const unsigned shift = at % 2 * 4;
-  two = static_cast<std::uint8_t>((two & ~(0xfu << shift)) | static_cast<unsigned>(fate) << shift);
+  pair = static_cast<std::uint8_t>((pair & ~(0xfu << shift)) | static_cast<unsigned>(lifetime) << shift);
 }
 
-Fate Fates::of(std::uint64_t birth) const {
-  if (const auto folded = folded_.find(birth); folded != folded_.end()) return folded->second;
-  const auto page = pages_.find(birth / kPageEvents);
-  if (page == pages_.end()) return Fate::kUnknown;
-  const std::uint64_t at = birth % kPageEvents;
-  return static_cast<Fate>((*page->second)[at / 2] >> at % 2 * 4 & 0xf);
+Lifetime Lifetimes::of(std::uint64_t alloc_sequence) const {
+  if (const auto entry = compacted_.find(alloc_sequence); entry != compacted_.end()) return entry->second;
+  const auto page = pages_.find(alloc_sequence / kPageEvents);
+  if (page == pages_.end()) return Lifetime::kUnknown;
+  const std::uint64_t at = alloc_sequence % kPageEvents;
+  return static_cast<Lifetime>((*page->second)[at / 2] >> at % 2 * 4 & 0xf);
 }
 
-void Fates::count(std::size_t device, std::uint32_t stack, std::uint16_t node_type, std::uint64_t bytes, Fate fate) {
-  if (fate == Fate::kCutOff || fate == Fate::kCutOffForward) return;
+void Lifetimes::count(std::size_t device, std::uint32_t stack, std::uint16_t node_type, std::uint64_t bytes,
+                      Lifetime lifetime) {
+  if (lifetime == Lifetime::kCutOff || lifetime == Lifetime::kCutOffForward) return;
   if (++counted_ > kAllCounted && counted_ % kSample != 0) return;
-  const auto [row, is_new] = places_.insert(place(device, stack, node_type));
+  const auto [row, is_new] = rows_.insert(key_of(device, stack, node_type));
   if (is_new) {
     *row = static_cast<std::uint32_t>(bytes_.size());
     bytes_.emplace_back();
-    keys_.push_back(place(device, stack, node_type));
+    keys_.push_back(key_of(device, stack, node_type));
   }
-  bytes_[*row][static_cast<std::size_t>(fate)] += bytes;
+  bytes_[*row][static_cast<std::size_t>(lifetime)] += bytes;
 }
 
-Fate Fates::usual(std::size_t device, std::uint32_t stack, std::uint16_t node_type) const {
-  const std::uint32_t* const row = places_.find(place(device, stack, node_type));
-  if (!row) return Fate::kUnknown;
-  const auto most = std::max_element(bytes_[*row].begin(), bytes_[*row].end());
-  return *most == 0 ? Fate::kUnknown : static_cast<Fate>(most - bytes_[*row].begin());
+Lifetime Lifetimes::most_common(std::size_t device, std::uint32_t stack, std::uint16_t node_type) const {
+  const std::uint32_t* const row = rows_.find(key_of(device, stack, node_type));
+  if (!row) return Lifetime::kUnknown;
+  const auto largest = std::max_element(bytes_[*row].begin(), bytes_[*row].end());
+  return *largest == 0 ? Lifetime::kUnknown : static_cast<Lifetime>(largest - bytes_[*row].begin());
 }
 
 }  // namespace alloctrace

@@ -1,9 +1,9 @@
-// How the life of each block went, as far as autograd shows: what is inferred of its role follows from that (roles.h).
+// Lifetimes of blocks relative to forward and backward, from which roles are inferred (roles.h).
 //
-// An event in autograd's engine is one on a thread of the engine, or under the Python call that runs it. A *pass* is
-// one run of backward over the nodes that a thread has made: it begins with the first event while such a node is being
-// evaluated, and ends when that thread's program goes on. The number of nodes that a thread had made when the last pass
-// over them began tells whether an allocation comes before the next forward or within it.
+// An event is in autograd's engine if it is on a thread of the engine, or under the Python call that runs the engine. A
+// *pass* is one run of backward over the nodes that a thread created: from the first event while such a node is
+// evaluated, until that thread's program continues. An allocation is in the next forward if its thread has created
+// nodes since the last pass over its nodes, else before it.
 #pragma once
 
 #include <array>
@@ -22,80 +22,78 @@
 
 namespace alloctrace {
 
-// "Before forward": nodes of the last forward have had their pass, and no others were made since.
-enum class Fate : std::uint8_t {
-  kUnknown = 0,  // older than the recording, or events are missing
-  // Made by the program, freed by it before a pass began ...
-  kBrief = 1,       // ... in the same step, its stack having allocated nothing since
-  kSameStep = 2,    // ... in the same step
-  kLaterStep = 3,   // ... in a later one
-  kSaved = 4,       // made in forward, freed by a pass: autograd held it
-  kInputSaved = 5,  // made before forward, freed by the next pass
-  kInputHeld = 6,   // made before forward, freed by the program after one pass
-  kOutlived = 7,    // made in forward, held by the program beyond its pass
-  kLong = 8,        // made by the program, lived through two passes or more
-  // A refused request or the end of the trace came before its life could show what it is ...
-  kCutOff = 9,
-  kCutOffForward = 10,  // ... of one made in forward
-  // Made in a pass ...
-  kPassing = 11,         // ... and freed in it by the engine
-  kPassingProgram = 12,  // ... and freed in it by a function or a hook of the program
-  kLeftByPass = 13,      // ... and still there after it
+// "Before forward": the pass over the last forward's nodes has begun, and no nodes were created since.
+enum class Lifetime : std::uint8_t {
+  kUnknown = 0,          // older than the recording, or events are missing
+  kBrief = 1,            // freed by the program before a pass, before its stack's next allocation in the same step
+  kSameStep = 2,         // freed by the program before a pass, in the same step
+  kLaterStep = 3,        // freed by the program before a pass, in a later step
+  kSaved = 4,            // allocated in forward, freed by a pass: held by autograd
+  kInputSaved = 5,       // allocated before forward, freed by the next pass
+  kInputHeld = 6,        // allocated before forward, freed by the program after one pass
+  kOutlived = 7,         // allocated in forward, held by the program beyond its pass
+  kLong = 8,             // allocated by the program, live through two passes or more
+  kCutOff = 9,           // undecided at a failed allocation or the end of the trace
+  kCutOffForward = 10,   // allocated in forward, undecided at a failed allocation or the end of the trace
+  kPassing = 11,         // allocated in a pass, freed in it by the engine
+  kPassingProgram = 12,  // allocated in a pass, freed in it by a function or a hook of the program
+  kLeftByPass = 13,      // allocated in a pass, live after it
 };
-constexpr std::size_t kFateCount = 14;
+constexpr std::size_t kLifetimeCount = 14;
 
-class Fates {
+class Lifetimes {
  public:
-  explicit Fates(const Definitions& definitions) : definitions_(&definitions), kinds_(definitions) {}
+  explicit Lifetimes(const Definitions& definitions) : definitions_(&definitions), kinds_(definitions) {}
 
-  // How many nodes the thread that began the recording had made by then: they are of no forward that is in the trace.
-  void begin(std::uint64_t native_id, std::uint64_t nodes) { began_by_ = native_id, nodes_at_begin_ = nodes; }
+  // Set the thread that began the recording, and how many nodes it had created before: no recorded forward has them.
+  void begin(std::uint64_t native_id, std::uint64_t nodes) { first_thread_ = native_id, nodes_at_begin_ = nodes; }
 
-  // Each event of the program or of an allocator, first of all.
-  void see(const Event& event, std::uint64_t sequence);
-  // The event was an allocation, or ended a life.
-  void allocated(const Event& event, std::uint64_t sequence, const LifeChange& change);
-  void ended(const Event& event, const LifeChange& change);
-  // After the last event: of what is still live.
+  // Update threads, steps and passes. Call for each event, before the functions below.
+  void update(const Event& event, std::uint64_t sequence);
+  // Begin or end the lifetime of a block.
+  void begin_lifetime(const Event& event, std::uint64_t sequence, const LifeChange& change);
+  void end_lifetime(const Event& event, const LifeChange& change);
+  // Decide the lifetimes of live blocks, after the last event.
   void finish(const std::vector<DeviceMemory>& devices);
 
-  // births: of blocks that are asked about later though they have died.
-  void save(FoldWriter& fold, const std::vector<DeviceMemory>& devices, const std::vector<std::uint64_t>& births) const;
-  void restore(FoldReader& fold, const std::vector<DeviceMemory>& devices);
+  // freed: sequence numbers of the allocations of freed blocks whose lifetimes are needed later.
+  void save(CompactionWriter& out, const std::vector<DeviceMemory>& devices,
+            const std::vector<std::uint64_t>& freed) const;
+  void restore(CompactionReader& in, const std::vector<DeviceMemory>& devices);
 
-  Fate of(std::uint64_t birth) const;
-  // Of a block that was cut off: the fate of most bytes that the same stack (and the same type of node) made.
-  Fate usual(std::size_t device, std::uint32_t stack, std::uint16_t node_type) const;
-  // Whether lives can be compared with steps, or with passes of backward.
+  Lifetime of(std::uint64_t alloc_sequence) const;
+  // Return the lifetime with the most bytes of a stack and node type: an estimate of cut-off lifetimes.
+  Lifetime most_common(std::size_t device, std::uint32_t stack, std::uint16_t node_type) const;
+  // Return whether the trace has steps or passes.
   bool has_clock() const { return steps_ != 0 || passes_ != 0; }
   const StackKinds& kinds() const { return kinds_; }
 
  private:
-  // A thread, by the number that autograd knows it by.
+  // A thread as autograd counts them.
   struct Thread {
-    std::uint64_t nodes = 0;         // that it has made
-    std::uint64_t nodes_passed = 0;  // that it had made when the last pass over them began, or since when it ended
-    std::uint64_t nodes_before = 0;  // that it had made when it last began to evaluate nodes of another pass
-    std::uint32_t passes = 0;
-    std::uint32_t evaluated = UINT32_MAX, evaluated_pass = 0;  // the thread whose nodes it evaluated last, and the pass
-    bool is_in_pass = false;                                   // over its nodes
+    std::uint64_t nodes = 0;         // created by this thread
+    std::uint64_t nodes_passed = 0;  // `nodes` when the last pass over them began; after the pass, when it ended
+    std::uint64_t nodes_before = 0;  // `nodes` when this thread began to evaluate nodes of the current pass
+    std::uint32_t passes = 0;        // over its nodes
+    std::uint32_t evaluated_thread = UINT32_MAX, evaluated_pass = 0;  // of its last evaluated nodes
+    bool is_in_pass = false;                                          // over its nodes
     bool is_of_engine = false;
   };
-  enum class Maker : std::uint8_t { kBeforeForward, kForward, kPass, kRecompute, kRoot };
-  // How a live block came to be; by its piece.
+  enum class Phase : std::uint8_t { kBeforeForward, kForward, kPass, kRecompute, kRoot };
+  // Allocation of a live block.
   struct Origin {
-    std::uint64_t birth = UINT64_MAX;
-    std::uint32_t thread = 0, passes = 0;  // whose pass ends its time, and how many had begun
+    std::uint64_t alloc_sequence = UINT64_MAX;
+    std::uint32_t thread = 0, passes = 0;  // thread whose passes count, and how many had begun
     std::uint32_t step = 0, allocations = 0;
-    Maker maker = Maker::kForward;
-    bool makes_nodes = false;  // made in a pass that itself makes nodes (create_graph)
+    Phase phase = Phase::kForward;
+    bool makes_nodes = false;  // allocated in a pass that creates nodes (create_graph)
   };
 
-  // What is usual somewhere is known after so many lives; from then on each kSample-th is counted.
+  // Lifetimes are counted for most_common(); after kAllCounted of them, only each kSample-th.
   static constexpr std::uint64_t kAllCounted = 1'000'000, kSample = 16;
-  // A page costs no more than a few times what the trace needs for an event that stands alone in it.
+  // Small: if a hostile trace has one event per page, all pages cost no more than a few times the file.
   static constexpr std::uint64_t kPageEvents = std::uint64_t{1} << 11;
-  using Page = std::array<std::uint8_t, kPageEvents / 2>;  // four bits an event
+  using Page = std::array<std::uint8_t, kPageEvents / 2>;  // four bits per event
 
   std::uint32_t thread_of(std::uint32_t event_thread);
   std::uint32_t thread_by_autograd_id(std::uint64_t id);
@@ -105,34 +103,33 @@ class Fates {
   bool is_under_engine(const Event& event) {
     return threads_[thread_of(event.thread)].is_of_engine || (event.stack != 0 && kinds_.is_under_engine(event.stack));
   }
-  Fate fate_at_end(const Origin& origin) const;
-  Fate fate_at_free(const Origin& origin, const Event& event, const LifeChange& change);
-  Fate before_a_pass(const Origin& origin, const LifeChange& change) const;
-  void set(std::uint64_t birth, Fate fate);
-  void count(std::size_t device, std::uint32_t stack, std::uint16_t node_type, std::uint64_t bytes, Fate fate);
-  static std::uint64_t place(std::size_t device, std::uint32_t stack, std::uint16_t node_type) {
+  Lifetime lifetime_at_end(const Origin& origin) const;
+  Lifetime lifetime_at_free(const Origin& origin, const Event& event, const LifeChange& change);
+  Lifetime lifetime_before_pass(const Origin& origin, const LifeChange& change) const;
+  void store(std::uint64_t alloc_sequence, Lifetime lifetime);
+  void count(std::size_t device, std::uint32_t stack, std::uint16_t node_type, std::uint64_t bytes, Lifetime lifetime);
+  static std::uint64_t key_of(std::size_t device, std::uint32_t stack, std::uint16_t node_type) {
     return std::uint64_t{device} << 48 | std::uint64_t{stack} << 16 | node_type;
   }
 
   const Definitions* definitions_;
   StackKinds kinds_;
   std::vector<Thread> threads_;
-  std::vector<std::uint32_t> number_of_thread_;  // in threads_, by the id in events
-  std::unordered_map<std::uint64_t, std::uint32_t, SeededHash> number_by_autograd_id_;
+  std::vector<std::uint32_t> thread_index_;  // in threads_, by thread id of an event; UINT32_MAX: none yet
+  std::unordered_map<std::uint64_t, std::uint32_t, SeededHash> index_by_autograd_id_;
   std::uint64_t last_autograd_id_ = UINT64_MAX;
-  std::uint32_t last_number_ = 0;
-  std::uint64_t began_by_ = 0, nodes_at_begin_ = 0;
+  std::uint32_t last_index_ = 0;
+  std::uint64_t first_thread_ = 0, nodes_at_begin_ = 0;
   std::uint32_t steps_ = 0, passes_ = 0;
-  std::uint64_t last_refusal_ = 0;
+  std::uint64_t last_oom_ = 0;
   std::vector<std::vector<Origin>> origins_;  // by device and piece
   std::unordered_map<std::uint64_t, std::unique_ptr<Page>, SeededHash> pages_;
-  std::uint64_t last_page_ = UINT64_MAX;
-  Page* last_ = nullptr;
-  AddressMap<std::uint32_t> places_;
-  std::vector<std::array<std::uint64_t, kFateCount>> bytes_;  // by place and fate
-  std::vector<std::uint64_t> keys_;                           // of the places
-  // By birth: blocks that were freed before the end of the fold.
-  std::unordered_map<std::uint64_t, Fate, SeededHash> folded_;
+  std::uint64_t last_page_number_ = UINT64_MAX;
+  Page* last_page_ = nullptr;
+  AddressMap<std::uint32_t> rows_;                                     // in bytes_, by key_of()
+  std::vector<std::array<std::uint64_t, kLifetimeCount>> bytes_;       // by row and lifetime
+  std::vector<std::uint64_t> keys_;                                    // by row
+  std::unordered_map<std::uint64_t, Lifetime, SeededHash> compacted_;  // freed in the compacted part
   std::uint64_t counted_ = 0;
 };
 

@@ -1,10 +1,9 @@
-// What is left of the beginning of a trace that is folded: the state at its end, what a pass over it has gathered, and
-// the memory at some moments in it that are asked for whatever else is: the peaks, the end of the last step.
+// The compacted part at the beginning of a trace: the state at its end, the evidence of a pass over it, and snapshots
+// of the memory at some of its positions (the peaks, the end of the last step).
 //
-//   summary (format/fold.h) | state | evidence | number of moments | moment ...
+//   summary (format/fold.h) | state | evidence | number of snapshots | snapshot ...
 //
-// Each part is a section (fold_codec.h); a moment is the number of the event before which it is, and the memory there
-// as its difference to the state.
+// Parts are sections (fold_codec.h). A snapshot is the number of the event after it, and its difference to the state.
 #pragma once
 
 #include <cstdint>
@@ -17,41 +16,39 @@
 
 namespace alloctrace {
 
-class Fold {
+class CompactedState {
  public:
-  // Of a trace that is folded. Throws OpenError, FormatError where it is of another version, or DecodeError where it
-  // makes no sense.
-  explicit Fold(const TraceReader& trace);
+  // Throws OpenError, FormatError if the compacted part has another version, or DecodeError if it is invalid.
+  explicit CompactedState(const TraceReader& trace);
 
-  // Into a replay and evidence that know nothing yet. Throws DecodeError.
+  // Restore an empty replay and empty evidence. Throws DecodeError.
   void restore(Replay& replay, RunEvidence& evidence) const;
-  // The events before which the memory is known, ascending.
-  const std::vector<std::uint64_t>& moments() const { return moments_; }
-  // The memory before one of them. end: the state where the fold ends. Nothing for any other event.
+  // Return the events that follow a snapshot, ascending.
+  const std::vector<std::uint64_t>& snapshot_positions() const { return snapshot_positions_; }
+  // Return the snapshot before an event, if there is one. end: the state at the end of the compacted part.
   std::optional<Replay> memory_before(std::uint64_t event, const Replay& end) const;
 
  private:
   struct Part {
     std::size_t begin = 0, size = 0;
   };
-  FoldReader reader(const Part& part) const;
+  CompactionReader reader(const Part& part) const;
 
   const Definitions* definitions_;
   std::int64_t until_ns_;
   Bytes payload_;
   Part state_, evidence_;
-  std::vector<std::uint64_t> moments_;
-  std::vector<Part> parts_;  // of the moments
+  std::vector<std::uint64_t> snapshot_positions_;
+  std::vector<Part> parts_;  // snapshots
 };
 
-// The memory at a moment, on its way into a fold.
-struct FoldedMoment {
-  std::uint64_t until = 0;
+struct CompactedSnapshot {
+  std::uint64_t until = 0;  // the event after the snapshot
   Bytes memory;
 };
 
-// A payload, behind its summary.
-Bytes fold_payload(const Replay& replay, const RunEvidence& evidence, const std::vector<FoldedMoment>& moments,
-                   const std::vector<Roles::Key>& past);
+// Return the payload of a compacted part, without its summary.
+Bytes compaction_payload(const Replay& replay, const RunEvidence& evidence,
+                         const std::vector<CompactedSnapshot>& snapshots, const std::vector<Roles::Key>& past);
 
 }  // namespace alloctrace

@@ -1,5 +1,5 @@
-// How a fold is written: numbers as in the rest of the trace, in sections that know their length. It is read by whoever
-// opens the trace, and as little trusted as anything there: each number is held to what it counts.
+// Codec of the compacted part of a trace: numbers as in the rest of the trace, in sections behind their lengths. Like
+// the rest, it is untrusted: every count is checked against the bytes that remain.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace alloctrace {
 
-class FoldWriter {
+class CompactionWriter {
  public:
-  explicit FoldWriter(const Definitions& definitions) : definitions_(&definitions) {}
+  explicit CompactionWriter(const Definitions& definitions) : definitions_(&definitions) {}
 
   const Bytes& bytes() const { return out_; }
   const Definitions& definitions() const { return *definitions_; }
@@ -24,21 +24,20 @@ class FoldWriter {
   void difference(std::uint64_t value, std::uint64_t from) { number(zigzag_delta(value, from)); }
   void text(std::string_view value) { put_text(out_, value); }
   void raw(const Bytes& value) { out_.insert(out_.end(), value.begin(), value.end()); }
-  // What stands for no line of Python has ids that follow those of the frames, of which there will be more when this is
-  // read: these are written by what they stand for.
+  // Write a stack id. Ids in place of a stack follow frame ids, of which readers have more: their kind is written.
   void stack(std::uint32_t id) {
-    const std::uint32_t before = definitions_->stack_before_recording();
+    const std::uint32_t before_recording = definitions_->stack_before_recording();
     const auto libraries = static_cast<std::uint32_t>(definitions_->library_names().size());
-    if (id < before) return number(std::uint64_t{id} << 2);
-    if (id == before) return number(1);
-    const std::uint32_t of_library = id - definitions_->stack_of_library(0);
-    if (of_library < libraries) return number(std::uint64_t{of_library} << 2 | 2);
-    number(std::uint64_t{of_library - libraries} << 2 | 3);
+    if (id < before_recording) return number(std::uint64_t{id} << 2);
+    if (id == before_recording) return number(1);
+    const std::uint32_t library = id - definitions_->stack_of_library(0);
+    if (library < libraries) return number(std::uint64_t{library} << 2 | 2);
+    number(std::uint64_t{library - libraries} << 2 | 3);
   }
-  // What `fill(writer)` writes, behind its length.
+  // Write the length of what `fill(writer)` writes, then its bytes.
   template <typename Fill>
   void section(Fill fill) {
-    FoldWriter inner(*definitions_);
+    CompactionWriter inner(*definitions_);
     fill(inner);
     number(inner.out_.size());
     out_.insert(out_.end(), inner.out_.begin(), inner.out_.end());
@@ -49,10 +48,10 @@ class FoldWriter {
   Bytes out_;
 };
 
-// Throws DecodeError where the bytes make no sense.
-class FoldReader {
+// Throws DecodeError if the bytes are invalid.
+class CompactionReader {
  public:
-  FoldReader(ByteReader reader, const Definitions& definitions) : reader_(reader), definitions_(&definitions) {}
+  CompactionReader(ByteReader reader, const Definitions& definitions) : reader_(reader), definitions_(&definitions) {}
 
   bool done() const { return reader_.done(); }
   const Definitions& definitions() const { return *definitions_; }
@@ -64,19 +63,18 @@ class FoldReader {
   std::int64_t signed_number() { return unzigzag(number()); }
   std::uint64_t difference(std::uint64_t from) { return add_zigzag_delta(from, number()); }
   std::string_view text() { return reader_.text(); }
-  // Of something that follows, each of which has `least` bytes or more.
-  std::size_t count(std::size_t least = 1) {
+  // Read the number of items that follow, each of at least `min_bytes`.
+  std::size_t count(std::size_t min_bytes = 1) {
     const std::uint64_t value = number();
-    if (value > reader_.remaining() / least) throw DecodeError("a compacted part counts more than it has");
+    if (value > reader_.remaining() / min_bytes) throw DecodeError("a compacted part with a count above its size");
     return static_cast<std::size_t>(value);
   }
-  // A number below `limit`.
   std::uint64_t below(std::uint64_t limit) {
     const std::uint64_t value = number();
-    if (value >= limit) throw DecodeError("a compacted part names something that is not there");
+    if (value >= limit) throw DecodeError("a compacted part with a number out of range");
     return value;
   }
-  // 0 for one whose definition damage has taken.
+  // Read the id of a stack; 0 if its definition is missing.
   std::uint32_t stack() {
     const std::uint64_t value = number();
     const std::uint64_t id = value >> 2;
@@ -93,7 +91,7 @@ class FoldReader {
         return id < definitions_->node_type_count() ? definitions_->stack_of_node(static_cast<std::uint16_t>(id)) : 0;
     }
   }
-  FoldReader section() {
+  CompactionReader section() {
     const std::string_view bytes = reader_.text();
     return {ByteReader(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()), *definitions_};
   }

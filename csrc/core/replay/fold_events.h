@@ -1,4 +1,4 @@
-// Single events in a fold.
+// Events in the compacted part of a trace.
 #pragma once
 
 #include "../format/event.h"
@@ -6,8 +6,8 @@
 
 namespace alloctrace {
 
-void put_event(FoldWriter& fold, const Event& event);
-// What names a definition that damage has taken names none.
-Event read_event(FoldReader& fold);
+void put_event(CompactionWriter& out, const Event& event);
+// Read an event. Ids without a definition become 0.
+Event read_event(CompactionReader& in);
 
 }  // namespace alloctrace

@@ -6,7 +6,7 @@
 namespace alloctrace {
 namespace {
 
-// torch's operators that return a view of their input (native_functions.yaml), as their nodes are called.
+// Node names of torch's operators that return a view of their input (native_functions.yaml).
 constexpr std::array<std::string_view, 33> kViews = {
     "Alias",     "AsStrided", "Chunk",          "Detach",       "Diagonal",      "Expand",     "Imag",
     "Indices",   "Movedim",   "Narrow",         "Permute",      "Real",          "Reshape",    "Select",
@@ -38,14 +38,14 @@ bool ForwardStacks::is_of_view(std::uint16_t node_type) {
 std::uint32_t ForwardStacks::find(const Event& event) {
   if (event.node_type == 0 || event.stack != 0 || is_of_view(event.node_type)) return 0;
   const auto ring = rings_.find(event.node_thread);
-  const std::size_t at = event.node_sequence % kRemembered;
-  if (ring == rings_.end() || at / kPart >= ring->second.parts.size()) return 0;
-  const Part* const part = ring->second.parts[at / kPart].get();
-  return part && (*part)[at % kPart].node == event.node_sequence + 1 ? (*part)[at % kPart].stack : 0;
+  const std::size_t at = event.node_sequence % kNodesPerThread;
+  if (ring == rings_.end() || at / kNodesPerPart >= ring->second.parts.size()) return 0;
+  const Part* const part = ring->second.parts[at / kNodesPerPart].get();
+  return part && (*part)[at % kNodesPerPart].node == event.node_sequence + 1 ? (*part)[at % kNodesPerPart].stack : 0;
 }
 
-// The one that made nothing for longest, but for the one that was turned to last.
-void ForwardStacks::forget_a_thread() {
+// Drop the ring that was switched to longest ago, unless it is the current ring.
+void ForwardStacks::drop_oldest_ring() {
   const auto is_older = [](const auto& a, const auto& b) { return a.second.used < b.second.used; };
   const auto oldest = std::min_element(rings_.begin(), rings_.end(), is_older);
   if (oldest == rings_.end() || &oldest->second == last_ring_) return;
@@ -54,23 +54,23 @@ void ForwardStacks::forget_a_thread() {
   rings_.erase(oldest);
 }
 
-// A program may make threads for each step (nn.DataParallel).
-void ForwardStacks::turn_to(std::uint64_t thread) {
-  if (rings_.size() >= kThreads && !rings_.contains(thread)) {
+// Switch to the ring of a thread. A program may start threads in each step (nn.DataParallel), so old rings are dropped.
+void ForwardStacks::switch_to(std::uint64_t thread) {
+  if (rings_.size() >= kMaxThreads && !rings_.contains(thread)) {
     last_ring_ = nullptr;
-    forget_a_thread();
+    drop_oldest_ring();
   }
   last_thread_ = thread;
   last_ring_ = &rings_[thread];
-  last_ring_->used = ++turns_;
+  last_ring_->used = ++switches_;
 }
 
-void ForwardStacks::become(const Rings& rings) {
+void ForwardStacks::restore(const Rings& rings) {
   rings_ = rings;
   last_ring_ = nullptr;
-  turns_ = parts_ = 0;
+  switches_ = parts_ = 0;
   for (const auto& [thread, ring] : rings_) {
-    turns_ = std::max(turns_, ring.used);
+    switches_ = std::max(switches_, ring.used);
     for (const std::shared_ptr<Part>& part : ring.parts) parts_ += part ? 1 : 0;
   }
 }

@@ -1,5 +1,4 @@
-// The sizes of all free pieces; the largest is known at any time. An ordered map would cost more than the rest of the
-// replay.
+// The sizes of all free pieces, with their maximum. An ordered map would cost more than the rest of the replay.
 #pragma once
 
 #include <array>
@@ -16,21 +15,21 @@ class FreeSizes {
  public:
   void add(std::uint64_t size) {
     const std::size_t bucket = bucket_of(size);
-    for (auto& [known, count] : buckets_[bucket]) {
-      if (known == size) {
+    for (auto& [other, count] : buckets_[bucket]) {
+      if (other == size) {
         ++count;
         return;
       }
     }
-    if (!more_.empty()) {
-      if (const auto known = more_.find(size); known != more_.end()) {
-        ++known->second;
+    if (!overflow_.empty()) {
+      if (const auto entry = overflow_.find(size); entry != overflow_.end()) {
+        ++entry->second;
         return;
       }
     }
     if (size > largest_) largest_ = size;
-    if (buckets_[bucket].size() == kSearched) {
-      more_.emplace(size, 1);
+    if (buckets_[bucket].size() == kMaxBucketSizes) {
+      overflow_.emplace(size, 1);
       return;
     }
     buckets_[bucket].emplace_back(size, 1);
@@ -53,35 +52,34 @@ class FreeSizes {
       if (size == largest_) largest_ = kUnknown;
       return;
     }
-    const auto known = more_.find(size);
-    if (known == more_.end() || --known->second != 0) return;
-    more_.erase(known);
+    const auto entry = overflow_.find(size);
+    if (entry == overflow_.end() || --entry->second != 0) return;
+    overflow_.erase(entry);
     if (size == largest_) largest_ = kUnknown;
   }
 
-  // 0 when there is none.
-  std::uint64_t largest() {
+  std::uint64_t largest() {  // 0: no free pieces
     if (largest_ == kUnknown) largest_ = find_largest();
     return largest_;
   }
 
  private:
-  // 64 buckets to each power of two: few enough sizes fall into one that they are searched in a row. Those of a program
-  // do; made-up ones may all fall into the same, and then most of them are kept in order.
-  static constexpr int kFraction = 6;
-  static constexpr std::size_t kSearched = 64;
-  static constexpr std::size_t kBuckets = std::size_t{64} << kFraction;
+  // 64 buckets per power of two, so that few sizes of a program fall into one, which is searched linearly. In a hostile
+  // trace all sizes may fall into one bucket, so sizes beyond kMaxBucketSizes are ordered in overflow_.
+  static constexpr int kFractionBits = 6;
+  static constexpr std::size_t kMaxBucketSizes = 64;
+  static constexpr std::size_t kBuckets = std::size_t{64} << kFractionBits;
   static constexpr std::uint64_t kUnknown = UINT64_MAX;
-  using Bucket = std::vector<std::pair<std::uint64_t, std::uint32_t>>;  // size, how many
+  using Bucket = std::vector<std::pair<std::uint64_t, std::uint32_t>>;  // size, number of pieces
 
   static std::size_t bucket_of(std::uint64_t size) {
     const int log = std::bit_width(size | 1) - 1;
-    const std::uint64_t fraction = log >= kFraction ? size >> (log - kFraction) : size << (kFraction - log);
-    return static_cast<std::size_t>(log) << kFraction | (fraction & ((std::uint64_t{1} << kFraction) - 1));
+    const std::uint64_t fraction = log >= kFractionBits ? size >> (log - kFractionBits) : size << (kFractionBits - log);
+    return static_cast<std::size_t>(log) << kFractionBits | (fraction & ((std::uint64_t{1} << kFractionBits) - 1));
   }
 
   std::uint64_t find_largest() const {
-    std::uint64_t largest = more_.empty() ? 0 : more_.rbegin()->first;
+    std::uint64_t largest = overflow_.empty() ? 0 : overflow_.rbegin()->first;
     if (used_words_ == 0) return largest;
     const auto word = static_cast<std::size_t>(std::bit_width(used_words_) - 1);
     const std::size_t bucket = word * 64 + static_cast<std::size_t>(std::bit_width(used_[word]) - 1);
@@ -89,10 +87,10 @@ class FreeSizes {
     return largest;
   }
 
-  std::map<std::uint64_t, std::uint32_t> more_;  // for which their bucket had no room
+  std::map<std::uint64_t, std::uint32_t> overflow_;  // sizes whose bucket was full
   std::vector<Bucket> buckets_ = std::vector<Bucket>(kBuckets);
-  std::array<std::uint64_t, kBuckets / 64> used_{};  // bit by bucket: it has sizes
-  std::uint64_t used_words_ = 0;                     // bit by word of used_
+  std::array<std::uint64_t, kBuckets / 64> used_{};  // a bit per bucket: not empty
+  std::uint64_t used_words_ = 0;                     // a bit per word of used_
   static_assert(kBuckets / 64 == 64);
   std::uint64_t largest_ = 0;
 };

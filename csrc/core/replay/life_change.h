@@ -28,7 +28,7 @@ struct LifeChange {
     if (event.kind == EventKind::kAlloc) {
       piece = memory.last_allocated();
       stack = memory.piece(piece).stack;
-    } else if (const FreedBlock& freed = memory.ended(); freed.alloc_sequence != UINT64_MAX) {
+    } else if (const FreedBlock& freed = memory.last_freed(); freed.alloc_sequence != UINT64_MAX) {
       alloc_sequence = freed.alloc_sequence;
       bytes = freed.bytes;
       piece = freed.piece;

@@ -65,8 +65,8 @@ class LongLives {
 
   // Save before finish(), for a later pass. A `line` given to add_allocation() must then be a stack id; restore() maps
   // it.
-  void save(FoldWriter& fold) const;
-  void restore(FoldReader& fold, const std::function<std::uint32_t(std::uint32_t)>& line_of);
+  void save(CompactionWriter& out) const;
+  void restore(CompactionReader& in, const std::function<std::uint32_t(std::uint32_t)>& line_of);
   // Raise the size that a block of the line must exceed to count as growth.
   void raise_largest(std::uint32_t line, std::uint64_t size) {
     if (line >= growths_.size()) growths_.resize(line + std::size_t{1});

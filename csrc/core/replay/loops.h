@@ -51,8 +51,8 @@ class Loops {
   }
   const std::vector<Loop>& loops() const { return loops_; }
 
-  void save(FoldWriter& fold) const;
-  void restore(FoldReader& fold);
+  void save(CompactionWriter& out) const;
+  void restore(CompactionReader& in);
 
  private:
   static constexpr std::uint32_t kNoLoop = UINT32_MAX;

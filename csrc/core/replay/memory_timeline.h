@@ -105,9 +105,9 @@ class MemoryTimeline {
     }
   }
 
-  void save(FoldWriter& fold) const;
+  void save(CompactionWriter& out) const;
   // Call `visit` for each saved interval, in order; throw DecodeError if a number is not below `intervals`.
-  void restore(FoldReader& fold, std::uint64_t intervals, const std::function<void(const Interval&)>& visit);
+  void restore(CompactionReader& in, std::uint64_t intervals, const std::function<void(const Interval&)>& visit);
   // Append an interval, or merge it into the last one if their numbers are equal.
   void add(const Interval& interval) {
     if (interval.number >= points_) return;

@@ -46,7 +46,7 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
     case EventKind::kPoolAllocator: {
       const std::size_t device = device_of(event.location);
       if (context_.state.left != 0 && device == context_.state.device) discard_state(findings);
-      const std::uint32_t forward_stack = event.kind == EventKind::kAlloc ? forward_.take(event) : 0;
+      const std::uint32_t forward_stack = event.kind == EventKind::kAlloc ? forward_.consume(event) : 0;
       const char* const problem = devices_[device].apply(event, sequence, time_ns, forward_stack);
       if (problem && findings) {
         if (context_.is_complete[device]) {
@@ -96,7 +96,7 @@ bool Replay::finish_state(ReplayFindings* findings) {
   const bool agrees = device.equals(context_.state.events);
   std::optional<DeviceMemory> described;
   if (!agrees) {
-    described = device.described_by(context_.state.events, context_.state.sequence, context_.state.time_ns, is_begin);
+    described = device.build_from_state(context_.state.events, context_.state.sequence, context_.state.time_ns, is_begin);
   }
   if (findings) {
     ++findings->states;
@@ -110,7 +110,7 @@ bool Replay::finish_state(ReplayFindings* findings) {
                                        described ? device.difference_to(context_.state.events) : "a corrupt state"});
     }
   }
-  if (described) device.adopt(std::move(*described));
+  if (described) device.replace_with(std::move(*described));
   if (agrees || described) {
     context_.is_complete[context_.state.device] = true;
   } else if (findings) {
@@ -134,7 +134,7 @@ PackedReplay Replay::packed() const {
 
 void Replay::unpack(const PackedReplay& packed) {
   context_ = packed.context;
-  forward_.become(packed.forward);
+  forward_.restore(packed.forward);
   // Reuse existing devices, and with them their allocated memory.
   while (devices_.size() > packed.devices.size()) devices_.pop_back();
   for (std::size_t index = 0; index < packed.devices.size(); ++index) {

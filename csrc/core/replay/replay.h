@@ -93,11 +93,11 @@ class Replay {
   PackedReplay packed() const;
   void unpack(const PackedReplay& packed);
   // Copy the replay into a compacted trace, and restore it into a replay without events; throw DecodeError.
-  void save(FoldWriter& fold) const;
-  void restore(FoldReader& fold);
+  void save(CompactionWriter& out) const;
+  void restore(CompactionReader& in);
   // Likewise for the memory alone. `base`: the replay at the end of the compacted part.
-  void save_memory(FoldWriter& fold, const Replay& base) const;
-  void restore_memory(FoldReader& fold, const Replay& base);
+  void save_memory(CompactionWriter& out, const Replay& base) const;
+  void restore_memory(CompactionReader& in, const Replay& base);
   [[gnu::always_inline]] void prefetch_entry(const Event& event) const {
     if (const DeviceMemory* memory = existing_device(event.location)) memory->prefetch_entry(event);
   }

@@ -14,7 +14,7 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
     restore_compacted(cursor.replay());
     cursor.skip_compacted();
   } else {
-    evidence_.roles().fates().begin(nodes_at_begin.first, nodes_at_begin.second);
+    evidence_.roles().lifetimes().begin(nodes_at_begin.first, nodes_at_begin.second);
   }
   cursor.decode_in_background();
   const std::vector<Chunk>& chunks = trace_->chunks();
@@ -56,7 +56,7 @@ std::unique_ptr<LivesThread> ReplayRun::start_lives_thread() {
 
 void ReplayRun::restore_compacted(Replay& replay) {
   try {
-    fold_ = std::make_unique<Fold>(*trace_);
+    fold_ = std::make_unique<CompactedState>(*trace_);
     fold_->restore(replay, evidence_);
   } catch (const DecodeError& error) {
     throw FormatError(trace_->path() + " begins with sums of compacted events that are invalid (" + error.what() +
@@ -84,7 +84,7 @@ void ReplayRun::restore_compacted(Replay& replay) {
 
 const std::vector<std::uint64_t>& ReplayRun::compacted_positions() const {
   static const std::vector<std::uint64_t> kNoPositions;
-  return fold_ ? fold_->moments() : kNoPositions;
+  return fold_ ? fold_->snapshot_positions() : kNoPositions;
 }
 
 void ReplayRun::add_checkpoint(std::size_t chunk, std::uint64_t events, const Replay& replay) {

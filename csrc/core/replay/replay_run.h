@@ -33,7 +33,8 @@ class ReplayRun {
   static constexpr std::size_t kKindNumbers = RunEvidence::kKindNumbers;
 
   // `points`, `lines`: see RunEvidence. `progress` gets a fraction from 0 to 1. `nodes_at_begin`: arguments of
-  // Fates::begin(). Throws OpenError if the file has disappeared, FormatError if its compacted part is invalid.
+  // Fates::begin(). Throws OpenError if the file has disappeared, FormatError if its compacted part recording:
+  // Lifetimes::begin().
   ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points, const std::vector<std::uint32_t>& lines = {},
             const std::function<void(double)>& progress = {},
             std::pair<std::uint64_t, std::uint64_t> nodes_at_begin = {});
@@ -90,7 +91,7 @@ class ReplayRun {
 
   std::shared_ptr<const TraceReader> trace_;
   RunEvidence evidence_;
-  std::unique_ptr<const Fold> fold_;  // nullptr: nothing is compacted
+  std::unique_ptr<const CompactedState> fold_;                        // nullptr: nothing is compacted
   Checkpoint beginning_;              // empty state, or the end of the compacted part
   std::vector<std::pair<std::uint64_t, std::int64_t>> compacted_times_;  // of events, ascending
   Replay end_;

@@ -90,8 +90,8 @@ std::vector<std::vector<RoleBytes>> role_timelines(const std::shared_ptr<const T
       totals[device].add_last(memory);
     } else if (change.replaces_state) {
       totals[device].count_all(memory);
-    } else if (memory.ended().alloc_sequence != UINT64_MAX) {
-      totals[device].remove(memory.ended());
+    } else if (memory.last_freed().alloc_sequence != UINT64_MAX) {
+      totals[device].remove(memory.last_freed());
     }
   };
   const std::size_t chunks = trace->chunks().size();

@@ -8,7 +8,7 @@ namespace {
 constexpr std::int32_t kCpu = 0;
 
 const Piece* find_live(const DeviceMemory* device, std::uint64_t address) {
-  return device ? device->allocated_at(address) : nullptr;
+  return device ? device->find_allocated(address) : nullptr;
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ void Roles::add_named(const Event& event, std::uint64_t sequence, const Replay& 
 }
 
 void Roles::finish(const Replay& end) {
-  fates_.finish(end.devices());
+  lifetimes_.finish(end.devices());
   for (const NamedBlock& block : named_) {
     const auto& [role, place] = exact_.at({block.alloc_sequence, block.address});
     siblings_[place][static_cast<std::size_t>(role)] += block.requested;
@@ -56,54 +56,55 @@ BlockRole Roles::role_of(std::size_t device, const Piece& piece) const {
   const auto named = exact_.find({piece.alloc_sequence, piece.address});
   if (named != exact_.end()) return {named->second.first, true};
   if (piece.is_older) return {};
-  Fate fate = fates_.of(piece.alloc_sequence);
-  const bool is_cut_off = fate == Fate::kCutOff || fate == Fate::kCutOffForward;
+  Lifetime lifetime = lifetimes_.of(piece.alloc_sequence);
+  const bool is_cut_off = lifetime == Lifetime::kCutOff || lifetime == Lifetime::kCutOffForward;
   Role role = Role::kUnknown;
   if (piece.node_type != 0) {
-    if (is_cut_off || fate == Fate::kPassingProgram || fate == Fate::kLeftByPass) {
+    if (is_cut_off || lifetime == Lifetime::kPassingProgram || lifetime == Lifetime::kLeftByPass) {
       role = role_of_siblings({device, piece.stack, piece.node_type, piece.requested});
     }
-  } else if (is_cut_off || fate == Fate::kLong || fate == Fate::kLaterStep || fate == Fate::kInputHeld) {
+  } else if (is_cut_off || lifetime == Lifetime::kLong || lifetime == Lifetime::kLaterStep ||
+             lifetime == Lifetime::kInputHeld) {
     role = role_of_siblings({device, piece.stack, 0, 0});
   }
   if (role != Role::kUnknown) return {role, false};
   if (is_cut_off) {
-    const Fate usual = fates_.usual(device, piece.stack, piece.node_type);
-    if (usual != Fate::kUnknown) fate = usual;
+    const Lifetime usual = lifetimes_.most_common(device, piece.stack, piece.node_type);
+    if (usual != Lifetime::kUnknown) lifetime = usual;
   }
-  return {role_of_fate(fate, device, piece), false};
+  return {role_of_lifetime(lifetime, device, piece), false};
 }
 
-Role Roles::role_of_fate(Fate fate, std::size_t device, const Piece& piece) const {
+Role Roles::role_of_lifetime(Lifetime lifetime, std::size_t device, const Piece& piece) const {
   const auto is_recurring = [&] {
     return device < is_recurring_.size() && piece.stack < is_recurring_[device].size() &&
            is_recurring_[device][piece.stack];
   };
-  switch (fate) {
-    case Fate::kBrief:
+  switch (lifetime) {
+    case Lifetime::kBrief:
       // Without steps and passes, only a stack that allocates repeatedly, one block at a time.
-      return fates_.has_clock() || is_recurring() ? Role::kTemporary : Role::kUnknown;
-    case Fate::kSameStep:
-      return fates_.has_clock() ? Role::kTemporary : Role::kUnknown;
-    case Fate::kPassing:
-    case Fate::kPassingProgram:
+      return lifetimes_.has_clock() || is_recurring() ? Role::kTemporary : Role::kUnknown;
+    case Lifetime::kSameStep:
+      return lifetimes_.has_clock() ? Role::kTemporary : Role::kUnknown;
+    case Lifetime::kPassing:
+    case Lifetime::kPassingProgram:
       return Role::kTemporary;
-    case Fate::kSaved:
-    case Fate::kCutOffForward:
+    case Lifetime::kSaved:
+    case Lifetime::kCutOffForward:
       return Role::kActivation;
-    case Fate::kInputSaved:
+    case Lifetime::kInputSaved:
       return Role::kInput;
-    case Fate::kInputHeld:
+    case Lifetime::kInputHeld:
       return is_of_optimizer(piece.stack) ? Role::kOptimizerState : Role::kInput;
-    case Fate::kLong:
+    case Lifetime::kLong:
       return is_of_optimizer(piece.stack) ? Role::kOptimizerState : Role::kUnknown;
-    case Fate::kOutlived:
+    case Lifetime::kOutlived:
       return Role::kOther;
-    case Fate::kLeftByPass:
+    case Lifetime::kLeftByPass:
       return Role::kGradient;
-    case Fate::kUnknown:
-    case Fate::kLaterStep:
-    case Fate::kCutOff:
+    case Lifetime::kUnknown:
+    case Lifetime::kLaterStep:
+    case Lifetime::kCutOff:
       return Role::kUnknown;
   }
   return Role::kUnknown;

@@ -6,8 +6,11 @@
 // inferred from siblings, which are named blocks of the same place
 //   3. allocated in a pass of backward and live after it: siblings have the same stack, node type and size
 //   4. allocated by the program and held for long: siblings have the same stack
-// inferred from the lifetime, or the usual one of its place if a failed allocation or the end of the trace cut it off
-//   5. see role_of_fate()
+// inferred from its lifetime
+//   5. lifetime, role_of_lifetime()
+// the usual one of its place if a failed allocation or the end of the usual lifetime cut it off
+//   5. Else:
+// role_of_fate()
 #pragma once
 
 #include <array>
@@ -41,9 +44,9 @@ struct NamedBlock {
 
 class Roles {
  public:
-  explicit Roles(const Definitions& definitions) : definitions_(&definitions), fates_(definitions) {}
+  explicit Roles(const Definitions& definitions) : definitions_(&definitions), lifetimes_(definitions) {}
 
-  Fates& fates() { return fates_; }
+  Lifetimes& lifetimes() { return lifetimes_; }
   // Record a kRole event. Ignore an address without a live block: of another allocator, or its allocation was lost.
   void add_named(const Event& event, std::uint64_t sequence, const Replay& replay);
   void finish(const Replay& end);
@@ -52,8 +55,8 @@ class Roles {
     bool operator==(const Key&) const = default;
   };
   // `past`: freed blocks whose roles are needed for compacted positions.
-  void save(FoldWriter& fold, const Replay& replay, const std::vector<Key>& past) const;
-  void restore(FoldReader& fold, const Replay& replay);
+  void save(CompactionWriter& out, const Replay& replay, const std::vector<Key>& past) const;
+  void restore(CompactionReader& in, const Replay& replay);
 
   // Return the role of a block that was live at any position. Call after finish().
   BlockRole role_of(std::size_t device, const Piece& piece) const;
@@ -69,11 +72,11 @@ class Roles {
   using Place = std::tuple<std::size_t, std::uint32_t, std::uint16_t, std::uint64_t>;
 
   Role role_of_siblings(const Place& place) const;
-  Role role_of_fate(Fate fate, std::size_t device, const Piece& piece) const;
-  bool is_of_optimizer(std::uint32_t stack) const { return fates_.kinds().is_of_optimizer(stack); }
+  Role role_of_lifetime(Lifetime lifetime, std::size_t device, const Piece& piece) const;
+  bool is_of_optimizer(std::uint32_t stack) const { return lifetimes_.kinds().is_of_optimizer(stack); }
 
   const Definitions* definitions_;
-  Fates fates_;
+  Lifetimes lifetimes_;
   std::vector<NamedBlock> named_;
   std::unordered_map<Key, std::pair<Role, Place>, KeyHash> exact_;
   std::map<Place, Bytes> siblings_;

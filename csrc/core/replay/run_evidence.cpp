@@ -56,7 +56,7 @@ LifeChange RunEvidence::record_memory(const Event& event, std::uint64_t sequence
 }
 
 void RunEvidence::record_lifetimes(const Event& event, std::uint64_t sequence, const LifeChange& change) {
-  roles_.fates().see(event, sequence);
+  roles_.lifetimes().update(event, sequence);
   if (change.device == LifeChange::kNoDevice) return;
   while (long_lives_.size() <= change.device) long_lives_.emplace_back();
   LongLives& lives = long_lives_[change.device];
@@ -64,10 +64,10 @@ void RunEvidence::record_lifetimes(const Event& event, std::uint64_t sequence, c
     const std::uint32_t line = !lines_ ? change.stack : change.stack < lines_->size() ? (*lines_)[change.stack] : 0;
     lives.add_allocation(sequence, change.time_ns, line, event.size);
     loops_.add(event, sequence);
-    roles_.fates().allocated(event, sequence, change);
+    roles_.lifetimes().begin_lifetime(event, sequence, change);
   } else if (change.alloc_sequence != UINT64_MAX) {
     lives.add_free(change.alloc_sequence, change.stack, change.bytes, sequence);
-    roles_.fates().ended(event, change);
+    roles_.lifetimes().end_lifetime(event, change);
   }
 }
 

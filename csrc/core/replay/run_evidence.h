@@ -65,8 +65,8 @@ class EventTimes {
     next_ = ((times_.back().first >> shift_) + 1) << shift_;
   }
   const std::vector<std::pair<std::uint64_t, std::int64_t>>& times() const { return times_; }
-  void save(FoldWriter& fold) const;
-  void restore(FoldReader& fold);
+  void save(CompactionWriter& out) const;
+  void restore(CompactionReader& in);
 
  private:
   void halve();
@@ -109,10 +109,10 @@ class RunEvidence {
   void finish(const Replay& end);
 
   // `past`: see Roles::save().
-  void save(FoldWriter& fold, const Replay& replay, const std::vector<Roles::Key>& past) const;
+  void save(CompactionWriter& out, const Replay& replay, const std::vector<Roles::Key>& past) const;
   // Restore before the first event; throw DecodeError.
-  void restore(FoldReader& fold, const Replay& replay, std::int64_t until_ns);
-  static CompactedSums read_sums(FoldReader& fold);
+  void restore(CompactionReader& in, const Replay& replay, std::int64_t until_ns);
+  static CompactedSums read_sums(CompactionReader& in);
   // Return the events before which compaction keeps the state, for peaks, leaks and failed allocations; ascending.
   std::vector<std::uint64_t> snapshot_positions() const;
   const Definitions& definitions() const { return *definitions_; }
@@ -140,8 +140,8 @@ class RunEvidence {
   void add_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   void add_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   std::size_t interval_at(std::int64_t time_ns);
-  void save_positions(FoldWriter& fold) const;
-  void restore_positions(FoldReader& fold);
+  void save_positions(CompactionWriter& out) const;
+  void restore_positions(CompactionReader& in);
 
   const Definitions* definitions_;
   const bool for_compaction_;

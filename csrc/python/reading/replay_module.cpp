@@ -199,7 +199,7 @@ PYBIND11_MODULE(_replay, module) {
   module.attr("MINIMUM_BLOCK") = kMinimumBlock;
   module.attr("SMALL_REQUEST") = kSmallRequest;
   module.attr("SMALL_SEGMENT") = kSmallSegment;
-  module.attr("LEAST_SPLIT_SIZE") = kLeastSplitSize;
+  module.attr("LEAST_SPLIT_SIZE") = kMinSplitSize;
   py::class_<AllocatorSettings>(module, "AllocatorSettings")
       .def(py::init([](const std::string& json) {
              AllocatorSettings settings;
