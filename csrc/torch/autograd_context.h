@@ -1,4 +1,4 @@
-// Where autograd stands on this thread: what ties an allocation of backward to the line of forward that caused it.
+// Autograd's state on this thread: links an allocation of backward to the line of forward that caused it.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace alloctrace::torch_side {
 
-// The number by which autograd knows this thread (nodes remember which thread made them).
+// Return autograd's id of this thread, which nodes store as the thread that created them.
 std::uint64_t autograd_thread_id() noexcept;
 
-// The fields of an event.
-struct AutogradPoint {
+// Fields of an event that autograd determines.
+struct AutogradContext {
   std::uint64_t sequence = 0, node_sequence = 0;
   std::uint32_t node_thread = 0;
   std::uint16_t node_type = 0;
 };
-AutogradPoint autograd_point(python::Session& session, python::ThreadContext& thread);
+AutogradContext read_autograd_context(python::Session& session, python::ThreadContext& thread);
 
 }  // namespace alloctrace::torch_side

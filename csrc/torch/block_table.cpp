@@ -7,41 +7,40 @@
 namespace alloctrace::torch_side {
 namespace {
 
-// The allocators in front that keep a table: untracked CUDA blocks, pinned memory.
+// Tables of the process: untracked CUDA blocks, pinned memory.
 std::array<std::atomic<BlockTable*>, 2> tables{};
 
-// Those that the thread which forks has locked: others may be made meanwhile.
-thread_local std::array<BlockTable*, 2> locked{};
+// Tables that the forking thread has locked. A table that another thread creates meanwhile must not be unlocked.
+thread_local std::array<BlockTable*, 2> locked_tables{};
 
 void lock_all() {
   for (std::size_t index = 0; index < tables.size(); ++index) {
-    locked[index] = tables[index].load(std::memory_order_acquire);
-    if (locked[index] != nullptr) locked[index]->lock_for_fork();
+    locked_tables[index] = tables[index].load(std::memory_order_acquire);
+    if (locked_tables[index] != nullptr) locked_tables[index]->lock_for_fork();
   }
 }
 void unlock_all() {
-  for (BlockTable* const table : locked) {
+  for (BlockTable* const table : locked_tables) {
     if (table != nullptr) table->unlock_after_fork();
   }
 }
-// Before the handlers of a session, so that these run first: they may wait for the driver, and hold no lock of ours.
+// Registered before a session's handlers, which therefore run first: they may wait for the driver, without these locks.
 [[maybe_unused]] const int registered = pthread_atfork(lock_all, unlock_all, unlock_all);
 
 }  // namespace
 
-BlockTable& BlockTable::make() {
-  BlockTable* const made = std::make_unique<BlockTable>().release();
+BlockTable& BlockTable::create() {
+  BlockTable* const new_table = std::make_unique<BlockTable>().release();
   for (std::atomic<BlockTable*>& table : tables) {
-    BlockTable* none = nullptr;
-    if (table.compare_exchange_strong(none, made, std::memory_order_release)) break;
+    BlockTable* expected = nullptr;
+    if (table.compare_exchange_strong(expected, new_table, std::memory_order_release)) break;
   }
-  return *made;
+  return *new_table;
 }
 
 void BlockTable::lock_for_fork() {
   for (Shard& shard : shards_) shard.mutex.lock();
 }
-
 void BlockTable::unlock_after_fork() {
   for (Shard& shard : shards_) shard.mutex.unlock();
 }

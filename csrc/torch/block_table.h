@@ -1,4 +1,4 @@
-// The live blocks of an allocator in front, by the word that their deleter is called with: it gets nothing else.
+// Live blocks of an allocator in front, by the only argument of their deleter.
 #pragma once
 
 #include <array>
@@ -16,18 +16,18 @@ struct LiveBlock {
   void* address;
   std::size_t size;
   Location location;
-  void (*deleter)(void*);  // c10::DeleterFnPtr, of the allocator that made it
+  void (*deleter)(void*);  // c10::DeleterFnPtr of the block's allocator
 };
 
-// Safe to use from any thread; its mutexes are leaves. They are held over fork(): the table has the only copy of each
-// deleter, so a child must find it whole, and free the blocks that it inherits.
+// Thread-safe table. Its mutexes are leaf locks, held over fork(): the table has the only copy of each deleter, so a
+// child must find it complete to free the blocks that it inherits.
 class BlockTable {
  public:
-  // Never destroyed: tensors are freed until the process is gone.
-  static BlockTable& make();
+  // Create a table that is never destroyed: tensors are freed until the process ends.
+  static BlockTable& create();
 
-  // False when there is no memory to remember it: the block must then keep its own deleter, and its free is not seen.
-  bool put(void* key, const LiveBlock& block) noexcept {
+  // Return false when out of memory: the block must then keep its deleter, and its free is not recorded.
+  bool insert(void* key, const LiveBlock& block) noexcept {
     Shard& shard = shard_of(key);
     const std::lock_guard<std::mutex> guard(shard.mutex);
     try {
@@ -37,13 +37,13 @@ class BlockTable {
       return false;
     }
   }
-  std::optional<LiveBlock> take(void* key) noexcept {
+  std::optional<LiveBlock> extract(void* key) noexcept {
     Shard& shard = shard_of(key);
     const std::lock_guard<std::mutex> guard(shard.mutex);
-    const auto found = shard.blocks.find(key);
-    if (found == shard.blocks.end()) return std::nullopt;
-    const LiveBlock block = found->second;
-    shard.blocks.erase(found);
+    const auto entry = shard.blocks.find(key);
+    if (entry == shard.blocks.end()) return std::nullopt;
+    const LiveBlock block = entry->second;
+    shard.blocks.erase(entry);
     return block;
   }
 
@@ -55,7 +55,7 @@ class BlockTable {
     std::mutex mutex;
     std::unordered_map<void*, LiveBlock> blocks;
   };
-  // Addresses of blocks share their low bits.
+  // Hash the address: the low bits of block addresses are equal.
   Shard& shard_of(void* key) { return shards_[reinterpret_cast<std::uintptr_t>(key) * 0x9E3779B97F4A7C15u >> 60]; }
   std::array<Shard, 16> shards_;
 };

@@ -1,5 +1,4 @@
-// Holds CUDA events back while the allocator's state is being read, so that state and events can be written in their
-// true order.
+// Queue of CUDA events during a read of the allocator's state: state and events are then written in their true order.
 #pragma once
 
 #include <atomic>
@@ -13,28 +12,27 @@ namespace alloctrace::torch_side {
 
 struct HeldEvent {
   Event event;
-  int device;          // index of the CUDA device
-  bool state_is_here;  // the allocator's state was read at this event of ours, under the device's lock
+  int device;           // index of the CUDA device
+  bool state_was_read;  // our SNAPSHOT event: the allocator's state was read here, under the device's lock
 };
 
-// The mutex is a leaf: hooks take it under an allocator's lock, and its holder calls no allocator.
+// Thread-safe. The mutex is a leaf lock: hooks lock it under an allocator's lock, and no allocator is called under it.
 class EventHold {
  public:
   bool is_on() const { return on_.load(std::memory_order_acquire); }
   void begin() { on_.store(true, std::memory_order_release); }
 
-  // False when nothing is held any more: the caller then delivers the event itself. Hooks of one device call this under
-  // that device's lock, so their order is kept.
-  [[gnu::cold, gnu::noinline]] bool keep(const HeldEvent& event) {
+  // Return false once nothing is held: the caller then delivers. Called under the device's lock, so in true order.
+  [[gnu::cold, gnu::noinline]] bool try_hold(const HeldEvent& event) {
     const std::lock_guard<std::mutex> guard(mutex_);
     if (!is_on()) return false;
     events_.push_back(event);
     return true;
   }
 
-  // Gives all held events to `deliver`, in order, and lets events pass again.
+  // Deliver all held events in order, then stop holding events.
   template <typename Deliver>
-  void end(Deliver deliver) {
+  void finish(Deliver deliver) {
     std::vector<HeldEvent> events;
     for (;;) {
       {

@@ -15,15 +15,14 @@ namespace {
 namespace autograd = torch::autograd;
 namespace py = pybind11;
 
-// Never waits: the thread that has the lock may be waiting for the GIL.
+// Access to the lock of a node. Never waits: the thread that has the lock may be waiting for the GIL.
 struct NodeLock : autograd::Node {
   static std::unique_lock<std::mutex> try_lock(autograd::Node& node) {
     return {node.*&NodeLock::mutex_, std::try_to_lock};
   }
 };
 
-// Keeps Python from collecting garbage during a read. Before Python 3.12, an allocation may start a collection, which
-// may run code of the program and give the GIL to other threads.
+// Scope without garbage collection, which could run the program's code and release the GIL (before Python 3.12).
 class CollectorPause {
  public:
   ~CollectorPause() {
@@ -40,23 +39,22 @@ bool contains(const py::tuple& values, const char* name) {
   });
 }
 
-bool mentions(const py::object& code, const char* name) {
+bool code_mentions(const py::object& code, const char* name) {
   return contains(code.attr("co_names"), name) || contains(code.attr("co_consts"), name);
 }
 
-// Return whether the thread of the frame may be freeing a gradient, or what a node written in Python saved. Reads only
-// what runs no audit hooks.
+// Return whether the frame's thread may be freeing a gradient or tensors of a Python-written node. Runs no audit hook.
 bool may_change_graphs(py::object frame, bool is_own) {
   while (frame) {
     auto* const this_frame = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(this_frame)));
-    if (mentions(code, "run_backward") || (!is_own && mentions(code, "grad"))) return true;
+    if (code_mentions(code, "run_backward") || (!is_own && code_mentions(code, "grad"))) return true;
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(this_frame)));
   }
   return false;
 }
 
-// The answer holds while the caller keeps the GIL. Call without locks: an audit hook may run before frames are read.
+// Check all threads. The result is valid while the caller keeps the GIL. Call without locks: an audit hook may run.
 bool any_thread_may_change_graphs() {
   const py::dict frames = py::handle(PySys_GetObject("_current_frames"))();
   const py::int_ own(PyThread_get_thread_ident());
@@ -65,7 +63,7 @@ bool any_thread_may_change_graphs() {
   });
 }
 
-// The locks under which backward writes a gradient.
+// Locks under which backward writes a gradient.
 class GradientLocks {
  public:
   explicit GradientLocks(autograd::AutogradMeta& meta) : of_tensor_(meta.mutex_, std::try_to_lock) {
@@ -82,13 +80,13 @@ class GradientLocks {
   std::unique_lock<std::mutex> of_accumulator_;
 };
 
-void add(py::list& found, py::handle value, py::handle saved_type) {
+void add_referent(py::list& referents, py::handle value, py::handle saved_type) {
   if (py::type::handle_of(value).is(saved_type)) {
     if (!value.attr("unpack_hook").is_none()) return;
     const py::object data = value.attr("data");
-    if (!data.is_none()) found.append(data);
+    if (!data.is_none()) referents.append(data);
   } else if (!value.is_none()) {
-    found.append(value);
+    referents.append(value);
   }
 }
 
@@ -96,7 +94,7 @@ void add(py::list& found, py::handle value, py::handle saved_type) {
 
 std::optional<py::list> graph_referents(py::handle node, const py::tuple& getters, py::handle saved_type) {
   const CollectorPause paused;
-  py::list found;
+  py::list referents;
   std::unique_lock<std::mutex> lock;
   if (autograd::THPCppFunction_Check(node.ptr())) {
     lock = NodeLock::try_lock(*reinterpret_cast<autograd::THPCppFunction*>(node.ptr())->cdata);
@@ -108,40 +106,40 @@ std::optional<py::list> graph_referents(py::handle node, const py::tuple& getter
     try {
       const py::object value = getter(node);
       if (!PyTuple_CheckExact(value.ptr()) && !PyList_CheckExact(value.ptr())) {
-        add(found, value, saved_type);
+        add_referent(referents, value, saved_type);
         continue;
       }
-      for (const py::handle one : value) {
-        const bool is_edge = PyTuple_CheckExact(one.ptr());  // the node, and the number of its input
-        add(found, is_edge ? py::handle(PyTuple_GET_ITEM(one.ptr(), 0)) : one, saved_type);
+      for (const py::handle element : value) {
+        const bool is_edge = PyTuple_CheckExact(element.ptr());  // (node, input number)
+        add_referent(referents, is_edge ? py::handle(PyTuple_GET_ITEM(element.ptr(), 0)) : element, saved_type);
       }
     } catch (const py::error_already_set& error) {
-      // Raised for a tensor that backward has released.
+      // Raised for a tensor that backward has freed.
       if (!error.matches(PyExc_RuntimeError) && !error.matches(PyExc_AttributeError)) throw;
     }
   }
-  return found;
+  return referents;
 }
 
 std::optional<py::list> gradient_of(py::handle tensor) {
   if (!THPVariable_Check(tensor.ptr())) throw py::type_error("only tensors have gradients");
   const CollectorPause paused;
-  py::list found;
+  py::list referents;
   autograd::AutogradMeta* const meta = autograd::impl::get_autograd_meta(THPVariable_Unpack(tensor.ptr()));
-  if (meta == nullptr) return found;
+  if (meta == nullptr) return referents;
   {
     const GradientLocks locks(*meta);
     if (!locks) return std::nullopt;
-    if (!meta->grad_.defined()) return found;
+    if (!meta->grad_.defined()) return referents;
   }
   if (any_thread_may_change_graphs()) return std::nullopt;
   const GradientLocks locks(*meta);
   if (!locks) return std::nullopt;
-  if (!meta->grad_.defined()) return found;
+  if (!meta->grad_.defined()) return referents;
   const auto gradient = py::reinterpret_steal<py::object>(THPVariable_Wrap(meta->grad_));
   if (!gradient) throw py::error_already_set();
-  found.append(gradient);
-  return found;
+  referents.append(gradient);
+  return referents;
 }
 
 }  // namespace alloctrace::torch_side

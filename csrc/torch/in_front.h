@@ -1,4 +1,4 @@
-// How an allocator of ours comes to stand in front of torch's, and leaves again.
+// Installation of our allocators in front of torch's, and removal.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -9,9 +9,8 @@
 
 namespace alloctrace::torch_side {
 
-// torch takes an allocator only at the priority of the present one or above, and does not report that priority. The
-// lowest that it takes leaves the program's own later calls as free as before. `set` takes a priority; `is_set` says
-// whether torch took the allocator.
+// Set an allocator at the lowest priority that torch accepts, to leave later calls of the program free. torch rejects
+// priorities below the current one and does not report it. `is_set`: whether torch accepted the last `set`.
 template <typename Set, typename IsSet>
 void set_at_lowest_priority(Set set, IsSet is_set) {
   for (int priority = 0; priority <= 255; ++priority) {
@@ -25,51 +24,50 @@ inline void set_allocator(c10::DeviceType device, c10::Allocator* allocator) {
                          [&] { return c10::GetAllocator(device) == allocator; });
 }
 
-// Front is an allocator of ours: constructed from the one behind it, which upstream() returns. Slot is where torch
-// keeps the current allocator: current(), and set(before, after). Not to be called by several threads at once.
+// Installer of a Front, our allocator, constructed from its upstream(). Slot accesses torch's current allocator:
+// current(), and set(before, after). Not thread-safe.
 template <typename Front, typename Slot>
-class InFront {
+class FrontInstaller {
  public:
-  // Puts a Front in front of the current allocator, which stays as it is if it is one already.
+  // Put a Front in front of the current allocator, unless the current one is a Front.
   Front& install() {
     auto* const current = Slot::current();
-    installed_ = is_ours() ? static_cast<Front*>(current) : &front_of(current);
+    installed_ = is_ours_current() ? static_cast<Front*>(current) : &find_or_create_front(current);
     if (current != installed_) Slot::set(current, installed_);
     return *installed_;
   }
 
-  // Puts the former allocator back, if ours is still the current one. False if it is not: ours then stays where it is,
-  // behind another, and only forwards.
+  // Restore the former allocator. Return false if another is current: ours then stays behind it and only forwards.
   bool remove() {
-    Front* const leaving = installed_;
+    Front* const removed = installed_;
     installed_ = nullptr;
-    if (!leaving || Slot::current() != leaving) return !leaving;
-    Slot::set(leaving, leaving->upstream());
+    if (!removed || Slot::current() != removed) return !removed;
+    Slot::set(removed, removed->upstream());
     return true;
   }
 
-  // Null when none is installed.
+  // Return the installed Front, or nullptr.
   Front* installed() const { return installed_; }
 
-  bool is_ours() const {
-    for (const Front* known : fronts_) {
-      if (known == Slot::current()) return true;
+  bool is_ours_current() const {
+    for (const Front* front : fronts_) {
+      if (front == Slot::current()) return true;
     }
     return false;
   }
 
  private:
   template <typename Upstream>
-  Front& front_of(Upstream* upstream) {
-    for (Front* known : fronts_) {
-      if (known->upstream() == upstream) return *known;
+  Front& find_or_create_front(Upstream* upstream) {
+    for (Front* front : fronts_) {
+      if (front->upstream() == upstream) return *front;
     }
     fronts_.push_back(nullptr);
     fronts_.back() = std::make_unique<Front>(upstream).release();
     return *fronts_.back();
   }
 
-  std::vector<Front*> fronts_;  // never destroyed: storages and graphs keep pointers to the allocator that made them
+  std::vector<Front*> fronts_;  // never destroyed: storages and graphs keep pointers to their allocator
   Front* installed_ = nullptr;
 };
 

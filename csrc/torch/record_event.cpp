@@ -4,11 +4,10 @@
 #include "../core/format/event_fields.h"
 
 namespace alloctrace::torch_side {
-
 namespace {
 
-// An event without its stack, or with its outer frames alone.
-[[gnu::cold, gnu::noinline]] std::uint32_t known_part(python::Session& session, std::uint32_t stack) {
+// Count a truncated stack. Return the id of its outer frames, or 0 if nothing of it is stored.
+[[gnu::cold, gnu::noinline]] std::uint32_t count_truncated_stack(python::Session& session, std::uint32_t stack) {
   session.recorder.spool().header().unknown_stacks.fetch_add(1, std::memory_order_relaxed);
   return stack == python::kStackNotStored ? 0 : stack & ~python::kStackIsTruncated;
 }
@@ -24,7 +23,7 @@ void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, 
     if (where) {
       add_context(scope.session(), scope.thread(), event, *where);
     } else {
-      set_context(event, context_of(scope.session(), scope.thread()));
+      set_context(event, read_event_context(scope.session(), scope.thread()));
     }
     scope.session().recorder.push(event);
   } catch (...) {
@@ -34,14 +33,14 @@ void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, 
 
 }  // namespace
 
-EventContext context_of(python::Session& session, python::ThreadContext& thread) {
+EventContext read_event_context(python::Session& session, python::ThreadContext& thread) {
   if (thread.is_new(session)) [[unlikely]]
     thread.register_in(session, autograd_thread_id());
   std::uint32_t stack = 0;
   if (session.python_stacks) stack = python::current_stack(thread.stacks, session.codes, session.modules);
   if ((stack & python::kStackIsTruncated) != 0) [[unlikely]]
-    stack = known_part(session, stack);
-  return {thread.thread, stack, autograd_point(session, thread)};
+    stack = count_truncated_stack(session, stack);
+  return {thread.thread, stack, read_autograd_context(session, thread)};
 }
 
 void set_context(Event& event, const EventContext& context) noexcept {
@@ -54,20 +53,20 @@ void set_context(Event& event, const EventContext& context) noexcept {
 }
 
 void add_context(python::Session& session, python::ThreadContext& thread, Event& event, const Location& where) {
-  set_context(event, context_of(session, thread));
+  set_context(event, read_event_context(session, thread));
   event.location = thread.location_id(session, where);
 }
 
-// Flat: see on_trace_entry() in cuda/tracker.cpp.
+// Flattened: see on_trace_entry() in cuda/tracker.cpp.
 [[gnu::hot, gnu::flatten]] void record(EventKind kind, const void* address, std::size_t size,
                                        const Location& where) noexcept {
   python::HookScope scope;
   if (scope) record_in(scope, kind, reinterpret_cast<std::uint64_t>(address), size, &where);
 }
 
-void record_step(std::uint64_t number, bool is_said) noexcept {
+void record_step(std::uint64_t number, bool by_program) noexcept {
   python::HookScope scope;
-  if (scope) record_in(scope, EventKind::kStep, is_said ? 1 : 0, number, nullptr);
+  if (scope) record_in(scope, EventKind::kStep, by_program ? 1 : 0, number, nullptr);
 }
 
 void record_position(EventKind kind, const std::string& name) noexcept {
@@ -93,7 +92,7 @@ void record_roles(const std::vector<RoleNote>& notes) noexcept {
     Event event{};
     event.time = read_counter();
     event.kind = EventKind::kRole;
-    set_context(event, context_of(session, scope.thread()));
+    set_context(event, read_event_context(session, scope.thread()));
     event.node_thread = event.node_type = 0;
     for (const RoleNote& note : notes) {
       event.address = note.address;

@@ -1,5 +1,4 @@
-// Composes an event from what is known in an allocator's hook (time, thread, Python stack, autograd node) and stores
-// it.
+// Composition of events from time, thread, Python stack and autograd node in a hook, and their storage.
 #pragma once
 
 #include <cstddef>
@@ -14,41 +13,39 @@
 
 namespace alloctrace::torch_side {
 
-// What is known about this thread: its id, its Python stack, where its autograd stands.
+// Context of an event: ids of thread and Python stack, and autograd's state.
 struct EventContext {
   std::uint32_t thread = 0, stack = 0;
-  AutogradPoint autograd;
+  AutogradContext autograd;
 };
-// Throws only for want of memory.
-EventContext context_of(python::Session& session, python::ThreadContext& thread);
+// Read the context of the current thread. Throws only when out of memory.
+EventContext read_event_context(python::Session& session, python::ThreadContext& thread);
 void set_context(Event& event, const EventContext& context) noexcept;
 
-// Adds that to an event, and the location's id. The caller fills in what happened and when.
+// Set context and location id of an event. The caller sets time, kind and other fields.
 void add_context(python::Session& session, python::ThreadContext& thread, Event& event, const Location& where);
 
-// May be called under any lock of an allocator, on any thread, with or without the GIL. Never throws, never takes the
-// GIL, calls no torch operator. Does nothing when no session is on.
+// Record an event, on any thread, under any allocator's lock, with or without the GIL, if a session is on. Never
+// throws, never takes the GIL, calls no torch operator.
 void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept;
 
-// A position that the program sets in the trace: no device, fields as PositionFields says. is_said: the program itself
-// ended the step; else an optimizer did.
-void record_step(std::uint64_t number, bool is_said) noexcept;
+// Record a position (PositionFields), without a device. by_program: the program ended the step, else an optimizer did.
+void record_step(std::uint64_t number, bool by_program) noexcept;
 void record_position(EventKind kind, const std::string& name) noexcept;
 
-// What the program says a block is for.
+// Role of a block, reported by the program.
 struct RoleNote {
-  std::uint64_t address = 0;  // of its block
+  std::uint64_t address = 0;
   std::int32_t device_type = 0, device_index = 0;
   Role role = Role::kUnknown;
-  std::string name;  // empty: none
+  std::string name;  // may be empty
 };
-// All at once: they share the time, the stack and the thread.
+// Record all notes with the same time, stack and thread.
 void record_roles(const std::vector<RoleNote>& notes) noexcept;
 
-// Counts an allocation of zero bytes: it has no address and is not an event.
+// Count an allocation of zero bytes, which has no address and is not an event.
 void count_empty_allocation() noexcept;
-
-// Counts an event that could not be recorded for lack of memory.
+// Count an event lost for lack of memory.
 void count_fault() noexcept;
 
 }  // namespace alloctrace::torch_side

@@ -28,15 +28,15 @@ void* key(std::uintptr_t number) { return reinterpret_cast<void*>(number * kSpre
 
 void churn(BlockTable& table, std::uintptr_t first) {
   while (!stopping) {
-    for (std::uintptr_t number = first; number < first + kHeld; ++number) table.put(key(number), {});
-    for (std::uintptr_t number = first; number < first + kHeld; ++number) table.take(key(number));
+    for (std::uintptr_t number = first; number < first + kHeld; ++number) table.insert(key(number), {});
+    for (std::uintptr_t number = first; number < first + kHeld; ++number) table.extract(key(number));
   }
 }
 
-int take_all(BlockTable& table) {
+int extract_all(BlockTable& table) {
   for (std::uintptr_t number = 1; number <= kHeld; ++number) {
-    const auto block = table.take(key(number));
-    if (!block || block->size != number || table.take(key(number))) return 1;
+    const auto block = table.extract(key(number));
+    if (!block || block->size != number || table.extract(key(number))) return 1;
   }
   return 0;
 }
@@ -44,8 +44,8 @@ int take_all(BlockTable& table) {
 }  // namespace
 
 int main(int, char** arguments) {
-  BlockTable& table = BlockTable::make();
-  for (std::uintptr_t number = 1; number <= kHeld; ++number) table.put(key(number), {nullptr, number, {}, nullptr});
+  BlockTable& table = BlockTable::create();
+  for (std::uintptr_t number = 1; number <= kHeld; ++number) table.insert(key(number), {nullptr, number, {}, nullptr});
   std::vector<std::thread> threads;
   for (std::uintptr_t thread = 1; thread <= 3; ++thread) {
     threads.emplace_back([&table, thread] { churn(table, thread * 10 * kHeld); });
@@ -55,7 +55,7 @@ int main(int, char** arguments) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(2);
-      _exit(take_all(table));
+      _exit(extract_all(table));
     }
     int status = 0;
     waitpid(child, &status, 0);

@@ -22,43 +22,43 @@
 namespace alloctrace::torch_side {
 namespace {
 
-// Read as torch reads it: once, and any value switches caching off.
-const bool caching_is_off_for_all = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
+// Like torch: read once, and any value disables caching.
+const bool caching_is_disabled = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
 
-// Forwards every virtual method of CUDAAllocator; the base class forwards those that some releases of torch lack. One
-// that is missing would run the method of torch's base class, which throws "not supported" or does nothing:
+// Allocator in front, which forwards every virtual method of CUDAAllocator; its base class forwards those that some
+// releases of torch lack. Without an override, torch's base class would throw "not supported" or do nothing:
 // tests/recording/test_cuda_forwarding.py compares this list with torch's header.
 //
-// With a tracker behind, the upstream's DataPtr keeps its own deleter: frees go straight to it, and the tracker sees
-// them. Without one, this class records allocations and frees itself: never both.
+// If the upstream has a tracker, its DataPtrs keep their deleter: frees bypass this class and reach the tracker.
+// Otherwise this class records allocations and frees itself. Nothing is recorded twice.
 class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAllocator> {
  public:
   explicit ForwardingAllocator(native::CUDAAllocator* upstream)
-      : upstream_(upstream), tracked_(has_trackers(*upstream)), caches_(upstream->isEnabled()) {
-    set_deleter_of_unknown(upstream->raw_deleter());
+      : upstream_(upstream), tracked_(has_trackers(*upstream)), is_caching_(upstream->isEnabled()) {
+    set_fallback_deleter(upstream->raw_deleter());
   }
   native::CUDAAllocator* upstream() const { return upstream_; }
-  // While nothing is recorded, torch's own switch for caching goes past us.
-  void follow_caching() { caches_.store(upstream_->isEnabled(), std::memory_order_relaxed); }
+  // Read whether the upstream caches: while nothing is recorded, torch's enable() bypasses this class.
+  void update_caching() { is_caching_.store(upstream_->isEnabled(), std::memory_order_relaxed); }
 
-  // Measured or recorded on the way.
+  // Methods that are timed or recorded.
   [[gnu::hot]] c10::DataPtr allocate(std::size_t size) override {
     const TimedCall timed(__builtin_return_address(0));
-    if (!records()) [[likely]]
+    if (!must_record()) [[likely]]
       return next().allocate(size);
     return allocate_untracked(*upstream_, size, [&] { return next().allocate(size); });
   }
   void* raw_alloc(std::size_t size) override {
     const TimedCall timed;
-    return records() ? raw_allocate_untracked(next(), size) : next().raw_alloc(size);
+    return must_record() ? raw_allocate_untracked(next(), size) : next().raw_alloc(size);
   }
   void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
     const TimedCall timed;
-    return records() ? raw_allocate_untracked(next(), size, stream) : next().raw_alloc_with_stream(size, stream);
+    return must_record() ? raw_allocate_untracked(next(), size, stream) : next().raw_alloc_with_stream(size, stream);
   }
   void init(int device_count) override {
     next().init(device_count);
-    follow_initialised_allocator(*upstream_);
+    on_allocator_initialised(*upstream_);
   }
   void emptyCache(c10::MempoolId_t pool) override {
     record_empty_cache(pool);
@@ -71,15 +71,15 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
 
   void enable(bool value) override {
     next().enable(value);
-    follow_caching();
+    update_caching();
   }
-  c10::DeleterFnPtr raw_deleter() const override { return records() ? &free_untracked : next().raw_deleter(); }
+  c10::DeleterFnPtr raw_deleter() const override { return must_record() ? &free_untracked : next().raw_deleter(); }
   void raw_delete(void* address) override {
-    if (records()) return free_untracked(address);
+    if (must_record()) return free_untracked(address);
     next().raw_delete(address);
   }
 
-  // Only passed on.
+  // Forwarding methods; some also record an event.
   void copy_data(void* to, const void* from, std::size_t count) const override { next().copy_data(to, from, count); }
   bool is_simple_data_ptr(const c10::DataPtr& data) const override { return next().is_simple_data_ptr(data); }
   bool initialized() override { return next().initialized(); }
@@ -148,33 +148,33 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
  private:
   friend class CUDAAllocatorOfRelease<ForwardingAllocator>;
   native::CUDAAllocator& next() const {
-    ++calls_of_this_thread.forwarded;
+    ++thread_calls.forwarded;
     return *upstream_;
   }
-  // `call` is a call of the upstream that allocates `size` bytes.
+  // Record the `size` bytes that `call` allocates from the upstream.
   template <typename Call>
-  c10::DataPtr allocate_by(std::size_t size, Call call) {
+  c10::DataPtr allocate_recorded(std::size_t size, Call call) {
     const TimedCall timed;
-    return records() ? allocate_untracked(*upstream_, size, call) : call();
+    return must_record() ? allocate_untracked(*upstream_, size, call) : call();
   }
-  static void pool_is_made(c10::DeviceIndex device, c10::MempoolId_t pool, bool has_allocator) {
+  static void on_pool_created(c10::DeviceIndex device, c10::MempoolId_t pool, bool has_allocator) {
     if (has_allocator) record_pool_allocator(device, pool);
   }
-  static void on_oom_is_set(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) {
+  static void on_use_on_oom_set(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) {
     record_pool_on_oom(device, pool, begins);
   }
-  static void capture_is_marked(c10::DeviceIndex device, bool begins) { record_capture(device, begins); }
-  static void no_split_is_set(c10::DeviceIndex device, c10::MempoolId_t pool) { record_no_split(device, pool); }
-  // torch's own allocator does not call its tracker while caching is switched off.
-  bool records() const { return !tracked_ || !caches_.load(std::memory_order_relaxed) || caching_is_off_for_all; }
+  static void on_capture_marked(c10::DeviceIndex device, bool begins) { record_capture(device, begins); }
+  static void on_no_split_set(c10::DeviceIndex device, c10::MempoolId_t pool) { record_no_split(device, pool); }
+  // With caching disabled, torch's allocator does not call its tracker.
+  bool must_record() const { return !tracked_ || !is_caching_.load(std::memory_order_relaxed) || caching_is_disabled; }
 
   native::CUDAAllocator* const upstream_;
   const bool tracked_;
-  std::atomic<bool> caches_;
+  std::atomic<bool> is_caching_;
 };
 
-// Not by torch's changeCurrentAllocator(), which rejects an allocator that is in use, though nothing ties what is
-// allocated to this pointer, and which forgets the one that the program registered.
+// Slot of the CUDA allocator. Does not use torch's changeCurrentAllocator(), which rejects an allocator in use,
+// although blocks do not depend on this pointer, and which discards the allocator that the program registered.
 struct CudaSlot {
   static native::CUDAAllocator* current() { return native::get(); }
   static void set(native::CUDAAllocator* before, native::CUDAAllocator* after) {
@@ -183,50 +183,52 @@ struct CudaSlot {
     if (in_table == before || in_table == nullptr) set_allocator(c10::DeviceType::CUDA, after);
   }
 };
-InFront<ForwardingAllocator, CudaSlot> in_front;
+FrontInstaller<ForwardingAllocator, CudaSlot> cuda_front;
 
 }  // namespace
 
 bool cuda_allocator_is_built() { return true; }
 
 void install_cuda_allocator(bool torch_is_initialised) {
-  ForwardingAllocator& front = in_front.install();
-  front.follow_caching();
+  ForwardingAllocator& front = cuda_front.install();
+  front.update_caching();
   native::CUDAAllocator& upstream = *front.upstream();
   install_pinned_allocator();
   begin_cuda_tracing(upstream, torch_is_initialised);
 }
 
 void remove_cuda_allocator() {
-  if (!in_front.installed()) return;
+  if (!cuda_front.installed()) return;
   remove_pinned_allocator();
-  end_cuda_tracing(*in_front.installed()->upstream());
-  in_front.remove();
+  end_cuda_tracing(*cuda_front.installed()->upstream());
+  cuda_front.remove();
 }
 
-bool snapshot_cuda_allocator() { return in_front.installed() && write_cuda_state(*in_front.installed()->upstream()); }
+bool snapshot_cuda_allocator() {
+  return cuda_front.installed() && write_cuda_state(*cuda_front.installed()->upstream());
+}
 
 std::vector<CudaTotals> cuda_totals() noexcept {
-  std::vector<CudaTotals> found;
+  std::vector<CudaTotals> totals;
   try {
     native::CUDAAllocator* const allocator = native::get();
-    if (!allocator || !allocator->initialized()) return found;
+    if (!allocator || !allocator->initialized()) return totals;
     for (std::size_t index = 0; index < python::devices_in_use.size(); ++index) {
       if (!python::devices_in_use[index].load(std::memory_order_relaxed)) continue;
       const native::DeviceStats stats = allocator->getDeviceStats(static_cast<c10::DeviceIndex>(index));
-      // The first of each is the sum over small and large segments.
-      found.push_back({static_cast<std::int32_t>(index), stats.requested_bytes[0].current,
-                       stats.allocated_bytes[0].current, stats.active_bytes[0].current,
-                       stats.reserved_bytes[0].current});
+      // Index 0: the sum over small and large segments.
+      totals.push_back({static_cast<std::int32_t>(index), stats.requested_bytes[0].current,
+                        stats.allocated_bytes[0].current, stats.active_bytes[0].current,
+                        stats.reserved_bytes[0].current});
     }
-  } catch (...) {  // an allocator that keeps no such account
+  } catch (...) {  // this allocator has no statistics
   }
-  return found;
+  return totals;
 }
 
 std::string cuda_allocator_instead_of_ours() {
-  // An allocator made of our own pair of functions records itself.
-  return in_front.installed() && !in_front.is_ours() && !pair_is_used() ? native::get()->name() : "";
+  // A pluggable allocator made of our pair records its blocks itself.
+  return cuda_front.installed() && !cuda_front.is_ours_current() && !pair_is_used() ? native::get()->name() : "";
 }
 
 }  // namespace alloctrace::torch_side

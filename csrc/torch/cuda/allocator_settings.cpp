@@ -17,17 +17,17 @@ struct Settings {
   bool expandable_segments = false, stream_reuse_in_capture = false;
   RoundingDivisions roundup_power2_divisions{};
 
-  // The settings by which a block of that size is cut. The others decide which block is taken or which segment is made,
-  // which events show anyway; they are compared when a segment is made.
-  bool cuts_as_present(std::size_t size) const {
+  // Compare the settings that decide how a block of `size` bytes is cut. The others decide which block or segment is
+  // used, which events show anyway: they are compared when a segment is created.
+  bool cuts_equally(std::size_t size) const {
     return same_rounding_divisions<SharedConfig>(roundup_power2_divisions, size) &&
-           (size <= kSmallRequest || splits_as_present());
+           (size <= kMaxSmallRequest || splits_equally());
   }
-  bool splits_as_present() const {
+  bool splits_equally() const {
     return expandable_segments == torch_side::expandable_segments() && max_split_size == SharedConfig::max_split_size();
   }
-  bool is_present(std::size_t size) const {
-    return cuts_as_present(size) && splits_as_present() && large_segment_size == torch_side::large_segment_size() &&
+  bool is_current(std::size_t size) const {
+    return cuts_equally(size) && splits_equally() && large_segment_size == torch_side::large_segment_size() &&
            max_non_split_rounding_size == SharedConfig::max_non_split_rounding_size() &&
            garbage_collection_threshold == SharedConfig::garbage_collection_threshold() &&
            stream_reuse_in_capture == native::CUDAAllocatorConfig::graph_capture_record_stream_reuse();
@@ -43,15 +43,14 @@ struct Settings {
   }
 };
 
-// As small_requests.
-Settings& last_seen(int device) {
+// Return the settings last read for a device. Call under the device's lock only.
+Settings& last_settings(int device) {
   static std::array<Settings, std::numeric_limits<c10::DeviceIndex>::max() + 1> settings;
   return settings[static_cast<std::size_t>(device)];
 }
 
-// JSON without C++ streams: a recorder into which the compiler has linked libstdc++ statically shares its table of
-// locale facets with the copy that the program has loaded, and the first number that a stream prints calls the wrong
-// function.
+// JSON without C++ streams. If libstdc++ is linked statically, the recorder shares the table of locale facets with the
+// program's copy, and the first number printed by a stream calls the wrong function.
 void add_value(std::string& text, bool value) { text += value ? "true" : "false"; }
 
 template <typename Number>
@@ -73,18 +72,18 @@ void add_field(std::string& text, const char* name, Value value) {
 constinit decltype(small_requests) small_requests{};
 static_assert(small_requests.size() == std::numeric_limits<c10::DeviceIndex>::max() + 1);
 
-bool compare_cuda_settings(int device, std::uint64_t session, std::size_t size, bool makes_segment) {
-  Settings& last = last_seen(device);
-  if (last.session == session && (makes_segment ? last.is_present(size) : last.cuts_as_present(size))) return false;
+bool compare_all_cuda_settings(int device, std::uint64_t session, std::size_t size, bool creates_segment) {
+  Settings& last = last_settings(device);
+  if (last.session == session && (creates_segment ? last.is_current(size) : last.cuts_equally(size))) return false;
   last.session = session;
   last.read();
-  small_requests[static_cast<std::size_t>(device)] = {session, divisions_now<SharedConfig>(),
+  small_requests[static_cast<std::size_t>(device)] = {session, current_rounding_divisions<SharedConfig>(),
                                                       last.roundup_power2_divisions[0]};
   return true;
 }
 
 std::string cuda_settings_text(int device) {
-  const Settings& settings = last_seen(device);
+  const Settings& settings = last_settings(device);
   std::string text = "{";
   add_field(text, "expandable_segments", settings.expandable_segments);
   if (kHasLargeSegmentSize) add_field(text, "large_segment_size", settings.large_segment_size);

@@ -1,5 +1,5 @@
-// The settings of torch's CUDA allocator that decide the layout of its memory. Programs change them while they run, and
-// torch reports no event then: they are compared before the events that depend on them.
+// Settings of torch's CUDA allocator that decide its memory layout. torch reports no changes, so they are compared
+// before each event that depends on them.
 #pragma once
 
 #include <array>
@@ -10,33 +10,29 @@
 
 namespace alloctrace::torch_side {
 
-// What decides how a small request is cut, which most are: torch asks for the other settings in its pools of large
-// blocks only.
-constexpr std::size_t kSmallRequest = std::size_t{1} << 20;
+// Maximum bytes of a small request. Only the rounding divisions decide how torch cuts a block for one.
+constexpr std::size_t kMaxSmallRequest = std::size_t{1} << 20;
 struct SmallRequests {
-  std::uint64_t session = 0;  // in which it was seen
+  std::uint64_t session = 0;  // in which the rest was read
   const std::vector<std::size_t>* divisions = nullptr;
   std::size_t first_division = 0;
 };
-// One for each device: each is read and written under that device's lock only.
+// One per device, accessed under that device's lock only.
 extern std::array<SmallRequests, 128> small_requests;
+bool compare_all_cuda_settings(int device, std::uint64_t session, std::size_t size, bool creates_segment);
 
-bool compare_cuda_settings(int device, std::uint64_t session, std::size_t size, bool makes_segment);
-
-// True at the first call for this device in this session, and when settings that decide about a block or segment of
-// `size` bytes have changed since the last call. Called under the device's lock, for each event that makes a segment,
-// and, with makes_segment false, for each that takes a block.
-inline bool cuda_settings_changed(int device, std::uint64_t session, std::size_t size, bool makes_segment) {
+// Return true at a session's first call for this device, and if settings for a block or segment of `size` bytes have
+// changed since the last call. Call under the device's lock at each allocation and each new segment.
+inline bool cuda_settings_changed(int device, std::uint64_t session, std::size_t size, bool creates_segment) {
   const SmallRequests& last = small_requests[static_cast<std::size_t>(device)];
-  if (!makes_segment && size <= kSmallRequest && last.session == session && last.divisions != nullptr &&
+  if (!creates_segment && size <= kMaxSmallRequest && last.session == session && last.divisions != nullptr &&
       !last.divisions->empty() && last.divisions->front() == last.first_division) [[likely]] {
     return false;
   }
-  return compare_cuda_settings(device, session, size, makes_segment);
+  return compare_all_cuda_settings(device, session, size, creates_segment);
 }
 
-// The settings that the last call for this device saw, as JSON: sizes in bytes, the divisions by interval of size from
-// 1 MiB to 64 GiB.
+// Return the settings read at the last change for this device, as JSON: sizes in bytes, divisions by interval.
 std::string cuda_settings_text(int device);
 
 }  // namespace alloctrace::torch_side

@@ -9,8 +9,8 @@
 namespace alloctrace::torch_side {
 
 StateByDevice read_state(native::CUDAAllocator& allocator) {
-  native::SnapshotInfo snapshot = take_snapshot(allocator);
-  StateByDevice state(snapshot.device_traces.size());  // one for each device, with traces or without
+  native::SnapshotInfo snapshot = read_snapshot(allocator);
+  StateByDevice state(snapshot.device_traces.size());  // one entry per device, even without traces
   for (native::SegmentInfo& segment : snapshot.segments) {
     const auto device = static_cast<std::size_t>(segment.device);
     if (device >= state.size()) state.resize(device + 1);
@@ -19,25 +19,25 @@ StateByDevice read_state(native::CUDAAllocator& allocator) {
   return state;
 }
 
-std::vector<PoolOfDevice> pools_let_go(native::CUDAAllocator& allocator, const StateByDevice& state) {
-  std::set<PoolOfDevice> pools;
+std::vector<DevicePool> released_pools(native::CUDAAllocator& allocator, const StateByDevice& state) {
+  std::set<DevicePool> pools;
   for (std::size_t device = 0; device < state.size(); ++device) {
     for (const native::SegmentInfo& segment : state[device]) {
       const auto& pool = segment.owner_private_pool_id;
       if (pool.first != 0 || pool.second != 0) pools.insert({static_cast<c10::DeviceIndex>(device), pool});
     }
   }
-  std::vector<PoolOfDevice> found;
-  for (const PoolOfDevice& pool : pools) {
+  std::vector<DevicePool> released;
+  for (const DevicePool& pool : pools) {
     try {
-      if (allocator.getPoolUseCount(pool.first, pool.second) == 0) found.push_back(pool);
-    } catch (const c10::Error&) {  // gone in the meantime
+      if (allocator.getPoolUseCount(pool.first, pool.second) == 0) released.push_back(pool);
+    } catch (const c10::Error&) {  // freed since the snapshot
     }
   }
-  return found;
+  return released;
 }
 
-void push_let_go(python::Session& session, const PoolOfDevice& pool, std::uint64_t time) {
+void push_pool_release(python::Session& session, const DevicePool& pool, std::uint64_t time) {
   Event event{};
   event.kind = EventKind::kPoolRelease;
   event.time = time;
@@ -66,20 +66,20 @@ void push_state(python::Session& session, int device, const std::vector<native::
     const auto& pool = segment.owner_private_pool_id;
     event.location = session.recorder.location_id(
         {kCudaType, device, reinterpret_cast<std::uint64_t>(segment.stream), pool.first, pool.second});
-    StateBlockFields(event).requested = 0;  // of the last block of the segment before
+    StateBlockFields(event).requested = 0;  // clear the value of the previous block
     StateSegmentFields(event).flags =
         (segment.is_large ? kLargeSegment : 0) | (segment.is_expandable ? kExpandableSegment : 0);
     push(EventKind::kStateSegment, segment.address, segment.total_size);
-    std::uint64_t address = segment.address;  // blocks tile their segment
+    std::uint64_t address = segment.address;  // blocks fill their segment without gaps
     for (const native::BlockInfo& block : segment.blocks) {
       const StateBlockFields fields(event);
       fields.requested = block.requested_size;
       fields.state = block.allocated ? kBlockAllocated : block.active ? kBlockPendingFree : kBlockInactive;
       push(EventKind::kStateBlock, address, block.size);
-      const auto known = std::find_if(workspaces.begin(), workspaces.end(),
-                                      [address](const auto& workspace) { return workspace.first == address; });
-      if (block.allocated && known != workspaces.end()) {
-        session.recorder.add_library_block(state, address, known->second);
+      const auto workspace = std::find_if(workspaces.begin(), workspaces.end(),
+                                          [address](const auto& workspace) { return workspace.first == address; });
+      if (block.allocated && workspace != workspaces.end()) {
+        session.recorder.add_library_block(state, address, workspace->second);
       }
       address += block.size;
     }

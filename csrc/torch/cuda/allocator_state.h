@@ -1,4 +1,4 @@
-// The native allocator's state, its segments and blocks, as events.
+// State of the native allocator, its segments and blocks, as events.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,16 @@ namespace alloctrace::torch_side {
 
 using StateByDevice = std::vector<std::vector<native::SegmentInfo>>;
 
-// By device index. Calls snapshot() once: its trace entries, one for each device in order, say when each state was
-// read.
+// Return the segments by device. Calls snapshot() once, which makes a SNAPSHOT entry for each device in turn.
 StateByDevice read_state(native::CUDAAllocator& allocator);
-
-// Writes one allocator_state event, with the number of those that follow, then a state_segment event for each segment,
-// followed by a state_block event for each of its blocks, and names those that are workspaces.
+// Push an allocator_state event with the number of following events. Then push a state_segment event per segment, each
+// followed by a state_block event per block. Name the blocks that are workspaces.
 void push_state(python::Session& session, int device, const std::vector<native::SegmentInfo>& segments,
                 const LibraryWorkspaces& workspaces, std::uint64_t time);
 
-// The private pools in a state that nobody uses any more, though their segments are still there. Not under any lock
-// that a hook takes: torch takes the device's.
-using PoolOfDevice = std::pair<c10::DeviceIndex, c10::MempoolId_t>;
-std::vector<PoolOfDevice> pools_let_go(native::CUDAAllocator& allocator, const StateByDevice& state);
-void push_let_go(python::Session& session, const PoolOfDevice& pool, std::uint64_t time);
+// Return the private pools that have segments but no users. Call without a hook's locks: torch takes the device's lock.
+using DevicePool = std::pair<c10::DeviceIndex, c10::MempoolId_t>;
+std::vector<DevicePool> released_pools(native::CUDAAllocator& allocator, const StateByDevice& state);
+void push_pool_release(python::Session& session, const DevicePool& pool, std::uint64_t time);
 
 }  // namespace alloctrace::torch_side

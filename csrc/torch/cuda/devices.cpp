@@ -16,8 +16,8 @@
 namespace alloctrace::torch_side {
 namespace {
 
-// As NVML and nvidia-smi write it.
-std::string uuid_text(const cudaUUID_t& uuid) {
+// Format as NVML and nvidia-smi do.
+std::string format_uuid(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
     char digits[3];
@@ -28,14 +28,14 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-std::string pci_text(const cudaDeviceProp& properties) {
+std::string format_pci_address(const cudaDeviceProp& properties) {
   char text[32];
   std::snprintf(text, sizeof text, "%08x:%02x:%02x.0", static_cast<unsigned>(properties.pciDomainID),
                 static_cast<unsigned>(properties.pciBusID), static_cast<unsigned>(properties.pciDeviceID));
   return text;
 }
 
-// What of that device, which has so many bytes, the process may reserve. torch keeps the bytes, and divides.
+// Record the part of the device's `total` bytes that the process may reserve. torch returns it as a fraction.
 void record_fraction(native::CUDAAllocator& upstream, c10::DeviceIndex device, std::size_t total) {
   const double fraction = upstream.getMemoryFraction(device);
   Event event{};
@@ -82,13 +82,13 @@ void record_devices() noexcept {
     for (int device = 0; device < count; ++device) {
       cudaDeviceProp properties{};
       if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
-      const std::string uuid = uuid_text(properties.uuid), pci_address = pci_text(properties);
+      const std::string uuid = format_uuid(properties.uuid), pci_address = format_pci_address(properties);
       scope.session().recorder.add_device(
           {kCudaType, device, properties.totalGlobalMem, properties.name, uuid, pci_address});
       python::watch_device({kCudaType, device, uuid, pci_address});
       if (c10::cuda::hasPrimaryContext(static_cast<c10::DeviceIndex>(device))) python::note_device_use(device);
     }
-  } catch (...) {  // the trace then lacks the devices' names
+  } catch (...) {  // the trace then lacks device names
   }
 }
 

@@ -28,19 +28,19 @@ RecordedPoolRelease::RecordedPoolRelease(native::CUDAAllocator& upstream, c10::D
     : device_(device), pool_(std::move(pool)) {
   if (!cuda_is_traced() || !has_trackers(upstream)) return;
   try {
-    uses_ = upstream.getPoolUseCount(device_, pool_);
-  } catch (...) {  // torch does not know the pool: the call itself will say so
+    uses_before_ = upstream.getPoolUseCount(device_, pool_);
+  } catch (...) {  // unknown pool: releasePool() will report it
   }
 }
 RecordedPoolRelease::~RecordedPoolRelease() {
-  if (uses_ > 0) record_pool_uses(device_, pool_, uses_ - 1);
+  if (uses_before_ > 0) record_pool_uses(device_, pool_, uses_before_ - 1);
 }
 
-void record_pool_uses(c10::DeviceIndex device, c10::MempoolId_t pool, int left) noexcept {
+void record_pool_uses(c10::DeviceIndex device, c10::MempoolId_t pool, int uses_left) noexcept {
   if (!cuda_is_traced()) return;
   Event event{};
   event.kind = EventKind::kPoolRelease;
-  PoolReleaseFields(event).uses_left = static_cast<std::uint64_t>(left);
+  PoolReleaseFields(event).uses_left = static_cast<std::uint64_t>(uses_left);
   record_cuda_call(event, {kCudaType, device, 0, pool.first, pool.second});
 }
 

@@ -7,10 +7,10 @@
 
 #include "torch_release.h"
 
-// torch's header includes those of libraries that a toolkit may lack.
+// torch's header includes headers of libraries that a toolkit may lack.
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 10) && __has_include(<cublasLt.h>) && __has_include(<cublas_v2.h>) && \
     __has_include(<cusolverDn.h>) && __has_include(<cusparse.h>)
-#define ALLOCTRACE_KNOWS_WORKSPACES 1
+#define ALLOCTRACE_HAS_WORKSPACE_MAPS 1
 #include <ATen/cuda/CUDAContextLight.h>
 
 #include <shared_mutex>
@@ -19,15 +19,13 @@
 namespace alloctrace::torch_side {
 namespace {
 
-constexpr std::size_t kMostWaiting = 64;
-constexpr std::uint32_t kMostLooks = 10'000;
+constexpr std::size_t kMaxCandidates = 64;
+constexpr std::uint32_t kMaxLookups = 10'000;
 std::atomic<std::uintptr_t> code_begin{0}, code_end{0};
 
-#if ALLOCTRACE_KNOWS_WORKSPACES
-
-// What is called with address and name of each workspace must neither allocate from torch nor wait. False if torch is
-// just changing one of its maps: not all were visited. (A child that is forked while a map's lock is held inherits it
-// so; torch does not let it use CUDA, and nothing else takes the lock.)
+#if ALLOCTRACE_HAS_WORKSPACE_MAPS
+// Call `visit`, which must neither allocate from torch nor wait, with each workspace. Return false if another thread
+// has locked a map. (A forked child may inherit the lock: only torch's CUDA code, which it cannot use, waits for it.)
 template <typename Visit>
 bool visit_workspaces(Visit visit) {
   using Map = at::cuda::WorkspaceMapWithMutex;
@@ -40,19 +38,16 @@ bool visit_workspaces(Visit visit) {
   }
   return true;
 }
-
 #else
-
 template <typename Visit>
 bool visit_workspaces(Visit) {
   return true;
 }
-
 #endif
 
-#if ALLOCTRACE_KNOWS_WORKSPACES
-int take_code_of(dl_phdr_info* library, std::size_t, void* wanted) {
-  const auto address = reinterpret_cast<std::uintptr_t>(wanted);
+#if ALLOCTRACE_HAS_WORKSPACE_MAPS
+int store_code_range(dl_phdr_info* library, std::size_t, void* function) {
+  const auto address = reinterpret_cast<std::uintptr_t>(function);
   for (int i = 0; i < library->dlpi_phnum; ++i) {
     const auto& part = library->dlpi_phdr[i];
     const std::uintptr_t begin = library->dlpi_addr + part.p_vaddr;
@@ -67,9 +62,9 @@ int take_code_of(dl_phdr_info* library, std::size_t, void* wanted) {
 
 }  // namespace
 
-void find_torch_cuda() noexcept {
-#if ALLOCTRACE_KNOWS_WORKSPACES
-  dl_iterate_phdr(take_code_of, reinterpret_cast<void*>(&at::cuda::clearCublasWorkspaces));
+void find_torch_cuda_code() noexcept {
+#if ALLOCTRACE_HAS_WORKSPACE_MAPS
+  dl_iterate_phdr(store_code_range, reinterpret_cast<void*>(&at::cuda::clearCublasWorkspaces));
 #endif
 }
 
@@ -78,42 +73,42 @@ bool is_in_torch_cuda(const void* code) noexcept {
   return address >= code_begin.load(std::memory_order_relaxed) && address < code_end.load(std::memory_order_relaxed);
 }
 
-LibraryWorkspaces library_workspaces() {
-  LibraryWorkspaces found;
+LibraryWorkspaces read_library_workspaces() {
+  LibraryWorkspaces blocks;
   for (int attempt = 0; attempt < 1000; ++attempt) {
-    found.clear();
-    if (visit_workspaces([&](std::uint64_t address, const char* name) { found.emplace_back(address, name); })) break;
+    blocks.clear();
+    if (visit_workspaces([&](std::uint64_t address, const char* name) { blocks.emplace_back(address, name); })) break;
     std::this_thread::yield();
   }
-  return found;
+  return blocks;
 }
 
-void LibraryBlocks::note(std::uint32_t thread, std::uint64_t address, std::uint64_t event) noexcept {
+void LibraryBlocks::add(std::uint32_t thread, std::uint64_t address, std::uint64_t event) noexcept {
   const std::lock_guard<std::mutex> guard(mutex_);
   try {
-    // Whatever was at this address is gone.
-    std::erase_if(waiting_, [&](const Waiting& one) { return one.address == address; });
-    if (waiting_.size() == kMostWaiting) waiting_.erase(waiting_.begin());
-    waiting_.push_back({address, event, thread, nullptr, kMostLooks});
-  } catch (...) {  // for want of memory: it stays on its line
+    // An older block at this address has been freed.
+    std::erase_if(candidates_, [&](const Candidate& block) { return block.address == address; });
+    if (candidates_.size() == kMaxCandidates) candidates_.erase(candidates_.begin());
+    candidates_.push_back({address, event, thread, nullptr, kMaxLookups});
+  } catch (...) {  // out of memory: the block stays attributed to its line
   }
-  waiting_count_.store(waiting_.size(), std::memory_order_relaxed);
+  candidate_count_.store(candidates_.size(), std::memory_order_relaxed);
 }
 
-void LibraryBlocks::look(python::Session& session, std::uint32_t thread) noexcept {
+void LibraryBlocks::look_up_workspaces(python::Session& session, std::uint32_t thread) noexcept {
   const std::unique_lock<std::mutex> guard(mutex_, std::try_to_lock);
   if (!guard) return;
-  const bool is_known = visit_workspaces([&](std::uint64_t address, const char* name) {
-    for (Waiting& one : waiting_) {
-      if (one.address == address) one.name = name;
+  const bool is_complete = visit_workspaces([&](std::uint64_t address, const char* name) {
+    for (Candidate& block : candidates_) {
+      if (block.address == address) block.name = name;
     }
   });
-  if (!is_known) return;
-  std::erase_if(waiting_, [&](Waiting& one) {
-    if (one.name != nullptr) session.recorder.add_library_block(one.event, one.address, one.name);
-    return one.name != nullptr || one.thread == thread || --one.left == 0;
+  if (!is_complete) return;
+  std::erase_if(candidates_, [&](Candidate& block) {
+    if (block.name != nullptr) session.recorder.add_library_block(block.event, block.address, block.name);
+    return block.name != nullptr || block.thread == thread || --block.lookups_left == 0;
   });
-  waiting_count_.store(waiting_.size(), std::memory_order_relaxed);
+  candidate_count_.store(candidates_.size(), std::memory_order_relaxed);
 }
 
 }  // namespace alloctrace::torch_side

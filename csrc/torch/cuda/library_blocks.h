@@ -1,14 +1,10 @@
-// Blocks that CUDA's libraries keep for themselves, and which would otherwise be blamed on the line of the user's code
-// that happened to multiply first: the workspaces of cuBLAS and cuBLASLt, one for each handle (that is, thread) and
-// stream, kept until the process ends.
+// Workspaces of cuBLAS and cuBLASLt: blocks kept until the process ends, one per handle (so per thread) and stream.
+// Without a name they would be attributed to the user's line with the first multiplication.
 //
-// torch keeps them in two maps, which say exactly which blocks they are. A workspace is put there when its allocation
-// has returned, so the block is looked up at the next allocation of the program, or when the recording ends; only
-// blocks that libtorch_cuda allocated directly are, which are few: tensors are allocated by libtorch_cpu. No size is
-// compared, so a tensor as large as a workspace stays what it is.
-//
-// Before 2.10 torch reads and writes these maps without a lock. Nobody else can look into them safely, and the
-// workspaces stay on the lines that needed them.
+// torch stores them in two maps, each workspace after its allocation has returned. A block is therefore looked up at
+// the program's next allocation, or when the recording ends. Candidates are the few blocks that libtorch_cuda allocated
+// directly: libtorch_cpu allocates tensors. Sizes are not compared, so a tensor as large as a workspace is never named.
+// Before 2.10, torch accesses these maps without a lock, so they cannot be read safely: workspaces keep their lines.
 #pragma once
 
 #include <atomic>
@@ -21,38 +17,38 @@
 
 namespace alloctrace::torch_side {
 
-// To be called once before the functions below, not in a hook: it asks the dynamic loader, which has a lock.
-void find_torch_cuda() noexcept;
-// Whether the code at this address, from which an allocation was called, is libtorch_cuda's.
+// Find libtorch_cuda's code. Call once before the functions below, not in a hook: the dynamic loader takes a lock.
+void find_torch_cuda_code() noexcept;
+// Return whether an allocation's calling code, at this address, is libtorch_cuda's.
 bool is_in_torch_cuda(const void* code) noexcept;
 
 using LibraryWorkspaces = std::vector<std::pair<std::uint64_t, const char*>>;
-// Address and name of each workspace there is now. Not in a hook: it may wait for a thread that is making one.
-LibraryWorkspaces library_workspaces();
+// Return address and name of each current workspace. Not in a hook: may wait for a thread that creates a workspace.
+LibraryWorkspaces read_library_workspaces();
 
-// The blocks of one recording that may be workspaces. In a hook; takes no lock that it would have to wait for.
+// Blocks of one recording that may be workspaces. Used in hooks: waits for none of torch's locks.
 class LibraryBlocks {
  public:
-  // A thread has allocated a block from libtorch_cuda. event: the number of the alloc.
-  [[gnu::cold, gnu::noinline]] void note(std::uint32_t thread, std::uint64_t address, std::uint64_t event) noexcept;
-  // Names those blocks that are workspaces by now, for the trace. A thread that allocates again has put away what it
-  // allocated before: what is none then is forgotten. thread 0: none.
+  // Add a block that this thread allocated from libtorch_cuda. event: number of its alloc.
+  [[gnu::cold, gnu::noinline]] void add(std::uint32_t thread, std::uint64_t address, std::uint64_t event) noexcept;
+  // Name the blocks that are workspaces by now. A thread stores its workspace before it allocates again, so drop other
+  // blocks of `thread` (0: none).
   void name(python::Session& session, std::uint32_t thread) noexcept {
-    if (waiting_count_.load(std::memory_order_relaxed) != 0) look(session, thread);
+    if (candidate_count_.load(std::memory_order_relaxed) != 0) look_up_workspaces(session, thread);
   }
 
  private:
-  struct Waiting {
+  struct Candidate {
     std::uint64_t address, event;
     std::uint32_t thread;
-    const char* name;    // nullptr: not known to be a workspace
-    std::uint32_t left;  // how often it is still looked up: its thread may be gone
+    const char* name;            // nullptr: not found among the workspaces
+    std::uint32_t lookups_left;  // limited, since the thread may have ended
   };
-  [[gnu::cold, gnu::noinline]] void look(python::Session& session, std::uint32_t thread) noexcept;
+  [[gnu::cold, gnu::noinline]] void look_up_workspaces(python::Session& session, std::uint32_t thread) noexcept;
 
   std::mutex mutex_;
-  std::vector<Waiting> waiting_;
-  std::atomic<std::size_t> waiting_count_{0};
+  std::vector<Candidate> candidates_;
+  std::atomic<std::size_t> candidate_count_{0};
 };
 
 }  // namespace alloctrace::torch_side

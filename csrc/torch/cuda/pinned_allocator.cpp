@@ -16,21 +16,21 @@ namespace {
 
 const Location kPinned{kPinnedMemory, 0, 0, 0, 0};
 
-// By the context of the DataPtr, which stays the upstream's: its record_event() needs it.
-BlockTable& blocks() {
-  static BlockTable& made = BlockTable::make();
-  return made;
+// Return the blocks by context of their DataPtr, which must stay the upstream's for its record_event().
+BlockTable& pinned_blocks() {
+  static BlockTable& table = BlockTable::create();
+  return table;
 }
 
-// Only blocks that are in the table get this deleter, and each is freed once.
+// Free a block. Only blocks in the table have this deleter, and each is freed once.
 void free_pinned(void* context) {
-  const std::optional<LiveBlock> block = blocks().take(context);
+  const std::optional<LiveBlock> block = pinned_blocks().extract(context);
   if (!block) return;
   record(EventKind::kFreeCompleted, block->address, block->size, kPinned);
   block->deleter(context);
 }
 
-// Every virtual method of HostAllocator, forwarded, as in allocator.cpp.
+// Allocator in front, which forwards every virtual method of HostAllocator, as in allocator.cpp.
 class PinnedAllocator final : public HostAllocatorOfRelease<PinnedAllocator> {
  public:
   explicit PinnedAllocator(at::HostAllocator* upstream) : upstream_(upstream) {}
@@ -43,12 +43,12 @@ class PinnedAllocator final : public HostAllocatorOfRelease<PinnedAllocator> {
       return data;
     }
     const c10::DeleterFnPtr deleter = data.get_deleter();
-    if (!blocks().put(data.get_context(), {data.get(), size, kPinned, deleter})) {
+    if (!pinned_blocks().insert(data.get_context(), {data.get(), size, kPinned, deleter})) {
       count_fault();
       return data;
     }
     record(EventKind::kAlloc, data.get(), size, kPinned);
-    static_cast<void>(data.compare_exchange_deleter(deleter, &free_pinned));  // cannot fail: it was read just now
+    static_cast<void>(data.compare_exchange_deleter(deleter, &free_pinned));  // cannot fail: `deleter` was just read
     return data;
   }
 
@@ -76,12 +76,11 @@ struct PinnedSlot {
                            [&] { return current() == after; });
   }
 };
-InFront<PinnedAllocator, PinnedSlot> in_front;
+FrontInstaller<PinnedAllocator, PinnedSlot> pinned_front;
 
 }  // namespace
 
-void install_pinned_allocator() { in_front.install(); }
-
-void remove_pinned_allocator() { in_front.remove(); }
+void install_pinned_allocator() { pinned_front.install(); }
+void remove_pinned_allocator() { pinned_front.remove(); }
 
 }  // namespace alloctrace::torch_side

@@ -1,13 +1,11 @@
-// Tracing of pinned host memory: an allocator in front of torch's caching host allocator for CUDA. In the trace it is
-// the device "pinned".
+// Tracing of pinned host memory, device "pinned": an allocator in front of torch's caching host allocator for CUDA.
 #pragma once
 
 namespace alloctrace::torch_side {
 
-// Does not initialise CUDA.
+// Put our allocator in front without initialising CUDA.
 void install_pinned_allocator();
-// Puts the former allocator back, if ours is still the current one. What was allocated through ours is freed safely at
-// any later time.
+// Restore the former allocator if ours is current. Blocks of ours can still be freed at any time.
 void remove_pinned_allocator();
 
 }  // namespace alloctrace::torch_side

@@ -10,13 +10,12 @@ namespace {
 using alloctrace::EventKind;
 using alloctrace::torch_side::kCudaType;
 
-std::atomic<bool> used{false};
+std::atomic<bool> pair_used{false};
 
-// False where something else records: the allocator in front of one that is made of this pair, or, where the pair makes
-// the segments of a MemPool for torch's caching allocator, that one's tracker.
+// Return false if something else records: the allocator in front, or the tracker of a MemPool's caching allocator.
 bool pair_records() {
   using namespace alloctrace::torch_side;
-  return cuda_is_traced() && !front_records && !has_trackers(*native::get());
+  return cuda_is_traced() && !front_is_recording && !has_trackers(*native::get());
 }
 
 alloctrace::Location location_of(int device, cudaStream_t stream) {
@@ -26,31 +25,31 @@ alloctrace::Location location_of(int device, cudaStream_t stream) {
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
-    cudaGetDevice(&before_);
-    if (before_ != device) cudaSetDevice(device);
-    changed_ = before_ != device;
+    cudaGetDevice(&device_before_);
+    if (device_before_ != device) cudaSetDevice(device);
+    is_changed_ = device_before_ != device;
   }
   ~DeviceGuard() {
-    if (changed_) cudaSetDevice(before_);
+    if (is_changed_) cudaSetDevice(device_before_);
   }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int before_ = 0;
-  bool changed_ = false;
+  int device_before_ = 0;
+  bool is_changed_ = false;
 };
 
 }  // namespace
 
-bool alloctrace::torch_side::pair_is_used() noexcept { return used.load(std::memory_order_relaxed); }
+bool alloctrace::torch_side::pair_is_used() noexcept { return pair_used.load(std::memory_order_relaxed); }
 
 void* alloctrace_malloc(std::size_t size, int device, cudaStream_t stream) {
-  used.store(true, std::memory_order_relaxed);
+  pair_used.store(true, std::memory_order_relaxed);
   const DeviceGuard guard(device);
   void* address = nullptr;
   if (cudaMalloc(&address, size) != cudaSuccess) {
-    cudaGetLastError();  // the null pointer reports it; left in place, it would surface at some innocent call later
+    cudaGetLastError();  // clear the error, which the next, unrelated CUDA call would report
     std::size_t free_bytes = 0, total_bytes = 0;
     if (pair_records() && cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess) {
       alloctrace::torch_side::record_cuda_oom(free_bytes, size, location_of(device, stream));

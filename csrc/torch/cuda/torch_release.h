@@ -1,5 +1,4 @@
-// What differs between the releases of torch that this project compiles against (2.9 to 2.15; tools/check_releases), in
-// one place.
+// Differences between the releases of torch that this project compiles against (2.9 to 2.15; tools/check_releases).
 #pragma once
 
 #include <torch/version.h>
@@ -7,8 +6,7 @@
 #define ALLOCTRACE_TORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
-// Without this, expandable_segments() of 2.9 returns false and warns, whatever is set: torch's headers do not say that
-// torch was built with the driver's functions, as it is on Linux.
+// Without this, expandable_segments() of 2.9 warns and returns false, though torch on Linux has the driver's functions.
 #if !ALLOCTRACE_TORCH_AT_LEAST(2, 10) && !defined(PYTORCH_C10_DRIVER_API_SUPPORTED)
 #define PYTORCH_C10_DRIVER_API_SUPPORTED
 #endif
@@ -33,7 +31,7 @@ namespace native = c10::cuda::CUDACachingAllocator;
 
 using native::TraceEntry;
 
-// On these processors torch stamps its entries with the counter that clock.h reads, if it is steady.
+// Return the entry's time: on x86-64 torch's stamp, from the counter that clock.h reads, if that counter is steady.
 inline std::uint64_t entry_time(const TraceEntry& entry) {
 #if defined(__x86_64__)
   if (counter_is_steady) [[likely]]
@@ -44,8 +42,8 @@ inline std::uint64_t entry_time(const TraceEntry& entry) {
   return read_counter();
 }
 
-// The allocator's segments and blocks, without torch's own history, which takes hundreds of milliseconds.
-inline native::SnapshotInfo take_snapshot(native::CUDAAllocator& allocator) {
+// Read segments and blocks without torch's history, which would take hundreds of milliseconds.
+inline native::SnapshotInfo read_snapshot(native::CUDAAllocator& allocator) {
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 11)
   return allocator.snapshot({0, 0}, false);
 #else
@@ -53,7 +51,7 @@ inline native::SnapshotInfo take_snapshot(native::CUDAAllocator& allocator) {
 #endif
 }
 
-// Of what torch keeps for a library: from 2.15 on with its size.
+// Return the address of a workspace in torch's maps, which from 2.15 on also contain its size.
 inline std::uint64_t address_of_workspace(const c10::DataPtr& workspace) {
   return reinterpret_cast<std::uint64_t>(workspace.get());
 }
@@ -61,7 +59,7 @@ inline std::uint64_t address_of_workspace(const std::pair<c10::DataPtr, std::siz
   return address_of_workspace(workspace.first);
 }
 
-// Free bytes of the current device, which is `device`.
+// Return the free bytes of `device`, the current device.
 inline std::size_t free_bytes_of(native::CUDAAllocator& allocator, c10::DeviceIndex device) {
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 10)
   return allocator.getMemoryInfo(device).first;
@@ -73,15 +71,14 @@ inline std::size_t free_bytes_of(native::CUDAAllocator& allocator, c10::DeviceIn
 #endif
 }
 
-// The settings that the caching allocators of all kinds of devices share, if the release has such a class.
+// Settings shared by the caching allocators of all device types, if the release has such a class.
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 10)
 using SharedConfig = c10::CachingAllocator::AcceleratorAllocatorConfig;
 #else
 using SharedConfig = native::CUDAAllocatorConfig;
 #endif
 
-// Not CUDAAllocatorConfig's from 2.10 on: see PYTORCH_C10_DRIVER_API_SUPPORTED above. Its warning, from under the
-// allocator's lock, would also wait for the GIL.
+// Avoid CUDAAllocatorConfig's from 2.10 on: it returns false (see above), and waits for the GIL under a device's lock.
 inline bool expandable_segments() {
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 10)
   return SharedConfig::use_expandable_segments();
@@ -99,11 +96,8 @@ inline std::size_t large_segment_size() {
 #endif
 }
 
-// Forwards the virtual methods of CUDAAllocator that some releases lack, or have with other parameters. The others are
-// forwarded by `Front`, the class derived from this one, which has: next(), the allocator behind it;
-// allocate_by(size, call), which records what `call` allocates; no_split_is_set(device, pool);
-// on_oom_is_set(device, pool, begins); capture_is_marked(device, begins); and pool_is_made(device, pool,
-// has_allocator).
+// Base class that forwards the virtual methods of CUDAAllocator that some releases lack or declare differently.
+// `Front`, the derived class, forwards the others, and has next(), allocate_recorded() and the callbacks on_*().
 template <typename Front>
 class CUDAAllocatorOfRelease : public native::CUDAAllocator {
  public:
@@ -116,7 +110,7 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
   }
   void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override {
     next().setNoSplit(device, pool);
-    front().no_split_is_set(device, pool);
+    front().on_no_split_set(device, pool);
   }
   void setUserMetadata(const std::string& metadata) override { next().setUserMetadata(metadata); }
   std::string getUserMetadata() override { return next().getUserMetadata(); }
@@ -128,12 +122,12 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
   }
   void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                           std::shared_ptr<native::CUDAAllocator> allocator) override {
-    front().pool_is_made(device, pool, allocator != nullptr);
+    front().on_pool_created(device, pool, allocator != nullptr);
     next().createOrIncrefPool(device, pool, std::move(allocator));
   }
   void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use_on_oom) override {
     next().setUseOnOOM(device, pool, use_on_oom);
-    front().on_oom_is_set(device, pool, use_on_oom);
+    front().on_use_on_oom_set(device, pool, use_on_oom);
   }
   void recordHistory(bool enabled, native::CreateContextFn context, std::size_t entries, native::RecordContext when,
                      bool clear, const std::vector<std::string>& skip_actions) override {
@@ -142,12 +136,12 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
 #else
   native::SnapshotInfo snapshot(c10::MempoolId_t pool) override { return next().snapshot(pool); }
   void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool, native::CUDAAllocator* allocator) override {
-    front().pool_is_made(device, pool, allocator != nullptr);
+    front().on_pool_created(device, pool, allocator != nullptr);
     next().createOrIncrefPool(device, pool, allocator);
   }
   void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool) override {
     next().setUseOnOOM(device, pool);
-    front().on_oom_is_set(device, pool, true);
+    front().on_use_on_oom_set(device, pool, true);
   }
   void recordHistory(bool enabled, native::CreateContextFn context, std::size_t entries, native::RecordContext when,
                      bool clear) override {
@@ -166,14 +160,14 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
 
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 13)
   c10::DataPtr allocateWithAddress(std::size_t size, void* address) override {
-    return front().allocate_by(size, [&] { return next().allocateWithAddress(size, address); });
+    return front().allocate_recorded(size, [&] { return next().allocateWithAddress(size, address); });
   }
   void markCaptureBegin(c10::DeviceIndex device) override {
     next().markCaptureBegin(device);
-    front().capture_is_marked(device, true);
+    front().on_capture_marked(device, true);
   }
   void markCaptureEnd(c10::DeviceIndex device) override {
-    front().capture_is_marked(device, false);
+    front().on_capture_marked(device, false);
     next().markCaptureEnd(device);
   }
 #endif
@@ -190,7 +184,7 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
   native::CUDAAllocator& next() { return front().next(); }
 };
 
-// The same for HostAllocator.
+// Base class that does the same for HostAllocator.
 template <typename Front>
 class HostAllocatorOfRelease : public at::HostAllocator {
  public:

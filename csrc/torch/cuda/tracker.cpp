@@ -16,19 +16,18 @@
 namespace alloctrace::torch_side {
 
 std::atomic<bool> cuda_tracing{false};
-constinit ALLOCTRACE_FAST_THREAD_LOCAL CallsOfThread calls_of_this_thread;
+constinit ALLOCTRACE_FAST_THREAD_LOCAL ThreadCalls thread_calls;
 
 namespace {
 
-// Each recording has new ones, never destroyed: a forked child may inherit the mutex of an old one locked.
-std::atomic<EventHold*> hold{nullptr};
+// New in each recording and never destroyed: a forked child may inherit the mutex of an old one locked.
+std::atomic<EventHold*> event_hold{nullptr};
 std::atomic<LibraryBlocks*> library_blocks{nullptr};
-// CUDA was in use before the recording: storages from that time ask torch's allocator directly for more memory, not the
-// one in front.
+// CUDA was in use before the recording. Storages from that time allocate from torch's allocator, bypassing ours.
 std::atomic<bool> has_older_storages{false};
-thread_local bool reads_state = false;  // this thread is in write_state(): the SNAPSHOT entries are ours
+thread_local bool is_reading_state = false;  // this thread is in write_state(), which causes SNAPSHOT entries
 
-EventKind kind_of(TraceEntry::Action action) {
+EventKind event_kind(TraceEntry::Action action) {
   switch (action) {
     case TraceEntry::ALLOC:
       return EventKind::kAlloc;
@@ -49,14 +48,14 @@ EventKind kind_of(TraceEntry::Action action) {
     case TraceEntry::OOM:
       return EventKind::kOom;
     default:
-      return EventKind::kRaw;  // from a newer torch: kept as it came
+      return EventKind::kRaw;  // unknown action of a newer torch
   }
 }
 
-bool makes_segment(EventKind kind) { return kind == EventKind::kSegmentAlloc || kind == EventKind::kSegmentMap; }
+bool creates_segment(EventKind kind) { return kind == EventKind::kSegmentAlloc || kind == EventKind::kSegmentMap; }
 
 constexpr double kSlowCallNs = 10'000;
-// The same on the counter.
+// kSlowCallNs in ticks of the counter.
 std::atomic<std::uint64_t> slow_call{0};
 
 [[gnu::cold, gnu::noinline]] void push_latency(python::Session& session, std::uint64_t time, std::uint32_t thread,
@@ -71,27 +70,26 @@ std::atomic<std::uint64_t> slow_call{0};
   session.recorder.push(latency);
 }
 
-// Into the trace; while the allocator's state is being read, the event is held until that is done. Returns the event's
-// number. kHeld: it has none yet. kLost: it will have none, and is counted.
 constexpr std::uint64_t kHeld = UINT64_MAX, kLost = kHeld - 1;
-std::uint64_t deliver(python::Session& session, const Event& event, int device, bool state_is_here = false) {
-  EventHold& waiting = *hold.load(std::memory_order_acquire);
-  if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return kHeld;
+// Push the event, or hold it while state is read. Return its number, kHeld if it is held, kLost if lost and counted.
+std::uint64_t deliver(python::Session& session, const Event& event, int device, bool state_was_read = false) {
+  EventHold& held_events = *event_hold.load(std::memory_order_acquire);
+  if (held_events.is_on() && held_events.try_hold({event, device, state_was_read})) return kHeld;
   std::uint64_t sequence = kLost;
   const bool stored = session.recorder.push(event, &sequence);
   if (event.kind != EventKind::kAlloc && event.kind != EventKind::kOom) return sequence;
   python::note_device_use(device);
-  CallsOfThread& call = calls_of_this_thread;
-  LibraryBlocks& of_libraries = *library_blocks.load(std::memory_order_acquire);
-  of_libraries.name(session, event.thread);
-  if (stored && call.is_of_torch_cuda) of_libraries.note(event.thread, event.address, sequence);
+  ThreadCalls& call = thread_calls;
+  LibraryBlocks& libraries = *library_blocks.load(std::memory_order_acquire);
+  libraries.name(session, event.thread);
+  if (stored && call.called_by_torch_cuda) libraries.add(event.thread, event.address, sequence);
   if (stored && call.begin != 0) {
     const std::uint64_t duration = event.time - call.begin;
-    if (duration > slow_call.load(std::memory_order_relaxed) || call.made_segments) {
+    if (duration > slow_call.load(std::memory_order_relaxed) || call.created_segments) {
       push_latency(session, event.time, event.thread, sequence, duration);
     }
   }
-  call.made_segments = false;
+  call.created_segments = false;
   return sequence;
 }
 
@@ -110,42 +108,41 @@ Location location_of(const TraceEntry& entry) {
           entry.mempool_.second};
 }
 
-[[gnu::noinline]] std::uint32_t find_location_id(python::Session& session, python::ThreadContext& thread,
-                                                 const TraceEntry& entry) {
+[[gnu::noinline]] std::uint32_t look_up_location_id(python::Session& session, python::ThreadContext& thread,
+                                                    const TraceEntry& entry) {
   return thread.location_id(session, location_of(entry));
 }
-// Most events are where the last one of their thread was.
+// Return the id of the entry's location, usually the location of the thread's last event.
 std::uint32_t location_id_of(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry) {
   const auto& [last, id] = thread.last_location;
   return id != 0 && last.device_type == kCudaType && last.device_index == entry.device_ &&
                  last.stream == reinterpret_cast<std::uint64_t>(entry.stream_) &&
                  last.pool_first == entry.mempool_.first && last.pool_second == entry.mempool_.second
              ? id
-             : find_location_id(session, thread, entry);
+             : look_up_location_id(session, thread, entry);
 }
 
-// Most frees are completed by the call that requested them, on the same thread with nothing passed on since. A free
-// that waited for a stream is completed by a later call, which the allocator in front passed on.
-bool is_of_last_request(const python::Session& session, const python::ThreadContext& thread, const TraceEntry& entry) {
+// Return whether the entry completes this thread's last requested free, within one call. A free that waited for a
+// stream is completed by a later call, which was forwarded.
+bool completes_request(const python::Session& session, const python::ThreadContext& thread, const TraceEntry& entry) {
   return thread.request.address == static_cast<std::uint64_t>(entry.addr_) && !thread.is_new(session) &&
-         thread.request.call == calls_of_this_thread.forwarded;
+         thread.request.call == thread_calls.forwarded;
 }
 
-// The event of the request then says both; where that was lost, it counts for both. Not with storages older than the
-// recording: the allocator in front does not see their allocations, so one of those may be what completes a free that
-// waited. Not within an allocation either: out of memory, torch has others free what they can do without, and then
-// completes all that waits.
-bool complete_at_once(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry) {
-  return is_of_last_request(session, thread, entry) && !has_older_storages.load(std::memory_order_relaxed) &&
-         calls_of_this_thread.begin == 0 &&
+// Mark the request's event as also completed; a lost request counts for both. Not with storages older than the
+// recording: their allocations bypass the allocator in front and may complete a free that waited. Not within an
+// allocation: out of memory, torch calls back to free blocks, then completes all waiting frees.
+bool merge_into_request(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry) {
+  return completes_request(session, thread, entry) && !has_older_storages.load(std::memory_order_relaxed) &&
+         thread_calls.begin == 0 &&
          (thread.request.number == kLost || session.recorder.complete_free(thread.request.number));
 }
 
-// With older storages each free is two events, whose stack need not be walked twice if the free and the allocation that
-// might have completed it are not at the same place of the Python code.
-bool take_context_of_request(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry,
-                             Event& event) {
-  if (!has_older_storages.load(std::memory_order_relaxed) || !is_of_last_request(session, thread, entry) ||
+// Copy the request's event for its completion, which saves a stack walk. Only for older storages, where each free is
+// two events. An allocation that may have completed the free is detected by another position in the Python code.
+bool reuse_request_context(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry,
+                           Event& event) {
+  if (!has_older_storages.load(std::memory_order_relaxed) || !completes_request(session, thread, entry) ||
       thread.request_position == 0 || thread.request_position != python::innermost_position()) {
     return false;
   }
@@ -157,35 +154,35 @@ bool take_context_of_request(python::Session& session, python::ThreadContext& th
   return true;
 }
 
-// What is neither an allocation nor a free that completes at once.
-[[gnu::cold, gnu::noinline]] void record_other(python::Session& session, python::ThreadContext& thread,
-                                               const TraceEntry& entry) {
+// Record anything but an allocation, a requested free, or a free completed at once.
+[[gnu::cold, gnu::noinline]] void record_rare_event(python::Session& session, python::ThreadContext& thread,
+                                                    const TraceEntry& entry) {
   Event event{};
-  event.kind = kind_of(entry.action_);
+  event.kind = event_kind(entry.action_);
   event.time = entry_time(entry);
   event.address = static_cast<std::uint64_t>(entry.addr_);
   event.size = entry.size_;
   const int device = entry.device_;
-  if (makes_segment(event.kind) || event.kind == EventKind::kOom) {
-    if (makes_segment(event.kind)) calls_of_this_thread.made_segments = true;
-    // A refused request wanted a segment, too.
+  if (creates_segment(event.kind) || event.kind == EventKind::kOom) {
+    if (creates_segment(event.kind)) thread_calls.created_segments = true;
+    // A failed allocation needed a segment, too.
     if (cuda_settings_changed(device, session.number, entry.size_, true))
       record_settings(session, thread, event.time, device);
   }
-  if (event.kind != EventKind::kFreeCompleted || !take_context_of_request(session, thread, entry, event)) {
+  if (event.kind != EventKind::kFreeCompleted || !reuse_request_context(session, thread, entry, event)) {
     add_context(session, thread, event, location_of(entry));
   }
   if (event.kind == EventKind::kRaw) RawFields(event).action = static_cast<std::uint64_t>(entry.action_);
-  deliver(session, event, device, event.kind == EventKind::kSnapshot && reads_state);
+  deliver(session, event, device, event.kind == EventKind::kSnapshot && is_reading_state);
 }
 
-// An allocation, or the request of a free.
+// Record an allocation or a requested free.
 void record_block(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry, EventKind kind) {
   const int device = entry.device_;
   const std::uint64_t time = entry_time(entry);
   if (kind == EventKind::kAlloc && cuda_settings_changed(device, session.number, entry.size_, false)) [[unlikely]]
     record_settings(session, thread, time, device);
-  const EventContext context = context_of(session, thread);
+  const EventContext context = read_event_context(session, thread);
   const Event event{.commit = 0,
                     .stack = context.stack,
                     .time = time,
@@ -201,19 +198,17 @@ void record_block(python::Session& session, python::ThreadContext& thread, const
                     .reserved = 0};
   const std::uint64_t number = deliver(session, event, device);
   if (kind != EventKind::kFreeRequested) return;
-  thread.request = {number == kHeld ? 0 : event.address, number, calls_of_this_thread.forwarded};
+  thread.request = {number == kHeld ? 0 : event.address, number, thread_calls.forwarded};
   if (has_older_storages.load(std::memory_order_relaxed)) [[unlikely]] {
     thread.request_event = event;
     thread.request_position = python::innermost_position();
   }
 }
 
-// Runs under the device's lock, on any thread, with or without the GIL: see record_event.h.
-//
-// Flat, as the other hooks are: between two events the program runs so much other code that the processor has forgotten
-// ours, and each call and each cache line of code on the way costs more than what it does. For the same reason, what
-// is rare is [[gnu::cold]] and what is not [[gnu::hot]]: they are kept apart. And nothing that is not rare gets the
-// address of the event: it is then never in memory before it is in the ring.
+// Record a trace entry: under the device's lock, on any thread, with or without the GIL (see record_event.h).
+// Flattened, as all hooks are: between two events the program's code replaces ours in the processor's caches, and each
+// call and cache line costs more than its work. Rare code is [[gnu::cold]], frequent code [[gnu::hot]], to be placed
+// apart. Frequent code does not get the event's address, so that the event is not in memory before it is in the ring.
 [[gnu::hot, gnu::flatten]] void on_trace_entry(const TraceEntry& entry) noexcept {
   if (!cuda_tracing.load(std::memory_order_acquire)) return;
   python::HookScope scope;
@@ -221,23 +216,23 @@ void record_block(python::Session& session, python::ThreadContext& thread, const
   python::Session& session = scope.session();
   python::ThreadContext& thread = scope.thread();
   try {
-    if (entry.action_ == TraceEntry::FREE_COMPLETED && complete_at_once(session, thread, entry)) {
+    if (entry.action_ == TraceEntry::FREE_COMPLETED && merge_into_request(session, thread, entry)) {
       thread.request.address = 0;
     } else if (entry.action_ == TraceEntry::ALLOC || entry.action_ == TraceEntry::FREE_REQUESTED) {
       record_block(session, thread, entry,
                    entry.action_ == TraceEntry::ALLOC ? EventKind::kAlloc : EventKind::kFreeRequested);
     } else {
-      record_other(session, thread, entry);
+      record_rare_event(session, thread, entry);
     }
   } catch (...) {
     session.recorder.spool().count_lost(LossCause::kFault);
   }
 }
 
-// Trackers cannot be detached: there is one for the life of the process, which does nothing unless `cuda_tracing`.
+// Attach the tracker once per process: trackers cannot be detached. It does nothing unless `cuda_tracing`.
 void attach_tracker(native::CUDAAllocator& upstream) {
   static std::atomic<native::CUDAAllocator*> attached{nullptr};
-  // Two threads may come here at once: with a second tracker every event would be recorded twice.
+  // Two threads may call this at once: with a second tracker every event would be recorded twice.
   static std::mutex attaching;
   if (!has_trackers(upstream) || attached == &upstream) return;
   const std::lock_guard<std::mutex> guard(attaching);
@@ -246,47 +241,46 @@ void attach_tracker(native::CUDAAllocator& upstream) {
   attached = &upstream;
 }
 
-// Reads the allocator's state and puts it among the events, exactly where it was read. With `from_here`, the events
-// before it are dropped: their effect is in the state.
-void write_state(native::CUDAAllocator& upstream, bool from_here) {
-  EventHold& waiting = *hold.load(std::memory_order_acquire);
-  waiting.begin();
-  if (from_here) cuda_tracing.store(true, std::memory_order_release);
+// Insert the allocator's state into the events where it was read. If `starts_recording`, drop the events before it.
+void write_state(native::CUDAAllocator& upstream, bool starts_recording) {
+  EventHold& held_events = *event_hold.load(std::memory_order_acquire);
+  held_events.begin();
+  if (starts_recording) cuda_tracing.store(true, std::memory_order_release);
   StateByDevice state;
-  std::vector<PoolOfDevice> let_go;
+  std::vector<DevicePool> released;
   LibraryWorkspaces workspaces;
-  bool known = false;
+  bool is_read = false;
   try {
-    reads_state = true;
+    is_reading_state = true;
     state = read_state(upstream);
-    if (from_here) let_go = pools_let_go(upstream, state);
-    workspaces = library_workspaces();
-    known = true;
-  } catch (...) {  // for want of memory; the held events must be delivered all the same
+    if (starts_recording) released = released_pools(upstream, state);
+    workspaces = read_library_workspaces();
+    is_read = true;
+  } catch (...) {  // out of memory; held events must still be delivered
   }
-  reads_state = false;
-  // Not earlier: the tracker's own scope, on this thread, would find itself in a hook already.
+  is_reading_state = false;
+  // Not earlier: the tracker's own scope on this thread would then be inside a hook, and record nothing.
   python::HookScope scope;
-  std::size_t device_of_entry = 0;  // torch writes device 0 into each, so it goes by their order
-  std::vector<bool> begun(state.size(), !from_here);
-  waiting.end([&](const HeldEvent& held) {
+  std::size_t device_of_entry = 0;  // by order of the entries: torch writes device 0 into each
+  std::vector<bool> started(state.size(), !starts_recording);
+  held_events.finish([&](const HeldEvent& held) {
     if (!scope) return;
-    if (!held.state_is_here) {
+    if (!held.state_was_read) {
       const auto device = static_cast<std::size_t>(held.device);
-      if (!known || device >= begun.size() || begun[device]) scope.session().recorder.push(held.event);
+      if (!is_read || device >= started.size() || started[device]) scope.session().recorder.push(held.event);
       return;
     }
     scope.session().recorder.push(held.event);
     const std::size_t device = device_of_entry++;
     if (device >= state.size()) return;
     push_state(scope.session(), static_cast<int>(device), state[device], workspaces, held.event.time);
-    for (const PoolOfDevice& pool : let_go) {
-      if (static_cast<std::size_t>(pool.first) == device) push_let_go(scope.session(), pool, held.event.time);
+    for (const DevicePool& pool : released) {
+      if (static_cast<std::size_t>(pool.first) == device) push_pool_release(scope.session(), pool, held.event.time);
     }
-    begun[device] = true;
+    started[device] = true;
   });
   if (scope) library_blocks.load(std::memory_order_acquire)->name(scope.session(), 0);
-  if (scope && !known) scope.session().recorder.spool().count_lost(LossCause::kFault);
+  if (scope && !is_read) scope.session().recorder.spool().count_lost(LossCause::kFault);
 }
 
 }  // namespace
@@ -294,10 +288,10 @@ void write_state(native::CUDAAllocator& upstream, bool from_here) {
 bool has_trackers(native::CUDAAllocator& allocator) { return allocator.name() == "native"; }
 
 void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialised) {
-  hold.store(std::make_unique<EventHold>().release(), std::memory_order_release);
+  event_hold.store(std::make_unique<EventHold>().release(), std::memory_order_release);
   library_blocks.store(std::make_unique<LibraryBlocks>().release(), std::memory_order_release);
   slow_call.store(static_cast<std::uint64_t>(kSlowCallNs / counter_nanoseconds()), std::memory_order_relaxed);
-  find_torch_cuda();
+  find_torch_cuda_code();
   has_older_storages.store(upstream.initialized(), std::memory_order_relaxed);
   if (!upstream.initialized()) {
     cuda_tracing.store(true, std::memory_order_release);
@@ -313,7 +307,7 @@ void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialis
   }
 }
 
-void follow_initialised_allocator(native::CUDAAllocator& upstream) {
+void on_allocator_initialised(native::CUDAAllocator& upstream) {
   attach_tracker(upstream);
   if (!cuda_is_traced()) return;
   record_devices();

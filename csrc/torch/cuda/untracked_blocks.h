@@ -1,6 +1,5 @@
-// Blocks of CUDA allocators that have no trace tracker (cudaMallocAsync, pluggable allocators such as RMM's, and
-// torch's own with caching switched off): the allocator in front records them itself, allocations after they happen
-// and frees before.
+// Recording for CUDA allocators without a trace tracker: cudaMallocAsync, pluggable allocators such as RMM's, and
+// torch's own without caching. The allocator in front records an allocation after the upstream's call, a free before.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -12,22 +11,20 @@
 
 namespace alloctrace::torch_side {
 
-// True while the allocator in front is inside a call of the upstream: what the upstream's own functions could record
-// then (pluggable_pair.cpp) is recorded already.
-extern constinit thread_local bool front_records;
+// True while the allocator in front calls its upstream, whose functions (pluggable_pair.cpp) must not record again.
+extern constinit thread_local bool front_is_recording;
 
-// `allocate` calls the upstream.
+// Allocate a block and record it. `allocate` calls the upstream.
 c10::DataPtr allocate_untracked(native::CUDAAllocator& upstream, std::size_t size,
                                 c10::function_ref<c10::DataPtr()> allocate);
 void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size);
 void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size, cudaStream_t stream);
 
-// Frees what one of the above has made, through the upstream that made it. Unknown addresses go to the deleter that was
-// set last.
+// Free a block through the upstream that allocated it, or, if the block is unknown, with the fallback deleter.
 void free_untracked(void* address);
-void set_deleter_of_unknown(c10::DeleterFnPtr deleter);
+void set_fallback_deleter(c10::DeleterFnPtr deleter);
 
-// upstream.recordStream(), for blocks with our deleter too: upstreams ignore blocks that do not have theirs.
+// Call upstream.recordStream(), also for blocks with our deleter: upstreams ignore blocks without their own deleter.
 void record_stream_untracked(native::CUDAAllocator& upstream, const c10::DataPtr& block, c10::cuda::CUDAStream stream);
 
 }  // namespace alloctrace::torch_side

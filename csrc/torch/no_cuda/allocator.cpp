@@ -1,4 +1,4 @@
-// Compiled instead of csrc/torch/cuda for a torch that is built without CUDA.
+// Stubs compiled instead of csrc/torch/cuda for a torch built without CUDA.
 #include "../cuda/allocator.h"
 
 namespace alloctrace::torch_side {

@@ -1,3 +1,2 @@
-// Stands in for CUDA's header of this name, which the pip packages of CUDA leave out: it checks versions of host
-// compilers.
+// Stand-in for CUDA's header of this name, a check of the host compiler's version that CUDA's pip packages lack.
 #pragma once

@@ -1,5 +1,4 @@
-// Stands in for CUDA's header of this name, which the pip packages of CUDA leave out. To a host compiler, the words of
-// CUDA C++ that its other headers use mean nothing, but for alignment.
+// Stand-in for CUDA's header of this name, which CUDA's pip packages lack: keywords of CUDA C++ for a host compiler.
 #pragma once
 
 #define __align__(bytes) __attribute__((aligned(bytes)))
