@@ -148,13 +148,13 @@ void read_everything(const std::string& path, const std::string& spool) {
       std::vector<SegmentView> segments;
       std::vector<Piece> blocks;
       device.list(segments, blocks);
-      std::vector<what_if::LaneOptions> lanes(5);
-      lanes[1].settings = R"({"expandable_segments": true})";
-      lanes[1].capacity = std::uint64_t{40} << 30;
-      lanes[2].order = what_if::AddressOrder::kHighest;
-      lanes[3].order = what_if::AddressOrder::kRandom;
-      lanes[4].order = what_if::AddressOrder::kRecorded;
-      static_cast<void>(what_if::predict(opened, device.device_type(), device.device_index(), {}, lanes));
+      std::vector<what_if::SimulationOptions> simulations(5);
+      simulations[1].settings = R"({"expandable_segments": true})";
+      simulations[1].capacity = std::uint64_t{40} << 30;
+      simulations[2].order = what_if::AddressOrder::kHighest;
+      simulations[3].order = what_if::AddressOrder::kRandom;
+      simulations[4].order = what_if::AddressOrder::kRecorded;
+      static_cast<void>(what_if::predict(opened, device.device_type(), device.device_index(), {}, simulations));
     }
     fold_it(opened, replayed, all_decoded);
     static_cast<void>(trace.integrity().state());

@@ -5,18 +5,17 @@
 namespace alloctrace::what_if {
 namespace {
 
-// A damaged trace may say anything; no device has so much, and sums of these do not overflow.
-constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
+// Maximum bytes of a request: above any device, and sums do not overflow if a corrupt trace has larger sizes.
+constexpr std::uint64_t kMaxModelBytes = std::uint64_t{1} << 50;
 
 std::uint64_t rounded_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Since then a memory fraction of 1 is none. Before, garbage is collected with it.
-constexpr TorchRelease kAllIsNoLimit{2, 10};
-// Since then torch takes blocks of pools on_oom before it gives back any cached memory, not after.
-constexpr TorchRelease kPoolsOnOomFirst{2, 11};
-// Since then a pool in use keeps torch from waiting for the device only if a graph is captured into it, and for its own
-// requests.
-constexpr TorchRelease kPoolsWait{2, 13};
+// From this release on, a memory fraction of 1 sets no limit. Earlier, it also enabled garbage collection.
+constexpr TorchRelease kFullFractionIsUnlimited{2, 10};
+// From this release on, torch tries on_oom pools before it releases cached memory. Earlier: after.
+constexpr TorchRelease kOnOomPoolsFirst{2, 11};
+// From this release on, a request must not wait for the device if its pool is captured. Earlier: if any pool is in use.
+constexpr TorchRelease kPoolUseAllowsWait{2, 13};
 
 void link(Block* first, Block* second) {
   if (first) first->next = second;
@@ -25,14 +24,14 @@ void link(Block* first, Block* second) {
 
 }  // namespace
 
-void AllocatorModel::set_fraction(double fraction, std::uint64_t recorded) {
-  if (!(fraction >= 0) || fraction > 1 || (fraction == 1 && release_ >= kAllIsNoLimit)) {
+void AllocatorModel::set_fraction(double fraction, std::uint64_t recorded_limit) {
+  if (!(fraction >= 0) || fraction > 1 || (fraction == 1 && release_ >= kFullFractionIsUnlimited)) {
     limit = kNoLimit;
     return;
   }
   limit = static_cast<std::uint64_t>(fraction * static_cast<double>(total_));
-  // On the recorded device no byte is lost to rounding.
-  if (limit + 1 == recorded) limit = recorded;
+  // Truncation must not lose the last byte of the recorded limit.
+  if (limit + 1 == recorded_limit) limit = recorded_limit;
 }
 
 AllocatorModel::AllocatorModel(Driver driver, TorchRelease release, std::uint64_t total)
@@ -51,42 +50,42 @@ PrivatePool& AllocatorModel::private_pool(std::uint32_t pool) {
 BlockPool& AllocatorModel::pool_for(std::uint64_t size, std::uint32_t pool) {
   const bool is_small = size <= kSmallRequest;
   if (pool == 0) return is_small ? small_ : large_;
-  PrivatePool& own = private_pool(pool);
-  return is_small ? own.small : own.large;
+  PrivatePool& owner = private_pool(pool);
+  return is_small ? owner.small : owner.large;
 }
 
-bool AllocatorModel::is_split(const Block& block, std::uint64_t size, bool is_expandable) const {
+bool AllocatorModel::should_split(const Block& block, std::uint64_t size, bool is_expandable) const {
   if (block.pool->owner && block.pool->owner->is_never_split) return false;
   return settings.splits(block.size, size, !block.pool->is_small, is_expandable);
 }
 
 Block* AllocatorModel::allocate(std::uint64_t bytes, std::uint64_t stream, std::uint32_t pool) {
-  // torch looks for what is done before each allocation, but not while a graph is captured.
-  if (done_ != 0 && may_wait(pool)) complete_until(done_);
-  if (bytes > kMost || settings.large_segment_size > kMost) return nullptr;
+  // Like torch, complete finished frees before an allocation, but not during graph capture.
+  if (finished_awaits_ != 0 && may_synchronize(pool)) complete_awaited(finished_awaits_);
+  if (bytes > kMaxModelBytes || settings.large_segment_size > kMaxModelBytes) return nullptr;
   const std::uint64_t size = settings.rounded(bytes);
-  Wanted wanted{stream, size, settings.segment_size(size), &pool_for(size, pool), settings.expandable_segments};
-  if (wanted.pool->owner && wanted.pool->owner->has_own_memory) wanted.is_expandable = false;
-  bool is_found = find_free(wanted);
+  AllocParams params{stream, size, settings.segment_size(size), &pool_for(size, pool), settings.expandable_segments};
+  if (params.pool->owner && params.pool->owner->has_own_allocator) params.is_expandable = false;
+  bool is_found = get_free_block(params);
   if (!is_found) {
-    if (collects()) collect_garbage();
-    const bool is_early = release_ >= kPoolsOnOomFirst;
-    is_found = make_segment(wanted, false) || (is_early && find_on_oom(wanted)) ||
-               (release_large_enough(wanted) && make_segment(wanted, false)) ||
-               (may_wait(pool) && release_cached(0) && make_segment(wanted, true)) ||
-               (!is_early && find_on_oom(wanted));
+    if (collects_garbage()) garbage_collect_cached_blocks();
+    const bool is_on_oom_first = release_ >= kOnOomPoolsFirst;
+    is_found = alloc_block(params, false) || (is_on_oom_first && try_mempool_fallback(params)) ||
+               (release_available_cached_blocks(params) && alloc_block(params, false)) ||
+               (may_synchronize(pool) && release_cached_blocks(0) && alloc_block(params, true)) ||
+               (!is_on_oom_first && try_mempool_fallback(params));
   }
   if (!is_found) return nullptr;
-  Block* block = wanted.found;
-  if (is_split(*block, size, wanted.is_expandable)) {
-    Block* const rest = block;
-    block = new_block(*rest);
+  Block* block = params.block;
+  if (should_split(*block, size, params.is_expandable)) {
+    Block* const remaining = block;
+    block = new_block(*remaining);
     block->size = size;
-    link(rest->previous, block);
-    link(block, rest);
-    rest->address += size;
-    rest->size -= size;
-    insert_free(rest);
+    link(remaining->previous, block);
+    link(block, remaining);
+    remaining->address += size;
+    remaining->size -= size;
+    insert_free(remaining);
   }
   block->is_allocated = true;
   totals_.allocated += block->size;
@@ -97,7 +96,7 @@ Block* AllocatorModel::allocate(std::uint64_t bytes, std::uint64_t stream, std::
 }
 
 void AllocatorModel::await(Block* block) {
-  block->awaited_since = awaits_++;
+  block->await_number = await_count_++;
   block->is_allocated = false;
   block->is_awaited = true;
   totals_.allocated -= block->size;
@@ -114,114 +113,114 @@ void AllocatorModel::free(Block* block) {
   insert_free(block);
 }
 
-void AllocatorModel::empty_cache(std::uint32_t pool) { release_cached(pool); }
+void AllocatorModel::empty_cache(std::uint32_t pool) { release_cached_blocks(pool); }
 
 void AllocatorModel::begin_pool(std::uint32_t pool) {
-  std::erase(releasable_, &private_pool(pool));
-  using_.push_back(pool);
+  std::erase(releasable_pools_, &private_pool(pool));
+  pools_in_use_.push_back(pool);
 }
 
 void AllocatorModel::set_on_oom(std::uint32_t pool, bool begins) {
-  std::erase(on_oom_, &private_pool(pool));
-  if (begins) on_oom_.push_back(&private_pool(pool));
+  std::erase(on_oom_pools_, &private_pool(pool));
+  if (begins) on_oom_pools_.push_back(&private_pool(pool));
 }
 
 void AllocatorModel::release_pool(std::uint32_t pool) {
-  PrivatePool& own = private_pool(pool);
-  if (std::find(releasable_.begin(), releasable_.end(), &own) == releasable_.end()) releasable_.push_back(&own);
+  PrivatePool& owner = private_pool(pool);
+  if (std::find(releasable_pools_.begin(), releasable_pools_.end(), &owner) == releasable_pools_.end())
+    releasable_pools_.push_back(&owner);
 }
 
 void AllocatorModel::set_capture(bool begins) {
-  if (!begins && !captured_.empty()) captured_.pop_back();
-  if (begins && !using_.empty()) captured_.push_back(using_.back());
+  if (!begins && !capturing_pools_.empty()) capturing_pools_.pop_back();
+  if (begins && !pools_in_use_.empty()) capturing_pools_.push_back(pools_in_use_.back());
 }
 
-bool AllocatorModel::may_wait(std::uint32_t pool) const {
-  if (release_ < kPoolsWait) return using_.empty();
-  return std::find(captured_.begin(), captured_.end(), pool) == captured_.end();
+bool AllocatorModel::may_synchronize(std::uint32_t pool) const {
+  if (release_ < kPoolUseAllowsWait) return pools_in_use_.empty();
+  return std::find(capturing_pools_.begin(), capturing_pools_.end(), pool) == capturing_pools_.end();
 }
 
-// torch: get_free_block
-bool AllocatorModel::find_free(Wanted& wanted) {
-  if (collects()) ++wanted.pool->searches;
-  Block* const found = best_free(wanted);
-  if (!found) return false;
-  wanted.found = found;
-  wanted.pool->blocks.erase(found);
+bool AllocatorModel::get_free_block(AllocParams& params) {
+  if (collects_garbage()) ++params.pool->searches;
+  Block* const block = find_best_fit(params);
+  if (!block) return false;
+  params.block = block;
+  params.pool->blocks.erase(block);
   return true;
 }
 
-Block* AllocatorModel::best_free(const Wanted& wanted) const {
-  const BlockPool& pool = *wanted.pool;
+Block* AllocatorModel::find_best_fit(const AllocParams& params) const {
+  const BlockPool& pool = *params.pool;
   const auto end = pool.blocks.end();
-  auto at = pool.blocks.lower_bound(BlockKey{wanted.stream, wanted.size});
-  const auto is_ours = [&](auto found) { return found != end && (*found)->stream == wanted.stream; };
-  if (!is_ours(at)) return nullptr;
+  auto at = pool.blocks.lower_bound(BlockKey{params.stream, params.size});
+  const auto is_on_stream = [&](auto candidate) { return candidate != end && (*candidate)->stream == params.stream; };
+  if (!is_on_stream(at)) return nullptr;
   if ((*at)->range) {
-    if (wanted.is_expandable) {
-      // Of several ranges, the one that needs the least growth.
-      const auto room = [](const Block* block) {
+    if (params.is_expandable) {
+      // Select the range that needs the least growth.
+      const auto growable_bytes = [](const Block* block) {
         return block->size + (block->next && !block->next->is_mapped ? block->next->size : 0);
       };
-      for (auto next = std::next(at); (*at)->range && is_ours(next) && room(*next) < room(*at); ++next) at = next;
+      for (auto next = std::next(at); (*at)->range && is_on_stream(next) && growable_bytes(*next) < growable_bytes(*at);
+           ++next)
+        at = next;
     } else {
       do {
         ++at;
-      } while (is_ours(at) && (*at)->range);
-      if (!is_ours(at)) return nullptr;
+      } while (is_on_stream(at) && (*at)->range);
+      if (!is_on_stream(at)) return nullptr;
     }
   }
   const std::uint64_t size = (*at)->size;
-  if (wanted.size < settings.max_split_size && size >= settings.max_split_size) return nullptr;
-  if (wanted.size >= settings.max_split_size && size >= wanted.size + settings.max_non_split_rounding_size)
+  if (params.size < settings.max_split_size && size >= settings.max_split_size) return nullptr;
+  if (params.size >= settings.max_split_size && size >= params.size + settings.max_non_split_rounding_size)
     return nullptr;
   return *at;
 }
 
-// torch: try_mempool_fallback. A request of the default pool gets a block of another one, as if there were no
-// expandable segments.
-bool AllocatorModel::find_on_oom(Wanted& wanted) {
-  if (wanted.pool->owner) return false;
-  Wanted taken = wanted;
-  std::size_t able = 0;
-  for (PrivatePool* const own : on_oom_) {
-    Wanted tried = wanted;
-    tried.is_expandable = false;
-    tried.pool = wanted.pool->is_small ? &own->small : &own->large;
-    if (best_free(tried) && able++ == 0) taken = tried;
+// Serve a request of the default pool from an on_oom pool, without expandable segments.
+bool AllocatorModel::try_mempool_fallback(AllocParams& params) {
+  if (params.pool->owner) return false;
+  AllocParams chosen = params;
+  std::size_t candidates = 0;
+  for (PrivatePool* const owner : on_oom_pools_) {
+    AllocParams candidate = params;
+    candidate.is_expandable = false;
+    candidate.pool = params.pool->is_small ? &owner->small : &owner->large;
+    if (find_best_fit(candidate) && candidates++ == 0) chosen = candidate;
   }
-  if (able == 0) return false;
-  if (able > 1 && !several_pools) several_pools = sequence;
-  wanted = taken;
-  return find_free(wanted);
+  if (candidates == 0) return false;
+  if (candidates > 1 && !several_pools) several_pools = sequence;
+  params = chosen;
+  return get_free_block(params);
 }
 
-// torch: alloc_block
-bool AllocatorModel::make_segment(Wanted& wanted, bool is_retry) {
+bool AllocatorModel::alloc_block(AllocParams& params, bool is_retry) {
   if (is_retry) ++totals_.retries;
-  if (has_limit() && totals_.reserved + wanted.segment_size > limit) return false;
-  PrivatePool* const owner = wanted.pool->owner;
-  if (wanted.is_expandable) {
-    wanted.found = expand(wanted);
-    if (wanted.found && owner) ++owner->segments;
-    return wanted.found != nullptr;
+  if (has_limit() && totals_.reserved + params.segment_size > limit) return false;
+  PrivatePool* const owner = params.pool->owner;
+  if (params.is_expandable) {
+    params.block = try_allocate_expandable_block(params);
+    if (params.block && owner) ++owner->segments;
+    return params.block != nullptr;
   }
-  const std::uint64_t address = driver_.allocate(wanted.segment_size);
+  const std::uint64_t address = driver_.allocate(params.segment_size);
   if (address == 0) return false;
-  ++totals_.taken;
+  ++totals_.segments_allocated;
   if (owner) ++owner->segments;
-  Block made;
-  made.stream = wanted.stream;
-  made.size = wanted.segment_size;
-  made.address = address;
-  made.pool = wanted.pool;
-  wanted.found = new_block(made);
-  grow(made.size);
-  tell(EventKind::kSegmentAlloc, made.address, made.size);
+  Block values;
+  values.stream = params.stream;
+  values.size = params.segment_size;
+  values.address = address;
+  values.pool = params.pool;
+  params.block = new_block(values);
+  add_reserved(values.size);
+  report_event(EventKind::kSegmentAlloc, values.address, values.size);
   return true;
 }
 
-void AllocatorModel::grow(std::uint64_t bytes) {
+void AllocatorModel::add_reserved(std::uint64_t bytes) {
   totals_.reserved += bytes;
   if (totals_.reserved > totals_.peak_reserved) {
     totals_.peak_reserved = totals_.reserved;
@@ -229,26 +228,24 @@ void AllocatorModel::grow(std::uint64_t bytes) {
   }
 }
 
-void AllocatorModel::tell(EventKind kind, std::uint64_t address, std::uint64_t size) {
+void AllocatorModel::report_event(EventKind kind, std::uint64_t address, std::uint64_t size) {
   events.push_back({kind, address, size});
-  driver_.happened(events.back());
+  driver_.consume_expected(events.back());
 }
 
-// torch: try_allocate_expandable_block
-Block* AllocatorModel::expand(const Wanted& wanted) {
-  Block* candidate = expandable_block(wanted.stream, *wanted.pool, wanted.size);
-  if (!candidate->is_mapped && !map(candidate, std::min(candidate->size, wanted.size))) return nullptr;
-  while (candidate->size < wanted.size) {
+Block* AllocatorModel::try_allocate_expandable_block(const AllocParams& params) {
+  Block* candidate = find_expandable_block(params.stream, *params.pool, params.size);
+  if (!candidate->is_mapped && !map_block(candidate, std::min(candidate->size, params.size))) return nullptr;
+  while (candidate->size < params.size) {
     Block* const next = candidate->next;
-    if (!map(next, std::min(wanted.size - candidate->size, next->size))) return nullptr;
-    candidate = next;  // it has taken in the one before it
+    if (!map_block(next, std::min(params.size - candidate->size, next->size))) return nullptr;
+    candidate = next;  // map_block() merged the previous candidate into `next`
   }
-  wanted.pool->blocks.erase(candidate);
+  params.pool->blocks.erase(candidate);
   return candidate;
 }
 
-// torch: find_expandable_block
-Block* AllocatorModel::expandable_block(std::uint64_t stream, BlockPool& pool, std::uint64_t size) {
+Block* AllocatorModel::find_expandable_block(std::uint64_t stream, BlockPool& pool, std::uint64_t size) {
   const auto is_usable = [](const Block* block) { return block && block->is_free(); };
   for (auto at = pool.unmapped.lower_bound(stream); at != pool.unmapped.end() && (*at)->stream == stream; ++at) {
     Block* candidate = *at;
@@ -261,53 +258,52 @@ Block* AllocatorModel::expandable_block(std::uint64_t stream, BlockPool& pool, s
   range->unit = pool.is_small ? kSmallSegment : settings.large_segment_size;
   const std::uint64_t bytes = rounded_up(std::max(total_ + total_ / 8, size), range->unit);
   range->base = driver_.reserve_range(bytes);
-  Block made;
-  made.stream = stream;
-  made.size = bytes;
-  made.address = range->base;
-  made.pool = &pool;
-  made.range = range.get();
-  made.is_mapped = false;
+  Block values;
+  values.stream = stream;
+  values.size = bytes;
+  values.address = range->base;
+  values.pool = &pool;
+  values.range = range.get();
+  values.is_mapped = false;
   ranges_[range.get()] = std::move(range);
-  Block* const block = new_block(made);
+  Block* const block = new_block(values);
   pool.unmapped.insert(block);
   return block;
 }
 
-// torch: map_block
-bool AllocatorModel::map(Block* block, std::uint64_t size) {
+bool AllocatorModel::map_block(Block* block, std::uint64_t size) {
   ExpandableRange& range = *block->range;
   const std::uint64_t begin = (block->address - range.base) / range.unit * range.unit;
   const std::uint64_t mapped = rounded_up(block->address + size - range.base, range.unit) - begin;
   if (!driver_.map(mapped)) return false;
-  ++totals_.taken;
+  ++totals_.segments_allocated;
   BlockPool& pool = *block->pool;
   pool.unmapped.erase(block);
-  // The first mapping is at the range's beginning. A recording tells it, and not before.
+  // The first mapping is at the start of the range: only now does a recording contain the range's address.
   if (!range.was_mapped) block->address = range.base = driver_.address_of_map(range.base);
   range.was_mapped = true;
   block->is_mapped = true;
   if (mapped < block->size) {
-    Block* const rest = new_block(*block);
-    rest->is_mapped = false;
-    rest->address = block->address + mapped;
-    rest->size = block->size - mapped;
-    link(rest, block->next);
-    link(block, rest);
-    pool.unmapped.insert(rest);
+    Block* const remaining = new_block(*block);
+    remaining->is_mapped = false;
+    remaining->address = block->address + mapped;
+    remaining->size = block->size - mapped;
+    link(remaining, block->next);
+    link(block, remaining);
+    pool.unmapped.insert(remaining);
     block->size = mapped;
   }
   const std::uint64_t address = block->address;
   merge(block, block->previous);
   merge(block, block->next);
   insert_free(block);
-  grow(mapped);
-  tell(EventKind::kSegmentMap, address, mapped);
+  add_reserved(mapped);
+  report_event(EventKind::kSegmentMap, address, mapped);
   return true;
 }
 
-// torch: unmap_block. The whole units of a free block.
-void AllocatorModel::unmap(Block* block) {
+// Unmap the complete units within a free block.
+void AllocatorModel::unmap_block(Block* block) {
   const ExpandableRange& range = *block->range;
   const std::uint64_t first = rounded_up(block->address - range.base, range.unit);
   const std::uint64_t end = (block->address + block->size - range.base) / range.unit * range.unit;
@@ -323,10 +319,10 @@ void AllocatorModel::unmap(Block* block) {
     link(before, block);
     insert_free(before);
   }
-  if (const std::uint64_t rest = block->address + block->size - (address + size); rest != 0) {
+  if (const std::uint64_t remaining = block->address + block->size - (address + size); remaining != 0) {
     Block* const after = new_block(*block);
     after->address = address + size;
-    after->size = rest;
+    after->size = remaining;
     link(after, block->next);
     link(block, after);
     insert_free(after);
@@ -339,8 +335,8 @@ void AllocatorModel::unmap(Block* block) {
   pool.unmapped.insert(block);
   totals_.reserved -= size;
   if (pool.owner) --pool.owner->segments;
-  ++totals_.given_back;
-  tell(EventKind::kSegmentUnmap, address, size);
+  ++totals_.segments_released;
+  report_event(EventKind::kSegmentUnmap, address, size);
 }
 
 void AllocatorModel::insert_free(Block* block) {
@@ -348,7 +344,7 @@ void AllocatorModel::insert_free(Block* block) {
   block->pool->blocks.insert(block);
 }
 
-// `block`, which is in no set, takes in a neighbour that is free or unmapped as it is.
+// Merge a neighbour with the same mapped state into `block`, which is in no set.
 void AllocatorModel::merge(Block* block, Block* neighbour) {
   if (!neighbour || !neighbour->is_free() || neighbour->is_mapped != block->is_mapped) return;
   BlockPool& pool = *block->pool;
@@ -366,26 +362,25 @@ void AllocatorModel::merge(Block* block, Block* neighbour) {
     if (block->next) block->next->previous = block;
   }
   block->size += neighbour->size;
-  drop(neighbour);
+  recycle(neighbour);
 }
 
-// torch: release_available_cached_blocks
-bool AllocatorModel::release_large_enough(const Wanted& wanted) {
+bool AllocatorModel::release_available_cached_blocks(const AllocParams& params) {
   if (settings.max_split_size == UINT64_MAX) return false;
-  BlockPool& pool = *wanted.pool;
-  const std::uint64_t least = std::max(wanted.size, settings.max_split_size);
-  auto at = pool.blocks.lower_bound(BlockKey{wanted.stream, least});
-  // Only whole segments; where the setting has changed, parts of one may be as large.
+  BlockPool& pool = *params.pool;
+  const std::uint64_t min_bytes = std::max(params.size, settings.max_split_size);
+  auto at = pool.blocks.lower_bound(BlockKey{params.stream, min_bytes});
+  // After a change of max_split_size, parts of a segment can be as large: check that the block is a segment.
   const auto is_segment = [](const Block* block) { return !block->range && !block->is_split(); };
-  if (at != pool.blocks.end() && (*at)->stream == wanted.stream && is_segment(*at)) {
+  if (at != pool.blocks.end() && (*at)->stream == params.stream && is_segment(*at)) {
     release_segment(*at);
     return true;
   }
-  // None is large enough: several, from the largest down.
+  // No single segment suffices: release several, largest first.
   if (at == pool.blocks.begin()) return false;
   std::uint64_t released = 0;
   --at;
-  while (released < least && (*at)->size >= settings.max_split_size && (*at)->stream == wanted.stream) {
+  while (released < min_bytes && (*at)->size >= settings.max_split_size && (*at)->stream == params.stream) {
     Block* const block = *at;
     const bool is_first = at == pool.blocks.begin();
     if (!is_first) --at;
@@ -395,28 +390,27 @@ bool AllocatorModel::release_large_enough(const Wanted& wanted) {
     }
     if (is_first) break;
   }
-  return released >= least;
+  return released >= min_bytes;
 }
 
-// torch: release_cached_blocks
-bool AllocatorModel::release_cached(std::uint32_t pool) {
-  if (pool == 0 && may_wait(0)) {
-    complete_until(UINT64_MAX);
+bool AllocatorModel::release_cached_blocks(std::uint32_t pool) {
+  if (pool == 0 && may_synchronize(0)) {
+    complete_awaited(UINT64_MAX);
     release_blocks(large_);
     release_blocks(small_);
   }
-  for (std::size_t i = 0; i < releasable_.size();) {
-    PrivatePool& own = *releasable_[i];
-    if (pool != 0 && own.number != pool) {
+  for (std::size_t i = 0; i < releasable_pools_.size();) {
+    PrivatePool& owner = *releasable_pools_[i];
+    if (pool != 0 && owner.number != pool) {
       ++i;
       continue;
     }
-    if (pool != 0) complete_until(UINT64_MAX, &own);
-    release_blocks(own.small);
-    release_blocks(own.large);
-    if (own.segments == 0) {
-      // Its parts may still be there, without memory; a later pool may have its number again.
-      releasable_.erase(releasable_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (pool != 0) complete_awaited(UINT64_MAX, &owner);
+    release_blocks(owner.small);
+    release_blocks(owner.large);
+    if (owner.segments == 0) {
+      // Keep the pool's entry: unmapped parts still refer to it, and its number may be reused.
+      releasable_pools_.erase(releasable_pools_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;
     }
@@ -424,12 +418,12 @@ bool AllocatorModel::release_cached(std::uint32_t pool) {
   return true;
 }
 
-// What was given up before; of all, or of one pool.
-void AllocatorModel::complete_until(std::uint64_t await, const PrivatePool* of) {
-  if (!of) done_ = 0;
+// Complete awaited frees numbered below `end`, of all pools or of `owner`.
+void AllocatorModel::complete_awaited(std::uint64_t end, const PrivatePool* owner) {
+  if (!owner) finished_awaits_ = 0;
   for (auto at = awaited_.begin(); at != awaited_.end();) {
     Block* const block = *at++;
-    if (block->awaited_since >= await || (of && block->pool->owner != of)) continue;
+    if (block->await_number >= end || (owner && block->pool->owner != owner)) continue;
     if (on_completed) on_completed(block);
     free(block);
   }
@@ -446,28 +440,27 @@ void AllocatorModel::release_blocks(BlockPool& pool) {
     }
   }
   for (Block* const block : expandable) {
-    unmap(block);
+    unmap_block(block);
     if (!block->is_mapped && !block->is_split()) {
       pool.unmapped.erase(block);
       ranges_.erase(block->range);
-      drop(block);
+      recycle(block);
     }
   }
 }
 
 void AllocatorModel::release_segment(Block* block) {
-  ++totals_.given_back;
+  ++totals_.segments_released;
   driver_.free(block->address, block->size);
-  done_ = awaits_;  // cudaFree waits for all streams
+  finished_awaits_ = await_count_;  // cudaFree waits for all streams
   totals_.reserved -= block->size;
   if (block->pool->owner) --block->pool->owner->segments;
   block->pool->blocks.erase(block);
-  tell(EventKind::kSegmentFree, block->address, block->size);
-  drop(block);
+  report_event(EventKind::kSegmentFree, block->address, block->size);
+  recycle(block);
 }
 
-// torch: garbage_collect_cached_blocks
-void AllocatorModel::collect_garbage() {
+void AllocatorModel::garbage_collect_cached_blocks() {
   const auto threshold = static_cast<std::uint64_t>(settings.garbage_collection_threshold * static_cast<double>(limit));
   if (totals_.reserved <= threshold) return;
   const std::uint64_t target = totals_.reserved - threshold;
@@ -489,20 +482,20 @@ void AllocatorModel::collect_garbage() {
       reclaimed += block->size;
       total_age -= age_of(block);
       --count;
-      ++totals_.garbage;
+      ++totals_.garbage_collected;
       release_segment(block);
     }
   }
 }
 
-Block* AllocatorModel::new_block(const Block& like) {
+Block* AllocatorModel::new_block(const Block& values) {
   Block* block;
-  if (unused_.empty()) {
-    block = &blocks_.emplace_back(like);
+  if (unused_blocks_.empty()) {
+    block = &blocks_.emplace_back(values);
   } else {
-    block = unused_.back();
-    unused_.pop_back();
-    *block = like;
+    block = unused_blocks_.back();
+    unused_blocks_.pop_back();
+    *block = values;
   }
   block->previous = block->next = nullptr;
   block->is_allocated = block->is_awaited = false;
@@ -514,21 +507,21 @@ void AllocatorModel::inherit_segment(const Inherited& segment) {
   last_inherited_ = nullptr;
   if (segment.pool != 0) ++private_pool(segment.pool).segments;
   driver_.inherit(segment.address, segment.size);
-  grow(segment.size);
+  add_reserved(segment.size);
 }
 
 Block* AllocatorModel::inherit_block(const Inherited& row) {
-  Block made;
-  made.stream = inherited_segment_.stream;
-  made.size = row.size;
-  made.address = row.address;
+  Block values;
+  values.stream = inherited_segment_.stream;
+  values.size = row.size;
+  values.address = row.address;
   if (inherited_segment_.pool == 0) {
-    made.pool = inherited_segment_.is_large ? &large_ : &small_;
+    values.pool = inherited_segment_.is_large ? &large_ : &small_;
   } else {
-    PrivatePool& own = private_pool(inherited_segment_.pool);
-    made.pool = inherited_segment_.is_large ? &own.large : &own.small;
+    PrivatePool& owner = private_pool(inherited_segment_.pool);
+    values.pool = inherited_segment_.is_large ? &owner.large : &owner.small;
   }
-  Block* const block = new_block(made);
+  Block* const block = new_block(values);
   link(last_inherited_, block);
   last_inherited_ = block;
   if (row.state == kBlockInactive) {

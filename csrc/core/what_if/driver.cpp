@@ -7,133 +7,130 @@
 namespace alloctrace::what_if {
 namespace {
 
-constexpr std::uint64_t kPage = kSmallSegment;  // the driver gives memory out in units of it
-// Addresses of segments, and from the end downwards those of ranges; in between those that a recording lacks.
+constexpr std::uint64_t kPage = kSmallSegment;  // allocation granularity of the driver
+// Address space: segments between the first two constants, expandable ranges downwards from kRangesEnd.
 constexpr std::uint64_t kSegments = std::uint64_t{1} << 46, kSegmentsEnd = kSegments + (std::uint64_t{1} << 45);
 constexpr std::uint64_t kRangesEnd = std::uint64_t{1} << 62;
 
-constexpr std::uint64_t paged(std::uint64_t size) { return (size + kPage - 1) / kPage * kPage; }
+constexpr std::uint64_t to_pages(std::uint64_t size) { return (size + kPage - 1) / kPage * kPage; }
 
 }  // namespace
 
 Driver::Driver(std::uint64_t capacity, AddressOrder order, std::uint64_t seed)
     : capacity_(capacity), order_(order), random_(seed), next_range_(kRangesEnd) {
-  free_[kSegments] = kSegmentsEnd - kSegments;
+  holes_[kSegments] = kSegmentsEnd - kSegments;
 }
 
-bool Driver::gives(EventKind kind, std::uint64_t size) const {
-  // The recorded driver refused wherever this is not the segment event that comes next. (Of another size it is that of
-  // a later attempt, which needed less.)
-  const bool was_given = expects(kind) && expected_.front().size == size;
-  if (order_ == AddressOrder::kRecorded && !was_given && !gives_anything_) return false;
-  const std::uint64_t pages = paged(size);
+bool Driver::can_provide(EventKind kind, std::uint64_t size) const {
+  // A recorded driver fails unless this event was recorded next: another size belongs to a later, smaller attempt.
+  const bool was_recorded = expects(kind) && expected_.front().size == size;
+  if (order_ == AddressOrder::kRecorded && !was_recorded && !provides_unrecorded_) return false;
+  const std::uint64_t pages = to_pages(size);
   return pages <= capacity_ && used_ <= capacity_ - pages;
 }
 
-void Driver::use(std::uint64_t size) {
-  used_ += paged(size);
+void Driver::add_used(std::uint64_t size) {
+  used_ += to_pages(size);
   peak_used_ = std::max(peak_used_, used_);
 }
 
-void Driver::happened(const SegmentEvent& event) {
+void Driver::consume_expected(const SegmentEvent& event) {
   if (expected_.empty()) return;
-  // torch gives back the memory of several pools in the order of a hash table.
+  // torch releases several pools in hash table order.
   const EventKind expected = expected_.front().kind;
-  if (event.kind == expected || (is_given_back(event.kind) && is_given_back(expected)))
-    expected_ = expected_.subspan(1);
+  if (event.kind == expected || (is_release(event.kind) && is_release(expected))) expected_ = expected_.subspan(1);
 }
 
 std::uint64_t Driver::allocate(std::uint64_t size) {
-  if (!gives(EventKind::kSegmentAlloc, size)) return 0;
-  const std::uint64_t address = place(paged(size));
-  if (address != 0) use(size);  // else 32 TiB are in use
+  if (!can_provide(EventKind::kSegmentAlloc, size)) return 0;
+  const std::uint64_t address = place(to_pages(size));
+  if (address != 0) add_used(size);  // 0: all 32 TiB of addresses are in use
   return address;
 }
 
 std::uint64_t Driver::place(std::uint64_t size) {
   switch (order_) {
     case AddressOrder::kRecorded:
-      return expects(EventKind::kSegmentAlloc) ? expected_.front().address : lowest(size);
+      return expects(EventKind::kSegmentAlloc) ? expected_.front().address : place_lowest(size);
     case AddressOrder::kLowest:
-      return lowest(size);
+      return place_lowest(size);
     case AddressOrder::kHighest:
-      return highest(size);
+      return place_highest(size);
     case AddressOrder::kRandom:
-      return random(size);
+      return place_random(size);
   }
   return 0;
 }
 
-std::uint64_t Driver::lowest(std::uint64_t size) {
+std::uint64_t Driver::place_lowest(std::uint64_t size) {
   const auto fits = [size](const auto& hole) { return hole.second >= size; };
-  const auto found = std::find_if(free_.begin(), free_.end(), fits);
-  if (found == free_.end()) return 0;
-  const auto [address, bytes] = *found;
-  free_.erase(found);
-  if (bytes > size) free_[address + size] = bytes - size;
+  const auto hole = std::find_if(holes_.begin(), holes_.end(), fits);
+  if (hole == holes_.end()) return 0;
+  const auto [address, bytes] = *hole;
+  holes_.erase(hole);
+  if (bytes > size) holes_[address + size] = bytes - size;
   return address;
 }
 
-std::uint64_t Driver::highest(std::uint64_t size) {
+std::uint64_t Driver::place_highest(std::uint64_t size) {
   const auto fits = [size](const auto& hole) { return hole.second >= size; };
-  const auto found = std::find_if(free_.rbegin(), free_.rend(), fits);
-  if (found == free_.rend()) return 0;
-  found->second -= size;
-  const std::uint64_t address = found->first + found->second;
-  if (found->second == 0) free_.erase(found->first);
+  const auto hole = std::find_if(holes_.rbegin(), holes_.rend(), fits);
+  if (hole == holes_.rend()) return 0;
+  hole->second -= size;
+  const std::uint64_t address = hole->first + hole->second;
+  if (hole->second == 0) holes_.erase(hole->first);
   return address;
 }
 
-std::uint64_t Driver::random(std::uint64_t size) {
-  // Where nearly all is taken, chance may never meet what is left.
-  constexpr int kTries = 100;
-  for (int tries = 0; tries < kTries; ++tries) {
+std::uint64_t Driver::place_random(std::uint64_t size) {
+  // If nearly all addresses are in use, random ones might never hit a hole.
+  constexpr int kMaxTries = 100;
+  for (int tries = 0; tries < kMaxTries; ++tries) {
     const std::uint64_t address = kSegments + random_() % (kSegmentsEnd - kSegments) / kPage * kPage;
     if (occupy(address, size)) return address;
   }
-  return lowest(size);
+  return place_lowest(size);
 }
 
 bool Driver::occupy(std::uint64_t address, std::uint64_t size) {
-  auto hole = free_.upper_bound(address);
-  if (hole == free_.begin()) return false;
+  auto hole = holes_.upper_bound(address);
+  if (hole == holes_.begin()) return false;
   --hole;
   const std::uint64_t end = hole->first + hole->second;
   if (end < address || end - address < size) return false;
   hole->second = address - hole->first;
-  if (hole->second == 0) free_.erase(hole);
-  if (end != address + size) free_[address + size] = end - address - size;
+  if (hole->second == 0) holes_.erase(hole);
+  if (end != address + size) holes_[address + size] = end - address - size;
   return true;
 }
 
 void Driver::free(std::uint64_t address, std::uint64_t size) {
-  size = paged(size);
+  size = to_pages(size);
   used_ -= size;
   if (order_ == AddressOrder::kRecorded) return;
-  auto next = free_.lower_bound(address);
-  if (next != free_.end() && next->first == address + size) {
+  auto next = holes_.lower_bound(address);
+  if (next != holes_.end() && next->first == address + size) {
     size += next->second;
-    next = free_.erase(next);
+    next = holes_.erase(next);
   }
-  if (next != free_.begin()) {
+  if (next != holes_.begin()) {
     const auto before = std::prev(next);
     if (before->first + before->second == address) {
       before->second += size;
       return;
     }
   }
-  free_.emplace_hint(next, address, size);
+  holes_.emplace_hint(next, address, size);
 }
 
 void Driver::inherit(std::uint64_t address, std::uint64_t size) {
-  use(size);
-  occupy(address, paged(size));
+  add_used(size);
+  occupy(address, to_pages(size));
 }
 
-// Units are whole pages.
 bool Driver::map(std::uint64_t size) {
-  if (!gives(EventKind::kSegmentMap, size)) return false;
-  use(size);
+  if (!can_provide(EventKind::kSegmentMap, size)) return false;
+  add_used(size);
   return true;
 }
 

@@ -6,43 +6,42 @@
 namespace alloctrace::what_if {
 namespace {
 
-// Of what one request caused, whichever came first: torch gives back the memory of several pools in the order of a hash
-// table.
-std::size_t common_events(std::span<const SegmentEvent> recorded, std::span<const SegmentEvent> made) {
-  if (std::ranges::equal(recorded, made)) return made.size();
-  std::vector<SegmentEvent> ours(made.begin(), made.end()), theirs(recorded.begin(), recorded.end()), common;
-  std::ranges::sort(ours);
-  std::ranges::sort(theirs);
-  std::ranges::set_intersection(ours, theirs, std::back_inserter(common));
+// Count equal segment events of one request in any order: torch releases several pools in hash table order.
+std::size_t count_common_events(std::span<const SegmentEvent> recorded, std::span<const SegmentEvent> simulated) {
+  if (std::ranges::equal(recorded, simulated)) return simulated.size();
+  std::vector<SegmentEvent> left(simulated.begin(), simulated.end()), right(recorded.begin(), recorded.end()), common;
+  std::ranges::sort(left);
+  std::ranges::sort(right);
+  std::ranges::set_intersection(left, right, std::back_inserter(common));
   return common.size();
 }
 
 }  // namespace
 
-Lane::Lane(LaneOptions options, TorchRelease release)
+Simulation::Simulation(SimulationOptions options, TorchRelease release)
     : options_(std::move(options)),
       model_(Driver(options_.capacity, options_.order, options_.seed), release, options_.total) {
   model_.limit = options_.limit.value_or(kNoLimit);
   model_.settings.read(options_.settings);
-  // A later completion of the same block has nothing left to do.
+  // The recorded completion of this free comes later and must find no block.
   model_.on_completed = [this](const Block* completed) { block(completed->number) = nullptr; };
 }
 
-void Lane::begin(const Batch& batch) {
+void Simulation::inherit(const Batch& batch) {
   for (const Inherited& row : batch.inherited) {
     if (row.is_segment) {
       model_.inherit_segment(row);
       continue;
     }
-    Block* const made = model_.inherit_block(row);
+    Block* const inherited = model_.inherit_block(row);
     if (row.state == kBlockInactive) continue;
-    made->number = row.block;
-    block(row.block) = made;
+    inherited->number = row.block;
+    block(row.block) = inherited;
   }
 }
 
-void Lane::take(const Batch& batch, const std::vector<std::string>& settings) {
-  if (!batch.inherited.empty()) begin(batch);
+void Simulation::simulate(const Batch& batch, const std::vector<std::string>& settings) {
+  if (!batch.inherited.empty()) inherit(batch);
   for (const Request& request : batch.requests) {
     if (has_ended()) return;
     ++result_.requests;
@@ -52,41 +51,41 @@ void Lane::take(const Batch& batch, const std::vector<std::string>& settings) {
       case RequestKind::kAllocate:
         allocate(request, recorded);
         break;
-      case RequestKind::kRefused:
+      case RequestKind::kFailedAllocation:
         expect(recorded);
-        try_refused(request);
-        end_request(request, recorded);
+        attempt_failed(request);
+        finish_request(request, recorded);
         break;
       case RequestKind::kFree:
-      case RequestKind::kComplete:
+      case RequestKind::kFreeCompleted:
         free(request);
         break;
-      case RequestKind::kGiveUp:
-        if (Block* const given_up = block(request.block)) model_.await(given_up);
+      case RequestKind::kFreeRequested:
+        if (Block* const freed = block(request.block)) model_.await(freed);
         break;
       case RequestKind::kEmptyCache:
         expect(recorded);
         model_.empty_cache(request.pool);
-        end_request(request, recorded);
+        finish_request(request, recorded);
         break;
       case RequestKind::kSettings:
         model_.settings.read(settings[request.block]);
         model_.settings.read(options_.settings);
         break;
-      case RequestKind::kPoolBegins:
+      case RequestKind::kPoolUseBegins:
         model_.begin_pool(request.pool);
         break;
-      case RequestKind::kPoolEnds:
+      case RequestKind::kPoolUseEnds:
         model_.end_pool(request.pool);
         break;
       case RequestKind::kPoolRelease:
         model_.release_pool(request.pool);
         break;
       case RequestKind::kNoSplit:
-        model_.never_split(request.pool);
+        model_.set_never_split(request.pool);
         break;
-      case RequestKind::kOwnMemory:
-        model_.set_own_memory(request.pool);
+      case RequestKind::kOwnAllocator:
+        model_.set_own_allocator(request.pool);
         break;
       case RequestKind::kPoolOnOom:
         model_.set_on_oom(request.pool, request.size != 0);
@@ -101,72 +100,72 @@ void Lane::take(const Batch& batch, const std::vector<std::string>& settings) {
   }
 }
 
-void Lane::expect(std::span<const SegmentEvent> recorded) {
+void Simulation::expect(std::span<const SegmentEvent> recorded) {
   if (options_.order == AddressOrder::kRecorded) model_.driver().expect(recorded);
 }
 
-void Lane::allocate(const Request& request, std::span<const SegmentEvent> recorded) {
+void Simulation::allocate(const Request& request, std::span<const SegmentEvent> recorded) {
   expect(recorded);
-  Block* made = model_.allocate(request.size, request.stream, request.pool);
-  if (!made && options_.order == AddressOrder::kRecorded) {
-    // The recorded driver gave what the model does not ask for: one difference, and on from there.
-    model_.driver().give_anything(true);
-    made = model_.allocate(request.size, request.stream, request.pool);
-    model_.driver().give_anything(false);
+  Block* served = model_.allocate(request.size, request.stream, request.pool);
+  if (!served && options_.order == AddressOrder::kRecorded) {
+    // The model needs a segment that was not recorded: provide it, count one difference and continue.
+    model_.driver().set_provides_unrecorded(true);
+    served = model_.allocate(request.size, request.stream, request.pool);
+    model_.driver().set_provides_unrecorded(false);
   }
-  if (made) {
-    made->number = request.block;
-    block(request.block) = made;
+  if (served) {
+    served->number = request.block;
+    block(request.block) = served;
     ++result_.blocks;
-    result_.same_blocks += made->address == request.address;
-    if (options_.order == AddressOrder::kRecorded && made->address != request.address && !result_.first_difference) {
+    result_.same_blocks += served->address == request.address;
+    if (options_.order == AddressOrder::kRecorded && served->address != request.address && !result_.first_difference) {
       result_.first_difference = request.sequence;
     }
   } else {
-    refuse(request);
+    record_failure(request);
   }
-  end_request(request, recorded);
+  finish_request(request, recorded);
 }
 
-void Lane::refuse(const Request& request) {
+void Simulation::record_failure(const Request& request) {
   const std::uint64_t rounded = model_.settings.rounded(request.size);
-  result_.refusal = LaneRefusal{request.sequence, request.size, model_.settings.segment_size(rounded),
-                                model_.totals().reserved, model_.totals().allocated};
+  result_.failure = SimulationFailure{request.sequence, request.size, model_.settings.segment_size(rounded),
+                                      model_.totals().reserved, model_.totals().allocated};
 }
 
-// What the program would have done with the memory is not known: it gives it back at once.
-void Lane::try_refused(const Request& request) {
+// Attempt a recorded failed allocation. Free the block at once: how the program would have used it is unknown.
+void Simulation::attempt_failed(const Request& request) {
   const bool must_be_served =
       std::binary_search(options_.must_serve.begin(), options_.must_serve.end(), request.sequence);
-  if (!must_be_served && !options_.tries_refused) return;
-  Block* const made = model_.allocate(request.size, request.stream, request.pool);
-  if (!made && must_be_served) return refuse(request);
-  (made ? result_.served : result_.refused_again).push_back(request.sequence);
-  if (made) model_.free(made);
+  if (!must_be_served && !options_.attempts_failed) return;
+  Block* const allocated = model_.allocate(request.size, request.stream, request.pool);
+  if (!allocated && must_be_served) return record_failure(request);
+  (allocated ? result_.served : result_.failed_again).push_back(request.sequence);
+  if (allocated) model_.free(allocated);
 }
 
-void Lane::free(const Request& request) {
+void Simulation::free(const Request& request) {
   Block*& freed = block(request.block);
   if (freed) model_.free(freed);
   freed = nullptr;
 }
 
-void Lane::end_request(const Request& request, std::span<const SegmentEvent> recorded) {
-  if (options_.keeps_events) {
+void Simulation::finish_request(const Request& request, std::span<const SegmentEvent> recorded) {
+  if (options_.records_events) {
     for (const SegmentEvent& event : model_.events) result_.events.push_back({request.sequence, event});
   }
   if (options_.order == AddressOrder::kRecorded && !(recorded.empty() && model_.events.empty())) {
-    const std::size_t same = common_events(recorded, model_.events);
+    const std::size_t common = count_common_events(recorded, model_.events);
     result_.recorded_events += recorded.size();
-    result_.reproduced += same;
-    if ((same < recorded.size() || same < model_.events.size()) && !result_.first_difference) {
+    result_.reproduced += common;
+    if ((common < recorded.size() || common < model_.events.size()) && !result_.first_difference) {
       result_.first_difference = request.sequence;
     }
   }
   model_.events.clear();
 }
 
-LaneResult Lane::result() {
+SimulationResult Simulation::result() {
   result_.totals = model_.totals();
   result_.peak_used = model_.driver().peak_used();
   result_.several_pools = model_.several_pools;

@@ -10,61 +10,61 @@
 namespace alloctrace::what_if {
 namespace {
 
-constexpr std::size_t kBatch = std::size_t{1} << 18;  // requests: 12 MiB
-constexpr unsigned kMostThreads = 8;
-constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 20;  // of all lanes of a pass: a block takes about 400 bytes
+constexpr std::size_t kBatchRequests = std::size_t{1} << 18;  // 12 MiB
+constexpr unsigned kMaxThreads = 8;
+constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 20;  // in all simulations of a pass, about 400 bytes each
 
-// Each lane takes the batch, on as many threads as the machine has.
-void take_all(std::deque<Lane>& lanes, const Batch& batch, const std::vector<std::string>& settings) {
+// Run the batch through each simulation, on up to kMaxThreads threads.
+void simulate_batch(std::deque<Simulation>& simulations, const Batch& batch, const std::vector<std::string>& settings) {
   std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t lane; (lane = next.fetch_add(1)) < lanes.size();) lanes[lane].take(batch, settings);
+  const auto simulate_remaining = [&] {
+    for (std::size_t i; (i = next.fetch_add(1)) < simulations.size();) simulations[i].simulate(batch, settings);
   };
-  const unsigned wanted =
-      std::min({std::max(std::thread::hardware_concurrency(), 1u), kMostThreads, static_cast<unsigned>(lanes.size())});
-  std::vector<std::future<void>> helpers;
-  if (batch.requests.size() >= kBatch / 16) {  // else starting them takes longer than they save
+  const unsigned thread_count = std::min(
+      {std::max(std::thread::hardware_concurrency(), 1u), kMaxThreads, static_cast<unsigned>(simulations.size())});
+  std::vector<std::future<void>> workers;
+  if (batch.requests.size() >= kBatchRequests / 16) {  // a smaller batch costs less than starting threads
     try {
-      for (unsigned thread = 1; thread < wanted; ++thread) {
-        helpers.push_back(std::async(std::launch::async, work));
+      for (unsigned thread = 1; thread < thread_count; ++thread) {
+        workers.push_back(std::async(std::launch::async, simulate_remaining));
       }
-    } catch (const std::system_error&) {  // no more threads to be had: those that there are do it
+    } catch (const std::system_error&) {  // continue with the threads that exist
     }
   }
-  work();
-  for (std::future<void>& helper : helpers) helper.get();
+  simulate_remaining();
+  for (std::future<void>& worker : workers) worker.get();
 }
 
 }  // namespace
 
 Prediction predict(const std::shared_ptr<const TraceReader>& trace, std::int32_t device_type, std::int32_t device_index,
-                   TorchRelease release, const std::vector<LaneOptions>& options,
+                   TorchRelease release, const std::vector<SimulationOptions>& options,
                    const std::function<void(double)>& progress) {
   Prediction prediction;
-  const double all = static_cast<double>(std::max<std::uint64_t>(trace->integrity().events, 1));
-  const double wanted = static_cast<double>(std::max<std::size_t>(options.size(), 1));
+  const double events = static_cast<double>(std::max<std::uint64_t>(trace->integrity().events, 1));
+  const double total = static_cast<double>(std::max<std::size_t>(options.size(), 1));
   do {
-    const std::size_t done = prediction.lanes.size();
+    const std::size_t first = prediction.simulations.size();
     RequestReader reader(trace, device_type, device_index);
-    std::deque<Lane> lanes;
-    for (std::size_t lane = done; lane < options.size(); ++lane) lanes.emplace_back(options[lane], release);
+    std::deque<Simulation> simulations;
+    for (std::size_t i = first; i < options.size(); ++i) simulations.emplace_back(options[i], release);
     prediction.requests = prediction.inherited = 0;
     Batch batch;
-    while (reader.next(batch, kBatch)) {
+    while (reader.next(batch, kBatchRequests)) {
       prediction.requests += batch.requests.size();
       for (const Inherited& row : batch.inherited) {
         prediction.inherited += row.is_segment;
         prediction.inherits_expandable |= row.is_expandable;
       }
       if (prediction.inherits_expandable) break;
-      // The last ones wait for a pass of their own.
-      while (lanes.size() > 1 && lanes.size() * reader.blocks() > kMostBlocks) lanes.pop_back();
-      take_all(lanes, batch, reader.settings());
-      const double share = std::min(1.0, static_cast<double>(reader.events_read()) / all);
-      if (progress) progress((static_cast<double>(done) + static_cast<double>(lanes.size()) * share) / wanted);
+      // Leave the last simulations to another pass over the trace.
+      while (simulations.size() > 1 && simulations.size() * reader.max_blocks() > kMaxBlocks) simulations.pop_back();
+      simulate_batch(simulations, batch, reader.settings());
+      const double share = std::min(1.0, static_cast<double>(reader.events_read()) / events);
+      if (progress) progress((static_cast<double>(first) + static_cast<double>(simulations.size()) * share) / total);
     }
-    for (Lane& lane : lanes) prediction.lanes.push_back(lane.result());
-  } while (prediction.lanes.size() < options.size());
+    for (Simulation& simulation : simulations) prediction.simulations.push_back(simulation.result());
+  } while (prediction.simulations.size() < options.size());
   return prediction;
 }
 

@@ -1,4 +1,4 @@
-// Many lanes in one pass over a trace: its requests are read once.
+// Many simulations in one pass over a trace's requests.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 namespace alloctrace::what_if {
 
 struct Prediction {
-  std::vector<LaneResult> lanes;     // in the order of their options
-  std::uint64_t requests = 0;        // of the device
-  std::uint64_t inherited = 0;       // segments that were there when the recording began
-  bool inherits_expandable = false;  // among them expandable ones, whose ranges are not known
+  std::vector<SimulationResult> simulations;  // in the order of the options
+  std::uint64_t requests = 0;                 // to the device
+  std::uint64_t inherited = 0;                // segments older than the recording
+  bool inherits_expandable = false;           // some of them expandable: their ranges are unknown, nothing is simulated
 };
 
-// Runs the requests of one device through a lane for each of `options`. `progress` gets a share from 0 to 1. Throws
-// OpenError when the file went away in the meantime. release: of the torch that the trace was recorded with.
+// Simulate the requests to one device for each of `options`. release: of torch, in the recording. progress: gets a
+// share from 0 to 1. Throws OpenError if the file was removed.
 Prediction predict(const std::shared_ptr<const TraceReader>& trace, std::int32_t device_type, std::int32_t device_index,
-                   TorchRelease release, const std::vector<LaneOptions>& options,
+                   TorchRelease release, const std::vector<SimulationOptions>& options,
                    const std::function<void(double)>& progress = {});
 
 }  // namespace alloctrace::what_if

@@ -4,37 +4,37 @@
 
 namespace alloctrace::what_if {
 
-bool RequestReader::next(Batch& batch, std::size_t wanted) {
+bool RequestReader::next(Batch& batch, std::size_t min_requests) {
   batch.requests.clear();
   batch.events.clear();
   batch.inherited.clear();
   const std::vector<Chunk>& chunks = trace_->chunks();
-  while (batch.requests.size() < wanted && chunk_ < chunks.size()) {
+  while (batch.requests.size() < min_requests && chunk_ < chunks.size()) {
     const Chunk& chunk = chunks[chunk_++];
     decoded_.clear();
     try {
       trace_->decode(chunk, decoded_);
     } catch (const DecodeError&) {
-      decoded_.clear();  // a damaged trace: whoever asks has looked at that
+      decoded_.clear();  // a corrupt chunk: callers check the integrity first
     }
-    for (std::size_t i = 0; i < decoded_.size(); ++i) take(decoded_[i], chunk.first_sequence + i, batch);
+    for (std::size_t i = 0; i < decoded_.size(); ++i) consume(decoded_[i], chunk.first_sequence + i, batch);
     events_read_ += chunk.event_count;
   }
   if (chunk_ == chunks.size()) flush(batch);
   return !batch.requests.empty() || chunk_ < chunks.size();
 }
 
-const RequestReader::Place& RequestReader::place(std::uint32_t location) {
-  if (location >= places_.size()) places_.resize(location + std::size_t{1});
-  std::optional<Place>& known = places_[location];
-  if (!known) {
-    const Location& where = trace_->definitions().location(location);
-    known = Place{};
-    known->is_here = where.device_type == device_type_ && where.device_index == device_index_;
-    known->stream = where.stream;
-    known->pool = pool_number(where.pool_first, where.pool_second);
+const RequestReader::ResolvedLocation& RequestReader::resolve(std::uint32_t location) {
+  if (location >= locations_.size()) locations_.resize(location + std::size_t{1});
+  std::optional<ResolvedLocation>& resolved = locations_[location];
+  if (!resolved) {
+    const Location& definition = trace_->definitions().location(location);
+    resolved = ResolvedLocation{};
+    resolved->is_this_device = definition.device_type == device_type_ && definition.device_index == device_index_;
+    resolved->stream = definition.stream;
+    resolved->pool = pool_number(definition.pool_first, definition.pool_second);
   }
-  return *known;
+  return *resolved;
 }
 
 std::uint32_t RequestReader::pool_number(std::uint64_t first, std::uint64_t second) {
@@ -49,38 +49,38 @@ std::uint32_t RequestReader::new_block() {
   return block;
 }
 
-void RequestReader::take(const Event& event, std::uint64_t sequence, Batch& batch) {
-  if (event.kind == EventKind::kEmptyCache) {  // of all devices, whatever its location says
+void RequestReader::consume(const Event& event, std::uint64_t sequence, Batch& batch) {
+  if (event.kind == EventKind::kEmptyCache) {  // applies to all devices, not only to the event's location
     if (trace_->definitions().location(event.location).device_type != device_type_) return;
-    hold(RequestKind::kEmptyCache, event, sequence);
-    held_.back().first_event = static_cast<std::uint32_t>(held_events_.size());
-    emptied_ = static_cast<std::ptrdiff_t>(held_.size()) - 1;
-    emptied_by_ = event.thread;
-    emptied_at_ = held_.size();
-    is_emptying_ = true;
+    append(RequestKind::kEmptyCache, event, sequence);
+    pending_.back().first_event = static_cast<std::uint32_t>(pending_events_.size());
+    empty_cache_index_ = static_cast<std::ptrdiff_t>(pending_.size()) - 1;
+    empty_cache_thread_ = event.thread;
+    after_empty_cache_ = pending_.size();
+    is_emptying_cache_ = true;
     return;
   }
-  if (!place(event.location).is_here) return;
+  if (!resolve(event.location).is_this_device) return;
   switch (event.kind) {
     case EventKind::kAlloc:
     case EventKind::kOom:
-      return allocate(event, sequence, batch);
+      return add_allocation(event, sequence, batch);
     case EventKind::kFreeRequested:
-      return give_up(event, sequence);
+      return request_free(event, sequence);
     case EventKind::kFreeCompleted:
-      return complete(event, sequence);
+      return complete_free(event, sequence);
     case EventKind::kSegmentAlloc:
     case EventKind::kSegmentFree:
     case EventKind::kSegmentMap:
     case EventKind::kSegmentUnmap:
-      return take_segment(event);
+      return consume_segment(event);
     case EventKind::kStreamUse:
       if (LiveBlock* const block = live_.find(event.address)) {
-        block->is_awaited |= block->stream != place(event.location).stream;
+        block->is_used_by_other_stream |= block->stream != resolve(event.location).stream;
       }
       return;
     case EventKind::kConfig:
-      hold(RequestKind::kSettings, event, sequence, static_cast<std::uint32_t>(settings_.size()));
+      append(RequestKind::kSettings, event, sequence, static_cast<std::uint32_t>(settings_.size()));
       settings_.push_back(trace_->definitions().string(static_cast<std::uint32_t>(ConfigFields(event).settings)));
       return;
     case EventKind::kPoolUse:
@@ -88,30 +88,30 @@ void RequestReader::take(const Event& event, std::uint64_t sequence, Batch& batc
     case EventKind::kPoolOnOom:
     case EventKind::kPoolAllocator:
     case EventKind::kNoSplit:
-      return take_pool(event, sequence);
+      return consume_pool(event, sequence);
     case EventKind::kCapture:
-      hold(RequestKind::kCapture, event, sequence);
-      held_.back().size = PoolSwitchFields(event).begins;
+      append(RequestKind::kCapture, event, sequence);
+      pending_.back().size = PoolSwitchFields(event).begins;
       return;
     case EventKind::kMemoryFraction:
-      return hold(RequestKind::kFraction, event, sequence);
+      return append(RequestKind::kFraction, event, sequence);
     case EventKind::kAllocatorState:
-      if (!has_begun_) state_left_ = AllocatorStateFields(event).entries;
+      if (!has_request_) state_entries_left_ = AllocatorStateFields(event).entries;
       return;
     case EventKind::kStateSegment:
     case EventKind::kStateBlock:
-      return take_inherited(event, batch);
+      return consume_inherited(event, batch);
     default:
       return;
   }
 }
 
-void RequestReader::take_pool(const Event& event, std::uint64_t sequence) {
-  const std::uint32_t pool = place(event.location).pool;
+void RequestReader::consume_pool(const Event& event, std::uint64_t sequence) {
+  const std::uint32_t pool = resolve(event.location).pool;
   const bool begins = PoolSwitchFields(event).begins != 0;
   switch (event.kind) {
     case EventKind::kPoolUse:
-      hold(begins ? RequestKind::kPoolBegins : RequestKind::kPoolEnds, event, sequence);
+      append(begins ? RequestKind::kPoolUseBegins : RequestKind::kPoolUseEnds, event, sequence);
       if (begins) {
         pools_in_use_.insert(pool);
         released_pools_.erase(pool);
@@ -121,12 +121,12 @@ void RequestReader::take_pool(const Event& event, std::uint64_t sequence) {
       return;
     case EventKind::kPoolRelease:
       if (PoolReleaseFields(event).uses_left == 0 && released_pools_.insert(pool).second) {
-        hold(RequestKind::kPoolRelease, event, sequence);
+        append(RequestKind::kPoolRelease, event, sequence);
       }
       return;
     case EventKind::kPoolOnOom:
-      hold(RequestKind::kPoolOnOom, event, sequence);
-      held_.back().size = begins;
+      append(RequestKind::kPoolOnOom, event, sequence);
+      pending_.back().size = begins;
       if (begins) {
         pools_on_oom_.insert(pool);
       } else {
@@ -134,23 +134,23 @@ void RequestReader::take_pool(const Event& event, std::uint64_t sequence) {
       }
       return;
     default:
-      hold(event.kind == EventKind::kNoSplit ? RequestKind::kNoSplit : RequestKind::kOwnMemory, event, sequence);
+      append(event.kind == EventKind::kNoSplit ? RequestKind::kNoSplit : RequestKind::kOwnAllocator, event, sequence);
   }
 }
 
-std::uint32_t RequestReader::asked_pool(const Event& event) {
-  const std::uint32_t pool = place(event.location).pool;
+std::uint32_t RequestReader::requested_pool(const Event& event) {
+  const std::uint32_t pool = resolve(event.location).pool;
   return pools_on_oom_.contains(pool) && !pools_in_use_.contains(pool) ? 0 : pool;
 }
 
-void RequestReader::take_inherited(const Event& event, Batch& batch) {
-  if (state_left_ == 0) return;
-  --state_left_;
+void RequestReader::consume_inherited(const Event& event, Batch& batch) {
+  if (state_entries_left_ == 0) return;
+  --state_entries_left_;
   Inherited row;
   row.address = event.address;
   row.size = event.size;
-  row.stream = place(event.location).stream;
-  row.pool = place(event.location).pool;
+  row.stream = resolve(event.location).stream;
+  row.pool = resolve(event.location).pool;
   if (event.kind == EventKind::kStateSegment) {
     const std::uint64_t flags = StateSegmentFields(event).flags;
     row.is_segment = true;
@@ -160,130 +160,129 @@ void RequestReader::take_inherited(const Event& event, Batch& batch) {
     row.state = StateBlockFields(event).state;
     if (row.state != kBlockInactive) {
       row.block = new_block();
-      const bool is_given_up = row.state == kBlockPendingFree;
-      *live_.insert(event.address).first = {row.stream, row.block, is_given_up, is_given_up};
-      if (is_given_up) ++waiting_;
+      const bool is_free_requested = row.state == kBlockPendingFree;
+      *live_.insert(event.address).first = {row.stream, row.block, is_free_requested, is_free_requested};
+      if (is_free_requested) ++pending_frees_;
     }
   }
   batch.inherited.push_back(row);
 }
 
-void RequestReader::allocate(const Event& event, std::uint64_t sequence, Batch& batch) {
-  has_begun_ = true;
-  const bool is_refused = event.kind == EventKind::kOom;
-  // What the request forced to complete comes after it.
+void RequestReader::add_allocation(const Event& event, std::uint64_t sequence, Batch& batch) {
+  has_request_ = true;
+  const bool is_failed = event.kind == EventKind::kOom;
+  // Move frees that completed because of this request behind it.
   std::vector<Request> forced;
-  if ((gave_back_ || is_refused) && waiting_ == 0) {
-    const auto begin = held_.begin() + static_cast<std::ptrdiff_t>(emptied_at_);
-    const auto is_completion = [](const Request& one) { return one.kind == RequestKind::kComplete; };
-    const auto rest = std::stable_partition(begin, held_.end(), std::not_fn(is_completion));
-    forced.assign(rest, held_.end());
-    held_.erase(rest, held_.end());
+  if ((has_released_segment_ || is_failed) && pending_frees_ == 0) {
+    const auto begin = pending_.begin() + static_cast<std::ptrdiff_t>(after_empty_cache_);
+    const auto is_completion = [](const Request& request) { return request.kind == RequestKind::kFreeCompleted; };
+    const auto completions = std::stable_partition(begin, pending_.end(), std::not_fn(is_completion));
+    forced.assign(completions, pending_.end());
+    pending_.erase(completions, pending_.end());
   }
   std::uint32_t block = 0;
-  if (!is_refused) {
+  if (!is_failed) {
     block = new_block();
-    const auto [known, is_new] = live_.insert(event.address);
-    if (!is_new) hold(RequestKind::kFree, event, sequence, known->number);  // its free is missing
-    *known = {place(event.location).stream, block};
+    const auto [live, is_new] = live_.insert(event.address);
+    if (!is_new) append(RequestKind::kFree, event, sequence, live->number);  // previous free missing
+    *live = {resolve(event.location).stream, block};
   }
   std::size_t begin = 0;
-  if (emptied_ >= 0)
-    begin =
-        held_[static_cast<std::size_t>(emptied_)].first_event + held_[static_cast<std::size_t>(emptied_)].event_count;
-  hold(is_refused ? RequestKind::kRefused : RequestKind::kAllocate, event, sequence, block);
-  held_.back().pool = asked_pool(event);
-  held_.back().first_event = static_cast<std::uint32_t>(begin);
-  held_.back().event_count = static_cast<std::uint32_t>(held_events_.size() - begin);
-  held_.insert(held_.end(), forced.begin(), forced.end());
+  if (empty_cache_index_ >= 0)
+    begin = pending_[static_cast<std::size_t>(empty_cache_index_)].first_event +
+            pending_[static_cast<std::size_t>(empty_cache_index_)].event_count;
+  append(is_failed ? RequestKind::kFailedAllocation : RequestKind::kAllocate, event, sequence, block);
+  pending_.back().pool = requested_pool(event);
+  pending_.back().first_event = static_cast<std::uint32_t>(begin);
+  pending_.back().event_count = static_cast<std::uint32_t>(pending_events_.size() - begin);
+  pending_.insert(pending_.end(), forced.begin(), forced.end());
   flush(batch);
 }
 
-void RequestReader::give_up(const Event& event, std::uint64_t sequence) {
-  has_begun_ = true;
-  if (event.thread == emptied_by_) is_emptying_ = false;
-  LiveBlock* const known = live_.find(event.address);
-  if (!known) return;  // older than the recording
-  known->is_given_up = true;
-  hold(RequestKind::kGiveUp, event, sequence, known->number);
-  ++waiting_;
+void RequestReader::request_free(const Event& event, std::uint64_t sequence) {
+  has_request_ = true;
+  if (event.thread == empty_cache_thread_) is_emptying_cache_ = false;
+  LiveBlock* const live = live_.find(event.address);
+  if (!live) return;  // the block is older than the recording
+  live->is_free_requested = true;
+  append(RequestKind::kFreeRequested, event, sequence, live->number);
+  ++pending_frees_;
 }
 
-void RequestReader::complete(const Event& event, std::uint64_t sequence) {
-  const LiveBlock* const known = live_.find(event.address);
-  // A free that waits for nothing is one event, or two, one right after the other.
-  if (!known || !known->is_given_up) give_up(event, sequence);
-  if (!known) return;
-  if (!held_.empty() && held_.back().kind == RequestKind::kGiveUp && held_.back().block == known->number &&
-      !known->is_awaited) {
-    held_.back().kind = RequestKind::kFree;
+void RequestReader::complete_free(const Event& event, std::uint64_t sequence) {
+  const LiveBlock* const live = live_.find(event.address);
+  // A free that waits for no stream is one event, or two adjacent ones.
+  if (!live || !live->is_free_requested) request_free(event, sequence);
+  if (!live) return;
+  if (!pending_.empty() && pending_.back().kind == RequestKind::kFreeRequested &&
+      pending_.back().block == live->number && !live->is_used_by_other_stream) {
+    pending_.back().kind = RequestKind::kFree;
   } else {
-    hold(RequestKind::kComplete, event, sequence, known->number);
+    append(RequestKind::kFreeCompleted, event, sequence, live->number);
   }
-  if (waiting_ != 0) --waiting_;
+  if (pending_frees_ != 0) --pending_frees_;
   live_.erase(event.address);
 }
 
-void RequestReader::take_segment(const Event& event) {
-  const bool goes = is_given_back(event.kind);
-  const std::uint32_t pool = place(event.location).pool;
-  bool is_by_empty_cache = goes && is_emptying_ && !gave_back_;
+void RequestReader::consume_segment(const Event& event) {
+  const bool is_released = is_release(event.kind);
+  const std::uint32_t pool = resolve(event.location).pool;
+  bool is_by_empty_cache = is_released && is_emptying_cache_ && !has_released_segment_;
   if (is_by_empty_cache) {
-    const Request& emptied = held_[static_cast<std::size_t>(emptied_)];
-    is_by_empty_cache =
-        emptied.first_event + emptied.event_count == held_events_.size() && (emptied.pool == 0 || emptied.pool == pool);
+    const Request& empty_cache = pending_[static_cast<std::size_t>(empty_cache_index_)];
+    is_by_empty_cache = empty_cache.first_event + empty_cache.event_count == pending_events_.size() &&
+                        (empty_cache.pool == 0 || empty_cache.pool == pool);
   }
-  // Where no event says when a pool was let go (older traces have none): at the latest when the first of its segments
-  // goes. (One that is in use gives a segment back for a larger one.)
-  if (goes && pool != 0 && !pools_in_use_.contains(pool) && released_pools_.insert(pool).second) {
+  // Older traces lack kPoolRelease: a pool is released at its first freed segment, unless in use (it frees to grow).
+  if (is_released && pool != 0 && !pools_in_use_.contains(pool) && released_pools_.insert(pool).second) {
     Request release;
     release.kind = RequestKind::kPoolRelease;
     release.pool = pool;
     if (is_by_empty_cache) {
-      held_.insert(held_.begin() + emptied_, release);
-      ++emptied_;
+      pending_.insert(pending_.begin() + empty_cache_index_, release);
+      ++empty_cache_index_;
     } else {
-      held_.push_back(release);
+      pending_.push_back(release);
     }
   }
-  held_events_.push_back({event.kind, event.address, event.size});
+  pending_events_.push_back({event.kind, event.address, event.size});
   if (is_by_empty_cache) {
-    ++held_[static_cast<std::size_t>(emptied_)].event_count;
-    emptied_at_ = held_.size();
-  } else if (goes) {
-    gave_back_ = true;
+    ++pending_[static_cast<std::size_t>(empty_cache_index_)].event_count;
+    after_empty_cache_ = pending_.size();
+  } else if (is_released) {
+    has_released_segment_ = true;
   }
 }
 
-void RequestReader::hold(RequestKind kind, const Event& event, std::uint64_t sequence, std::uint32_t block) {
+void RequestReader::append(RequestKind kind, const Event& event, std::uint64_t sequence, std::uint32_t block) {
   Request request;
   request.kind = kind;
   request.size = event.size;
   request.sequence = sequence;
   request.address = event.address;
   request.block = block;
-  const Place& at = place(event.location);
-  request.stream = at.stream;
-  request.pool = at.pool;
-  held_.push_back(request);
+  const ResolvedLocation& location = resolve(event.location);
+  request.stream = location.stream;
+  request.pool = location.pool;
+  pending_.push_back(request);
 }
 
 void RequestReader::flush(Batch& batch) {
   const auto offset = static_cast<std::uint32_t>(batch.events.size());
-  for (Request& request : held_) {
+  for (Request& request : pending_) {
     request.first_event += offset;
-    if (request.kind == RequestKind::kFree || request.kind == RequestKind::kComplete) {
+    if (request.kind == RequestKind::kFree || request.kind == RequestKind::kFreeCompleted) {
       unused_blocks_.push_back(request.block);
     }
   }
-  batch.requests.insert(batch.requests.end(), held_.begin(), held_.end());
-  batch.events.insert(batch.events.end(), held_events_.begin(), held_events_.end());
-  held_.clear();
-  held_events_.clear();
-  emptied_ = -1;
-  is_emptying_ = false;
-  emptied_at_ = 0;
-  gave_back_ = false;
+  batch.requests.insert(batch.requests.end(), pending_.begin(), pending_.end());
+  batch.events.insert(batch.events.end(), pending_events_.begin(), pending_events_.end());
+  pending_.clear();
+  pending_events_.clear();
+  empty_cache_index_ = -1;
+  is_emptying_cache_ = false;
+  after_empty_cache_ = 0;
+  has_released_segment_ = false;
 }
 
 }  // namespace alloctrace::what_if

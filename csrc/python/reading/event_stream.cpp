@@ -11,7 +11,7 @@
 namespace alloctrace {
 namespace {
 
-constexpr std::uint64_t kMostTaken = 4'000'000;
+constexpr std::uint64_t kMaxEventsPerCall = 4'000'000;
 
 struct Row {
   std::uint64_t sequence;
@@ -23,37 +23,37 @@ struct Row {
 }  // namespace
 
 EventStream::EventStream(TraceCursor cursor, std::uint64_t first, std::uint64_t end,
-                         const std::vector<std::uint8_t>& kinds, std::vector<KeptEvent> kept)
-    : cursor_(std::move(cursor)), first_(first), end_(end), kept_(std::move(kept)) {
+                         const std::vector<std::uint8_t>& kinds, std::vector<KeptEvent> retained)
+    : cursor_(std::move(cursor)), first_(first), end_(end), retained_(std::move(retained)) {
   if (kinds.empty()) is_wanted_.fill(true);
   for (const std::uint8_t kind : kinds) is_wanted_[kind] = true;
-  if (kinds.empty()) kept_.clear();  // all events there are: those from the fold on
+  if (kinds.empty()) retained_.clear();  // all kinds: only events after the compacted part
 }
 
-py::object EventStream::next(std::size_t wanted) {
+py::object EventStream::next(std::size_t min_rows) {
   std::vector<Row> rows;
-  bool is_done = false;
+  bool is_at_end = false;
   {
     const py::gil_scoped_release unlocked;
-    for (const KeptEvent& one : kept_) {
-      if (one.sequence >= first_ && one.sequence < end_ && is_wanted_[static_cast<std::size_t>(one.event.kind)]) {
-        rows.push_back({one.sequence, one.time_ns, one.event, 0});
+    for (const KeptEvent& row : retained_) {
+      if (row.sequence >= first_ && row.sequence < end_ && is_wanted_[static_cast<std::size_t>(row.event.kind)]) {
+        rows.push_back({row.sequence, row.time_ns, row.event, 0});
       }
     }
-    kept_.clear();
-    // Counted, not the distance of their numbers: where many are missing, a table would have a few rows.
-    std::uint64_t taken = 0;
-    const auto take = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
-      ++taken;
+    retained_.clear();
+    // Count events, not sequence numbers: where events are missing, the table would have only a few rows.
+    std::uint64_t events_read = 0;
+    const auto add_row = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
+      ++events_read;
       if (sequence >= first_ && is_wanted_[static_cast<std::size_t>(event.kind)]) {
         rows.push_back({sequence, time_ns, event, change.forward_stack});
       }
     };
-    while (!is_done && rows.size() < wanted && taken < kMostTaken) {
-      is_done = !cursor_.consume_chunk(end_, nullptr, take);
+    while (!is_at_end && rows.size() < min_rows && events_read < kMaxEventsPerCall) {
+      is_at_end = !cursor_.consume_chunk(end_, nullptr, add_row);
     }
   }
-  if (rows.empty() && is_done) return py::none();
+  if (rows.empty() && is_at_end) return py::none();
   py::dict result;
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(rows, get); };
   add("seq", [](const Row& row) { return row.sequence; });
@@ -62,7 +62,7 @@ py::object EventStream::next(std::size_t wanted) {
   result["location"] = column<std::uint32_t>(rows, [](const Row& row) { return row.event.location; });
   result["address"] = addresses(rows, [](const Row& row) { return row.event.address; });
   add("requested_bytes", [](const Row& row) { return row.event.size; });
-  // Half as wide, in the largest table that there is. No trace that is not damaged has ids above 2^31.
+  // 32 bits halve the largest table; only a corrupt trace has ids above 2^31.
   const auto add_id = [&]<typename Get>(const char* name, Get get) {
     result[name] =
         column<std::int32_t>(rows, [&](const Row& row) { return std::min<std::uint32_t>(get(row), INT32_MAX); });

@@ -1,4 +1,4 @@
-// The events of a trace, some at a time, as numpy columns.
+// Events of a trace as numpy columns, in batches.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,20 +14,19 @@ namespace alloctrace {
 
 class EventStream {
  public:
-  // The events from `first` on and before `end`, of these kinds; none: of all. `cursor` stands at or before `first`.
-  // kept: those of a fold before it.
+  // Stream events [first, end) of `kinds` (empty: all). cursor: at or before `first`. retained: of the compacted part.
   EventStream(TraceCursor cursor, std::uint64_t first, std::uint64_t end, const std::vector<std::uint8_t>& kinds,
-              std::vector<KeptEvent> kept = {});
+              std::vector<KeptEvent> retained = {});
 
-  // The next events by column: at least `wanted` as long as there are that many, or what was found among some millions,
-  // so that the caller notices Ctrl-C in between. None at the end.
-  pybind11::object next(std::size_t wanted);
+  // Return the next columns, or None at the end: at least `min_rows` events, fewer at the end or if few match among
+  // kMaxEventsPerCall, so that Python handles Ctrl-C between calls.
+  pybind11::object next(std::size_t min_rows);
 
  private:
   TraceCursor cursor_;
   std::uint64_t first_, end_;
   std::array<bool, 256> is_wanted_{};
-  std::vector<KeptEvent> kept_;
+  std::vector<KeptEvent> retained_;
 };
 
 void define_event_stream(pybind11::module_& module);

@@ -20,40 +20,38 @@ namespace py = pybind11;
 namespace alloctrace {
 namespace {
 
-py::str text(const std::string& bytes) {
+py::str decode(const std::string& bytes) {
   return py::reinterpret_steal<py::str>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
-// A follower that reads on a thread of its own when it is asked to, for a program that must not wait for it. The thread
-// never takes the GIL.
+// Follower that reads on its own thread on request, so that the program does not wait. The thread never takes the GIL.
 class Following {
  public:
-  explicit Following(const std::string& path) : state_(std::make_unique<State>(path)), process_(getpid()) {}
+  explicit Following(const std::string& path) : state_(std::make_unique<State>(path)), creator_pid_(getpid()) {}
   Following(const Following&) = delete;
   Following& operator=(const Following&) = delete;
   ~Following() {
-    if (getpid() == process_) {
+    if (getpid() == creator_pid_) {
       stop();
     } else {
-      // A forked child has the memory of the thread, but not the thread, and its locks as they were.
+      // Leak the state in a forked child: its thread does not exist there, and its mutexes may be locked forever.
       (void)state_.release();
     }
   }
 
-  // Reads on the thread what has come, unless it does so already. Throws std::system_error where no thread can be
-  // started.
-  void poke() {
+  // Ask the thread to read new events. Throws std::system_error if no thread can be started.
+  void request_reading() {
     const std::lock_guard<std::mutex> guard(state_->mutex);
     if (state_->cancelled) return;
-    state_->is_wanted = true;
+    state_->is_requested = true;
     if (!state_->thread.joinable()) {
       const BlockedSignals inherited;
       state_->thread = std::thread([state = state_.get()] { state->run(); });
     }
     state_->changed.notify_all();
   }
-  // Reads it now, on the thread of the caller.
+  // Read new events on the calling thread.
   void advance() {
     const py::gil_scoped_release unlocked;
     state_->read();
@@ -77,12 +75,12 @@ class Following {
     const std::lock_guard<std::mutex> guard(state_->reading);
     return state_->follower.header_json();
   }
-  // None before the first reading.
+  // Return the latest reading, or nullptr before the first.
   std::shared_ptr<const Followed> latest() const {
     const std::lock_guard<std::mutex> guard(state_->mutex);
     return state_->latest;
   }
-  // Why the thread has given up; "" while it has not.
+  // Return the error of the thread's last reading, or "".
   std::string problem() const {
     const std::lock_guard<std::mutex> guard(state_->mutex);
     return state_->problem;
@@ -90,12 +88,12 @@ class Following {
 
  private:
   struct State {
-    explicit State(const std::string& path) : follower(path, [this](const Followed& known) { publish(known); }) {}
+    explicit State(const std::string& path) : follower(path, [this](const Followed& followed) { publish(followed); }) {}
 
-    void publish(const Followed& known) {
-      auto made = std::make_shared<const Followed>(known);
+    void publish(const Followed& followed) {
+      auto copy = std::make_shared<const Followed>(followed);
       const std::lock_guard<std::mutex> guard(mutex);
-      latest.swap(made);
+      latest.swap(copy);
     }
     void read() {
       const std::lock_guard<std::mutex> guard(reading);
@@ -104,25 +102,25 @@ class Following {
     void run() {
       std::unique_lock<std::mutex> lock(mutex);
       for (;;) {
-        changed.wait(lock, [this] { return is_wanted || cancelled; });
+        changed.wait(lock, [this] { return is_requested || cancelled; });
         if (cancelled) return;
-        is_wanted = false;
+        is_requested = false;
         lock.unlock();
-        std::string why;
+        std::string failure;
         try {
           read();
         } catch (const std::exception& error) {
-          why = error.what();
+          failure = error.what();
         }
         lock.lock();
-        problem = std::move(why);
+        problem = std::move(failure);
       }
     }
 
-    std::mutex reading;  // around the follower
-    std::mutex mutex;    // around the rest; never held while anything is read
+    std::mutex reading;  // guards follower
+    std::mutex mutex;    // guards the other fields; never held during a reading
     std::condition_variable changed;
-    bool is_wanted = false;
+    bool is_requested = false;
     std::atomic<bool> cancelled{false};
     std::shared_ptr<const Followed> latest;
     std::string problem;
@@ -131,39 +129,39 @@ class Following {
   };
 
   std::unique_ptr<State> state_;
-  const pid_t process_;
+  const pid_t creator_pid_;
 };
 
 }  // namespace
 
 void define_following(py::module_& module) {
   py::class_<FollowedFrame>(module, "FollowedFrame")
-      .def_property_readonly("function", [](const FollowedFrame& of) { return text(of.function); })
-      .def_property_readonly("filename", [](const FollowedFrame& of) { return text(of.filename); })
+      .def_property_readonly("function", [](const FollowedFrame& self) { return decode(self.function); })
+      .def_property_readonly("filename", [](const FollowedFrame& self) { return decode(self.filename); })
       .def_readonly("line", &FollowedFrame::line)
-      .def_property_readonly("source", [](const FollowedFrame& of) { return text(of.source); })
-      .def_property_readonly("cell", [](const FollowedFrame& of) { return text(of.cell); });
+      .def_property_readonly("source", [](const FollowedFrame& self) { return decode(self.source); })
+      .def_property_readonly("cell", [](const FollowedFrame& self) { return decode(self.cell); });
   py::class_<FollowedStack>(module, "FollowedStack")
       .def_readonly("device", &FollowedStack::device)
       .def_readonly("stack", &FollowedStack::stack)
       .def_readonly("is_older", &FollowedStack::is_older)
-      .def_property_readonly("library", [](const FollowedStack& of) { return text(of.library); })
-      .def_property_readonly("node", [](const FollowedStack& of) { return text(readable_node_type(of.node)); })
-      .def_property_readonly("frames", [](const FollowedStack& of) { return *of.frames; })
+      .def_property_readonly("library", [](const FollowedStack& self) { return decode(self.library); })
+      .def_property_readonly("node", [](const FollowedStack& self) { return decode(readable_node_type(self.node)); })
+      .def_property_readonly("frames", [](const FollowedStack& self) { return *self.frames; })
       .def_readonly("bytes", &FollowedStack::bytes)
       .def_readonly("blocks", &FollowedStack::blocks)
       .def_readonly("at_points", &FollowedStack::at_points)
-      .def_property_readonly("holder", [](const FollowedStack& of) { return text(of.holder); });
+      .def_property_readonly("holder", [](const FollowedStack& self) { return decode(self.holder); });
   py::class_<FollowedDevice>(module, "FollowedDevice")
       .def_readonly("device_type", &FollowedDevice::device_type)
       .def_readonly("device_index", &FollowedDevice::device_index)
-      .def_property_readonly("requested", [](const FollowedDevice& of) { return of.totals.requested; })
-      .def_property_readonly("allocated", [](const FollowedDevice& of) { return of.totals.allocated; })
-      .def_property_readonly("active", [](const FollowedDevice& of) { return of.totals.active; })
-      .def_property_readonly("reserved", [](const FollowedDevice& of) { return of.totals.reserved; })
-      .def_property_readonly("releasable", [](const FollowedDevice& of) { return of.totals.releasable; })
-      .def_property_readonly("stranded", [](const FollowedDevice& of) { return of.totals.stranded(); })
-      .def_property_readonly("blocks", [](const FollowedDevice& of) { return of.totals.blocks; })
+      .def_property_readonly("requested", [](const FollowedDevice& self) { return self.totals.requested; })
+      .def_property_readonly("allocated", [](const FollowedDevice& self) { return self.totals.allocated; })
+      .def_property_readonly("active", [](const FollowedDevice& self) { return self.totals.active; })
+      .def_property_readonly("reserved", [](const FollowedDevice& self) { return self.totals.reserved; })
+      .def_property_readonly("releasable", [](const FollowedDevice& self) { return self.totals.releasable; })
+      .def_property_readonly("stranded", [](const FollowedDevice& self) { return self.totals.stranded(); })
+      .def_property_readonly("blocks", [](const FollowedDevice& self) { return self.totals.blocks; })
       .def_readonly("reports_segments", &FollowedDevice::reports_segments)
       .def_readonly("largest_free", &FollowedDevice::largest_free)
       .def_readonly("peak_allocated", &FollowedDevice::peak_allocated)
@@ -183,9 +181,9 @@ void define_following(py::module_& module) {
       .def_readonly("events", &Followed::events)
       .def_readonly("file_bytes", &Followed::file_bytes)
       .def_property_readonly("lost",
-                             [](const Followed& of) {
+                             [](const Followed& self) {
                                std::uint64_t sum = 0;
-                               for (const std::uint64_t lost : of.counters.lost) sum += lost;
+                               for (const std::uint64_t lost : self.counters.lost) sum += lost;
                                return sum;
                              })
       .def_readonly("missing_events", &Followed::missing_events)
@@ -202,13 +200,13 @@ void define_following(py::module_& module) {
       .def_readonly("stacks", &Followed::stacks);
   py::class_<Following>(module, "Following")
       .def(py::init<const std::string&>(), py::arg("path"))
-      .def("poke", &Following::poke)
+      .def("poke", &Following::request_reading)
       .def("advance", &Following::advance)
       .def("stop", &Following::stop)
       .def("read_spool_at", &Following::read_spool_at, py::arg("path"))
-      .def_property_readonly("header_json", [](Following& of) { return text(of.header_json()); })
-      .def_property_readonly("problem", [](const Following& of) { return text(of.problem()); })
-      .def("latest", [](const Following& of) { return std::const_pointer_cast<Followed>(of.latest()); });
+      .def_property_readonly("header_json", [](Following& self) { return decode(self.header_json()); })
+      .def_property_readonly("problem", [](const Following& self) { return decode(self.problem()); })
+      .def("latest", [](const Following& self) { return std::const_pointer_cast<Followed>(self.latest()); });
 }
 
 }  // namespace alloctrace

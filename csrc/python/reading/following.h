@@ -1,4 +1,4 @@
-// The class Following: a recording that runs, read as it goes on.
+// Class Following: reads a recording while the program runs.
 #pragma once
 
 #include <pybind11/pybind11.h>

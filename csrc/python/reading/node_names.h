@@ -1,4 +1,4 @@
-// The names of autograd's nodes, as people read them.
+// Demangled names of autograd nodes.
 #pragma once
 
 #include <string>

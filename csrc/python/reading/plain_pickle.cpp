@@ -1,11 +1,10 @@
-// A reader for pickles of dict, list, tuple, str, bytes, int, float, bool and None, which is all that snapshots of
-// torch consist of; written so that any bytes may be given to it.
+// Reader for pickles of dict, list, tuple, str, bytes, int, float, bool and None, the only types in torch's snapshots.
 //
-// Why not a subclass of pickle.Unpickler whose find_class and persistent_load raise: a pickle can make that one take
-// any amount of memory (a memo index of 2^31 in five bytes, texts that claim to be gigabytes), overflow the stack (a
-// tuple in a tuple in ... as the key of a dictionary is hashed by recursion), change objects by BUILD, and find classes
-// without find_class where another module has registered extension codes. Here an opcode that names, calls or sets up
-// anything does not exist; keys are texts and small numbers; and what the values take is counted before it is taken.
+// Safe for any input. A subclass of pickle.Unpickler that forbids find_class and persistent_load would not be safe. A
+// pickle can make the subclass allocate any amount of memory (a memo index of 2^31 in five bytes, texts of claimed
+// gigabytes), overflow the stack (hashing deeply nested tuples as a dictionary key), change objects by BUILD, and find
+// classes by extension codes that another module registered. This reader has no opcode that names, calls or sets up
+// objects, accepts only texts and numbers as keys, and counts memory before allocating it.
 #include "plain_pickle.h"
 
 #include <algorithm>
@@ -28,26 +27,25 @@ class PlainPickleError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Snapshots nest seven deep.
-constexpr std::size_t kDeepestMarks = 1000;
-constexpr std::size_t kLongestText = std::size_t{16} << 20;
-// Snapshots take about eight bytes for each of their file.
-constexpr std::uint64_t kMemoryPerByte = 24, kMemoryAtLeast = std::uint64_t{64} << 20;
-// What values take, rounded up, with their reference.
+constexpr std::size_t kMaxPickleMarks = 1000;  // maximum nesting; snapshots have seven levels
+constexpr std::size_t kMaxPickleText = std::size_t{16} << 20;
+// Memory limit in bytes: snapshots need about eight bytes per byte of the file.
+constexpr std::uint64_t kMemoryPerByte = 24, kMinPickleMemory = std::uint64_t{64} << 20;
+// Upper bounds of the bytes that values take, with their reference.
 constexpr std::uint64_t kReference = 8, kNumber = 40, kText = 80, kList = 96, kTuple = 64, kDict = 96, kItem = 64;
 
 class PlainPickle {
  public:
   explicit PlainPickle(std::string_view data)
-      : at_(data.data()), end_(at_ + data.size()), left_(kMemoryAtLeast + kMemoryPerByte * data.size()) {}
+      : at_(data.data()), end_(at_ + data.size()), memory_left_(kMinPickleMemory + kMemoryPerByte * data.size()) {}
 
   py::object load() {
     for (;;) {
-      const auto opcode = static_cast<unsigned char>(take(1)[0]);
+      const auto opcode = static_cast<unsigned char>(read_bytes(1)[0]);
       if (opcode == '.') break;
       step(opcode);
     }
-    if (stack_.size() != 1 || !marks_.empty()) throw PlainPickleError("it ends with more or less than one value");
+    if (stack_.size() != 1 || !marks_.empty()) throw PlainPickleError("it does not contain exactly one value");
     return stack_.back();
   }
 
@@ -55,12 +53,12 @@ class PlainPickle {
   void step(unsigned char opcode) {
     switch (opcode) {
       case 0x80: {  // PROTO
-        const std::uint64_t protocol = number(1);
-        if (protocol > 5) throw PlainPickleError("it is of protocol " + std::to_string(protocol));
+        const std::uint64_t protocol = read_number(1);
+        if (protocol > 5) throw PlainPickleError("it has the unsupported pickle protocol " + std::to_string(protocol));
         return;
       }
-      case 0x95:  // FRAME: how the bytes are to be read, which are all here
-        number(8);
+      case 0x95:  // FRAME: length of the next part, not needed
+        read_number(8);
         return;
       case 'N':
         return push(py::none(), 0);
@@ -69,20 +67,20 @@ class PlainPickle {
       case 0x89:
         return push(py::bool_(false), 0);
       case 'K':
-        return push_integer(static_cast<std::int64_t>(number(1)));
+        return push_integer(static_cast<std::int64_t>(read_number(1)));
       case 'M':
-        return push_integer(static_cast<std::int64_t>(number(2)));
+        return push_integer(static_cast<std::int64_t>(read_number(2)));
       case 'J':
-        return push_integer(static_cast<std::int32_t>(number(4)));
+        return push_integer(static_cast<std::int32_t>(read_number(4)));
       case 0x8a:
-        return push_long(number(1));
+        return push_long(read_number(1));
       case 0x8b:
-        return push_long(number(4));
+        return push_long(read_number(4));
       case 'I':
       case 'L':
-        return push_decimal(line(), opcode == 'I');
+        return push_decimal(read_line(), opcode == 'I');
       case 'G': {
-        const std::string_view bytes = take(8);
+        const std::string_view bytes = read_bytes(8);
         std::uint64_t bits = 0;
         for (const char byte : bytes) bits = bits << 8 | static_cast<unsigned char>(byte);
         double value = 0;
@@ -90,24 +88,24 @@ class PlainPickle {
         return push(py::float_(value), kNumber);
       }
       case 'F': {
-        const std::string text(line());
+        const std::string text(read_line());
         char* rest = nullptr;
         const double value = std::strtod(text.c_str(), &rest);
-        if (text.empty() || *rest != '\0') throw PlainPickleError("a number in it is none");
+        if (text.empty() || *rest != '\0') throw PlainPickleError("it contains an invalid number");
         return push(py::float_(value), kNumber);
       }
       case 0x8c:
-        return push_text(number(1));
+        return push_text(read_number(1));
       case 'X':
-        return push_text(number(4));
+        return push_text(read_number(4));
       case 0x8d:
-        return push_text(number(8));
+        return push_text(read_number(8));
       case 'C':
-        return push_bytes(number(1));
+        return push_bytes(read_number(1));
       case 'B':
-        return push_bytes(number(4));
+        return push_bytes(read_number(4));
       case 0x8e:
-        return push_bytes(number(8));
+        return push_bytes(read_number(8));
       case ']':
         return push(py::list(), kList);
       case '}':
@@ -115,122 +113,122 @@ class PlainPickle {
       case ')':
         return push(py::tuple(), 0);
       case '(':
-        if (marks_.size() == kDeepestMarks) throw PlainPickleError("it nests too deep");
+        if (marks_.size() == kMaxPickleMarks) throw PlainPickleError("its values are nested too deeply");
         marks_.push_back(stack_.size());
         return;
       case 'l': {
-        const std::size_t first = mark();
-        spend(kList);
-        py::list made;
-        append(made, first);
-        return push(std::move(made), 0);
+        const std::size_t first = pop_mark();
+        charge_memory(kList);
+        py::list list;
+        append(list, first);
+        return push(std::move(list), 0);
       }
       case 'd': {
-        const std::size_t first = mark();
-        spend(kDict);
-        py::dict made;
-        set_items(made, first);
-        return push(std::move(made), 0);
+        const std::size_t first = pop_mark();
+        charge_memory(kDict);
+        py::dict dict;
+        set_items(dict, first);
+        return push(std::move(dict), 0);
       }
       case 't':
-        return push_tuple(mark());
+        return push_tuple(pop_mark());
       case 0x85:
       case 0x86:
       case 0x87: {
         const std::size_t items = opcode - 0x84u;
-        return push_tuple(stack_.size() - need(items));
+        return push_tuple(stack_.size() - require_values(items));
       }
       case 'a': {
-        const std::size_t first = stack_.size() - need(2) + 1;
+        const std::size_t first = stack_.size() - require_values(2) + 1;
         return append(list_below(first), first);
       }
       case 'e': {
-        const std::size_t first = mark();
+        const std::size_t first = pop_mark();
         return append(list_below(first), first);
       }
       case 's': {
-        const std::size_t first = stack_.size() - need(3) + 1;
+        const std::size_t first = stack_.size() - require_values(3) + 1;
         return set_items(dict_below(first), first);
       }
       case 'u': {
-        const std::size_t first = mark();
+        const std::size_t first = pop_mark();
         return set_items(dict_below(first), first);
       }
       case '0':
-        need(1);
+        require_values(1);
         stack_.pop_back();
         return;
       case '1': {
-        const std::size_t first = mark();
+        const std::size_t first = pop_mark();
         stack_.resize(first);
         return;
       }
       case '2':
-        need(1);
+        require_values(1);
         return push(stack_.back(), 0);
       case 0x94:
-        return remember(memo_.size());
+        return memoize(memo_.size());
       case 'q':
-        return remember(number(1));
+        return memoize(read_number(1));
       case 'r':
-        return remember(number(4));
+        return memoize(read_number(4));
       case 'p':
-        return remember(decimal_index());
+        return memoize(decimal_index());
       case 'h':
-        return recall(number(1));
+        return push_memo(read_number(1));
       case 'j':
-        return recall(number(4));
+        return push_memo(read_number(4));
       case 'g':
-        return recall(decimal_index());
+        return push_memo(decimal_index());
       default:
-        throw PlainPickleError("it has more than plain values (opcode " + std::to_string(opcode) + ")");
+        throw PlainPickleError("it contains more than plain values (opcode " + std::to_string(opcode) + ")");
     }
   }
 
-  std::string_view take(std::uint64_t size) {
-    if (size > static_cast<std::uint64_t>(end_ - at_)) throw PlainPickleError("it ends in the middle");
-    const std::string_view taken(at_, static_cast<std::size_t>(size));
+  std::string_view read_bytes(std::uint64_t size) {
+    if (size > static_cast<std::uint64_t>(end_ - at_)) throw PlainPickleError("it is truncated");
+    const std::string_view result(at_, static_cast<std::size_t>(size));
     at_ += size;
-    return taken;
+    return result;
   }
 
-  // Little-endian.
-  std::uint64_t number(std::size_t bytes) {
-    const std::string_view taken = take(bytes);
+  // Read a little-endian number.
+  std::uint64_t read_number(std::size_t bytes) {
+    const std::string_view digits = read_bytes(bytes);
     std::uint64_t value = 0;
-    for (std::size_t i = bytes; i-- > 0;) value = value << 8 | static_cast<unsigned char>(taken[i]);
+    for (std::size_t i = bytes; i-- > 0;) value = value << 8 | static_cast<unsigned char>(digits[i]);
     return value;
   }
 
-  std::string_view line() {
-    const void* const found = std::memchr(at_, '\n', static_cast<std::size_t>(end_ - at_));
-    if (!found) throw PlainPickleError("it ends in the middle");
-    const std::string_view text = take(static_cast<std::uint64_t>(static_cast<const char*>(found) - at_));
-    take(1);
+  std::string_view read_line() {
+    const void* const newline = std::memchr(at_, '\n', static_cast<std::size_t>(end_ - at_));
+    if (!newline) throw PlainPickleError("it is truncated");
+    const std::string_view text = read_bytes(static_cast<std::uint64_t>(static_cast<const char*>(newline) - at_));
+    read_bytes(1);
     return text;
   }
 
-  void spend(std::uint64_t bytes) {
-    if (bytes > left_) throw PlainPickleError("its values would take far more memory than those of a snapshot do");
-    left_ -= bytes;
+  void charge_memory(std::uint64_t bytes) {
+    if (bytes > memory_left_) throw PlainPickleError("its values need far more memory than a snapshot's");
+    memory_left_ -= bytes;
   }
 
   void push(py::object value, std::uint64_t bytes) {
-    spend(bytes + kReference);
+    charge_memory(bytes + kReference);
     stack_.push_back(std::move(value));
   }
 
   void push_integer(std::int64_t value) { push(py::int_(value), kNumber); }
 
-  // A signed number of so many bytes, little-endian.
+  // Push a signed little-endian number of `size` bytes.
   void push_long(std::uint64_t size) {
-    const std::string_view bytes = take(size);
-    if (size > 9) throw PlainPickleError("a number in it has more than 64 bits");
+    const std::string_view bytes = read_bytes(size);
+    if (size > 9) throw PlainPickleError("it contains a number of more than 64 bits");
     if (size == 9) {
-      if (bytes[8] != 0) throw PlainPickleError("a number in it has more than 64 bits");
+      if (bytes[8] != 0) throw PlainPickleError("it contains a number of more than 64 bits");
       at_ -= 9;
-      const std::uint64_t value = number(8);
-      take(1);
+      const std::uint64_t value = read_number(8);
+      read_bytes(1);
       return push(py::int_(value), kNumber);
     }
     std::uint64_t value = size > 0 && static_cast<signed char>(bytes.back()) < 0 ? UINT64_MAX : 0;
@@ -238,8 +236,8 @@ class PlainPickle {
     push_integer(static_cast<std::int64_t>(value));
   }
 
-  void push_decimal(std::string_view text, bool has_bools) {
-    if (has_bools && (text == "00" || text == "01")) return push(py::bool_(text == "01"), 0);
+  void push_decimal(std::string_view text, bool may_be_bool) {
+    if (may_be_bool && (text == "00" || text == "01")) return push(py::bool_(text == "01"), 0);
     if (!text.empty() && text.back() == 'L') text.remove_suffix(1);
     if (!text.empty() && text.front() != '-') return push(py::int_(decimal<std::uint64_t>(text)), kNumber);
     push_integer(decimal<std::int64_t>(text));
@@ -250,82 +248,82 @@ class PlainPickle {
     Number value = 0;
     const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc{} || rest != text.data() + text.size() || text.empty()) {
-      throw PlainPickleError("a number in it is none, or has more than 64 bits");
+      throw PlainPickleError("it contains an invalid number, or one of more than 64 bits");
     }
     return value;
   }
 
-  std::uint64_t decimal_index() { return decimal<std::uint64_t>(line()); }
+  std::uint64_t decimal_index() { return decimal<std::uint64_t>(read_line()); }
 
-  std::string_view take_text(std::uint64_t size) {
-    if (size > kLongestText) throw PlainPickleError("a text in it is longer than 16 MiB");
-    return take(size);
+  std::string_view read_text(std::uint64_t size) {
+    if (size > kMaxPickleText) throw PlainPickleError("it contains a text of more than 16 MiB");
+    return read_bytes(size);
   }
 
   void push_text(std::uint64_t size) {
-    const std::string_view bytes = take_text(size);
+    const std::string_view bytes = read_text(size);
     const bool is_ascii =
         std::all_of(bytes.begin(), bytes.end(), [](char byte) { return static_cast<unsigned char>(byte) < 0x80; });
-    spend(is_ascii ? size : 4 * size);
+    charge_memory(is_ascii ? size : 4 * size);
     PyObject* const text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogatepass");
     if (!text) {
       PyErr_Clear();
-      throw PlainPickleError("a text in it is not UTF-8");
+      throw PlainPickleError("it contains a text that is not UTF-8");
     }
     push(py::reinterpret_steal<py::object>(text), kText);
   }
 
   void push_bytes(std::uint64_t size) {
-    const std::string_view bytes = take_text(size);
-    spend(size);
+    const std::string_view bytes = read_text(size);
+    charge_memory(size);
     push(py::bytes(bytes.data(), bytes.size()), kText);
   }
 
-  // How many values there are to be above the last mark; returns the same number.
-  std::size_t need(std::size_t values) const {
-    const std::size_t there = stack_.size() - (marks_.empty() ? 0 : marks_.back());
-    if (there < values) throw PlainPickleError("a value is missing in it");
+  // Throw if fewer values are above the last mark; return `values`.
+  std::size_t require_values(std::size_t values) const {
+    const std::size_t available = stack_.size() - (marks_.empty() ? 0 : marks_.back());
+    if (available < values) throw PlainPickleError("it lacks a value");
     return values;
   }
 
-  // Takes the last mark away; returns where the values above it begin.
-  std::size_t mark() {
-    if (marks_.empty()) throw PlainPickleError("a mark is missing in it");
+  // Remove the last mark and return the index of the first value above it.
+  std::size_t pop_mark() {
+    if (marks_.empty()) throw PlainPickleError("it lacks a mark");
     const std::size_t first = marks_.back();
     marks_.pop_back();
     return first;
   }
 
   void push_tuple(std::size_t first) {
-    spend(kTuple + kReference * (stack_.size() - first));
-    py::tuple made(stack_.size() - first);
-    for (std::size_t i = first; i < stack_.size(); ++i) made[i - first] = stack_[i];
+    charge_memory(kTuple + kReference * (stack_.size() - first));
+    py::tuple tuple(stack_.size() - first);
+    for (std::size_t i = first; i < stack_.size(); ++i) tuple[i - first] = stack_[i];
     stack_.resize(first);
-    push(std::move(made), 0);
+    push(std::move(tuple), 0);
   }
 
-  // What is below the first of the values that are put into it.
-  py::object& below(std::size_t first) {
+  // Return the value below index `first`: the container of the values above.
+  py::object& container_below(std::size_t first) {
     if (first == 0 || (!marks_.empty() && first - 1 < marks_.back())) {
-      throw PlainPickleError("a list or dictionary is missing in it");
+      throw PlainPickleError("it lacks a list or dictionary");
     }
     return stack_[first - 1];
   }
 
   py::list list_below(std::size_t first) {
-    py::object& found = below(first);
-    if (!PyList_CheckExact(found.ptr())) throw PlainPickleError("something is appended in it to what is no list");
-    return py::reinterpret_borrow<py::list>(found);
+    py::object& container = container_below(first);
+    if (!PyList_CheckExact(container.ptr())) throw PlainPickleError("it appends to a non-list");
+    return py::reinterpret_borrow<py::list>(container);
   }
 
   py::dict dict_below(std::size_t first) {
-    py::object& found = below(first);
-    if (!PyDict_CheckExact(found.ptr())) throw PlainPickleError("an item is put in it into what is no dictionary");
-    return py::reinterpret_borrow<py::dict>(found);
+    py::object& container = container_below(first);
+    if (!PyDict_CheckExact(container.ptr())) throw PlainPickleError("it sets an item of a non-dictionary");
+    return py::reinterpret_borrow<py::dict>(container);
   }
 
   void append(const py::list& list, std::size_t first) {
-    spend(2 * kReference * (stack_.size() - first));
+    charge_memory(2 * kReference * (stack_.size() - first));
     for (std::size_t i = first; i < stack_.size(); ++i) {
       if (PyList_Append(list.ptr(), stack_[i].ptr()) != 0) throw py::error_already_set();
     }
@@ -334,38 +332,38 @@ class PlainPickle {
 
   void set_items(const py::dict& dict, std::size_t first) {
     const std::size_t values = stack_.size() - first;
-    if (values % 2 != 0) throw PlainPickleError("a key in it has no value");
-    spend(kItem * values / 2);
+    if (values % 2 != 0) throw PlainPickleError("it contains a key without a value");
+    charge_memory(kItem * values / 2);
     for (std::size_t i = first; i < stack_.size(); i += 2) {
       PyObject* const key = stack_[i].ptr();
       if (!PyUnicode_CheckExact(key) && !PyLong_CheckExact(key)) {
-        throw PlainPickleError("a key in it is neither a text nor a number");
+        throw PlainPickleError("it contains a key that is neither text nor number");
       }
       if (PyDict_SetItem(dict.ptr(), key, stack_[i + 1].ptr()) != 0) throw py::error_already_set();
     }
     stack_.resize(first);
   }
 
-  // Whatever writes pickles numbers what it remembers one after the other.
-  void remember(std::uint64_t index) {
-    need(1);
-    if (index > memo_.size()) throw PlainPickleError("it remembers values by numbers that are too high");
+  // Store the top value. Writers number memo entries consecutively: a larger index must not allocate a huge memo.
+  void memoize(std::uint64_t index) {
+    require_values(1);
+    if (index > memo_.size()) throw PlainPickleError("its memo indexes are not consecutive");
     if (index < memo_.size()) {
       memo_[static_cast<std::size_t>(index)] = stack_.back();
       return;
     }
-    spend(kReference);
+    charge_memory(kReference);
     memo_.push_back(stack_.back());
   }
 
-  void recall(std::uint64_t index) {
-    if (index >= memo_.size()) throw PlainPickleError("a value is missing in it");
+  void push_memo(std::uint64_t index) {
+    if (index >= memo_.size()) throw PlainPickleError("it lacks a value");
     push(memo_[static_cast<std::size_t>(index)], 0);
   }
 
   const char* at_;
   const char* end_;
-  std::uint64_t left_;
+  std::uint64_t memory_left_;
   std::vector<py::object> stack_, memo_;
   std::vector<std::size_t> marks_;
 };

@@ -1,4 +1,4 @@
-// pytorch_alloctrace._replay: reading traces. Needs neither torch nor a GPU; columns come out as numpy arrays.
+// Module pytorch_alloctrace._replay: reads traces into numpy arrays, without torch or a GPU.
 #include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -34,16 +34,15 @@ namespace py = pybind11;
 namespace alloctrace {
 namespace {
 
-// The calling-context tree as columns, by stack id; entry 0 is "no stack". same: the first stack of the same frames,
-// the modules aside.
+// Return the calling-context tree by stack id (0: no stack). same: first stack with equal frames, in any module.
 py::dict stack_table(const TraceReader& trace) {
   const Definitions& definitions = trace.definitions();
   const std::size_t count = std::max<std::size_t>(definitions.frame_count(), 1);
   std::vector<std::uint32_t> parent(count), name(count), qualified_name(count), filename(count);
-  std::vector<std::uint32_t> module(count), same(count);
+  std::vector<std::uint32_t> module(count), same_frames(count);
   std::vector<std::int32_t> line;
   {
-    const py::gil_scoped_release unlocked;  // a head start meets the imports of others here
+    const py::gil_scoped_release unlocked;  // a prefetching thread must not block imports
     line = definitions.lines();
     line.resize(count);
     const SameStacks same_stacks(definitions);
@@ -55,7 +54,7 @@ py::dict stack_table(const TraceReader& trace) {
       qualified_name[id] = code.qualified_name;
       filename[id] = code.filename;
       module[id] = frame.module;
-      same[id] = same_stacks.first_equal(id);
+      same_frames[id] = same_stacks.first_equal(id);
     }
   }
   py::dict result;
@@ -65,45 +64,45 @@ py::dict stack_table(const TraceReader& trace) {
   result["filename"] = to_array(std::move(filename));
   result["line"] = to_array(std::move(line));
   result["module"] = to_array(std::move(module));
-  result["same"] = to_array(std::move(same));
+  result["same"] = to_array(std::move(same_frames));
   return result;
 }
 
-py::str text(const std::string& bytes) {
-  // File names need not be UTF-8, and a damaged trace may hold anything: never an exception for a name.
+py::str to_str(const std::string& bytes) {
+  // Replace invalid bytes: file names need not be UTF-8, and corrupt traces contain any bytes.
   return py::reinterpret_steal<py::str>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
-// Class, owner (0: none) and name ("": unknown) of each module, by id; entry 0 is none.
+// Return class, owner (0: none) and name ("": unknown) of each module, by id; 0: no module.
 std::vector<std::tuple<py::str, std::uint32_t, py::str>> modules(const TraceReader& trace) {
   const Definitions& definitions = trace.definitions();
-  std::vector<std::tuple<py::str, std::uint32_t, py::str>> all;
+  std::vector<std::tuple<py::str, std::uint32_t, py::str>> result;
   for (std::uint32_t id = 0; id < definitions.module_count(); ++id) {
     const ModuleRecord& module = definitions.module(id);
-    all.emplace_back(text(definitions.string(module.class_name)), module.owner, text(definitions.string(module.name)));
+    result.emplace_back(to_str(definitions.string(module.class_name)), module.owner,
+                        to_str(definitions.string(module.name)));
   }
-  return all;
+  return result;
 }
 
-// What the stacks after those of frames stand for, in order (see Definitions): "before", "library" or "node", and a
-// name.
+// Return kind ("before", "library", "node") and name of the stacks after those with frames, in order of Definitions.
 std::vector<std::pair<std::string, py::str>> stack_labels(const TraceReader& trace) {
   const Definitions& definitions = trace.definitions();
   std::vector<std::pair<std::string, py::str>> labels{{"before", py::str()}};
-  for (const std::string& name : definitions.library_names()) labels.emplace_back("library", text(name));
+  for (const std::string& name : definitions.library_names()) labels.emplace_back("library", to_str(name));
   for (std::uint32_t id = 0; id < definitions.node_type_count(); ++id) {
-    labels.emplace_back("node", text(readable_node_type(definitions.node_type(id))));
+    labels.emplace_back("node", to_str(readable_node_type(definitions.node_type(id))));
   }
   return labels;
 }
 
 template <typename Record>
-auto text_of(std::string Record::* member) {
-  return [member](const Record& record) { return text(record.*member); };
+auto member_str(std::string Record::* member) {
+  return [member](const Record& record) { return to_str(record.*member); };
 }
 
-// The records of one kind by their ids, from 0 on.
+// Return all records of one kind, by id.
 template <typename Record>
 std::vector<Record> records(const Definitions& definitions, std::size_t count,
                             const Record& (Definitions::*get)(std::uint32_t) const) {
@@ -119,13 +118,13 @@ void define_records(py::module_& module) {
       .def_property_readonly("lost", &Integrity::lost)
       .def_property_readonly("lost_by_cause",
                              [](const Integrity& integrity) {
-                               const auto of = [&](LossCause cause) {
+                               const auto lost = [&](LossCause cause) {
                                  return integrity.counters.lost[static_cast<std::size_t>(cause)];
                                };
                                py::dict result;
-                               result["ring_full"] = of(LossCause::kRingFull);
-                               result["write_failed"] = of(LossCause::kWriteFailed);
-                               result["fault"] = of(LossCause::kFault);
+                               result["ring_full"] = lost(LossCause::kRingFull);
+                               result["write_failed"] = lost(LossCause::kWriteFailed);
+                               result["fault"] = lost(LossCause::kFault);
                                return result;
                              })
       .def_readonly("missing_events", &Integrity::missing_events)
@@ -143,30 +142,31 @@ void define_records(py::module_& module) {
       .def_readonly("keeps_less", &Integrity::keeps_less)
       .def_readonly("ended", &Integrity::ended)
       .def_readonly("spool_read", &Integrity::spool_read)
-      .def_property_readonly("empty_allocations", [](const Integrity& of) { return of.counters.empty_allocations; })
-      .def_property_readonly("reentered", [](const Integrity& of) { return of.counters.reentered; })
-      .def_property_readonly("unknown_stacks", [](const Integrity& of) { return of.counters.unknown_stacks; });
+      .def_property_readonly("empty_allocations", [](const Integrity& self) { return self.counters.empty_allocations; })
+      .def_property_readonly("reentered", [](const Integrity& self) { return self.counters.reentered; })
+      .def_property_readonly("unknown_stacks", [](const Integrity& self) { return self.counters.unknown_stacks; });
   py::class_<Location>(module, "Location")
       .def_readonly("device_type", &Location::device_type)
       .def_readonly("device_index", &Location::device_index)
-      .def_property_readonly("stream", [](const Location& of) { return clamped(of.stream); })
-      .def_property_readonly("pool", [](const Location& of) { return py::make_tuple(of.pool_first, of.pool_second); });
+      .def_property_readonly("stream", [](const Location& self) { return clamped(self.stream); })
+      .def_property_readonly("pool",
+                             [](const Location& self) { return py::make_tuple(self.pool_first, self.pool_second); });
   py::class_<ThreadRecord>(module, "Thread")
       .def_readonly("native_id", &ThreadRecord::native_id)
       .def_readonly("autograd_id", &ThreadRecord::autograd_id)
-      .def_property_readonly("name", text_of(&ThreadRecord::name))
-      .def_property_readonly("python_name", text_of(&ThreadRecord::python_name));
+      .def_property_readonly("name", member_str(&ThreadRecord::name))
+      .def_property_readonly("python_name", member_str(&ThreadRecord::python_name));
   py::class_<DeviceRecord>(module, "Device")
       .def_readonly("device_type", &DeviceRecord::device_type)
       .def_readonly("device_index", &DeviceRecord::device_index)
       .def_readonly("bytes", &DeviceRecord::bytes)
-      .def_property_readonly("name", text_of(&DeviceRecord::name))
-      .def_property_readonly("uuid", text_of(&DeviceRecord::uuid))
-      .def_property_readonly("pci_address", text_of(&DeviceRecord::pci_address));
+      .def_property_readonly("name", member_str(&DeviceRecord::name))
+      .def_property_readonly("uuid", member_str(&DeviceRecord::uuid))
+      .def_property_readonly("pci_address", member_str(&DeviceRecord::pci_address));
 }
 
-// The header names trace and spool as Python's json and os.fsencode write them. In a damaged header they have no paths.
-TraceReader::RecordedPaths paths_of_header(const std::string& json) {
+// Return the paths of trace and spool in the header, encoded by os.fsencode; empty if the header is corrupt.
+TraceReader::RecordedPaths parse_header_paths(const std::string& json) {
   const py::gil_scoped_acquire locked;
   try {
     const py::object header = py::module_::import("json").attr("loads")(py::bytes(json));
@@ -181,7 +181,7 @@ TraceReader::RecordedPaths paths_of_header(const std::string& json) {
 
 PYBIND11_MODULE(_replay, module) {
   module.doc() = "Reads traces: decoding, integrity, and the replay.";
-  // What a user meets as a TraceError, whichever call it comes from.
+  // Users get these as subclasses of TraceError.
   const py::object trace_error = py::module_::import("pytorch_alloctrace.errors").attr("TraceError");
   py::register_exception<FormatError>(module, "FormatError", trace_error);
   py::register_exception<OpenError>(module, "OpenError", trace_error);
@@ -236,15 +236,15 @@ PYBIND11_MODULE(_replay, module) {
 
   py::class_<FinishedTrace>(module, "FinishedTrace")
       .def_readonly("was_ended", &FinishedTrace::was_ended)
-      .def_property_readonly("spool", [](const FinishedTrace& done) { return py::bytes(done.spool_path); })
-      .def_property_readonly("recorded_path", [](const FinishedTrace& done) { return py::bytes(done.recorded_path); })
+      .def_property_readonly("spool", [](const FinishedTrace& trace) { return py::bytes(trace.spool_path); })
+      .def_property_readonly("recorded_path", [](const FinishedTrace& trace) { return py::bytes(trace.recorded_path); })
       .def_readonly("events", &FinishedTrace::events)
       .def_readonly("uncommitted", &FinishedTrace::uncommitted);
   module.def(
       "finish_trace",
       [](const std::string& path, const std::string& spool_path, bool force) {
         const py::gil_scoped_release unlocked;
-        return finish_trace(path, spool_path, paths_of_header, force);
+        return finish_trace(path, spool_path, parse_header_paths, force);
       },
       py::arg("path"), py::arg("spool_path") = "", py::arg("force") = false);
   py::class_<CompactedTrace>(module, "CompactedTrace")
@@ -266,11 +266,11 @@ PYBIND11_MODULE(_replay, module) {
       .def(py::init([](const std::string& path, const std::string& spool_path, const py::object& callback) {
              const Progress progress = with_gil(callback);
              const py::gil_scoped_release unlocked;
-             return std::make_shared<TraceReader>(path, spool_path, progress, paths_of_header);
+             return std::make_shared<TraceReader>(path, spool_path, progress, parse_header_paths);
            }),
            py::arg("path"), py::arg("spool_path") = "", py::arg("progress") = py::none())
-      .def_property_readonly("header_json", [](const TraceReader& trace) { return text(trace.header_json()); })
-      .def_property_readonly("end_json", [](const TraceReader& trace) { return text(trace.end_json()); })
+      .def_property_readonly("header_json", [](const TraceReader& trace) { return to_str(trace.header_json()); })
+      .def_property_readonly("end_json", [](const TraceReader& trace) { return to_str(trace.end_json()); })
       .def_property_readonly("file_bytes", &TraceReader::file_bytes)
       .def_property_readonly("begin_ns", &TraceReader::begin_ns)
       .def_property_readonly("end_ns", &TraceReader::end_ns)
@@ -287,22 +287,23 @@ PYBIND11_MODULE(_replay, module) {
       .def("holders",
            [](const TraceReader& trace) {
              py::list result;
-             for (const HolderRecord& one : trace.definitions().holders()) {
-               std::vector<std::int64_t> addresses(one.addresses.begin(), one.addresses.end());
-               result.append(py::make_tuple(one.event, text(one.holder), text(one.path), text(one.filename), one.line,
-                                            one.count, one.bytes, to_array(std::move(addresses)), one.is_garbage));
+             for (const HolderRecord& row : trace.definitions().holders()) {
+               std::vector<std::int64_t> addresses(row.addresses.begin(), row.addresses.end());
+               result.append(py::make_tuple(row.event, to_str(row.holder), to_str(row.path), to_str(row.filename),
+                                            row.line, row.count, row.bytes, to_array(std::move(addresses)),
+                                            row.is_garbage));
              }
              return result;
            })
-      // 64 bits: the id of a name comes from the size of an event, which in a damaged trace may be anything.
+      // 64 bits: the id is the size of an event, which in a corrupt trace may exceed 32 bits.
       .def("string",
            [](const TraceReader& trace, std::uint64_t id) {
-             return id > UINT32_MAX ? py::str() : text(trace.definitions().string(static_cast<std::uint32_t>(id)));
+             return id > UINT32_MAX ? py::str() : to_str(trace.definitions().string(static_cast<std::uint32_t>(id)));
            })
       .def("source",
            [](const TraceReader& trace, std::uint32_t filename, std::int32_t line) -> py::object {
-             const std::string* found = trace.definitions().source(filename, line);
-             return found ? py::object(text(*found)) : py::object(py::none());
+             const std::string* source = trace.definitions().source(filename, line);
+             return source ? py::object(to_str(*source)) : py::object(py::none());
            })
       .def("devices",
            [](const TraceReader& trace) {
@@ -312,19 +313,19 @@ PYBIND11_MODULE(_replay, module) {
            })
       .def("locations",
            [](const TraceReader& trace) {
-             const Definitions& all = trace.definitions();
-             return records(all, all.location_count(), &Definitions::location);
+             const Definitions& definitions = trace.definitions();
+             return records(definitions, definitions.location_count(), &Definitions::location);
            })
       .def("threads",
            [](const TraceReader& trace) {
-             const Definitions& all = trace.definitions();
-             return records(all, all.thread_count(), &Definitions::thread);
+             const Definitions& definitions = trace.definitions();
+             return records(definitions, definitions.thread_count(), &Definitions::thread);
            })
       .def("node_types",
            [](const TraceReader& trace) {
              py::list result;
              for (std::uint32_t id = 0; id < trace.definitions().node_type_count(); ++id) {
-               result.append(text(readable_node_type(trace.definitions().node_type(id))));
+               result.append(to_str(readable_node_type(trace.definitions().node_type(id))));
              }
              return result;
            })

@@ -16,12 +16,12 @@
 namespace alloctrace {
 namespace {
 
-// What a replay measured of one device over time, without the intervals: see interval_columns().
+// Peaks and totals of one device over time; for intervals see interval_columns().
 struct DeviceTimeline {
   std::int32_t device_type, device_index;
   bool reports_segments, is_used;
   MemoryTimeline::Peak allocated_peak, reserved_peak;
-  std::uint64_t most_requested;
+  std::uint64_t max_requested;
 };
 
 DeviceTimeline device_timeline(const DeviceMemory& memory, const MemoryTimeline& timeline) {
@@ -34,13 +34,13 @@ DeviceTimeline device_timeline(const DeviceMemory& memory, const MemoryTimeline&
 using Lines = py::array_t<std::uint32_t, py::array::c_style | py::array::forcecast>;
 using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 
-// A row for each range of intervals, from its begin on and before its end.
+// Return one row for each range of intervals [begin, end).
 py::dict interval_columns(const MemoryTimeline& timeline, const Integers& begins, const Integers& ends) {
   constexpr const char* kNames[kMeasureCount] = {
       "requested_bytes",  "allocated_bytes", "active_bytes",       "reserved_bytes",
       "releasable_bytes", "stranded_bytes",  "largest_free_bytes", "blocks"};
   using Interval = MemoryTimeline::Interval;
-  if (begins.size() != ends.size()) throw py::value_error("as many ends as begins");
+  if (begins.size() != ends.size()) throw py::value_error("begins and ends differ in length");
   std::vector<Interval> rows;
   rows.reserve(static_cast<std::size_t>(begins.size()));
   for (py::ssize_t row = 0; row < begins.size(); ++row) {
@@ -58,7 +58,7 @@ py::dict interval_columns(const MemoryTimeline& timeline, const Integers& begins
   return columns;
 }
 
-// -1: unknown.
+// Return memory samples; -1: unknown bytes.
 py::dict sample_columns(const std::vector<MemorySample>& samples) {
   py::dict result;
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(samples, get); };
@@ -79,7 +79,7 @@ py::dict sample_columns(const std::vector<MemorySample>& samples) {
   return result;
 }
 
-// A row for each time that the program said what a block is.
+// Return one row for each name that the program gave to a block.
 py::dict named_columns(const std::vector<NamedBlock>& blocks) {
   py::dict result;
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(blocks, get); };
@@ -95,7 +95,7 @@ py::dict named_columns(const std::vector<NamedBlock>& blocks) {
   return result;
 }
 
-// By device: role number by role number, the requested bytes at the end of each interval.
+// Return, by device and role number, the requested bytes at the end of each interval.
 std::vector<std::vector<py::array_t<std::int64_t>>> role_timeline_columns(const ReplayRun& run, std::size_t points,
                                                                           const py::object& callback) {
   const Progress progress = with_gil(callback);
@@ -114,16 +114,16 @@ std::vector<std::vector<py::array_t<std::int64_t>>> role_timeline_columns(const 
   return result;
 }
 
-// By device: a row for each role number.
+// Return, by device, one row for each role number.
 std::vector<py::dict> role_allocation_columns(const ReplayRun& run, std::uint64_t first, std::uint64_t until) {
-  std::vector<std::array<RoleAllocations, kRoleCount>> found;
+  std::vector<std::array<RoleAllocations, kRoleCount>> by_device;
   {
     const py::gil_scoped_release unlocked;
-    found = run.role_allocations(first, until);
+    by_device = run.role_allocations(first, until);
   }
   std::vector<py::dict> result;
-  for (const std::array<RoleAllocations, kRoleCount>& of_device : found) {
-    const std::vector<RoleAllocations> rows(of_device.begin(), of_device.end());
+  for (const std::array<RoleAllocations, kRoleCount>& allocations : by_device) {
+    const std::vector<RoleAllocations> rows(allocations.begin(), allocations.end());
     py::dict& columns = result.emplace_back();
     columns["allocations"] = integers(rows, [](const RoleAllocations& row) { return row.allocations; });
     columns["total_bytes"] = integers(rows, [](const RoleAllocations& row) { return row.bytes; });
@@ -133,7 +133,7 @@ std::vector<py::dict> role_allocation_columns(const ReplayRun& run, std::uint64_
   return result;
 }
 
-// There may be millions: the cells take no more room than they need.
+// Return freed blocks by stack, cell of allocation and cell of free. Narrow types: there may be millions of rows.
 py::dict freed_columns(const LongLives::FreedGroups& groups) {
   using FreedGroup = LongLives::FreedGroup;
   py::dict result;
@@ -185,13 +185,13 @@ void define_evidence(py::module_& module) {
       });
 }
 
-// A table of all devices at all steps would be larger than anything else that there is.
+// Return live bytes at each position, summed over `devices`: one column per device would take too much memory.
 py::array_t<std::int64_t> bytes_at_positions(const ReplayRun& run, const std::vector<std::size_t>& devices) {
-  constexpr std::uint64_t kMost = INT64_MAX;
+  constexpr std::uint64_t kMaxSum = INT64_MAX;
   return integers(run.positions(), [&](const PositionEvent& event) {
-    std::uint64_t sum = 0;  // of a damaged trace any numbers
+    std::uint64_t sum = 0;  // clamped: a corrupt trace has any numbers
     for (const std::size_t device : devices) {
-      if (device < event.live_bytes.size()) sum = std::min(sum + std::min(event.live_bytes[device], kMost), kMost);
+      if (device < event.live_bytes.size()) sum = std::min(sum + std::min(event.live_bytes[device], kMaxSum), kMaxSum);
     }
     return sum;
   });
@@ -219,7 +219,7 @@ void define_results(py::module_& module) {
       .def_readonly("is_used", &DeviceTimeline::is_used)
       .def_readonly("allocated_peak", &DeviceTimeline::allocated_peak)
       .def_readonly("reserved_peak", &DeviceTimeline::reserved_peak)
-      .def_readonly("most_requested", &DeviceTimeline::most_requested);
+      .def_readonly("most_requested", &DeviceTimeline::max_requested);
   py::class_<ReplayFindings::Item>(module, "Disagreement")
       .def_readonly("seq", &ReplayFindings::Item::sequence)
       .def_readonly("device", &ReplayFindings::Item::device)
@@ -235,10 +235,10 @@ void define_results(py::module_& module) {
       .def_readonly("kept_contradictions", &ReplayFindings::kept_contradictions);
 }
 
-template <std::uint64_t DeviceHistory::* kCount>
+template <std::uint64_t DeviceHistory::* Member>
 std::uint64_t sum_of_devices(const ReplayRun& run) {
   std::uint64_t sum = 0;
-  for (const DeviceMemory& device : run.end().devices()) sum += device.history().*kCount;
+  for (const DeviceMemory& device : run.end().devices()) sum += device.history().*Member;
   return sum;
 }
 
@@ -290,7 +290,7 @@ void define_replay(py::module_& module) {
           py::arg("device"), py::arg("begins"), py::arg("ends"))
       .def("long_lives",
            [](const py::object& self) {
-             py::list result;  // not copied: they may take 100 MB
+             py::list result;  // references, not copies of up to 100 MB
              for (const LongLives& lives : self.cast<const ReplayRun&>().long_lives()) {
                result.append(py::cast(lives, py::return_value_policy::reference_internal, self));
              }

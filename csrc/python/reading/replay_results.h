@@ -1,4 +1,4 @@
-// What a replay found, over the whole trace, in the module _replay.
+// Class Replay of module _replay: results over the complete trace.
 #pragma once
 
 #include <pybind11/pybind11.h>

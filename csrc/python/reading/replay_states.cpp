@@ -33,7 +33,7 @@ py::dict segment_columns(const std::vector<SegmentView>& segments) {
 
 using RoleOf = std::function<BlockRole(const Piece&)>;
 
-// Role numbers; of free blocks unknown.
+// Add role numbers; unknown for free blocks.
 void add_roles(py::dict& columns, const std::vector<Piece>& blocks, const RoleOf& role_of) {
   std::vector<BlockRole> roles;
   roles.reserve(blocks.size());
@@ -44,7 +44,7 @@ void add_roles(py::dict& columns, const std::vector<Piece>& blocks, const RoleOf
   columns["role_is_exact"] = column<bool>(roles, [](const BlockRole& row) { return row.is_exact; });
 }
 
-// What only blocks in use have (stack to age_ns) is 0 for the others.
+// Return all blocks; for free blocks, the columns from stack_id to age_ns are 0.
 py::dict block_columns(const std::vector<SegmentView>& segments, const std::vector<Piece>& blocks, std::int64_t now_ns,
                        const RoleOf& role_of) {
   std::vector<std::int64_t> segment_of(blocks.size(), 0);
@@ -56,20 +56,20 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   result["segment"] = to_array(std::move(segment_of));
   result["address"] = addresses(blocks, [](const Piece& row) { return row.address; });
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(blocks, get); };
-  const auto add_of_used = [&]<typename Get>(const char* name, Get get) {
+  const auto add_if_used = [&]<typename Get>(const char* name, Get get) {
     add(name, [get](const Piece& row) { return row.state == PieceState::kFree ? 0 : get(row); });
   };
   add("block_bytes", [](const Piece& row) { return row.size; });
   add("requested_bytes", [](const Piece& row) { return row.requested; });
   result["state"] = column<std::int8_t>(blocks, [](const Piece& row) { return row.state; });
-  add_of_used("stack_id", [](const Piece& row) { return row.stack; });
+  add_if_used("stack_id", [](const Piece& row) { return row.stack; });
   result["backward"] =
       column<bool>(blocks, [](const Piece& row) { return row.is_of_backward && row.state != PieceState::kFree; });
-  add_of_used("thread", [](const Piece& row) { return row.thread; });
-  add_of_used("node_type", [](const Piece& row) { return row.node_type; });
-  add_of_used("alloc_seq", [](const Piece& row) { return row.alloc_sequence; });
-  add_of_used("alloc_ns", [](const Piece& row) { return row.alloc_ns; });
-  add_of_used("age_ns", [now_ns](const Piece& row) { return now_ns - row.alloc_ns; });
+  add_if_used("thread", [](const Piece& row) { return row.thread; });
+  add_if_used("node_type", [](const Piece& row) { return row.node_type; });
+  add_if_used("alloc_seq", [](const Piece& row) { return row.alloc_sequence; });
+  add_if_used("alloc_ns", [](const Piece& row) { return row.alloc_ns; });
+  add_if_used("age_ns", [now_ns](const Piece& row) { return now_ns - row.alloc_ns; });
   result["older"] =
       column<bool>(blocks, [](const Piece& row) { return row.is_older && row.state != PieceState::kFree; });
   add_roles(result, blocks, role_of);
@@ -77,17 +77,17 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
 }
 
 using Stacks = std::optional<std::vector<std::uint32_t>>;
-using PieceRow = std::pair<std::uint64_t, const Piece*>;  // its birth, and the piece: too large to be moved about
+using SequencedPiece = std::pair<std::uint64_t, const Piece*>;  // allocated at; pointer: a Piece is too large to sort
 
-// What is allocated, oldest first; of these stacks only, where some are given.
-std::vector<PieceRow> allocated_by_birth(const DeviceMemory& device, const Stacks& stacks) {
+// Return allocated blocks, oldest first; only those of `stacks`, if given.
+std::vector<SequencedPiece> sort_allocated(const DeviceMemory& device, const Stacks& stacks) {
   std::vector<bool> is_wanted;
   for (const std::uint32_t stack : stacks.value_or(std::vector<std::uint32_t>{})) {
     if (stack >= device.stacks().size()) continue;
     if (stack >= is_wanted.size()) is_wanted.resize(stack + std::size_t{1});
     is_wanted[stack] = true;
   }
-  std::vector<PieceRow> rows;
+  std::vector<SequencedPiece> rows;
   device.for_each_allocated([&](const Piece& piece) {
     if (!stacks || (piece.stack < is_wanted.size() && is_wanted[piece.stack]))
       rows.emplace_back(piece.alloc_sequence, &piece);
@@ -97,24 +97,24 @@ std::vector<PieceRow> allocated_by_birth(const DeviceMemory& device, const Stack
 }
 
 py::dict live_columns(const DeviceMemory& device, const Stacks& stacks, const RoleOf& role_of) {
-  const std::vector<PieceRow> blocks = allocated_by_birth(device, stacks);
+  const std::vector<SequencedPiece> blocks = sort_allocated(device, stacks);
   py::dict result;
-  result["address"] = addresses(blocks, [](const PieceRow& row) { return row.second->address; });
+  result["address"] = addresses(blocks, [](const SequencedPiece& row) { return row.second->address; });
   const auto add = [&]<typename Get>(const char* name, Get get) {
-    result[name] = integers(blocks, [get](const PieceRow& row) { return get(*row.second); });
+    result[name] = integers(blocks, [get](const SequencedPiece& row) { return get(*row.second); });
   };
-  const auto flag = [&]<typename Get>(const char* name, Get get) {
-    result[name] = column<bool>(blocks, [get](const PieceRow& row) { return get(*row.second); });
+  const auto add_flag = [&]<typename Get>(const char* name, Get get) {
+    result[name] = column<bool>(blocks, [get](const SequencedPiece& row) { return get(*row.second); });
   };
   add("requested_bytes", [](const Piece& row) { return row.requested; });
   add("block_bytes", [](const Piece& row) { return row.size; });
   add("stack_id", [](const Piece& row) { return row.stack; });
-  flag("backward", [](const Piece& row) { return row.is_of_backward; });
+  add_flag("backward", [](const Piece& row) { return row.is_of_backward; });
   add("thread", [](const Piece& row) { return row.thread; });
   add("node_type", [](const Piece& row) { return row.node_type; });
   add("alloc_seq", [](const Piece& row) { return row.alloc_sequence; });
   add("alloc_ns", [](const Piece& row) { return row.alloc_ns; });
-  flag("older", [](const Piece& row) { return row.is_older; });
+  add_flag("older", [](const Piece& row) { return row.is_older; });
   std::vector<BlockRole> roles;
   roles.reserve(blocks.size());
   for (const auto& [birth, piece] : blocks) roles.push_back(role_of(*piece));
@@ -123,19 +123,19 @@ py::dict live_columns(const DeviceMemory& device, const Stacks& stacks, const Ro
   return result;
 }
 
-// Of the same blocks what tells how long they have lived. It takes a fraction of the time, and of the memory.
-py::dict life_columns(const DeviceMemory& device) {
-  const std::vector<PieceRow> blocks = allocated_by_birth(device, {});
+// Return the columns of live_columns() that show lifetimes, in a fraction of the time and memory.
+py::dict lifetime_columns(const DeviceMemory& device) {
+  const std::vector<SequencedPiece> blocks = sort_allocated(device, {});
   py::dict result;
-  result["alloc_seq"] = integers(blocks, [](const PieceRow& row) { return row.first; });
-  result["alloc_ns"] = integers(blocks, [](const PieceRow& row) { return row.second->alloc_ns; });
-  result["block_bytes"] = integers(blocks, [](const PieceRow& row) { return row.second->size; });
-  result["stack_id"] = integers(blocks, [](const PieceRow& row) { return row.second->stack; });
-  result["older"] = column<bool>(blocks, [](const PieceRow& row) { return row.second->is_older; });
+  result["alloc_seq"] = integers(blocks, [](const SequencedPiece& row) { return row.first; });
+  result["alloc_ns"] = integers(blocks, [](const SequencedPiece& row) { return row.second->alloc_ns; });
+  result["block_bytes"] = integers(blocks, [](const SequencedPiece& row) { return row.second->size; });
+  result["stack_id"] = integers(blocks, [](const SequencedPiece& row) { return row.second->stack; });
+  result["older"] = column<bool>(blocks, [](const SequencedPiece& row) { return row.second->is_older; });
   return result;
 }
 
-// A row for each role number: what is live.
+// Return live bytes and blocks, one row for each role number.
 py::dict role_columns(const DeviceMemory& device, const RoleOf& role_of) {
   struct Sum {
     std::uint64_t bytes = 0, exact_bytes = 0, blocks = 0;
@@ -155,7 +155,7 @@ py::dict role_columns(const DeviceMemory& device, const RoleOf& role_of) {
   return result;
 }
 
-// A row for each stack that has allocated so far, or holds what the trace began with.
+// Return one row for each stack that has allocated, or has live blocks older than the recording.
 py::dict stack_columns(const DeviceMemory& device) {
   struct Row {
     std::uint32_t stack = 0;
@@ -189,39 +189,37 @@ py::dict stack_columns(const DeviceMemory& device) {
   return result;
 }
 
-using Wanted = std::optional<std::pair<std::int32_t, std::int32_t>>;
+using DeviceFilter = std::optional<std::pair<std::int32_t, std::int32_t>>;
 
-// A table of one device.
 struct DeviceColumns {
   std::int32_t device_type, device_index;
   py::dict columns;
 };
 
-// The wanted device, or all, and what `columns` makes of each.
+// Return the table that `columns` makes of each device, or of the one in `filter`.
 template <typename Columns>
-std::vector<DeviceColumns> by_device(const Replay& replay, const Wanted& wanted, Columns columns) {
+std::vector<DeviceColumns> columns_by_device(const Replay& replay, const DeviceFilter& filter, Columns columns) {
   std::vector<DeviceColumns> result;
   for (const DeviceMemory& device : replay.devices()) {
-    if (wanted && *wanted != std::pair(device.device_type(), device.device_index())) continue;
+    if (filter && *filter != std::pair(device.device_type(), device.device_index())) continue;
     result.push_back({device.device_type(), device.device_index(), columns(device)});
   }
   return result;
 }
 
-// States that several Python threads may ask for. Whoever waits for another's walk, or is on one, does not hold the
-// GIL.
+// States for several Python threads. A thread that replays, or waits for another thread's replay, releases the GIL.
 class SharedStates {
  public:
   explicit SharedStates(std::shared_ptr<ReplayRun> run) : states_(std::move(run)) {}
 
-  // What `columns` makes, with the GIL, of the state before an event and the wanted devices.
+  // Return the tables that `columns` makes, with the GIL, of the state before event `until`.
   template <typename Columns>
-  std::vector<DeviceColumns> before(std::uint64_t until, const Wanted& wanted, Columns columns) {
+  std::vector<DeviceColumns> before(std::uint64_t until, const DeviceFilter& filter, Columns columns) {
     const py::gil_scoped_release unlocked;
-    const std::lock_guard<std::mutex> one(mutex_);
+    const std::lock_guard<std::mutex> guard(mutex_);
     const Replay& state = states_.before(until);
     const py::gil_scoped_acquire locked;
-    return by_device(state, wanted, [&](const DeviceMemory& device) { return columns(state, device); });
+    return columns_by_device(state, filter, [&](const DeviceMemory& device) { return columns(state, device); });
   }
   RoleOf roles_of(const Replay& state, const DeviceMemory& device) const {
     const auto number = static_cast<std::size_t>(&device - state.devices().data());
@@ -229,7 +227,7 @@ class SharedStates {
   }
   void release() {
     const py::gil_scoped_release unlocked;
-    const std::lock_guard<std::mutex> one(mutex_);
+    const std::lock_guard<std::mutex> guard(mutex_);
     states_.release();
   }
 
@@ -250,8 +248,8 @@ void define_states(py::module_& module) {
       .def(py::init<std::shared_ptr<ReplayRun>>(), py::arg("replay"))
       .def(
           "segments_before",
-          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
-            return states.before(until, wanted, [](const Replay&, const Memory& device) {
+          [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter) {
+            return states.before(until, filter, [](const Replay&, const Memory& device) {
               std::vector<SegmentView> segments;
               std::vector<Piece> blocks;
               device.list(segments, blocks);
@@ -261,8 +259,8 @@ void define_states(py::module_& module) {
           py::arg("until"), py::arg("wanted") = py::none())
       .def(
           "blocks_before",
-          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
-            return states.before(until, wanted, [&](const Replay& state, const Memory& device) {
+          [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter) {
+            return states.before(until, filter, [&](const Replay& state, const Memory& device) {
               std::vector<SegmentView> segments;
               std::vector<Piece> blocks;
               device.list(segments, blocks);
@@ -272,31 +270,31 @@ void define_states(py::module_& module) {
           py::arg("until"), py::arg("wanted") = py::none())
       .def(
           "live_before",
-          [](SharedStates& states, std::uint64_t until, const Wanted& wanted, const Stacks& stacks) {
-            return states.before(until, wanted, [&](const Replay& state, const Memory& device) {
+          [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter, const Stacks& stacks) {
+            return states.before(until, filter, [&](const Replay& state, const Memory& device) {
               return live_columns(device, stacks, states.roles_of(state, device));
             });
           },
           py::arg("until"), py::arg("wanted") = py::none(), py::arg("stacks") = py::none())
       .def(
           "lives_before",
-          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
-            return states.before(until, wanted,
-                                 [](const Replay&, const Memory& device) { return life_columns(device); });
+          [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter) {
+            return states.before(until, filter,
+                                 [](const Replay&, const Memory& device) { return lifetime_columns(device); });
           },
           py::arg("until"), py::arg("wanted") = py::none())
       .def(
           "roles_before",
-          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
-            return states.before(until, wanted, [&](const Replay& state, const Memory& device) {
+          [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter) {
+            return states.before(until, filter, [&](const Replay& state, const Memory& device) {
               return role_columns(device, states.roles_of(state, device));
             });
           },
           py::arg("until"), py::arg("wanted") = py::none())
       .def(
           "stacks_before",
-          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
-            return states.before(until, wanted,
+          [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter) {
+            return states.before(until, filter,
                                  [](const Replay&, const Memory& device) { return stack_columns(device); });
           },
           py::arg("until"), py::arg("wanted") = py::none())

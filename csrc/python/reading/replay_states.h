@@ -1,4 +1,4 @@
-// The memory before any event, as tables, in the module _replay. Of a Replay: see replay_results.h.
+// Class States of module _replay: memory before any event of a Replay, as tables.
 #pragma once
 
 #include <pybind11/pybind11.h>

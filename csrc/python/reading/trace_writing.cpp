@@ -12,8 +12,8 @@ namespace py = pybind11;
 namespace alloctrace {
 namespace {
 
-// File names need not be UTF-8, nor can all that a str may hold be written as such.
-std::string utf8(const py::str& text) {
+// Encode lone surrogates, as in file names that are not UTF-8, with backslashes instead of raising an exception.
+std::string encode_utf8(const py::str& text) {
   const py::object bytes = text.attr("encode")("utf-8", "backslashreplace");
   return bytes.cast<std::string>();
 }
@@ -21,7 +21,7 @@ std::string utf8(const py::str& text) {
 template <typename T>
 using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
-// Columns of equal length: what the fields of an event are, see core/format/event_fields.h.
+// Push events from columns of equal length; fields: core/format/event_fields.h.
 void push(TraceWriter& writer, const Column<std::uint8_t>& kind, const Column<std::uint64_t>& time,
           const Column<std::uint64_t>& address, const Column<std::uint64_t>& size, const Column<std::uint32_t>& stack,
           const Column<std::uint32_t>& thread, const Column<std::uint32_t>& location,
@@ -32,7 +32,7 @@ void push(TraceWriter& writer, const Column<std::uint8_t>& kind, const Column<st
         static_cast<const py::array*>(&size), static_cast<const py::array*>(&stack),
         static_cast<const py::array*>(&thread), static_cast<const py::array*>(&location),
         static_cast<const py::array*>(&sequence), static_cast<const py::array*>(&node_sequence)}) {
-    if (column->ndim() != 1 || column->size() != count) throw py::value_error("columns are not of one length");
+    if (column->ndim() != 1 || column->size() != count) throw py::value_error("columns differ in length");
   }
   for (py::ssize_t i = 0; i < count; ++i) {
     Event event{};
@@ -57,15 +57,15 @@ void define_trace_writing(py::module_& module) {
   py::class_<TraceWriter>(module, "TraceWriter")
       .def(py::init<const std::string&, bool, std::uint64_t, std::string>(), py::arg("path"), py::arg("overwrite"),
            py::arg("begin_ns"), py::arg("header_json"))
-      .def("string", [](TraceWriter& writer, const py::str& text) { return writer.string(utf8(text)); })
-      .def("thread", [](TraceWriter& writer, const py::str& name) { return writer.thread(utf8(name)); })
+      .def("string", [](TraceWriter& writer, const py::str& text) { return writer.string(encode_utf8(text)); })
+      .def("thread", [](TraceWriter& writer, const py::str& name) { return writer.thread(encode_utf8(name)); })
       .def("code",
            [](TraceWriter& writer, const py::str& name, const py::str& filename, std::int32_t first_line,
               const py::bytes& line_table) {
-             // Without a table, all of it is on the first line.
+             // Without a table, all instructions are on the first line.
              const std::string table(line_table);
              const LineTableKind kind = table.empty() ? LineTableKind::kNone : LineTableKind::kPython310;
-             return writer.code(utf8(name), utf8(filename), first_line, kind, table);
+             return writer.code(encode_utf8(name), encode_utf8(filename), first_line, kind, table);
            })
       .def("frame", [](TraceWriter& writer, std::uint32_t parent, std::uint32_t code,
                        std::uint32_t instruction) { return writer.frame({parent, code, instruction}); })

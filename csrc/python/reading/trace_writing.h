@@ -1,11 +1,10 @@
-// Traces that are made of what other tools have recorded.
+// Class TraceWriter of module _replay: writes traces from recordings of other tools.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace alloctrace {
 
-// Adds the class TraceWriter to the module.
 void define_trace_writing(pybind11::module_& module);
 
 }  // namespace alloctrace

@@ -1,4 +1,4 @@
-// What torch's allocator would have done under other settings and on other cards: core/what_if, for Python.
+// Python interface of core/what_if: simulations of torch's allocator with other settings and GPUs.
 #pragma once
 
 #include <pybind11/pybind11.h>
