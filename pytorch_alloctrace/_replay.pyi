@@ -133,7 +133,7 @@ class FinishedTrace:
 
 def finish_trace(path: str | bytes, spool_path: str | bytes = "", force: bool = False) -> FinishedTrace: ...
 
-class FoldingError(TraceError): ...
+class CompactionError(TraceError): ...
 
 class CompactedTrace:
     events: int
@@ -221,7 +221,7 @@ class DeviceTimeline:
     most_requested: int
 
 class LongLives:
-    """Long-lived blocks of a device: see csrc/core/replay/long_lives.h."""
+    """Long-lived blocks of a device: see csrc/core/replay/long_lifetimes.h."""
 
     begins: npt.NDArray[Any]
     """First event of each cell."""

@@ -9,7 +9,7 @@ from ..reading.recorded import RecordedTrace
 
 
 class AllocationShare:
-    """Allocations of a device, exact at about 256 events, else interpolated (csrc/core/replay/long_lives.h)."""
+    """Allocations of a device, exact at about 256 events, else interpolated (csrc/core/replay/long_lifetimes.h)."""
 
     def __init__(self, trace: RecordedTrace, device: str) -> None:
         cells = trace.replay.long_lives(device)

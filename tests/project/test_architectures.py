@@ -47,16 +47,16 @@ def test_sources_without_torch_compile_for_aarch64(tmp_path: Path) -> None:
     folders = [folder for folder in (*building.READER, *building.RECORDER) if folder != "torch"]
     sources = [ROOT / "csrc" / name for name in building.sources(ROOT / "csrc", "python/reading", *folders)]
     names = [source.name for source in sources]
-    assert {"frame_walk.cpp", "spool_writer.cpp", "replay.cpp", "session.cpp"} <= {*names} and len(sources) > 30
+    assert {"frame_walk.cpp", "spool.cpp", "replay.cpp", "session.cpp"} <= {*names} and len(sources) > 30
     with ThreadPoolExecutor(2) as pool:
         errors = pool.map(lambda pair: compile_source(compiler, pair[1], tmp_path / f"{pair[0]}.o"), enumerate(sources))
         assert [*filter(None, errors)] == []
 
     # The object is for aarch64, and its prefetches for stores are instructions.
-    spool = names.index("spool_writer.cpp")
+    spool = names.index("spool.cpp")
     machine = (tmp_path / f"{spool}.o").read_bytes()[18:20]
     assert machine == b"\xb7\x00", "the ELF header is not one for aarch64"
 
-    assembly = tmp_path / "spool_writer.s"
+    assembly = tmp_path / "spool.s"
     assert compile_source(compiler, sources[spool], assembly, "-S") == ""
     assert "prfm\tpst" in assembly.read_text().lower()

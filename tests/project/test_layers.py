@@ -171,8 +171,8 @@ def test_reading_half_has_no_linux_calls() -> None:
         for source in group.sources:
             read_with_headers(ROOT / "csrc" / source, read)
     names = {path.name for path in read}
-    assert "trace_reader.cpp" in names and "spool_writer.cpp" not in names
-    assert LINUX_ONLY.search((ROOT / "csrc/core/recording/spool_writer.cpp").read_text(encoding="utf-8"))
+    assert "trace_reader.cpp" in names and "spool.cpp" not in names
+    assert LINUX_ONLY.search((ROOT / "csrc/core/recording/spool.cpp").read_text(encoding="utf-8"))
 
     calls_of = {path.name: sorted({*LINUX_ONLY.findall(path.read_text(encoding="utf-8"))}) for path in read}
     # Without /proc, process states are unknown, and files have a name while they are written.

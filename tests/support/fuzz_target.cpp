@@ -20,13 +20,12 @@
 #include <vector>
 
 #include "../../csrc/core/base/crc32.h"
-#include "../../csrc/core/compaction/folded_file.h"
+#include "../../csrc/core/compaction/compacted_trace.h"
 #include "../../csrc/core/format/event_codec.h"
-#include "../../csrc/core/format/spool_layout.h"
+#include "../../csrc/core/format/format.h"
 #include "../../csrc/core/reading/trace_reader.h"
 #include "../../csrc/core/replay/follower.h"
 #include "../../csrc/core/replay/replay_run.h"
-#include "../../csrc/core/replay/states.h"
 #include "../../csrc/core/what_if/predict.h"
 
 namespace alloctrace {
@@ -49,9 +48,11 @@ void follow(const std::string& path, const std::string& spool) {
   }
 }
 
-// Folds a trace up to its middle, and that once more. What was folded can be read, and ends with the same memory; but
-// where a block cannot be decoded, one that repeats some of its events may be taken once the fold ends in it.
-void fold_it(const std::shared_ptr<const TraceReader>& trace, const ReplayRun& whole, bool compare, int times = 2) {
+// Compact a trace up to its middle, and that once more. The compacted trace can be read, and ends with the same memory;
+// but where a block cannot be decoded, one that repeats some of its events may be taken once the compacted part ends in
+// it.
+void compact_and_compare(const std::shared_ptr<const TraceReader>& trace, const ReplayRun& whole, bool compare,
+                         int times = 2) {
   const std::string out = "/dev/shm/alloctrace_fuzz." + std::to_string(getpid()) + "." + std::to_string(times);
   const std::uint64_t begin = trace->compacted_until();
   const std::uint64_t end = trace->chunks().empty() ? begin : trace->chunks().back().end_sequence();
@@ -61,18 +62,18 @@ void fold_it(const std::shared_ptr<const TraceReader>& trace, const ReplayRun& w
   } catch (const CompactionError&) {
     return;
   }
-  const auto folded = std::make_shared<const TraceReader>(out, "");
+  const auto compacted = std::make_shared<const TraceReader>(out, "");
   unlink(out.c_str());
-  const ReplayRun again(folded, 50);
-  if (times > 1) fold_it(folded, again, compare, times - 1);
+  const ReplayRun again(compacted, 50);
+  if (times > 1) compact_and_compare(compacted, again, compare, times - 1);
   if (!compare) return;
   const std::vector<DeviceMemory>&before = whole.end().devices(), &after = again.end().devices();
-  if (before.size() != after.size()) fail("folding changed the devices");
+  if (before.size() != after.size()) fail("compaction changed the devices");
   for (std::size_t index = 0; index < before.size(); ++index) {
     const MemoryTotals &one = before[index].totals(), &other = after[index].totals();
     if (one.requested != other.requested || one.allocated != other.allocated || one.active != other.active ||
         one.reserved != other.reserved || one.blocks != other.blocks) {
-      fail("folding changed the memory at the end");
+      fail("compaction changed the memory at the end");
     }
   }
 }
@@ -156,7 +157,7 @@ void read_everything(const std::string& path, const std::string& spool) {
       simulations[4].order = what_if::AddressOrder::kRecorded;
       static_cast<void>(what_if::predict(opened, device.device_type(), device.device_index(), {}, simulations));
     }
-    fold_it(opened, replayed, all_decoded);
+    compact_and_compare(opened, replayed, all_decoded);
     static_cast<void>(trace.integrity().state());
   } catch (const FormatError&) {
   } catch (const OpenError&) {
@@ -258,7 +259,7 @@ namespace {
 
 using Dice = std::minstd_rand;
 
-// A whole block stands in another place, or in a second one: a fold among events, events twice.
+// A whole block stands in another place, or in a second one: a compacted part among events, events twice.
 Bytes with_moved_block(const Bytes& input, const std::vector<std::size_t>& borders, Dice& dice) {
   const std::size_t block = dice() % (borders.size() - 1), to = borders[dice() % borders.size()];
   const bool stays = dice() % 2 == 0;

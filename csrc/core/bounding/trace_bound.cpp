@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../base/thread.h"
-#include "../compaction/folded_file.h"
+#include "../compaction/compacted_trace.h"
 
 namespace alloctrace {
 namespace {

@@ -76,7 +76,7 @@ constexpr std::size_t kLossCauseCount = 3;
 
 // Fields of an allocation; event_fields.h names their meanings in other kinds of events.
 struct Event {
-  std::uint32_t commit;  // spool only, not on disk: see spool_layout.h
+  std::uint32_t commit;  // spool only, not on disk: see SpoolHeader in format.h
   std::uint32_t stack;   // id of the innermost frame in the stack table, 0: unknown
   std::uint64_t time;    // raw counter (clock.h); block anchors convert it to monotonic and wall time
   std::uint64_t address;

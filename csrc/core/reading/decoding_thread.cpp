@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "../base/blocked_signals.h"
+#include "../base/thread.h"
 
 namespace alloctrace {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "../base/unnamed_file.h"
-#include "../format/block_file.h"
 #include "../format/event_codec.h"
+#include "../format/trace_file.h"
 
 namespace alloctrace {
 namespace {

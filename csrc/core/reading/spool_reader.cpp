@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "../base/input_file.h"
-#include "../format/spool_layout.h"
+#include "../format/format.h"
 
 namespace alloctrace {
 

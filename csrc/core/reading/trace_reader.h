@@ -11,7 +11,6 @@
 
 #include "../base/input_file.h"
 #include "../format/definitions.h"
-#include "../format/fold.h"
 #include "../format/format.h"
 #include "spool_reader.h"
 
@@ -22,7 +21,7 @@ class FormatError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
-// Return the error of a compacted part of another version than FoldSummary::kVersion.
+// Return the error of a compacted part of another version than CompactionSummary::kVersion.
 inline FormatError unsupported_compaction(const std::string& path, std::uint64_t version) {
   return FormatError(
       path + " was compacted by another version of pytorch_alloctrace (its compacted part is of version " +

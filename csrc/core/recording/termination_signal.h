@@ -1,7 +1,7 @@
 // Handling of SIGTERM: the writer completes the trace, then the signal ends the program as without a recording.
 #pragma once
 
-#include "wake_signal.h"
+#include "wait.h"
 
 namespace alloctrace {
 

@@ -1,9 +1,13 @@
 // Bounded waiting in the hook.
 #pragma once
 
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "../base/clock.h"
@@ -27,5 +31,43 @@ bool wait_until(Condition condition, std::uint64_t deadline_ns) noexcept {
   pthread_setcancelstate(cancellable, nullptr);
   return holds;
 }
+
+// Wake-up of the writer thread: a futex, since sem_clockwait() needs glibc 2.30.
+
+// post() is async-signal-safe and never blocks: hooks and the SIGTERM handler call it.
+class WakeSignal {
+ public:
+  WakeSignal() = default;
+  WakeSignal(const WakeSignal&) = delete;
+  WakeSignal& operator=(const WakeSignal&) = delete;
+
+  // Wake the waiting thread, which sees all stores before this call. Both sides use exchange(): with a plain store, the
+  // writer could load the events before it clears the word, and an event would wait until the next wake-up.
+  void post() noexcept {
+    if (word_.exchange(kPosted) == kNone) futex(FUTEX_WAKE_PRIVATE, 1, nullptr);
+  }
+  // Wait for a post(), at most `milliseconds`. Returns at once if one came since the last call returned.
+  void wait_ms(std::uint64_t milliseconds) noexcept {
+    const std::uint64_t until_ns = clock_nanoseconds(CLOCK_MONOTONIC) + milliseconds * 1'000'000;
+    while (word_.exchange(kNone) == kNone) {
+      const std::uint64_t now_ns = clock_nanoseconds(CLOCK_MONOTONIC);
+      if (now_ns >= until_ns) return;
+      timespec left{};
+      left.tv_sec = static_cast<time_t>((until_ns - now_ns) / 1'000'000'000);
+      left.tv_nsec = static_cast<long>((until_ns - now_ns) % 1'000'000'000);
+      futex(FUTEX_WAIT_PRIVATE, kNone, &left);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = 0, kPosted = 1;
+
+  void futex(int operation, std::uint32_t value, const timespec* left) noexcept {
+    syscall(SYS_futex, &word_, operation, value, left, nullptr, 0);
+  }
+
+  std::atomic<std::uint32_t> word_{kNone};
+  static_assert(sizeof word_ == sizeof(std::uint32_t));
+};
 
 }  // namespace alloctrace

@@ -18,7 +18,7 @@
 #include "source_lines.h"
 #include "spool.h"
 #include "stack_table.h"
-#include "wake_signal.h"
+#include "wait.h"
 
 namespace alloctrace {
 

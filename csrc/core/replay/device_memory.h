@@ -16,13 +16,13 @@
 
 #include "../base/address_map.h"
 #include "../base/pages.h"
+#include "../format/compaction_codec.h"
 #include "../format/definitions.h"
 #include "../format/event_fields.h"
 #include "../format/format.h"
 #include "allocator_rules.h"
-#include "fold_codec.h"
 #include "free_sizes.h"
-#include "long_lives.h"
+#include "long_lifetimes.h"
 #include "packed_pieces.h"
 #include "piece.h"
 

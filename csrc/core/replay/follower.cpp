@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "../format/event_codec.h"
-#include "../format/fold.h"
-#include "../format/spool_layout.h"
+#include "../format/format.h"
 #include "../reading/block_reading.h"
 #include "../reading/trace_reader.h"
 #include "run_evidence.h"

@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
+#include "../format/compaction_codec.h"
 #include "../format/definitions.h"
 #include "../format/event.h"
-#include "fold_codec.h"
 
 namespace alloctrace {
 

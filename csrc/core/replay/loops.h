@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "../base/seeded_hash.h"
+#include "../format/compaction_codec.h"
 #include "../format/definitions.h"
 #include "../format/event.h"
-#include "fold_codec.h"
-#include "same_stacks.h"
+#include "stack_kinds.h"
 
 namespace alloctrace {
 

@@ -10,8 +10,8 @@
 #include <functional>
 #include <iterator>
 
+#include "../format/compaction_codec.h"
 #include "device_memory.h"
-#include "fold_codec.h"
 
 namespace alloctrace {
 

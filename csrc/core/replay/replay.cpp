@@ -96,7 +96,8 @@ bool Replay::finish_state(ReplayFindings* findings) {
   const bool agrees = device.equals(context_.state.events);
   std::optional<DeviceMemory> described;
   if (!agrees) {
-    described = device.build_from_state(context_.state.events, context_.state.sequence, context_.state.time_ns, is_begin);
+    described =
+        device.build_from_state(context_.state.events, context_.state.sequence, context_.state.time_ns, is_begin);
   }
   if (findings) {
     ++findings->states;

@@ -18,8 +18,8 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
   }
   cursor.decode_in_background();
   const std::vector<Chunk>& chunks = trace_->chunks();
-  const std::unique_ptr<LivesThread> lives = start_lives_thread();
-  std::vector<LifeChange> changes;
+  const std::unique_ptr<LifetimeThread> lives = start_lives_thread();
+  std::vector<LifetimeChange> changes;
   std::vector<Event> consumed;
   const auto on_event = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
     if (lives) {
@@ -45,10 +45,10 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
 }
 
 // Return nullptr for a short trace, or if the system cannot start a thread.
-std::unique_ptr<LivesThread> ReplayRun::start_lives_thread() {
+std::unique_ptr<LifetimeThread> ReplayRun::start_lives_thread() {
   if (trace_->chunks().size() < TraceCursor::kMinThreadChunks) return nullptr;
   try {
-    return std::make_unique<LivesThread>(evidence_);
+    return std::make_unique<LifetimeThread>(evidence_);
   } catch (const std::system_error&) {
     return nullptr;
   }
@@ -56,8 +56,8 @@ std::unique_ptr<LivesThread> ReplayRun::start_lives_thread() {
 
 void ReplayRun::restore_compacted(Replay& replay) {
   try {
-    fold_ = std::make_unique<CompactedState>(*trace_);
-    fold_->restore(replay, evidence_);
+    compacted_ = std::make_unique<CompactedState>(*trace_);
+    compacted_->restore(replay, evidence_);
   } catch (const DecodeError& error) {
     throw FormatError(trace_->path() + " begins with sums of compacted events that are invalid (" + error.what() +
                       "): what comes after them cannot be replayed");
@@ -73,7 +73,7 @@ void ReplayRun::restore_compacted(Replay& replay) {
       if (peak.bytes != 0) add_time(peak.sequence, peak.time_ns);
     }
   }
-  for (const LongLives& lives : evidence_.long_lives()) {
+  for (const LongLifetimes& lives : evidence_.long_lives()) {
     for (std::size_t cell = 0; cell < lives.begins().size(); ++cell)
       add_time(lives.begins()[cell], lives.begins_ns()[cell]);
     if (!lives.begins().empty()) add_time(lives.last_allocation(), lives.last_ns());
@@ -84,7 +84,7 @@ void ReplayRun::restore_compacted(Replay& replay) {
 
 const std::vector<std::uint64_t>& ReplayRun::compacted_positions() const {
   static const std::vector<std::uint64_t> kNoPositions;
-  return fold_ ? fold_->snapshot_positions() : kNoPositions;
+  return compacted_ ? compacted_->snapshot_positions() : kNoPositions;
 }
 
 void ReplayRun::add_checkpoint(std::size_t chunk, std::uint64_t events, const Replay& replay) {
@@ -144,7 +144,7 @@ Replay ReplayRun::compacted_state_before(std::uint64_t until) const {
   Replay end(trace_->definitions());
   end.unpack(beginning_.state);
   try {
-    if (std::optional<Replay> state = fold_->memory_before(until, end)) return std::move(*state);
+    if (std::optional<Replay> state = compacted_->memory_before(until, end)) return std::move(*state);
   } catch (const DecodeError& error) {
     throw FormatError(trace_->path() + " has a state in its compacted part that is invalid (" + error.what() + ")");
   }
@@ -206,6 +206,28 @@ std::uint64_t ReplayRun::sequence_after(std::int64_t time_ns) const {
     if (event != events.end()) return chunk.first_sequence + static_cast<std::uint64_t>(event - events.begin());
   }
   return UINT64_MAX;
+}
+
+const Replay& States::before(std::uint64_t until) {
+  if (until < run_->compacted_until()) {
+    if (!compacted_state_ || compacted_position_ != until) {
+      compacted_state_.reset();
+      compacted_state_.emplace(run_->compacted_state_before(until));
+      compacted_position_ = until;
+    }
+    return *compacted_state_;
+  }
+  if (until >= run_->end_sequence()) return run_->end();
+  run_->move_near(cursor_, until);
+  const auto ignore = [](const Event&, std::uint64_t, std::int64_t, const Change&) {};
+  while (cursor_.consume_chunk(until, nullptr, ignore)) {
+  }
+  return cursor_.replay();
+}
+
+void States::release() {
+  cursor_ = run_->cursor_at_beginning();
+  compacted_state_.reset();
 }
 
 }  // namespace alloctrace

@@ -12,10 +12,9 @@
 
 #include "../format/event_fields.h"
 #include "../reading/trace_reader.h"
-#include "fold.h"
-#include "lives_thread.h"
+#include "compacted_state.h"
+#include "lifetime_thread.h"
 #include "replay.h"
-#include "role_allocations.h"
 #include "role_timeline.h"
 #include "run_evidence.h"
 #include "trace_cursor.h"
@@ -43,7 +42,7 @@ class ReplayRun {
   const Replay& end() const { return end_; }
   // Return timelines and lifetimes by device, in the order of end().devices().
   const std::vector<MemoryTimeline>& timelines() const { return evidence_.timelines(); }
-  const std::vector<LongLives>& long_lives() const { return evidence_.long_lives(); }
+  const std::vector<LongLifetimes>& long_lives() const { return evidence_.long_lives(); }
   const Roles& roles() const { return evidence_.roles(); }
   const std::vector<Loops::Loop>& loops() const { return evidence_.loops(); }
 
@@ -84,15 +83,15 @@ class ReplayRun {
   static constexpr std::size_t kMaxCheckpointBytes = std::size_t{200} << 20;
 
   const Checkpoint* checkpoint_before(std::uint64_t sequence) const;  // nullptr: use beginning_
-  std::unique_ptr<LivesThread> start_lives_thread();
+  std::unique_ptr<LifetimeThread> start_lives_thread();
   void restore_compacted(Replay& replay);
   std::int64_t compacted_time_before(std::uint64_t until) const;
   void add_checkpoint(std::size_t chunk, std::uint64_t events, const Replay& replay);
 
   std::shared_ptr<const TraceReader> trace_;
   RunEvidence evidence_;
-  std::unique_ptr<const CompactedState> fold_;                        // nullptr: nothing is compacted
-  Checkpoint beginning_;              // empty state, or the end of the compacted part
+  std::unique_ptr<const CompactedState> compacted_;  // nullptr: nothing is compacted
+  Checkpoint beginning_;                             // empty state, or the end of the compacted part
   std::vector<std::pair<std::uint64_t, std::int64_t>> compacted_times_;  // of events, ascending
   Replay end_;
   std::vector<Checkpoint> checkpoints_;
@@ -101,6 +100,27 @@ class ReplayRun {
   static constexpr std::uint64_t kMinDistance = 25'000, kMaxDistance = 750'000, kBytesPerEvent = 14;
   std::uint64_t checkpoint_distance_ = kMinDistance, next_checkpoint_ = kMinDistance;
   std::size_t checkpoint_bytes_ = 0;
+};
+
+// State of all memory at any position of a trace. Several States of one ReplayRun may be used on different threads, but
+// its roles only on one (replay_run.h).
+
+class States {
+ public:
+  explicit States(std::shared_ptr<const ReplayRun> run) : run_(std::move(run)), cursor_(run_->cursor_at_beginning()) {}
+
+  const ReplayRun& run() const { return *run_; }
+  // Return the state after all events below `until`, valid until the next call. Ascending positions cost one replay of
+  // the events in between. Throws CompactedError for a compacted position whose state was not kept.
+  const Replay& before(std::uint64_t until);
+  // Free the memory of the last state.
+  void release();
+
+ private:
+  std::shared_ptr<const ReplayRun> run_;
+  TraceCursor cursor_;                     // holds the last state that is not compacted
+  std::optional<Replay> compacted_state_;  // the last compacted state
+  std::uint64_t compacted_position_ = 0;
 };
 
 }  // namespace alloctrace

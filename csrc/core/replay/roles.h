@@ -23,7 +23,7 @@
 
 #include "../base/seeded_hash.h"
 #include "../format/event_fields.h"
-#include "fates.h"
+#include "lifetimes.h"
 #include "replay.h"
 
 namespace alloctrace {

@@ -29,8 +29,8 @@ RunEvidence::RunEvidence(const TraceReader& trace)
       loops_(trace.definitions()),
       roles_(trace.definitions()) {}
 
-LifeChange RunEvidence::record_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
-                                      const Change& change, Replay& replay) {
+LifetimeChange RunEvidence::record_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
+                                          const Change& change, Replay& replay) {
   ++kind_counts_[static_cast<std::size_t>(event.kind)];
   if (for_compaction_) {
     times_.add(sequence, time_ns);
@@ -45,21 +45,21 @@ LifeChange RunEvidence::record_memory(const Event& event, std::uint64_t sequence
     if (event.kind >= EventKind::kStep && event.kind <= EventKind::kRegionEnd) {
       add_position(event, sequence, time_ns, replay);
     }
-    return LifeChange(time_ns);
+    return LifetimeChange(time_ns);
   }
   if (time_ns >= interval_end_ns_ && points_ > 0) interval_ = interval_at(time_ns);
   const auto device = static_cast<std::size_t>(change.device);
   while (timelines_.size() <= device) timelines_.emplace_back(points_);
   DeviceMemory& memory = replay.devices()[device];
   timelines_[device].record(memory, interval_, sequence, time_ns);
-  return LifeChange(event, time_ns, device, memory);
+  return LifetimeChange(event, time_ns, device, memory);
 }
 
-void RunEvidence::record_lifetimes(const Event& event, std::uint64_t sequence, const LifeChange& change) {
+void RunEvidence::record_lifetimes(const Event& event, std::uint64_t sequence, const LifetimeChange& change) {
   roles_.lifetimes().update(event, sequence);
-  if (change.device == LifeChange::kNoDevice) return;
+  if (change.device == LifetimeChange::kNoDevice) return;
   while (long_lives_.size() <= change.device) long_lives_.emplace_back();
-  LongLives& lives = long_lives_[change.device];
+  LongLifetimes& lives = long_lives_[change.device];
   if (event.kind == EventKind::kAlloc) {
     const std::uint32_t line = !lines_ ? change.stack : change.stack < lines_->size() ? (*lines_)[change.stack] : 0;
     lives.add_allocation(sequence, change.time_ns, line, event.size);
@@ -128,7 +128,7 @@ void RunEvidence::finish(const Replay& end) {
   // A device whose states were all corrupt has no timeline so far.
   while (timelines_.size() < end.devices().size()) timelines_.emplace_back(points_);
   while (long_lives_.size() < timelines_.size()) long_lives_.emplace_back();
-  for (LongLives& lives : long_lives_) lives.finish();
+  for (LongLifetimes& lives : long_lives_) lives.finish();
   roles_.finish(end);
   // Nothing was reserved before a device's first event, unless it was in use when the recording began.
   for (MemorySample& sample : samples_) {
@@ -148,7 +148,7 @@ std::vector<std::uint64_t> RunEvidence::snapshot_positions() const {
       if (peak.bytes != 0) events.push_back(peak.sequence + 1);
     }
   }
-  for (const LongLives& lives : long_lives_) {
+  for (const LongLifetimes& lives : long_lives_) {
     if (lives.begins().empty()) continue;
     events.push_back(lives.begins().back());
     events.push_back(lives.last_allocation() + 1);
@@ -156,7 +156,7 @@ std::vector<std::uint64_t> RunEvidence::snapshot_positions() const {
   for (auto position = positions_.rbegin(); position != positions_.rend(); ++position) {
     if (position->kind != EventKind::kStep) continue;
     events.push_back(position->sequence + 1);
-    for (const LongLives& lives : long_lives_) {
+    for (const LongLifetimes& lives : long_lives_) {
       const std::vector<std::uint64_t>& begins = lives.begins();
       const auto later = std::upper_bound(begins.begin(), begins.end(), position->sequence);
       if (later != begins.begin()) events.push_back(*std::prev(later));

@@ -10,8 +10,8 @@
 
 #include "../format/event_fields.h"
 #include "../reading/trace_reader.h"
-#include "life_change.h"
-#include "long_lives.h"
+#include "lifetime_change.h"
+#include "long_lifetimes.h"
 #include "loops.h"
 #include "memory_timeline.h"
 #include "replay.h"
@@ -92,7 +92,7 @@ class RunEvidence {
                                kMaxCompactedEvents = 512, kMaxCompactedSamples = 8'192;
 
   // For analysis. `points`: number of intervals of the timeline. `lines`: line number by stack, for the growth in
-  // LongLives; not copied.
+  // LongLifetimes; not copied.
   RunEvidence(const TraceReader& trace, std::size_t points, const std::vector<std::uint32_t>& lines);
   // For compaction.
   explicit RunEvidence(const TraceReader& trace);
@@ -103,9 +103,9 @@ class RunEvidence {
   }
   // record() in two parts without shared data: each must get all events in order, and record_lifetimes() may run later
   // on another thread.
-  LifeChange record_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change,
-                           Replay& replay);
-  void record_lifetimes(const Event& event, std::uint64_t sequence, const LifeChange& change);
+  LifetimeChange record_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change,
+                               Replay& replay);
+  void record_lifetimes(const Event& event, std::uint64_t sequence, const LifetimeChange& change);
   void finish(const Replay& end);
 
   // `past`: see Roles::save().
@@ -118,7 +118,7 @@ class RunEvidence {
   const Definitions& definitions() const { return *definitions_; }
 
   const std::vector<MemoryTimeline>& timelines() const { return timelines_; }
-  const std::vector<LongLives>& long_lives() const { return long_lives_; }
+  const std::vector<LongLifetimes>& long_lives() const { return long_lives_; }
   const std::vector<Loops::Loop>& loops() const { return loops_.loops(); }
   Roles& roles() { return roles_; }
   const Roles& roles() const { return roles_; }
@@ -154,7 +154,7 @@ class RunEvidence {
 
   ReplayFindings findings_;
   std::vector<MemoryTimeline> timelines_;
-  std::vector<LongLives> long_lives_;
+  std::vector<LongLifetimes> long_lives_;
   Loops loops_;
   Roles roles_;
   std::vector<PositionEvent> positions_;

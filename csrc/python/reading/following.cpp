@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "../../core/base/blocked_signals.h"
+#include "../../core/base/thread.h"
 #include "../../core/replay/follower.h"
 #include "node_names.h"
 

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "../../core/compaction/folded_file.h"
+#include "../../core/compaction/compacted_trace.h"
 #include "../../core/reading/finish_trace.h"
 #include "../../core/reading/trace_reader.h"
 #include "../../core/replay/allocator_rules.h"
 #include "../../core/replay/replay_run.h"
-#include "../../core/replay/same_stacks.h"
+#include "../../core/replay/stack_kinds.h"
 #include "event_stream.h"
 #include "following.h"
 #include "node_names.h"
@@ -186,7 +186,7 @@ PYBIND11_MODULE(_replay, module) {
   py::register_exception<FormatError>(module, "FormatError", trace_error);
   py::register_exception<OpenError>(module, "OpenError", trace_error);
   py::register_exception<FinishError>(module, "FinishError", trace_error);
-  py::register_exception<CompactionError>(module, "FoldingError", trace_error);
+  py::register_exception<CompactionError>(module, "CompactionError", trace_error);
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);

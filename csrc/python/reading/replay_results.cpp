@@ -134,8 +134,8 @@ std::vector<py::dict> role_allocation_columns(const ReplayRun& run, std::uint64_
 }
 
 // Return freed blocks by stack, cell of allocation and cell of free. Narrow types: there may be millions of rows.
-py::dict freed_columns(const LongLives::FreedGroups& groups) {
-  using FreedGroup = LongLives::FreedGroup;
+py::dict freed_columns(const LongLifetimes::FreedGroups& groups) {
+  using FreedGroup = LongLifetimes::FreedGroup;
   py::dict result;
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(groups, get); };
   result["stack_id"] = column<std::int32_t>(groups, [](const FreedGroup& row) { return row.stack; });
@@ -146,10 +146,10 @@ py::dict freed_columns(const LongLives::FreedGroups& groups) {
   return result;
 }
 
-py::dict growth_columns(const std::vector<LongLives::Growth>& growths) {
+py::dict growth_columns(const std::vector<LongLifetimes::Growth>& growths) {
   std::vector<std::pair<std::size_t, std::size_t>> rows;
   for (std::size_t line = 0; line < growths.size(); ++line) {
-    for (std::size_t cell = 0; cell < LongLives::kMaxCells; ++cell) {
+    for (std::size_t cell = 0; cell < LongLifetimes::kMaxCells; ++cell) {
       if (growths[line].cells[cell]) rows.emplace_back(line, cell);
     }
   }
@@ -160,20 +160,21 @@ py::dict growth_columns(const std::vector<LongLives::Growth>& growths) {
 }
 
 void define_evidence(py::module_& module) {
-  py::class_<LongLives>(module, "LongLives")
-      .def_property_readonly(
-          "begins",
-          [](const LongLives& lives) { return integers(lives.begins(), [](std::uint64_t begin) { return begin; }); })
+  py::class_<LongLifetimes>(module, "LongLifetimes")
+      .def_property_readonly("begins",
+                             [](const LongLifetimes& lives) {
+                               return integers(lives.begins(), [](std::uint64_t begin) { return begin; });
+                             })
       .def_property_readonly("begins_ns",
-                             [](const LongLives& lives) {
+                             [](const LongLifetimes& lives) {
                                return integers(lives.begins_ns(), [](std::int64_t time_ns) { return time_ns; });
                              })
-      .def_property_readonly("last_ns", &LongLives::last_ns)
-      .def_property_readonly("cell_length", &LongLives::cell_length)
-      .def_property_readonly("allocations", &LongLives::allocations)
-      .def_property_readonly("last_allocation", &LongLives::last_allocation)
-      .def_property_readonly("deaths", [](const LongLives& lives) { return freed_columns(lives.freed_groups()); })
-      .def_property_readonly("growths", [](const LongLives& lives) { return growth_columns(lives.growths()); });
+      .def_property_readonly("last_ns", &LongLifetimes::last_ns)
+      .def_property_readonly("cell_length", &LongLifetimes::cell_length)
+      .def_property_readonly("allocations", &LongLifetimes::allocations)
+      .def_property_readonly("last_allocation", &LongLifetimes::last_allocation)
+      .def_property_readonly("deaths", [](const LongLifetimes& lives) { return freed_columns(lives.freed_groups()); })
+      .def_property_readonly("growths", [](const LongLifetimes& lives) { return growth_columns(lives.growths()); });
   py::class_<Loops::Loop>(module, "Loop")
       .def_readonly("caller", &Loops::Loop::caller)
       .def_readonly("function", &Loops::Loop::function)
@@ -291,7 +292,7 @@ void define_replay(py::module_& module) {
       .def("long_lives",
            [](const py::object& self) {
              py::list result;  // references, not copies of up to 100 MB
-             for (const LongLives& lives : self.cast<const ReplayRun&>().long_lives()) {
+             for (const LongLifetimes& lives : self.cast<const ReplayRun&>().long_lives()) {
                result.append(py::cast(lives, py::return_value_policy::reference_internal, self));
              }
              return result;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "../../core/replay/replay_run.h"
-#include "../../core/replay/states.h"
 #include "numpy_columns.h"
 
 namespace alloctrace {

@@ -1,7 +1,7 @@
 """Lifetimes of a device's blocks in the judged part of the run: which survived, and which were freed at what age.
 
 Times are in units of the clock. The replay counts long-lived freed blocks in cells, each a few hundredths of the run
-(see csrc/core/replay/long_lives.h). Survivors are exact.
+(see csrc/core/replay/long_lifetimes.h). Survivors are exact.
 """
 
 from __future__ import annotations

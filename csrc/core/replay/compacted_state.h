@@ -1,16 +1,17 @@
 // The compacted part at the beginning of a trace: the state at its end, the evidence of a pass over it, and snapshots
 // of the memory at some of its positions (the peaks, the end of the last step).
 //
-//   summary (format/fold.h) | state | evidence | number of snapshots | snapshot ...
+//   CompactionSummary (format/format.h) | state | evidence | number of snapshots | snapshot ...
 //
-// Parts are sections (fold_codec.h). A snapshot is the number of the event after it, and its difference to the state.
+// Parts are sections (compaction_codec.h). A snapshot is the number of the event after it, and its difference to the
+// state.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "../format/fold.h"
+#include "../format/format.h"
 #include "../reading/trace_reader.h"
 #include "run_evidence.h"
 

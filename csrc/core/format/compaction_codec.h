@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "../base/varint.h"
-#include "../format/definitions.h"
+#include "definitions.h"
 
 namespace alloctrace {
 

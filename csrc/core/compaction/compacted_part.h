@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "../format/fold.h"
+#include "../format/format.h"
 #include "../reading/trace_reader.h"
 
 namespace alloctrace {

@@ -9,7 +9,7 @@
 
 namespace alloctrace {
 
-struct LifeChange {
+struct LifetimeChange {
   static constexpr std::uint32_t kNoDevice = UINT32_MAX;
 
   std::uint64_t alloc_sequence = UINT64_MAX;  // of the freed block; UINT64_MAX: no block was freed
@@ -20,10 +20,10 @@ struct LifeChange {
   std::uint32_t allocations = 0;              // of the stack, up to this event
   std::uint16_t node_type = 0;
 
-  LifeChange() = default;
-  explicit LifeChange(std::int64_t time) : time_ns(time) {}
+  LifetimeChange() = default;
+  explicit LifetimeChange(std::int64_t time) : time_ns(time) {}
   // `memory`: of the event's device, right after the event.
-  LifeChange(const Event& event, std::int64_t time, std::size_t device_number, const DeviceMemory& memory)
+  LifetimeChange(const Event& event, std::int64_t time, std::size_t device_number, const DeviceMemory& memory)
       : time_ns(time), device(static_cast<std::uint32_t>(device_number)) {
     if (event.kind == EventKind::kAlloc) {
       piece = memory.last_allocated();

@@ -1,4 +1,4 @@
-#include "folded_part.h"
+#include "compacted_part.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "../replay/fold.h"
+#include "../replay/compacted_state.h"
 #include "../replay/trace_cursor.h"
 
 namespace alloctrace {
@@ -58,7 +58,8 @@ class SnapshotCollector {
     replay.save_memory(memory, *end_);
     snapshots_.push_back({until, memory.bytes()});
     for (const DeviceMemory& device : replay.devices()) {
-      device.for_each_allocated([&](const Piece& piece) { live_blocks_.push_back({piece.alloc_sequence, piece.address}); });
+      device.for_each_allocated(
+          [&](const Piece& piece) { live_blocks_.push_back({piece.alloc_sequence, piece.address}); });
     }
     remove_duplicates();
   }

@@ -1,11 +1,11 @@
-#include "long_lives.h"
+#include "long_lifetimes.h"
 
 #include <algorithm>
 #include <tuple>
 
 namespace alloctrace {
 
-void LongLives::begin_cell(std::uint64_t sequence, std::int64_t time_ns) {
+void LongLifetimes::begin_cell(std::uint64_t sequence, std::int64_t time_ns) {
   if (!begins_.empty()) close_cell();
   if (begins_.size() == kMaxCells) halve();
   begins_.push_back(sequence);
@@ -14,13 +14,13 @@ void LongLives::begin_cell(std::uint64_t sequence, std::int64_t time_ns) {
   allocations_in_cell_ = 0;
 }
 
-std::uint16_t LongLives::cell_of(std::uint64_t sequence) const {
+std::uint16_t LongLifetimes::cell_of(std::uint64_t sequence) const {
   const auto later = std::upper_bound(begins_.begin(), begins_.end(), sequence);
   // A block from before the first allocation belongs to the first cell.
   return static_cast<std::uint16_t>(later == begins_.begin() ? 0 : later - begins_.begin() - 1);
 }
 
-void LongLives::close_cell() {
+void LongLifetimes::close_cell() {
   const auto freed_in = static_cast<std::uint16_t>(begins_.size() - 1);
   for (const RecentFree& block : recent_frees_) {
     freed_groups_.push_back({block.stack, cell_of(block.alloc_sequence), freed_in, 1, block.bytes});
@@ -30,7 +30,7 @@ void LongLives::close_cell() {
 }
 
 // Merge each two cells, and drop blocks that were allocated and freed in the same merged cell.
-void LongLives::halve() {
+void LongLifetimes::halve() {
   for (std::size_t cell = 0; cell < kMaxCells / 2; ++cell) {
     begins_[cell] = begins_[2 * cell];
     begins_ns_[cell] = begins_ns_[2 * cell];
@@ -52,7 +52,7 @@ void LongLives::halve() {
   merge_equal();
 }
 
-void LongLives::merge_equal(FreedGroups& groups) {
+void LongLifetimes::merge_equal(FreedGroups& groups) {
   const auto key = [](const FreedGroup& group) { return std::tie(group.stack, group.allocated_in, group.freed_in); };
   std::sort(groups.begin(), groups.end(), [&](const FreedGroup& a, const FreedGroup& b) { return key(a) < key(b); });
   std::size_t merged = 0;
@@ -67,12 +67,12 @@ void LongLives::merge_equal(FreedGroups& groups) {
   groups.resize(merged);
 }
 
-void LongLives::merge_equal() {
+void LongLifetimes::merge_equal() {
   merge_equal(freed_groups_);
   merged_count_ = freed_groups_.size();
 }
 
-void LongLives::finish() {
+void LongLifetimes::finish() {
   std::erase_if(recent_frees_, [this](const RecentFree& block) { return block.free_sequence > last_allocation_; });
   if (!begins_.empty()) close_cell();
   merge_equal();

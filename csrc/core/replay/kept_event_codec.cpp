@@ -1,4 +1,4 @@
-#include "fold_events.h"
+#include "kept_event_codec.h"
 
 namespace alloctrace {
 

@@ -17,7 +17,7 @@
 #include "../format/definitions.h"
 #include "../format/event.h"
 #include "device_memory.h"
-#include "life_change.h"
+#include "lifetime_change.h"
 #include "stack_kinds.h"
 
 namespace alloctrace {
@@ -51,8 +51,8 @@ class Lifetimes {
   // Update threads, steps and passes. Call for each event, before the functions below.
   void update(const Event& event, std::uint64_t sequence);
   // Begin or end the lifetime of a block.
-  void begin_lifetime(const Event& event, std::uint64_t sequence, const LifeChange& change);
-  void end_lifetime(const Event& event, const LifeChange& change);
+  void begin_lifetime(const Event& event, std::uint64_t sequence, const LifetimeChange& change);
+  void end_lifetime(const Event& event, const LifetimeChange& change);
   // Decide the lifetimes of live blocks, after the last event.
   void finish(const std::vector<DeviceMemory>& devices);
 
@@ -104,8 +104,8 @@ class Lifetimes {
     return threads_[thread_of(event.thread)].is_of_engine || (event.stack != 0 && kinds_.is_under_engine(event.stack));
   }
   Lifetime lifetime_at_end(const Origin& origin) const;
-  Lifetime lifetime_at_free(const Origin& origin, const Event& event, const LifeChange& change);
-  Lifetime lifetime_before_pass(const Origin& origin, const LifeChange& change) const;
+  Lifetime lifetime_at_free(const Origin& origin, const Event& event, const LifetimeChange& change);
+  Lifetime lifetime_before_pass(const Origin& origin, const LifetimeChange& change) const;
   void store(std::uint64_t alloc_sequence, Lifetime lifetime);
   void count(std::size_t device, std::uint32_t stack, std::uint16_t node_type, std::uint64_t bytes, Lifetime lifetime);
   static std::uint64_t key_of(std::size_t device, std::uint32_t stack, std::uint16_t node_type) {

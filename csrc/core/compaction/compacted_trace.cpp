@@ -1,4 +1,4 @@
-#include "folded_file.h"
+#include "compacted_trace.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -86,7 +86,7 @@ CompactedTrace compact_trace(const std::shared_ptr<const TraceReader>& trace, st
     throw CompactionError(trace->compacted_until() == 0
                               ? "there is nothing to compact: no event comes before that position"
                               : trace->path() + " is compacted up to event " +
-                                 std::to_string(trace->compacted_until() - 1) + " already: give a later position");
+                                    std::to_string(trace->compacted_until() - 1) + " already: give a later position");
   }
   if (!overwrite) TraceFile::refuse_existing(out);
   const CompactedPart part = compact_until(trace, until, nodes_at_begin, progress);

@@ -1,4 +1,4 @@
-#include "fates.h"
+#include "lifetimes.h"
 
 #include <algorithm>
 
@@ -74,7 +74,7 @@ void Lifetimes::update(const Event& event, std::uint64_t sequence) {
   threads_[number].nodes = event.sequence;
 }
 
-void Lifetimes::begin_lifetime(const Event& event, std::uint64_t sequence, const LifeChange& change) {
+void Lifetimes::begin_lifetime(const Event& event, std::uint64_t sequence, const LifetimeChange& change) {
   if (change.device >= origins_.size()) origins_.resize(change.device + std::size_t{1});
   std::vector<Origin>& origins = origins_[change.device];
   const PieceIndex piece = change.piece;
@@ -103,7 +103,7 @@ void Lifetimes::begin_lifetime(const Event& event, std::uint64_t sequence, const
   origin.allocations = change.allocations;
 }
 
-void Lifetimes::end_lifetime(const Event& event, const LifeChange& change) {
+void Lifetimes::end_lifetime(const Event& event, const LifetimeChange& change) {
   if (change.device >= origins_.size() || change.piece >= origins_[change.device].size()) return;
   Origin& origin = origins_[change.device][change.piece];
   if (origin.alloc_sequence != change.alloc_sequence) return;  // the block is from a state of the allocator
@@ -113,12 +113,12 @@ void Lifetimes::end_lifetime(const Event& event, const LifeChange& change) {
   count(change.device, change.stack, change.node_type, change.bytes, lifetime);
 }
 
-Lifetime Lifetimes::lifetime_before_pass(const Origin& origin, const LifeChange& change) const {
+Lifetime Lifetimes::lifetime_before_pass(const Origin& origin, const LifetimeChange& change) const {
   if (origin.step != steps_) return Lifetime::kLaterStep;
   return change.allocations == origin.allocations ? Lifetime::kBrief : Lifetime::kSameStep;
 }
 
-Lifetime Lifetimes::lifetime_at_free(const Origin& origin, const Event& event, const LifeChange& change) {
+Lifetime Lifetimes::lifetime_at_free(const Origin& origin, const Event& event, const LifetimeChange& change) {
   const bool by_engine = is_engine(event);
   const bool by_pass = by_engine || event.node_type != 0;
   const Thread& thread = threads_[origin.thread];

@@ -254,8 +254,7 @@ void Roles::restore(CompactionReader& in, const Replay& replay) {
     exact_[{birth, address}] = {role, read_place()};
   }
   for (const NamedBlock& block : named_) {
-    if (!exact_.contains({block.alloc_sequence, block.address}))
-      throw DecodeError("a named block without a role");
+    if (!exact_.contains({block.alloc_sequence, block.address})) throw DecodeError("a named block without a role");
   }
   for (std::size_t left = in.count(4 + kRoleCount); left > 0; --left) {
     Bytes& bytes = siblings_[read_place()];

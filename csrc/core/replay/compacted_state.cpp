@@ -1,4 +1,4 @@
-#include "fold.h"
+#include "compacted_state.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Thread that records the lifetimes of blocks, up to kMaxWaiting batches behind the replay: recording takes about as
-// long as the replay, and needs of it only LifeChange.
+// long as the replay, and needs of it only LifetimeChange.
 #pragma once
 
 #include <condition_variable>
@@ -12,22 +12,22 @@
 #include <vector>
 
 #include "../format/event.h"
-#include "life_change.h"
+#include "lifetime_change.h"
 #include "run_evidence.h"
 
 namespace alloctrace {
 
-class LivesThread {
+class LifetimeThread {
  public:
   // Throws std::system_error when the system cannot start a thread.
-  explicit LivesThread(RunEvidence& evidence);
-  ~LivesThread();
-  LivesThread(const LivesThread&) = delete;
-  LivesThread& operator=(const LivesThread&) = delete;
+  explicit LifetimeThread(RunEvidence& evidence);
+  ~LifetimeThread();
+  LifetimeThread(const LifetimeThread&) = delete;
+  LifetimeThread& operator=(const LifetimeThread&) = delete;
 
   // Queue consecutive events, from number `first_sequence`, and their effects; wait while the queue is full. Both
   // vectors return empty, with the capacity of processed ones.
-  void enqueue(std::uint64_t first_sequence, std::vector<Event>& events, std::vector<LifeChange>& changes);
+  void enqueue(std::uint64_t first_sequence, std::vector<Event>& events, std::vector<LifetimeChange>& changes);
   // Wait until all events are recorded; rethrow the first exception of the thread.
   void finish();
 
@@ -35,7 +35,7 @@ class LivesThread {
   struct Batch {
     std::uint64_t first_sequence = 0;
     std::vector<Event> events;
-    std::vector<LifeChange> changes;
+    std::vector<LifetimeChange> changes;
   };
   static constexpr std::size_t kMaxWaiting = 2;  // batches of up to 7 MB
 

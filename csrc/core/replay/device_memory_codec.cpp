@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "fold_events.h"
+#include "kept_event_codec.h"
 #include "replay.h"
 
 namespace alloctrace {

@@ -1,19 +1,20 @@
-#include "lives_thread.h"
+#include "lifetime_thread.h"
 
 #include <utility>
 
-#include "../base/blocked_signals.h"
+#include "../base/thread.h"
 
 namespace alloctrace {
 
-LivesThread::LivesThread(RunEvidence& evidence) : evidence_(evidence) {
+LifetimeThread::LifetimeThread(RunEvidence& evidence) : evidence_(evidence) {
   const BlockedSignals inherited;
   thread_ = std::thread([this] { run(); });
 }
 
-LivesThread::~LivesThread() { stop(); }
+LifetimeThread::~LifetimeThread() { stop(); }
 
-void LivesThread::enqueue(std::uint64_t first_sequence, std::vector<Event>& events, std::vector<LifeChange>& changes) {
+void LifetimeThread::enqueue(std::uint64_t first_sequence, std::vector<Event>& events,
+                             std::vector<LifetimeChange>& changes) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
     has_room_.wait(lock, [this] { return waiting_.size() < kMaxWaiting; });
@@ -28,12 +29,12 @@ void LivesThread::enqueue(std::uint64_t first_sequence, std::vector<Event>& even
   changes.clear();
 }
 
-void LivesThread::finish() {
+void LifetimeThread::finish() {
   stop();
   if (error_) std::rethrow_exception(error_);
 }
 
-void LivesThread::stop() {
+void LifetimeThread::stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_stopping_ = true;
@@ -42,7 +43,7 @@ void LivesThread::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void LivesThread::run() {
+void LifetimeThread::run() {
   while (true) {
     Batch batch;
     {

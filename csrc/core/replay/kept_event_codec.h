@@ -1,8 +1,8 @@
 // Events in the compacted part of a trace.
 #pragma once
 
+#include "../format/compaction_codec.h"
 #include "../format/event.h"
-#include "fold_codec.h"
 
 namespace alloctrace {
 

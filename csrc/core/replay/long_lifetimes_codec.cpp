@@ -1,13 +1,13 @@
-// LongLives, Loops and MemoryTimeline in the compacted part of a trace.
+// LongLifetimes, Loops and MemoryTimeline in the compacted part of a trace.
 #include <algorithm>
 
-#include "long_lives.h"
+#include "long_lifetimes.h"
 #include "loops.h"
 #include "memory_timeline.h"
 
 namespace alloctrace {
 
-void LongLives::save(CompactionWriter& out) const {
+void LongLifetimes::save(CompactionWriter& out) const {
   out.number(begins_.size());
   std::uint64_t last = 0, last_ns = 0;
   for (std::size_t cell = 0; cell < begins_.size(); ++cell) {
@@ -55,7 +55,7 @@ void LongLives::save(CompactionWriter& out) const {
   }
 }
 
-void LongLives::restore(CompactionReader& in, const std::function<std::uint32_t(std::uint32_t)>& line_of) {
+void LongLifetimes::restore(CompactionReader& in, const std::function<std::uint32_t(std::uint32_t)>& line_of) {
   const std::uint64_t cells = in.below(kMaxCells + 1);
   std::uint64_t last = 0, last_ns = 0;
   for (std::uint64_t cell = 0; cell < cells; ++cell) {

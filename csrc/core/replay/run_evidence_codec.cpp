@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "fold_events.h"
+#include "kept_event_codec.h"
 #include "run_evidence.h"
 
 namespace alloctrace {
@@ -262,12 +262,12 @@ void RunEvidence::restore(CompactionReader& in, const Replay& replay, std::int64
       };
       // Modulo 2^64: a time of a corrupt trace may be anything.
       const auto length = static_cast<std::uint64_t>(until_ns) - static_cast<std::uint64_t>(begin_ns_);
-      const std::int64_t folded = std::max(static_cast<std::int64_t>(length), since);
-      const std::size_t last = at(std::min(since + compacted_interval_ns_ - 1, folded));
+      const std::int64_t compacted_end = std::max(static_cast<std::int64_t>(length), since);
+      const std::size_t last = at(std::min(since + compacted_interval_ns_ - 1, compacted_end));
       MemoryTimeline::Interval shown = interval;
       for (shown.number = at(since); shown.number <= last; ++shown.number) timeline.add(shown);
     });
-    LongLives& lives = long_lives_.emplace_back();
+    LongLifetimes& lives = long_lives_.emplace_back();
     CompactionReader evidence = in.section();
     const auto line_of = [&](std::uint32_t stack) {
       return !lines_ ? stack : stack < lines_->size() ? (*lines_)[stack] : 0;

@@ -8,7 +8,7 @@
 
 #include "../base/input_file.h"
 #include "../format/trace_file.h"
-#include "folded_part.h"
+#include "compacted_part.h"
 
 namespace alloctrace {
 

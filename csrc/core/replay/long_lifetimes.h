@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "../base/pages.h"
-#include "fold_codec.h"
+#include "../format/compaction_codec.h"
 
 namespace alloctrace {
 
@@ -25,7 +25,7 @@ struct FreedBlock {
   std::uint16_t node_type = 0;
 };
 
-class LongLives {
+class LongLifetimes {
  public:
   static constexpr std::size_t kMaxCells = 256;
 
