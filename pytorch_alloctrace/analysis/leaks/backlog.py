@@ -1,8 +1,8 @@
 """Backlogs: lines whose number of live blocks keeps growing although each block is freed.
 
 Examples are a queue whose consumer is too slow and hooks that are registered again in each step. The number of live
-blocks at the border of two cells (see csrc/core/replay/long_lifetimes.h) is exact. After the warm-up, the run is divided
-into `PART_COUNT` parts. A line has a backlog if all of these hold, for the line and for its function as a whole:
+blocks at the border of two cells (see csrc/core/replay/long_lifetimes.h) is exact. After the warm-up, the run is
+divided into `PART_COUNT` parts. A line has a backlog if all of these hold, for the line and for its whole function:
 
 - the minimum of each part is above the minimum of the previous part, and the last is well above the first
 - the number of live blocks follows a straight line
