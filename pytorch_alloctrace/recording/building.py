@@ -36,6 +36,7 @@ HOOK = ("core/recording", "core/bounding", "system")
 WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
 CUDA_STAND_INS = "torch/cuda_stand_ins"
 RECORDER = (*CORE, *HOOK, "python/recording", "torch")
+RECORD_MODULE = "record_module.cpp"  # uses all of these folders
 
 MAX_UNIT_LINES = 600
 """Maximum lines of a unit: files that are compiled together, so that headers are read once.
@@ -124,6 +125,7 @@ def sources(csrc: Path, *folders: str) -> list[str]:
 def recorder_files(csrc: Path) -> list[Path]:
     """Return all files that the recorder is built from, for any torch."""
     paths = {path for folder in RECORDER for path in (csrc / folder).rglob("*") if path.suffix in (".cpp", ".h", "")}
+    paths.add(csrc / RECORD_MODULE)
     return sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
 
 
@@ -165,7 +167,8 @@ def recorder(csrc: Path, target: Target, torch_folder: Path, packages: list[str]
     lto_options = LTO_OPTIONS if _supports_lto() else []
     # The new ABI is the compiler's default.
     abi = [] if target.cxx11_abi else ["-D_GLIBCXX_USE_CXX11_ABI=0"]
-    with_torch = sources(csrc, "torch", WITHOUT_CUDA if target.cuda is None else WITH_CUDA, "python/recording")
+    cuda = WITHOUT_CUDA if target.cuda is None else WITH_CUDA
+    with_torch = [*sources(csrc, "torch", cuda, "python/recording"), RECORD_MODULE]
     options = [*_options(*includes), *abi, *HOOK_OPTIONS]
     return Module(
         groups=[

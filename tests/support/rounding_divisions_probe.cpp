@@ -1,4 +1,4 @@
-// csrc/torch/cuda/rounding_divisions.h on settings that are returned by reference, as torch 2.10 and newer return them,
+// csrc/torch/cuda/allocator_settings.h on settings that are returned by reference, as torch 2.10 and newer return them,
 // or by value, as torch 2.9 does (-DBY_VALUE). Prints, a line for each setting that is made: whether a request that it
 // concerns sees the change, whether it sees none once the settings were read, the divisions that were read, and how
 // often the two comparisons allocated memory.
@@ -7,7 +7,7 @@
 #include <new>
 #include <vector>
 
-#include "../../csrc/torch/cuda/rounding_divisions.h"
+#include "../../csrc/torch/cuda/allocator_settings.h"
 
 namespace {
 

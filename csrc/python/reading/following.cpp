@@ -1,5 +1,3 @@
-#include "following.h"
-
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 
 #include "../../core/base/thread.h"
 #include "../../core/replay/follower.h"
+#include "bindings.h"
 #include "node_names.h"
 
 namespace py = pybind11;

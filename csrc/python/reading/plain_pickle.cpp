@@ -5,8 +5,6 @@
 // gigabytes), overflow the stack (hashing deeply nested tuples as a dictionary key), change objects by BUILD, and find
 // classes by extension codes that another module registered. This reader has no opcode that names, calls or sets up
 // objects, accepts only texts and numbers as keys, and counts memory before allocating it.
-#include "plain_pickle.h"
-
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -16,6 +14,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "bindings.h"
 
 namespace py = pybind11;
 

@@ -19,15 +19,10 @@
 #include "../../core/replay/allocator_rules.h"
 #include "../../core/replay/replay_run.h"
 #include "../../core/replay/stack_kinds.h"
+#include "bindings.h"
 #include "event_stream.h"
-#include "following.h"
 #include "node_names.h"
 #include "numpy_columns.h"
-#include "plain_pickle.h"
-#include "replay_results.h"
-#include "replay_states.h"
-#include "trace_writing.h"
-#include "what_if.h"
 
 namespace py = pybind11;
 

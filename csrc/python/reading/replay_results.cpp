@@ -1,5 +1,3 @@
-#include "replay_results.h"
-
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "../../core/replay/replay_run.h"
+#include "bindings.h"
 #include "event_stream.h"
 #include "numpy_columns.h"
 

@@ -1,5 +1,3 @@
-#include "replay_states.h"
-
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "../../core/replay/replay_run.h"
+#include "bindings.h"
 #include "numpy_columns.h"
 
 namespace alloctrace {

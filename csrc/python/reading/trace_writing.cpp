@@ -1,11 +1,10 @@
-#include "trace_writing.h"
-
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <string>
 
 #include "../../core/writing/trace_writer.h"
+#include "bindings.h"
 
 namespace py = pybind11;
 

@@ -1,5 +1,3 @@
-#include "what_if.h"
-
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "../../core/what_if/predict.h"
+#include "bindings.h"
 #include "numpy_columns.h"
 
 namespace alloctrace {

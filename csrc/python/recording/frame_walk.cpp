@@ -7,7 +7,6 @@
 #include "public_walk.h"
 #include "python_reference.h"
 #include "stack_hash.h"
-#include "walk_mode.h"
 
 namespace alloctrace::python {
 namespace {

@@ -5,7 +5,6 @@
 #include "cpython_layout.h"
 #include "frame_walk.h"
 #include "python_reference.h"
-#include "walk_mode.h"
 
 #if ALLOCTRACE_KNOWN_LAYOUT && PY_VERSION_HEX >= 0x030D0000
 extern "C" const alloctrace::python::DebugOffsets _PyRuntime;

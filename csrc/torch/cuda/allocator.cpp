@@ -11,7 +11,7 @@
 
 #include "../../python/recording/memory_watch.h"
 #include "../in_front.h"
-#include "devices.h"
+#include "allocator_state.h"
 #include "forwarded_calls.h"
 #include "pinned_allocator.h"
 #include "pluggable_pair.h"

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <limits>
 
-#include "rounding_divisions.h"
 #include "torch_release.h"
 
 namespace alloctrace::torch_side {

@@ -10,7 +10,6 @@
 #include "../record_event.h"
 #include "allocator_settings.h"
 #include "allocator_state.h"
-#include "devices.h"
 #include "library_blocks.h"
 
 namespace alloctrace::torch_side {

@@ -14,17 +14,17 @@
 #include <utility>
 #include <vector>
 
-#include "../../core/base/clock.h"
-#include "../../core/bounding/trace_bound.h"
-#include "../../torch/cpu_allocator.h"
-#include "../../torch/cuda/allocator.h"
-#include "../../torch/graph_reading.h"
-#include "../../torch/record_event.h"
-#include "memory_watch.h"
-#include "module_names.h"
-#include "pending_calls.h"
-#include "session.h"
-#include "thread_names.h"
+#include "core/base/clock.h"
+#include "core/bounding/trace_bound.h"
+#include "python/recording/memory_watch.h"
+#include "python/recording/module_names.h"
+#include "python/recording/pending_calls.h"
+#include "python/recording/session.h"
+#include "python/recording/thread_names.h"
+#include "torch/cpu_allocator.h"
+#include "torch/cuda/allocator.h"
+#include "torch/graph_reading.h"
+#include "torch/record_event.h"
 
 namespace py = pybind11;
 
