@@ -156,7 +156,7 @@ std::optional<DeviceMemory> DeviceMemory::build_from_state(const std::vector<Eve
     const StateBlockFields reported(event);
     piece.requested = std::min(reported.requested, kMaxBlockBytes);
     piece.segment = static_cast<std::uint32_t>(memory.segments_.size() - 1);
-    // unique; other devices' events may come between those of = state
+    piece.alloc_sequence = ++sequence;  // unique; other devices' events may come between those of a state
     piece.alloc_ns = time_ns;
     piece.state = reported.state == kBlockAllocated     ? PieceState::kAllocated
                   : reported.state == kBlockPendingFree ? PieceState::kPendingFree
