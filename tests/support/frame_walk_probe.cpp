@@ -14,7 +14,7 @@
 #include <unordered_set>
 
 #include "../../csrc/core/format/definitions.h"
-#include "../../csrc/core/recording/spool.h"
+#include "../../csrc/core/recording/definition_log.h"
 #include "../../csrc/core/recording/stack_table.h"
 #include "../../csrc/python/recording/code_registry.h"
 #include "../../csrc/python/recording/cpython_layout.h"

@@ -8,7 +8,7 @@
 
 #include "../../csrc/core/format/event_codec.h"
 #include "../../csrc/core/format/trace_file.h"
-#include "../../csrc/core/recording/spool.h"
+#include "../../csrc/core/recording/definition_log.h"
 #include "../../csrc/core/recording/stack_table.h"
 
 namespace alloctrace::bench {

@@ -1,29 +1,13 @@
 #pragma once
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <thread>
 #include <utility>
 
-// Scope that blocks all signals on this thread and, from their first instruction, on threads started in the scope.
+#include "blocked_signals.h"
 
 namespace alloctrace {
-
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &previous_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t previous_;
-};
 
 // Run `body` on a new thread named "alloctrace", with all signals but SIGBUS blocked: the program's handlers must not
 // run on this thread, and a signal that the program blocks must not kill it from here. SIGBUS stays unblocked: the

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "../base/thread.h"
+#include "../base/blocked_signals.h"
 
 namespace alloctrace {
 
@@ -12,24 +12,13 @@ DecodingThread::DecodingThread(std::shared_ptr<const TraceReader> trace, std::si
 }
 
 DecodingThread::~DecodingThread() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopped_ = true;
-  }
-  has_room_.notify_one();
+  queue_.close();
   thread_.join();
 }
 
 void DecodingThread::next(std::vector<Event>& events) {
-  Decoded decoded;
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    recycled_.push_back(std::move(events));
-    has_chunk_.wait(lock, [this] { return !ready_.empty(); });
-    decoded = std::move(ready_.front());
-    ready_.pop_front();
-  }
-  has_room_.notify_one();
+  queue_.recycle({std::move(events), nullptr});
+  Decoded decoded = queue_.next().value();
   events = std::move(decoded.events);
   if (decoded.error) std::rethrow_exception(decoded.error);
 }
@@ -37,28 +26,16 @@ void DecodingThread::next(std::vector<Event>& events) {
 void DecodingThread::decode_all(std::size_t first) {
   const std::vector<Chunk>& chunks = trace_->chunks();
   for (std::size_t index = first; index < chunks.size(); ++index) {
-    Decoded decoded;
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      has_room_.wait(lock, [this] { return stopped_ || ready_.size() < kMaxReadyChunks; });
-      if (stopped_) return;
-      if (!recycled_.empty()) {
-        decoded.events = std::move(recycled_.back());
-        recycled_.pop_back();
-      }
-    }
-    decoded.events.clear();
+    std::optional<Decoded> decoded = queue_.acquire();
+    if (!decoded) return;
+    decoded->events.clear();
     try {
-      trace_->decode(chunks[index], decoded.events);
+      trace_->decode(chunks[index], decoded->events);
     } catch (...) {  // std::bad_alloc too: next() rethrows the exception for this chunk
-      decoded.events.clear();
-      decoded.error = std::current_exception();
+      decoded->events.clear();
+      decoded->error = std::current_exception();
     }
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ready_.push_back(std::move(decoded));
-    }
-    has_chunk_.notify_one();
+    queue_.put(std::move(*decoded));
   }
 }
 

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "../format/definitions.h"
+#include "definition_log.h"
 #include "id_table.h"
-#include "spool.h"
 
 namespace alloctrace {
 namespace {

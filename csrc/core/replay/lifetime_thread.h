@@ -1,16 +1,14 @@
-// Thread that records the lifetimes of blocks, up to kMaxWaiting batches behind the replay: recording takes about as
+// Thread that records the lifetimes of blocks, up to two batches behind the replay: recording takes about as
 // long as the replay, and needs of it only LifetimeChange.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "../base/hand_over_queue.h"
 #include "../format/event.h"
 #include "lifetime_change.h"
 #include "run_evidence.h"
@@ -37,17 +35,12 @@ class LifetimeThread {
     std::vector<Event> events;
     std::vector<LifetimeChange> changes;
   };
-  static constexpr std::size_t kMaxWaiting = 2;  // batches of up to 7 MB
 
   void run();
   void stop();
 
   RunEvidence& evidence_;
-  std::mutex mutex_;
-  std::condition_variable has_room_, has_work_;
-  std::deque<Batch> waiting_;
-  std::vector<Batch> spare_;  // processed batches, for their capacity
-  bool is_stopping_ = false;
+  HandOverQueue<Batch> queue_{2};  // batches of up to 7 MB
   std::exception_ptr error_;
   std::thread thread_;
 };
