@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "../../core/base/thread.h"
+#include "../../core/base/blocked_signals.h"
 #include "../../core/replay/follower.h"
 #include "bindings.h"
 #include "node_names.h"
