@@ -24,6 +24,7 @@ from running import program_environment, restore_signals, start_python
 from test_incomplete_traces import EVENT_COMMANDS
 
 from pytorch_alloctrace.analyze.trace_command import Exit
+from pytorch_alloctrace.reading.following import Following
 
 PROGRAM = """
 import sys, torch
@@ -89,6 +90,26 @@ def test_command_reports_that_the_program_is_still_running(folder: Path, name: s
     assert process.returncode in (Exit.OK, Exit.FOUND), process.stderr
     assert "INCOMPLETE" not in process.stdout + process.stderr and "killed" not in process.stderr
     assert "The program is still running: this is the trace so far." in process.stderr
+
+
+PAUSE = """
+import time, torch
+import pytorch_alloctrace as alloctrace
+
+with alloctrace.enable("t.alloctrace", devices=("cpu",)):
+    tensor = torch.empty(25 * 2**20)
+    time.sleep(1)
+    del tensor
+"""
+
+
+def test_curve_keeps_its_level_during_a_pause(run_program, tmp_path: Path) -> None:
+    run_program(PAUSE)
+
+    (device,) = Following(str(tmp_path / "t.alloctrace")).advance().devices
+
+    full_intervals = [level for level in device.counts.curve_allocated if level >= 100 * 2**20]
+    assert len(full_intervals) > 10  # of 50 ms
 
 
 def test_live_refuses_invalid_recording_in_one_line(tmp_path: Path) -> None:

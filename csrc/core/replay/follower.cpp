@@ -223,6 +223,7 @@ void Follower::complete_frees(std::vector<Event>& events, std::uint64_t first, s
 }
 
 void Follower::apply_event(Event& event, std::uint64_t sequence, std::int64_t time_ns, bool is_last_step) {
+  extend_curve(time_ns);
   const Change change = replay_.apply(event, sequence, time_ns, nullptr);
   results_.end_ns = std::max(results_.end_ns, time_ns);
   if (event.kind == EventKind::kStep) note_step(event, is_last_step);
@@ -248,7 +249,7 @@ void Follower::apply_event(Event& event, std::uint64_t sequence, std::int64_t ti
     ++followed.allocations;
     followed.allocated_in_all += event.size;
   }
-  note_curve(index, time_ns);
+  note_level(index, time_ns);
 }
 
 void Follower::note_step(const Event& event, bool is_last) {
@@ -282,7 +283,7 @@ FollowedDevice& Follower::device(std::size_t index) {
   return results_.devices[index];
 }
 
-void Follower::note_curve(std::size_t device, std::int64_t time_ns) {
+void Follower::extend_curve(std::int64_t time_ns) {
   const std::int64_t since = std::max<std::int64_t>(time_ns - results_.begin_ns, 0);
   constexpr std::int64_t kMaxNs = std::int64_t{1} << 60;  // a corrupt time may be later
   if (since > kMaxNs) return;
@@ -294,15 +295,19 @@ void Follower::note_curve(std::size_t device, std::int64_t time_ns) {
     curve_.interval_ns *= 2;
     interval = static_cast<std::size_t>(since / curve_.interval_ns);
   }
-  if (interval >= curve_.intervals) {
-    // New intervals begin at the current level.
-    curve_.intervals = interval + 1;
-    for (std::size_t index = 0; index < curve_.allocated.size(); ++index) {
-      const MemoryTotals& totals = replay_.devices()[index].totals();
-      curve_.allocated[index].resize(curve_.intervals, totals.allocated);
-      curve_.reserved[index].resize(curve_.intervals, totals.reserved);
-    }
+  if (interval < curve_.intervals) return;
+  curve_.intervals = interval + 1;
+  for (std::size_t index = 0; index < curve_.allocated.size(); ++index) {
+    const MemoryTotals& totals = replay_.devices()[index].totals();
+    curve_.allocated[index].resize(curve_.intervals, totals.allocated);
+    curve_.reserved[index].resize(curve_.intervals, totals.reserved);
   }
+}
+
+void Follower::note_level(std::size_t device, std::int64_t time_ns) {
+  const std::int64_t since = std::max<std::int64_t>(time_ns - results_.begin_ns, 0);
+  const auto interval = static_cast<std::size_t>(since / curve_.interval_ns);
+  if (interval >= curve_.intervals) return;  // a corrupt time
   const MemoryTotals& totals = replay_.devices()[device].totals();
   std::uint64_t& allocated = curve_.allocated[device][interval];
   std::uint64_t& reserved = curve_.reserved[device][interval];

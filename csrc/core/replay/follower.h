@@ -53,7 +53,10 @@ class Follower {
   void apply_event(Event& event, std::uint64_t sequence, std::int64_t time_ns, bool is_last_step);
   void note_step(const Event& event, bool is_last);
   void note_clock(const ClockAnchor& anchor);
-  void note_curve(std::size_t device, std::int64_t time_ns);
+  // Continue all curves at their present levels up to an event. Must be called before the event is applied: memory that
+  // is freed after a pause was live during the pause.
+  void extend_curve(std::int64_t time_ns);
+  void note_level(std::size_t device, std::int64_t time_ns);
   FollowedDevice& device(std::size_t index);
   void publish(bool caught_up);
   void add_stacks(Followed& results, const std::vector<const GrowthPoints::Point*>& points);
