@@ -220,7 +220,7 @@ class DeviceTimeline:
     reserved_peak: Peak
     most_requested: int
 
-class LongLives:
+class LongLifetimes:
     """Long-lived blocks of a device: see csrc/core/replay/long_lifetimes.h."""
 
     begins: npt.NDArray[Any]
@@ -295,7 +295,7 @@ class Replay:
     ) -> None:
         """Replay a trace.
 
-        lines: line number of each stack, for `LongLives.growths`. nodes_at_begin: native id of the thread that began
+        lines: line number of each stack, for `LongLifetimes.growths`. nodes_at_begin: native id of the thread that began
         the recording, and the number of autograd nodes that it had created.
         """
     @property
@@ -323,7 +323,7 @@ class Replay:
     def timelines(self) -> list[DeviceTimeline]: ...
     def timeline(self, device: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Columns:
         """Return one row per range of measured intervals. device: index in `timelines`."""
-    def long_lives(self) -> list[LongLives]:
+    def long_lives(self) -> list[LongLifetimes]:
         """Return the long-lived blocks by device, in the order of `timelines`."""
     def loops(self) -> list[Loop]: ...
     def nodes_made(self) -> npt.NDArray[Any]: ...

@@ -144,7 +144,7 @@ class Replay:
         """Return the requested bytes at each of `positions`, summed over devices given by index."""
         return self._run.bytes_at_positions(devices)
 
-    def long_lives(self, device: str) -> _replay.LongLives:
+    def long_lives(self, device: str) -> _replay.LongLifetimes:
         return self._long_lives[self._names.index(device)]
 
     @functools.cached_property

@@ -52,6 +52,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "csrc/core/writing/": ("converting",),
     "csrc/python/reading/": (*READING, "converting", "what_if"),
     "csrc/python/recording/": RECORDING,
+    "csrc/record_module.cpp": RECORDING,
     "csrc/system/": RECORDING,
     "csrc/torch/": (*RECORDING, "replay", "analysis/test_roles.py"),
     "docs/": ("project/test_site.py", "project/test_api_docs.py"),

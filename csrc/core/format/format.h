@@ -81,12 +81,10 @@ struct BlockHeader {
 };
 static_assert(sizeof(BlockHeader) == 136);
 
-// Spool: ring of events and log of definitions not yet in the file, mapped so that both outlive a killed process.
-constexpr char kSpoolMagic[8] = {'A', 'L', 'L', 'O', 'C', 'S', 'P', 'L'};
-
-// Layout of the spool file, as the recorder maps it and the reader finds it after a crash:
+// Spool: a file that the recorder maps, so that what is not in the trace yet outlives a killed process:
 //
 //   SpoolHeader (one page) | ring of events | ring of definition bytes
+constexpr char kSpoolMagic[8] = {'A', 'L', 'L', 'O', 'C', 'S', 'P', 'L'};
 
 // Positions in the definition log, in bytes since its start; modulo capacity the offset in the ring. File format.
 struct DefinitionLogState {
@@ -135,7 +133,6 @@ static_assert(sizeof(SpoolHeader) <= kSpoolHeaderBytes);
 
 // Compacted part at the start of a trace: a summary for every reader, then what the replay reads
 // (replay/compacted_state.h).
-
 struct CompactionSummary {
   // Version of the payload after the summary. The summary itself changes only by fields added at its end.
   static constexpr std::uint64_t kVersion = 2;

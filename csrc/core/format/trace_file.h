@@ -11,10 +11,9 @@
 #include "../base/varint.h"
 #include "format.h"
 
-// Trace file under construction: a block is appended completely or not at all.
-
 namespace alloctrace {
 
+// Trace file under construction: a block is appended completely or not at all.
 class BlockFile {
  public:
   ~BlockFile();

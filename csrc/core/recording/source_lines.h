@@ -17,9 +17,6 @@
 #include "../base/varint.h"
 #include "../format/definitions.h"
 
-// Thread that reads lines of source files. A network file system may hang for minutes: on the writer thread such a read
-// would let the spool fill, and events would be lost. Here only the lines are missing.
-
 namespace alloctrace {
 
 // Maximum bytes of a source line; longer lines are truncated.
@@ -31,6 +28,8 @@ struct SourceLine {
   std::int32_t line = 0;
 };
 
+// Thread that reads lines of source files. A network file system may hang for minutes: on the writer thread such a read
+// would let the spool fill, and events would be lost. Here only the lines are missing.
 class SourceReader {
  public:
   // Maximum wait for a file system that hangs: the delay that it adds to the end of the program.

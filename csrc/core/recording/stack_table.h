@@ -14,11 +14,10 @@
 #include "../format/definitions.h"
 #include "../format/line_table.h"
 
-// Hash table of the frames of all stacks: 16 bytes per frame and one or two slots of 4 bytes. A long program has a
-// million frames; std::unordered_map would need five times the memory.
-
 namespace alloctrace {
 
+// Hash table of the frames of all stacks: 16 bytes per frame and one or two slots of 4 bytes. A long program has a
+// million frames; std::unordered_map would need five times the memory.
 class FrameTable {
  public:
   // Return the id of a frame, counted from 1 in the order of add(); 0 if the frame is not in the table.

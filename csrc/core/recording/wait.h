@@ -1,4 +1,4 @@
-// Bounded waiting in the hook.
+// Bounded waiting in the hook, and the wake-up of the writer thread.
 #pragma once
 
 #include <linux/futex.h>
@@ -32,9 +32,8 @@ bool wait_until(Condition condition, std::uint64_t deadline_ns) noexcept {
   return holds;
 }
 
-// Wake-up of the writer thread: a futex, since sem_clockwait() needs glibc 2.30.
-
-// post() is async-signal-safe and never blocks: hooks and the SIGTERM handler call it.
+// Wake-up of the writer thread: a futex, since sem_clockwait() needs glibc 2.30. post() is async-signal-safe and never
+// blocks: hooks and the SIGTERM handler call it.
 class WakeSignal {
  public:
   WakeSignal() = default;

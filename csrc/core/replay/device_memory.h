@@ -207,7 +207,7 @@ class DeviceMemory {
     last_freed_ = {piece.alloc_sequence, piece.size, piece.stack, index_of(piece), piece.node_type};
   }
   void set_origin(Piece& piece, const Event& event, std::uint64_t sequence, std::uint32_t forward_stack) const;
-  // Return the totals of a stack; nullptr for an id from kFarStacks on, see Definitions::fix_synthetic_stacks().
+  // Return the totals of a stack; nullptr for an id from Definitions::kFixedSyntheticStack on.
   StackTotals* totals_of(std::uint32_t stack);
 
   PieceIndex add_piece(const Piece& piece);

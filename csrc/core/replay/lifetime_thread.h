@@ -1,4 +1,4 @@
-// Thread that records the lifetimes of blocks, up to two batches behind the replay: recording takes about as
+// Thread that records the lifetimes of blocks, up to three batches behind the replay: recording takes about as
 // long as the replay, and needs of it only LifetimeChange.
 #pragma once
 

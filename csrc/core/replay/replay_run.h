@@ -1,4 +1,4 @@
-// One pass of the replay over a complete trace, with checkpoints for the state at any event (states.h). Read-only after
+// One pass of the replay over a complete trace, with checkpoints for the state at any event (States). Read-only after
 // construction, except for caches in Roles: only one thread at a time may query roles.
 #pragma once
 
@@ -32,8 +32,7 @@ class ReplayRun {
   static constexpr std::size_t kKindNumbers = RunEvidence::kKindNumbers;
 
   // `points`, `lines`: see RunEvidence. `progress` gets a fraction from 0 to 1. `nodes_at_begin`: arguments of
-  // Fates::begin(). Throws OpenError if the file has disappeared, FormatError if its compacted part recording:
-  // Lifetimes::begin().
+  // Lifetimes::begin(). Throws OpenError if the file has disappeared, FormatError if its compacted part is invalid.
   ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points, const std::vector<std::uint32_t>& lines = {},
             const std::function<void(double)>& progress = {},
             std::pair<std::uint64_t, std::uint64_t> nodes_at_begin = {});
@@ -103,8 +102,7 @@ class ReplayRun {
 };
 
 // State of all memory at any position of a trace. Several States of one ReplayRun may be used on different threads, but
-// its roles only on one (replay_run.h).
-
+// its roles only on one.
 class States {
  public:
   explicit States(std::shared_ptr<const ReplayRun> run) : run_(std::move(run)), cursor_(run_->cursor_at_beginning()) {}

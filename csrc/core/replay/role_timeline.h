@@ -12,10 +12,9 @@
 #include "roles.h"
 #include "trace_cursor.h"
 
-// Allocations by role within a range of events: a separate pass, since a role may be known only after the free.
-
 namespace alloctrace {
 
+// Allocations by role within a range of events: a separate pass, since a role may be known only after the free.
 struct RoleAllocations {
   std::uint64_t allocations = 0;
   std::uint64_t bytes = 0, exact_bytes = 0, largest = 0;  // requested bytes; exact: of blocks with an exact role

@@ -7,10 +7,7 @@
 //   3. allocated in a pass of backward and live after it: siblings have the same stack, node type and size
 //   4. allocated by the program and held for long: siblings have the same stack
 // inferred from its lifetime
-//   5. lifetime, role_of_lifetime()
-// the usual one of its place if a failed allocation or the end of the usual lifetime cut it off
-//   5. Else:
-// role_of_fate()
+//   5. role_of_lifetime(); the usual lifetime of its place if a failed allocation or the end of the trace cut it off
 #pragma once
 
 #include <array>

@@ -6,10 +6,9 @@
 
 #include "../format/definitions.h"
 
-// Stacks that differ only in the module instances that they call.
-
 namespace alloctrace {
 
+// Stacks that differ only in the module instances that they call.
 class SameStacks {
  public:
   // `definitions`: complete, of the whole trace.

@@ -1,4 +1,4 @@
-// The parts of module _replay: each function defines the classes and functions of the file that is named for them.
+// The parts of module _replay, one function each.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -12,10 +12,11 @@
 #include "code_registry.h"
 #include "module_registry.h"
 
-// How current_stack reads stacks in this process; set by check_layout.
+typedef struct _ts PyThreadState;
 
 namespace alloctrace::python {
 
+// How current_stack reads stacks in this process; set by check_layout.
 enum class WalkMode : std::uint8_t {
   kNone,       // no stacks: free-threaded builds
   kPublicApi,  // on threads that hold the GIL
@@ -24,12 +25,6 @@ enum class WalkMode : std::uint8_t {
 void set_walk_mode(WalkMode mode) noexcept;
 // Set whether the first argument of a frame can be read, and so the module that it calls. Initially false.
 void allow_modules(bool allowed) noexcept;
-
-}  // namespace alloctrace::python
-
-typedef struct _ts PyThreadState;
-
-namespace alloctrace::python {
 
 // Frames of a thread's last walk, outermost first, from index 1 on. They may be freed: see the rule in stack_hash.h.
 struct LastWalk {

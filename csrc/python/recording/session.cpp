@@ -205,7 +205,7 @@ std::pair<bool, bool> stop_session(const std::string& end_json, const std::funct
   if (!session) return {true, false};
   const bool written = session->recorder.stop(end_json, gives_up);
   const bool is_gone = session->recorder.is_spool_truncated();
-  // The writer still waits for the disk, perhaps until the program ends, and uses the recorder.is_spool_truncated();
+  // The writer still waits for the disk, perhaps until the program ends, and uses the recorder.
   if (session->recorder.is_writer_abandoned()) static_cast<void>(session.release());
   return {written, is_gone};
 }

@@ -11,11 +11,10 @@
 #include <type_traits>
 #include <vector>
 
-// torch's setting roundup_power2_divisions: the number of parts into which each interval between two powers of two is
-// divided to round a request up. The first interval begins at 1 MiB, the last at 64 GiB.
-
 namespace alloctrace::torch_side {
 
+// torch's setting roundup_power2_divisions: the number of parts into which each interval between two powers of two is
+// divided to round a request up. The first interval begins at 1 MiB, the last at 64 GiB.
 using RoundingDivisions = std::array<std::size_t, 16>;
 
 // Return whether a request of `size` bytes is rounded as when `last` was read. Allocates nothing: the hook of every

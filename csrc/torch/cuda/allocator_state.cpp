@@ -163,7 +163,7 @@ void push_state(python::Session& session, int device, const std::vector<native::
       fields.state = block.allocated ? kBlockAllocated : block.active ? kBlockPendingFree : kBlockInactive;
       push(EventKind::kStateBlock, address, block.size);
       const auto workspace = std::find_if(workspaces.begin(), workspaces.end(),
-                                          [address](const auto& workspace) { return workspace.first == address; });
+                                          [address](const auto& entry) { return entry.first == address; });
       if (block.allocated && workspace != workspaces.end()) {
         session.recorder.add_library_block(state, address, workspace->second);
       }

@@ -1,4 +1,5 @@
-// State of the native allocator, its segments and blocks, as events.
+// State of the native allocator, its segments and blocks, as events; and records of CUDA devices: name, capacity,
+// identity, and the bytes that the process may reserve.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,6 @@
 #include "../../python/recording/session.h"
 #include "library_blocks.h"
 #include "torch_release.h"
-
-// Records of CUDA devices: name, capacity, identity, and the bytes that the process may reserve.
 
 namespace alloctrace::torch_side {
 

@@ -133,12 +133,12 @@ class LifetimeEvidence:
         )
 
 
-def find_last_border(cells: _replay.LongLives, clock: Clock) -> int:
+def find_last_border(cells: _replay.LongLifetimes, clock: Clock) -> int:
     last = _find_last_cell(cells, clock)
     return int(cells.begins[last]) if last < len(cells.begins) else cells.last_allocation + 1
 
 
-def _find_last_cell(cells: _replay.LongLives, clock: Clock) -> int:
+def _find_last_cell(cells: _replay.LongLifetimes, clock: Clock) -> int:
     # Blocks freed in the cell of the judged event may have been freed after the event: they are not counted.
     begins = cells.begins
     return len(begins) if clock.judged_at >= cells.last_allocation else _find_cell(begins, clock.judged_at)
