@@ -295,8 +295,8 @@ class Replay:
     ) -> None:
         """Replay a trace.
 
-        lines: line number of each stack, for `LongLifetimes.growths`. nodes_at_begin: native id of the thread that began
-        the recording, and the number of autograd nodes that it had created.
+        lines: line number of each stack, for `LongLifetimes.growths`. nodes_at_begin: native id of the thread that
+        began the recording, and the number of autograd nodes that it had created.
         """
     @property
     def positions(self) -> list[PositionEvent]: ...
