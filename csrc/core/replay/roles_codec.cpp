@@ -173,7 +173,7 @@ void Roles::save(CompactionWriter& out, const Replay& replay, const std::vector<
     out.number(node_type);
     out.number(requested);
   };
-  // Of freed blocks, only the sums by place are needed.
+  // Freed blocks are needed only as sums by place.
   std::map<Place, Bytes> siblings = siblings_;
   std::vector<const NamedBlock*> live;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::pair<Role, Place>> exact;

@@ -16,7 +16,7 @@ typedef struct _ts PyThreadState;
 
 namespace alloctrace::python {
 
-// How current_stack reads stacks in this process; set by check_layout.
+// Way in which current_stack reads stacks in this process; set by check_layout.
 enum class WalkMode : std::uint8_t {
   kNone,       // no stacks: free-threaded builds
   kPublicApi,  // on threads that hold the GIL
