@@ -1,5 +1,9 @@
 // Byte ring of definition records from the hooks to the writer. The ring is part of the spool: the definitions that an
 // event refers to survive a killed process together with the event.
+//
+// Contract of the ring: append() stores its records completely or not at all, in the order in which threads get the
+// mutex, and moves `head` past them by a release store; the reader sees records up to `head`. A full log discards new
+// records, never stored ones.
 #pragma once
 
 #include <atomic>

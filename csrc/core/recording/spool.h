@@ -3,6 +3,15 @@
 // Its pages belong to the kernel: committed events survive SIGKILL, a crash or os._exit, and spool_reader.h recovers
 // them. The file is preallocated because a store into a hole on a full disk raises SIGBUS, which ends the recording
 // (truncation_guard.h).
+//
+// Contract of the ring:
+// - An event is stored completely or not at all: push() fills a claimed slot and sets the slot's commit word last, by a
+//   release store. The writer stops at the first slot without it; the reader of a killed run skips and counts them.
+// - The writer sees events in the order of their positions, and each position once.
+// - A full ring discards new events, never stored ones: an event waits for at most wait_ns; if that is in vain, it and
+//   all that follow are counted as lost, without waiting, until a quarter of the ring is free.
+// - Lost events are counted by cause; a `lost` event stands where they would be, at the next position that is free.
+// - The definitions that an event refers to are in the definition log before the event is committed.
 #pragma once
 
 #include <atomic>
