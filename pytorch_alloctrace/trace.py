@@ -58,7 +58,7 @@ def load(
     """
     trace = Trace(path, spool=spool, user_paths=user_paths, progress=progress)
     if not trace.integrity.is_complete:
-        warnings.warn(f"{os.fspath(path)} is {trace.integrity}", IncompleteTraceWarning, stacklevel=2)
+        warnings.warn(f"{os.fspath(path)}: {trace.integrity}", IncompleteTraceWarning, stacklevel=2)
     return trace
 
 

@@ -117,6 +117,17 @@ def test_curves_match_timeline(trace: alloctrace.Trace, page: Page) -> None:
             assert (last - below == rows[f"{measure}_min"]).all()
 
 
+def test_segment_events_match_events(trace: alloctrace.Trace, page: Page) -> None:
+    signs = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+    events = trace.events(kinds=[kind for kind in signs if trace._recorded.kind_counts.get(kind)])
+
+    for device, curve in page.data["curves"]["devices"].items():
+        rows = events[events["device"] == device]
+        expected = (rows["kind"].map(signs).astype(int) * rows["requested_bytes"]).tolist()
+        assert page.column(curve["segment_events"]["bytes"]) == expected
+    assert len(events) > 10 and events["kind"].nunique() > 1
+
+
 def test_only_devices_with_most_memory_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 10)
     monkeypatch.setattr(snapshots, "_SMALL", dataclasses.replace(snapshots._SMALL, maps=2, devices=3))
