@@ -484,7 +484,7 @@ class FollowedDevice:
     def requested_at_points(self) -> list[int]: ...
 
 class Followed:
-    """State of a running recording: see csrc/core/replay/followed.h."""
+    """State of a running recording: see csrc/core/follow/followed.h."""
 
     @property
     def readings(self) -> int: ...

@@ -31,7 +31,7 @@ MINIMUM_GCC = 11
 # The folders of csrc that the modules are built from.
 CORE = ("core/base", "core/format", "core/reading", "core/replay", "core/compaction")
 """Part of both modules: a recording with `max_bytes` reads its own trace. Includes neither torch nor Python."""
-READER = ("core/what_if", "core/writing")
+READER = ("core/follow", "core/what_if", "core/writing")
 HOOK = ("core/recording", "core/bounding", "system")
 WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
 CUDA_STAND_INS = "torch/cuda_stand_ins"

@@ -38,8 +38,19 @@ EXCEPTIONS = {
 module, which reads autograd graphs, when called. --version and summary files need the version."""
 
 CORE, SYSTEM, PYTHON, TORCH = "core", "system", "python/recording", "torch"
+FORMAT = ("core/base", "core/format")
+REPLAY = (*FORMAT, "core/reading", "core/replay")
 INCLUDES = {
-    CORE: (CORE,),
+    "core/base": FORMAT[:1],
+    "core/format": FORMAT,
+    "core/reading": REPLAY[:3],
+    "core/replay": REPLAY,
+    "core/compaction": (*REPLAY, "core/compaction"),
+    "core/follow": (*REPLAY, "core/follow"),
+    "core/what_if": (*REPLAY, "core/what_if"),
+    "core/writing": (*FORMAT, "core/writing"),
+    "core/recording": (*FORMAT, "core/recording"),
+    "core/bounding": (*REPLAY, "core/compaction", "core/recording", "core/bounding"),
     SYSTEM: (SYSTEM,),
     "python/reading": (CORE, "python/reading"),
     PYTHON: (CORE, SYSTEM, PYTHON),

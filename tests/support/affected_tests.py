@@ -44,6 +44,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "csrc/core/base/": (*READING, *RECORDING, "converting"),
     "csrc/core/bounding/": ("reading/test_compaction.py", "recording/test_size_limit.py"),
     "csrc/core/compaction/": ("reading/test_compaction.py", "recording/test_size_limit.py"),
+    "csrc/core/follow/": ("reading", "recording/test_status.py"),
     "csrc/core/format/": (*READING, *RECORDING),
     "csrc/core/reading/": (*READING, "recording/test_kill.py"),
     "csrc/core/recording/": ("format", "recording"),

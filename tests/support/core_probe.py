@@ -19,7 +19,7 @@ from running import ROOT, hold_lock, run_compiler
 CORE = ROOT / "csrc" / "core"
 PROBES = ROOT / "build" / "probes"
 SHARED = ("base", "format")
-READING = (*SHARED, "reading", "replay", "compaction", "what_if")
+READING = (*SHARED, "reading", "replay", "compaction", "follow", "what_if")
 """Folders of csrc/core that read, replay and compact a trace."""
 RECORDING = (*SHARED, "recording")
 """Folders of csrc/core that write a trace."""

@@ -24,7 +24,7 @@
 #include "../../csrc/core/format/event_codec.h"
 #include "../../csrc/core/format/format.h"
 #include "../../csrc/core/reading/trace_reader.h"
-#include "../../csrc/core/replay/follower.h"
+#include "../../csrc/core/follow/follower.h"
 #include "../../csrc/core/replay/replay_run.h"
 #include "../../csrc/core/what_if/predict.h"
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../base/varint.h"
+#include "event.h"
 #include "line_table.h"
 
 namespace alloctrace {
@@ -124,6 +125,13 @@ class Definitions {
   const Location& location(std::uint32_t id) const { return at(locations_, id); }
   const NodeType& node_type(std::uint32_t id) const { return at(node_types_, id); }
   const ModuleRecord& module(std::uint32_t id) const { return at(modules_, id); }
+
+  // Set ids of an event that have no definition to 0, so that callers can index with them unchecked.
+  void clear_undefined_ids(Event& event) const {
+    if (event.stack >= frames_.size()) event.stack = 0;
+    if (event.location >= locations_.size()) event.location = 0;
+    if (event.node_type >= node_types_.size()) event.node_type = 0;
+  }
 
   std::size_t frame_count() const { return frames_.size(); }
   std::size_t thread_count() const { return threads_.size(); }

@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <optional>
 
-#include "../base/crc32.h"
 #include "../format/event_codec.h"
-#include "block_reading.h"
 
 namespace alloctrace {
 namespace {
 
-constexpr std::size_t kScanWindow = std::size_t{1} << 20;
 constexpr std::uint64_t kHeaderSearchBytes = std::uint64_t{16} << 20;
 
 }  // namespace
@@ -31,7 +27,7 @@ const char* Integrity::state() const {
 TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
                          const std::function<void(double)>& progress, const PathsOfHeader& paths_of_header,
                          std::uint64_t end)
-    : path_(path), file_(path) {
+    : path_(path), file_(path), scanner_(file_) {
   if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + file_.error_text());
   std::uint64_t first_block = 0;
   // Read the spool before the blocks: events that a running recording moves to the file in between are then in both.
@@ -43,16 +39,12 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
     spool_path_ = spool_path.empty() ? path + ".spool" : spool_path;
     spool_ = read_spool(spool_path_, session_id_);
     if (!spool_ && spool_path.empty() && paths_of_header) {
-      BlockHeader header;
-      if (read_block_header(file_, first_block, header) && header.type == BlockType::kHeader &&
-          header.payload_bytes <= file_.size()) {
-        std::string json(header.payload_bytes, '\0');
-        if (file_.read(json.data(), json.size(), first_block + sizeof header)) {
-          const RecordedPaths recorded = paths_of_header(json);
-          spool_path_ = recorded.spool;
-          recorded_path_ = recorded.trace;
-          spool_ = read_spool(spool_path_, session_id_);
-        }
+      FileBlock block;
+      if (scanner_.read(first_block, block) == FileBlockState::kComplete && block.header.type == BlockType::kHeader) {
+        const RecordedPaths recorded = paths_of_header({block.payload.begin(), block.payload.end()});
+        spool_path_ = recorded.spool;
+        recorded_path_ = recorded.trace;
+        spool_ = read_spool(spool_path_, session_id_);
       }
     }
     // If a running recording has replaced the file by a compacted one, the old file ends before the spool begins.
@@ -63,16 +55,11 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
   integrity_.spool_read = spool_.has_value();
   complete_bytes_ = file_.size();
   scan_blocks(first_block, progress);
-  last_anchor_of_file_ = last_anchor_;
+  last_anchor_of_file_ = clock_.last();
   if (spool_) add_spool();
   if (!definitions_.limit_depth()) ++integrity_.corrupt_blocks;
   if (corrupt_end_ > next_sequence_) integrity_.missing_events += corrupt_end_ - next_sequence_;
-  if (last_anchor_.counter > first_anchor_.counter) {
-    slope_ = static_cast<double>(last_anchor_.monotonic_ns - first_anchor_.monotonic_ns) /
-             static_cast<double>(last_anchor_.counter - first_anchor_.counter);
-  }
-  begin_ns_ = static_cast<std::int64_t>(first_anchor_.wall_ns);
-  end_ns_ = first_anchor_.wall_ns + (last_anchor_.monotonic_ns - first_anchor_.monotonic_ns);
+  end_ns_ = clock_.end_ns();
   extend_end_to_spool();
 }
 
@@ -104,76 +91,50 @@ void TraceReader::read_file_header(std::uint64_t& first_block) {
   // The header may be corrupt: the file is a trace if a block follows. Only the beginning is searched, so that a large
   // file of another kind is rejected quickly.
   const std::uint64_t searched = std::min(file_.size(), kHeaderSearchBytes);
-  if (find_next_block(first_block, searched) == searched) throw FormatError(path_ + " is not an alloctrace trace");
+  if (scanner_.find_header(first_block, searched) == searched) throw FormatError(path_ + " is not an alloctrace trace");
   ++integrity_.corrupt_blocks;
   integrity_.corrupt_bytes += sizeof header;
   damaged_parts_.push_back({0, sizeof header, true});
 }
 
-// Return the offset of the next valid block header from `offset` on, or `end` if there is none before `end`.
-std::uint64_t TraceReader::find_next_block(std::uint64_t offset, std::uint64_t end) const {
-  Bytes window;
-  for (; offset < end; offset += kScanWindow) {
-    // Windows overlap by the magic's length less one: a magic across a border is found.
-    window.resize(std::min<std::uint64_t>(kScanWindow + sizeof kBlockMagic - 1, end - offset));
-    if (!file_.read(window.data(), window.size(), offset)) break;
-    for (std::size_t at = 0; at + sizeof kBlockMagic <= window.size(); ++at) {
-      BlockHeader header;
-      if (std::memcmp(window.data() + at, &kBlockMagic, sizeof kBlockMagic) == 0 &&
-          read_block_header(file_, offset + at, header)) {
-        return offset + at;
-      }
-    }
+void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress) {
+  FileBlock block;
+  while (offset < file_.size()) {
+    if (scanner_.has_wasted_too_much()) return record_damage(offset, file_.size(), false);
+    if (progress) progress(static_cast<double>(offset) / static_cast<double>(file_.size()));
+    offset = add_block_at(offset, block);
   }
-  return end;
 }
 
-void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress) {
-  // Maximum bytes of corrupt payloads read, in file sizes: in a crafted file each header may claim the rest.
-  constexpr std::uint64_t kMaxWastedFactor = 16;
-  std::uint64_t wasted_bytes = 0;
-  Bytes payload;
-  while (offset < file_.size()) {
-    if (wasted_bytes / kMaxWastedFactor > file_.size()) {
-      record_damage(offset, file_.size(), false);
-      return;
-    }
-    if (progress) progress(static_cast<double>(offset) / static_cast<double>(file_.size()));
-    BlockHeader header;
-    if (!read_block_header(file_, offset, header)) {
-      const std::uint64_t next = find_next_block(offset + 1, file_.size());
-      // If no valid block follows and only the beginning of a header is left, the file was truncated here.
-      record_damage(offset, next, next == file_.size() && is_truncated_header(offset));
-      offset = next;
-      continue;
-    }
-    const std::uint64_t payload_offset = offset + sizeof header;
-    merge_counters(integrity_.counters, header.counters);
-    const bool is_complete = header.payload_bytes <= file_.size() - payload_offset;
-    payload.resize(is_complete ? header.payload_bytes : 0);
-    if (!is_complete || !file_.read(payload.data(), payload.size(), payload_offset) ||
-        crc32(payload.data(), payload.size()) != header.payload_crc) {
-      wasted_bytes += payload.size();
-      // Search from the payload's start: if bytes are missing, the next block begins before the payload's stated end.
-      const std::uint64_t next = find_next_block(payload_offset, file_.size());
-      record_damage(offset, next, next == file_.size() && !is_complete);
-      if (header.type == BlockType::kEvents && is_complete) {
-        corrupt_end_ = std::max(corrupt_end_, header.first_sequence + header.event_count);
-      }
-      offset = next;
-      continue;
-    }
-    // Not of a truncated block: its events are in the spool, and their times follow from the anchor before it.
-    record_anchor(header.begin);
-    record_anchor(header.end);
-    const std::uint64_t end = payload_offset + header.payload_bytes;
-    try {
-      add_block(header, payload_offset, payload);
-    } catch (const DecodeError&) {
-      record_damage(offset, end, false);
-    }
-    offset = end;
+// Add the block at an offset, or record the damage there. Return the offset of the next block.
+std::uint64_t TraceReader::add_block_at(std::uint64_t offset, FileBlock& block) {
+  const FileBlockState state = scanner_.read(offset, block);
+  if (state == FileBlockState::kNoHeader) {
+    const std::uint64_t next = scanner_.find_header(offset + 1, file_.size());
+    // If no valid block follows and only the beginning of a header is left, the file was truncated here.
+    record_damage(offset, next, next == file_.size() && is_truncated_header(offset));
+    return next;
   }
+  const BlockHeader& header = block.header;
+  merge_counters(integrity_.counters, header.counters);
+  if (state != FileBlockState::kComplete) {
+    // Search from the payload's start: if bytes are missing, the next block begins before the payload's stated end.
+    const std::uint64_t next = scanner_.find_header(block.payload_offset(), file_.size());
+    record_damage(offset, next, next == file_.size() && state == FileBlockState::kBeyondEnd);
+    if (header.type == BlockType::kEvents && state == FileBlockState::kCorruptPayload) {
+      corrupt_end_ = std::max(corrupt_end_, header.first_sequence + header.event_count);
+    }
+    return next;
+  }
+  // Not of a truncated block: its events are in the spool, and their times follow from the anchor before it.
+  clock_.add(header.begin);
+  clock_.add(header.end);
+  try {
+    add_block(block);
+  } catch (const DecodeError&) {
+    record_damage(offset, block.end(), false);
+  }
+  return block.end();
 }
 
 // Return whether the file's bytes from `offset` on are the beginning of a block header and nothing else.
@@ -199,10 +160,10 @@ void TraceReader::record_damage(std::uint64_t begin, std::uint64_t end, bool is_
   }
 }
 
-void TraceReader::add_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
-  const bool is_misplaced = header.type == BlockType::kCompacted && !may_be_compacted_;
-  may_be_compacted_ = may_be_compacted_ && may_precede_compacted(header);
-  if (is_misplaced) throw DecodeError("a compacted part that is not at the beginning");
+void TraceReader::add_block(const FileBlock& block) {
+  const BlockHeader& header = block.header;
+  const Bytes& payload = block.payload;
+  if (!scanner_.accept(header)) throw DecodeError("a compacted part that is not at the beginning");
   switch (header.type) {
     case BlockType::kHeader:
       header_json_.assign(payload.begin(), payload.end());
@@ -223,7 +184,7 @@ void TraceReader::add_block(const BlockHeader& header, std::uint64_t payload_off
       chunk.event_count = header.event_count;
       chunk.begin = header.begin;
       chunk.end = header.end;
-      chunk.payload_offset = payload_offset;
+      chunk.payload_offset = block.payload_offset();
       chunk.payload_bytes = header.payload_bytes;
       add_chunk(chunk);
       break;
@@ -233,7 +194,7 @@ void TraceReader::add_block(const BlockHeader& header, std::uint64_t payload_off
       integrity_.ended = true;
       break;
     case BlockType::kCompacted:
-      add_compacted(header, payload_offset, payload);
+      add_compacted(block);
       break;
     default:
       break;  // from a newer writer: the rest is readable without it
@@ -247,10 +208,10 @@ void TraceReader::add_block(const BlockHeader& header, std::uint64_t payload_off
 }
 
 // Read the summary of the compacted part, which replaces the events before summary.until.
-void TraceReader::add_compacted(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
-  ByteReader reader(payload);
-  const CompactionSummary summary = CompactionSummary::read(reader, header.first_sequence);
-  compacted_offset_ = payload_offset + (payload.size() - reader.remaining());
+void TraceReader::add_compacted(const FileBlock& block) {
+  ByteReader reader(block.payload);
+  const CompactionSummary summary = CompactionSummary::read(reader, block.header.first_sequence);
+  compacted_offset_ = block.end() - reader.remaining();
   compacted_bytes_ = reader.remaining();
   compacted_version_ = summary.version;
   integrity_.compacted_events = summary.events;
@@ -268,7 +229,7 @@ void TraceReader::add_compacted(const BlockHeader& header, std::uint64_t payload
 }
 
 Bytes TraceReader::read_compacted() const {
-  if (compacted_version_ != CompactionSummary::kVersion) throw unsupported_compaction(path_, compacted_version_);
+  check_compaction_version(compacted_version_, path_);
   Bytes payload(compacted_bytes_);
   if (!file_.read(payload.data(), payload.size(), compacted_offset_)) {
     throw OpenError(path_ + " was cut short while it was read: read it again");
@@ -308,7 +269,7 @@ void TraceReader::add_spool() {
   } catch (const DecodeError&) {
     ++integrity_.corrupt_blocks;
   }
-  record_anchor(spool_->anchor);
+  clock_.add(spool_->anchor);
   merge_counters(integrity_.counters, spool_->counters);
   integrity_.uncommitted = spool_->uncommitted;
   integrity_.truncated_bytes = 0;  // the spool has the events of the truncated block
@@ -327,19 +288,13 @@ void TraceReader::add_spool() {
     chunk.first_sequence = events.first_sequence;
     chunk.event_count = events.events.size();
     chunk.begin = last_anchor_of_file_;
-    chunk.end = last_anchor_;
+    chunk.end = clock_.last();
     chunk.spool_run = run;
     // A gap before this run is counted as `uncommitted`, not as missing events.
     next_sequence_ = std::max(next_sequence_, chunk.first_sequence);
     add_chunk(chunk);
     integrity_.recovered += chunk.event_count;
   }
-}
-
-void TraceReader::record_anchor(const ClockAnchor& anchor) {
-  if (!is_plausible(anchor)) return;
-  if (first_anchor_.counter == 0) first_anchor_ = anchor;
-  if (anchor.monotonic_ns >= last_anchor_.monotonic_ns) last_anchor_ = anchor;
 }
 
 void TraceReader::decode(const Chunk& chunk, std::vector<Event>& out) const {
@@ -352,29 +307,7 @@ void TraceReader::decode(const Chunk& chunk, std::vector<Event>& out) const {
     }
     decode_events(payload.data(), payload.size(), chunk.event_count, chunk.begin.counter, out);
   }
-  // Set ids without a definition to 0, so that callers can index with them unchecked.
-  for (Event& event : out) {
-    if (event.stack >= definitions_.frame_count()) event.stack = 0;
-    if (event.location >= definitions_.location_count()) event.location = 0;
-    if (event.node_type >= definitions_.node_type_count()) event.node_type = 0;
-  }
-}
-
-ChunkClock TraceReader::clock_of(const Chunk& chunk) const {
-  // Within 1 ms the anchors' jitter would distort the slope: use that of the complete trace.
-  const std::uint64_t counts = chunk.end.counter - chunk.begin.counter;
-  const std::uint64_t span_ns = chunk.end.monotonic_ns - chunk.begin.monotonic_ns;
-  const double slope =
-      span_ns > 1'000'000 && counts > 0 ? static_cast<double>(span_ns) / static_cast<double>(counts) : slope_;
-  // Times follow the monotonic clock: they must not jump when the wall clock is set while the program runs.
-  return {chunk.begin.counter, first_anchor_.wall_ns + (chunk.begin.monotonic_ns - first_anchor_.monotonic_ns), slope};
-}
-
-std::int64_t ChunkClock::wall_ns(std::uint64_t counter) const {
-  constexpr double kLimit = 0x1p62;  // beyond it the conversion to an integer is undefined
-  const auto since_begin = static_cast<double>(static_cast<std::int64_t>(counter - begin_counter)) * slope;
-  const auto offset = static_cast<std::int64_t>(std::clamp(since_begin, -kLimit, kLimit));
-  return static_cast<std::int64_t>(begin_ns + static_cast<std::uint64_t>(offset));
+  for (Event& event : out) definitions_.clear_undefined_ids(event);
 }
 
 }  // namespace alloctrace

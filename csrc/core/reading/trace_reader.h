@@ -5,33 +5,18 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "../base/input_file.h"
 #include "../format/definitions.h"
 #include "../format/format.h"
+#include "block_scanner.h"
+#include "read_errors.h"
 #include "spool_reader.h"
+#include "trace_clock.h"
 
 namespace alloctrace {
-
-// Error of a file that is not a trace or has a newer format. The message is a sentence for the user.
-class FormatError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-// Return the error of a compacted part of another version than CompactionSummary::kVersion.
-inline FormatError unsupported_compaction(const std::string& path, std::uint64_t version) {
-  return FormatError(
-      path + " was compacted by another version of pytorch_alloctrace (its compacted part is of version " +
-      std::to_string(version) + ", this one replays version " + std::to_string(CompactionSummary::kVersion) +
-      "): read it with the version that compacted it, or compact the whole trace again");
-}
-class OpenError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // Counts of what a trace contains and lacks.
 struct Integrity {
@@ -70,13 +55,6 @@ struct Chunk {
   std::uint64_t end_sequence() const { return first_sequence + event_count; }
 };
 
-// Conversion of one chunk's counter values to wall clock time (ns since 1970).
-struct ChunkClock {
-  std::uint64_t begin_counter = 0, begin_ns = 0;
-  double slope = 1.0;  // ns per count
-  std::int64_t wall_ns(std::uint64_t counter) const;
-};
-
 class TraceReader {
  public:
   // Paths at which the recorder wrote trace and spool, parsed from the header's JSON by the caller; "": not recorded.
@@ -112,7 +90,7 @@ class TraceReader {
   const Damage& compacted_damage() const { return compacted_damage_; }
   const InputFile& file() const { return file_; }
   const std::uint8_t (&session_id() const)[16] { return session_id_; }
-  const ClockAnchor& first_anchor() const { return first_anchor_; }
+  const ClockAnchor& first_anchor() const { return clock_.first(); }
 
   // For finish_trace. Return the spool, or nullptr.
   const SpoolContents* spool() const { return spool_ ? &*spool_ : nullptr; }
@@ -123,29 +101,28 @@ class TraceReader {
   std::uint64_t complete_bytes() const { return complete_bytes_; }
   std::uint64_t next_sequence() const { return next_sequence_; }
   const ClockAnchor& last_anchor_of_file() const { return last_anchor_of_file_; }
-  const ClockAnchor& last_anchor() const { return last_anchor_; }  // of file and spool
+  const ClockAnchor& last_anchor() const { return clock_.last(); }  // of file and spool
 
   // Decode the events of one chunk, in order, beginning with chunk.first_sequence. A stack, location or node type whose
   // definition is missing is 0. Thread-safe. Throws OpenError, or DecodeError if the payload is malformed.
   void decode(const Chunk& chunk, std::vector<Event>& out) const;
 
-  ChunkClock clock_of(const Chunk& chunk) const;
+  ChunkClock clock_of(const Chunk& chunk) const { return clock_.between(chunk.begin, chunk.end); }
   // Return the first and the last wall clock time of the trace, in ns since 1970.
-  std::int64_t begin_ns() const { return begin_ns_; }
+  std::int64_t begin_ns() const { return clock_.begin_ns(); }
   std::int64_t end_ns() const { return end_ns_; }
 
  private:
   void read_file_header(std::uint64_t& first_block);
   void scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress);
-  std::uint64_t find_next_block(std::uint64_t offset, std::uint64_t end) const;
   bool is_truncated_header(std::uint64_t offset) const;
   void record_damage(std::uint64_t begin, std::uint64_t end, bool is_truncated);
-  void add_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload);
-  void add_compacted(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload);
+  std::uint64_t add_block_at(std::uint64_t offset, FileBlock& block);
+  void add_block(const FileBlock& block);
+  void add_compacted(const FileBlock& block);
   void add_chunk(const Chunk& chunk);
   void add_spool();
   void extend_end_to_spool();
-  void record_anchor(const ClockAnchor& anchor);
 
   struct DamagedPart {
     std::uint64_t offset = 0, bytes = 0;
@@ -154,8 +131,8 @@ class TraceReader {
 
   std::string path_, spool_path_, recorded_path_;
   InputFile file_;
+  BlockScanner scanner_;
   std::uint8_t session_id_[16] = {};
-  bool may_be_compacted_ = true;                              // a compacted part may still follow
   std::uint64_t compacted_offset_ = 0, compacted_bytes_ = 0;  // of the compacted part, without its summary
   std::uint64_t compacted_version_ = CompactionSummary::kVersion;
   std::vector<DamagedPart> damaged_parts_;
@@ -169,9 +146,9 @@ class TraceReader {
   std::uint64_t corrupt_end_ = 0;      // end of the events in the last block with a corrupt payload
   std::uint64_t last_damage_end_ = 0;  // file offset: the end of the last corrupt part
   std::uint64_t complete_bytes_ = 0;
-  ClockAnchor first_anchor_{}, last_anchor_{}, last_anchor_of_file_{};
-  double slope_ = 1.0;  // ns per count over the whole trace
-  std::int64_t begin_ns_ = 0, end_ns_ = 0;
+  TraceClock clock_;
+  ClockAnchor last_anchor_of_file_{};
+  std::int64_t end_ns_ = 0;
 };
 
 }  // namespace alloctrace

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "../../core/base/blocked_signals.h"
-#include "../../core/replay/follower.h"
+#include "../../core/follow/follower.h"
 #include "bindings.h"
 #include "node_names.h"
 

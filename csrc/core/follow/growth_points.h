@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "device_memory.h"
+#include "../replay/device_memory.h"
 
 namespace alloctrace {
 

@@ -7,17 +7,19 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "../format/definitions.h"
-#include "../reading/growing_file.h"
 #include "../reading/spool_reader.h"
+#include "../reading/trace_clock.h"
+#include "../replay/replay.h"
 #include "followed.h"
+#include "growing_file.h"
 #include "growth_points.h"
-#include "replay.h"
+#include "memory_curve.h"
+#include "stack_rows.h"
 
 namespace alloctrace {
 
@@ -37,12 +39,6 @@ class Follower {
   const std::string& header_json() const { return header_json_; }
 
  private:
-  struct Curve {
-    std::vector<std::vector<std::uint64_t>> allocated, reserved;  // by device
-    std::int64_t interval_ns = 50'000'000;
-    std::size_t intervals = 0;
-  };
-
   void apply_block(const BlockHeader& header, const Bytes& payload, bool is_last);
   void restore_compacted(const BlockHeader& header, const Bytes& payload);
   void apply_spool(const SpoolContents& spool);
@@ -52,16 +48,9 @@ class Follower {
   void complete_frees(std::vector<Event>& events, std::uint64_t first, std::uint64_t read_before);
   void apply_event(Event& event, std::uint64_t sequence, std::int64_t time_ns, bool is_last_step);
   void note_step(const Event& event, bool is_last);
-  void note_clock(const ClockAnchor& anchor);
-  // Continue all curves at their present levels up to an event. Must be called before the event is applied: memory that
-  // is freed after a pause was live during the pause.
-  void extend_curve(std::int64_t time_ns);
-  void note_level(std::size_t device, std::int64_t time_ns);
+  void add_anchor(const ClockAnchor& anchor);
   FollowedDevice& device(std::size_t index);
   void publish(bool caught_up);
-  void add_stacks(Followed& results, const std::vector<const GrowthPoints::Point*>& points);
-  std::shared_ptr<const std::vector<FollowedFrame>> frames_of(std::uint32_t stack);
-  void describe_origin(FollowedStack& row) const;
 
   GrowingFile file_;
   std::string spool_path_, header_json_ = "{}";
@@ -70,13 +59,13 @@ class Follower {
   Replay replay_;
   Followed results_;
   GrowthPoints points_;
-  Curve curve_;
-  ClockAnchor first_anchor_{}, last_anchor_{};
+  MemoryCurve curve_;
+  StackRows rows_{definitions_};
+  TraceClock clock_{counter_nanoseconds()};
   std::uint64_t next_sequence_ = 0, unpublished_ = 0;
   // Frees read from the spool, which may still complete there: see Spool::complete_free().
   std::set<std::uint64_t> pending_frees_;
   bool has_reported_steps_ = false, has_new_definitions_ = false;
-  std::map<std::uint32_t, std::shared_ptr<const std::vector<FollowedFrame>>> frames_;
 };
 
 }  // namespace alloctrace

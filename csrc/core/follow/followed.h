@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../format/format.h"
-#include "device_memory.h"
+#include "../replay/device_memory.h"
 
 namespace alloctrace {
 
