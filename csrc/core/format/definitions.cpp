@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 
 #include "format.h"
 #include "line_table.h"
@@ -13,15 +14,6 @@ namespace {
 constexpr std::uint32_t kMaxIdGap = 1 << 16;
 constexpr std::uint64_t kMinRecordBytes = 4;
 
-// Decode a device index. Of a device type without indices there is one device, 0.
-std::int32_t decode_device_index(std::int32_t device_type, std::uint64_t encoded) {
-  constexpr std::int32_t kCpu = 0;
-  if (device_type == kCpu || device_type == kPinnedMemory) return 0;
-  const std::int64_t index = unzigzag(encoded);
-  if (index < -1 || index > kMaxDeviceIndex) throw DecodeError("a device with an impossible index");
-  return static_cast<std::int32_t>(index);
-}
-
 // Read a name, truncated to kMaxNameBytes.
 std::string read_name(ByteReader& fields) {
   const std::string_view text = fields.text();
@@ -31,10 +23,54 @@ std::string read_name(ByteReader& fields) {
   return std::string(text.substr(0, end)) + "\u2026";
 }
 
-// Append a record, then insert its length before it. A thread_local buffer for the record would already be destroyed
-// where another thread_local's destructor frees a tensor.
+// Read a device index. Of a device type without indices there is one device, 0.
+std::int32_t read_device_index(ByteReader& fields, std::int32_t device_type) {
+  constexpr std::int32_t kCpu = 0;
+  const std::int64_t index = unzigzag(fields.varint());
+  if (device_type == kCpu || device_type == kPinnedMemory) return 0;
+  if (index < -1 || index > kMaxDeviceIndex) throw DecodeError("a device with an impossible index");
+  return static_cast<std::int32_t>(index);
+}
+
+// Signed numbers are zigzag varints; unsigned numbers, flags and enumerators are varints; strings are text.
+template <typename T>
+void put_field(Bytes& out, const T& value) {
+  if constexpr (std::is_convertible_v<T, std::string_view>) {
+    put_text(out, value);
+  } else if constexpr (std::is_signed_v<T>) {
+    put_varint(out, zigzag(value));
+  } else {
+    put_varint(out, static_cast<std::uint64_t>(value));
+  }
+}
+
+template <typename T>
+void read_field(ByteReader& fields, T& value) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    value = read_name(fields);
+  } else if constexpr (std::is_same_v<T, std::uint32_t>) {
+    value = fields.varint32();
+  } else if constexpr (std::is_signed_v<T>) {
+    value = static_cast<T>(unzigzag(fields.varint()));
+  } else {
+    value = static_cast<T>(fields.varint());
+  }
+}
+
+template <typename... Values>
+void put_fields(Bytes& out, const Values&... values) {
+  (put_field(out, values), ...);
+}
+
+template <typename... Values>
+void read_fields(ByteReader& fields, Values&... values) {
+  (read_field(fields, values), ...);
+}
+
+// Append a record with the fields that `fill` appends, then insert its length before it. A thread_local buffer for the
+// record would already be destroyed where another thread_local's destructor frees a tensor.
 template <typename Fill>
-void put_record(Bytes& out, DefinitionType type, Fill fill) {
+void fill_record(Bytes& out, DefinitionType type, Fill fill) {
   const std::size_t begin = out.size();
   out.push_back(static_cast<std::uint8_t>(type));
   fill(out);
@@ -43,126 +79,12 @@ void put_record(Bytes& out, DefinitionType type, Fill fill) {
   out.insert(out.begin() + static_cast<std::ptrdiff_t>(begin), length.begin(), length.end());
 }
 
+template <typename... Values>
+void put_record(Bytes& out, DefinitionType type, const Values&... values) {
+  fill_record(out, type, [&](Bytes& fields) { put_fields(fields, values...); });
+}
+
 }  // namespace
-
-void put_string(Bytes& out, std::uint32_t id, std::string_view text) {
-  put_record(out, DefinitionType::kString, [&](Bytes& fields) {
-    put_varint(fields, id);
-    put_text(fields, text);
-  });
-}
-
-void put_code(Bytes& out, std::uint32_t id, const Code& code) {
-  put_record(out, DefinitionType::kCode, [&](Bytes& fields) {
-    put_varint(fields, id);
-    put_varint(fields, code.name);
-    put_varint(fields, code.qualified_name);
-    put_varint(fields, code.filename);
-    put_varint(fields, zigzag(code.first_line));
-    put_varint(fields, static_cast<std::uint64_t>(code.line_table_kind));
-    put_text(fields, code.line_table);
-  });
-}
-
-void put_frame(Bytes& out, std::uint32_t id, const FrameRecord& frame) {
-  put_record(out, DefinitionType::kFrame, [&](Bytes& fields) {
-    put_varint(fields, id);
-    put_varint(fields, frame.parent);
-    put_varint(fields, frame.code);
-    put_varint(fields, frame.instruction);
-    if (frame.module != 0) put_varint(fields, frame.module);
-  });
-}
-
-void put_thread(Bytes& out, std::uint32_t id, const ThreadRecord& thread) {
-  put_record(out, DefinitionType::kThread, [&](Bytes& fields) {
-    put_varint(fields, id);
-    put_varint(fields, thread.native_id);
-    put_varint(fields, thread.autograd_id);
-    put_text(fields, thread.name);
-  });
-}
-
-void put_thread_name(Bytes& out, std::uint32_t id, std::string_view name) {
-  put_record(out, DefinitionType::kThreadName, [&](Bytes& fields) {
-    put_varint(fields, id);
-    put_text(fields, name);
-  });
-}
-
-void put_location(Bytes& out, std::uint32_t id, const Location& location) {
-  put_record(out, DefinitionType::kLocation, [&](Bytes& fields) {
-    put_varint(fields, id);
-    put_varint(fields, zigzag(location.device_type));
-    put_varint(fields, zigzag(location.device_index));
-    put_varint(fields, location.stream);
-    put_varint(fields, location.pool_first);
-    put_varint(fields, location.pool_second);
-  });
-}
-
-void put_node_type(Bytes& out, std::uint32_t id, const NodeType& type) {
-  put_record(out, DefinitionType::kNodeType, [&](Bytes& fields) {
-    put_varint(fields, id);
-    put_varint(fields, type.mangled ? 1 : 0);
-    put_text(fields, type.name);
-  });
-}
-
-void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std::string_view text) {
-  put_record(out, DefinitionType::kSourceLine, [&](Bytes& fields) {
-    put_varint(fields, filename);
-    put_varint(fields, line);
-    put_text(fields, text);
-  });
-}
-
-void put_device(Bytes& out, const DeviceRecord& device) {
-  put_record(out, DefinitionType::kDevice, [&](Bytes& fields) {
-    put_varint(fields, zigzag(device.device_type));
-    put_varint(fields, zigzag(device.device_index));
-    put_varint(fields, device.bytes);
-    put_text(fields, device.name);
-    put_text(fields, device.uuid);
-    put_text(fields, device.pci_address);
-  });
-}
-
-void put_library_block(Bytes& out, std::uint64_t event, std::uint64_t address, std::string_view name) {
-  put_record(out, DefinitionType::kLibraryBlock, [&](Bytes& fields) {
-    put_varint(fields, event);
-    put_varint(fields, address);
-    put_text(fields, name);
-  });
-}
-
-void put_holder(Bytes& out, const HolderRecord& holder) {
-  put_record(out, DefinitionType::kHolder, [&](Bytes& fields) {
-    put_varint(fields, holder.event);
-    put_varint(fields, holder.line);
-    put_varint(fields, holder.count);
-    put_varint(fields, holder.bytes);
-    put_text(fields, holder.holder);
-    put_text(fields, holder.path);
-    put_text(fields, holder.filename);
-    put_varint(fields, holder.addresses.size());
-    std::uint64_t last = 0;
-    for (const std::uint64_t address : holder.addresses) {
-      put_varint(fields, zigzag(static_cast<std::int64_t>(address - last)));
-      last = address;
-    }
-    put_varint(fields, holder.is_garbage ? 1 : 0);
-  });
-}
-
-void put_module(Bytes& out, std::uint32_t id, const ModuleRecord& module) {
-  put_record(out, DefinitionType::kModule, [&](Bytes& fields) {
-    put_varint(fields, id);
-    put_varint(fields, module.class_name);
-    put_varint(fields, module.owner);
-    put_varint(fields, module.name);
-  });
-}
 
 void Definitions::limit_ids(std::uint64_t bytes) {
   max_id_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(kMaxIdGap + bytes / kMinRecordBytes, INT32_MAX));
@@ -185,141 +107,194 @@ void Definitions::add(const std::uint8_t* records, std::size_t size) {
   }
 }
 
-// Read the fields of one record. Ignores unknown types and surplus fields, which newer writers add.
-void Definitions::add_record(DefinitionType type, ByteReader fields) {
+// Ignores unknown types and surplus fields, which newer writers add.
+void Definitions::add_record(DefinitionType type, ByteReader& fields) {
   switch (type) {
-    case DefinitionType::kString: {
-      const std::uint32_t id = fields.varint32();
-      slot(strings_, id) = read_name(fields);
-      break;
-    }
-    case DefinitionType::kCode: {
-      const std::uint32_t id = fields.varint32();
-      Code code;
-      code.name = fields.varint32();
-      code.qualified_name = fields.varint32();
-      code.filename = fields.varint32();
-      code.first_line = static_cast<std::int32_t>(unzigzag(fields.varint()));
-      code.line_table_kind = static_cast<LineTableKind>(fields.varint());
-      code.line_table = fields.text();
-      slot(codes_, id) = std::move(code);
-      break;
-    }
-    case DefinitionType::kFrame: {
-      const std::uint32_t id = fields.varint32();
-      FrameRecord frame;
-      frame.parent = fields.varint32();
-      frame.code = fields.varint32();
-      frame.instruction = fields.varint32();
-      if (!fields.done()) frame.module = fields.varint32();
-      // A parent is defined before its child: a cycle would hang every walk to the outermost frame.
-      if (frame.parent >= id) throw DecodeError("a frame is its own caller");
-      if (frame_consumer_) {
-        frame_consumer_(frame);
-      } else {
-        slot(frames_, id) = frame;
-      }
-      break;
-    }
-    case DefinitionType::kThread: {
-      const std::uint32_t id = fields.varint32();
-      ThreadRecord& thread = slot(threads_, id);
-      thread.native_id = fields.varint();
-      thread.autograd_id = fields.varint();
-      thread.name = read_name(fields);
-      break;
-    }
-    case DefinitionType::kThreadName: {
-      const std::uint32_t id = fields.varint32();
-      slot(threads_, id).python_name = read_name(fields);
-      break;
-    }
-    case DefinitionType::kLocation: {
-      const std::uint32_t id = fields.varint32();
-      Location location;
-      location.device_type = static_cast<std::int32_t>(unzigzag(fields.varint()));
-      location.device_index = decode_device_index(location.device_type, fields.varint());
-      location.stream = fields.varint();
-      location.pool_first = fields.varint();
-      location.pool_second = fields.varint();
-      const std::pair device(location.device_type, location.device_index);
-      if (devices_of_locations_.size() == kMaxDevices && !devices_of_locations_.contains(device)) {
-        throw DecodeError("more devices than a process can have");
-      }
-      devices_of_locations_.insert(device);
-      slot(locations_, id) = location;
-      break;
-    }
-    case DefinitionType::kNodeType: {
-      const std::uint32_t id = fields.varint32();
-      NodeType type_record;
-      type_record.mangled = fields.varint() != 0;
-      type_record.name = read_name(fields);
-      slot(node_types_, id) = std::move(type_record);
-      break;
-    }
-    case DefinitionType::kSourceLine: {
-      const std::uint32_t filename = fields.varint32();
-      const std::uint32_t line = fields.varint32();
-      sources_[{filename, line}] = read_name(fields);
-      break;
-    }
-    case DefinitionType::kDevice: {
-      DeviceRecord device;
-      device.device_type = static_cast<std::int32_t>(unzigzag(fields.varint()));
-      device.device_index = decode_device_index(device.device_type, fields.varint());
-      device.bytes = fields.varint();
-      device.name = read_name(fields);
-      device.uuid = read_name(fields);
-      device.pci_address = read_name(fields);
-      devices_[{device.device_type, device.device_index}] = std::move(device);
-      break;
-    }
-    case DefinitionType::kLibraryBlock: {
-      const std::uint64_t event = fields.varint(), address = fields.varint();
-      const std::string name = read_name(fields);
-      const auto [entry, is_new] =
-          library_numbers_.try_emplace(name, static_cast<std::uint32_t>(library_names_.size()));
-      if (is_new) library_names_.push_back(name);
-      library_blocks_[{event, address}] = entry->second;
-      library_events_ |= std::uint64_t{1} << (event & 63);
-      break;
-    }
-    case DefinitionType::kHolder: {
-      HolderRecord holder;
-      holder.event = fields.varint();
-      holder.line = fields.varint();
-      holder.count = fields.varint();
-      holder.bytes = fields.varint();
-      holder.holder = read_name(fields);
-      holder.path = read_name(fields);
-      holder.filename = read_name(fields);
-      std::uint64_t last = 0;
-      // Not reserved in advance: a corrupt count must not allocate memory; each address read consumes at least a byte.
-      for (std::uint64_t left = fields.varint(); left > 0; --left) {
-        last += static_cast<std::uint64_t>(unzigzag(fields.varint()));
-        holder.addresses.push_back(last);
-      }
-      // Older traces record garbage only in the text.
-      holder.is_garbage = fields.done() ? holder.holder.ends_with("garbage that the collector has not freed yet")
-                                        : fields.varint() != 0;
-      const std::uint64_t first = holder.addresses.empty() ? 0 : holder.addresses.front();
-      if (holder_keys_.emplace(holder.event, holder.holder, holder.path, first).second)
-        holders_.push_back(std::move(holder));
-      break;
-    }
-    case DefinitionType::kModule: {
-      const std::uint32_t id = fields.varint32();
-      ModuleRecord module;
-      module.class_name = fields.varint32();
-      module.owner = fields.varint32();
-      module.name = fields.varint32();
-      slot(modules_, id) = module;
-      break;
-    }
-    default:
-      break;
+    case DefinitionType::kString:
+      return add_string(fields);
+    case DefinitionType::kCode:
+      return add_code(fields);
+    case DefinitionType::kFrame:
+      return add_frame(fields);
+    case DefinitionType::kThread:
+      return add_thread(fields);
+    case DefinitionType::kThreadName:
+      return add_thread_name(fields);
+    case DefinitionType::kLocation:
+      return add_location(fields);
+    case DefinitionType::kNodeType:
+      return add_node_type(fields);
+    case DefinitionType::kSourceLine:
+      return add_source_line(fields);
+    case DefinitionType::kDevice:
+      return add_device(fields);
+    case DefinitionType::kLibraryBlock:
+      return add_library_block(fields);
+    case DefinitionType::kHolder:
+      return add_holder(fields);
+    case DefinitionType::kModule:
+      return add_module(fields);
   }
+}
+
+// Writer and reader of each record, beside each other: both list its fields.
+
+void put_string(Bytes& out, std::uint32_t id, std::string_view text) {
+  put_record(out, DefinitionType::kString, id, text);
+}
+void Definitions::add_string(ByteReader& fields) {
+  const std::uint32_t id = fields.varint32();
+  slot(strings_, id) = read_name(fields);
+}
+
+void put_code(Bytes& out, std::uint32_t id, const Code& code) {
+  put_record(out, DefinitionType::kCode, id, code.name, code.qualified_name, code.filename, code.first_line,
+             code.line_table_kind, code.line_table);
+}
+void Definitions::add_code(ByteReader& fields) {
+  const std::uint32_t id = fields.varint32();
+  Code code;
+  read_fields(fields, code.name, code.qualified_name, code.filename, code.first_line, code.line_table_kind);
+  code.line_table = fields.text();  // not truncated like a name
+  slot(codes_, id) = std::move(code);
+}
+
+void put_frame(Bytes& out, std::uint32_t id, const FrameRecord& frame) {
+  fill_record(out, DefinitionType::kFrame, [&](Bytes& fields) {
+    put_fields(fields, id, frame.parent, frame.code, frame.instruction);
+    if (frame.module != 0) put_fields(fields, frame.module);
+  });
+}
+void Definitions::add_frame(ByteReader& fields) {
+  const std::uint32_t id = fields.varint32();
+  FrameRecord frame;
+  read_fields(fields, frame.parent, frame.code, frame.instruction);
+  if (!fields.done()) read_fields(fields, frame.module);
+  // A parent is defined before its child: a cycle would hang every walk to the outermost frame.
+  if (frame.parent >= id) throw DecodeError("a frame is its own caller");
+  if (frame_consumer_) {
+    frame_consumer_(frame);
+  } else {
+    slot(frames_, id) = frame;
+  }
+}
+
+void put_thread(Bytes& out, std::uint32_t id, const ThreadRecord& thread) {
+  put_record(out, DefinitionType::kThread, id, thread.native_id, thread.autograd_id, thread.name);
+}
+void Definitions::add_thread(ByteReader& fields) {
+  ThreadRecord& thread = slot(threads_, fields.varint32());
+  read_fields(fields, thread.native_id, thread.autograd_id, thread.name);
+}
+
+void put_thread_name(Bytes& out, std::uint32_t id, std::string_view name) {
+  put_record(out, DefinitionType::kThreadName, id, name);
+}
+void Definitions::add_thread_name(ByteReader& fields) {
+  const std::uint32_t id = fields.varint32();
+  slot(threads_, id).python_name = read_name(fields);
+}
+
+void put_location(Bytes& out, std::uint32_t id, const Location& location) {
+  put_record(out, DefinitionType::kLocation, id, location.device_type, location.device_index, location.stream,
+             location.pool_first, location.pool_second);
+}
+void Definitions::add_location(ByteReader& fields) {
+  const std::uint32_t id = fields.varint32();
+  Location location;
+  read_fields(fields, location.device_type);
+  location.device_index = read_device_index(fields, location.device_type);
+  read_fields(fields, location.stream, location.pool_first, location.pool_second);
+  const std::pair device(location.device_type, location.device_index);
+  if (devices_of_locations_.size() == kMaxDevices && !devices_of_locations_.contains(device)) {
+    throw DecodeError("more devices than a process can have");
+  }
+  devices_of_locations_.insert(device);
+  slot(locations_, id) = location;
+}
+
+void put_node_type(Bytes& out, std::uint32_t id, const NodeType& type) {
+  put_record(out, DefinitionType::kNodeType, id, type.mangled, type.name);
+}
+void Definitions::add_node_type(ByteReader& fields) {
+  const std::uint32_t id = fields.varint32();
+  NodeType type;
+  read_fields(fields, type.mangled, type.name);
+  slot(node_types_, id) = std::move(type);
+}
+
+void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std::string_view text) {
+  put_record(out, DefinitionType::kSourceLine, filename, line, text);
+}
+void Definitions::add_source_line(ByteReader& fields) {
+  std::uint32_t filename = 0, line = 0;
+  read_fields(fields, filename, line);
+  sources_[{filename, line}] = read_name(fields);
+}
+
+void put_device(Bytes& out, const DeviceRecord& device) {
+  put_record(out, DefinitionType::kDevice, device.device_type, device.device_index, device.bytes, device.name,
+             device.uuid, device.pci_address);
+}
+void Definitions::add_device(ByteReader& fields) {
+  DeviceRecord device;
+  read_fields(fields, device.device_type);
+  device.device_index = read_device_index(fields, device.device_type);
+  read_fields(fields, device.bytes, device.name, device.uuid, device.pci_address);
+  devices_[{device.device_type, device.device_index}] = std::move(device);
+}
+
+void put_library_block(Bytes& out, std::uint64_t event, std::uint64_t address, std::string_view name) {
+  put_record(out, DefinitionType::kLibraryBlock, event, address, name);
+}
+void Definitions::add_library_block(ByteReader& fields) {
+  std::uint64_t event = 0, address = 0;
+  std::string name;
+  read_fields(fields, event, address, name);
+  const auto [entry, is_new] = library_numbers_.try_emplace(name, static_cast<std::uint32_t>(library_names_.size()));
+  if (is_new) library_names_.push_back(name);
+  library_blocks_[{event, address}] = entry->second;
+  library_events_ |= std::uint64_t{1} << (event & 63);
+}
+
+void put_holder(Bytes& out, const HolderRecord& holder) {
+  fill_record(out, DefinitionType::kHolder, [&](Bytes& fields) {
+    put_fields(fields, holder.event, holder.line, holder.count, holder.bytes);
+    put_fields(fields, holder.holder, holder.path, holder.filename, holder.addresses.size());
+    std::uint64_t last = 0;
+    for (const std::uint64_t address : holder.addresses) {
+      put_varint(fields, zigzag(static_cast<std::int64_t>(address - last)));
+      last = address;
+    }
+    put_fields(fields, holder.is_garbage);
+  });
+}
+void Definitions::add_holder(ByteReader& fields) {
+  HolderRecord holder;
+  read_fields(fields, holder.event, holder.line, holder.count, holder.bytes);
+  read_fields(fields, holder.holder, holder.path, holder.filename);
+  std::uint64_t last = 0;
+  // Not reserved in advance: a corrupt count must not allocate memory; each address read consumes at least a byte.
+  for (std::uint64_t left = fields.varint(); left > 0; --left) {
+    last += static_cast<std::uint64_t>(unzigzag(fields.varint()));
+    holder.addresses.push_back(last);
+  }
+  // Older traces record garbage only in the text.
+  holder.is_garbage =
+      fields.done() ? holder.holder.ends_with("garbage that the collector has not freed yet") : fields.varint() != 0;
+  const std::uint64_t first = holder.addresses.empty() ? 0 : holder.addresses.front();
+  if (holder_keys_.emplace(holder.event, holder.holder, holder.path, first).second)
+    holders_.push_back(std::move(holder));
+}
+
+void put_module(Bytes& out, std::uint32_t id, const ModuleRecord& module) {
+  put_record(out, DefinitionType::kModule, id, module.class_name, module.owner, module.name);
+}
+void Definitions::add_module(ByteReader& fields) {
+  const std::uint32_t id = fields.varint32();
+  ModuleRecord module;
+  read_fields(fields, module.class_name, module.owner, module.name);
+  slot(modules_, id) = module;
 }
 
 Bytes Definitions::records(std::uint64_t holders_since) const {

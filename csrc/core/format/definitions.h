@@ -203,7 +203,19 @@ class Definitions {
     static const T missing{};
     return id < table.size() ? table[id] : missing;
   }
-  void add_record(DefinitionType type, ByteReader fields);
+  void add_record(DefinitionType type, ByteReader& fields);
+  void add_string(ByteReader& fields);
+  void add_code(ByteReader& fields);
+  void add_frame(ByteReader& fields);
+  void add_thread(ByteReader& fields);
+  void add_thread_name(ByteReader& fields);
+  void add_location(ByteReader& fields);
+  void add_node_type(ByteReader& fields);
+  void add_source_line(ByteReader& fields);
+  void add_device(ByteReader& fields);
+  void add_library_block(ByteReader& fields);
+  void add_holder(ByteReader& fields);
+  void add_module(ByteReader& fields);
 
   std::function<void(const FrameRecord&)> frame_consumer_;
   std::uint32_t max_id_ = UINT32_MAX - 1;
