@@ -112,15 +112,10 @@ std::shared_ptr<const std::vector<FollowedFrame>> StackRows::frames_of(std::uint
 }
 
 void StackRows::describe_origin(FollowedStack& row) const {
-  row.is_older = row.stack == definitions_->stack_before_recording();
-  const auto& libraries = definitions_->library_names();
-  for (std::uint32_t name = 0; name < libraries.size(); ++name) {
-    if (row.stack == definitions_->stack_of_library(name)) row.library = libraries[name];
-  }
-  for (std::size_t type = 1; type < definitions_->node_type_count(); ++type) {
-    const auto id = static_cast<std::uint16_t>(type);
-    if (row.stack == definitions_->stack_of_node(id)) row.node = definitions_->node_type(id);
-  }
+  const StackOrigin origin = definitions_->origin_of(row.stack);
+  row.is_older = origin.kind == StackOrigin::Kind::kBeforeRecording;
+  if (origin.kind == StackOrigin::Kind::kLibrary) row.library = definitions_->library_names()[origin.index];
+  if (origin.kind == StackOrigin::Kind::kNode) row.node = definitions_->node_type(origin.index);
 }
 
 }  // namespace alloctrace

@@ -2,6 +2,7 @@
 // the rest, it is untrusted: every count is checked against the bytes that remain.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -24,15 +25,10 @@ class CompactionWriter {
   void difference(std::uint64_t value, std::uint64_t from) { number(zigzag_delta(value, from)); }
   void text(std::string_view value) { put_text(out_, value); }
   void raw(const Bytes& value) { out_.insert(out_.end(), value.begin(), value.end()); }
-  // Write a stack id. Ids in place of a stack follow frame ids, of which readers have more: their kind is written.
+  // Write a stack id as its origin: readers have more frames, and so other ids for synthetic stacks.
   void stack(std::uint32_t id) {
-    const std::uint32_t before_recording = definitions_->stack_before_recording();
-    const auto libraries = static_cast<std::uint32_t>(definitions_->library_names().size());
-    if (id < before_recording) return number(std::uint64_t{id} << 2);
-    if (id == before_recording) return number(1);
-    const std::uint32_t library = id - definitions_->stack_of_library(0);
-    if (library < libraries) return number(std::uint64_t{library} << 2 | 2);
-    number(std::uint64_t{library - libraries} << 2 | 3);
+    const StackOrigin origin = definitions_->origin_of(id);
+    number(std::uint64_t{origin.index} << 2 | static_cast<std::uint64_t>(origin.kind));
   }
   // Write the length of what `fill(writer)` writes, then its bytes.
   template <typename Fill>
@@ -77,19 +73,8 @@ class CompactionReader {
   // Read the id of a stack; 0 if its definition is missing.
   std::uint32_t stack() {
     const std::uint64_t value = number();
-    const std::uint64_t id = value >> 2;
-    switch (value & 3) {
-      case 0:
-        return id < definitions_->frame_count() ? static_cast<std::uint32_t>(id) : 0;
-      case 1:
-        return definitions_->stack_before_recording();
-      case 2:
-        return id < definitions_->library_names().size()
-                   ? definitions_->stack_of_library(static_cast<std::uint32_t>(id))
-                   : 0;
-      default:
-        return id < definitions_->node_type_count() ? definitions_->stack_of_node(static_cast<std::uint16_t>(id)) : 0;
-    }
+    const std::uint64_t index = std::min<std::uint64_t>(value >> 2, UINT32_MAX);  // UINT32_MAX is never defined
+    return definitions_->stack_of({static_cast<StackOrigin::Kind>(value & 3), static_cast<std::uint32_t>(index)});
   }
   CompactionReader section() {
     const std::string_view bytes = reader_.text();

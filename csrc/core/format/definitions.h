@@ -107,6 +107,19 @@ void put_library_block(Bytes& out, std::uint64_t event, std::uint64_t address, s
 void put_holder(Bytes& out, const HolderRecord& holder);
 void put_module(Bytes& out, std::uint32_t id, const ModuleRecord& module);
 
+// Meaning of a stack id: a stack of frames, or a synthetic stack for memory that no Python line allocated.
+struct StackOrigin {
+  // The values are part of the compacted format.
+  enum class Kind : std::uint8_t {
+    kFrames = 0,           // index: id of the innermost frame; 0: no stack
+    kBeforeRecording = 1,  // blocks older than the recording
+    kLibrary = 2,          // a library's internal blocks ("cuBLAS workspace"); index: in Definitions::library_names()
+    kNode = 3,             // allocations by autograd nodes without a Python line; index: node type
+  };
+  Kind kind = Kind::kFrames;
+  std::uint32_t index = 0;
+};
+
 // All definitions of a trace, by id from 1. Entry 0, and an id whose definition was lost, is an empty record.
 class Definitions {
  public:
@@ -139,30 +152,36 @@ class Definitions {
   std::size_t node_type_count() const { return node_types_.size(); }
   std::size_t module_count() const { return modules_.size(); }
 
-  // Return the synthetic stack of blocks from before the recording. Synthetic stacks (no frames) follow all frames.
-  std::uint32_t stack_before_recording() const {
-    if (has_fixed_stacks_) return kFixedSyntheticStack;
-    return static_cast<std::uint32_t>(frames_.empty() ? 1 : frames_.size());
+  // Return the origin of a stack id, which may have no definition. Ids of synthetic stacks follow those of all frames.
+  StackOrigin origin_of(std::uint32_t stack) const {
+    const std::uint32_t older = first_synthetic_stack();
+    if (stack < older) return {StackOrigin::Kind::kFrames, stack};
+    if (stack == older) return {StackOrigin::Kind::kBeforeRecording};
+    if (stack - older <= library_names_.size()) return {StackOrigin::Kind::kLibrary, stack - older - 1};
+    return {StackOrigin::Kind::kNode, stack - first_node_stack()};
+  }
+  // Return the stack id of an origin; 0 if its definition is missing.
+  std::uint32_t stack_of(StackOrigin origin) const {
+    switch (origin.kind) {
+      case StackOrigin::Kind::kFrames:
+        return origin.index < frames_.size() ? origin.index : 0;
+      case StackOrigin::Kind::kBeforeRecording:
+        return first_synthetic_stack();
+      case StackOrigin::Kind::kLibrary:
+        return origin.index < library_names_.size() ? first_synthetic_stack() + 1 + origin.index : 0;
+      case StackOrigin::Kind::kNode:
+        return origin.index != 0 && origin.index < node_types_.size() ? first_node_stack() + origin.index : 0;
+    }
+    return 0;
   }
   // Number synthetic stacks from kFixedSyntheticStack on, so that their ids stay the same while definitions are added.
   void fix_synthetic_stacks() { has_fixed_stacks_ = true; }
-  // Return the synthetic stack of a library's internal blocks ("cuBLAS workspace"). name: number in library_names().
-  std::uint32_t stack_of_library(std::uint32_t name) const { return stack_before_recording() + 1 + name; }
-  bool is_stack_of_library(std::uint32_t stack) const {
-    return stack >= stack_of_library(0) && stack < stack_of_library(static_cast<std::uint32_t>(library_names_.size()));
-  }
-  // Return the synthetic stack of allocations by autograd nodes of this type without a Python line; 0: no node.
-  std::uint32_t stack_of_node(std::uint16_t node_type) const {
-    if (node_type == 0 || node_type >= node_types_.size()) return 0;
-    return stack_of_library(has_fixed_stacks_ ? kMaxLibraries : static_cast<std::uint32_t>(library_names_.size())) +
-           node_type;
-  }
   const std::vector<std::string>& library_names() const { return library_names_; }
   // Return event, address and synthetic stack of each internal block of a library.
   std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>> library_blocks() const {
     std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>> blocks;
     for (const auto& [block, name] : library_blocks_)
-      blocks.emplace_back(block.first, block.second, stack_of_library(name));
+      blocks.emplace_back(block.first, block.second, stack_of({StackOrigin::Kind::kLibrary, name}));
     return blocks;
   }
   // Return the synthetic stack of a library's internal block, 0 for any other. event: as in kLibraryBlock.
@@ -170,7 +189,7 @@ class Definitions {
     // Reject most of the millions of allocations by one bit: few belong to a library.
     if ((library_events_ >> (event & 63) & 1) == 0) return 0;
     const auto block = library_blocks_.find({event, address});
-    return block == library_blocks_.end() ? 0 : stack_of_library(block->second);
+    return block == library_blocks_.end() ? 0 : stack_of({StackOrigin::Kind::kLibrary, block->second});
   }
 
   // Return the devices that the trace describes, by type and index; devices that occur only in events are absent.
@@ -216,6 +235,15 @@ class Definitions {
   void add_library_block(ByteReader& fields);
   void add_holder(ByteReader& fields);
   void add_module(ByteReader& fields);
+  std::uint32_t first_synthetic_stack() const {
+    if (has_fixed_stacks_) return kFixedSyntheticStack;
+    return static_cast<std::uint32_t>(frames_.empty() ? 1 : frames_.size());
+  }
+  // Return the id that node type 0, which has no stack, would have.
+  std::uint32_t first_node_stack() const {
+    const std::size_t libraries = has_fixed_stacks_ ? kMaxLibraries : library_names_.size();
+    return first_synthetic_stack() + 1 + static_cast<std::uint32_t>(libraries);
+  }
 
   std::function<void(const FrameRecord&)> frame_consumer_;
   std::uint32_t max_id_ = UINT32_MAX - 1;

@@ -75,7 +75,7 @@ void DeviceMemory::set_origin(Piece& piece, const Event& event, std::uint64_t se
   piece.node_type = event.node_type;
   piece.stack = forward_stack != 0 ? forward_stack : event.stack;
   if (piece.stack >= definitions_->frame_count()) piece.stack = 0;  // its definition is missing
-  if (piece.stack == 0) piece.stack = definitions_->stack_of_node(event.node_type);
+  if (piece.stack == 0) piece.stack = definitions_->stack_of({StackOrigin::Kind::kNode, event.node_type});
 }
 
 StackTotals* DeviceMemory::totals_of(std::uint32_t stack) {

@@ -173,7 +173,7 @@ std::optional<DeviceMemory> DeviceMemory::build_from_state(const std::vector<Eve
     } else if (piece.state != PieceState::kFree) {
       const std::uint32_t library = definitions_->library_stack(state_sequence, event.address);
       piece.is_older = begins;
-      piece.stack = begins ? definitions_->stack_before_recording() : 0;
+      piece.stack = begins ? definitions_->stack_of({StackOrigin::Kind::kBeforeRecording}) : 0;
       if (event.stack != 0 && event.stack < definitions_->frame_count()) piece.stack = event.stack;
       if (library != 0) piece.stack = library;
     }

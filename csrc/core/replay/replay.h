@@ -77,7 +77,8 @@ class Replay {
   // of its node (see Definitions); 0 if the request has a stack.
   std::uint32_t cause_of(const Event& request) {
     const std::uint32_t forward = forward_.find(request);
-    return forward == 0 && request.stack == 0 ? definitions_->stack_of_node(request.node_type) : forward;
+    return forward == 0 && request.stack == 0 ? definitions_->stack_of({StackOrigin::Kind::kNode, request.node_type})
+                                              : forward;
   }
 
   const ForwardStacks& forward_stacks() const { return forward_; }
