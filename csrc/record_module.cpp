@@ -11,6 +11,7 @@
 #include <string>
 #include <system_error>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,32 +35,56 @@ namespace {
 // Bytes per frame in a size-limited recording: two definitions and compacted data. Compaction takes as much memory.
 constexpr std::uint64_t kBytesPerFrame = 1024;
 
-RecorderOptions recorder_options(const std::string& session_id, const std::string& path, const std::string& spool_path,
-                                 bool overwrite, const std::string& header_json, std::uint64_t ring_events,
-                                 std::uint64_t definitions_bytes, std::uint64_t wait_ns, const SourcePolicy& sources,
-                                 std::uint64_t max_bytes, std::uint64_t keep_ns,
-                                 std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
-  RecorderOptions options;
-  options.path = path;
-  options.overwrite = overwrite;
-  options.header_json = header_json;
-  options.spool.path = spool_path;
-  options.spool.ring_events = ring_events;
-  options.spool.definitions_bytes = definitions_bytes;
-  options.spool.wait_ns = wait_ns;
-  options.sources = sources;
-  if (session_id.size() != sizeof options.session_id) throw py::value_error("session_id has 16 bytes");
-  std::memcpy(options.session_id, session_id.data(), sizeof options.session_id);
-  if (max_bytes != 0) {
-    // Maximum bytes of one write: new definitions and a block of events.
-    const std::uint64_t max_write_bytes = definitions_bytes + (std::uint64_t{2} << 20);
-    const std::uint64_t spool_bytes = kSpoolHeaderBytes + ring_events * sizeof(Event) + definitions_bytes;
-    options.stack_limits.frames =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(options.stack_limits.frames, max_bytes / kBytesPerFrame));
-    options.stack_limits.name_bytes = std::min(options.stack_limits.name_bytes, max_bytes / 16);
-    const SizeLimitOptions bound{path, max_bytes, spool_bytes + max_write_bytes, keep_ns, nodes_at_begin};
-    options.make_bound = [bound] { return std::make_unique<TraceBound>(bound); };
-  }
+// Options of start(): the fields of RecorderOptions in pytorch_alloctrace/recording/options.py.
+struct StartOptions {
+  RecorderOptions recorder;
+  bool python_stacks = false, cpu = false, cuda = false, cuda_is_initialised = false;
+};
+
+void limit_size(RecorderOptions& options, std::uint64_t max_bytes, std::uint64_t keep_ns,
+                std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
+  const std::uint64_t definitions_bytes = options.spool.definitions_bytes;
+  // Maximum bytes of one write: new definitions and a block of events.
+  const std::uint64_t max_write_bytes = definitions_bytes + (std::uint64_t{2} << 20);
+  const std::uint64_t spool_bytes = kSpoolHeaderBytes + options.spool.ring_events * sizeof(Event) + definitions_bytes;
+  options.stack_limits.frames =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(options.stack_limits.frames, max_bytes / kBytesPerFrame));
+  options.stack_limits.name_bytes = std::min(options.stack_limits.name_bytes, max_bytes / 16);
+  const SizeLimitOptions bound{options.path, max_bytes, spool_bytes + max_write_bytes, keep_ns, nodes_at_begin};
+  options.make_bound = [bound] { return std::make_unique<TraceBound>(bound); };
+}
+
+// Throws AttributeError if `fields` lacks a field.
+StartOptions read_options(const py::object& fields) {
+  const auto read = [&fields](const char* name, auto& value) {
+    value = fields.attr(name).cast<std::remove_reference_t<decltype(value)>>();
+  };
+  StartOptions options;
+  RecorderOptions& recorder = options.recorder;
+  read("path", recorder.path);
+  read("overwrite", recorder.overwrite);
+  read("header_json", recorder.header_json);
+  read("spool_path", recorder.spool.path);
+  read("ring_events", recorder.spool.ring_events);
+  read("definitions_bytes", recorder.spool.definitions_bytes);
+  read("wait_ns", recorder.spool.wait_ns);
+  read("sources", recorder.sources.enabled);
+  read("library_prefixes", recorder.sources.library_prefixes);
+  read("working_directory", recorder.sources.working_directory);
+  read("python_stacks", options.python_stacks);
+  read("cpu", options.cpu);
+  read("cuda", options.cuda);
+  read("cuda_is_initialised", options.cuda_is_initialised);
+  std::string session_id;
+  read("session_id", session_id);
+  if (session_id.size() != sizeof recorder.session_id) throw py::value_error("session_id has 16 bytes");
+  std::memcpy(recorder.session_id, session_id.data(), sizeof recorder.session_id);
+  std::uint64_t max_bytes = 0, keep_ns = 0;
+  std::pair<std::uint64_t, std::uint64_t> nodes_at_begin;
+  read("max_bytes", max_bytes);
+  read("keep_ns", keep_ns);
+  read("nodes_at_begin", nodes_at_begin);
+  if (max_bytes != 0) limit_size(recorder, max_bytes, keep_ns, nodes_at_begin);
   return options;
 }
 
@@ -122,22 +147,16 @@ void discard() {
   python::discard_session();
 }
 
-void start(const py::bytes& session_id, const std::string& path, const std::string& spool_path, bool overwrite,
-           const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
-           std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
-           const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised,
-           std::uint64_t max_bytes, std::uint64_t keep_ns, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
+void start(const py::object& fields) {
+  const StartOptions options = read_options(fields);
   try {
-    const std::uint64_t number = python::start_session(
-        recorder_options(session_id, path, spool_path, overwrite, header_json, ring_events, definitions_bytes, wait_ns,
-                         {sources, library_prefixes, working_directory}, max_bytes, keep_ns, nodes_at_begin),
-        python_stacks);
+    const std::uint64_t number = python::start_session(options.recorder, options.python_stacks);
     python::start_thread_names();
     python::start_memory_watch(number);
-    if (cpu) torch_side::install_cpu_allocator();
-    if (cuda) {
+    if (options.cpu) torch_side::install_cpu_allocator();
+    if (options.cuda) {
       const py::gil_scoped_release unlocked;  // the allocator's locks may be held by threads that wait for the GIL
-      torch_side::install_cuda_allocator(cuda_is_initialised);
+      torch_side::install_cuda_allocator(options.cuda_is_initialised);
     }
   } catch (const std::system_error& error) {
     discard();
@@ -236,7 +255,7 @@ std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t, std::int64_t, s
   return rows;
 }
 
-std::vector<std::pair<std::string, std::int32_t>> take_unread_source_lines() {
+std::vector<std::pair<std::string, std::int32_t>> drain_unread_source_lines() {
   python::HookScope scope;
   if (!scope) return {};
   return scope.session().recorder.sources().drain_unread();
@@ -275,62 +294,84 @@ void push_roles(const std::vector<std::tuple<std::uint64_t, std::int32_t, std::i
   torch_side::record_roles(notes);
 }
 
-}  // namespace
-
-PYBIND11_MODULE(_record, module) {
-  module.doc() = "The recorder: observes torch's allocators and writes the trace.";
-  const std::string problem = python::check_layout();
-  python::register_fork_handlers();
-  module.attr("stack_problem") = problem;
-  module.def("start", &start, py::kw_only(), py::arg("session_id"), py::arg("path"), py::arg("spool_path"),
-             py::arg("overwrite"), py::arg("header_json"), py::arg("ring_events"), py::arg("definitions_bytes"),
-             py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
-             py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"), py::arg("cuda_is_initialised"),
-             py::arg("max_bytes"), py::arg("keep_ns"), py::arg("nodes_at_begin"));
-  module.def("stop", &stop, py::arg("end_json"));
-  module.def("watch_modules", &watch_modules, py::arg("code"), py::arg("resolve"), py::arg("main_thread"));
-  module.def("name_module", &name_module, py::arg("id"), py::arg("class_name"), py::arg("owner"), py::arg("name"));
-  module.def("bind_module", &bind_module, py::arg("address"), py::arg("id"));
-  module.def("forget_module", &forget_module, py::arg("address"));
+void define_session(py::module_& module) {
+  module.def("start", &start, py::arg("options"));
   module.def("publish", &publish);
+  module.def("stop", &stop, py::arg("end_json"));
   module.def("discard", &discard);
   module.def("flush", &flush);
+  module.def("announce_stop", [] {
+    python::HookScope scope;
+    if (scope) scope.session().recorder.announce_stop();
+  });
+  module.def("is_recording", &python::session_is_active);
+  module.def("counts", &counts);
+  module.def("next_event", &next_event);
+  module.def("spool_is_gone", &spool_is_gone);
+  module.def("met_subinterpreter", &python::met_subinterpreter);
+}
+
+void define_allocators(py::module_& module) {
   module.attr("has_cuda") = torch_side::cuda_allocator_is_built();
   module.def("snapshot", [] {
     const py::gil_scoped_release unlocked;
     return torch_side::snapshot_cuda_allocator();
   });
-  module.def("counts", &counts);
   module.def("cuda_totals", &cuda_totals);
   module.def("cuda_allocator_instead_of_ours", &torch_side::cuda_allocator_instead_of_ours);
-  module.def("met_subinterpreter", &python::met_subinterpreter);
-  module.def("is_recording", &python::session_is_active);
-  module.def("push_step", &torch_side::record_step, py::arg("number"), py::arg("is_said"));
-  module.def("push_roles", &push_roles, py::arg("found"));
-  module.def("announce_stop", [] {
-    python::HookScope scope;
-    if (scope) scope.session().recorder.announce_stop();
-  });
+}
+
+// Steps, marks, regions and roles.
+void define_annotations(py::module_& module) {
+  module.def("push_step", &torch_side::record_step, py::arg("number"), py::arg("is_explicit"));
   module.def("push_mark", [](const std::string& name) { torch_side::record_position(EventKind::kMark, name); });
   module.def("push_region_begin",
              [](const std::string& name) { torch_side::record_position(EventKind::kRegionBegin, name); });
   module.def("push_region_end",
              [](const std::string& name) { torch_side::record_position(EventKind::kRegionEnd, name); });
-  module.def("take_unread_source_lines", &take_unread_source_lines);
+  module.def("push_roles", &push_roles, py::arg("roles"));
+}
+
+// Instances of torch.nn.Module in stacks.
+void define_module_names(py::module_& module) {
+  module.def("watch_modules", &watch_modules, py::arg("code"), py::arg("resolve"), py::arg("main_thread"));
+  module.def("name_module", &name_module, py::arg("id"), py::arg("class_name"), py::arg("owner"), py::arg("name"));
+  module.def("bind_module", &bind_module, py::arg("address"), py::arg("id"));
+  module.def("forget_module", &forget_module, py::arg("address"));
+}
+
+void define_source_lines(py::module_& module) {
+  module.def("drain_unread_source_lines", &drain_unread_source_lines);
   module.def("add_source_line", &add_source_line);
-  module.def("spool_is_gone", &spool_is_gone);
-  module.def("next_event", &next_event);
+}
+
+// Object scans, and what they read from frames and autograd graphs.
+void define_object_scans(py::module_& module) {
   // The main thread scans the program's objects between two of its instructions.
   module.def("set_object_scan", [](const py::function& scan) { python::set_object_scan(scan.ptr()); });
-  module.def("graph_referents", &torch_side::graph_referents, py::arg("node"), py::arg("getters"),
-             py::arg("saved_type"));
-  module.def("gradient_of", &torch_side::gradient_of, py::arg("tensor"));
-  module.def("read_slots", &read_slots, py::arg("object"), py::arg("field"), py::arg("first"), py::arg("count"),
-             py::arg("unset"));
   module.def("request_object_scan", [] { python::request_pending_work(python::PendingWork::kObjectScan); });
   module.def("add_holder", &add_holder, py::kw_only(), py::arg("event"), py::arg("holder"), py::arg("path"),
              py::arg("filename"), py::arg("line"), py::arg("count"), py::arg("bytes"), py::arg("addresses"),
              py::arg("is_garbage"));
+  module.def("read_slots", &read_slots, py::arg("object"), py::arg("field"), py::arg("first"), py::arg("count"),
+             py::arg("unset"));
+  module.def("graph_referents", &torch_side::graph_referents, py::arg("node"), py::arg("getters"),
+             py::arg("saved_type"));
+  module.def("gradient_of", &torch_side::gradient_of, py::arg("tensor"));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_record, module) {
+  module.doc() = "The recorder: observes torch's allocators and writes the trace.";
+  module.attr("stack_problem") = python::check_layout();
+  python::register_fork_handlers();
+  define_session(module);
+  define_allocators(module);
+  define_annotations(module);
+  define_module_names(module);
+  define_source_lines(module);
+  define_object_scans(module);
 }
 
 }  // namespace alloctrace

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,40 @@ DEFAULT_NAME = "alloctrace-{rank}-{pid}.alloctrace"
 MIN_MAX_BYTES = 64 << 20
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_KEEP_S = 366 * SECONDS_PER_UNIT["d"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecorderOptions:
+    """Argument of the recorder's `start`. Paths are encoded by `os.fsencode`."""
+
+    session_id: bytes
+    """16 random bytes that pair the trace with its spool."""
+    path: bytes
+    spool_path: bytes
+    overwrite: bool
+    header_json: str
+    ring_events: int
+    """Capacity of the spool's event ring."""
+    definitions_bytes: int
+    """Capacity of the spool for new stacks and names."""
+    wait_ns: int
+    """Maximum wait of one event for room in a full ring before it counts as lost."""
+    sources: bool
+    """Whether source lines are recorded."""
+    library_prefixes: list[bytes]
+    """Beginnings of the file names that are not user code."""
+    working_directory: bytes
+    """Base of relative file names."""
+    python_stacks: bool
+    cpu: bool
+    cuda: bool
+    cuda_is_initialised: bool
+    max_bytes: int
+    """Limit on the total size of all files; 0: unlimited."""
+    keep_ns: int
+    """Duration at the end whose events stay uncompacted; 0: as long as a tenth of `max_bytes` holds."""
+    nodes_at_begin: tuple[int, int]
+    """Native id of the thread that began the recording, and the number of autograd nodes that it had created."""
 
 
 def parse_max_bytes(max_bytes: int | str | None) -> int | None:

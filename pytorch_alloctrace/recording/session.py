@@ -25,6 +25,7 @@ from .options import (
     DEVICES,
     ON_FULL,
     STACKS,
+    RecorderOptions,
     check_devices,
     check_option,
     choose_spool_path,
@@ -185,7 +186,7 @@ class Session:
         # them once it has written the stacks that name them, so the flush comes first.
         unread_lines = [
             (filename, line, linecache.getline(filename, line).rstrip())
-            for filename, line in self._recorder.take_unread_source_lines()
+            for filename, line in self._recorder.drain_unread_source_lines()
             if not os.path.exists(filename)  # an unreadable existing file may be a pipe: linecache would block on it
         ]
         for filename, line, text in unread_lines:
@@ -349,7 +350,7 @@ def enable(
                 warnings.warn(recorder.stack_problem, RuntimeWarning, stacklevel=2)
             options["modules"] = start_naming(recorder, modules and stacks == "python")
             header = program.describe(target, spool, recorded_devices, options)
-            recorder.start(
+            recorder_options = RecorderOptions(
                 session_id=os.urandom(16),
                 path=os.fsencode(target),
                 spool_path=os.fsencode(spool),
@@ -369,6 +370,7 @@ def enable(
                 keep_ns=keep_ns or 0,
                 nodes_at_begin=tuple(header["autograd_nodes"]),
             )
+            recorder.start(recorder_options)
             session._optimizer_steps.start()
             session._roles.start()
             recorder.publish()
