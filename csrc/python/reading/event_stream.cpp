@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "bindings.h"
 #include "numpy_columns.h"
 
 namespace alloctrace {

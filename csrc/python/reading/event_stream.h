@@ -29,6 +29,4 @@ class EventStream {
   std::vector<KeptEvent> retained_;
 };
 
-void define_event_stream(pybind11::module_& module);
-
 }  // namespace alloctrace

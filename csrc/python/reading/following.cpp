@@ -13,16 +13,12 @@
 #include "../../core/follow/follower.h"
 #include "bindings.h"
 #include "node_names.h"
+#include "python_text.h"
 
 namespace py = pybind11;
 
 namespace alloctrace {
 namespace {
-
-py::str decode(const std::string& bytes) {
-  return py::reinterpret_steal<py::str>(
-      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
-}
 
 // Follower that reads on its own thread on request, so that the program does not wait. The thread never takes the GIL.
 class Following {
@@ -131,36 +127,45 @@ class Following {
   const pid_t creator_pid_;
 };
 
-}  // namespace
+template <std::uint64_t MemoryTotals::* Member>
+std::uint64_t memory_total(const FollowedDevice& device) {
+  return device.totals.*Member;
+}
 
-void define_following(py::module_& module) {
+void define_followed_frame(py::module_& module) {
   py::class_<FollowedFrame>(module, "FollowedFrame")
-      .def_property_readonly("function", [](const FollowedFrame& self) { return decode(self.function); })
-      .def_property_readonly("filename", [](const FollowedFrame& self) { return decode(self.filename); })
+      .def_property_readonly("function", text_of(&FollowedFrame::function))
+      .def_property_readonly("filename", text_of(&FollowedFrame::filename))
       .def_readonly("line", &FollowedFrame::line)
-      .def_property_readonly("source", [](const FollowedFrame& self) { return decode(self.source); })
-      .def_property_readonly("cell", [](const FollowedFrame& self) { return decode(self.cell); });
+      .def_property_readonly("source", text_of(&FollowedFrame::source))
+      .def_property_readonly("cell", text_of(&FollowedFrame::cell));
+}
+
+void define_followed_stack(py::module_& module) {
   py::class_<FollowedStack>(module, "FollowedStack")
       .def_readonly("device", &FollowedStack::device)
       .def_readonly("stack", &FollowedStack::stack)
       .def_readonly("is_older", &FollowedStack::is_older)
-      .def_property_readonly("library", [](const FollowedStack& self) { return decode(self.library); })
-      .def_property_readonly("node", [](const FollowedStack& self) { return decode(readable_node_type(self.node)); })
+      .def_property_readonly("library", text_of(&FollowedStack::library))
+      .def_property_readonly("node", [](const FollowedStack& self) { return text(readable_node_type(self.node)); })
       .def_property_readonly("frames", [](const FollowedStack& self) { return *self.frames; })
       .def_readonly("bytes", &FollowedStack::bytes)
       .def_readonly("blocks", &FollowedStack::blocks)
       .def_readonly("at_points", &FollowedStack::at_points)
-      .def_property_readonly("holder", [](const FollowedStack& self) { return decode(self.holder); });
+      .def_property_readonly("holder", text_of(&FollowedStack::holder));
+}
+
+void define_followed_device(py::module_& module) {
   py::class_<FollowedDevice>(module, "FollowedDevice")
       .def_readonly("device_type", &FollowedDevice::device_type)
       .def_readonly("device_index", &FollowedDevice::device_index)
-      .def_property_readonly("requested", [](const FollowedDevice& self) { return self.totals.requested; })
-      .def_property_readonly("allocated", [](const FollowedDevice& self) { return self.totals.allocated; })
-      .def_property_readonly("active", [](const FollowedDevice& self) { return self.totals.active; })
-      .def_property_readonly("reserved", [](const FollowedDevice& self) { return self.totals.reserved; })
-      .def_property_readonly("releasable", [](const FollowedDevice& self) { return self.totals.releasable; })
+      .def_property_readonly("requested", memory_total<&MemoryTotals::requested>)
+      .def_property_readonly("allocated", memory_total<&MemoryTotals::allocated>)
+      .def_property_readonly("active", memory_total<&MemoryTotals::active>)
+      .def_property_readonly("reserved", memory_total<&MemoryTotals::reserved>)
+      .def_property_readonly("releasable", memory_total<&MemoryTotals::releasable>)
       .def_property_readonly("stranded", [](const FollowedDevice& self) { return self.totals.stranded(); })
-      .def_property_readonly("blocks", [](const FollowedDevice& self) { return self.totals.blocks; })
+      .def_property_readonly("blocks", memory_total<&MemoryTotals::blocks>)
       .def_readonly("reports_segments", &FollowedDevice::reports_segments)
       .def_readonly("largest_free", &FollowedDevice::largest_free)
       .def_readonly("peak_allocated", &FollowedDevice::peak_allocated)
@@ -173,6 +178,9 @@ void define_following(py::module_& module) {
       .def_readonly("curve_allocated", &FollowedDevice::curve_allocated)
       .def_readonly("curve_reserved", &FollowedDevice::curve_reserved)
       .def_readonly("requested_at_points", &FollowedDevice::requested);
+}
+
+void define_followed(py::module_& module) {
   py::class_<Followed, std::shared_ptr<Followed>>(module, "Followed")
       .def_readonly("readings", &Followed::readings)
       .def_readonly("read_at_ns", &Followed::read_at_ns)
@@ -197,15 +205,28 @@ void define_following(py::module_& module) {
       .def_readonly("points", &Followed::points)
       .def_readonly("devices", &Followed::devices)
       .def_readonly("stacks", &Followed::stacks);
+}
+
+void define_follower(py::module_& module) {
   py::class_<Following>(module, "Following")
       .def(py::init<const std::string&>(), py::arg("path"))
       .def("poke", &Following::request_reading)
       .def("advance", &Following::advance)
       .def("stop", &Following::stop)
       .def("read_spool_at", &Following::read_spool_at, py::arg("path"))
-      .def_property_readonly("header_json", [](Following& self) { return decode(self.header_json()); })
-      .def_property_readonly("problem", [](const Following& self) { return decode(self.problem()); })
+      .def_property_readonly("header_json", [](Following& self) { return text(self.header_json()); })
+      .def_property_readonly("problem", [](const Following& self) { return text(self.problem()); })
       .def("latest", [](const Following& self) { return std::const_pointer_cast<Followed>(self.latest()); });
+}
+
+}  // namespace
+
+void define_following(py::module_& module) {
+  define_followed_frame(module);
+  define_followed_stack(module);
+  define_followed_device(module);
+  define_followed(module);
+  define_follower(module);
 }
 
 }  // namespace alloctrace

@@ -371,8 +371,7 @@ class PlainPickle {
 }  // namespace
 
 void define_plain_pickle(py::module_& module) {
-  const py::object trace_error = py::module_::import("pytorch_alloctrace.errors").attr("TraceError");
-  py::register_exception<PlainPickleError>(module, "PlainPickleError", trace_error);
+  define_trace_error<PlainPickleError>(module, "PlainPickleError");
   module.def(
       "load_plain_pickle", [](const py::bytes& data) { return PlainPickle(std::string_view(data)).load(); },
       py::arg("data"));

@@ -158,7 +158,26 @@ py::dict growth_columns(const std::vector<LongLifetimes::Growth>& growths) {
   return result;
 }
 
-void define_evidence(py::module_& module) {
+// Return live bytes at each position, summed over `devices`: one column per device would take too much memory.
+py::array_t<std::int64_t> bytes_at_positions(const ReplayRun& run, const std::vector<std::size_t>& devices) {
+  constexpr std::uint64_t kMaxSum = INT64_MAX;
+  return integers(run.positions(), [&](const PositionEvent& event) {
+    std::uint64_t sum = 0;  // clamped: a corrupt trace has any numbers
+    for (const std::size_t device : devices) {
+      if (device < event.live_bytes.size()) sum = std::min(sum + std::min(event.live_bytes[device], kMaxSum), kMaxSum);
+    }
+    return sum;
+  });
+}
+
+template <std::uint64_t DeviceHistory::* Member>
+std::uint64_t sum_of_devices(const ReplayRun& run) {
+  std::uint64_t sum = 0;
+  for (const DeviceMemory& device : run.end().devices()) sum += device.history().*Member;
+  return sum;
+}
+
+void define_long_lifetimes(py::module_& module) {
   py::class_<LongLifetimes>(module, "LongLifetimes")
       .def_property_readonly("begins",
                              [](const LongLifetimes& lives) {
@@ -174,6 +193,9 @@ void define_evidence(py::module_& module) {
       .def_property_readonly("last_allocation", &LongLifetimes::last_allocation)
       .def_property_readonly("deaths", [](const LongLifetimes& lives) { return freed_columns(lives.freed_groups()); })
       .def_property_readonly("growths", [](const LongLifetimes& lives) { return growth_columns(lives.growths()); });
+}
+
+void define_loop(py::module_& module) {
   py::class_<Loops::Loop>(module, "Loop")
       .def_readonly("caller", &Loops::Loop::caller)
       .def_readonly("function", &Loops::Loop::function)
@@ -185,19 +207,7 @@ void define_evidence(py::module_& module) {
       });
 }
 
-// Return live bytes at each position, summed over `devices`: one column per device would take too much memory.
-py::array_t<std::int64_t> bytes_at_positions(const ReplayRun& run, const std::vector<std::size_t>& devices) {
-  constexpr std::uint64_t kMaxSum = INT64_MAX;
-  return integers(run.positions(), [&](const PositionEvent& event) {
-    std::uint64_t sum = 0;  // clamped: a corrupt trace has any numbers
-    for (const std::size_t device : devices) {
-      if (device < event.live_bytes.size()) sum = std::min(sum + std::min(event.live_bytes[device], kMaxSum), kMaxSum);
-    }
-    return sum;
-  });
-}
-
-void define_results(py::module_& module) {
+void define_position_event(py::module_& module) {
   py::class_<PositionEvent>(module, "PositionEvent")
       .def_property_readonly("kind", [](const PositionEvent& event) { return static_cast<int>(event.kind); })
       .def_readonly("seq", &PositionEvent::sequence)
@@ -205,13 +215,22 @@ void define_results(py::module_& module) {
       .def_readonly("value", &PositionEvent::value)
       .def_readonly("is_said", &PositionEvent::is_reported)
       .def_readonly("ordinal", &PositionEvent::ordinal);
+}
+
+void define_failed_allocation(py::module_& module) {
   py::class_<FailedAllocation>(module, "Refusal")
       .def_readonly("seq", &FailedAllocation::sequence)
       .def_readonly("forward_stack", &FailedAllocation::forward_stack);
+}
+
+void define_peak(py::module_& module) {
   py::class_<MemoryTimeline::Peak>(module, "Peak")
       .def_readonly("bytes", &MemoryTimeline::Peak::bytes)
       .def_readonly("seq", &MemoryTimeline::Peak::sequence)
       .def_readonly("time_ns", &MemoryTimeline::Peak::time_ns);
+}
+
+void define_device_timeline(py::module_& module) {
   py::class_<DeviceTimeline>(module, "DeviceTimeline")
       .def_readonly("device_type", &DeviceTimeline::device_type)
       .def_readonly("device_index", &DeviceTimeline::device_index)
@@ -220,10 +239,16 @@ void define_results(py::module_& module) {
       .def_readonly("allocated_peak", &DeviceTimeline::allocated_peak)
       .def_readonly("reserved_peak", &DeviceTimeline::reserved_peak)
       .def_readonly("most_requested", &DeviceTimeline::max_requested);
+}
+
+void define_disagreement(py::module_& module) {
   py::class_<ReplayFindings::Item>(module, "Disagreement")
       .def_readonly("seq", &ReplayFindings::Item::sequence)
       .def_readonly("device", &ReplayFindings::Item::device)
       .def_readonly("text", &ReplayFindings::Item::text);
+}
+
+void define_findings(py::module_& module) {
   py::class_<ReplayFindings>(module, "ReplayFindings")
       .def_readonly("states", &ReplayFindings::states)
       .def_readonly("agreeing", &ReplayFindings::agreeing)
@@ -235,18 +260,7 @@ void define_results(py::module_& module) {
       .def_readonly("kept_contradictions", &ReplayFindings::kept_contradictions);
 }
 
-template <std::uint64_t DeviceHistory::* Member>
-std::uint64_t sum_of_devices(const ReplayRun& run) {
-  std::uint64_t sum = 0;
-  for (const DeviceMemory& device : run.end().devices()) sum += device.history().*Member;
-  return sum;
-}
-
-}  // namespace
-
-void define_replay(py::module_& module) {
-  define_results(module);
-  define_evidence(module);
+void define_replay_run(py::module_& module) {
   py::class_<ReplayRun, std::shared_ptr<ReplayRun>>(module, "Replay")
       .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const std::optional<Lines>& lines,
                        const py::object& callback, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
@@ -322,6 +336,20 @@ void define_replay(py::module_& module) {
       .def("role_allocations", &role_allocation_columns, py::arg("first"), py::arg("until"))
       .def("samples", [](const ReplayRun& run) { return sample_columns(run.samples()); })
       .def_property_readonly("findings", &ReplayRun::findings);
+}
+
+}  // namespace
+
+void define_replay(py::module_& module) {
+  define_position_event(module);
+  define_failed_allocation(module);
+  define_peak(module);
+  define_device_timeline(module);
+  define_disagreement(module);
+  define_findings(module);
+  define_long_lifetimes(module);
+  define_loop(module);
+  define_replay_run(module);
 }
 
 }  // namespace alloctrace

@@ -31,13 +31,7 @@ py::dict segment_columns(const std::vector<SegmentView>& segments) {
 
 using RoleOf = std::function<BlockRole(const Piece&)>;
 
-// Add role numbers; unknown for free blocks.
-void add_roles(py::dict& columns, const std::vector<Piece>& blocks, const RoleOf& role_of) {
-  std::vector<BlockRole> roles;
-  roles.reserve(blocks.size());
-  for (const Piece& piece : blocks) {
-    roles.push_back(piece.state == PieceState::kFree ? BlockRole{} : role_of(piece));
-  }
+void add_roles(py::dict& columns, const std::vector<BlockRole>& roles) {
   columns["role"] = column<std::int8_t>(roles, [](const BlockRole& row) { return row.role; });
   columns["role_is_exact"] = column<bool>(roles, [](const BlockRole& row) { return row.is_exact; });
 }
@@ -70,7 +64,12 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   add_if_used("age_ns", [now_ns](const Piece& row) { return now_ns - row.alloc_ns; });
   result["older"] =
       column<bool>(blocks, [](const Piece& row) { return row.is_older && row.state != PieceState::kFree; });
-  add_roles(result, blocks, role_of);
+  std::vector<BlockRole> roles;  // unknown for free blocks
+  roles.reserve(blocks.size());
+  for (const Piece& piece : blocks) {
+    roles.push_back(piece.state == PieceState::kFree ? BlockRole{} : role_of(piece));
+  }
+  add_roles(result, roles);
   return result;
 }
 
@@ -115,9 +114,8 @@ py::dict live_columns(const DeviceMemory& device, const Stacks& stacks, const Ro
   add_flag("older", [](const Piece& row) { return row.is_older; });
   std::vector<BlockRole> roles;
   roles.reserve(blocks.size());
-  for (const auto& [birth, piece] : blocks) roles.push_back(role_of(*piece));
-  result["role"] = column<std::int8_t>(roles, [](const BlockRole& row) { return row.role; });
-  result["role_is_exact"] = column<bool>(roles, [](const BlockRole& row) { return row.is_exact; });
+  for (const SequencedPiece& row : blocks) roles.push_back(role_of(*row.second));
+  add_roles(result, roles);
   return result;
 }
 
@@ -234,14 +232,15 @@ class SharedStates {
   States states_;
 };
 
-}  // namespace
-
-void define_states(py::module_& module) {
-  using Memory = DeviceMemory;
+void define_device_columns(py::module_& module) {
   py::class_<DeviceColumns>(module, "DeviceColumns")
       .def_readonly("device_type", &DeviceColumns::device_type)
       .def_readonly("device_index", &DeviceColumns::device_index)
       .def_readonly("columns", &DeviceColumns::columns);
+}
+
+void define_shared_states(py::module_& module) {
+  using Memory = DeviceMemory;
   py::class_<SharedStates>(module, "States")
       .def(py::init<std::shared_ptr<ReplayRun>>(), py::arg("replay"))
       .def(
@@ -297,6 +296,13 @@ void define_states(py::module_& module) {
           },
           py::arg("until"), py::arg("wanted") = py::none())
       .def("release", &SharedStates::release);
+}
+
+}  // namespace
+
+void define_states(py::module_& module) {
+  define_device_columns(module);
+  define_shared_states(module);
 }
 
 }  // namespace alloctrace

@@ -51,8 +51,7 @@ void push(TraceWriter& writer, const Column<std::uint8_t>& kind, const Column<st
 }  // namespace
 
 void define_trace_writing(py::module_& module) {
-  const py::object trace_error = py::module_::import("pytorch_alloctrace.errors").attr("TraceError");
-  py::register_exception<TraceFileError>(module, "TraceFileError", trace_error);
+  define_trace_error<TraceFileError>(module, "TraceFileError");
   py::class_<TraceWriter>(module, "TraceWriter")
       .def(py::init<const std::string&, bool, std::uint64_t, std::string>(), py::arg("path"), py::arg("overwrite"),
            py::arg("begin_ns"), py::arg("header_json"))

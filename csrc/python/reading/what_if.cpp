@@ -44,9 +44,7 @@ std::uint64_t total(const SimulationResult& result) {
   return result.totals.*Member;
 }
 
-}  // namespace
-
-void define_what_if(py::module_& module) {
+void define_simulation_options(py::module_& module) {
   module.attr("NO_LIMIT") = what_if::kNoLimit;
   py::class_<SimulationOptions>(module, "SimulationOptions")
       .def(py::init([](const std::string& settings, std::optional<std::uint64_t> capacity,
@@ -67,12 +65,18 @@ void define_what_if(py::module_& module) {
            py::arg("total") = std::uint64_t{1} << 40, py::arg("order") = "lowest", py::arg("seed") = 0,
            py::arg("must_serve") = std::vector<std::uint64_t>(), py::arg("tries_refused") = true,
            py::arg("keeps_events") = false);
+}
+
+void define_simulation_failure(py::module_& module) {
   py::class_<SimulationFailure>(module, "SimulationFailure")
       .def_readonly("seq", &SimulationFailure::sequence)
       .def_readonly("requested", &SimulationFailure::requested)
       .def_readonly("needed", &SimulationFailure::needed)
       .def_readonly("reserved", &SimulationFailure::reserved)
       .def_readonly("allocated", &SimulationFailure::allocated);
+}
+
+void define_simulation_result(py::module_& module) {
   py::class_<SimulationResult>(module, "SimulationResult")
       .def_readonly("requests", &SimulationResult::requests)
       .def_readonly("peak_used", &SimulationResult::peak_used)
@@ -95,6 +99,9 @@ void define_what_if(py::module_& module) {
       .def_readonly("first_difference", &SimulationResult::first_difference)
       .def_readonly("several_pools", &SimulationResult::several_pools)
       .def("events", [](const SimulationResult& result) { return event_columns(result.events); });
+}
+
+void define_prediction(py::module_& module) {
   py::class_<Prediction>(module, "Prediction")
       .def_readonly("simulations", &Prediction::simulations)
       .def_readonly("requests", &Prediction::requests)
@@ -110,6 +117,15 @@ void define_what_if(py::module_& module) {
       },
       py::arg("trace"), py::arg("device_type"), py::arg("device_index"), py::arg("release"), py::arg("simulations"),
       py::arg("progress") = py::none());
+}
+
+}  // namespace
+
+void define_what_if(py::module_& module) {
+  define_simulation_options(module);
+  define_simulation_failure(module);
+  define_simulation_result(module);
+  define_prediction(module);
 }
 
 }  // namespace alloctrace
