@@ -12,13 +12,13 @@ _Device = tuple[int, int]  # type, index
 Columns = dict[str, npt.NDArray[Any]]
 """A table by column. Numbers are int64; addresses of 2**63 and more are negative (two's complement)."""
 
-MINIMUM_BLOCK: int
+MIN_BLOCK_SIZE: int
 """Unit to which torch's allocator rounds block sizes up, in bytes."""
 SMALL_REQUEST: int
 """Maximum request that torch's allocator serves from the small pool, in bytes."""
 SMALL_SEGMENT: int
 """Size of the segments of the small pool, and unit of segments made for one request, in bytes."""
-LEAST_SPLIT_SIZE: int
+MIN_SPLIT_SIZE: int
 """Exclusive minimum of max_split_size_mb, in bytes."""
 
 class FormatError(TraceError): ...
@@ -51,8 +51,8 @@ class AllocatorSettings:
         """Return the unit in bytes in which torch maps an expandable segment of the large or small pool."""
     def rounded(self, bytes: int) -> int:
         """Return the bytes to which torch rounds a request up."""
-    def splits(self, block: int, wanted: int, is_large: bool) -> bool:
-        """Return whether torch splits a free block of `block` bytes to serve a request of `wanted` bytes."""
+    def splits(self, block: int, requested: int, is_large: bool) -> bool:
+        """Return whether torch splits a free block of `block` bytes to serve a request of `requested` bytes."""
 
 def load_plain_pickle(data: bytes) -> Any: ...
 
@@ -78,7 +78,7 @@ class TraceWriter:
     def finish(self, end_json: str) -> None: ...
 
 class EventStream:
-    def next(self, wanted: int) -> Columns | None: ...
+    def next(self, min_rows: int) -> Columns | None: ...
 
 class Integrity:
     state: str
@@ -192,12 +192,12 @@ class PositionEvent:
     time_ns: int
     value: int
     """Number of the step, or string id of the name."""
-    is_said: bool
+    is_explicit: bool
     """True for a step ended by the program; False for a step inferred from an optimizer."""
     ordinal: int
     """Number of earlier steps of the same kind (explicit, inferred), including steps missing in a compacted part."""
 
-class Refusal:
+class FailedAllocation:
     seq: int
     forward_stack: int
 
@@ -218,7 +218,7 @@ class DeviceTimeline:
     is_used: bool
     allocated_peak: Peak
     reserved_peak: Peak
-    most_requested: int
+    max_requested: int
 
 class LongLifetimes:
     """Long-lived blocks of a device: see csrc/core/replay/long_lifetimes.h."""
@@ -234,8 +234,8 @@ class LongLifetimes:
     """Event number of the last allocation."""
     last_ns: int
     """Time of the last allocation (ns since 1970)."""
-    deaths: Columns
-    """Freed blocks: stack_id, born, died (cells of alloc and free), blocks, allocated (bytes)."""
+    freed_blocks: Columns
+    """Freed blocks: stack_id, allocated_in, freed_in (cells), blocks, block_bytes."""
     growths: Columns
     """line, cell: cells in which a line allocated more at once than ever before."""
 
@@ -272,16 +272,16 @@ class States:
     """Memory at any event. Ascending queries take one pass. Two instances may be used on two threads at once."""
 
     def __init__(self, replay: Replay) -> None: ...
-    def segments_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
-    def blocks_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
+    def segments_before(self, until: int, device: _Device | None = None) -> list[DeviceColumns]: ...
+    def blocks_before(self, until: int, device: _Device | None = None) -> list[DeviceColumns]: ...
     def live_before(
-        self, until: int, wanted: _Device | None = None, stacks: Sequence[int] | None = None
+        self, until: int, device: _Device | None = None, stacks: Sequence[int] | None = None
     ) -> list[DeviceColumns]: ...
-    def lives_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]:
+    def lifetimes_before(self, until: int, device: _Device | None = None) -> list[DeviceColumns]:
         """Return alloc_seq, alloc_ns, allocated, stack_id, older of the live blocks, oldest first."""
-    def roles_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]:
+    def roles_before(self, until: int, device: _Device | None = None) -> list[DeviceColumns]:
         """Return bytes, exact_bytes, blocks of the live blocks by role number."""
-    def stacks_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
+    def stacks_before(self, until: int, device: _Device | None = None) -> list[DeviceColumns]: ...
     def release(self) -> None: ...
 
 class Replay:
@@ -308,7 +308,7 @@ class Replay:
     @property
     def left_out(self) -> int: ...
     @property
-    def refusals(self) -> list[Refusal]: ...
+    def failed_allocations(self) -> list[FailedAllocation]: ...
     @property
     def kind_counts(self) -> list[int]: ...
     @property
@@ -323,10 +323,10 @@ class Replay:
     def timelines(self) -> list[DeviceTimeline]: ...
     def timeline(self, device: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Columns:
         """Return one row per range of measured intervals. device: index in `timelines`."""
-    def long_lives(self) -> list[LongLifetimes]:
+    def long_lifetimes(self) -> list[LongLifetimes]:
         """Return the long-lived blocks by device, in the order of `timelines`."""
     def loops(self) -> list[Loop]: ...
-    def nodes_made(self) -> npt.NDArray[Any]: ...
+    def nodes_created(self) -> npt.NDArray[Any]: ...
     def named_blocks(self) -> Columns: ...
     def role_timelines(
         self, points: int, progress: Callable[[float], object] | None = None
@@ -342,7 +342,7 @@ class SimulationOptions:
 
     settings: the changed settings, as JSON of an event `config`. capacity: None: unlimited. limit: None: the share of
     the device in the recorded run; NO_LIMIT: all of the device. must_serve: events of failed allocations that the
-    simulation must serve, ascending. tries_refused: whether it tries the other failed allocations.
+    simulation must serve, ascending. attempts_failed: whether it attempts the other failed allocations.
     """
 
     def __init__(
@@ -354,8 +354,8 @@ class SimulationOptions:
         order: str = "lowest",
         seed: int = 0,
         must_serve: Sequence[int] = (),
-        tries_refused: bool = True,
-        keeps_events: bool = False,
+        attempts_failed: bool = True,
+        records_events: bool = False,
     ) -> None: ...
 
 class SimulationFailure:
@@ -374,12 +374,12 @@ class SimulationResult:
     peak_allocated: int
     peak_active: int
     retries: int
-    taken: int
-    given_back: int
-    garbage: int
-    refusal: SimulationFailure | None
+    segments_allocated: int
+    segments_released: int
+    garbage_collected: int
+    failure: SimulationFailure | None
     served: list[int]
-    refused_again: list[int]
+    failed_again: list[int]
     recorded_events: int
     reproduced: int
     blocks: int
@@ -469,9 +469,9 @@ class FollowedDevice:
     @property
     def allocations(self) -> int: ...
     @property
-    def allocated_in_all(self) -> int: ...
+    def total_requested(self) -> int: ...
     @property
-    def refused(self) -> int: ...
+    def failed_allocations(self) -> int: ...
     @property
     def driver_used(self) -> int: ...
     @property
@@ -491,7 +491,7 @@ class Followed:
     @property
     def read_at_ns(self) -> int: ...
     @property
-    def caught_up(self) -> bool: ...
+    def is_caught_up(self) -> bool: ...
     @property
     def events(self) -> int: ...
     @property
@@ -501,7 +501,7 @@ class Followed:
     @property
     def missing_events(self) -> int: ...
     @property
-    def damaged(self) -> int: ...
+    def corrupt_blocks(self) -> int: ...
     @property
     def ended(self) -> bool: ...
     @property
@@ -527,7 +527,7 @@ class Following:
     """Incremental reader of a running recording. Raises OpenError or FormatError."""
 
     def __init__(self, path: bytes) -> None: ...
-    def poke(self) -> None: ...
+    def request_reading(self) -> None: ...
     def advance(self) -> None: ...
     def stop(self) -> None: ...
     def read_spool_at(self, path: bytes) -> None: ...

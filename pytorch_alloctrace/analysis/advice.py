@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .._replay import LEAST_SPLIT_SIZE, SimulationResult
+from .._replay import MIN_SPLIT_SIZE, SimulationResult
 from ..errors import NotPredictableError
 from ..reading.recorded import RecordedTrace
 from .free_memory.allocator import MIB, SettingsHistory
@@ -100,7 +100,7 @@ def _list_candidates(oom: OutOfMemory) -> tuple[str, ...]:
     lines = oom.here.pinners_by_line
     if len(lines):
         # Above the largest pinner, so that it gets its own segments.
-        split = max(-(-int(lines["largest_bytes"][0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
+        split = max(-(-int(lines["largest_bytes"][0]) // MIB), MIN_SPLIT_SIZE // MIB) + 1
         if oom.settings.max_split_size is None or split * MIB < oom.settings.max_split_size:
             candidates.append(f"max_split_size_mb:{split}")
     return tuple(candidates)

@@ -12,7 +12,7 @@ class AllocationShare:
     """Allocations of a device, exact at about 256 events, else interpolated (csrc/core/replay/long_lifetimes.h)."""
 
     def __init__(self, trace: RecordedTrace, device: str) -> None:
-        cells = trace.replay.long_lives(device)
+        cells = trace.replay.long_lifetimes(device)
         begins = cells.begins.astype(np.float64)
         self.total = cells.allocations
         self.last = cells.last_allocation

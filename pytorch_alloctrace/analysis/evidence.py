@@ -34,7 +34,7 @@ class PartEvidence:
         self.clock = clock
         self.lifetimes = walk.visit(after_judged, lambda: replay.lifetimes(after_judged, name))
         self.stacks = walk.visit(after_judged, lambda: replay.stacks(after_judged, name))
-        border = find_last_border(replay.long_lives(name), clock)
+        border = find_last_border(replay.long_lifetimes(name), clock)
         self.at_border = walk.visit(border, lambda: replay.lifetimes(border, name))
         """`Replay.lifetimes` at the last border (see `LifetimeEvidence.last_border`)."""
         # The live blocks in a compacted part of the trace are unknown: growing buffers are searched after it.

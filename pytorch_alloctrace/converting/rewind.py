@@ -74,7 +74,7 @@ class Rewind:
 
     def __init__(self, segments: Iterable[Segment], settings: _replay.AllocatorSettings) -> None:
         self._settings = settings
-        self._min_block = _replay.MINIMUM_BLOCK
+        self._min_block = _replay.MIN_BLOCK_SIZE
         self._runs: dict[int, Run] = {}
         for segment in segments:
             pieces = {

@@ -46,7 +46,7 @@ class _Watch:
         now = time.monotonic()
         if self.following is not None and now - self._poked_at >= MIN_INTERVAL_S:
             self._poked_at = now
-            self.following.poke()
+            self.following.request_reading()
         view = self.following.latest() if self.following is not None else None
         if view is not None and (view is not self._last_view or top != self._last_top):
             self._update_from_view(view, top)
@@ -85,7 +85,7 @@ class _Watch:
             "events_per_second": self._rate,
             "file_bytes": progress.file_bytes,
             "steps": progress.steps,
-            "failed_allocations": sum(device.counts.refused for device in view.devices),
+            "failed_allocations": sum(device.counts.failed_allocations for device in view.devices),
         }
         if progress.steps:
             numbers["step"] = progress.last_step

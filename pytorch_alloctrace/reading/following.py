@@ -96,10 +96,10 @@ class Following:
         self._site_names: dict[int, tuple[str, str, str]] = {}
         self._view: View | None = None
 
-    def poke(self) -> None:
+    def request_reading(self) -> None:
         """Read new events on a separate thread that does not need the GIL."""
         with contextlib.suppress(RuntimeError, OSError):  # no thread available: the next call tries again
-            self._native.poke()
+            self._native.request_reading()
 
     def advance(self) -> View:
         """Read new events on this thread. Raises TraceError if the trace no longer exists."""
@@ -118,7 +118,7 @@ class Following:
 
     @property
     def problem(self) -> str:
-        """Error of the last read by `poke`; "" if it succeeded."""
+        """Error of the last read by `request_reading`; "" if it succeeded."""
         return self._native.problem
 
     def stop(self) -> None:

@@ -352,7 +352,7 @@ class RecordedTrace:
     def positions(self) -> PositionTable:
         return PositionTable.of_events(
             [
-                (event.kind, event.seq, event.time_ns, event.value, event.is_said, event.ordinal)
+                (event.kind, event.seq, event.time_ns, event.value, event.is_explicit, event.ordinal)
                 for event in self.replay.positions
             ],
             self.reader.string,

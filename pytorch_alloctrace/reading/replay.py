@@ -124,7 +124,7 @@ class Replay:
         }
         self._names = list(self.devices)
         self._times: dict[int, int] = {}
-        self._long_lives = self._run.long_lives()
+        self._long_lifetimes = self._run.long_lifetimes()
         self.compacted_positions = frozenset(self._run.compacted_positions)
         """Events of the compacted part before which the memory is known."""
         self.compacted_interval_ns = self._run.compacted_interval_ns
@@ -134,7 +134,7 @@ class Replay:
         self._compacted_until = reader.integrity.compacted_until
         self.positions = self._run.positions
         """Ends of steps, marks, begins and ends of regions, in order."""
-        self.failed_allocations = self._run.refusals
+        self.failed_allocations = self._run.failed_allocations
         """Failed allocations, each with the stack of the forward that caused the request of backward."""
         self.kind_counts = self._run.kind_counts
         self.unmatched_frees = self._run.unmatched_frees
@@ -144,17 +144,17 @@ class Replay:
         """Return the requested bytes at each of `positions`, summed over devices given by index."""
         return self._run.bytes_at_positions(devices)
 
-    def long_lives(self, device: str) -> _replay.LongLifetimes:
-        return self._long_lives[self._names.index(device)]
+    def long_lifetimes(self, device: str) -> _replay.LongLifetimes:
+        return self._long_lifetimes[self._names.index(device)]
 
     @functools.cached_property
     def loops(self) -> list[_replay.Loop]:
         return self._run.loops()
 
     @functools.cached_property
-    def nodes_made(self) -> npt.NDArray[np.int64]:
+    def nodes_created(self) -> npt.NDArray[np.int64]:
         """By stack: estimated number of allocations by operators that created an autograd node."""
-        return self._run.nodes_made()
+        return self._run.nodes_created()
 
     @property
     def used_devices(self) -> list[str]:
@@ -172,9 +172,9 @@ class Replay:
             return None
         return Peak(highest.bytes, highest.seq, highest.time_ns)
 
-    def most_requested(self, device: str) -> int:
+    def max_requested(self, device: str) -> int:
         """Return the peak of the device's requested bytes."""
-        return self.devices[device].most_requested
+        return self.devices[device].max_requested
 
     def events(self, first: int, end: int, kinds: Sequence[int]) -> _replay.EventStream:
         """Return the events from `first` up to but excluding `end`. Empty `kinds`: events of all kinds."""
@@ -218,7 +218,7 @@ class Replay:
 
     def lifetimes(self, until: int, device: str) -> Table:
         """Return LIFETIME_COLUMNS of the live blocks before event `until`, oldest first."""
-        return self._read_state(self._states.lives_before, until, device, LIFETIME_COLUMNS)
+        return self._read_state(self._states.lifetimes_before, until, device, LIFETIME_COLUMNS)
 
     def stacks(self, until: int, device: str) -> Table:
         """Return the totals of each stack before event `until`: STACK_COLUMNS."""

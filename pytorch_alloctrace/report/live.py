@@ -50,7 +50,7 @@ def write_view(view: View, rates: Rates, path: str, header: dict[str, Any], scre
     )
     losses = progress.lost + progress.missing_events
     loss_text = f", {units.counted(losses, 'event')} lost" if losses else ", none lost"
-    catching_up = "" if progress.caught_up else " (still catching up)"
+    catching_up = "" if progress.is_caught_up else " (still catching up)"
     screen.text(
         f"{units.counted(progress.events, 'event')} ({_format_rate(rates.events)}){loss_text}{steps}, "
         f"{units.size(progress.file_bytes)} of trace{catching_up}",
@@ -91,8 +91,8 @@ def _write_device(memory: FollowedMemory, view: View, screen: Screen, highest_pe
     amounts.append(f"peak {units.size(counts.peak_allocated)}")
     if counts.driver_total and memory.device.startswith("cuda"):
         amounts.append(f"{units.size(counts.driver_total)} in all")
-    if counts.refused:
-        amounts.append(units.counted(counts.refused, "failed allocation"))
+    if counts.failed_allocations:
+        amounts.append(units.counted(counts.failed_allocations, "failed allocation"))
     screen.text(Text.assemble((memory.device, "bold"), "  ", ", ".join(amounts)), hanging=len(memory.device) + 2)
     curve = counts.curve_allocated
     if len(curve) > 1 and counts.peak_allocated * _MAX_PEAK_RATIO >= highest_peak:
@@ -144,7 +144,7 @@ def view_json(
                 "cached_bytes": memory.cached if memory.counts.reports_segments else None,
                 "peak_allocated_bytes": memory.counts.peak_allocated,
                 "peak_reserved_bytes": memory.counts.peak_reserved if memory.counts.reports_segments else None,
-                "failed_allocations": memory.counts.refused,
+                "failed_allocations": memory.counts.failed_allocations,
                 "bytes_per_unit": memory.rate,
             }
             for memory in view.devices

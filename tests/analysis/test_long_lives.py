@@ -56,14 +56,14 @@ def alive_by_events(trace: alloctrace.Trace, borders: Sequence[int]) -> dict[int
 
 def alive_by_evidence(trace: alloctrace.Trace, stack: int) -> list[int]:
     replay = trace._recorded.replay
-    lives = replay.long_lives("cpu")
-    deaths, begins = lives.deaths, lives.begins
+    lives = replay.long_lifetimes("cpu")
+    freed, begins = lives.freed_blocks, lives.begins
     live = replay.live(lives.last_allocation + 1, "cpu")
     begins_of_live = live["alloc_seq"][live["stack_id"] == stack]
-    of_stack = deaths["stack_id"] == stack
+    of_stack = freed["stack_id"] == stack
     return [
         int((begins_of_live < begins[cell]).sum())
-        + int(deaths["blocks"][of_stack & (deaths["born"] < cell) & (deaths["died"] >= cell)].sum())
+        + int(freed["blocks"][of_stack & (freed["allocated_in"] < cell) & (freed["freed_in"] >= cell)].sum())
         for cell in range(len(begins))
     ]
 
@@ -81,7 +81,7 @@ def test_live_blocks_at_each_border_match_events(tmp_path: Path, operations: lis
     if "cpu" not in trace.devices:
         assert not any(blocks for blocks, _, _ in operations)
         return
-    lives = trace._recorded.replay.long_lives("cpu")
+    lives = trace._recorded.replay.long_lifetimes("cpu")
     allocations = trace.events(kinds=("alloc",))["seq"].to_numpy(np.int64)
     assert lives.allocations == len(allocations)
     assert lives.last_allocation == (allocations[-1] if len(allocations) else 0)
@@ -90,9 +90,11 @@ def test_live_blocks_at_each_border_match_events(tmp_path: Path, operations: lis
     for stack, expected in alive_by_events(trace, lives.begins.tolist()).items():
         assert alive_by_evidence(trace, stack) == expected
     # Blocks freed in the cell of their allocation are not recorded; no row is recorded twice.
-    deaths = lives.deaths
-    assert (deaths["born"] < deaths["died"]).all()
-    keys = list(zip(deaths["stack_id"].tolist(), deaths["born"].tolist(), deaths["died"].tolist(), strict=True))
+    freed = lives.freed_blocks
+    assert (freed["allocated_in"] < freed["freed_in"]).all()
+    keys = list(
+        zip(freed["stack_id"].tolist(), freed["allocated_in"].tolist(), freed["freed_in"].tolist(), strict=True)
+    )
     assert keys == sorted(set(keys))
 
 
@@ -101,13 +103,13 @@ def test_cell_length_doubles_when_allocations_exceed_256_cells(tmp_path: Path, a
     with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",)) as session:
         tensors = run([(allocations, 0, 0)])
     del tensors
-    lives = session.load()._recorded.replay.long_lives("cpu")
+    lives = session.load()._recorded.replay.long_lifetimes("cpu")
     assert lives.allocations == allocations
     length = 1
     while allocations > 256 * length:
         length *= 2
     assert (lives.cell_length, len(lives.begins)) == (length, -(-allocations // length))
-    assert not len(lives.deaths["stack_id"])  # frees after the last allocation are not recorded
+    assert not len(lives.freed_blocks["stack_id"])  # frees after the last allocation are not recorded
 
 
 def growths_by_events(trace: alloctrace.Trace, begins: Sequence[int]) -> set[tuple[int, int]]:
@@ -133,7 +135,7 @@ def test_growth_cells_match_allocations_larger_than_all_before(tmp_path: Path, s
             else:
                 torch.empty(size, dtype=torch.uint8)
     trace = session.load()
-    lives = trace._recorded.replay.long_lives("cpu")
+    lives = trace._recorded.replay.long_lifetimes("cpu")
     growths = lives.growths
     rows = [*zip(growths["line"].tolist(), growths["cell"].tolist(), strict=True)]
 

@@ -133,7 +133,7 @@ def test_compacted_block_after_events_is_corrupt_also_while_recording(name: str)
     following = _replay.Following(str(hostile_traces.CORPUS / f"{name}.alloctrace"))
     following.advance()
     latest = following.latest()
-    assert (latest.damaged, [device.allocated for device in latest.devices]) == (1, [4096])
+    assert (latest.corrupt_blocks, [device.allocated for device in latest.devices]) == (1, [4096])
 
 
 def test_newer_version_is_reported_only_when_header_is_intact(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_simulation_fails_request_beyond_address_space(order: str) -> None:
     """The search for random addresses never ended."""
     options = [_replay.SimulationOptions(order=order)]
     (simulation,) = _replay.predict(open_corpus_trace("larger_than_the_driver"), 1, 0, (2, 11), options).simulations
-    assert simulation.peak_reserved == simulation.peak_used == 0 and simulation.refusal is not None
+    assert simulation.peak_reserved == simulation.peak_used == 0 and simulation.failure is not None
 
 
 def test_requests_are_served_after_cache_was_emptied_twice() -> None:

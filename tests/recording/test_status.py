@@ -252,7 +252,7 @@ def test_following_reads_the_last_event_before_a_kill(tmp_path: Path) -> None:
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     view = following.advance()
     assert view.seen.events == trace._recorded.end_seq and not view.seen.ended
-    assert view.seen.steps == 4 and view.seen.missing_events == view.seen.damaged == 0
+    assert view.seen.steps == 4 and view.seen.missing_events == view.seen.corrupt_blocks == 0
     sites, top = trace.usage(), view.sites[0]
     assert (top.bytes, top.blocks) == (sites["live_bytes"][0], sites["live_blocks"][0])
     assert top.name == f"<string>:{sites['line'][0]}"
@@ -298,6 +298,6 @@ def test_following_skips_corrupt_blocks(tmp_path: Path) -> None:
 
     view = Following(path).advance()
 
-    assert view.seen.damaged >= 1
+    assert view.seen.corrupt_blocks >= 1
     with pytest.warns(alloctrace.IncompleteTraceWarning):
         assert view.seen.events == alloctrace.load(path)._recorded.end_seq

@@ -70,7 +70,7 @@ def model_segment_events(trace: alloctrace.Trace, result: SimulationResult) -> t
     events = result.events()
     rows = zip(events["seq"], events["kind"], events["size"], strict=True)
     segment_events = [(number[int(seq)], SEGMENTS[int(kind)], int(size)) for seq, kind, size in rows]
-    return segment_events, None if result.refusal is None else number[result.refusal.seq]
+    return segment_events, None if result.failure is None else number[result.failure.seq]
 
 
 def settings_of(trace: alloctrace.Trace, setting: str) -> str:
@@ -90,12 +90,12 @@ def compare(recorded: Path, again: Path, setting: str) -> Comparison:
     """Compare the prediction from a trace with the run `again` under `setting`; the model must reproduce both runs."""
     before, after = alloctrace.load(recorded), alloctrace.load(again)
     total = int(after.hardware()["total_bytes"].iloc[0])
-    options = SimulationOptions(settings_of(after, setting), capacity=total - OUTSIDE, total=total, keeps_events=True)
+    options = SimulationOptions(settings_of(after, setting), capacity=total - OUTSIDE, total=total, records_events=True)
     [itself, predicted] = before._recorded.predicted([as_recorded(before), options], device="cuda:0").simulations
     [also_itself] = after._recorded.predicted([as_recorded(after)], device="cuda:0").simulations
     comparison = Comparison([])
     for name, simulation, trace in (("recorded", itself, before), ("again", also_itself, after)):
-        if simulation.first_difference is not None or simulation.refusal is not None:
+        if simulation.first_difference is not None or simulation.failure is not None:
             events = f"{simulation.reproduced} of {simulation.recorded_events} events"
             blocks = f"{simulation.same_blocks} of {simulation.blocks} blocks"
             reproduced = f"{events} and {blocks}, first difference at {simulation.first_difference}"

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace._replay import LEAST_SPLIT_SIZE
+from pytorch_alloctrace._replay import MIN_SPLIT_SIZE
 from pytorch_alloctrace.analysis.advice import Advice, Advisor
 from pytorch_alloctrace.analysis.free_memory.allocator import MIB
 from pytorch_alloctrace.analysis.free_memory.oom import FRAGMENTED, OutOfMemory
@@ -114,7 +114,7 @@ def advised_before(oom: OutOfMemory) -> tuple[str, ...]:
     settings = ["expandable_segments:True"]
     pinners, lines = oom.here.pinners, oom.here.pinners_by_line
     if len(lines):
-        split = max(-(-int(lines["largest_bytes"][0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
+        split = max(-(-int(lines["largest_bytes"][0]) // MIB), MIN_SPLIT_SIZE // MIB) + 1
         stranded_above = pinners["stranded_bytes"][pinners["range_bytes"] > split * MIB].sum()
         is_lower = oom.settings.max_split_size is None or split * MIB < oom.settings.max_split_size
         if is_lower and 2 * stranded_above >= pinners["stranded_bytes"].sum():

@@ -16,9 +16,9 @@ struct FollowedDevice {
   MemoryTotals totals;
   bool reports_segments = false;
   std::uint64_t largest_free = 0;
-  std::uint64_t peak_allocated = 0, peak_reserved = 0;         // since the recording began
-  std::uint64_t allocations = 0, allocated_in_all = 0;         // requested bytes
-  std::uint64_t refused = 0;                                   // failed allocations
+  std::uint64_t peak_allocated = 0, peak_reserved = 0;  // since the recording began
+  std::uint64_t allocations = 0, allocated_in_all = 0;  // requested bytes
+  std::uint64_t failed_allocations = 0;
   std::uint64_t driver_used = 0, driver_total = 0;             // as last reported; 0: never
   std::vector<std::uint64_t> curve_allocated, curve_reserved;  // maximum of each interval
   std::vector<std::uint64_t> requested;                        // at each of Followed::points

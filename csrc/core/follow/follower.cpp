@@ -208,7 +208,7 @@ void Follower::apply_event(Event& event, std::uint64_t sequence, std::int64_t ti
     if (!memory) return;
     FollowedDevice& followed = device(static_cast<std::size_t>(memory - replay_.devices().data()));
     if (event.kind == EventKind::kOom) {
-      ++followed.refused;
+      ++followed.failed_allocations;
     } else if (const MemoryFields fields(event); fields.used != kUnknownBytes && fields.total != kUnknownBytes) {
       followed.driver_used = fields.used;
       followed.driver_total = fields.total;

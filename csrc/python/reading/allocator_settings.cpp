@@ -14,10 +14,10 @@ namespace py = pybind11;
 namespace alloctrace {
 
 void define_allocator_settings(py::module_& module) {
-  module.attr("MINIMUM_BLOCK") = kMinimumBlock;
+  module.attr("MIN_BLOCK_SIZE") = kMinimumBlock;
   module.attr("SMALL_REQUEST") = kSmallRequest;
   module.attr("SMALL_SEGMENT") = kSmallSegment;
-  module.attr("LEAST_SPLIT_SIZE") = kMinSplitSize;
+  module.attr("MIN_SPLIT_SIZE") = kMinSplitSize;
   py::class_<AllocatorSettings>(module, "AllocatorSettings")
       .def(py::init([](const std::string& json) {
              AllocatorSettings settings;
@@ -40,9 +40,10 @@ void define_allocator_settings(py::module_& module) {
           py::kw_only(), py::arg("is_large"))
       .def_readonly("large_segment_size", &AllocatorSettings::large_segment_size)
       .def("rounded", &AllocatorSettings::rounded, py::arg("bytes"))
-      .def("splits", [](const AllocatorSettings& settings, std::uint64_t block, std::uint64_t wanted, bool is_large) {
-        return settings.splits(block, wanted, is_large, settings.expandable_segments);
-      });
+      .def("splits",
+           [](const AllocatorSettings& settings, std::uint64_t block, std::uint64_t requested, bool is_large) {
+             return settings.splits(block, requested, is_large, settings.expandable_segments);
+           });
 }
 
 }  // namespace alloctrace

@@ -79,7 +79,7 @@ py::object EventStream::next(std::size_t min_rows) {
 }
 
 void define_event_stream(py::module_& module) {
-  py::class_<EventStream>(module, "EventStream").def("next", &EventStream::next, py::arg("wanted"));
+  py::class_<EventStream>(module, "EventStream").def("next", &EventStream::next, py::arg("min_rows"));
 }
 
 }  // namespace alloctrace

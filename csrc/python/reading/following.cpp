@@ -171,8 +171,8 @@ void define_followed_device(py::module_& module) {
       .def_readonly("peak_allocated", &FollowedDevice::peak_allocated)
       .def_readonly("peak_reserved", &FollowedDevice::peak_reserved)
       .def_readonly("allocations", &FollowedDevice::allocations)
-      .def_readonly("allocated_in_all", &FollowedDevice::allocated_in_all)
-      .def_readonly("refused", &FollowedDevice::refused)
+      .def_readonly("total_requested", &FollowedDevice::allocated_in_all)
+      .def_readonly("failed_allocations", &FollowedDevice::failed_allocations)
       .def_readonly("driver_used", &FollowedDevice::driver_used)
       .def_readonly("driver_total", &FollowedDevice::driver_total)
       .def_readonly("curve_allocated", &FollowedDevice::curve_allocated)
@@ -184,7 +184,7 @@ void define_followed(py::module_& module) {
   py::class_<Followed, std::shared_ptr<Followed>>(module, "Followed")
       .def_readonly("readings", &Followed::readings)
       .def_readonly("read_at_ns", &Followed::read_at_ns)
-      .def_readonly("caught_up", &Followed::caught_up)
+      .def_readonly("is_caught_up", &Followed::caught_up)
       .def_readonly("events", &Followed::events)
       .def_readonly("file_bytes", &Followed::file_bytes)
       .def_property_readonly("lost",
@@ -194,7 +194,7 @@ void define_followed(py::module_& module) {
                                return sum;
                              })
       .def_readonly("missing_events", &Followed::missing_events)
-      .def_readonly("damaged", &Followed::damaged)
+      .def_readonly("corrupt_blocks", &Followed::damaged)
       .def_readonly("ended", &Followed::ended)
       .def_readonly("begin_ns", &Followed::begin_ns)
       .def_readonly("end_ns", &Followed::end_ns)
@@ -210,7 +210,7 @@ void define_followed(py::module_& module) {
 void define_follower(py::module_& module) {
   py::class_<Following>(module, "Following")
       .def(py::init<const std::string&>(), py::arg("path"))
-      .def("poke", &Following::request_reading)
+      .def("request_reading", &Following::request_reading)
       .def("advance", &Following::advance)
       .def("stop", &Following::stop)
       .def("read_spool_at", &Following::read_spool_at, py::arg("path"))

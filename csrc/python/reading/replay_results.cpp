@@ -138,8 +138,8 @@ py::dict freed_columns(const LongLifetimes::FreedGroups& groups) {
   py::dict result;
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(groups, get); };
   result["stack_id"] = column<std::int32_t>(groups, [](const FreedGroup& row) { return row.stack; });
-  result["born"] = column<std::int16_t>(groups, [](const FreedGroup& row) { return row.allocated_in; });
-  result["died"] = column<std::int16_t>(groups, [](const FreedGroup& row) { return row.freed_in; });
+  result["allocated_in"] = column<std::int16_t>(groups, [](const FreedGroup& row) { return row.allocated_in; });
+  result["freed_in"] = column<std::int16_t>(groups, [](const FreedGroup& row) { return row.freed_in; });
   add("blocks", [](const FreedGroup& row) { return row.blocks; });
   add("block_bytes", [](const FreedGroup& row) { return row.bytes; });
   return result;
@@ -191,7 +191,8 @@ void define_long_lifetimes(py::module_& module) {
       .def_property_readonly("cell_length", &LongLifetimes::cell_length)
       .def_property_readonly("allocations", &LongLifetimes::allocations)
       .def_property_readonly("last_allocation", &LongLifetimes::last_allocation)
-      .def_property_readonly("deaths", [](const LongLifetimes& lives) { return freed_columns(lives.freed_groups()); })
+      .def_property_readonly("freed_blocks",
+                             [](const LongLifetimes& lives) { return freed_columns(lives.freed_groups()); })
       .def_property_readonly("growths", [](const LongLifetimes& lives) { return growth_columns(lives.growths()); });
 }
 
@@ -213,12 +214,12 @@ void define_position_event(py::module_& module) {
       .def_readonly("seq", &PositionEvent::sequence)
       .def_readonly("time_ns", &PositionEvent::time_ns)
       .def_readonly("value", &PositionEvent::value)
-      .def_readonly("is_said", &PositionEvent::is_reported)
+      .def_readonly("is_explicit", &PositionEvent::is_reported)
       .def_readonly("ordinal", &PositionEvent::ordinal);
 }
 
 void define_failed_allocation(py::module_& module) {
-  py::class_<FailedAllocation>(module, "Refusal")
+  py::class_<FailedAllocation>(module, "FailedAllocation")
       .def_readonly("seq", &FailedAllocation::sequence)
       .def_readonly("forward_stack", &FailedAllocation::forward_stack);
 }
@@ -238,7 +239,7 @@ void define_device_timeline(py::module_& module) {
       .def_readonly("is_used", &DeviceTimeline::is_used)
       .def_readonly("allocated_peak", &DeviceTimeline::allocated_peak)
       .def_readonly("reserved_peak", &DeviceTimeline::reserved_peak)
-      .def_readonly("most_requested", &DeviceTimeline::max_requested);
+      .def_readonly("max_requested", &DeviceTimeline::max_requested);
 }
 
 void define_disagreement(py::module_& module) {
@@ -302,7 +303,7 @@ void define_replay_run(py::module_& module) {
             return interval_columns(run.timelines().at(device), begins, ends);
           },
           py::arg("device"), py::arg("begins"), py::arg("ends"))
-      .def("long_lives",
+      .def("long_lifetimes",
            [](const py::object& self) {
              py::list result;  // references, not copies of up to 100 MB
              for (const LongLifetimes& lives : self.cast<const ReplayRun&>().long_lives()) {
@@ -311,7 +312,7 @@ void define_replay_run(py::module_& module) {
              return result;
            })
       .def("loops", [](const ReplayRun& run) { return run.loops(); })
-      .def("nodes_made",
+      .def("nodes_created",
            [](const ReplayRun& run) {
              return integers(run.end().forward_stacks().nodes_made(), [](std::uint64_t nodes) { return nodes; });
            })
@@ -320,7 +321,7 @@ void define_replay_run(py::module_& module) {
       .def_property_readonly("left_out", &ReplayRun::left_out)
       .def_property_readonly("positions", &ReplayRun::positions)
       .def("bytes_at_positions", &bytes_at_positions, py::arg("devices"))
-      .def_property_readonly("refusals", &ReplayRun::failed_allocations)
+      .def_property_readonly("failed_allocations", &ReplayRun::failed_allocations)
       .def_property_readonly("kind_counts",
                              [](const ReplayRun& run) {
                                std::vector<std::uint64_t> counts;

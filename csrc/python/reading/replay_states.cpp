@@ -253,7 +253,7 @@ void define_shared_states(py::module_& module) {
               return segment_columns(segments);
             });
           },
-          py::arg("until"), py::arg("wanted") = py::none())
+          py::arg("until"), py::arg("device") = py::none())
       .def(
           "blocks_before",
           [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter) {
@@ -264,7 +264,7 @@ void define_shared_states(py::module_& module) {
               return block_columns(segments, blocks, state.time_ns(), states.roles_of(state, device));
             });
           },
-          py::arg("until"), py::arg("wanted") = py::none())
+          py::arg("until"), py::arg("device") = py::none())
       .def(
           "live_before",
           [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter, const Stacks& stacks) {
@@ -272,14 +272,14 @@ void define_shared_states(py::module_& module) {
               return live_columns(device, stacks, states.roles_of(state, device));
             });
           },
-          py::arg("until"), py::arg("wanted") = py::none(), py::arg("stacks") = py::none())
+          py::arg("until"), py::arg("device") = py::none(), py::arg("stacks") = py::none())
       .def(
-          "lives_before",
+          "lifetimes_before",
           [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter) {
             return states.before(until, filter,
                                  [](const Replay&, const Memory& device) { return lifetime_columns(device); });
           },
-          py::arg("until"), py::arg("wanted") = py::none())
+          py::arg("until"), py::arg("device") = py::none())
       .def(
           "roles_before",
           [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter) {
@@ -287,14 +287,14 @@ void define_shared_states(py::module_& module) {
               return role_columns(device, states.roles_of(state, device));
             });
           },
-          py::arg("until"), py::arg("wanted") = py::none())
+          py::arg("until"), py::arg("device") = py::none())
       .def(
           "stacks_before",
           [](SharedStates& states, std::uint64_t until, const DeviceFilter& filter) {
             return states.before(until, filter,
                                  [](const Replay&, const Memory& device) { return stack_columns(device); });
           },
-          py::arg("until"), py::arg("wanted") = py::none())
+          py::arg("until"), py::arg("device") = py::none())
       .def("release", &SharedStates::release);
 }
 

@@ -63,8 +63,8 @@ void define_simulation_options(py::module_& module) {
            }),
            py::arg("settings") = "", py::arg("capacity") = py::none(), py::arg("limit") = py::none(),
            py::arg("total") = std::uint64_t{1} << 40, py::arg("order") = "lowest", py::arg("seed") = 0,
-           py::arg("must_serve") = std::vector<std::uint64_t>(), py::arg("tries_refused") = true,
-           py::arg("keeps_events") = false);
+           py::arg("must_serve") = std::vector<std::uint64_t>(), py::arg("attempts_failed") = true,
+           py::arg("records_events") = false);
 }
 
 void define_simulation_failure(py::module_& module) {
@@ -86,12 +86,12 @@ void define_simulation_result(py::module_& module) {
       .def_property_readonly("peak_allocated", &total<&ModelTotals::peak_allocated>)
       .def_property_readonly("peak_active", &total<&ModelTotals::peak_active>)
       .def_property_readonly("retries", &total<&ModelTotals::retries>)
-      .def_property_readonly("taken", &total<&ModelTotals::segments_allocated>)
-      .def_property_readonly("given_back", &total<&ModelTotals::segments_released>)
-      .def_property_readonly("garbage", &total<&ModelTotals::garbage_collected>)
-      .def_readonly("refusal", &SimulationResult::failure)
+      .def_property_readonly("segments_allocated", &total<&ModelTotals::segments_allocated>)
+      .def_property_readonly("segments_released", &total<&ModelTotals::segments_released>)
+      .def_property_readonly("garbage_collected", &total<&ModelTotals::garbage_collected>)
+      .def_readonly("failure", &SimulationResult::failure)
       .def_readonly("served", &SimulationResult::served)
-      .def_readonly("refused_again", &SimulationResult::failed_again)
+      .def_readonly("failed_again", &SimulationResult::failed_again)
       .def_readonly("recorded_events", &SimulationResult::recorded_events)
       .def_readonly("reproduced", &SimulationResult::reproduced)
       .def_readonly("blocks", &SimulationResult::blocks)

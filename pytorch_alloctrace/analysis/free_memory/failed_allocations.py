@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ..._replay import MINIMUM_BLOCK
+from ..._replay import MIN_BLOCK_SIZE
 from ...reading.names import KINDS
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
@@ -119,7 +119,7 @@ def _update_outcomes(failures: deque[FailedAllocation], device: str, allocations
         return
     seq: npt.NDArray[np.int64] = allocations["seq"]
     # An oom event has the rounded size, an alloc event the requested one.
-    sizes = -(-allocations["requested_bytes"] // MINIMUM_BLOCK) * MINIMUM_BLOCK
+    sizes = -(-allocations["requested_bytes"] // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE
     largest_from = np.maximum.accumulate(sizes[::-1])[::-1]
     for index, failure in enumerate(failures):
         if failure.device != device or failure.outcome == RETRIED:

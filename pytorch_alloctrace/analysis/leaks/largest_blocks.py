@@ -90,7 +90,7 @@ def choose_first_positions(windows: Windows) -> tuple[int, ...]:
 
 def find_growing_stacks(trace: RecordedTrace, device: str, windows: Windows) -> list[int]:
     """Return all stacks of the lines that got a larger block than ever in nearly all windows, in most programs none."""
-    cells = trace.replay.long_lives(device)
+    cells = trace.replay.long_lifetimes(device)
     growths = cells.growths
     if not len(growths["cell"]) or not windows.units:
         return []

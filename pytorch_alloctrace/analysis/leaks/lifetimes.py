@@ -97,7 +97,7 @@ class LifetimeEvidence:
         cls, trace: RecordedTrace, device: str, clock: Clock, numbers: SiteNumbers, live: Table, totals: Table
     ) -> LifetimeEvidence:
         """Collect the evidence. live and totals: `Replay.lifetimes` and `Replay.stacks` after the judged event."""
-        cells = trace.replay.long_lives(device)
+        cells = trace.replay.long_lifetimes(device)
         live_bytes = int(live["block_bytes"].sum())
         is_judged = (live["alloc_seq"] >= clock.begin) & ~live["older"]
         alloc_seqs, stacks = live["alloc_seq"][is_judged], live["stack_id"][is_judged]
@@ -121,7 +121,7 @@ class LifetimeEvidence:
             clock=clock,
             numbers=numbers,
             survivors=survivors,
-            freed_blocks=_select_freed_blocks(cells.deaths, begins, first, last, clock, numbers),
+            freed_blocks=_select_freed_blocks(cells.freed_blocks, begins, first, last, clock, numbers),
             borders=begins[first:last],
             first_cell=first,
             cell_length=cells.cell_length,
@@ -162,8 +162,8 @@ def _find_cell(begins: Numbers, event: int) -> int:
 def _select_freed_blocks(
     columns: dict[str, npt.NDArray[Any]], begins: Numbers, first: int, last: int, clock: Clock, numbers: SiteNumbers
 ) -> FreedBlocks:
-    is_counted = (columns["born"] >= first) & (columns["died"] < last)
-    alloc_cell, free_cell = columns["born"][is_counted], columns["died"][is_counted]
+    is_counted = (columns["allocated_in"] >= first) & (columns["freed_in"] < last)
+    alloc_cell, free_cell = columns["allocated_in"][is_counted], columns["freed_in"][is_counted]
     ends = np.append(begins[1:], max(clock.judged_at, begins[-1] if len(begins) else 0))
     middles = begins / 2 + ends / 2 if len(begins) else np.zeros(0)  # begins + ends may overflow
     cell_times = clock.units_at(middles) if len(begins) else np.zeros(0)

@@ -265,11 +265,11 @@ class LeakBuilder:
 
     def _has_autograd_graph(self, *group: JudgedLine) -> bool:
         """Return whether operators that allocated the blocks of one of these lines also made autograd nodes."""
-        nodes_made = self.trace.replay.nodes_made
+        nodes_created = self.trace.replay.nodes_created
         for line in group:
             stacks = np.unique(self.lifetimes.survivors.stack[line.rows])
-            counted_stacks = stacks[stacks < len(nodes_made)]
-            if 2 * int(nodes_made[counted_stacks].sum()) >= len(line.rows):
+            counted_stacks = stacks[stacks < len(nodes_created)]
+            if 2 * int(nodes_created[counted_stacks].sum()) >= len(line.rows):
                 return True
         return False
 

@@ -200,7 +200,7 @@ def _fit_setting(search: _Search, setting: Setting, outside: int) -> Fitting:
         )
         results = search.run([(setting, Gpu(size + outside, outside)) for size in new_sizes])
         fits_by_size |= {
-            size: not any(simulation.refusal for simulation in simulations)
+            size: not any(simulation.failure for simulation in simulations)
             for size, simulations in zip(new_sizes, results, strict=True)
         }
         below, above = _find_edge(fits_by_size, below)
@@ -223,7 +223,7 @@ def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> l
     The memory outside torch stays the same. The result is None if more than `max_runs` simulations would be needed.
     """
     search = _Search(model)
-    largest_request = model.trace.replay.most_requested(model.device)
+    largest_request = model.trace.replay.max_requested(model.device)
     gpus = [[(name, Gpu(total, candidate.gpu.outside_bytes)) for name, total in GPUS] for candidate in outcomes]
     uncertain = [
         (index, name, gpu)

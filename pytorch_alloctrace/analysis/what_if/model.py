@@ -127,7 +127,7 @@ class Model:
         *,
         must_serve: Sequence[int] | None = None,
         limit: int | None = None,
-        keeps_events: bool = False,
+        records_events: bool = False,
     ) -> SimulationOptions:
         """Return the options of a simulation. A memory fraction of `setting` takes precedence over `limit`, in bytes.
 
@@ -145,7 +145,7 @@ class Model:
             *order,
             sorted(must_serve or ()),
             is_tried,
-            keeps_events,
+            records_events,
         )
 
     def run(self, simulations: Sequence[SimulationOptions]) -> list[SimulationResult]:
@@ -178,7 +178,7 @@ class Model:
     def _compare_with_recording(self, simulation: SimulationResult) -> Check:
         peak = self.trace.replay.peak("reserved", self.device)
         recorded_peak = peak.bytes if peak is not None else 0
-        if simulation.refusal is not None:
+        if simulation.failure is not None:
             raise _not_reproduced_error(simulation.reproduced, simulation.recorded_events)
         if simulation.first_difference is None:
             return Check(

@@ -191,10 +191,10 @@ def outcomes(model: Model, settings: Sequence[Setting], gpu: Gpu) -> list[Outcom
 def outcome(model: Model, setting: Setting, gpu: Gpu, simulations: Sequence[SimulationResult]) -> Outcome:
     widening = model.check.deviation
     peaks = [simulation.peak_reserved for simulation in simulations]
-    failures = [simulation.refusal for simulation in simulations if simulation.refusal is not None]
-    first_failure = min(failures, key=lambda refusal: refusal.seq, default=None)
+    failures = [simulation.failure for simulation in simulations if simulation.failure is not None]
+    first_failure = min(failures, key=lambda failure: failure.seq, default=None)
     served = set.intersection(*(set(simulation.served) for simulation in simulations))
-    failed_again = {seq for simulation in simulations for seq in simulation.refused_again}
+    failed_again = {seq for simulation in simulations for seq in simulation.failed_again}
     max_peak = int(max(peaks) * (1 + widening))
     return Outcome(
         setting=setting,
@@ -202,7 +202,7 @@ def outcome(model: Model, setting: Setting, gpu: Gpu, simulations: Sequence[Simu
         peak_reserved_bytes=(int(min(peaks) * (1 - widening)), max_peak),
         device_used_bytes=max(max_peak, *(simulation.peak_used for simulation in simulations)) + gpu.outside_bytes,
         retries=_min_and_max(simulation.retries for simulation in simulations),
-        driver_calls=_min_and_max(simulation.taken for simulation in simulations),
+        driver_calls=_min_and_max(simulation.segments_allocated for simulation in simulations),
         orders=len(simulations),
         failing_orders=len(failures),
         failure=None if first_failure is None else _describe_failure(model.trace, first_failure),
@@ -216,15 +216,15 @@ def _min_and_max(numbers: Iterable[int]) -> tuple[int, int]:
     return min(values), max(values)
 
 
-def _describe_failure(trace: RecordedTrace, refusal: SimulationFailure) -> SimulatedFailure:
-    [events] = trace.iter_events(Range(refusal.seq, refusal.seq + 1))
+def _describe_failure(trace: RecordedTrace, failure: SimulationFailure) -> SimulatedFailure:
+    [events] = trace.iter_events(Range(failure.seq, failure.seq + 1))
     stack = int(events["forward_stack_id"][0] or events["stack_id"][0])
     return SimulatedFailure(
-        refusal.seq,
-        refusal.requested,
-        refusal.needed,
-        refusal.reserved,
-        refusal.allocated,
+        failure.seq,
+        failure.requested,
+        failure.needed,
+        failure.reserved,
+        failure.allocated,
         Site.of_stack(trace.stacks, stack),
         stack,
     )

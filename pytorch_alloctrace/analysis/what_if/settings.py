@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._replay import LEAST_SPLIT_SIZE
+from ..._replay import MIN_SPLIT_SIZE
 from ...errors import SettingError
 from ..free_memory.allocator import MIB
 
@@ -85,7 +85,7 @@ def _parse_bool(name: str, value: str) -> bool:
 
 
 def _parse_mebibytes(name: str, value: str) -> int:
-    minimum = {"max_split_size_mb": LEAST_SPLIT_SIZE // MIB + 1, "large_segment_size_mb": _MIN_LARGE_SEGMENT_MIB}.get(
+    minimum = {"max_split_size_mb": MIN_SPLIT_SIZE // MIB + 1, "large_segment_size_mb": _MIN_LARGE_SEGMENT_MIB}.get(
         name, 1
     )
     if not value.isdecimal() or int(value) < minimum or int(value) >= 1 << 40:
