@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../reading/trace_reader.h"
-#include "lane.h"
+#include "simulation.h"
 
 namespace alloctrace::what_if {
 

@@ -1,4 +1,4 @@
-#include "lane.h"
+#include "simulation.h"
 
 #include <algorithm>
 #include <bit>
