@@ -73,7 +73,7 @@ std::vector<std::tuple<py::str, std::uint32_t, py::str>> modules(const TraceRead
   return result;
 }
 
-// Return kind ("before", "library", "node") and name of the stacks after those with frames, in order of Definitions.
+// Return kind ("before", "library", "node") and name of each synthetic stack, by id (see Definitions::origin_of).
 std::vector<std::pair<std::string, py::str>> stack_labels(const TraceReader& trace) {
   const Definitions& definitions = trace.definitions();
   std::vector<std::pair<std::string, py::str>> labels{{"before", py::str()}};
