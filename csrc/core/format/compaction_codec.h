@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "../base/varint.h"
@@ -15,16 +16,35 @@ class CompactionWriter {
  public:
   explicit CompactionWriter(const Definitions& definitions) : definitions_(&definitions) {}
 
-  const Bytes& bytes() const { return out_; }
+  const Bytes& bytes() {
+    out_.resize(size_);
+    return out_;
+  }
   const Definitions& definitions() const { return *definitions_; }
 
-  void byte(std::uint8_t value) { out_.push_back(value); }
+  void byte(std::uint8_t value) {
+    if (size_ == out_.size()) grow(1);
+    out_[size_++] = value;
+  }
   void flag(bool value) { byte(value ? 1 : 0); }
-  void number(std::uint64_t value) { put_varint(out_, value); }
+  void number(std::uint64_t value) {
+    if (out_.size() - size_ < kMaxVarintBytes) grow(kMaxVarintBytes);
+    std::uint8_t* at = out_.data() + size_;
+    for (; value >= 0x80; value >>= 7) *at++ = static_cast<std::uint8_t>(value) | 0x80;
+    *at++ = static_cast<std::uint8_t>(value);
+    size_ = static_cast<std::size_t>(at - out_.data());
+  }
   void signed_number(std::int64_t value) { number(zigzag(value)); }
   void difference(std::uint64_t value, std::uint64_t from) { number(zigzag_delta(value, from)); }
-  void text(std::string_view value) { put_text(out_, value); }
-  void raw(const Bytes& value) { out_.insert(out_.end(), value.begin(), value.end()); }
+  void text(std::string_view value) {
+    number(value.size());
+    raw(value.data(), value.size());
+  }
+  void raw(const void* bytes, std::size_t size) {
+    if (out_.size() - size_ < size) grow(size);
+    if (size != 0) std::memcpy(out_.data() + size_, bytes, size);
+    size_ += size;
+  }
   // Write a stack id as its origin: readers have more frames, and so other ids for synthetic stacks.
   void stack(std::uint32_t id) {
     const StackOrigin origin = definitions_->origin_of(id);
@@ -35,13 +55,18 @@ class CompactionWriter {
   void section(Fill fill) {
     CompactionWriter inner(*definitions_);
     fill(inner);
-    number(inner.out_.size());
-    out_.insert(out_.end(), inner.out_.begin(), inner.out_.end());
+    number(inner.size_);
+    raw(inner.out_.data(), inner.size_);
   }
 
  private:
+  static constexpr std::size_t kMaxVarintBytes = 10;
+
+  void grow(std::size_t bytes) { out_.resize(std::max(2 * out_.size(), out_.size() + bytes)); }
+
   const Definitions* definitions_;
-  Bytes out_;
+  Bytes out_;  // longer than what is written: a check of the size for each byte would take longer than all other work
+  std::size_t size_ = 0;
 };
 
 // Throws DecodeError if the bytes are invalid.

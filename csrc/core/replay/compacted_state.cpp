@@ -56,7 +56,7 @@ Bytes compaction_payload(const Replay& replay, const RunEvidence& evidence,
   for (const CompactedSnapshot& snapshot : snapshots) {
     payload.number(snapshot.until);
     payload.number(snapshot.memory.size());
-    payload.raw(snapshot.memory);
+    payload.raw(snapshot.memory.data(), snapshot.memory.size());
   }
   return payload.bytes();
 }

@@ -23,7 +23,6 @@
 #include "allocator_rules.h"
 #include "free_sizes.h"
 #include "long_lifetimes.h"
-#include "packed_pieces.h"
 #include "piece.h"
 
 namespace alloctrace {
@@ -68,11 +67,6 @@ struct DeviceRules {
   std::uint32_t restoring_thread = 0;      // restores the blocks of a pool; 0: no thread
   std::set<std::uint64_t> inactive_pools;  // torch allocates there only as a last resort
   std::set<std::uint64_t> custom_pools;    // have an allocator of their own: never expandable
-
-  std::size_t bytes() const {
-    constexpr std::size_t kNodeBytes = 48;
-    return sizeof *this + (unsplit_pools.size() + inactive_pools.size() + custom_pools.size()) * kNodeBytes;
-  }
 };
 
 // Gaps of the trace found so far on a device.
@@ -85,23 +79,10 @@ struct DeviceHistory {
   std::set<std::uint64_t> unmatched_requests;  // addresses; the completion of these frees is not counted again
 };
 
-// A DeviceMemory in a checkpoint, without what can be rebuilt.
+// A DeviceMemory in a checkpoint, as DeviceMemory::save() writes it.
 struct PackedMemory {
   std::int32_t device_type = 0, device_index = 0;
-  DeviceRules rules;
-  PackedPieces pieces;
-  std::vector<Segment> segments;
-  std::vector<std::uint32_t> unused_segments;
-  std::uint64_t reserved = 0;
-  DeviceHistory history;
-  std::vector<std::pair<std::uint32_t, StackTotals>> stacks;  // by id; only stacks with allocations
-
-  std::size_t bytes() const {
-    constexpr std::size_t kNodeBytes = 48;
-    return sizeof *this + rules.bytes() + pieces.bytes() + segments.capacity() * sizeof(Segment) +
-           unused_segments.capacity() * sizeof unused_segments[0] + history.unmatched_requests.size() * kNodeBytes +
-           stacks.capacity() * sizeof stacks[0];
-  }
+  Bytes bytes;
 };
 
 // Return whether the event has a valid range of addresses.

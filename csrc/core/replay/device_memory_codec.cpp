@@ -1,8 +1,6 @@
 // DeviceMemory, ForwardStacks and Replay in the compacted part of a trace.
 #include <algorithm>
 #include <bit>
-#include <map>
-#include <tuple>
 #include <vector>
 
 #include "kept_event_codec.h"
@@ -33,15 +31,18 @@ bool equal(const Piece& a, const Piece& b) {
          a.node_type == b.node_type && a.is_of_backward == b.is_of_backward && a.is_older == b.is_older;
 }
 
-// All of a piece but address, time and neighbours. Most pieces share their kind with others, and take half the space.
-// Writer and reader number the kinds in the order of their first pieces.
-using Kind =
-    std::tuple<std::uint8_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint16_t>;
-constexpr std::size_t kMaxKinds = 1 << 14;  // maximum number of two bytes
-
 std::uint8_t flags_of(const Piece& piece) {
   return static_cast<std::uint8_t>(static_cast<std::uint8_t>(piece.state) | (piece.is_of_backward ? kBackwardBit : 0) |
                                    (piece.is_older ? kOlderBit : 0));
+}
+
+// A kind is all of a piece but address, time and neighbours. Most pieces share their kind with others, and take half
+// the space. Writer and reader number the kinds in the order of their first pieces.
+constexpr std::size_t kMaxKinds = 1 << 14;  // maximum number of two bytes
+
+bool have_equal_kind(const Piece& a, const Piece& b) {
+  return a.size == b.size && a.requested == b.requested && a.segment == b.segment && a.stack == b.stack &&
+         a.thread == b.thread && a.node_type == b.node_type && flags_of(a) == flags_of(b);
 }
 
 class PieceWriter {
@@ -52,13 +53,11 @@ class PieceWriter {
     if (piece.state == PieceState::kUnused) return out_->byte(static_cast<std::uint8_t>(piece.state));
     const bool is_alone = piece.previous == kNoPiece && piece.next == kNoPiece;
     const std::uint8_t flags = is_alone ? kAlone : 0;
-    const Kind kind{flags_of(piece), piece.size,   piece.requested, piece.segment,
-                    piece.stack,     piece.thread, piece.node_type};
-    const auto entry = kinds_.find(kind);
-    if (entry != kinds_.end()) {
+    std::uint16_t& number = slot_of(piece);
+    if (number < kinds_.size() && have_equal_kind(kinds_[number], piece)) {
       out_->byte(flags | kKnownKind);
-      out_->number(entry->second);
-      put_allocation(piece, last_addresses_[entry->second]);
+      out_->number(number);
+      put_allocation(piece, kinds_[number].address);
     } else {
       out_->byte(flags | flags_of(piece));
       put_allocation(piece, new_kind_address_);
@@ -68,9 +67,9 @@ class PieceWriter {
       out_->stack(piece.stack);
       out_->number(piece.thread);
       out_->number(piece.node_type);
-      if (last_addresses_.size() < kMaxKinds) {
-        kinds_.emplace(kind, last_addresses_.size());
-        last_addresses_.push_back(piece.address);
+      if (kinds_.size() < kMaxKinds) {
+        number = static_cast<std::uint16_t>(kinds_.size());
+        kinds_.push_back(piece);
       }
     }
     if (!is_alone) {
@@ -89,9 +88,20 @@ class PieceWriter {
     birth_ns_ = static_cast<std::uint64_t>(piece.alloc_ns);
   }
 
+  // Return where the number of the piece's kind is remembered. Kinds with one slot forget each other, and are numbered
+  // again.
+  std::uint16_t& slot_of(const Piece& piece) {
+    std::uint64_t mixed = (piece.size ^ piece.requested << 20) * kGoldenRatio;
+    mixed = (mixed ^ piece.stack ^ std::uint64_t{piece.segment} << 32) * kGoldenRatio;
+    return numbers_[(mixed ^ piece.thread ^ flags_of(piece)) * kGoldenRatio >> (64 - kSlotBits)];
+  }
+
+  static constexpr int kSlotBits = 12;
+  static constexpr std::uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
+
   CompactionWriter* out_;
-  std::map<Kind, std::size_t> kinds_;
-  std::vector<std::uint64_t> last_addresses_;  // address of each kind's last piece
+  std::vector<std::uint16_t> numbers_ = std::vector<std::uint16_t>(std::size_t{1} << kSlotBits);
+  std::vector<Piece> kinds_;  // last piece of each kind
   std::uint64_t new_kind_address_ = 0, birth_ = 0, birth_ns_ = 0;
 };
 
@@ -348,6 +358,19 @@ void DeviceMemory::restore(CompactionReader& in, const DeviceMemory* base) {
     const std::uint64_t allocations = in.number(), bytes = in.number(), largest = in.number();
     if (totals) *totals = {allocations, bytes, std::min(largest, kMaxBlockBytes)};
   }
+}
+
+PackedMemory DeviceMemory::packed() const {
+  CompactionWriter out(*definitions_);
+  save(out, nullptr);
+  return {device_type_, device_index_, out.bytes()};
+}
+
+void DeviceMemory::unpack(const PackedMemory& packed) {
+  device_type_ = packed.device_type;
+  device_index_ = packed.device_index;
+  CompactionReader in(ByteReader(packed.bytes), *definitions_);
+  restore(in, nullptr);
 }
 
 void ForwardStacks::save(CompactionWriter& out) const {

@@ -76,28 +76,6 @@ void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<Piece>& 
   }
 }
 
-PackedMemory DeviceMemory::packed() const {
-  PackedMemory packed{device_type_,     device_index_, rules_, PackedPieces(pieces_), segments_, unused_segments_,
-                      totals_.reserved, history_,      {}};
-  for (std::uint32_t stack = 0; stack < stacks_.size(); ++stack) {
-    if (stacks_[stack].allocations != 0) packed.stacks.emplace_back(stack, stacks_[stack]);
-  }
-  return packed;
-}
-
-void DeviceMemory::unpack(const PackedMemory& packed) {
-  device_type_ = packed.device_type;
-  device_index_ = packed.device_index;
-  rules_ = packed.rules;
-  packed.pieces.unpack(pieces_);
-  segments_ = packed.segments;
-  unused_segments_ = packed.unused_segments;
-  rebuild(packed.reserved);
-  history_ = packed.history;
-  stacks_.assign(packed.stacks.empty() ? 0 : packed.stacks.back().first + std::size_t{1}, {});
-  for (const auto& [stack, totals] : packed.stacks) stacks_[stack] = totals;
-}
-
 bool DeviceMemory::rebuild(std::uint64_t reserved) {
   bool is_sound = true;
   totals_ = {};

@@ -148,7 +148,7 @@ void Replay::unpack(const PackedReplay& packed) {
 std::size_t PackedReplay::bytes() const {
   std::size_t sum = sizeof *this + context.state.events.capacity() * sizeof(Event) + forward_bytes +
                     context.device_of_location.capacity() * sizeof context.device_of_location[0];
-  for (const PackedMemory& device : devices) sum += device.bytes();
+  for (const PackedMemory& device : devices) sum += sizeof device + device.bytes.capacity();
   return sum;
 }
 
