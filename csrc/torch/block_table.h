@@ -8,6 +8,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "../core/base/hash.h"
 #include "../core/format/definitions.h"
 
 namespace alloctrace::torch_side {
@@ -51,13 +52,14 @@ class BlockTable {
   void unlock_after_fork();
 
  private:
+  static constexpr unsigned kShardBits = 4;
   struct Shard {
     std::mutex mutex;
     std::unordered_map<void*, LiveBlock> blocks;
   };
   // Hash the address: the low bits of block addresses are equal.
-  Shard& shard_of(void* key) { return shards_[reinterpret_cast<std::uintptr_t>(key) * 0x9E3779B97F4A7C15u >> 60]; }
-  std::array<Shard, 16> shards_;
+  Shard& shard_of(void* key) { return shards_[hash_to_slot(reinterpret_cast<std::uintptr_t>(key), kShardBits)]; }
+  std::array<Shard, std::size_t{1} << kShardBits> shards_;
 };
 
 }  // namespace alloctrace::torch_side

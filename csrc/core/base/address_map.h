@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "hash.h"
 #include "pages.h"
-#include "seeded_hash.h"
 
 namespace alloctrace {
 

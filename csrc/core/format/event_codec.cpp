@@ -4,7 +4,7 @@
 #include <memory>
 #include <unordered_map>
 
-#include "../base/seeded_hash.h"
+#include "../base/hash.h"
 
 namespace alloctrace {
 namespace {
@@ -17,7 +17,7 @@ constexpr std::uint8_t kThreadChanged = 1, kLocationChanged = 2, kSequenceChange
 constexpr std::size_t kPredictionSlots = 4096;
 
 std::size_t hash_slot(std::uint64_t a, std::uint64_t b) {
-  return static_cast<std::size_t>(((a * 0x9E3779B97F4A7C15u) ^ (b * 0xC2B2AE3D27D4EB4Fu)) * 0x9E3779B97F4A7C15u >> 52);
+  return static_cast<std::size_t>(((a * kGoldenRatio) ^ (b * 0xC2B2AE3D27D4EB4Fu)) * kGoldenRatio >> 52);
 }
 
 struct ThreadState {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "../base/hash.h"
 #include "../format/definitions.h"
 
 namespace alloctrace {
@@ -17,13 +18,12 @@ struct TextHash {
 };
 struct LocationHash {
   std::size_t operator()(const Location& location) const noexcept {
-    std::uint64_t mixed = static_cast<std::uint32_t>(location.device_type) ^
-                          std::uint64_t{static_cast<std::uint32_t>(location.device_index)} << 32;
+    std::uint64_t hash = static_cast<std::uint32_t>(location.device_type) ^
+                         std::uint64_t{static_cast<std::uint32_t>(location.device_index)} << 32;
     for (const std::uint64_t part : {location.stream, location.pool_first, location.pool_second}) {
-      mixed = (mixed ^ part) * 0x9E3779B97F4A7C15u;
-      mixed ^= mixed >> 32;
+      hash = extend_hash(hash, part);
     }
-    return static_cast<std::size_t>(mixed);
+    return static_cast<std::size_t>(hash);
   }
 };
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../base/hash.h"
 #include "../base/varint.h"
 #include "../format/definitions.h"
 #include "../format/line_table.h"
@@ -56,7 +57,7 @@ class FrameTable {
   static constexpr std::size_t kMinSlots = 1024;
 
   static std::size_t hash(const FrameRecord& frame) noexcept {
-    std::uint64_t mixed = (std::uint64_t{frame.parent} << 32 | frame.code) * 0x9E3779B97F4A7C15u;
+    std::uint64_t mixed = (std::uint64_t{frame.parent} << 32 | frame.code) * kGoldenRatio;
     mixed = (mixed ^ mixed >> 29 ^ frame.instruction ^ std::uint64_t{frame.module} << 32) * 0xC2B2AE3D27D4EB4Fu;
     return static_cast<std::size_t>(mixed ^ mixed >> 32);
   }

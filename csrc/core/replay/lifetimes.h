@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "../base/address_map.h"
-#include "../base/seeded_hash.h"
+#include "../base/hash.h"
 #include "../format/definitions.h"
 #include "../format/event.h"
 #include "device_memory.h"

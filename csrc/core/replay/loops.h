@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../base/seeded_hash.h"
+#include "../base/hash.h"
 #include "../format/compaction_codec.h"
 #include "../format/definitions.h"
 #include "../format/event.h"
@@ -45,7 +45,7 @@ class Loops {
     last_[event.thread] = now;
     if (before == 0) return;
     const std::uint64_t pair = std::uint64_t{before} << 32 | now;
-    CachedPair& cached = cache_[(pair * 0x9e3779b97f4a7c15) >> (64 - kCacheBits)];
+    CachedPair& cached = cache_[hash_to_slot(pair, kCacheBits)];
     if (cached.pair != pair) cached = {pair, loop_between(before, now)};
     if (cached.loop != kNoLoop) add_round(cached.loop, sequence);
   }

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "../base/seeded_hash.h"
+#include "../base/hash.h"
 #include "../format/event_fields.h"
 #include "lifetimes.h"
 #include "replay.h"

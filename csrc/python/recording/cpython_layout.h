@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../../core/base/hash.h"
+
 #if PY_VERSION_HEX < 0x030A0000
 #error "Python 3.10 or later is needed"
 #endif
@@ -166,7 +168,7 @@ inline std::uint64_t position(const Frame* frame) noexcept {
   return reinterpret_cast<std::uint64_t>(frame->instruction);
 #else
   return reinterpret_cast<std::uint64_t>(frame->f_code) +
-         static_cast<std::uint64_t>(static_cast<std::int64_t>(frame->f_lasti)) * 0x9E3779B97F4A7C15u;
+         static_cast<std::uint64_t>(static_cast<std::int64_t>(frame->f_lasti)) * kGoldenRatio;
 #endif
 }
 

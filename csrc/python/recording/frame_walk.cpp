@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "../../core/base/hash.h"
 #include "cpython_layout.h"
 #include "public_walk.h"
 #include "python_reference.h"
@@ -95,7 +96,7 @@ CodeExtent load_module_code() noexcept {
 constexpr std::uint64_t kNoFrame = 1;
 
 std::uint64_t position_of(const Frame* innermost) noexcept {
-  return mix(reinterpret_cast<std::uintptr_t>(innermost) ^ 0x9E3779B97F4A7C15u, position(innermost)) | 2;
+  return mix(reinterpret_cast<std::uintptr_t>(innermost) ^ kGoldenRatio, position(innermost)) | 2;
 }
 
 // Not inlined: inside the hook the compiler ran out of registers.

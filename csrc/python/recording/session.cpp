@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../../core/base/closed_in_child.h"
+#include "../../core/base/hash.h"
 #include "../../core/recording/fast_thread_local.h"
 #include "../../core/recording/termination_signal.h"
 #include "../../core/recording/truncation_guard.h"
@@ -157,7 +158,7 @@ std::uint32_t ThreadContext::location_id(Session& session, const Location& where
   if (last_location.id != 0 && last_location.location == where) return last_location.id;
   std::uint64_t hash = where.stream ^ where.pool_first << 1 ^ where.pool_second << 2;
   hash = (hash ^ static_cast<std::uint64_t>(where.device_type) << 3 ^ static_cast<std::uint64_t>(where.device_index)) *
-         0x9E3779B97F4A7C15u;
+         kGoldenRatio;
   LocationEntry& entry = locations[hash >> 60];
   if (entry.id == 0 || !(entry.location == where)) entry = {where, session.recorder.location_id(where)};
   last_location = entry;

@@ -7,12 +7,12 @@ namespace {
 // Hash a stack of more than LastWalk::kMaxSteps frames from the innermost frame outwards, without remembering frames.
 [[gnu::cold]] StackHash hash_of_deep_stack(const Frame* frame, std::uint64_t generation, const CodeExtent& module_code,
                                            LastWalk& last) noexcept {
-  std::uint64_t hash = mix(generation ^ 0xA0761D6478BD642Fu, kHashFactor);
+  std::uint64_t hash = mix(generation ^ 0xA0761D6478BD642Fu, kGoldenRatio);
   std::uint32_t frames = 0;
   for (; frame != nullptr && frames < kMaxFrames; frame = caller(frame), ++frames) {
     std::uint64_t instruction = position(frame);
     if (is_in_code(module_code, frame, instruction)) instruction ^= module_key(frame);
-    hash = mix(hash ^ instruction, kHashFactor);
+    hash = mix(hash ^ instruction, kGoldenRatio);
   }
   // Tell the next walk to skip the comparison. A wrong guess costs one slow walk.
   last.is_too_deep = frames > LastWalk::kMaxSteps;
@@ -76,7 +76,7 @@ StackHash hash_moved_stack(const Frame* innermost, std::uint64_t generation, con
   if (last.generation != generation) {
     last.generation = generation;
     last.frames = last.module_count = 0;
-    last.steps[0].hash = mix(generation ^ 0xD6E8FEB86659FD93u, kHashFactor);
+    last.steps[0].hash = mix(generation ^ 0xD6E8FEB86659FD93u, kGoldenRatio);
   }
 
   // Collect the frames that are not in the last walk, innermost first.
@@ -110,7 +110,7 @@ StackHash hash_moved_stack(const Frame* innermost, std::uint64_t generation, con
       last.modules[last.module_count++] = {step, key};
       instruction ^= key;
     }
-    last.steps[step].hash = hash = mix(hash ^ instruction, kHashFactor);
+    last.steps[step].hash = hash = mix(hash ^ instruction, kGoldenRatio);
   }
   last.frames = frames;
   return {hash, frames};

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../../core/base/hash.h"
 #include "cpython_layout.h"
 #include "frame_walk.h"
 
@@ -41,8 +42,6 @@ inline std::uint64_t module_key(const Frame* frame) noexcept {
   return reinterpret_cast<std::uint64_t>(module) +
          reinterpret_cast<std::uint64_t>(Py_TYPE(module)) * 0xC2B2AE3D27D4EB4Fu;
 }
-
-inline constexpr std::uint64_t kHashFactor = 0x9E3779B97F4A7C15u;
 
 inline const Frame* frame_of(const LastWalk& last, std::uint32_t step) noexcept {
   return static_cast<const Frame*>(last.steps[step + 1].caller);
@@ -80,7 +79,7 @@ inline StackHash hash_stack(const Frame* innermost, std::uint64_t generation, co
       !is_in_code(module_code, innermost, instruction) && are_unchanged_below(last, frames, innermost)) [[likely]] {
     if (last.module_count != 0 && last.modules[last.module_count - 1].step == frames) --last.module_count;
     last.steps[frames].position = instruction;
-    return {last.steps[frames].hash = mix(last.steps[frames - 1].hash ^ instruction, kHashFactor), frames};
+    return {last.steps[frames].hash = mix(last.steps[frames - 1].hash ^ instruction, kGoldenRatio), frames};
   }
   return hash_moved_stack(innermost, generation, module_code, last);
 }
