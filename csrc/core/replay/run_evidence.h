@@ -140,6 +140,11 @@ class RunEvidence {
   void add_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   void add_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   std::size_t interval_at(std::int64_t time_ns);
+  void save_timelines(CompactionWriter& out) const;
+  void restore_timelines(CompactionReader& in, const Replay& replay, std::int64_t until_ns);
+  void add_interval(MemoryTimeline& timeline, const MemoryTimeline::Interval& interval, std::int64_t until_ns) const;
+  void restore_long_lifetimes(CompactionReader& in, const std::vector<StackTotals>& stacks);
+  std::vector<const PositionEvent*> select_positions() const;
   void save_positions(CompactionWriter& out) const;
   void restore_positions(CompactionReader& in);
 
