@@ -95,6 +95,18 @@ class Lifetimes {
   static constexpr std::uint64_t kPageEvents = std::uint64_t{1} << 11;
   using Page = std::array<std::uint8_t, kPageEvents / 2>;  // four bits per event
 
+  // Sections of the saved state.
+  void save_threads(CompactionWriter& out) const;
+  void restore_threads(CompactionReader& in);
+  void save_origins(CompactionWriter& out, std::size_t device, const DeviceMemory& memory) const;
+  void restore_origins(CompactionReader& in, const DeviceMemory& memory);
+  void save_counted(CompactionWriter& out) const;
+  void restore_counted(CompactionReader& in);
+  void save_freed(CompactionWriter& out, const std::vector<std::uint64_t>& freed) const;
+  void restore_freed(CompactionReader& in);
+  static void put_origin(CompactionWriter& out, const Origin& origin, const Origin& before);
+  static Origin read_origin(CompactionReader& in, const Origin& before, std::size_t threads);
+
   std::uint32_t thread_of(std::uint32_t event_thread);
   std::uint32_t thread_by_autograd_id(std::uint64_t id);
   bool is_engine(const Event& event) {

@@ -54,7 +54,7 @@ Role Roles::role_of_siblings(const Place& place) const {
 BlockRole Roles::role_of(std::size_t device, const Piece& piece) const {
   if (definitions_->origin_of(piece.stack).kind == StackOrigin::Kind::kLibrary) return {Role::kLibraryWorkspace, true};
   const auto named = exact_.find({piece.alloc_sequence, piece.address});
-  if (named != exact_.end()) return {named->second.first, true};
+  if (named != exact_.end()) return {named->second.role, true};
   if (piece.is_older) return {};
   Lifetime lifetime = lifetimes_.of(piece.alloc_sequence);
   const bool is_cut_off = lifetime == Lifetime::kCutOff || lifetime == Lifetime::kCutOffForward;

@@ -11,11 +11,10 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <map>
-#include <tuple>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "../base/hash.h"
@@ -49,7 +48,7 @@ class Roles {
   void finish(const Replay& end);
   struct Key {
     std::uint64_t alloc_sequence, address;  // address: blocks older than the recording share a number
-    bool operator==(const Key&) const = default;
+    auto operator<=>(const Key&) const = default;
   };
   // `past`: freed blocks whose roles are needed for compacted positions.
   void save(CompactionWriter& out, const Replay& replay, const std::vector<Key>& past) const;
@@ -65,9 +64,28 @@ class Roles {
   struct KeyHash {
     std::size_t operator()(const Key& key) const { return seeded_hash(seeded_hash(key.alloc_sequence) ^ key.address); }
   };
-  // Device, stack, node type, requested bytes; the last two are 0 for blocks allocated outside backward.
-  using Place = std::tuple<std::size_t, std::uint32_t, std::uint16_t, std::uint64_t>;
+  // Where blocks are allocated. Node type and requested bytes are 0 for blocks allocated outside backward.
+  struct Place {
+    std::size_t device = 0;
+    std::uint32_t stack = 0;
+    std::uint16_t node_type = 0;
+    std::uint64_t requested = 0;
+    auto operator<=>(const Place&) const = default;
+  };
+  struct ExactRole {
+    Role role = Role::kUnknown;
+    Place place;
+  };
+  // The part of the roles that compaction keeps.
+  struct Selection {
+    std::vector<const NamedBlock*> live;
+    std::map<Key, ExactRole> exact;   // of live blocks, and of freed ones whose roles are needed
+    std::map<Place, Bytes> siblings;  // of freed blocks
+  };
 
+  Selection select(const Replay& replay, const std::vector<Key>& past) const;
+  static void put_place(CompactionWriter& out, const Place& place);
+  static Place read_place(CompactionReader& in, std::uint64_t devices);
   Role role_of_siblings(const Place& place) const;
   Role role_of_lifetime(Lifetime lifetime, std::size_t device, const Piece& piece) const;
   bool is_of_optimizer(std::uint32_t stack) const { return lifetimes_.kinds().is_of_optimizer(stack); }
@@ -75,7 +93,7 @@ class Roles {
   const Definitions* definitions_;
   Lifetimes lifetimes_;
   std::vector<NamedBlock> named_;
-  std::unordered_map<Key, std::pair<Role, Place>, KeyHash> exact_;
+  std::unordered_map<Key, ExactRole, KeyHash> exact_;
   std::map<Place, Bytes> siblings_;
   std::vector<std::vector<bool>> is_recurring_;  // by device and stack: more than one allocation
 };
