@@ -93,6 +93,16 @@ class LongLifetimes {
     std::uint32_t stack;
   };
 
+  // Sections of the saved state. The run: its cells, and how far the last one is filled.
+  void save_run(CompactionWriter& out) const;
+  void restore_run(CompactionReader& in);
+  void save_recent_frees(CompactionWriter& out) const;
+  void restore_recent_frees(CompactionReader& in);
+  void save_freed_groups(CompactionWriter& out) const;
+  void restore_freed_groups(CompactionReader& in);
+  void save_growths(CompactionWriter& out) const;
+  void restore_growths(CompactionReader& in, const std::function<std::uint32_t(std::uint32_t)>& line_of);
+
   void begin_cell(std::uint64_t sequence, std::int64_t time_ns);
   void close_cell();
   void halve();

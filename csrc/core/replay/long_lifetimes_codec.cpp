@@ -1,13 +1,39 @@
 // LongLifetimes, Loops and MemoryTimeline in the compacted part of a trace.
 #include <algorithm>
+#include <bitset>
 
 #include "long_lifetimes.h"
 #include "loops.h"
 #include "memory_timeline.h"
 
 namespace alloctrace {
+namespace {
 
-void LongLifetimes::save(CompactionWriter& out) const {
+using CellSet = std::bitset<LongLifetimes::kMaxCells>;
+
+void put_cells(CompactionWriter& out, const CellSet& cells) {
+  out.number(cells.count());
+  std::size_t before = 0;
+  for (std::size_t cell = 0; cell < cells.size(); ++cell) {
+    if (!cells[cell]) continue;
+    out.number(cell - before);
+    before = cell;
+  }
+}
+
+// Add the written cells to `cells`.
+void read_cells(CompactionReader& in, CellSet& cells) {
+  std::uint64_t cell = 0;
+  for (std::size_t left = in.count(); left > 0; --left) {
+    cell += in.below(cells.size());
+    if (cell >= cells.size()) throw DecodeError("a cell out of range");
+    cells.set(static_cast<std::size_t>(cell));
+  }
+}
+
+}  // namespace
+
+void LongLifetimes::save_run(CompactionWriter& out) const {
   out.number(begins_.size());
   std::uint64_t last = 0, last_ns = 0;
   for (std::size_t cell = 0; cell < begins_.size(); ++cell) {
@@ -20,47 +46,13 @@ void LongLifetimes::save(CompactionWriter& out) const {
   out.number(cell_length_);
   out.number(allocations_in_cell_);
   out.number(last_allocation_);
-  out.number(recent_frees_.size());
-  for (const RecentFree& block : recent_frees_) {
-    out.number(block.alloc_sequence);
-    out.number(block.bytes);
-    out.stack(block.stack);
-    out.number(block.free_sequence);
-  }
-  FreedGroups groups = freed_groups_;
-  merge_equal(groups);
-  out.number(groups.size());
-  for (const FreedGroup& group : groups) {
-    out.stack(group.stack);
-    out.number(group.allocated_in);
-    out.number(group.freed_in);
-    out.number(group.blocks);
-    out.number(group.bytes);
-  }
-  std::size_t grown = 0;
-  for (const Growth& growth : growths_) grown += growth.cells.any() ? 1 : 0;
-  out.number(grown);
-  for (std::uint32_t stack = 0; stack < growths_.size(); ++stack) {
-    const Growth& growth = growths_[stack];
-    if (growth.cells.none()) continue;
-    out.stack(stack);
-    out.number(growth.largest);
-    out.number(growth.cells.count());
-    std::size_t before = 0;
-    for (std::size_t cell = 0; cell < kMaxCells; ++cell) {
-      if (!growth.cells[cell]) continue;
-      out.number(cell - before);
-      before = cell;
-    }
-  }
 }
 
-void LongLifetimes::restore(CompactionReader& in, const std::function<std::uint32_t(std::uint32_t)>& line_of) {
-  const std::uint64_t cells = in.below(kMaxCells + 1);
+void LongLifetimes::restore_run(CompactionReader& in) {
   std::uint64_t last = 0, last_ns = 0;
-  for (std::uint64_t cell = 0; cell < cells; ++cell) {
+  for (std::uint64_t left = in.below(kMaxCells + 1); left > 0; --left) {
     const std::uint64_t begin = in.difference(last);
-    if ((cell != 0 && begin <= last) || begin > kMaxSequence) throw DecodeError("cells that are not in order");
+    if ((!begins_.empty() && begin <= last) || begin > kMaxSequence) throw DecodeError("cells that are not in order");
     begins_.push_back(last = begin);
     begins_ns_.push_back(static_cast<std::int64_t>(last_ns = in.difference(last_ns)));
   }
@@ -73,6 +65,19 @@ void LongLifetimes::restore(CompactionReader& in, const std::function<std::uint3
     throw DecodeError("cells of an invalid length");
   }
   cell_begin_ = begins_.empty() ? 0 : begins_.back();
+}
+
+void LongLifetimes::save_recent_frees(CompactionWriter& out) const {
+  out.number(recent_frees_.size());
+  for (const RecentFree& block : recent_frees_) {
+    out.number(block.alloc_sequence);
+    out.number(block.bytes);
+    out.stack(block.stack);
+    out.number(block.free_sequence);
+  }
+}
+
+void LongLifetimes::restore_recent_frees(CompactionReader& in) {
   for (std::size_t left = in.count(4); left > 0; --left) {
     RecentFree& block = recent_frees_.emplace_back();
     block.alloc_sequence = in.number();
@@ -80,26 +85,69 @@ void LongLifetimes::restore(CompactionReader& in, const std::function<std::uint3
     block.stack = in.stack();
     block.free_sequence = in.number();
   }
+}
+
+void LongLifetimes::save_freed_groups(CompactionWriter& out) const {
+  FreedGroups groups = freed_groups_;
+  merge_equal(groups);
+  out.number(groups.size());
+  for (const FreedGroup& group : groups) {
+    out.stack(group.stack);
+    out.number(group.allocated_in);
+    out.number(group.freed_in);
+    out.number(group.blocks);
+    out.number(group.bytes);
+  }
+}
+
+void LongLifetimes::restore_freed_groups(CompactionReader& in) {
+  const std::uint64_t cells = std::max<std::uint64_t>(begins_.size(), 1);
   for (std::size_t left = in.count(5); left > 0; --left) {
     FreedGroup& group = freed_groups_.emplace_back();
     group.stack = in.stack();
-    group.allocated_in = static_cast<std::uint16_t>(in.below(std::max<std::uint64_t>(cells, 1)));
-    group.freed_in = static_cast<std::uint16_t>(in.below(std::max<std::uint64_t>(cells, 1)));
+    group.allocated_in = static_cast<std::uint16_t>(in.below(cells));
+    group.freed_in = static_cast<std::uint16_t>(in.below(cells));
     group.blocks = in.number();
     group.bytes = in.number();
     if (group.allocated_in > group.freed_in) throw DecodeError("a block freed before it was allocated");
   }
   merged_count_ = freed_groups_.size();
+}
+
+// Write the growth of each line that has grown. Lines are stack ids here.
+void LongLifetimes::save_growths(CompactionWriter& out) const {
+  std::size_t grown = 0;
+  for (const Growth& growth : growths_) grown += growth.cells.any() ? 1 : 0;
+  out.number(grown);
+  for (std::uint32_t stack = 0; stack < growths_.size(); ++stack) {
+    const Growth& growth = growths_[stack];
+    if (growth.cells.none()) continue;
+    out.stack(stack);
+    out.number(growth.largest);
+    put_cells(out, growth.cells);
+  }
+}
+
+void LongLifetimes::restore_growths(CompactionReader& in, const std::function<std::uint32_t(std::uint32_t)>& line_of) {
   for (std::size_t left = in.count(3); left > 0; --left) {
     const std::uint32_t line = line_of(in.stack());
     raise_largest(line, in.number());
-    std::uint64_t cell = 0;
-    for (std::size_t cells_left = in.count(); cells_left > 0; --cells_left) {
-      cell += in.below(kMaxCells);
-      if (cell >= kMaxCells) throw DecodeError("a cell out of range");
-      growths_[line].cells.set(static_cast<std::size_t>(cell));
-    }
+    read_cells(in, growths_[line].cells);
   }
+}
+
+void LongLifetimes::save(CompactionWriter& out) const {
+  save_run(out);
+  save_recent_frees(out);
+  save_freed_groups(out);
+  save_growths(out);
+}
+
+void LongLifetimes::restore(CompactionReader& in, const std::function<std::uint32_t(std::uint32_t)>& line_of) {
+  restore_run(in);
+  restore_recent_frees(in);
+  restore_freed_groups(in);
+  restore_growths(in, line_of);
 }
 
 void Loops::save(CompactionWriter& out) const {
