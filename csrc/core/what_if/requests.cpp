@@ -1,6 +1,7 @@
 #include "requests.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace alloctrace::what_if {
 
@@ -50,16 +51,7 @@ std::uint32_t RequestReader::new_block() {
 }
 
 void RequestReader::consume(const Event& event, std::uint64_t sequence, Batch& batch) {
-  if (event.kind == EventKind::kEmptyCache) {  // applies to all devices, not only to the event's location
-    if (trace_->definitions().location(event.location).device_type != device_type_) return;
-    append(RequestKind::kEmptyCache, event, sequence);
-    pending_.back().first_event = static_cast<std::uint32_t>(pending_events_.size());
-    empty_cache_index_ = static_cast<std::ptrdiff_t>(pending_.size()) - 1;
-    empty_cache_thread_ = event.thread;
-    after_empty_cache_ = pending_.size();
-    is_emptying_cache_ = true;
-    return;
-  }
+  if (event.kind == EventKind::kEmptyCache) return consume_empty_cache(event, sequence);
   if (!resolve(event.location).is_this_device) return;
   switch (event.kind) {
     case EventKind::kAlloc:
@@ -75,14 +67,9 @@ void RequestReader::consume(const Event& event, std::uint64_t sequence, Batch& b
     case EventKind::kSegmentUnmap:
       return consume_segment(event);
     case EventKind::kStreamUse:
-      if (LiveBlock* const block = live_.find(event.address)) {
-        block->is_used_by_other_stream |= block->stream != resolve(event.location).stream;
-      }
-      return;
+      return mark_stream_use(event);
     case EventKind::kConfig:
-      append(RequestKind::kSettings, event, sequence, static_cast<std::uint32_t>(settings_.size()));
-      settings_.push_back(trace_->definitions().string(static_cast<std::uint32_t>(ConfigFields(event).settings)));
-      return;
+      return consume_settings(event, sequence);
     case EventKind::kPoolUse:
     case EventKind::kPoolRelease:
     case EventKind::kPoolOnOom:
@@ -91,7 +78,7 @@ void RequestReader::consume(const Event& event, std::uint64_t sequence, Batch& b
       return consume_pool(event, sequence);
     case EventKind::kCapture:
       append(RequestKind::kCapture, event, sequence);
-      pending_.back().size = PoolSwitchFields(event).begins;
+      pending_.requests.back().size = PoolSwitchFields(event).begins;
       return;
     case EventKind::kMemoryFraction:
       return append(RequestKind::kFraction, event, sequence);
@@ -103,6 +90,25 @@ void RequestReader::consume(const Event& event, std::uint64_t sequence, Batch& b
       return consume_inherited(event, batch);
     default:
       return;
+  }
+}
+
+// Applies to all devices, not only to the event's location.
+void RequestReader::consume_empty_cache(const Event& event, std::uint64_t sequence) {
+  if (trace_->definitions().location(event.location).device_type != device_type_) return;
+  append(RequestKind::kEmptyCache, event, sequence);
+  pending_.requests.back().first_event = static_cast<std::uint32_t>(pending_.events.size());
+  pending_.empty_cache = {pending_.requests.size() - 1, pending_.requests.size(), event.thread};
+}
+
+void RequestReader::consume_settings(const Event& event, std::uint64_t sequence) {
+  append(RequestKind::kSettings, event, sequence, static_cast<std::uint32_t>(settings_.size()));
+  settings_.push_back(trace_->definitions().string(static_cast<std::uint32_t>(ConfigFields(event).settings)));
+}
+
+void RequestReader::mark_stream_use(const Event& event) {
+  if (LiveBlock* const block = live_.find(event.address)) {
+    block->is_used_by_other_stream |= block->stream != resolve(event.location).stream;
   }
 }
 
@@ -126,7 +132,7 @@ void RequestReader::consume_pool(const Event& event, std::uint64_t sequence) {
       return;
     case EventKind::kPoolOnOom:
       append(RequestKind::kPoolOnOom, event, sequence);
-      pending_.back().size = begins;
+      pending_.requests.back().size = begins;
       if (begins) {
         pools_on_oom_.insert(pool);
       } else {
@@ -171,37 +177,41 @@ void RequestReader::consume_inherited(const Event& event, Batch& batch) {
 void RequestReader::add_allocation(const Event& event, std::uint64_t sequence, Batch& batch) {
   has_request_ = true;
   const bool is_failed = event.kind == EventKind::kOom;
-  // Move frees that completed because of this request behind it.
-  std::vector<Request> forced;
-  if ((has_released_segment_ || is_failed) && pending_frees_ == 0) {
-    const auto begin = pending_.begin() + static_cast<std::ptrdiff_t>(after_empty_cache_);
-    const auto is_completion = [](const Request& request) { return request.kind == RequestKind::kFreeCompleted; };
-    const auto completions = std::stable_partition(begin, pending_.end(), std::not_fn(is_completion));
-    forced.assign(completions, pending_.end());
-    pending_.erase(completions, pending_.end());
-  }
-  std::uint32_t block = 0;
-  if (!is_failed) {
-    block = new_block();
-    const auto [live, is_new] = live_.insert(event.address);
-    if (!is_new) append(RequestKind::kFree, event, sequence, live->number);  // previous free missing
-    *live = {resolve(event.location).stream, block};
-  }
-  std::size_t begin = 0;
-  if (empty_cache_index_ >= 0)
-    begin = pending_[static_cast<std::size_t>(empty_cache_index_)].first_event +
-            pending_[static_cast<std::size_t>(empty_cache_index_)].event_count;
+  const std::vector<Request> forced_frees = extract_forced_frees(is_failed);
+  const std::uint32_t block = is_failed ? 0 : insert_block(event, sequence);
   append(is_failed ? RequestKind::kFailedAllocation : RequestKind::kAllocate, event, sequence, block);
-  pending_.back().pool = requested_pool(event);
-  pending_.back().first_event = static_cast<std::uint32_t>(begin);
-  pending_.back().event_count = static_cast<std::uint32_t>(pending_events_.size() - begin);
-  pending_.insert(pending_.end(), forced.begin(), forced.end());
+  Request& request = pending_.requests.back();
+  const std::size_t first_event = pending_.first_unassigned_event();
+  request.pool = requested_pool(event);
+  request.first_event = static_cast<std::uint32_t>(first_event);
+  request.event_count = static_cast<std::uint32_t>(pending_.events.size() - first_event);
+  pending_.requests.insert(pending_.requests.end(), forced_frees.begin(), forced_frees.end());
   flush(batch);
+}
+
+std::vector<Request> RequestReader::extract_forced_frees(bool is_failed) {
+  if (pending_frees_ != 0 || !(pending_.has_released_segment || is_failed)) return {};
+  std::vector<Request>& requests = pending_.requests;
+  const std::size_t earlier = pending_.empty_cache ? pending_.empty_cache->request_count : 0;
+  const auto is_completion = [](const Request& request) { return request.kind == RequestKind::kFreeCompleted; };
+  const auto completions = std::stable_partition(requests.begin() + static_cast<std::ptrdiff_t>(earlier),
+                                                 requests.end(), std::not_fn(is_completion));
+  std::vector<Request> forced_frees(completions, requests.end());
+  requests.erase(completions, requests.end());
+  return forced_frees;
+}
+
+std::uint32_t RequestReader::insert_block(const Event& event, std::uint64_t sequence) {
+  const std::uint32_t block = new_block();
+  const auto [live, is_new] = live_.insert(event.address);
+  if (!is_new) append(RequestKind::kFree, event, sequence, live->number);  // previous free missing
+  *live = {resolve(event.location).stream, block};
+  return block;
 }
 
 void RequestReader::request_free(const Event& event, std::uint64_t sequence) {
   has_request_ = true;
-  if (event.thread == empty_cache_thread_) is_emptying_cache_ = false;
+  if (pending_.empty_cache && pending_.empty_cache->thread == event.thread) pending_.empty_cache->is_running = false;
   LiveBlock* const live = live_.find(event.address);
   if (!live) return;  // the block is older than the recording
   live->is_free_requested = true;
@@ -214,9 +224,10 @@ void RequestReader::complete_free(const Event& event, std::uint64_t sequence) {
   // A free that waits for no stream is one event, or two adjacent ones.
   if (!live || !live->is_free_requested) request_free(event, sequence);
   if (!live) return;
-  if (!pending_.empty() && pending_.back().kind == RequestKind::kFreeRequested &&
-      pending_.back().block == live->number && !live->is_used_by_other_stream) {
-    pending_.back().kind = RequestKind::kFree;
+  std::vector<Request>& requests = pending_.requests;
+  if (!requests.empty() && requests.back().kind == RequestKind::kFreeRequested &&
+      requests.back().block == live->number && !live->is_used_by_other_stream) {
+    requests.back().kind = RequestKind::kFree;
   } else {
     append(RequestKind::kFreeCompleted, event, sequence, live->number);
   }
@@ -227,30 +238,36 @@ void RequestReader::complete_free(const Event& event, std::uint64_t sequence) {
 void RequestReader::consume_segment(const Event& event) {
   const bool is_released = is_release(event.kind);
   const std::uint32_t pool = resolve(event.location).pool;
-  bool is_by_empty_cache = is_released && is_emptying_cache_ && !has_released_segment_;
+  const bool is_by_empty_cache = is_freed_by_empty_cache(event.kind, pool);
+  if (is_released) add_missing_release(pool, is_by_empty_cache);
+  pending_.events.push_back({event.kind, event.address, event.size});
   if (is_by_empty_cache) {
-    const Request& empty_cache = pending_[static_cast<std::size_t>(empty_cache_index_)];
-    is_by_empty_cache = empty_cache.first_event + empty_cache.event_count == pending_events_.size() &&
-                        (empty_cache.pool == 0 || empty_cache.pool == pool);
-  }
-  // Older traces lack kPoolRelease: a pool is released at its first freed segment, unless in use (it frees to grow).
-  if (is_released && pool != 0 && !pools_in_use_.contains(pool) && released_pools_.insert(pool).second) {
-    Request release;
-    release.kind = RequestKind::kPoolRelease;
-    release.pool = pool;
-    if (is_by_empty_cache) {
-      pending_.insert(pending_.begin() + empty_cache_index_, release);
-      ++empty_cache_index_;
-    } else {
-      pending_.push_back(release);
-    }
-  }
-  pending_events_.push_back({event.kind, event.address, event.size});
-  if (is_by_empty_cache) {
-    ++pending_[static_cast<std::size_t>(empty_cache_index_)].event_count;
-    after_empty_cache_ = pending_.size();
+    ++pending_.empty_cache_request().event_count;
+    pending_.empty_cache->request_count = pending_.requests.size();
   } else if (is_released) {
-    has_released_segment_ = true;
+    pending_.has_released_segment = true;
+  }
+}
+
+bool RequestReader::is_freed_by_empty_cache(EventKind kind, std::uint32_t pool) {
+  if (!is_release(kind) || pending_.has_released_segment) return false;
+  if (!pending_.empty_cache || !pending_.empty_cache->is_running) return false;
+  const std::uint32_t emptied_pool = pending_.empty_cache_request().pool;
+  return pending_.first_unassigned_event() == pending_.events.size() && (emptied_pool == 0 || emptied_pool == pool);
+}
+
+// Older traces lack kPoolRelease: a pool is released at its first freed segment, unless in use (it frees to grow).
+void RequestReader::add_missing_release(std::uint32_t pool, bool is_by_empty_cache) {
+  if (pool == 0 || pools_in_use_.contains(pool) || !released_pools_.insert(pool).second) return;
+  Request release;
+  release.kind = RequestKind::kPoolRelease;
+  release.pool = pool;
+  if (is_by_empty_cache) {
+    std::size_t& empty_cache = pending_.empty_cache->request;
+    pending_.requests.insert(pending_.requests.begin() + static_cast<std::ptrdiff_t>(empty_cache), release);
+    ++empty_cache;
+  } else {
+    pending_.requests.push_back(release);
   }
 }
 
@@ -264,25 +281,34 @@ void RequestReader::append(RequestKind kind, const Event& event, std::uint64_t s
   const ResolvedLocation& location = resolve(event.location);
   request.stream = location.stream;
   request.pool = location.pool;
-  pending_.push_back(request);
+  pending_.requests.push_back(request);
 }
 
 void RequestReader::flush(Batch& batch) {
   const auto offset = static_cast<std::uint32_t>(batch.events.size());
-  for (Request& request : pending_) {
+  for (Request& request : pending_.requests) {
     request.first_event += offset;
     if (request.kind == RequestKind::kFree || request.kind == RequestKind::kFreeCompleted) {
       unused_blocks_.push_back(request.block);
     }
   }
-  batch.requests.insert(batch.requests.end(), pending_.begin(), pending_.end());
-  batch.events.insert(batch.events.end(), pending_events_.begin(), pending_events_.end());
+  batch.requests.insert(batch.requests.end(), pending_.requests.begin(), pending_.requests.end());
+  batch.events.insert(batch.events.end(), pending_.events.begin(), pending_.events.end());
   pending_.clear();
-  pending_events_.clear();
-  empty_cache_index_ = -1;
-  is_emptying_cache_ = false;
-  after_empty_cache_ = 0;
-  has_released_segment_ = false;
+}
+
+std::size_t RequestReader::Pending::first_unassigned_event() const {
+  if (!empty_cache) return 0;
+  const Request& request = requests[empty_cache->request];
+  return std::size_t{request.first_event} + request.event_count;
+}
+
+// Keep the vectors' memory.
+void RequestReader::Pending::clear() {
+  requests.clear();
+  events.clear();
+  empty_cache.reset();
+  has_released_segment = false;
 }
 
 }  // namespace alloctrace::what_if

@@ -101,15 +101,46 @@ class RequestReader {
     bool is_free_requested = false;
   };
 
+  // A call of empty_cache, which frees segments until its thread requests or frees a block.
+  struct EmptyCacheCall {
+    std::size_t request = 0;        // its index in Pending::requests
+    std::size_t request_count = 0;  // size of Pending::requests at its last segment event
+    std::uint32_t thread = 0;       // that called it
+    bool is_running = true;         // no request of that thread since
+  };
+  // Requests since the last allocation. Their segment events are not yet assigned to requests, except those of
+  // empty_cache.
+  struct Pending {
+    std::vector<Request> requests;
+    std::vector<SegmentEvent> events;
+    std::optional<EmptyCacheCall> empty_cache;  // the last call
+    bool has_released_segment = false;          // outside empty_cache
+
+    Request& empty_cache_request() { return requests[empty_cache->request]; }
+    // Return the index of the first event after those of empty_cache.
+    std::size_t first_unassigned_event() const;
+    void clear();
+  };
+
   const ResolvedLocation& resolve(std::uint32_t location);
   std::uint32_t pool_number(std::uint64_t first, std::uint64_t second);
   std::uint32_t new_block();
   void consume(const Event& event, std::uint64_t sequence, Batch& batch);
   void consume_inherited(const Event& event, Batch& batch);
+  void consume_empty_cache(const Event& event, std::uint64_t sequence);
+  void consume_settings(const Event& event, std::uint64_t sequence);
+  void mark_stream_use(const Event& event);
   void add_allocation(const Event& event, std::uint64_t sequence, Batch& batch);
+  // Return the number of the new block at the event's address.
+  std::uint32_t insert_block(const Event& event, std::uint64_t sequence);
+  // Remove and return the frees that completed because of a request, which may have failed.
+  std::vector<Request> extract_forced_frees(bool is_failed);
   void request_free(const Event& event, std::uint64_t sequence);
   void complete_free(const Event& event, std::uint64_t sequence);
   void consume_segment(const Event& event);
+  bool is_freed_by_empty_cache(EventKind kind, std::uint32_t pool);
+  // Add the release of a pool whose segment is freed, if it is missing.
+  void add_missing_release(std::uint32_t pool, bool is_by_empty_cache);
   void consume_pool(const Event& event, std::uint64_t sequence);
   // Return the pool of the request: an on_oom pool may have served a request of the default pool.
   std::uint32_t requested_pool(const Event& event);
@@ -132,13 +163,7 @@ class RequestReader {
   std::uint64_t state_entries_left_ = 0;
   bool has_request_ = false;  // an allocation or free was read
 
-  std::vector<Request> pending_;  // since the last allocation: segment events are not yet assigned to requests
-  std::vector<SegmentEvent> pending_events_;
-  std::ptrdiff_t empty_cache_index_ = -1;  // index in pending_ of the last kEmptyCache; -1: none
-  std::size_t after_empty_cache_ = 0;      // index in pending_: requests after its last segment event
-  std::uint32_t empty_cache_thread_ = 0;   // thread that called empty_cache
-  bool is_emptying_cache_ = false;         // no request of that thread since
-  bool has_released_segment_ = false;      // a segment was freed outside empty_cache
+  Pending pending_;
   std::set<std::uint32_t> released_pools_;
   std::set<std::uint32_t> pools_in_use_, pools_on_oom_;
 };
