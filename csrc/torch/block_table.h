@@ -20,8 +20,15 @@ struct LiveBlock {
   void (*deleter)(void*);  // c10::DeleterFnPtr of the block's allocator
 };
 
-// Thread-safe table. Its mutexes are leaf locks, held over fork(): the table has the only copy of each deleter, so a
-// child must find it complete to free the blocks that it inherits.
+// Contract:
+// - Any thread may call insert() and extract(). Each holds the mutex of its key's shard, a leaf lock.
+// - Of several threads that extract a key, one gets the block. insert() replaces an older entry of the key.
+// - Insert a block before the program gets it, and extract it before its deleter is called: the upstream may give its
+//   address to another thread at once.
+// - The table is never full and removes no block by itself. insert() stores a block completely or, without memory, not
+//   at all.
+// - All mutexes are held over fork(), by the forking thread: the table has the only copy of each deleter, so a child
+//   must find it complete to free the blocks that it inherits.
 class BlockTable {
  public:
   // Create a table that is never destroyed: tensors are freed until the process ends.

@@ -16,7 +16,16 @@ struct HeldEvent {
   bool state_was_read;  // our SNAPSHOT event: the allocator's state was read here, under the device's lock
 };
 
-// Thread-safe. The mutex is a leaf lock: hooks lock it under an allocator's lock, and no allocator is called under it.
+// Contract between the hooks and the thread that reads the state:
+// - One thread at a time calls begin() and then finish(); any thread may call try_hold().
+// - The mutex is a leaf lock: hooks lock it under an allocator's lock, and no allocator is called under it. Events are
+//   delivered without it.
+// - Events are held and delivered in the order in which their threads get the mutex: in true order for those that torch
+//   reports under the device's lock.
+// - finish() ends the hold in the same critical section in which it finds no event: an event is either held before, and
+//   delivered by finish(), or delivered by its hook afterwards.
+// - A hook under the device's lock that found the hold off delivers its event before the device's state is read.
+// - Nothing is discarded, and there is no limit. Without memory, try_hold() throws and has held nothing.
 class EventHold {
  public:
   bool is_on() const { return on_.load(std::memory_order_acquire); }

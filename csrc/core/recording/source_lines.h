@@ -30,6 +30,15 @@ struct SourceLine {
 
 // Thread that reads lines of source files. A network file system may hang for minutes: on the writer thread such a read
 // would let the spool fill, and events would be lost. Here only the lines are missing.
+//
+// Contract:
+// - Only the writer calls request(); the destructor runs after the writer has ended. The other functions may be called
+//   from any thread.
+// - The mutex is not held while a file is read, so only wait() and the destructor wait for a file, up to a timeout.
+// - Lines are read in the order of the queue. A line's record, or its entry among the missing, is stored before the
+//   line leaves the queue: after a wait() that did not time out, drain_records() appends the records of all lines.
+// - A full queue discards new lines, never queued ones. Discarded lines, and those for which there was no memory or no
+//   thread, have neither a record nor an entry.
 class SourceReader {
  public:
   // Maximum wait for a file system that hangs: the delay that it adds to the end of the program.
@@ -41,7 +50,7 @@ class SourceReader {
   SourceReader(const SourceReader&) = delete;
   SourceReader& operator=(const SourceReader&) = delete;
 
-  // Queue lines to be read. While a file hangs, the queue may reach its maximum: further lines are dropped.
+  // Queue lines to be read. Only a file that hangs lets the queue reach its maximum.
   void request(std::vector<SourceLine> lines);
 
   // Wait until all lines are read, for at most `timeout`. After a timeout, return at once until a line is read.
@@ -67,13 +76,17 @@ struct SourcePolicy {
   std::string working_directory;  // base of relative file names
 };
 
-// Thread-safe.
+// Contract:
+// - Only the writer calls add_frame() and request_lines(). The other functions may be called from any thread.
+// - A line is queued once, in the order of its first frame; a line that was not read is not queued again.
+// - Each record and each unread line is drained once. A caller that cannot write the drained records must keep them.
+// - The mutex is held before the reader's, never after. No file is read while either is held.
 class SourceLines {
  public:
   explicit SourceLines(SourcePolicy policy);
 
-  // Queue the source line of a new frame, if it is user code and not queued before. `names` has the frame's code. Only
-  // the writer calls this and then request_lines(); neither waits for a file.
+  // Queue the source line of a new frame, if it is user code and not queued before. `names` has the frame's code.
+  // Call request_lines() afterwards. Neither waits for a file.
   void add_frame(const Definitions& names, const FrameRecord& frame);
   void request_lines() { reader_.request(std::exchange(queued_, {})); }
 

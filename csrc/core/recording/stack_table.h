@@ -18,7 +18,7 @@
 namespace alloctrace {
 
 // Hash table of the frames of all stacks: 16 bytes per frame and one or two slots of 4 bytes. A long program has a
-// million frames; std::unordered_map would need five times the memory.
+// million frames; std::unordered_map would need five times the memory. Guarded by StackTable's mutex.
 class FrameTable {
  public:
   // Return the id of a frame, counted from 1 in the order of add(); 0 if the frame is not in the table.
@@ -90,8 +90,15 @@ struct StackLimits {
   std::uint64_t name_bytes = std::uint64_t{8} << 20;  // of the definitions of names, code objects and modules
 };
 
-// Thread-safe. Its lock is a leaf: while it is held, only the definition log is called, whose wait for the writer
-// thread is bounded by SpoolOptions::wait_ns. So no caller can deadlock.
+// Contract between the hooks and the writer thread:
+// - Every function may be called from any thread. A call holds the mutex to its end, except is_full().
+// - The mutex is a leaf: while it is held, only the definition log is called, whose wait for the writer thread is
+//   bounded by SpoolOptions::wait_ns. So no caller can deadlock.
+// - An id is returned only after its definition is in the log. The first definitions of one kind are in the log in the
+//   order of their ids.
+// - If the log or the table is full, the new definition is discarded and the call returns 0. Stored definitions keep
+//   their ids. After a full log the next call with the same arguments tries again; a full table stays full.
+// - is_full() never returns to false. A thread whose call returned 0 because of a limit reads true.
 class StackTable {
  public:
   explicit StackTable(DefinitionLog& log, const StackLimits& limits = {});

@@ -1,4 +1,4 @@
-// Bounded waiting in the hook, and the wake-up of the writer thread.
+// Bounded waiting in the hook, and the wake-up of another thread.
 #pragma once
 
 #include <linux/futex.h>
@@ -32,20 +32,27 @@ bool wait_until(Condition condition, std::uint64_t deadline_ns) noexcept {
   return holds;
 }
 
-// Wake-up of the writer thread: a futex, since sem_clockwait() needs glibc 2.30. post() is async-signal-safe and never
-// blocks: hooks and the SIGTERM handler call it.
+// Wake-up of one thread (the writer, or that of thread_names.h): a futex, since sem_clockwait() needs glibc 2.30.
+//
+// Contract:
+// - post() may be called on any thread, in hooks and in the SIGTERM handler: it is async-signal-safe and never blocks.
+//   Only one thread calls wait_ms().
+// - No post() is discarded: one that comes before wait_ms() ends the next wait at once. Several between two waits end
+//   one wait.
+// - After a wait that a post() ended, the waiting thread sees all stores before that post(). Both sides use exchange():
+//   with a plain store, the writer could load the events before it clears the word, and an event would wait until the
+//   next wake-up.
 class WakeSignal {
  public:
   WakeSignal() = default;
   WakeSignal(const WakeSignal&) = delete;
   WakeSignal& operator=(const WakeSignal&) = delete;
 
-  // Wake the waiting thread, which sees all stores before this call. Both sides use exchange(): with a plain store, the
-  // writer could load the events before it clears the word, and an event would wait until the next wake-up.
+  // Wake the waiting thread.
   void post() noexcept {
     if (word_.exchange(kPosted) == kNone) futex(FUTEX_WAKE_PRIVATE, 1, nullptr);
   }
-  // Wait for a post(), at most `milliseconds`. Returns at once if one came since the last call returned.
+  // Wait for a post(), at most `milliseconds`.
   void wait_ms(std::uint64_t milliseconds) noexcept {
     const std::uint64_t until_ns = clock_nanoseconds(CLOCK_MONOTONIC) + milliseconds * 1'000'000;
     while (word_.exchange(kNone) == kNone) {

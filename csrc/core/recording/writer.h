@@ -22,6 +22,15 @@
 
 namespace alloctrace {
 
+// Contract between the program's threads and the writer thread:
+// - Any thread may call flush() and announce_stop(), also at once. stop() is called once; the destructor calls it if
+//   nobody did.
+// - After the constructor, only the writer thread appends to the file and consumes events and definitions of the spool.
+// - Events and definitions are released from the spool only after their block is in the file: a reader finds each in
+//   the spool or in the file, also if the process is killed. What a failed write left of a block is removed.
+// - Definitions are in the file before the events that refer to them; events are in the order of their positions.
+// - The writer discards nothing. While the file cannot be written, events stay in the spool, and once it is full, hooks
+//   count new ones as lost without waiting. Of a truncated spool, whose events are gone, it writes their number.
 class Writer {
  public:
   // Write the header block (throws TraceFileError), and start the thread. bound: the file's size limit, or nullptr.

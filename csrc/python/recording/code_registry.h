@@ -19,8 +19,17 @@ void watch_destroyed_code();
 std::uint64_t generation() noexcept;
 std::uint64_t next_generation() noexcept;
 
-// Code ids of one recording session; thread-safe. Only one registry exists at a time. Its lock covers a lookup or the
-// definition of one code object in the StackTable; no thread waits for the GIL while it holds the lock.
+// Code ids of one recording session. Only one registry exists at a time.
+//
+// Contract between hooks and the threads that destroy code objects:
+// - Any thread may call code_id(), without the GIL. The code object must be live, as that of a running frame is.
+// - The mutex covers a lookup, or the definition of one code object in the StackTable. No thread waits for the GIL
+//   while it holds the mutex.
+// - An id is stored, and returned, only after its definition is in the log. A code object that could not be stored gets
+//   no entry: the next call tries again.
+// - forget() is called before the object's memory is freed. It removes the entry, then starts a generation: a new code
+//   object at the address gets an id of its own, and stacks cached before are not used for it.
+// - The destructor waits for running calls of forget() by the interpreter; hooks must have ended before.
 class CodeRegistry {
  public:
   explicit CodeRegistry(StackTable& table);

@@ -18,7 +18,16 @@ typedef struct _object PyObject;
 
 namespace alloctrace::python {
 
-// Module ids of one session; thread-safe. Under its lock a thread takes only the StackTable's locks and never the GIL.
+// Module ids of one session.
+//
+// Contract between hooks and the threads that look up names:
+// - Any thread may call module_id(), without the GIL, while a frame owns the module. The callers of close(), bind() and
+//   forget() hold the GIL. Under the mutex a thread takes only the StackTable's locks and never the GIL.
+// - An id is returned only after its definition is in the log. A module that could not be stored gets no entry.
+// - If the list of sightings is full, a further one is discarded: that call gets the id shared by the class. Stored
+//   sightings are not discarded; each is consumed once, in the order in which they were stored.
+// - Cached stacks keep a module's former id until close() starts a generation, after bind(). forget() starts one at
+//   once: a new module at the address gets an id of its own.
 class ModuleRegistry {
  public:
   // First occurrence of an unnamed module in a frame of a thread, with the module's own id.
@@ -41,7 +50,7 @@ class ModuleRegistry {
 
   // Return and drop the sightings of `thread`, or of all other threads if it is excluded.
   std::vector<Sighting> consume_sightings(unsigned long thread, bool is_excluded);
-  // Drop modules of consumed sightings that were not bound: their next call is a new sighting. Needs the GIL, as below.
+  // Drop modules of consumed sightings that were not bound: their next call is a new sighting.
   void close(const std::vector<Sighting>& sightings);
 
   // Set the fields of a module (see ModuleRecord); id 0: a new module. Return its id, 0 if it could not be stored.

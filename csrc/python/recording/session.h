@@ -59,6 +59,17 @@ struct ThreadContext {
 };
 
 // Scope of a hook, in which the session cannot end; false without a session, inside another hook and in a forked child.
+//
+// Contract between hooks and the thread that ends the session:
+// - Any thread may enter, with or without Python and the GIL, under an allocator's lock. Entering takes no lock, except
+//   at a thread's first hook.
+// - A hook sets in_hook, then loads active_session. The ending thread clears active_session, then waits until no thread
+//   is in a hook (session.cpp has the barriers). So a session is freed only after its last scope, and a scope that is
+//   entered later is false.
+// - The end of a scope is a release store of in_hook: the ending thread sees all that the hook stored.
+// - Apart from in_hook, a ThreadContext is used by its own thread only.
+// - Events are discarded in a scope that is false: inside another hook they are counted as reentered, and without
+//   memory for the thread's context they are not counted.
 class HookScope {
  public:
   HookScope() noexcept;

@@ -26,7 +26,16 @@ using LibraryWorkspaces = std::vector<std::pair<std::uint64_t, const char*>>;
 // Return address and name of each current workspace. Not in a hook: may wait for a thread that creates a workspace.
 LibraryWorkspaces read_library_workspaces();
 
-// Blocks of one recording that may be workspaces. Used in hooks: waits for none of torch's locks.
+// Blocks of one recording that may be workspaces.
+//
+// Contract:
+// - Any thread may call add() and name(), in hooks. torch's locks are only tried, since a thread that holds one may be
+//   allocating.
+// - name() does nothing if another thread has the mutex or one of torch's locks: the candidates wait for the next call.
+//   Under the mutex only the definition log is called, whose wait for the writer is bounded.
+// - A thread sees its own candidates in name(); those of another thread it may see later (candidate_count_ is relaxed).
+// - At most 64 candidates are stored. A further one replaces the oldest, which stays attributed to its line, as does
+//   one that is not found in 10,000 calls.
 class LibraryBlocks {
  public:
   // Add a block that this thread allocated from libtorch_cuda. event: number of its alloc.

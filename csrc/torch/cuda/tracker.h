@@ -1,5 +1,13 @@
-// Events of torch's native CUDA allocator, from its trace tracker: called under the device's lock, so in true order,
-// and also for calls that bypass the allocator in front.
+// Events of torch's native CUDA allocator, from its trace tracker, also of calls that bypass the allocator in front.
+//
+// Contract:
+// - torch calls the tracker under the device's lock, on any thread: events of one device are pushed in true order,
+//   those of different devices in any order.
+// - State is pushed among the events at the point where it was read. Events that come while state is read are held and
+//   pushed afterwards (event_hold.h). When a recording starts, a device's events before its state are discarded.
+// - begin_cuda_tracing(), write_cuda_state() and end_cuda_tracing() must not run at the same time: the recording's lock
+//   in Python is held.
+// - The tracker throws nothing: an event without memory is counted as lost.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,13 @@
 // Recording for CUDA allocators without a trace tracker: cudaMallocAsync, pluggable allocators such as RMM's, and
-// torch's own without caching. The allocator in front records an allocation after the upstream's call, a free before.
+// torch's own without caching.
+//
+// Contract:
+// - Any thread may call these functions. None of our locks is held during a call of the upstream.
+// - An allocation is recorded after the upstream's call, a free before. So events of one address are in true order;
+//   those of different addresses on different threads may not be.
+// - A block is in the table before it is recorded, and leaves it once, at its free. Blocks are stored also while
+//   nothing is recorded: each needs its deleter.
+// - Without memory for the table's entry, neither allocation nor free is recorded, and a fault is counted.
 #pragma once
 
 #include <c10/core/Allocator.h>
