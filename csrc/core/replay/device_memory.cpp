@@ -221,7 +221,11 @@ const char* DeviceMemory::remove_segment(const Event& event) {
     remove_piece(index);
     index = next;
   }
-  if (first.previous != kNoPiece) pieces_[first.previous].next = kNoPiece;
+  if (first.previous != kNoPiece) {
+    update_totals(first.previous, false);
+    pieces_[first.previous].next = kNoPiece;
+    update_totals(first.previous, true);
+  }
   return problem;
 }
 
@@ -326,7 +330,7 @@ std::uint32_t DeviceMemory::add_segment_record(std::uint64_t origin, std::uint64
   return index;
 }
 
-PieceIndex DeviceMemory::add_piece(const Piece& piece) {
+PieceIndex DeviceMemory::add_piece(const Piece& piece, PieceIndex uncounted) {
   PieceIndex index;
   if (unused_pieces_.empty()) {
     index = static_cast<PieceIndex>(pieces_.size());
@@ -338,17 +342,28 @@ PieceIndex DeviceMemory::add_piece(const Piece& piece) {
   }
   history_.is_touched = true;
   const auto [entry, is_new] = piece_at_.insert(piece.address);
-  if (!is_new) {
-    // After lost events, a stale piece may have this address. It loses its entry, and must not stay allocated.
-    const PieceIndex old = *entry;
-    if (pieces_[old].state == PieceState::kAllocated) ++history_.missed_frees;
-    update_totals(old, false);
-    link(pieces_[old].previous, pieces_[old].next);
-    pieces_[old].state = PieceState::kUnused;
-    unused_pieces_.push_back(old);
-  }
+  // After lost events, a stale piece may have this address. It loses its entry, and must not stay allocated.
+  if (!is_new) remove_stale(*entry, uncounted);
   *entry = index;
   return index;
+}
+
+// Remove a piece except for its entry in the index, which a new piece takes. `uncounted`: a piece not in the totals.
+void DeviceMemory::remove_stale(PieceIndex index, PieceIndex uncounted) {
+  const Piece stale = pieces_[index];
+  const auto update_neighbours = [&](bool is_added) {
+    for (const PieceIndex neighbour : {stale.previous, stale.next}) {
+      if (neighbour != kNoPiece && neighbour != uncounted) update_totals(neighbour, is_added);
+    }
+  };
+  if (stale.state == PieceState::kAllocated) ++history_.missed_frees;
+  if (stale.segment != 0 && stale.state != PieceState::kUnmapped) totals_.reserved -= stale.size;
+  update_totals(index, false);
+  update_neighbours(false);
+  link(stale.previous, stale.next);
+  update_neighbours(true);
+  pieces_[index].state = PieceState::kUnused;
+  unused_pieces_.push_back(index);
 }
 
 void DeviceMemory::remove_piece(PieceIndex index) {
@@ -370,7 +385,7 @@ PieceIndex DeviceMemory::split(PieceIndex index, std::uint64_t size) {
   rest.segment = pieces_[index].segment;
   rest.state = pieces_[index].state;
   pieces_[index].size = size;
-  const PieceIndex rest_index = add_piece(rest);
+  const PieceIndex rest_index = add_piece(rest, index);
   link(rest_index, pieces_[index].next);
   link(index, rest_index);
   return rest_index;

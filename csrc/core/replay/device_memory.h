@@ -191,7 +191,8 @@ class DeviceMemory {
   // Return the totals of a stack; nullptr for an id from Definitions::kFixedSyntheticStack on.
   StackTotals* totals_of(std::uint32_t stack);
 
-  PieceIndex add_piece(const Piece& piece);
+  PieceIndex add_piece(const Piece& piece, PieceIndex uncounted = kNoPiece);
+  void remove_stale(PieceIndex index, PieceIndex uncounted);
   void remove_piece(PieceIndex index);
   void link(PieceIndex previous, PieceIndex next);
   PieceIndex split(PieceIndex index, std::uint64_t size);
