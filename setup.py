@@ -4,7 +4,8 @@ The wheel contains the recorder's sources: enable() compiles them for the instal
 matches that torch (pytorch_alloctrace/recording/loading.py).
 
 Environment: ALLOCTRACE_READER_ONLY=1 builds _replay alone; ALLOCTRACE_WERROR=1 turns warnings of this project's own
-code into errors; MAX_JOBS limits the number of concurrent compilers; CXX names the compiler.
+code into errors; ALLOCTRACE_CHECKS=1 makes a check build (csrc/core/base/check.h); MAX_JOBS limits the number of
+concurrent compilers; CXX names the compiler.
 """
 
 from __future__ import annotations

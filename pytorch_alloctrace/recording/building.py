@@ -193,6 +193,8 @@ def _options(*system_includes: str) -> list[str]:
     options = ["-std=c++20", "-O2", "-g0", "-fPIC", "-DNDEBUG", "-fwrapv", "-fvisibility=hidden"]
     if os.environ.get("ALLOCTRACE_WERROR") == "1":
         options += ["-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage"]
+    if os.environ.get("ALLOCTRACE_CHECKS") == "1":
+        options += ["-DALLOCTRACE_CHECKS"]  # csrc/core/base/check.h
     # -isystem, not -I: third-party headers would fail the build under -Werror.
     return [*options, *(word for folder in system_includes for word in ("-isystem", folder))]
 
