@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -33,6 +34,12 @@ int touch_pages(void* memory, std::size_t bytes) {
   constexpr std::size_t kPage = 4096;
   for (std::size_t at = 0; at < bytes; at += kPage) static_cast<volatile std::uint8_t*>(memory)[at] = 0;
   return 0;
+}
+
+// Return whether this is the commit word of a complete event at the position.
+constexpr bool is_mark_of(std::uint32_t word, std::uint64_t position) {
+  const std::uint32_t mark = commit_mark(position);
+  return word == mark || word == (mark ^ kCompletedBit) || word == (mark ^ kConsumedBit);
 }
 
 }  // namespace
@@ -284,12 +291,23 @@ void Spool::report_losses() noexcept {
 
 std::uint64_t Spool::consume(std::uint64_t limit) noexcept {
   std::uint64_t position = tail();
-  const std::uint64_t head = std::min(header_->head.load(std::memory_order_acquire), position + limit);
+  const std::uint64_t claimed = header_->head.load(std::memory_order_acquire);
+  ALLOCTRACE_CHECK((header_->tail.load() == position && claimed - position <= options_.ring_events) || is_truncated(),
+                   "the ring of %" PRIu64 " events has tail %" PRIu64 " (in the file %" PRIu64 ") and head %" PRIu64,
+                   options_.ring_events, position, header_->tail.load(), claimed);
+  const std::uint64_t head = std::min(claimed, position + limit);
   while (position < head) {
     Event& slot = ring_[position & mask_];
     const std::uint32_t mark = commit_mark(position);
     const std::atomic_ref<std::uint32_t> commit(slot.commit);
     std::uint32_t observed = commit.load(std::memory_order_acquire);
+    // A slot without a complete event has the mark of the round before, or none in the first round.
+    ALLOCTRACE_CHECK(
+        is_mark_of(observed, position) ||
+            (position < options_.ring_events ? observed == 0 : is_mark_of(observed, position - options_.ring_events)) ||
+            is_truncated(),
+        "the slot of event %" PRIu64 " has the commit mark 0x%" PRIx32 ", expected 0x%" PRIx32, position, observed,
+        mark);
     if (observed == mark && slot.kind == EventKind::kFreeRequested &&
         commit.compare_exchange_strong(observed, mark ^ kConsumedBit, std::memory_order_relaxed)) {
       observed = mark ^ kConsumedBit;
@@ -303,6 +321,21 @@ std::uint64_t Spool::consume(std::uint64_t limit) noexcept {
   }
   return position;
 }
+
+#ifdef ALLOCTRACE_CHECKS
+void Spool::check_release(std::uint64_t tail) const {
+  const std::uint64_t begin = this->tail(), head = header_->head.load(std::memory_order_acquire);
+  ALLOCTRACE_CHECK((tail - begin <= options_.ring_events && head - tail <= options_.ring_events) || is_truncated(),
+                   "events up to %" PRIu64 " are released, with tail %" PRIu64 " and head %" PRIu64, tail, begin, head);
+  for (std::uint64_t position = begin; position < tail && !is_truncated(); ++position) {
+    const std::uint32_t word = std::atomic_ref<std::uint32_t>(ring_[position & mask_].commit).load();
+    ALLOCTRACE_CHECK(is_mark_of(word, position) || is_truncated(),
+                     "the slot of event %" PRIu64 " was changed before its release: commit mark 0x%" PRIx32
+                     ", expected 0x%" PRIx32,
+                     position, word, commit_mark(position));
+  }
+}
+#endif
 
 std::span<const Event> Spool::events(std::uint64_t from, std::uint64_t to) const {
   const std::uint64_t start = from & mask_;

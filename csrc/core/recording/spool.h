@@ -24,6 +24,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../base/check.h"
 #include "../base/closed_in_child.h"
 #include "../base/unnamed_file.h"
 #include "../format/format.h"
@@ -78,6 +79,7 @@ class Spool {
   // Return the events from position `from` to `to`, or to the end of the ring's memory if that comes first.
   std::span<const Event> events(std::uint64_t from, std::uint64_t to) const;
   void release(std::uint64_t tail) {
+    if constexpr (kChecks) check_release(tail);
     tail_.store(tail, std::memory_order_relaxed);
     header_->tail.store(tail, std::memory_order_release);
   }
@@ -111,6 +113,9 @@ class Spool {
   // set by its first call; 0 before.
   [[gnu::cold, gnu::noinline]] bool wait_for_room(std::uint64_t& deadline) noexcept;
   void commit(std::uint64_t position, const Event& event) noexcept;
+  // Check builds: check the order of tail and head, and that the released slots still have the marks of their
+  // positions.
+  void check_release(std::uint64_t tail) const;
 
   // The members that each push() reads come first, in one cache line.
   SpoolHeader* header_ = nullptr;
