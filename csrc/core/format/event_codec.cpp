@@ -1,9 +1,12 @@
 #include "event_codec.h"
 
 #include <array>
+#include <cinttypes>
+#include <cstring>
 #include <memory>
 #include <unordered_map>
 
+#include "../base/check.h"
 #include "../base/hash.h"
 
 namespace alloctrace {
@@ -56,10 +59,42 @@ struct CodecState {
   }
 };
 
+#ifdef ALLOCTRACE_CHECKS
+namespace {
+
+// Abort unless the payload decodes to the events.
+void check_payload(const Bytes& payload, const std::vector<Event>& events, std::uint64_t begin_time) {
+  std::vector<Event> decoded;
+  try {
+    decode_events(payload.data(), payload.size(), events.size(), begin_time, decoded);
+  } catch (const DecodeError& error) {
+    ALLOCTRACE_CHECK(false, "the block just encoded is invalid: %s", error.what());
+  }
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    Event event = events[i];
+    event.commit = 0;  // these two are not encoded
+    event.reserved = 0;
+    ALLOCTRACE_CHECK(std::memcmp(&event, &decoded[i], sizeof event) == 0,
+                     "event %zu of %zu (kind %d, address 0x%" PRIx64 ") is decoded with kind %d, address 0x%" PRIx64, i,
+                     events.size(), static_cast<int>(event.kind), event.address, static_cast<int>(decoded[i].kind),
+                     decoded[i].address);
+  }
+}
+
+}  // namespace
+#endif
+
 EventEncoder::EventEncoder() = default;
 
 const Bytes& EventEncoder::encode(std::span<const Event> first, std::span<const Event> second,
                                   std::uint64_t begin_time) {
+#ifdef ALLOCTRACE_CHECKS
+  // A copy: if another process truncates the spool, the events change before they are compared.
+  std::vector<Event> events(first.begin(), first.end());
+  events.insert(events.end(), second.begin(), second.end());
+  first = std::span<const Event>(events).first(first.size());
+  second = std::span<const Event>(events).subspan(first.size());
+#endif
   for (Bytes& column : columns_) column.clear();
   address_indices_.clear();
   const auto state = std::make_unique<CodecState>();
@@ -71,6 +106,9 @@ const Bytes& EventEncoder::encode(std::span<const Event> first, std::span<const 
     put_varint(payload_, column.size());
     payload_.insert(payload_.end(), column.begin(), column.end());
   }
+#ifdef ALLOCTRACE_CHECKS
+  check_payload(payload_, events, begin_time);
+#endif
   return payload_;
 }
 
