@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "../base/address_map.h"
+#include "../base/check.h"
 #include "../base/pages.h"
 #include "../format/compaction_codec.h"
 #include "../format/definitions.h"
@@ -143,6 +144,10 @@ class DeviceMemory {
   // Return the first difference to a state in words; empty if there is none.
   std::string difference_to(const std::vector<Event>& state) const;
 
+  // Check builds, after each event: abort if lists, indices or totals differ from those recomputed from the pieces.
+  // Compare after a number of events that grows with the number of pieces, so that an event costs constant time.
+  void check_consistency(std::uint64_t sequence);
+
   // Return a copy for a checkpoint; restore one.
   PackedMemory packed() const;
   void unpack(const PackedMemory& packed);
@@ -203,6 +208,7 @@ class DeviceMemory {
   // Rebuild totals and indices from the pieces. Return false if two pieces have the same address.
   bool rebuild(std::uint64_t reserved);
   std::uint64_t releasable_bytes(const Piece& piece) const;
+  std::uint64_t mapped_bytes() const;  // of the pieces; check builds only
   // start: any piece of the segment; kNoPiece if it has none yet.
   void set_large(std::uint32_t segment, PieceIndex start, bool is_large);
   bool splits(const Piece& piece, const Segment& segment, std::uint64_t wanted) const;
@@ -227,6 +233,10 @@ class DeviceMemory {
   DeviceHistory history_;
   FreedBlock last_freed_;
   PieceIndex last_allocated_ = kNoPiece;
+#ifdef ALLOCTRACE_CHECKS
+  std::uint64_t events_to_next_check_ = 0;
+  std::uint64_t reserved_by_no_piece_ = 0;  // from a compacted part with another sum than its pieces
+#endif
 };
 
 }  // namespace alloctrace

@@ -96,6 +96,9 @@ bool DeviceMemory::rebuild(std::uint64_t reserved) {
   expandable_free_.clear();
   free_sizes_ = {};
   add_all_to_totals();
+#ifdef ALLOCTRACE_CHECKS
+  reserved_by_no_piece_ = reserved - mapped_bytes();
+#endif
   return is_sound;
 }
 

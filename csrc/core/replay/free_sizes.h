@@ -1,6 +1,7 @@
 // The sizes of all free pieces, with their maximum. An ordered map would cost more than the rest of the replay.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -61,6 +62,19 @@ class FreeSizes {
   std::uint64_t largest() {  // 0: no free pieces
     if (largest_ == kUnknown) largest_ = find_largest();
     return largest_;
+  }
+
+  // Return whether these are the sizes, ascending, and the maximum is right. For checks.
+  bool equals(const std::vector<std::uint64_t>& ascending) const {
+    std::vector<std::uint64_t> sizes;
+    for (const auto& [size, count] : overflow_) sizes.insert(sizes.end(), count, size);
+    for (std::size_t bucket = 0; bucket < kBuckets; ++bucket) {
+      if ((used_words_ >> bucket / 64 & 1) == 0) bucket |= 63;  // skip the word's other buckets
+      for (const auto& [size, count] : buckets_[bucket]) sizes.insert(sizes.end(), count, size);
+    }
+    std::sort(sizes.begin(), sizes.end());
+    const std::uint64_t largest = sizes.empty() ? 0 : sizes.back();
+    return sizes == ascending && find_largest() == largest && (largest_ == kUnknown || largest_ == largest);
   }
 
  private:

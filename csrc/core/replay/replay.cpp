@@ -48,6 +48,7 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
       if (context_.state.left != 0 && device == context_.state.device) discard_state(findings);
       const std::uint32_t forward_stack = event.kind == EventKind::kAlloc ? forward_.consume(event) : 0;
       const char* const problem = devices_[device].apply(event, sequence, time_ns, forward_stack);
+      if constexpr (kChecks) devices_[device].check_consistency(sequence);
       if (problem && findings) {
         if (context_.is_complete[device]) {
           ++findings->contradictions;
