@@ -65,7 +65,8 @@ def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
     sources += [*(f"csrc/python/recording/{name}.cpp" for name in WALKER_SOURCES), "tests/support/frame_walk_probe.cpp"]
     headers = [*sorted((root / "csrc/core").rglob("*.h")), *sorted((root / "csrc/python/recording").glob("*.h"))]
     # Not -O0: the optimised walk is tested.
-    options = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-DNDEBUG", "-DALLOCTRACE_CHECK_FRAMES"]
+    options = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-DNDEBUG"]
+    options += ["-DALLOCTRACE_CHECK_FRAMES", "-DALLOCTRACE_CHECKS"]
     options += ["-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage", "-isystem", include]
     digest = hashlib.sha256(repr(options).encode())
     for file in [*(root / name for name in sources), *headers]:

@@ -21,7 +21,6 @@
 #include "../../csrc/python/recording/frame_walk.h"
 #include "../../csrc/python/recording/module_names.h"
 #include "../../csrc/python/recording/pending_calls.h"
-#include "../../csrc/python/recording/stack_hash.h"
 
 #if ALLOCTRACE_KNOWN_LAYOUT
 // The checks of a build with ALLOCTRACE_CHECK_FRAMES. They abort: after a dead frame was read, anything may happen.
@@ -29,7 +28,6 @@ namespace alloctrace::python {
 namespace {
 
 thread_local std::unordered_set<const Frame*> live_frames;
-thread_local LastWalk nothing_remembered;
 
 [[noreturn]] void fail_check(const char* what) {
   std::fprintf(stderr, "frame walk: %s\n", what);
@@ -45,22 +43,6 @@ void begin_frame_check(const Frame* innermost) {
 
 void check_frame_is_live(const Frame* frame) {
   if (!live_frames.contains(frame)) fail_check("a frame was read that is not live");
-}
-
-void check_stack_hash(const StackHash& hash, const Frame* innermost, std::uint64_t generation,
-                      const CodeExtent& module_code, const LastWalk& last) {
-  if (last.frames == 0 || last.steps[last.frames].hash != hash.hash) return;  // deeper than what is remembered
-  const Frame* frame = innermost;
-  for (std::uint32_t step = last.frames; step != 0; --step) {
-    if (frame != last.steps[step + 1].caller) fail_check("a remembered frame is not the live one");
-    if (position(frame) != last.steps[step].position) fail_check("a remembered position is not the live one");
-    frame = caller(frame);
-  }
-  if (frame != nullptr) fail_check("fewer frames are remembered than are live");
-  nothing_remembered.clear();
-  nothing_remembered.generation = UINT64_MAX;
-  const StackHash fresh = hash_stack(innermost, generation, module_code, nothing_remembered);
-  if (fresh.hash != hash.hash || fresh.frames != hash.frames) fail_check("the hash is not that of the live stack");
 }
 
 }  // namespace alloctrace::python

@@ -1,12 +1,16 @@
 #include "stack_hash.h"
 
+#include <cinttypes>
+
+#include "../../core/base/check.h"
+
 #if ALLOCTRACE_KNOWN_LAYOUT
 namespace alloctrace::python {
 namespace {
 
-// Hash a stack of more than LastWalk::kMaxSteps frames from the innermost frame outwards, without remembering frames.
-[[gnu::cold]] StackHash hash_of_deep_stack(const Frame* frame, std::uint64_t generation, const CodeExtent& module_code,
-                                           LastWalk& last) noexcept {
+// Hash a stack from the innermost frame outwards.
+[[gnu::cold]] StackHash hash_outwards(const Frame* frame, std::uint64_t generation,
+                                      const CodeExtent& module_code) noexcept {
   std::uint64_t hash = mix(generation ^ 0xA0761D6478BD642Fu, kGoldenRatio);
   std::uint32_t frames = 0;
   for (; frame != nullptr && frames < kMaxFrames; frame = caller(frame), ++frames) {
@@ -14,9 +18,21 @@ namespace {
     if (is_in_code(module_code, frame, instruction)) instruction ^= module_key(frame);
     hash = mix(hash ^ instruction, kGoldenRatio);
   }
-  // Tell the next walk to skip the comparison. A wrong guess costs one slow walk.
-  last.is_too_deep = frames > LastWalk::kMaxSteps;
   return {hash, frames};
+}
+
+// Hash a stack of more than LastWalk::kMaxSteps frames without remembering frames.
+[[gnu::cold]] StackHash hash_of_deep_stack(const Frame* frame, std::uint64_t generation, const CodeExtent& module_code,
+                                           LastWalk& last) noexcept {
+  const StackHash hash = hash_outwards(frame, generation, module_code);
+  // Tell the next walk to skip the comparison. A wrong guess costs one slow walk.
+  last.is_too_deep = hash.frames > LastWalk::kMaxSteps;
+  return hash;
+}
+
+// Return the hash before the outermost frame.
+std::uint64_t begin_hash(std::uint64_t generation) noexcept {
+  return mix(generation ^ 0xD6E8FEB86659FD93u, kGoldenRatio);
 }
 
 // Return the step of `frame` in the last walk or 0. Ends early: from 3.11 on inner frames mostly have higher addresses.
@@ -76,7 +92,7 @@ StackHash hash_moved_stack(const Frame* innermost, std::uint64_t generation, con
   if (last.generation != generation) {
     last.generation = generation;
     last.frames = last.module_count = 0;
-    last.steps[0].hash = mix(generation ^ 0xD6E8FEB86659FD93u, kGoldenRatio);
+    last.steps[0].hash = begin_hash(generation);
   }
 
   // Collect the frames that are not in the last walk, innermost first.
@@ -115,6 +131,51 @@ StackHash hash_moved_stack(const Frame* innermost, std::uint64_t generation, con
   last.frames = frames;
   return {hash, frames};
 }
+
+#ifdef ALLOCTRACE_CHECKS
+void check_stack_hash(const StackHash& hash, const Frame* innermost, std::uint64_t generation,
+                      const CodeExtent& module_code, const LastWalk& last) noexcept {
+  if (last.frames == 0 || last.steps[last.frames].hash != hash.hash) {  // the stack is or was too deep to remember
+    const StackHash live = hash_outwards(innermost, generation, module_code);
+    ALLOCTRACE_CHECK(live.hash == hash.hash && live.frames == hash.frames,
+                     "frame walk: the hash is 0x%" PRIx64 " of %" PRIu32 " frames, of the live stack 0x%" PRIx64
+                     " of %" PRIu32 " frames",
+                     hash.hash, hash.frames, live.hash, live.frames);
+    return;
+  }
+  ALLOCTRACE_CHECK(last.generation == generation && last.steps[0].hash == begin_hash(generation),
+                   "frame walk: the remembered frames are of generation %" PRIu64 ", the live ones of %" PRIu64,
+                   last.generation, generation);
+  const Frame* frame = innermost;
+  std::uint32_t module = last.module_count;
+  for (std::uint32_t step = last.frames; step != 0; --step, frame = caller(frame)) {
+    const LastWalk::Step& remembered = last.steps[step];
+    ALLOCTRACE_CHECK(frame == frame_of(last, step),
+                     "frame walk: remembered frame %" PRIu32 " of %" PRIu32 " is %p, the live one %p", step,
+                     last.frames, static_cast<const void*>(frame_of(last, step)), static_cast<const void*>(frame));
+    std::uint64_t instruction = position(frame);
+    ALLOCTRACE_CHECK(instruction == remembered.position,
+                     "frame walk: remembered frame %" PRIu32 " of %" PRIu32 " (%p) is at 0x%" PRIx64
+                     ", the live one at 0x%" PRIx64,
+                     step, last.frames, static_cast<const void*>(frame), remembered.position, instruction);
+    const bool calls_module = module != 0 && last.modules[module - 1].step == step;
+    const std::uint64_t remembered_key = calls_module ? last.modules[--module].key : 0;
+    const std::uint64_t key = is_in_code(module_code, frame, instruction) ? module_key(frame) : 0;
+    ALLOCTRACE_CHECK(remembered_key == key,
+                     "frame walk: remembered frame %" PRIu32 " of %" PRIu32 " calls module 0x%" PRIx64
+                     ", the live one 0x%" PRIx64,
+                     step, last.frames, remembered_key, key);
+    instruction ^= key;
+    ALLOCTRACE_CHECK(remembered.hash == mix(last.steps[step - 1].hash ^ instruction, kGoldenRatio),
+                     "frame walk: the hash of remembered frame %" PRIu32 " of %" PRIu32 " is 0x%" PRIx64
+                     ", of the live one 0x%" PRIx64,
+                     step, last.frames, remembered.hash, mix(last.steps[step - 1].hash ^ instruction, kGoldenRatio));
+  }
+  ALLOCTRACE_CHECK(frame == nullptr && last.frames == hash.frames && module == 0,
+                   "frame walk: %" PRIu32 " frames are remembered, the live chain continues with %p", last.frames,
+                   static_cast<const void*>(frame));
+}
+#endif
 
 }  // namespace alloctrace::python
 #endif

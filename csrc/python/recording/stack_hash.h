@@ -84,10 +84,10 @@ inline StackHash hash_stack(const Frame* innermost, std::uint64_t generation, co
   return hash_moved_stack(innermost, generation, module_code, last);
 }
 
-#ifdef ALLOCTRACE_CHECK_FRAMES
-// Test builds compare the result of hash_stack, and all that it remembers, with the live chain (frame_walk_probe.cpp).
+#ifdef ALLOCTRACE_CHECKS
+// Check builds compare the result of hash_stack, and all that it remembers, with the live chain.
 void check_stack_hash(const StackHash& hash, const Frame* innermost, std::uint64_t generation,
-                      const CodeExtent& module_code, const LastWalk& last);
+                      const CodeExtent& module_code, const LastWalk& last) noexcept;
 #else
 inline void check_stack_hash(const StackHash&, const Frame*, std::uint64_t, const CodeExtent&,
                              const LastWalk&) noexcept {}
