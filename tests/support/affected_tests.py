@@ -27,7 +27,7 @@ ALL = ("",)
 READING = ("format", "reading", "replay")
 RECORDING = ("recording", "objects")
 TOOLS_WITHOUT_TESTS = (
-    *("api_docs", "bench", "check_releases", "demo", "fuzz", "gpu_check", "json_docs", "lint", "mutants"),
+    *("api_docs", "bench", "check_releases", "checks", "demo", "fuzz", "gpu_check", "json_docs", "lint", "mutants"),
     *("picture", "release_tests", "sanitize", "test", "web"),
 )
 """Tools that affect only the tests that name them."""

@@ -48,8 +48,17 @@ FIELDS = [name for name in EVENT.names or () if name not in ("commit", "reserved
 Events = npt.NDArray[np.void]
 
 
-def build(probe: str, core: Sequence[str], options: Sequence[str], linker_options: Sequence[str] = ()) -> Path:
-    """Compile tests/support/`probe`, and folders of csrc/core as one source, or reuse the result in build/."""
+def build(
+    probe: str,
+    core: Sequence[str],
+    options: Sequence[str],
+    linker_options: Sequence[str] = (),
+    more_core: Sequence[str] = (),
+) -> Path:
+    """Compile tests/support/`probe`, and folders of csrc/core as one source, or reuse the result in build/.
+
+    `more_core`: folders compiled as a second source, since names in anonymous namespaces may equal those of `core`.
+    """
     folder = ROOT / "tests/support"
     headers = [*sorted(CORE.rglob("*.h")), *sorted((ROOT / "csrc/torch").glob("block_table.*"))]
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage", *options, "-c"]
@@ -57,14 +66,17 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
     def compile_object(name: str, sources: list[Path], inputs: list[str]) -> Path:
         return _compile(name, "".join(path.read_text() for path in [*headers, *sources]), [*flags, *inputs])
 
-    core_sources = [path for folder in core for path in sorted((CORE / folder).glob("*.cpp"))]
-    combined_core = PROBES / f"core-of-{'-'.join(core)}.cpp"
-    text = "".join(f'#include "../../{path.relative_to(ROOT)}"\n' for path in core_sources)
-    with hold_lock(PROBES / f"{combined_core.name}.lock"):
-        if not combined_core.exists() or combined_core.read_text() != text:  # another process may be compiling it
-            combined_core.write_text(text)
+    def compile_core(folders: Sequence[str]) -> Path:
+        core_sources = [path for folder in folders for path in sorted((CORE / folder).glob("*.cpp"))]
+        combined_core = PROBES / f"core-of-{'-'.join(folders)}.cpp"
+        text = "".join(f'#include "../../{path.relative_to(ROOT)}"\n' for path in core_sources)
+        with hold_lock(PROBES / f"{combined_core.name}.lock"):
+            if not combined_core.exists() or combined_core.read_text() != text:  # another process may be compiling it
+                combined_core.write_text(text)
+        return compile_object("core", core_sources, [str(combined_core)])
+
     objects = [
-        compile_object("core", core_sources, [str(combined_core)]),
+        *(compile_core(folders) for folders in (core, more_core) if folders),
         compile_object(Path(probe).stem, [folder / probe], [str(folder / probe)]),
     ]
     return _compile(f"{Path(probe).stem}-linked", "", [*options, *linker_options, *map(str, objects), "-lpthread"])
@@ -95,7 +107,8 @@ def _compile(name: str, sources: str, arguments: list[str]) -> Path:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    probe = ctypes.CDLL(str(build("core_probe.cpp", RECORDING, ["-O1", "-fPIC"], ["-shared"])))
+    options = ["-O1", "-fPIC", "-DALLOCTRACE_CHECKS"]  # random events are checked: csrc/core/base/check.h
+    probe = ctypes.CDLL(str(build("core_probe.cpp", RECORDING, options, ["-shared"])))
     number, handle, text, data = ctypes.c_uint64, ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p
     for name, result, arguments in (
         ("probe_last_error", text, []),

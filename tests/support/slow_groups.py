@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 GROUPS = (
-    *("architectures", "browser", "builds", "cluster", "docs", "extremes", "integrations", "interpreters"),
+    *("architectures", "browser", "builds", "checks", "cluster", "docs", "extremes", "integrations", "interpreters"),
     *("recording", "simcuda", "third_party"),
 )
 
