@@ -3,6 +3,7 @@
 #include <bit>
 #include <vector>
 
+#include "../base/hash.h"
 #include "kept_event_codec.h"
 #include "replay.h"
 
@@ -91,13 +92,12 @@ class PieceWriter {
   // Return where the number of the piece's kind is remembered. Kinds with one slot forget each other, and are numbered
   // again.
   std::uint16_t& slot_of(const Piece& piece) {
-    std::uint64_t mixed = (piece.size ^ piece.requested << 20) * kGoldenRatio;
-    mixed = (mixed ^ piece.stack ^ std::uint64_t{piece.segment} << 32) * kGoldenRatio;
-    return numbers_[(mixed ^ piece.thread ^ flags_of(piece)) * kGoldenRatio >> (64 - kSlotBits)];
+    const std::uint64_t size_hash = extend_hash(piece.size, piece.requested);
+    const std::uint64_t hash = extend_hash(size_hash, piece.stack | std::uint64_t{piece.segment} << 32);
+    return numbers_[hash_to_slot(hash ^ piece.thread ^ flags_of(piece), kSlotBits)];
   }
 
   static constexpr int kSlotBits = 12;
-  static constexpr std::uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
 
   CompactionWriter* out_;
   std::vector<std::uint16_t> numbers_ = std::vector<std::uint16_t>(std::size_t{1} << kSlotBits);
