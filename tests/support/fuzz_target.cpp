@@ -21,10 +21,10 @@
 
 #include "../../csrc/core/base/crc32.h"
 #include "../../csrc/core/compaction/compacted_trace.h"
+#include "../../csrc/core/follow/follower.h"
 #include "../../csrc/core/format/event_codec.h"
 #include "../../csrc/core/format/format.h"
 #include "../../csrc/core/reading/trace_reader.h"
-#include "../../csrc/core/follow/follower.h"
 #include "../../csrc/core/replay/replay_run.h"
 #include "../../csrc/core/what_if/predict.h"
 
