@@ -230,7 +230,8 @@ class Export(TraceCommand):
         names = ", ".join(FORMATS)
         parser.add_argument("--to", choices=[*FORMATS], metavar="FORMAT", help=f"one of {names}")
         parser.add_output(" (default: next to the trace)")
-        parser.add_at("the state to export (default: end; not for perfetto and parquet)", None)
+        without_at = " and ".join(name for name, entry in FORMATS.items() if not entry.takes_at)
+        parser.add_at(f"the state to export (default: end; not for {without_at})", None)
         parser.add_range(
             "export the events after this position (default: the beginning)",
             "export the events up to this position (default: end)",
@@ -242,9 +243,9 @@ class Export(TraceCommand):
         if options.to is None:
             return f"--to is missing: use one of {', '.join(FORMATS)}"
         has_range = (options.since, options.until, options.region) != (None, None, None)
-        takes_range = options.to in ("perfetto", "parquet")
-        if options.at is not None and (takes_range or (has_range and options.to != "memory-viz")):
-            alternative = "--since and --until" if takes_range else "--at or a range, not both"
+        takes_at = FORMATS[options.to].takes_at
+        if options.at is not None and (not takes_at or (has_range and options.to != "memory-viz")):
+            alternative = "--at or a range, not both" if takes_at else "--since and --until"
             return f"--at is one position: {options.to} takes {alternative}"
         return super().find_mistake(options)
 

@@ -14,9 +14,11 @@ import pandas as pd
 import pytest
 from frees import split_frees
 from marked_programs import run_analyze
+from running import ROOT
 from shared_recordings import record_once, record_report
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.report.export.formats import FORMATS
 
 
 @pytest.fixture(scope="module")
@@ -182,3 +184,11 @@ def test_export_command_writes_next_to_trace_and_prints_file_name(trace: alloctr
         assert error in run_analyze(tmp_path, "export", "run.alloctrace", "--to", *arguments, status=2)
     with pytest.raises(ValueError, match="use one of speedscope, collapsed"):
         trace.export(tmp_path / "x", "svg")
+
+
+def test_schema_and_export_page_list_all_formats() -> None:
+    schema = json.loads((ROOT / "docs/json-schema.json").read_text())
+    section = (ROOT / "docs/export.md").read_text().partition("## Convert")[0]
+    table = re.findall(r"^\| `(\w[\w-]*)` \|", section, re.MULTILINE)
+
+    assert schema["$defs"]["export"]["properties"]["to"]["enum"] == table == [*FORMATS]

@@ -62,7 +62,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 COSTLY = ("report", "serve")
 """Outputs that take seconds for any trace."""
-EXPORTS = ("speedscope", "collapsed", "perfetto", "memory-viz", "parquet")
 
 
 @dataclass
@@ -107,6 +106,8 @@ def run_outputs(trace: Path, outputs: Sequence[str] | None = None) -> Outcome:
 def all_outputs(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
     """Return a function for each output that returns its exit status. folder: for the files that outputs write."""
 
+    from pytorch_alloctrace.report.export.formats import FORMATS
+
     def command(*arguments: str) -> Callable[[], int]:
         def run() -> int:
             from pytorch_alloctrace.__main__ import main
@@ -118,7 +119,7 @@ def all_outputs(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
     outputs = {name: command(*arguments) for name, arguments in COMMANDS.items()}
     outputs["diff"] = command("diff", str(trace))
     outputs["report"] = command("report", "-o", str(folder / "report.html"))
-    outputs |= {f"export-{to}": command("export", "--to", to, "-o", str(folder / to)) for to in EXPORTS}
+    outputs |= {f"export-{to}": command("export", "--to", to, "-o", str(folder / to)) for to in FORMATS}
     outputs["serve"] = lambda: _open_and_call(trace, _serve)
     outputs["ranks"] = lambda: _compare_with_itself(trace)
     outputs["follow"] = lambda: _follow(trace)

@@ -58,12 +58,16 @@ class Selection:
 
 @dataclass(frozen=True)
 class Format:
-    """Format of another tool: file suffix, programs that read it, and its contents for the help."""
+    """Format of another tool: file suffix, programs that read it, and its contents for the help.
+
+    takes_at: whether `Selection.at` selects a state to export; otherwise the file contains the events of a range.
+    """
 
     suffix: str
     reader: str
     contents: str
     write: Callable[[RecordedTrace, Selection, BinaryIO], object]
+    takes_at: bool = True
 
 
 FORMATS: dict[str, Format] = {
@@ -76,7 +80,7 @@ FORMATS: dict[str, Format] = {
     "collapsed": Format(
         ".collapsed.txt",
         "flamegraph.pl and other flame graph tools",
-        "the same as text: a stack a line, and its bytes",
+        "speedscope's stacks as text: one a line, and its bytes",
         lambda trace, part, file: file.write(collapsed(trace, part.at, part.since, part.until, part.device)),
     ),
     "perfetto": Format(
@@ -84,6 +88,7 @@ FORMATS: dict[str, Format] = {
         "https://ui.perfetto.dev and chrome://tracing",
         "the memory over time, with steps, regions and marks",
         lambda trace, part, file: file.write(perfetto(trace, part.since, part.until, part.device)),
+        takes_at=False,
     ),
     "memory-viz": Format(
         ".pickle",
@@ -96,6 +101,7 @@ FORMATS: dict[str, Format] = {
         "pandas, DuckDB, Polars (writing it needs pyarrow)",
         "a row an event, with its line of code",
         lambda trace, part, file: write_parquet(trace, part.since, part.until, part.device, file),
+        takes_at=False,
     ),
 }
 
