@@ -21,10 +21,10 @@ from .json_text import json_object
 from .locations import Locations
 from .names import KINDS, STEP, counted, device_name, kind_name, named_device
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
-from .replay import Replay
+from .replay import MAXIMA, Replay
 from .sites import Frame, StackIndex, group_stacks
 from .source_code import UserCode, packages_to_open, working_directory_of
-from .table import Table, sums
+from .table import Table, maxima, sums
 from .timeline import MEASURED, device_timeline, driver_samples, intervals
 
 KEPT_WHEN_COMPACTED = frozenset({"oom", "config"})
@@ -269,12 +269,9 @@ class RecordedTrace:
         stacks, of_row = np.unique(np.concatenate([table["stack_id"] for table in tables]), return_inverse=True)
         columns = {"stack_id": stacks}
         for name in tables[0].columns:
-            values = np.concatenate([table[name] for table in tables])
-            if name == "largest_bytes":
-                columns[name] = np.zeros(len(stacks), np.int64)
-                np.maximum.at(columns[name], of_row, values)
-            elif name != "stack_id":
-                columns[name] = sums(of_row, values, len(stacks))
+            if name != "stack_id":
+                values = np.concatenate([table[name] for table in tables])
+                columns[name] = (maxima if name in MAXIMA else sums)(of_row, values, len(stacks))
         return Table(columns)
 
     def sites(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> Table:

@@ -32,6 +32,8 @@ STACK_COLUMNS = (
     *("stack_id", "allocations", "total_bytes", "live_bytes", "live_blocks", "largest_bytes", "live_backward_bytes"),
     "live_block_bytes",
 )
+MAXIMA = frozenset({"largest_bytes"})
+"""Columns of which rows are combined to their maximum; the others of STACK_COLUMNS are added up."""
 _FLAGS = frozenset({"backward", "older", "role_is_exact", "is_expandable", "is_large"})
 _CODES = frozenset({"state", "role"})
 MEASURES = (

@@ -23,6 +23,7 @@ from .. import _replay
 from ..errors import TraceError
 from .modules import MODULE, OUTSIDE, ModuleNames, module_depth
 from .names import BEFORE_RECORDING, NO_STACK
+from .replay import MAXIMA
 from .source_code import UserCode, can_be_opened, package_of
 from .table import Table, maxima, sums, texts
 
@@ -391,9 +392,7 @@ def node_name(node_type: str) -> str:
     return re.sub(r"^.*::", "", node_type)
 
 
-_AGGREGATIONS = dict.fromkeys(
-    ("allocations", "total_bytes", "live_bytes", "live_blocks", "live_backward_bytes"), "sum"
-) | {"largest_bytes": "max"}
+_AGGREGATIONS = {name: "max" if name in MAXIMA else "sum" for name in SITE_TOTALS if name != "stack_id"}
 
 
 class SiteNumbers:

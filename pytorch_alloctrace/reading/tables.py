@@ -22,7 +22,7 @@ from .timeline import intervals
 TEXT = pd.Series([""]).dtype
 """Dtype of text: pandas' string dtype since pandas 3, object before."""
 ROLE = pd.CategoricalDtype([*ROLES])
-STACK_TOTALS = STACK_COLUMNS[:-1]
+STACK_TOTALS = tuple(name for name in STACK_COLUMNS if name != "live_block_bytes")
 _NOT_INT64: dict[str, Any] = {
     **dict.fromkeys(("device", "segment_type", "node_type", "name", "kind", "uuid", "pci_address"), TEXT),
     **dict.fromkeys(("site", "filename", "function"), TEXT),
