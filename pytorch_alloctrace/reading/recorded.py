@@ -208,7 +208,9 @@ class RecordedTrace:
 
         Columns: seq, time_ns, kind (a number), location, address, requested_bytes, thread, stack_id, forward_stack_id,
         autograd_seq, node_seq, node_thread, node_type (a number). with_state: compute requested_bytes of frees, and
-        forward_stack_id, both from earlier events. Raises CompactedError if the range begins in the compacted part.
+        forward_stack_id, both from earlier events. A compacted trace has only the events after its compacted part; if
+        `kinds` are given, also the compacted KEPT_WHEN_COMPACTED. Raises CompactedError if the range begins in the
+        compacted part after event 0, unless `kinds` are only these.
         """
         if within.end <= within.first or (kinds is not None and not kinds):
             return
