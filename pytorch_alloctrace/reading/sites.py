@@ -77,7 +77,10 @@ class Site:
 
     @property
     def is_workspace(self) -> bool:
-        """True for the workspace of a library, which has no line."""
+        """True for the workspace of a library, which has no line.
+
+        The label decides: the fields of a site are part of the JSON output, and do not include the stack's origin.
+        """
         return not self.filename and self.function.endswith(" workspace")
 
     @classmethod
@@ -124,10 +127,6 @@ class StackIndex:
         self._node_stacks = {
             name: self._first_label + number for number, (kind, name) in enumerate(labels) if kind == "node" and name
         }
-        self.library = frozenset(
-            self._first_label + number for number, (kind, _) in enumerate(labels) if kind == "library"
-        )
-        """Stack ids of the labels for libraries' own memory."""
         columns = {name: np.append(column, np.zeros(len(labels), column.dtype)) for name, column in table.items()}
         self._caller = columns["parent"]
         self.same = np.where(columns["same"] > 0, columns["same"], np.arange(len(self._caller), dtype=np.uint32))
@@ -371,7 +370,8 @@ class StackIndex:
     ) -> npt.NDArray[np.int64]:
         """Return the stack of each alloc as in `Trace.live`: its own, else of the causing forward, else a label.
 
-        The arguments are columns of events; node_type has full names.
+        The arguments are columns of events; node_type has full names. Must choose as `DeviceMemory::set_origin` does
+        (csrc/core/replay/device_memory.cpp).
         """
         stacks = np.maximum(stack_id, forward_stack_id).astype(np.int64)  # at most one of the two is not 0
         node_stacks = np.array([self._node_stacks.get(name, 0) for name in node_type.tolist()], np.int64)

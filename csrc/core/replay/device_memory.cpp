@@ -63,6 +63,7 @@ bool DeviceMemory::splits(const Piece& piece, const Segment& segment, std::uint6
 }
 
 // Set the origin of a block. If no Python stack allocated it, an id of Definitions takes the stack's place.
+// `StackIndex.allocating_stacks` (reading/sites.py) makes the same choice for events.
 void DeviceMemory::set_origin(Piece& piece, const Event& event, std::uint64_t sequence,
                               std::uint32_t forward_stack) const {
   piece.thread = event.thread;
