@@ -34,6 +34,7 @@ TOOLS_WITHOUT_TESTS = (
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ".ci/": (),
     ".clang-format": (),
+    ".gitattributes": (),
     ".gitignore": (),
     "DEVELOPING.md": ("project/test_site.py",),
     "LICENSE": ("project/test_install.py",),
