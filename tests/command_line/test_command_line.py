@@ -7,6 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import every_output
 import pytest
 from command_line import TRACE_COMMANDS
 from made_up_ranks import Rank, write_ranks
@@ -114,6 +115,25 @@ def test_command_imports_only_its_own_module(name: str, folder: Path) -> None:
     assert not [name for name in imported if name.startswith(("recording", "analysis.ranks", "report.page"))]
     # Advice on failed allocations and fragmentation needs the model of torch's allocator.
     assert name != "sites" or "analysis.what_if" not in imported
+
+
+def test_unknown_device_is_refused_in_one_line(folder: Path) -> None:
+    arguments = {"diff": ["--since", "step:3"], "annotate": ["models/train.py"], "export": ["--to", "collapsed"]}
+    with_device = [name for name in TRACE_COMMANDS if "device" in find_options(read_help(name, "--help"))]
+    assert {"diagnose", "leaks", "peak", "sites", "timeline", "oom"} <= {*with_device}
+
+    for name in with_device:
+        error = run_analyze(folder, name, "run.alloctrace", *arguments.get(name, []), "--device", "cuda:7", status=2)
+        assert error.count("\n") == 1 and "'cuda:7'" in error, name
+
+
+def test_every_command_is_tested_with_hostile_traces_and_answers_a_question() -> None:
+    outputs = every_output.all_outputs(ROOT, ROOT)
+    questions = (ROOT / "docs/questions.md").read_text()
+
+    assert [name for name in TRACE_COMMANDS if not any(f"{output}-".startswith(f"{name}-") for output in outputs)] == []
+    unnamed = {name for name in TRACE_COMMANDS if f"`alloctrace {name} " not in questions}
+    assert unnamed == {"diagnose"}, "diagnose is the command without a name"
 
 
 def test_general_help_lists_every_command_in_80_columns(at_80_columns: None) -> None:

@@ -279,7 +279,7 @@ def test_deeply_nested_json_is_ignored(tmp_path: Path, part: str) -> None:
     kind, payload = (END, nested) if part == "end" else (HEADER, nested if part == "header" else json_text)
     path, anchor = tmp_path / "t.alloctrace", [1, 1, 1]
     path.write_bytes(hostile_traces.file_header() + block(kind, payload, 0, 0, anchor, anchor))
-    check_outputs({path: ["diagnose", "diagnose-json", "follow", "ranks", "oom"]})
+    check_outputs({path: ["diagnose", "diagnose-json", "live", "ranks", "oom"]})
     trace = alloctrace.load(path)
     assert (trace.header, trace._recorded.ending) == ({}, {})
 

@@ -14,8 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from command_line import TRACE_COMMANDS
-from marked_programs import run_analyze
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -187,14 +185,6 @@ def test_unknown_device_raises_and_cuda_means_the_only_gpu(trace: alloctrace.Tra
         assert re.sub("0x[0-9a-f]+", "", of_cuda) == re.sub("0x[0-9a-f]+", "", of_cuda_0), name
     with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
         alloctrace.compare(trace, trace, device="cuda:7")
-
-    folder = Path(trace.path).parent
-    for name in TRACE_COMMANDS:
-        if name not in ("verify", "finish", "compact", "report", "serve", "live", "convert", "ranks"):
-            options = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
-            arguments = (*options.get(name, ()), "--device", "cuda:7")
-            error = run_analyze(folder, name, "run.alloctrace", *arguments, status=2)
-            assert error.count("\n") == 1 and "'cuda:7'" in error
 
 
 def test_integers_of_tables_are_signed(full: list[tuple[str, pd.DataFrame]]) -> None:

@@ -119,10 +119,11 @@ def all_outputs(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
     outputs = {name: command(*arguments) for name, arguments in COMMANDS.items()}
     outputs["diff"] = command("diff", str(trace))
     outputs["report"] = command("report", "-o", str(folder / "report.html"))
+    outputs["compact"] = command("compact", "--until", "end", "-o", str(folder / "compacted.alloctrace"))
     outputs |= {f"export-{to}": command("export", "--to", to, "-o", str(folder / to)) for to in FORMATS}
     outputs["serve"] = lambda: _open_and_call(trace, _serve)
     outputs["ranks"] = lambda: _compare_with_itself(trace)
-    outputs["follow"] = lambda: _follow(trace)
+    outputs["live"] = lambda: _follow(trace)
     outputs["finish"] = lambda: _finish(trace, folder)
     outputs["api"] = lambda: _open_and_call(trace, _call_api)
     return outputs
