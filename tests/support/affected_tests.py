@@ -97,8 +97,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "tools/simcuda/": ("simcuda", "recording"),
 }
 """Tests by path prefix. The longest prefix applies."""
-LAYERS = "tests/project/test_layers.py"
-"""A test that reads all sources."""
+TESTS_OF_SOURCES = ("tests/project/test_layers.py", "tests/project/test_mutants.py")
+"""Tests that read all sources."""
 
 
 def is_test(path: str) -> bool:
@@ -184,7 +184,7 @@ def affected_tests(changed: Iterable[str], reached: Mapping[str, set[str]]) -> t
             affects_all.append(path)
             path_tests = tests
         elif path.startswith((f"{PACKAGE}/", "csrc/")):
-            path_tests.append(LAYERS)
+            path_tests += TESTS_OF_SOURCES
         affected |= {test: path for test in path_tests if test not in affected}
     return affected, affects_all
 
