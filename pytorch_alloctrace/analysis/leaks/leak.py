@@ -26,8 +26,11 @@ UNCERTAINTY_FACTOR = 0.8
 MIN_SHARED_TIMES = 0.9
 """Minimum share of allocation times in common for two sites to be one finding."""
 MINOR_SHARE = 100
+"""Divisor of the device's peak: a minor leak holds less than the result (see `Leak.is_minor`)."""
 MINOR_UNITS = 1_000_000
+"""Steps or iterations that a minor leak takes at least to fill the device."""
 MINOR_SECONDS = 86400
+"""Seconds that a minor leak takes at least to fill the device."""
 
 _Candidate = TypeVar("_Candidate")
 
