@@ -232,7 +232,8 @@ class Replay:
         Values: requested bytes, requested bytes of blocks whose role was recorded, number of blocks.
         """
         table = self._read_state(self._states.roles_before, until, device, ("live_bytes", "exact_bytes", "live_blocks"))
-        rows = dict(zip(ROLES, zip(*(column.tolist() for column in table.columns.values()), strict=True), strict=False))
+        values = zip(*(column.tolist() for column in table.columns.values()), strict=True)
+        rows = dict(zip(ROLES, values, strict=True)) if len(table) else {}
         return {role: rows[role] for role in ROLES_SHOWN if role in rows and rows[role][2]}
 
     def release_state(self) -> None:

@@ -22,11 +22,12 @@ from running import ROOT, ending_without_scan
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.following import Following
-from pytorch_alloctrace.reading.names import KINDS
+from pytorch_alloctrace.reading.names import KINDS, ROLES, ROLES_SHOWN
 
 DOCUMENT = (ROOT / "docs" / "trace-format.md").read_text()
 DEVICES = {0: "cpu", 1: "cuda"}
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP = 1, 2, 3, 10
+ALLOCATOR_STATE = 25
 SEGMENTS_AND_STATES = (4, 5, 6, 7, 20, 21)
 
 
@@ -166,6 +167,21 @@ def test_kinds_have_names_of_event_header() -> None:
     assert named == written and {*range(len(KINDS))} - {*written} == {KINDS.index("none")}
 
 
+def test_documented_kinds_have_names_of_reader() -> None:
+    section = DOCUMENT.partition("| kind | name | address | size |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (\d[\d, ]*) \| (\w[\w, ]*) \|", section, re.MULTILINE)
+    numbers, names = (", ".join(column).split(", ") for column in zip(*rows, strict=True))
+
+    assert dict(zip(map(int, numbers), names, strict=True)) == dict(enumerate(KINDS[1:], 1))
+
+
+def test_roles_have_names_of_event_header() -> None:
+    header = (ROOT / "csrc/core/format/event.h").read_text().partition("enum class Role")[2].partition("};")[0]
+    names = re.findall(r"^  k(\w+) = \d+,", header, re.MULTILINE)
+
+    assert names == [role.title().replace(" ", "") for role in ROLES] and {*ROLES_SHOWN} == {*ROLES}
+
+
 def test_readers_agree_on_program(run_program: Callable[..., Any], tmp_path: Path) -> None:
     run_program(PROGRAM + "alloctrace.disable()\n")
     oracle, trace = assert_readers_agree(tmp_path / "t.alloctrace")
@@ -195,10 +211,14 @@ def test_readers_agree_on_killed_program(run_program: Callable[..., Any], tmp_pa
 
 
 def random_events(count: int, seed: int) -> core_probe.Events:
-    """Return random events of every kind, with ids that core_probe defines and repeated addresses."""
+    """Return random events of every kind but ALLOCATOR_STATE, with ids that core_probe defines and repeated addresses.
+
+    The effect of an allocator state on the blocks is tested with the replay.
+    """
     random = np.random.default_rng(seed)
     events = make_events(count)
-    events["kind"] = random.choice([1, 1, 1, 2, 3, 3, *range(24), 77, 255], count)
+    kinds = [number for number in range(len(KINDS)) if number != ALLOCATOR_STATE]
+    events["kind"] = random.choice([1, 1, 1, 2, 3, 3, *kinds, 77, 255], count)
     limits = {"stack": 4, "location": 3, "node_type": 3, "thread": 3, "size": 9, "node_thread": 3}
     for name, limit in limits.items():
         events[name] = random.integers(0, limit, count)
