@@ -113,7 +113,9 @@ def fields(schema: Schema, prefix: str = "") -> Iterator[tuple[str, str, str]]:
 
 
 def table(schema: Schema) -> str:
-    """Return the fields of an object as a Markdown table."""
+    """Return the fields of an object as a Markdown table, or the values of an enumeration."""
+    if "enum" in schema:
+        return f"\n{type_of(schema)}\n"
     rows = [f"| `{path}` | {kind} | {text} |\n" for path, kind, text in fields(schema)]
     return "\n| field | type | meaning |\n|---|---|---|\n" + "".join(rows)
 

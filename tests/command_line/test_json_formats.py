@@ -22,6 +22,7 @@ from shared_recordings import record_once, record_report, run_source
 
 from pytorch_alloctrace.cost import ALLOCTRACE, PLAIN
 from pytorch_alloctrace.cost.measuring import Costs, Rounds
+from pytorch_alloctrace.reading.names import ROLES_SHOWN
 
 pytestmark = needs_cuda_build
 SCHEMA = json.loads((ROOT / "docs/json-schema.json").read_text())
@@ -205,6 +206,10 @@ def test_every_field_of_the_schema_occurs_in_an_output(documents: dict[str, Any]
         missing += [(sorted(required)[:4], sorted(allowed - occurring))] if allowed - occurring else []
 
     assert missing == []
+
+
+def test_roles_of_schema_are_those_shown() -> None:
+    assert SCHEMA["$defs"]["role"]["enum"] == [*ROLES_SHOWN]
 
 
 def test_json_page_is_up_to_date() -> None:
