@@ -148,7 +148,8 @@ def test_compacted_part_of_other_version_raises_trace_error(tmp_path: Path) -> N
     data = bytearray(Path(compacted.path).read_bytes())
     at, end = find_compacted_part(data)
 
-    for version in (1, 3):
+    current = data[at + BLOCK_HEADER]
+    for version in (current - 1, current + 1):
         data[at + BLOCK_HEADER] = version
         data[at:end] = repair_checksums(data[at:end])
         path = tmp_path / f"{version}.alloctrace"
