@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import _replay
 from ..errors import TraceError
+from ..reading.other_files import TRACE_MAGIC
 
 Pool = tuple[int, int]
 
@@ -99,7 +100,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         data = Path(path).read_bytes()
     except OSError as error:
         raise TraceError(f"the snapshot {path_text} cannot be read: {error.strerror or error}") from None
-    if data.startswith(b"ALLOCTRC"):
+    if data.startswith(TRACE_MAGIC):
         raise TraceError(f"{path_text} is a trace already: it needs no conversion")
     try:
         values = _replay.load_plain_pickle(data)

@@ -17,6 +17,7 @@ from .. import _replay
 from ..errors import TraceError
 from .json_text import json_object
 from .names import BEFORE_RECORDING, NO_STACK, device_name
+from .other_files import TRACE_MAGIC, explain_other_file
 from .source_code import UserCode, short_filename, working_directory_of
 
 MIN_POINTS = 5
@@ -89,7 +90,8 @@ class Following:
     """Incremental reader of a growing trace. Raises TraceError if the trace does not exist."""
 
     def __init__(self, path: str | os.PathLike[str], user_paths: Sequence[str] = ()) -> None:
-        self._native = _replay.Following(os.fsencode(path))
+        with explain_other_file(path):
+            self._native = _replay.Following(os.fsencode(path))
         self._user_paths = user_paths
         self._code: UserCode | None = None
         self._folder = ""
@@ -202,7 +204,6 @@ def _is_growing(values: Sequence[int]) -> bool:
     return min(changes) >= 0 and sum(change > 0 for change in changes) * 2 >= len(changes)
 
 
-_MAGIC = b"ALLOCTRC"
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
@@ -230,7 +231,7 @@ def trace_of_process(process: int) -> str:
                 continue
             if not is_removed:
                 with Path(path).open("rb") as file:
-                    if file.read(len(_MAGIC)) == _MAGIC:
+                    if file.read(len(TRACE_MAGIC)) == TRACE_MAGIC:
                         return path
             was_removed = was_removed or path.endswith(".alloctrace (deleted)")
         except (OSError, StopIteration, ValueError):  # closed in the meantime, or not readable for this user

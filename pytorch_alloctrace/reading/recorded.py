@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +19,7 @@ from .integrity import Integrity
 from .json_text import json_object
 from .locations import Locations
 from .names import KINDS, STEP, counted, device_name, kind_name, named_device
+from .other_files import explain_other_file
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .replay import MAXIMA, Replay
 from .sites import Frame, StackIndex, group_stacks
@@ -72,17 +72,8 @@ class Held:
 
 def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:
     """Open a trace. `spool` is b"" if the spool is next to the trace. Raises TraceError for other files."""
-    try:
+    with explain_other_file(path):
         return _replay.TraceReader(os.fsencode(path), spool, progress)
-    except _replay.FormatError:
-        with Path(path).open("rb") as file:
-            is_pickle = re.match(rb"\x80[\x02-\x05]", file.read(2)) is not None
-        if is_pickle:
-            raise TraceError(
-                f"{path!r} is a pickle, not a trace: if torch's _dump_snapshot wrote it, convert it with "
-                "`alloctrace convert`"
-            ) from None
-        raise
 
 
 class RecordedTrace:

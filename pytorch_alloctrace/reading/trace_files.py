@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import _replay
+from .other_files import explain_other_file
 from .positions import Position
 from .recorded import Progress, RecordedTrace
 
@@ -51,7 +52,8 @@ def finish(
         TraceError: The recording still runs (also for a copy of its trace), the spool of a trace without an end is
             missing, or the trace cannot be read or written.
     """
-    result = _replay.finish_trace(os.fsencode(path), os.fsencode(spool) if spool else "", force)
+    with explain_other_file(path):
+        result = _replay.finish_trace(os.fsencode(path), os.fsencode(spool) if spool else "", force)
     spool_path = Path(os.fsdecode(result.spool)) if result.spool else None
     recorded_path = Path(os.fsdecode(result.recorded_path)) if result.recorded_path else None
     return Finished(Path(path), result.was_ended, spool_path, recorded_path, result.events, result.uncommitted)
