@@ -1,6 +1,7 @@
 """Generator of docs/api.md: every public name with its signature and the first paragraph of its docstring.
 
-tests/project/test_api_docs.py fails if the page is out of date; then run tools/api_docs.
+tests/project/test_api_docs.py fails if the page is out of date; then run tools/api_docs, or without a build
+`PYTHONPATH=. .venv/bin/python tools/api_docs.py`.
 """
 
 from __future__ import annotations
