@@ -290,7 +290,7 @@ void change_one(std::vector<Event>& events, Dice& dice) {
       std::swap(event, events[dice() % events.size()]);
       break;
     case 3:
-      event.kind = static_cast<EventKind>(dice() % 30);
+      event.kind = static_cast<EventKind>(dice() % 40);
       break;
     case 4:
       event.address = other.address;

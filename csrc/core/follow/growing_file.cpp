@@ -16,7 +16,7 @@ GrowingFile::GrowingFile(const std::string& path) : path_(path), file_(path) {
 void GrowingFile::restart() {
   FileHeader header{};
   if (!file_.read(&header, sizeof header, 0) || !is_valid(header)) {
-    throw FormatError(path_ + " is not an alloctrace trace, or its beginning is damaged");
+    throw not_a_trace(path_);
   }
   check_version(header, path_);
   const bool is_first = offset_ == 0;

@@ -8,7 +8,9 @@
 namespace alloctrace {
 
 // Action of allocator, driver or program, with torch's name (`c10::CachingDeviceAllocator::TraceEntry::Action`) if any.
-// Numbers of the file format: append, never renumber. finish_trace writes 0 (none) for a call interrupted by a kill.
+// Numbers of the file format: append, never renumber. finish_trace writes 0 (none) for a call interrupted by a kill. A
+// new kind needs a view in event_fields.h, its name in KINDS (reading/names.py) and a row in docs/trace-format.md. The
+// codec takes any kind, and the replay ignores those that it does not know.
 enum class EventKind : std::uint8_t {
   kAlloc = 1,
   kFreeRequested = 2,
@@ -45,7 +47,6 @@ enum class EventKind : std::uint8_t {
   kPoolOnOom = 31,       // begin or end of using blocks of the pool of this location when out of memory
   kCapture = 32,         // begin or end of a graph capture on the device; from torch 2.13 on
 };
-constexpr std::size_t kEventKindCount = 33;
 
 // Bits. Part of the file format.
 enum SegmentFlags : std::uint8_t { kLargeSegment = 1, kExpandableSegment = 2 };
@@ -64,7 +65,7 @@ enum class Role : std::uint8_t {
   kLibraryWorkspace = 8,
   kOther = 9,
 };
-constexpr std::size_t kRoleCount = 10;
+constexpr std::size_t kRoleCount = 10;  // also a width in the compacted part: roles_codec.cpp
 
 // Reason why an event is missing. The numbers are part of the file format.
 enum class LossCause : std::uint8_t {

@@ -1,5 +1,6 @@
 // Named views of the fields of events that are not allocations: MemoryFields(event).used is event.address. Both readers
-// and writers use these views, so they cannot disagree. A view refers to its event.
+// and writers use these views, so they cannot disagree. A view refers to its event. In Python, `size` is at most
+// 2^63 - 1; `address` has all 64 bits.
 #pragma once
 
 #include <cstdint>

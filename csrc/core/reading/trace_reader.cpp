@@ -83,7 +83,7 @@ void TraceReader::read_file_header(std::uint64_t& first_block) {
   const bool has_magic = std::memcmp(header.magic, kFileMagic, std::min<std::uint64_t>(available, 8)) == 0;
   if (available < sizeof header) {
     // A prefix of the magic, or an empty file, is a truncated trace. Other short files are not traces.
-    if (!has_magic) throw FormatError(path_ + " is not an alloctrace trace");
+    if (!has_magic) throw not_a_trace(path_);
     integrity_.truncated_bytes = available;
     return;
   }
@@ -91,7 +91,7 @@ void TraceReader::read_file_header(std::uint64_t& first_block) {
   // The header may be corrupt: the file is a trace if a block follows. Only the beginning is searched, so that a large
   // file of another kind is rejected quickly.
   const std::uint64_t searched = std::min(file_.size(), kHeaderSearchBytes);
-  if (scanner_.find_header(first_block, searched) == searched) throw FormatError(path_ + " is not an alloctrace trace");
+  if (scanner_.find_header(first_block, searched) == searched) throw not_a_trace(path_);
   ++integrity_.corrupt_blocks;
   integrity_.corrupt_bytes += sizeof header;
   damaged_parts_.push_back({0, sizeof header, true});

@@ -41,7 +41,7 @@ void AllocatorSettings::read(const std::string& json) {
     double share = 0;
     if (std::from_chars(json.data() + threshold, end, share).ec == std::errc{}) garbage_collection_threshold = share;
   }
-  large_segment_size = std::max(large_segment_size, kSmallSegment);  // a corrupt trace may contain 0
+  clamp();
   const std::size_t expandable = find_value(json, "expandable_segments");
   if (expandable != std::string::npos) expandable_segments = json.compare(expandable, 4, "true") == 0;
   const std::size_t divisions = find_value(json, "roundup_power2_divisions");

@@ -309,7 +309,7 @@ void DeviceMemory::set_large(std::uint32_t index, PieceIndex start, bool is_larg
   };
   update_releasable(false);
   segment.is_large = is_large;
-  segment.unit = is_large ? rules_.settings.large_segment_size : kSmallSegment;
+  segment.unit = rules_.settings.mapping_unit(is_large);
   update_releasable(true);
 }
 
@@ -320,7 +320,7 @@ std::uint32_t DeviceMemory::add_segment_record(std::uint64_t origin, std::uint64
   segment.location = location;
   segment.is_expandable = is_expandable;
   segment.is_large = is_expandable ? size % rules_.settings.large_segment_size == 0 : size > kSmallSegment;
-  segment.unit = segment.is_large ? rules_.settings.large_segment_size : kSmallSegment;
+  segment.unit = rules_.settings.mapping_unit(segment.is_large);
   if (unused_segments_.empty()) {
     segments_.push_back(segment);
     return static_cast<std::uint32_t>(segments_.size() - 1);

@@ -30,8 +30,8 @@ namespace alloctrace {
 
 // The memory of one cudaMalloc, or one expandable range of addresses. Entry 0: for blocks of no reported segment.
 struct Segment {
-  std::uint64_t origin = 0;            // if expandable: address from which units are counted
-  std::uint64_t unit = kSmallSegment;  // bytes mapped at once
+  std::uint64_t origin = 0;           // if expandable: address from which units are counted
+  std::uint64_t unit = kSegmentUnit;  // bytes mapped at once
   std::uint32_t location = 0;
   bool is_large = false;
   bool is_large_known = false;  // from a request; else is_large is guessed from the size
@@ -47,7 +47,8 @@ struct MemoryTotals {
   std::uint64_t stranded() const { return cached() > releasable ? cached() - releasable : 0; }
 };
 
-// All allocations of a stack so far, in requested bytes.
+// All allocations of a stack so far, in requested bytes. A new field is also one of DeviceMemory::save() and restore(),
+// and so of a new CompactionSummary::kVersion.
 struct StackTotals {
   std::uint64_t allocations = 0, bytes = 0, largest = 0;
 };

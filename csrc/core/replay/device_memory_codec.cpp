@@ -256,15 +256,15 @@ void put_settings(CompactionWriter& out, const AllocatorSettings& settings) {
   out.flag(settings.expandable_segments);
 }
 
-// Read settings, with the bounds of AllocatorSettings::read().
 AllocatorSettings read_settings(CompactionReader& in) {
   AllocatorSettings settings;
   for (std::uint64_t& divisions : settings.roundup_power2_divisions) divisions = in.number();
   settings.max_split_size = in.number();
-  settings.large_segment_size = std::max(in.number(), kSmallSegment);
+  settings.large_segment_size = in.number();
   settings.max_non_split_rounding_size = in.number();
   settings.garbage_collection_threshold = std::bit_cast<double>(in.number());
   settings.expandable_segments = in.flag();
+  settings.clamp();
   return settings;
 }
 

@@ -1,13 +1,17 @@
 // Roles of blocks (docs/roles.md). The first rule that applies decides; if none does, the role is unknown.
 //
 // exact
-//   1. a library keeps the block: library workspace
+//   1. its stack is that of a library: library workspace. DeviceMemory::set_origin gives such a stack to the blocks
+//   that
+//      the recorder found in a library's lists (torch/cuda/library_blocks.h)
 //   2. the program named the block in a kRole event: the last name
+// unknown
+//   3. older than the recording
 // inferred from siblings, which are named blocks of the same place
-//   3. allocated in a pass of backward and live after it: siblings have the same stack, node type and size
-//   4. allocated by the program and held for long: siblings have the same stack
+//   4. allocated in a pass of backward and live after it: siblings have the same stack, node type and size
+//   5. allocated by the program and held for long: siblings have the same stack
 // inferred from its lifetime
-//   5. role_of_lifetime(); the usual lifetime of its place if a failed allocation or the end of the trace cut it off
+//   6. role_of_lifetime(); the usual lifetime of its place if a failed allocation or the end of the trace cut it off
 #pragma once
 
 #include <array>

@@ -255,7 +255,7 @@ Block* AllocatorModel::find_expandable_block(std::uint64_t stream, BlockPool& po
     if (bytes >= size) return candidate;
   }
   auto range = std::make_unique<ExpandableRange>();
-  range->unit = pool.is_small ? kSmallSegment : settings.large_segment_size;
+  range->unit = settings.mapping_unit(!pool.is_small);
   const std::uint64_t bytes = rounded_up(std::max(total_ + total_ / 8, size), range->unit);
   range->base = driver_.reserve_range(bytes);
   Block values;

@@ -7,7 +7,7 @@
 namespace alloctrace::what_if {
 namespace {
 
-constexpr std::uint64_t kPage = kSmallSegment;  // allocation granularity of the driver
+constexpr std::uint64_t kPage = 2 * kMiB;  // allocation granularity of the driver
 // Address space: segments between the first two constants, expandable ranges downwards from kRangesEnd.
 constexpr std::uint64_t kSegments = std::uint64_t{1} << 46, kSegmentsEnd = kSegments + (std::uint64_t{1} << 45);
 constexpr std::uint64_t kRangesEnd = std::uint64_t{1} << 62;

@@ -34,9 +34,7 @@ void define_allocator_settings(py::module_& module) {
       .def("segment_size", &AllocatorSettings::segment_size, py::arg("rounded"))
       .def(
           "mapping_unit",
-          [](const AllocatorSettings& settings, bool is_large) {
-            return clamped(is_large ? settings.large_segment_size : kSmallSegment);
-          },
+          [](const AllocatorSettings& settings, bool is_large) { return clamped(settings.mapping_unit(is_large)); },
           py::kw_only(), py::arg("is_large"))
       .def_readonly("large_segment_size", &AllocatorSettings::large_segment_size)
       .def("rounded", &AllocatorSettings::rounded, py::arg("bytes"))
