@@ -28,7 +28,7 @@ READING = ("format", "reading", "replay")
 RECORDING = ("recording", "objects")
 TOOLS_WITHOUT_TESTS = (
     *("api_docs", "bench", "check_releases", "checks", "demo", "fuzz", "gpu_check", "json_docs", "lint", "mutants"),
-    *("picture", "release_tests", "sanitize", "test", "web"),
+    *("picture", "release_tests", "test", "web"),
 )
 """Tools that affect only the tests that name them."""
 SUBJECTS: Mapping[str, tuple[str, ...]] = {

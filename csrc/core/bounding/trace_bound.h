@@ -19,7 +19,7 @@
 
 #include "../format/trace_file.h"
 #include "../reading/trace_reader.h"
-#include "../recording/file_bound.h"
+#include "../recording/writer.h"
 
 namespace alloctrace {
 

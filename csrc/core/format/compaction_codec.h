@@ -111,4 +111,29 @@ class CompactionReader {
   const Definitions* definitions_;
 };
 
+inline void put_event(CompactionWriter& out, const Event& event) {
+  out.byte(static_cast<std::uint8_t>(event.kind));
+  for (const std::uint64_t field : {event.time, event.address, event.size, event.sequence, event.node_sequence}) {
+    out.number(field);
+  }
+  for (const std::uint32_t field : {event.stack, event.thread, event.location, event.node_thread}) out.number(field);
+  out.number(event.node_type);
+}
+
+// Read an event. Ids without a definition become 0.
+inline Event read_event(CompactionReader& in) {
+  Event event{};
+  event.kind = static_cast<EventKind>(in.byte());
+  for (std::uint64_t* field : {&event.time, &event.address, &event.size, &event.sequence, &event.node_sequence}) {
+    *field = in.number();
+  }
+  for (std::uint32_t* field : {&event.stack, &event.thread, &event.location, &event.node_thread}) {
+    *field = in.number32();
+  }
+  const std::uint32_t node_type = in.number32();
+  event.node_type = static_cast<std::uint16_t>(node_type <= UINT16_MAX ? node_type : 0);
+  in.definitions().clear_undefined_ids(event);
+  return event;
+}
+
 }  // namespace alloctrace

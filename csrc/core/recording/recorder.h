@@ -10,7 +10,6 @@
 
 #include "../format/definitions.h"
 #include "../format/trace_file.h"
-#include "file_bound.h"
 #include "id_table.h"
 #include "source_lines.h"
 #include "spool.h"

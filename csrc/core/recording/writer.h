@@ -14,13 +14,24 @@
 
 #include "../format/event_codec.h"
 #include "../format/trace_file.h"
-#include "file_bound.h"
 #include "source_lines.h"
 #include "spool.h"
 #include "stack_table.h"
 #include "wait.h"
 
 namespace alloctrace {
+
+// Size limit of a growing trace. An interface: the implementation (csrc/core/bounding) depends on the trace reader.
+class FileBound {
+ public:
+  virtual ~FileBound() = default;
+  // Replace the file by a compacted one, or wait for room, if the limit requires it. Called on the writer thread
+  // between two blocks. Must not wait once `is_ending` returns true. closing_bytes: what the end of the recording adds.
+  virtual void between_blocks(TraceFile& file, std::uint64_t closing_bytes,
+                              const std::function<bool()>& is_ending) noexcept = 0;
+  // Stop replacing the file and remove any file beside it: the recording ends.
+  virtual void stop() noexcept = 0;
+};
 
 // Contract between the program's threads and the writer thread:
 // - Any thread may call flush() and announce_stop(), also at once. stop() is called once; the destructor calls it if

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "../base/hash.h"
-#include "kept_event_codec.h"
 #include "replay.h"
 
 namespace alloctrace {

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <map>
 
-#include "kept_event_codec.h"
 #include "run_evidence.h"
 
 namespace alloctrace {

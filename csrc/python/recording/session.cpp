@@ -10,7 +10,7 @@
 
 #include "../../core/base/closed_in_child.h"
 #include "../../core/base/hash.h"
-#include "../../core/recording/fast_thread_local.h"
+#include "../../core/base/thread.h"
 #include "../../core/recording/termination_signal.h"
 #include "../../core/recording/truncation_guard.h"
 #include "../../core/recording/wait.h"

@@ -14,9 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../../core/base/thread.h"
 #include "../../core/format/definitions.h"
 #include "../../core/format/event_fields.h"
-#include "../../core/recording/fast_thread_local.h"
 #include "torch_release.h"
 
 namespace alloctrace::torch_side {
