@@ -17,7 +17,7 @@ MIN_BLOCK_SIZE: int
 SMALL_REQUEST: int
 """Maximum request that torch's allocator serves from the small pool, in bytes."""
 SMALL_SEGMENT: int
-"""Size of the segments of the small pool, and unit of segments made for one request, in bytes."""
+"""Size of the segments of the small pool, in bytes."""
 MIN_SPLIT_SIZE: int
 """Exclusive minimum of max_split_size_mb, in bytes."""
 

@@ -24,7 +24,7 @@ class _Watch:
             self.following = Following(session.path)
         self._recorder = session._recorder
         self._began = session._began
-        self._poked_at = float("-inf")
+        self._requested_at = float("-inf")
         self._last_view: View | None = None
         self._last_read: tuple[int, int] | None = None
         self._from_trace: dict[str, float] = {}
@@ -44,8 +44,8 @@ class _Watch:
 
     def numbers(self, top: int) -> dict[str, float]:
         now = time.monotonic()
-        if self.following is not None and now - self._poked_at >= MIN_INTERVAL_S:
-            self._poked_at = now
+        if self.following is not None and now - self._requested_at >= MIN_INTERVAL_S:
+            self._requested_at = now
             self.following.request_reading()
         view = self.following.latest() if self.following is not None else None
         if view is not None and (view is not self._last_view or top != self._last_top):

@@ -131,7 +131,7 @@ def recorder_files(csrc: Path) -> list[Path]:
 
 def recorder_key(target: Target, csrc: Path) -> str:
     """Return the name of a recorder in the cache. It changes with everything that changes the binary."""
-    digest = hashlib.sha256(repr(target).encode())
+    digest = hashlib.sha256(repr((target, _options())).encode())
     for path in [*recorder_files(csrc), Path(__file__)]:
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)} ".encode() + content)

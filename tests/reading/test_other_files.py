@@ -50,7 +50,7 @@ def test_error_names_no_kind_of_unknown_file_and_corrupt_trace(tmp_path: Path, n
 
     error = run_analyze(tmp_path, "live", name, status=2)
 
-    assert error.endswith(f"error: {name} is not an alloctrace trace, or its beginning is damaged\n")
+    assert error.endswith(f"error: {name} is not an alloctrace trace, or its beginning is corrupt\n")
 
 
 def test_magic_is_that_of_the_format() -> None:

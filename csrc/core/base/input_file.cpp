@@ -46,10 +46,14 @@ void InputFile::refresh_size() {
   if (fstat(file_, &status) == 0) size_ = static_cast<std::uint64_t>(status.st_size);
 }
 
-bool InputFile::reopen_if_replaced(const std::string& path) {
+bool InputFile::is_replaced(const std::string& path) const {
   struct stat current{}, opened{};
-  if (file_ < 0 || stat(path.c_str(), &current) != 0 || fstat(file_, &opened) != 0) return false;
-  if (current.st_dev == opened.st_dev && current.st_ino == opened.st_ino) return false;
+  return file_ >= 0 && stat(path.c_str(), &current) == 0 && fstat(file_, &opened) == 0 &&
+         (current.st_dev != opened.st_dev || current.st_ino != opened.st_ino);
+}
+
+bool InputFile::reopen_if_replaced(const std::string& path) {
+  if (!is_replaced(path)) return false;
   InputFile replacement(path);
   if (!replacement.is_open()) return false;
   std::swap(file_, replacement.file_);

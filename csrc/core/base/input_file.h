@@ -22,6 +22,8 @@ class InputFile {
   // Return the size at opening or at the last refresh_size().
   std::uint64_t size() const { return size_; }
   void refresh_size();
+  // Return whether `path` names a different file now.
+  bool is_replaced(const std::string& path) const;
   // Reopen `path` if it names a different file now. Return whether it did.
   bool reopen_if_replaced(const std::string& path);
   // Ignore everything past `size`.

@@ -17,7 +17,7 @@ struct FollowedDevice {
   bool reports_segments = false;
   std::uint64_t largest_free = 0;
   std::uint64_t peak_allocated = 0, peak_reserved = 0;  // since the recording began
-  std::uint64_t allocations = 0, allocated_in_all = 0;  // requested bytes
+  std::uint64_t allocations = 0, total_requested = 0;   // requested bytes
   std::uint64_t failed_allocations = 0;
   std::uint64_t driver_used = 0, driver_total = 0;             // as last reported; 0: never
   std::vector<std::uint64_t> curve_allocated, curve_reserved;  // maximum of each interval
@@ -48,11 +48,11 @@ struct FollowedStack {
 struct Followed {
   std::uint64_t readings = 0;
   std::int64_t read_at_ns = 0;  // wall clock, at the beginning of the reading
-  bool caught_up = false;       // the reading reached the end of the trace
+  bool is_caught_up = false;    // the reading reached the end of the trace
   std::uint64_t events = 0;     // sequence number after the last event read
   std::uint64_t file_bytes = 0;
   Counters counters{};
-  std::uint64_t missing_events = 0, damaged = 0;
+  std::uint64_t missing_events = 0, corrupt_blocks = 0;
   bool ended = false;
   std::int64_t begin_ns = 0, end_ns = 0;  // wall clock: begin of the recording, last event read
   std::uint64_t steps = 0;                // completed steps

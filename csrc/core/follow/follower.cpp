@@ -82,7 +82,7 @@ void Follower::apply_block(const BlockHeader& header, const Bytes& payload, bool
         break;
     }
   } catch (const DecodeError&) {
-    ++results_.damaged;
+    ++results_.corrupt_blocks;
   }
   add_anchor(header.end);
 }
@@ -128,7 +128,7 @@ void Follower::apply_spool(const SpoolContents& spool) {
     definitions_.add(spool.definitions.data(), spool.definitions.size());
     has_new_definitions_ = true;
   } catch (const DecodeError&) {
-    ++results_.damaged;
+    ++results_.corrupt_blocks;
   }
   merge_counters(results_.counters, spool.counters);
   for (std::size_t run = 0; run < spool.runs.size(); ++run) {
@@ -222,7 +222,7 @@ void Follower::apply_event(Event& event, std::uint64_t sequence, std::int64_t ti
   followed.peak_reserved = std::max(followed.peak_reserved, totals.reserved);
   if (event.kind == EventKind::kAlloc) {
     ++followed.allocations;
-    followed.allocated_in_all += event.size;
+    followed.total_requested += event.size;
   }
   curve_.add_level(index, time_ns, totals);
 }
@@ -260,18 +260,18 @@ FollowedDevice& Follower::device(std::size_t index) {
 void Follower::add_anchor(const ClockAnchor& anchor) {
   const bool is_first = clock_.first().counter == 0;
   clock_.add(anchor);
-  if (!is_first) return;
+  if (!is_first || clock_.first().counter == 0) return;
   results_.begin_ns = results_.end_ns = clock_.begin_ns();
   curve_.begin(results_.begin_ns);
 }
 
-void Follower::publish(bool caught_up) {
+void Follower::publish(bool is_caught_up) {
   unpublished_ = 0;
-  results_.caught_up = caught_up;
+  results_.is_caught_up = is_caught_up;
   results_.file_bytes = file_.size();
   results_.curve_interval_ns = curve_.interval_ns();
   Followed results = results_;
-  results.damaged += file_.corrupt_blocks();
+  results.corrupt_blocks += file_.corrupt_blocks();
   const std::vector<const GrowthPoints::Point*> points = points_.later_half();
   for (const auto* point : points) results.points.push_back(point->at);
   for (std::size_t index = 0; index < results.devices.size(); ++index) {

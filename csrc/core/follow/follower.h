@@ -50,7 +50,7 @@ class Follower {
   void note_step(const Event& event, bool is_last);
   void add_anchor(const ClockAnchor& anchor);
   FollowedDevice& device(std::size_t index);
-  void publish(bool caught_up);
+  void publish(bool is_caught_up);
 
   GrowingFile file_;
   std::string spool_path_, header_json_ = "{}";

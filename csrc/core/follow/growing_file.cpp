@@ -26,15 +26,19 @@ void GrowingFile::restart() {
   header_ = header;
   scanner_ = BlockScanner(file_);
   offset_ = sizeof header_;
+  needs_restart_ = false;
 }
 
 void GrowingFile::refresh() {
   struct stat status{};
   if (stat(path_.c_str(), &status) != 0) throw OpenError(path_ + " is gone");
-  const bool is_replaced = file_.reopen_if_replaced(path_);
+  if (file_.reopen_if_replaced(path_)) needs_restart_ = true;
+  if (file_.is_replaced(path_)) throw OpenError("cannot open " + path_ + " again, which another file has replaced");
   file_.refresh_size();
   scanner_.renew_budget();
-  if (is_replaced || file_.size() < offset_) restart();
+  // Until a restart succeeds, each call tries again: the offset is one of the replaced file.
+  needs_restart_ |= file_.size() < offset_;
+  if (needs_restart_) restart();
 }
 
 bool GrowingFile::next(FileBlock& block) {

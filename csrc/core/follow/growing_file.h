@@ -36,6 +36,7 @@ class GrowingFile {
   BlockScanner scanner_{file_};
   FileHeader header_{};
   std::uint64_t offset_ = 0;  // of the next block
+  bool needs_restart_ = true;
   std::uint64_t corrupt_blocks_ = 0;
 };
 

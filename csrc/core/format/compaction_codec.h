@@ -75,6 +75,7 @@ class CompactionReader {
   CompactionReader(ByteReader reader, const Definitions& definitions) : reader_(reader), definitions_(&definitions) {}
 
   bool done() const { return reader_.done(); }
+  std::size_t remaining() const { return reader_.remaining(); }
   const Definitions& definitions() const { return *definitions_; }
 
   std::uint8_t byte() { return reader_.byte(); }

@@ -8,9 +8,9 @@
 namespace alloctrace {
 
 // Action of allocator, driver or program, with torch's name (`c10::CachingDeviceAllocator::TraceEntry::Action`) if any.
-// Numbers of the file format: append, never renumber. finish_trace writes 0 (none) for a call interrupted by a kill. A
-// new kind needs a view in event_fields.h, its name in KINDS (reading/names.py) and a row in docs/trace-format.md. The
-// codec takes any kind, and the replay ignores those that it does not know.
+// Numbers of the file format: append, never renumber. finish_trace writes 0 (none) for a call interrupted by a kill.
+// A new kind needs a view in event_fields.h, its name in KINDS (reading/names.py) and a row in docs/trace-format.md.
+// The codec encodes any kind; the replay ignores unknown kinds.
 enum class EventKind : std::uint8_t {
   kAlloc = 1,
   kFreeRequested = 2,

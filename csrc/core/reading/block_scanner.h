@@ -36,8 +36,8 @@ class BlockScanner {
  public:
   explicit BlockScanner(const InputFile& file) : file_(&file) {}
 
-  // Read the block at an offset. In state kNoHeader, only block.offset is set; in states kBeyondEnd (the payload ends
-  // after the file) and kCorruptPayload, the header too.
+  // Read the block at an offset. In state kNoHeader, block.header is meaningless; in state kBeyondEnd, the payload,
+  // which ends after the file, is not read.
   FileBlockState read(std::uint64_t offset, FileBlock& block);
   // Return the offset of the next valid block header from `offset` on, or `end` if there is none before `end`. Takes
   // time in proportion to the distance.
@@ -47,8 +47,8 @@ class BlockScanner {
   bool has_wasted_too_much() const { return wasted_bytes_ / kMaxWastedFactor > file_->size(); }
   // Forget the wasted bytes, before another scan of a file that has grown.
   void renew_budget() { wasted_bytes_ = 0; }
-  // Return whether a complete block may follow those accepted so far: a file has one compacted part at most, before its
-  // first block of events.
+  // Take a complete block; return whether it may follow those before it: a file has one compacted part at most, before
+  // its first block of events.
   bool accept(const BlockHeader& header);
 
  private:

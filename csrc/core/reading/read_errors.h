@@ -12,7 +12,7 @@ class FormatError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 inline FormatError not_a_trace(const std::string& path) {
-  return FormatError(path + " is not an alloctrace trace, or its beginning is damaged");
+  return FormatError(path + " is not an alloctrace trace, or its beginning is corrupt");
 }
 // The file cannot be opened, or changed while it was read.
 class OpenError : public std::runtime_error {

@@ -16,7 +16,7 @@ void TraceClock::add(const ClockAnchor& anchor) {
   if (anchor.counter == 0 || anchor.monotonic_ns >= kImpossible || anchor.wall_ns >= 2 * kImpossible) return;
   if (first_.counter == 0) first_ = anchor;
   if (anchor.monotonic_ns >= last_.monotonic_ns) last_ = anchor;
-  if (last_.counter > first_.counter) {
+  if (last_.counter > first_.counter && last_.monotonic_ns > first_.monotonic_ns) {
     slope_ = static_cast<double>(last_.monotonic_ns - first_.monotonic_ns) /
              static_cast<double>(last_.counter - first_.counter);
   }
@@ -24,10 +24,11 @@ void TraceClock::add(const ClockAnchor& anchor) {
 
 ChunkClock TraceClock::between(const ClockAnchor& begin, const ClockAnchor& end) const {
   // Within 1 ms the anchors' jitter would distort the slope: use that over all anchors.
-  const std::uint64_t counts = end.counter - begin.counter;
-  const std::uint64_t span_ns = end.monotonic_ns - begin.monotonic_ns;
-  const double slope =
-      span_ns > 1'000'000 && counts > 0 ? static_cast<double>(span_ns) / static_cast<double>(counts) : slope_;
+  double slope = slope_;
+  if (end.counter > begin.counter && end.monotonic_ns > begin.monotonic_ns + 1'000'000) {
+    slope =
+        static_cast<double>(end.monotonic_ns - begin.monotonic_ns) / static_cast<double>(end.counter - begin.counter);
+  }
   return {begin.counter, wall_ns_of(begin), slope};
 }
 

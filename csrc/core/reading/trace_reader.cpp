@@ -40,7 +40,11 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
     spool_ = read_spool(spool_path_, session_id_);
     if (!spool_ && spool_path.empty() && paths_of_header) {
       FileBlock block;
-      if (scanner_.read(first_block, block) == FileBlockState::kComplete && block.header.type == BlockType::kHeader) {
+      const FileBlockState state = scanner_.read(first_block, block);
+      scanner_.renew_budget();
+      // Also of a corrupt header: the paths may be readable.
+      if ((state == FileBlockState::kComplete || state == FileBlockState::kCorruptPayload) &&
+          block.header.type == BlockType::kHeader) {
         const RecordedPaths recorded = paths_of_header({block.payload.begin(), block.payload.end()});
         spool_path_ = recorded.spool;
         recorded_path_ = recorded.trace;

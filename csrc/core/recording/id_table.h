@@ -29,7 +29,7 @@ struct LocationHash {
 
 // Contract with the owner (StackTable, Recorder): the owner's mutex is held during each call, including `define`. So
 // threads that add equal keys get equal ids, and definitions are in the log in the order of their ids. No key is
-// removed; a key whose definition failed stays without an id.
+// removed; a key whose definition failed has no id until a later call succeeds.
 template <typename Key, typename Hash>
 class IdTable {
  public:

@@ -96,8 +96,9 @@ struct StackLimits {
 //   bounded by SpoolOptions::wait_ns. So no caller can deadlock.
 // - An id is returned only after its definition is in the log. The first definitions of one kind are in the log in the
 //   order of their ids.
-// - If the log or the table is full, the new definition is discarded and the call returns 0. Stored definitions keep
-//   their ids. After a full log the next call with the same arguments tries again; a full table stays full.
+// - If the log or the table is full, the new definition is discarded and the call returns 0, or from string_id() the
+//   placeholder's id. Stored definitions keep their ids. After a full log the next call with the same arguments tries
+//   again; a full table stays full.
 // - is_full() never returns to false. A thread whose call returned 0 because of a limit reads true.
 class StackTable {
  public:

@@ -53,8 +53,9 @@ class PieceWriter {
     if (piece.state == PieceState::kUnused) return out_->byte(static_cast<std::uint8_t>(piece.state));
     const bool is_alone = piece.previous == kNoPiece && piece.next == kNoPiece;
     const std::uint8_t flags = is_alone ? kAlone : 0;
-    std::uint16_t& number = slot_of(piece);
-    if (number < kinds_.size() && have_equal_kind(kinds_[number], piece)) {
+    std::uint16_t& end_of_kind = find(piece);
+    if (end_of_kind != 0) {
+      const std::size_t number = end_of_kind - std::size_t{1};
       out_->byte(flags | kKnownKind);
       out_->number(number);
       put_allocation(piece, kinds_[number].address);
@@ -68,8 +69,8 @@ class PieceWriter {
       out_->number(piece.thread);
       out_->number(piece.node_type);
       if (kinds_.size() < kMaxKinds) {
-        number = static_cast<std::uint16_t>(kinds_.size());
         kinds_.push_back(piece);
+        end_of_kind = static_cast<std::uint16_t>(kinds_.size());
       }
     }
     if (!is_alone) {
@@ -81,27 +82,28 @@ class PieceWriter {
  private:
   void put_allocation(const Piece& piece, std::uint64_t& last_address) {
     out_->difference(piece.address, last_address);
-    out_->difference(piece.alloc_sequence, birth_);
-    out_->difference(static_cast<std::uint64_t>(piece.alloc_ns), birth_ns_);
+    out_->difference(piece.alloc_sequence, last_sequence_);
+    out_->difference(static_cast<std::uint64_t>(piece.alloc_ns), last_ns_);
     last_address = piece.address;
-    birth_ = piece.alloc_sequence;
-    birth_ns_ = static_cast<std::uint64_t>(piece.alloc_ns);
+    last_sequence_ = piece.alloc_sequence;
+    last_ns_ = static_cast<std::uint64_t>(piece.alloc_ns);
   }
 
-  // Return where the number of the piece's kind is remembered. Kinds with one slot forget each other, and are numbered
-  // again.
-  std::uint16_t& slot_of(const Piece& piece) {
+  // Return the slot of the piece's kind: its number plus 1, or 0 if the kind is new.
+  std::uint16_t& find(const Piece& piece) {
     const std::uint64_t size_hash = extend_hash(piece.size, piece.requested);
     const std::uint64_t hash = extend_hash(size_hash, piece.stack | std::uint64_t{piece.segment} << 32);
-    return numbers_[hash_to_slot(hash ^ piece.thread ^ flags_of(piece), kSlotBits)];
+    std::size_t slot = seeded_hash(hash ^ piece.thread) % slots_.size();
+    while (slots_[slot] != 0 && !have_equal_kind(kinds_[slots_[slot] - std::size_t{1}], piece)) {
+      slot = (slot + 1) % slots_.size();
+    }
+    return slots_[slot];
   }
 
-  static constexpr int kSlotBits = 12;
-
   CompactionWriter* out_;
-  std::vector<std::uint16_t> numbers_ = std::vector<std::uint16_t>(std::size_t{1} << kSlotBits);
-  std::vector<Piece> kinds_;  // last piece of each kind
-  std::uint64_t new_kind_address_ = 0, birth_ = 0, birth_ns_ = 0;
+  std::vector<std::uint16_t> slots_ = std::vector<std::uint16_t>(2 * kMaxKinds);  // never more than half full
+  std::vector<Piece> kinds_;                                                      // last piece of each kind
+  std::uint64_t new_kind_address_ = 0, last_sequence_ = 0, last_ns_ = 0;
 };
 
 class PieceParser {
@@ -143,15 +145,15 @@ class PieceParser {
  private:
   void read_allocation(Piece& piece, std::uint64_t last_address) {
     piece.address = in_->difference(last_address);
-    piece.alloc_sequence = birth_ = std::min(in_->difference(birth_), kMaxSequence);
-    birth_ns_ = in_->difference(birth_ns_);
-    piece.alloc_ns = static_cast<std::int64_t>(birth_ns_);
+    piece.alloc_sequence = last_sequence_ = std::min(in_->difference(last_sequence_), kMaxSequence);
+    last_ns_ = in_->difference(last_ns_);
+    piece.alloc_ns = static_cast<std::int64_t>(last_ns_);
   }
 
   CompactionReader* in_;
   const std::size_t segments_;
   std::vector<Piece> kinds_;  // last piece of each kind, without neighbours
-  std::uint64_t new_kind_address_ = 0, birth_ = 0, birth_ns_ = 0;
+  std::uint64_t new_kind_address_ = 0, last_sequence_ = 0, last_ns_ = 0;
 };
 
 // Write runs of pieces that are equal in the base, and of changed pieces, by turns.
@@ -176,6 +178,7 @@ void read_pieces(CompactionReader& in, Pieces& pieces, const Pieces* base, std::
   const std::uint64_t count = in.below(kNoPiece);
   PieceParser parser(in, segments);
   pieces.clear();
+  pieces.reserve(std::min<std::uint64_t>(count, in.remaining() + (base ? base->size() : 0)));
   while (pieces.size() < count) {
     const std::uint64_t unchanged = in.number();
     const std::size_t left_in_base = base && base->size() > pieces.size() ? base->size() - pieces.size() : 0;
@@ -351,7 +354,8 @@ void DeviceMemory::restore(CompactionReader& in, const DeviceMemory* base) {
   history_.unmatched_frees = in.number();
   history_.missed_frees = in.number();
   history_.unmatched_requests = read_set(in);
-  stacks_ = base ? base->stacks_ : std::vector<StackTotals>{};
+  stacks_.clear();
+  if (base) stacks_ = base->stacks_;
   for (std::size_t left = in.count(4); left > 0; --left) {
     StackTotals* const totals = totals_of(in.stack());
     const std::uint64_t allocations = in.number(), bytes = in.number(), largest = in.number();
@@ -373,8 +377,8 @@ void DeviceMemory::unpack(const PackedMemory& packed) {
 }
 
 void ForwardStacks::save(CompactionWriter& out) const {
-  out.number(nodes_made_.size());
-  for (const std::uint64_t nodes : nodes_made_) out.number(nodes);
+  out.number(nodes_created_.size());
+  for (const std::uint64_t nodes : nodes_created_) out.number(nodes);
   out.number(rings_.size());
   for (const auto& [thread, ring] : rings_) {
     std::size_t entries = 0;
@@ -400,9 +404,9 @@ void ForwardStacks::save(CompactionWriter& out) const {
 }
 
 void ForwardStacks::restore(CompactionReader& in) {
-  nodes_made_.clear();
-  for (std::size_t left = in.count(); left > 0; --left) nodes_made_.push_back(in.number());
-  nodes_made_.resize(std::min(nodes_made_.size(), in.definitions().frame_count()));
+  nodes_created_.clear();
+  for (std::size_t left = in.count(); left > 0; --left) nodes_created_.push_back(in.number());
+  nodes_created_.resize(std::min(nodes_created_.size(), in.definitions().frame_count()));
   Rings rings;
   std::size_t parts = 0;
   const std::size_t threads = in.count(3);

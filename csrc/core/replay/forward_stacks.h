@@ -56,8 +56,8 @@ class ForwardStacks {
     Entry& entry = entry_of(definitions_->thread(event.thread).autograd_id, event.sequence - 1);
     if (entry.node != event.sequence) {
       entry = {event.sequence, event.stack};
-      if (event.stack >= nodes_made_.size()) nodes_made_.resize(event.stack + std::size_t{1});
-      ++nodes_made_[event.stack];
+      if (event.stack >= nodes_created_.size()) nodes_created_.resize(event.stack + std::size_t{1});
+      ++nodes_created_[event.stack];
     }
     return 0;
   }
@@ -65,7 +65,7 @@ class ForwardStacks {
   std::uint32_t find(const Event& event);
 
   // Return by stack about how many allocations were by operators with a node, in this pass: not part of checkpoints.
-  const std::vector<std::uint64_t>& nodes_made() const { return nodes_made_; }
+  const std::vector<std::uint64_t>& nodes_created() const { return nodes_created_; }
 
   void save(CompactionWriter& out) const;
   void restore(CompactionReader& in);
@@ -94,7 +94,7 @@ class ForwardStacks {
 
   const Definitions* definitions_;
   std::vector<bool> of_view_;  // by node type
-  std::vector<std::uint64_t> nodes_made_;
+  std::vector<std::uint64_t> nodes_created_;
   Rings rings_;
   std::size_t parts_ = 0;  // in rings_
   std::uint64_t switches_ = 0;

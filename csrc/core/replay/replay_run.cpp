@@ -73,7 +73,7 @@ void ReplayRun::restore_compacted(Replay& replay) {
       if (peak.bytes != 0) add_time(peak.sequence, peak.time_ns);
     }
   }
-  for (const LongLifetimes& lives : evidence_.long_lives()) {
+  for (const LongLifetimes& lives : evidence_.long_lifetimes()) {
     for (std::size_t cell = 0; cell < lives.begins().size(); ++cell)
       add_time(lives.begins()[cell], lives.begins_ns()[cell]);
     if (!lives.begins().empty()) add_time(lives.last_allocation(), lives.last_ns());

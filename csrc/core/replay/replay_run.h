@@ -41,7 +41,7 @@ class ReplayRun {
   const Replay& end() const { return end_; }
   // Return timelines and lifetimes by device, in the order of end().devices().
   const std::vector<MemoryTimeline>& timelines() const { return evidence_.timelines(); }
-  const std::vector<LongLifetimes>& long_lives() const { return evidence_.long_lives(); }
+  const std::vector<LongLifetimes>& long_lifetimes() const { return evidence_.long_lifetimes(); }
   const Roles& roles() const { return evidence_.roles(); }
   const std::vector<Loops::Loop>& loops() const { return evidence_.loops(); }
 

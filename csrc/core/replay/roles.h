@@ -1,9 +1,7 @@
 // Roles of blocks (docs/roles.md). The first rule that applies decides; if none does, the role is unknown.
 //
 // exact
-//   1. its stack is that of a library: library workspace. DeviceMemory::set_origin gives such a stack to the blocks
-//   that
-//      the recorder found in a library's lists (torch/cuda/library_blocks.h)
+//   1. its stack is that of a library: library workspace. See DeviceMemory::set_origin, torch/cuda/library_blocks.h
 //   2. the program named the block in a kRole event: the last name
 // unknown
 //   3. older than the recording

@@ -58,8 +58,8 @@ LifetimeChange RunEvidence::record_memory(const Event& event, std::uint64_t sequ
 void RunEvidence::record_lifetimes(const Event& event, std::uint64_t sequence, const LifetimeChange& change) {
   roles_.lifetimes().update(event, sequence);
   if (change.device == LifetimeChange::kNoDevice) return;
-  while (long_lives_.size() <= change.device) long_lives_.emplace_back();
-  LongLifetimes& lives = long_lives_[change.device];
+  while (long_lifetimes_.size() <= change.device) long_lifetimes_.emplace_back();
+  LongLifetimes& lives = long_lifetimes_[change.device];
   if (event.kind == EventKind::kAlloc) {
     const std::uint32_t line = !lines_ ? change.stack : change.stack < lines_->size() ? (*lines_)[change.stack] : 0;
     lives.add_allocation(sequence, change.time_ns, line, event.size);
@@ -127,8 +127,8 @@ void RunEvidence::add_sample(const Event& event, std::uint64_t sequence, std::in
 void RunEvidence::finish(const Replay& end) {
   // A device whose states were all corrupt has no timeline so far.
   while (timelines_.size() < end.devices().size()) timelines_.emplace_back(points_);
-  while (long_lives_.size() < timelines_.size()) long_lives_.emplace_back();
-  for (LongLifetimes& lives : long_lives_) lives.finish();
+  while (long_lifetimes_.size() < timelines_.size()) long_lifetimes_.emplace_back();
+  for (LongLifetimes& lives : long_lifetimes_) lives.finish();
   roles_.finish(end);
   // Nothing was reserved before a device's first event, unless it was in use when the recording began.
   for (MemorySample& sample : samples_) {
@@ -148,7 +148,7 @@ std::vector<std::uint64_t> RunEvidence::snapshot_positions() const {
       if (peak.bytes != 0) events.push_back(peak.sequence + 1);
     }
   }
-  for (const LongLifetimes& lives : long_lives_) {
+  for (const LongLifetimes& lives : long_lifetimes_) {
     if (lives.begins().empty()) continue;
     events.push_back(lives.begins().back());
     events.push_back(lives.last_allocation() + 1);
@@ -156,7 +156,7 @@ std::vector<std::uint64_t> RunEvidence::snapshot_positions() const {
   for (auto position = positions_.rbegin(); position != positions_.rend(); ++position) {
     if (position->kind != EventKind::kStep) continue;
     events.push_back(position->sequence + 1);
-    for (const LongLifetimes& lives : long_lives_) {
+    for (const LongLifetimes& lives : long_lifetimes_) {
       const std::vector<std::uint64_t>& begins = lives.begins();
       const auto later = std::upper_bound(begins.begin(), begins.end(), position->sequence);
       if (later != begins.begin()) events.push_back(*std::prev(later));

@@ -118,7 +118,7 @@ class RunEvidence {
   const Definitions& definitions() const { return *definitions_; }
 
   const std::vector<MemoryTimeline>& timelines() const { return timelines_; }
-  const std::vector<LongLifetimes>& long_lives() const { return long_lives_; }
+  const std::vector<LongLifetimes>& long_lifetimes() const { return long_lifetimes_; }
   const std::vector<Loops::Loop>& loops() const { return loops_.loops(); }
   Roles& roles() { return roles_; }
   const Roles& roles() const { return roles_; }
@@ -159,7 +159,7 @@ class RunEvidence {
 
   ReplayFindings findings_;
   std::vector<MemoryTimeline> timelines_;
-  std::vector<LongLifetimes> long_lives_;
+  std::vector<LongLifetimes> long_lifetimes_;
   Loops loops_;
   Roles roles_;
   std::vector<PositionEvent> positions_;

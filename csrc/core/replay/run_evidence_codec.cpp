@@ -236,7 +236,7 @@ void RunEvidence::save_timelines(CompactionWriter& out) const {
   out.number(timelines_.size());
   for (std::size_t device = 0; device < timelines_.size(); ++device) {
     out.section([&](CompactionWriter& inner) { timelines_[device].save(inner); });
-    out.section([&](CompactionWriter& inner) { long_lives_[device].save(inner); });
+    out.section([&](CompactionWriter& inner) { long_lifetimes_[device].save(inner); });
   }
 }
 
@@ -279,7 +279,7 @@ void RunEvidence::add_interval(MemoryTimeline& timeline, const MemoryTimeline::I
 
 // Restore the long-lived blocks of the next device, in which each stack has the totals `stacks`.
 void RunEvidence::restore_long_lifetimes(CompactionReader& in, const std::vector<StackTotals>& stacks) {
-  LongLifetimes& lifetimes = long_lives_.emplace_back();
+  LongLifetimes& lifetimes = long_lifetimes_.emplace_back();
   const auto line_of = [&](std::uint32_t stack) {
     return !lines_ ? stack : stack < lines_->size() ? (*lines_)[stack] : 0;
   };

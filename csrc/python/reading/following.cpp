@@ -171,7 +171,7 @@ void define_followed_device(py::module_& module) {
       .def_readonly("peak_allocated", &FollowedDevice::peak_allocated)
       .def_readonly("peak_reserved", &FollowedDevice::peak_reserved)
       .def_readonly("allocations", &FollowedDevice::allocations)
-      .def_readonly("total_requested", &FollowedDevice::allocated_in_all)
+      .def_readonly("total_requested", &FollowedDevice::total_requested)
       .def_readonly("failed_allocations", &FollowedDevice::failed_allocations)
       .def_readonly("driver_used", &FollowedDevice::driver_used)
       .def_readonly("driver_total", &FollowedDevice::driver_total)
@@ -184,7 +184,7 @@ void define_followed(py::module_& module) {
   py::class_<Followed, std::shared_ptr<Followed>>(module, "Followed")
       .def_readonly("readings", &Followed::readings)
       .def_readonly("read_at_ns", &Followed::read_at_ns)
-      .def_readonly("is_caught_up", &Followed::caught_up)
+      .def_readonly("is_caught_up", &Followed::is_caught_up)
       .def_readonly("events", &Followed::events)
       .def_readonly("file_bytes", &Followed::file_bytes)
       .def_property_readonly("lost",
@@ -194,7 +194,7 @@ void define_followed(py::module_& module) {
                                return sum;
                              })
       .def_readonly("missing_events", &Followed::missing_events)
-      .def_readonly("corrupt_blocks", &Followed::damaged)
+      .def_readonly("corrupt_blocks", &Followed::corrupt_blocks)
       .def_readonly("ended", &Followed::ended)
       .def_readonly("begin_ns", &Followed::begin_ns)
       .def_readonly("end_ns", &Followed::end_ns)

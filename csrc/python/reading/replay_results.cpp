@@ -306,7 +306,7 @@ void define_replay_run(py::module_& module) {
       .def("long_lifetimes",
            [](const py::object& self) {
              py::list result;  // references, not copies of up to 100 MB
-             for (const LongLifetimes& lives : self.cast<const ReplayRun&>().long_lives()) {
+             for (const LongLifetimes& lives : self.cast<const ReplayRun&>().long_lifetimes()) {
                result.append(py::cast(lives, py::return_value_policy::reference_internal, self));
              }
              return result;
@@ -314,7 +314,7 @@ void define_replay_run(py::module_& module) {
       .def("loops", [](const ReplayRun& run) { return run.loops(); })
       .def("nodes_created",
            [](const ReplayRun& run) {
-             return integers(run.end().forward_stacks().nodes_made(), [](std::uint64_t nodes) { return nodes; });
+             return integers(run.end().forward_stacks().nodes_created(), [](std::uint64_t nodes) { return nodes; });
            })
       .def_property_readonly("compacted_positions", &ReplayRun::compacted_positions)
       .def_property_readonly("compacted_interval_ns", &ReplayRun::compacted_interval_ns)

@@ -34,8 +34,8 @@ LibraryWorkspaces read_library_workspaces();
 // - name() does nothing if another thread has the mutex or one of torch's locks: the candidates wait for the next call.
 //   Under the mutex only the definition log is called, whose wait for the writer is bounded.
 // - A thread sees its own candidates in name(); those of another thread it may see later (candidate_count_ is relaxed).
-// - At most 64 candidates are stored. A further one replaces the oldest, which stays attributed to its line, as does
-//   one that is not found in 10,000 calls.
+// - At most 64 candidates are stored. A further one replaces the oldest, which stays attributed to its line, as do
+//   the caller's own that the first complete lookup does not find, and others that 10,000 calls do not find.
 class LibraryBlocks {
  public:
   // Add a block that this thread allocated from libtorch_cuda. event: number of its alloc.
