@@ -318,6 +318,7 @@ void define_allocators(py::module_& module) {
     return torch_side::snapshot_cuda_allocator();
   });
   module.def("cuda_totals", &cuda_totals);
+  module.def("records_python_storages", &torch_side::records_python_storages);
   module.def("cuda_allocator_instead_of_ours", &torch_side::cuda_allocator_instead_of_ours);
 }
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .. import _replay
 from .names import counted
@@ -68,11 +69,24 @@ class Integrity:
     """How the recording ended: "disable", "exit", "SIGTERM", "killed" (ended by `finish`) or "converted" (written by
     `convert`); empty if the trace has no end."""
 
+    misses_python_storages: bool = False
+    """True if CPU storages that torch's Python bindings allocate (`copy.deepcopy`, `torch.load`) are not recorded: in a
+    trace of an older version, or with a release of torch whose default CPU allocator is of another class."""
+
     @classmethod
-    def from_reader(cls, integrity: _replay.Integrity, path: str, end_reason: str) -> Integrity:
-        names = [entry.name for entry in fields(cls) if entry.name not in ("is_running", "end_reason")]
-        is_running = not integrity.ended and is_being_recorded(path)
-        return cls(**{name: getattr(integrity, name) for name in names}, is_running=is_running, end_reason=end_reason)
+    def from_reader(
+        cls, integrity: _replay.Integrity, path: str, header: Mapping[str, Any], ending: Mapping[str, Any]
+    ) -> Integrity:
+        """Return what a reader found, with what header and end of the trace say."""
+        devices = header.get("devices")
+        records_cpu = isinstance(devices, list) and "cpu" in devices
+        counts = {name: getattr(integrity, name) for name in dir(integrity) if not name.startswith("_")}
+        return cls(
+            **{entry.name: counts[entry.name] for entry in fields(cls) if entry.name in counts},
+            is_running=not integrity.ended and is_being_recorded(path),
+            end_reason=str(ending.get("reason", "")),
+            misses_python_storages=records_cpu and header.get("python_storages") is not True,
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -121,6 +135,8 @@ class Integrity:
             notes.append(f"{counted(self.uncommitted, 'call')} {were} in progress at the end")
         if self.unknown_stacks:
             notes.append(f"{counted(self.unknown_stacks, 'event')} without a complete stack")
+        if self.misses_python_storages:
+            notes.append("CPU storages that torch's Python bindings allocate (copy.deepcopy, torch.load) are not recorded")
         if self.is_complete and self.compacted_until:
             notes.insert(0, "nothing lost")
         return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"

@@ -96,7 +96,7 @@ class RecordedTrace:
         self.header: dict[str, Any] = json_object(self.reader.header_json)
         self.ending: dict[str, Any] = json_object(self.reader.end_json)
         """How the recording ended; empty if the trace has no end."""
-        self.integrity = Integrity.from_reader(self.reader.integrity, self.path, str(self.ending.get("reason", "")))
+        self.integrity = Integrity.from_reader(self.reader.integrity, self.path, self.header, self.ending)
         self.user_paths = tuple(user_paths)
         self._code = self._read_user_code()
 

@@ -350,6 +350,7 @@ def enable(
                 warnings.warn(recorder.stack_problem, RuntimeWarning, stacklevel=2)
             options["modules"] = start_naming(recorder, modules and stacks == "python")
             header = program.describe(target, spool, recorded_devices, options)
+            header["python_storages"] = recorder.records_python_storages()
             recorder_options = RecorderOptions(
                 session_id=os.urandom(16),
                 path=os.fsencode(target),
