@@ -136,7 +136,8 @@ class Integrity:
         if self.unknown_stacks:
             notes.append(f"{counted(self.unknown_stacks, 'event')} without a complete stack")
         if self.misses_python_storages:
-            notes.append("CPU storages that torch's Python bindings allocate (copy.deepcopy, torch.load) are not recorded")
+            lacking = "CPU storages that torch's Python bindings allocate (copy.deepcopy, torch.load)"
+            notes.append(f"{lacking} are not recorded")
         if self.is_complete and self.compacted_until:
             notes.insert(0, "nothing lost")
         return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"

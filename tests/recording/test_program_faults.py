@@ -53,6 +53,17 @@ struct Nested final : c10::Allocator {
   void copy_data(void* d, const void* s, size_t n) const override { upstream->copy_data(d, s, n); }
 };
 static Nested nested;
+static void free_own(void* block) { free(block); }
+struct Own final : c10::Allocator {
+  c10::DataPtr allocate(size_t n) override {
+    void* const block = malloc(n);
+    return {block, block, &free_own, c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* d, const void* s, size_t n) const override { memcpy(d, s, n); }
+};
+static Own own;
+extern "C" void* own_allocator() { return &own; }
+extern "C" void set_own() { c10::SetCPUAllocator(&own, 255); }
 extern "C" void* current() { return c10::GetAllocator(c10::kCPU); }
 extern "C" void install_nested_over(c10::Allocator* upstream) {
   nested.upstream = upstream;
@@ -437,9 +448,8 @@ def test_former_allocator_is_restored_unless_another_replaced_ours(run_program, 
         native.install_nested_over.argtypes = [ctypes.c_void_p]
         first = native.current()
         with alloctrace.enable("one.alloctrace"):
-            assert native.current() != first
+            assert native.current() == first  # the default allocator is recorded in place
             torch.empty(10)
-        assert native.current() == first
         with alloctrace.enable("two.alloctrace"):
             native.install_nested_over(native.current())
             other = native.current()
@@ -447,10 +457,11 @@ def test_former_allocator_is_restored_unless_another_replaced_ours(run_program, 
         assert native.current() == other, "the other allocator was removed"
         tensor = torch.empty(10)
         with alloctrace.enable("three.alloctrace"):
-            assert native.current() == other
+            assert native.current() != other
             torch.empty(10)
             tensor = None
-        native.install_nested_over(first)  # without the recorder's allocator
+        assert native.current() == other
+        native.install_nested_over(first)
         with alloctrace.enable("four.alloctrace"):
             assert native.current() != other
             torch.empty(10)
@@ -459,3 +470,31 @@ def test_former_allocator_is_restored_unless_another_replaced_ours(run_program, 
     for name in ("one", "two", "three", "four"):
         trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
         assert trace._recorded.kind_counts["alloc"] == 1, name
+
+
+def test_blocks_of_an_allocator_with_memory_of_its_own_are_recorded_once(
+    run_program, native: None, tmp_path: Path
+) -> None:
+    run_program(
+        """
+        import ctypes, torch, pytorch_alloctrace as alloctrace
+        native = ctypes.CDLL("./native.so")
+        native.current.restype = native.own_allocator.restype = ctypes.c_void_p
+        native.install_nested_over.argtypes = [ctypes.c_void_p]
+        native.set_own()
+        with alloctrace.enable("one.alloctrace"):
+            torch.empty(10)
+        assert native.current() == native.own_allocator()
+        with alloctrace.enable("two.alloctrace"):
+            torch.empty(10)
+            native.install_nested_over(native.current())  # in front of the recorder's, which stays behind it
+        with alloctrace.enable("three.alloctrace"):
+            torch.empty(10)
+        native.install_nested_over(native.own_allocator())  # without the recorder's
+        with alloctrace.enable("four.alloctrace"):
+            torch.empty(10)
+        """
+    )
+    for name in ("one", "two", "three", "four"):
+        trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
+        assert trace._recorded.kind_counts["alloc"] == trace._recorded.kind_counts["free_completed"] == 1, name

@@ -75,6 +75,7 @@ class Rank:
             "world_size": self.world_size,
             "started": self._at(0.0) / 1e9,
             "devices": ["cuda", "cpu"],
+            "python_storages": True,
             "options": {"stacks": "python"},
             "trace": f"{self.folder}/{self.name}",
             "library_prefixes": ["/usr/lib/python3/"],

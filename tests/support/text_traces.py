@@ -57,6 +57,7 @@ class TextTrace:
             "working_directory": os.path.dirname(self.files["main"]),
             "process": 1000,
             "devices": ["cuda", "cpu"],
+            "python_storages": True,
             "options": {"stacks": "python", "modules": True},
             "trace": str(path),
             "library_prefixes": ["/usr/lib/python3/"],
