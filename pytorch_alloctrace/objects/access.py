@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from _thread import _local as _thread_local
 from collections import OrderedDict, defaultdict, deque
@@ -112,7 +113,14 @@ def attribute(obj: object, name: str) -> object:
         return None
 
 
+def cache_info(cache: object) -> Any:
+    """Return the `cache_info` of an `lru_cache` from functools' C code, even if an attribute has the same name."""
+    return functools._lru_cache_wrapper.cache_info(cache)  # type: ignore[arg-type]
+
+
 def length(obj: object) -> int | None:
+    if type(obj) is functools._lru_cache_wrapper:
+        return int(cache_info(obj).currsize)
     bases = _mro(type(obj))
     for container in (dict, list, tuple, deque, set, frozenset):
         if container in bases:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import access
+from .containers import Container, container_type, read_container
 from .edges import Edge, How, find_edge
 from .roots import WAITING, FrameRoot, ModuleRoot
 
@@ -27,8 +28,6 @@ class Link:
     edge: Edge
     owner: str
     """Type of the referrer; the name of a function or frame."""
-    type: str
-    length: int | None
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,8 @@ class Chain:
     """Whether a variable refers to the tensor itself."""
     through_graph: bool = False
     """Whether the path goes through an autograd graph."""
+    containers: tuple[Container, ...] = ()
+    """Containers on the path, outermost first."""
 
     def __str__(self) -> str:
         holder = f"{self.holder} ({self.container})" if self.container else self.holder
@@ -61,22 +62,27 @@ class Chain:
         return f"{holder}{owner}{self.root and ', ' + self.root}{graph}"
 
 
-def chain_of(objects: Sequence[Any], container: Any = None) -> Chain:
+def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bool = True) -> Chain:
     """Return the referrer path of a root and the objects below it, each referred to by its predecessor.
 
     `container`: the holder, whose items are written without an index. Default: the fullest container.
+    `reads_containers`: whether to set `Chain.containers`, which takes up to a millisecond for each list.
     """
     first_position, root_name, root, filename, line = _describe_root(objects)
     nodes, links = _collect_links(objects[first_position:], container)
     path, owner, holder_name, through_graph = root_name, "", root_name, False
-    containers: list[tuple[str, str, str, int]] = []
+    candidates: list[tuple[str, str, str, int]] = []
+    containers: list[Container] = []
     for position, link in enumerate(links):
         how, text = link.edge.how, link.edge.text
         if how is How.ITEM:
             referrer = nodes[position]
-            size = _count_items(referrer)
             if container is None or referrer is container:
-                containers.append((holder_name, owner, _container_name(referrer), size))
+                size = access.length(referrer) or 0
+                candidates.append((holder_name, owner, container_type(referrer), size))
+            if reads_containers:
+                has_owner = position > 0 and links[position - 1].edge.how is How.ATTRIBUTE
+                containers.append(read_container(referrer, nodes[position - 1] if has_owner else None))
             path, holder_name = path + text, holder_name + text
         elif how is How.ATTRIBUTE:
             is_class_attribute = position == 0 and bool(root_name)
@@ -95,17 +101,18 @@ def chain_of(objects: Sequence[Any], container: Any = None) -> Chain:
                 path = f"{path} > {holder_name}"
         elif how is How.GRAPH and not through_graph:
             through_graph = True
-            containers.append((holder_name, owner, "", 1))
+            candidates.append((holder_name, owner, "", 1))
             path += ".grad_fn"
-    if containers:
+    if candidates:
         # The fullest container; the outermost of equally full containers.
-        holder, owner, kind, size = max(containers, key=lambda item: item[3])
+        holder, owner, kind, size = max(candidates, key=lambda item: item[3])
         contents = f"{kind} of {size}" if kind else ""
     else:
         holder, contents = holder_name, ""
     if len(path) > _MAX_PATH:
         path = f"{path[: _MAX_PATH // 2]}...{path[-_MAX_PATH // 4 :]}"
-    return Chain(path, holder, contents, owner, root, filename, line, len(links) == 1, through_graph)
+    is_direct = len(links) == 1
+    return Chain(path, holder, contents, owner, root, filename, line, is_direct, through_graph, tuple(containers))
 
 
 def _describe_root(objects: Sequence[Any]) -> tuple[int, str, str, str, int]:
@@ -157,17 +164,13 @@ def _collect_links(objects: Sequence[Any], container: Any) -> tuple[list[Any], l
             # The keys of this dict are the module's attributes.
             attribute = _find_module_attribute(child, next_object)
             if attribute is not None:
-                links.append(_create_link(attribute, parent, next_object))
+                links.append(Link(attribute, _owner_name(parent)))
                 nodes.append(next_object)
                 position += 1
                 continue
-        links.append(_create_link(reference, parent, child))
+        links.append(Link(reference, _owner_name(parent)))
         nodes.append(child)
     return nodes, links
-
-
-def _create_link(reference: Edge, parent: Any, child: Any) -> Link:
-    return Link(reference, _owner_name(parent), access.type_name(type(child)), access.length(child))
 
 
 def _is_internal(parent: Any, child: Any, next_object: Any) -> bool:
@@ -216,13 +219,3 @@ def _qualname(generator: Any) -> str:
 
 def _strip_locals(name: str) -> str:
     return name.rpartition("<locals>.")[2]
-
-
-def _count_items(container: Any) -> int:
-    if type(container) is functools._lru_cache_wrapper:
-        return int(container.cache_info().currsize)
-    return access.length(container) or 0
-
-
-def _container_name(container: Any) -> str:
-    return "lru_cache" if type(container) is functools._lru_cache_wrapper else access.type_name(type(container))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import time
@@ -19,6 +20,8 @@ MAX_GROUPS = 16
 """Maximum number of groups reported by number of tensors, and of further groups reported by bytes."""
 MIN_GROUPS = 6
 """Minimum number of groups reported, even past the deadline."""
+MAX_NODE_GROUPS = 4
+"""Maximum number of further groups reported by number of autograd nodes."""
 MAX_ADDRESSES = 512
 """Maximum number of addresses reported of a group, evenly sampled."""
 MAX_OBJECTS = 2_000_000
@@ -45,6 +48,10 @@ class Group:
     bytes: int
     """Requested bytes of the storages, estimated like `count`."""
     addresses: tuple[int, ...]
+    nodes: int = 0
+    """Number of autograd nodes that the tensors keep alive. A node counts for one holder, like a storage."""
+    has_all_nodes: bool = False
+    """False if there may be more nodes: time ran out, or other threads may have been changing graphs."""
 
     @property
     def is_garbage(self) -> bool:
@@ -57,7 +64,7 @@ class Group:
 @dataclass(frozen=True)
 class ObjectScan:
     groups: tuple[Group, ...]
-    """Groups, most tensors first."""
+    """Groups, most tensors first, then groups reported only for their autograd nodes, without addresses."""
     complete: bool
     """False if the scan ran out of time or passed over graphs that other threads may have been changing."""
     seconds: float
@@ -85,7 +92,9 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
         garbage_groups = _find_garbage(walk, begin + 0.6 * seconds) if walk.complete else []
         if not garbage_groups:
             walker.walk_libraries(walk, begin + 0.8 * seconds - time.monotonic(), MAX_OBJECTS)
-    members, read_share = _group_by_holder(walk, begin + 0.9 * seconds)
+    path_states: dict[int, _PathState] = {}
+    members, read_share = _group_by_holder(walk, path_states, begin + 0.9 * seconds)
+    nodes, has_all_nodes = _group_nodes_by_holder(walk, path_states, begin + 0.95 * seconds)
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), -_total_bytes(item[1])))
     largest = ordered[:MAX_GROUPS]
     largest += sorted(ordered[MAX_GROUPS:], key=lambda item: -_total_bytes(item[1]))[:MAX_GROUPS]
@@ -93,7 +102,13 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     for number, (holder, group) in enumerate(largest):
         if number >= MIN_GROUPS and time.monotonic() - begin > seconds:
             break
-        groups.append(_create_group(walk, holder, group, read_share))
+        groups.append(_create_group(walk, holder, group, nodes.pop(holder, []), read_share, has_all_nodes))
+    ordered_nodes = sorted(nodes.items(), key=lambda item: -len(item[1]))
+    for number, (holder, node_group) in enumerate(ordered_nodes[:MAX_NODE_GROUPS]):
+        if number and time.monotonic() - begin > seconds:
+            break
+        reported = _create_group(walk, holder, members.get(holder, {}), node_group, read_share, has_all_nodes)
+        groups.append(dataclasses.replace(reported, addresses=()))  # leaks are not named by these groups
     return ObjectScan((*groups, *garbage_groups), walk.complete, time.monotonic() - begin)
 
 
@@ -105,9 +120,10 @@ def _total_bytes(members: Members) -> int:
     return sum(storage.bytes for storage in members)
 
 
-def _group_by_holder(walk: Walk, deadline: float) -> tuple[dict[int, Members], float]:
+def _group_by_holder(
+    walk: Walk, path_states: dict[int, _PathState], deadline: float
+) -> tuple[dict[int, Members], float]:
     """Return the storages by their holder (see `_PathState`), and the share of the tensors read before the deadline."""
-    path_states: dict[int, _PathState] = {}
     members: dict[int, Members] = {}
     storage_keys: set[int] = set()
     for position, number in enumerate(walk.tensors):
@@ -120,6 +136,18 @@ def _group_by_holder(walk: Walk, deadline: float) -> tuple[dict[int, Members], f
         holder = _find_holder(walk, number, path_states)
         members.setdefault(holder, {})[storage] = number
     return members, 1.0
+
+
+def _group_nodes_by_holder(
+    walk: Walk, path_states: dict[int, _PathState], deadline: float
+) -> tuple[dict[int, list[int]], bool]:
+    """Return the autograd nodes by their holder, and whether these are all nodes."""
+    nodes: dict[int, list[int]] = {}
+    for position, number in enumerate(walk.nodes):
+        if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.monotonic() > deadline:
+            return nodes, False
+        nodes.setdefault(_find_holder(walk, number, path_states), []).append(number)
+    return nodes, walk.complete
 
 
 class _PathState(NamedTuple):
@@ -150,7 +178,7 @@ def _find_holder(walk: Walk, number: int, states: dict[int, _PathState]) -> int:
         holder, size, first, depth, in_graph = states[parent]
         in_graph = in_graph or object_number in walk.nodes
         first = object_number if first < 0 else first
-        parent_size = _collection_size(walk, parent)
+        parent_size = 0 if parent in walk.nodes else _collection_size(walk, parent)
         if parent_size > size:
             holder, size = parent, parent_size
         elif not size and not in_graph:
@@ -163,7 +191,7 @@ def _collection_size(walk: Walk, number: int) -> int:
     """Return the number of items of a container; 0 for other objects and for attribute dicts."""
     obj = walk.objects[number]
     if type(obj) is functools._lru_cache_wrapper:
-        return int(obj.cache_info().currsize)
+        return access.length(obj) or 0
     if type(obj) not in _CONTAINERS and not any(base in access.mro(type(obj)) for base in _CONTAINERS):
         return 0
     parent = walk.objects[walk.parents[number]]
@@ -182,21 +210,29 @@ def _is_attribute_dict(mapping: dict[Any, Any], parent: Any) -> bool:
     )
 
 
-def _create_group(walk: Walk, holder: int, members: Members, read_share: float) -> Group:
-    numbers = sorted(members.values())
-    path_numbers = walk.path_to(numbers[len(numbers) // 2])
-    objects = [walk.objects[object_number] for object_number in path_numbers]
-    is_container = bool(_collection_size(walk, holder))
-    chain = (
-        chain_of(objects, objects[path_numbers.index(holder)])
-        if is_container
-        else chain_of(objects[: path_numbers.index(holder) + 1])
-    )
+def _create_group(
+    walk: Walk, holder: int, members: Members, nodes: list[int], read_share: float, has_all_nodes: bool
+) -> Group:
     # Extrapolate from the visited share of the container and the share of the tensors that were read.
     scale = 1 / walk.visited_shares.get(holder, 1.0) / (read_share if len(members) >= TENSORS_PER_CHECK // 2 else 1.0)
+    numbers = sorted(members.values()) or nodes
     return Group(
-        chain, "", round(scale * len(members)), round(scale * _total_bytes(members)), _sample_addresses(members)
+        _chain_to(walk, holder, numbers[len(numbers) // 2]),
+        "",
+        round(scale * len(members)),
+        round(scale * _total_bytes(members)),
+        _sample_addresses(members),
+        len(nodes),
+        has_all_nodes,
     )
+
+
+def _chain_to(walk: Walk, holder: int, number: int) -> Chain:
+    """Return the referrer path to an object below a holder; up to the holder if the holder is not a container."""
+    path_numbers = walk.path_to(number)
+    objects = [walk.objects[object_number] for object_number in path_numbers]
+    position = path_numbers.index(holder)
+    return chain_of(objects, objects[position]) if _collection_size(walk, holder) else chain_of(objects[: position + 1])
 
 
 def _sample_addresses(members: Members) -> tuple[int, ...]:

@@ -68,6 +68,12 @@ class Held:
     """Addresses of some of the held blocks."""
     is_garbage: bool
     """True for an uncollected reference cycle that no variable of the program refers to."""
+    containers: list[dict[str, Any]]
+    """Type, length, size, bound and nones of the containers on the path, outermost first. Empty in older traces."""
+    nodes: int
+    """Number of autograd nodes that the variable keeps alive. A node counts for one variable, like a block."""
+    has_all_nodes: bool
+    """False if there may be more nodes: the scan ran out of time or could not read all graphs; in older traces."""
 
 
 def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:

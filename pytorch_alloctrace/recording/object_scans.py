@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import dataclasses
 import gc
 import signal
 import sys
@@ -180,6 +181,9 @@ class ObjectScans:
             bytes=group.bytes,
             addresses=sorted(group.addresses),
             is_garbage=group.is_garbage,
+            containers=[dataclasses.astuple(container) for container in chain.containers],
+            nodes=group.nodes,
+            has_all_nodes=group.has_all_nodes,
         )
 
 

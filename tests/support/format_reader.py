@@ -110,8 +110,8 @@ class Names:
     locations: dict[int, tuple[int, int, int, int, int]] = field(default_factory=dict)
     node_types: dict[int, tuple[bool, bytes]] = field(default_factory=dict)
     sources: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    holders: dict[tuple[int, bytes, bytes], tuple[bytes, int, int, int, list[int]]] = field(default_factory=dict)
-    """File, line, count, bytes and addresses, by event, holder and path."""
+    holders: dict[tuple[int, bytes, bytes], tuple[Any, ...]] = field(default_factory=dict)
+    """File, line, count, bytes, addresses, is_garbage, containers, nodes, has_all_nodes by event, holder and path."""
 
     def add(self, payload: bytes) -> None:
         records = Cursor(payload)
@@ -151,8 +151,14 @@ class Names:
                 addresses: list[int] = []
                 for _ in range(record.varint()):
                     addresses.append((addresses[-1] if addresses else 0) + record.signed())
-                record.varint()  # is_garbage
-                self.holders[event, holder, path] = (filename, line, count, total, addresses)
+                is_garbage = record.varint() == 1
+                is_old = record.done()
+                container_count = 0 if is_old else record.varint()
+                containers = [(record.text(), *(record.varint() for _ in range(4))) for _ in range(container_count)]
+                nodes, has_all_nodes = (0, False) if is_old else (record.varint(), record.varint() == 1)
+                self.holders[event, holder, path] = (
+                    *(filename, line, count, total, addresses, is_garbage, containers, nodes, has_all_nodes),
+                )
 
     def stack(self, innermost: int) -> list[tuple[bytes, bytes, int, bytes | None]]:
         """Return qualified name, filename, line and source of each frame, innermost first."""

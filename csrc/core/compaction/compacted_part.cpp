@@ -83,7 +83,9 @@ class SnapshotCollector {
 
 std::uint64_t first_kept_scan(const Definitions& definitions) {
   std::vector<std::uint64_t> scans;
-  for (const HolderRecord& holder : definitions.holders()) scans.push_back(holder.event);
+  for (const HolderRecord& holder : definitions.holders()) {
+    if (!holder.addresses.empty()) scans.push_back(holder.event);
+  }
   std::sort(scans.begin(), scans.end());
   scans.erase(std::unique(scans.begin(), scans.end()), scans.end());
   return scans.size() <= kMaxScans ? 0 : scans[scans.size() - kMaxScans];

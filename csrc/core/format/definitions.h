@@ -80,7 +80,16 @@ struct DeviceRecord {
   std::string name, uuid, pci_address;             // as nvidia-smi shows them
 };
 
-// Tensors that one object of the program holds, according to an object scan.
+// Container on a referrer path. A size of 100 and a bound of 100 mean that the container is full.
+struct ContainerRecord {
+  std::string type;          // "deque"
+  std::uint64_t length = 0;  // items
+  std::uint64_t size = 0;    // the length; for a bound that does not count items, the amount that it limits
+  std::uint64_t bound = 0;   // maximum of `size`; 0: none known
+  std::uint64_t nones = 0;   // items of a list that are None
+};
+
+// Tensors and autograd nodes that one object of the program holds, according to an object scan.
 struct HolderRecord {
   std::uint64_t event = 0;  // number of the next event when the scan began
   std::uint64_t line = 0;   // current line of the function with the variable; 0: a global
@@ -89,8 +98,11 @@ struct HolderRecord {
   std::string holder;       // "Trainer.predictions (list of 46) in trainer, local of main() at train.py:31"
   std::string path;         // to one tensor: "trainer.predictions[...]"
   std::string filename;     // of that function or global
-  std::vector<std::uint64_t> addresses;  // of some of the blocks, ascending
-  bool is_garbage = false;               // an unreachable reference cycle
+  std::vector<std::uint64_t> addresses;     // of some of the blocks, ascending
+  bool is_garbage = false;                  // an unreachable reference cycle
+  std::vector<ContainerRecord> containers;  // on the path, outermost first
+  std::uint64_t nodes = 0;                  // autograd nodes held
+  bool has_all_nodes = false;               // false: there may be more nodes
 };
 
 // Append one record to `out`.

@@ -173,7 +173,9 @@ std::vector<std::uint64_t> RunEvidence::snapshot_positions() const {
     if (failed_devices.emplace(where.device_type, where.device_index).second) events.push_back(failed->sequence);
   }
   std::vector<std::uint64_t> scans;
-  for (const HolderRecord& holder : definitions_->holders()) scans.push_back(holder.event);
+  for (const HolderRecord& holder : definitions_->holders()) {
+    if (!holder.addresses.empty()) scans.push_back(holder.event);
+  }
   std::sort(scans.begin(), scans.end(), std::greater<>());
   scans.erase(std::unique(scans.begin(), scans.end()), scans.end());
   std::size_t left = kMaxScans;

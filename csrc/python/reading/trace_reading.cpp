@@ -230,8 +230,19 @@ void define_trace_reader(py::module_& module) {
              py::list result;
              for (const HolderRecord& row : trace.definitions().holders()) {
                std::vector<std::int64_t> addresses(row.addresses.begin(), row.addresses.end());
+               py::list containers;
+               for (const ContainerRecord& container : row.containers) {
+                 py::dict fields;
+                 fields["type"] = text(container.type);
+                 fields["length"] = container.length;
+                 fields["size"] = container.size;
+                 fields["bound"] = container.bound;
+                 fields["nones"] = container.nones;
+                 containers.append(fields);
+               }
                result.append(py::make_tuple(row.event, text(row.holder), text(row.path), text(row.filename), row.line,
-                                            row.count, row.bytes, to_array(std::move(addresses)), row.is_garbage));
+                                            row.count, row.bytes, to_array(std::move(addresses)), row.is_garbage,
+                                            containers, row.nodes, row.has_all_nodes));
              }
              return result;
            })

@@ -41,6 +41,8 @@ def attach_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak
     trace = evidence.trace
     scans: dict[int, list[Held]] = {}
     for referrer in trace.held:
+        if not len(referrer.addresses):  # recorded for its autograd nodes
+            continue
         scans.setdefault(referrer.event, []).append(referrer)
     if not scans or not leaks:
         return list(leaks)
