@@ -288,6 +288,22 @@ class Trace:
         """
         return tables.segments(self._recorded, at, device=device)
 
+    def holders(self) -> pd.DataFrame:
+        """Return what held the program's tensors and autograd graphs at each object scan of the recording.
+
+        A scan records at most 32 holders of blocks and 4 more holders of autograd nodes.
+
+        Returns:
+            Columns: seq (number of the next event when the scan began), holder ("Trainer.losses (list of 46) in
+            trainer, local of main() at train.py:31"), path ("trainer.losses[...]"), filename, line (of the function
+            that has the variable; 0: a global), blocks, requested_bytes (of these blocks), is_garbage (True for a
+            reference cycle that is not collected yet), containers (on the path, outermost first: dicts with type,
+            length, size, bound and nones, as in `Chain.containers`), nodes (autograd nodes that the holder keeps alive;
+            blocks and nodes count for one holder each), has_all_nodes (False: there may be more nodes). In older
+            traces, containers is empty, nodes 0 and has_all_nodes False.
+        """
+        return tables.holders(self._recorded)
+
     def usage(
         self,
         at: Position | None = None,

@@ -31,6 +31,7 @@ from pytorch_alloctrace.converting.convert import Converted
 from pytorch_alloctrace.live.changes import Changes
 from pytorch_alloctrace.live.footprint import Footprint
 from pytorch_alloctrace.objects.chains import Chain
+from pytorch_alloctrace.objects.containers import Container
 from pytorch_alloctrace.objects.holders import Holders
 from pytorch_alloctrace.reading.replay import Contradiction, Verification
 from pytorch_alloctrace.reading.sites import Site, SiteBytes
@@ -67,7 +68,16 @@ TRACE = {
     "The file": (
         *("path", "header", "integrity", "begin_ns", "end_ns", "devices", "hardware", "threads", "events", "frames"),
     ),
-    "Memory at a position, and what used it": ("live", "blocks", "segments", "usage", "annotate", "peak", "diff"),
+    "Memory at a position, and what used it": (
+        "live",
+        "blocks",
+        "segments",
+        "usage",
+        "annotate",
+        "holders",
+        "peak",
+        "diff",
+    ),
     "Memory over time": ("timeline", "driver_memory", "steps", "marks"),
     "What is wrong, and what would help": (
         *("diagnose", "leaks", "ooms", "settings_that_help", "fragmentation", "what_if", "fit", "verify"),
@@ -87,6 +97,7 @@ ERRORS = (
 VALUES: tuple[tuple[type, str], ...] = (
     (Holders, "`alloctrace.holders()`"),
     (Chain, "each of `Holders.chains`"),
+    (Container, "each of `Chain.containers`"),
     (Changes, "`alloctrace.changes()`"),
     (Footprint, "`alloctrace.footprint()`"),
     (PeakMemory, "`trace.peak()`"),
@@ -226,6 +237,7 @@ EXAMPLES = {
         print(trace.usage("peak", by="role"))  # parameters, activations, ...
         print(trace.diff("step:0", "step:12").head())  # the lines that hold more after step 12
         print(trace.annotate("train.py"))  # a row for each line of the file
+        print(trace.holders()[["holder", "blocks", "containers", "nodes"]])  # at each object scan
         """,
     "Memory over time": """
         trace.timeline(by="role").to_csv("timeline.csv")

@@ -22,6 +22,10 @@ from .timeline import intervals
 TEXT = pd.Series([""]).dtype
 """Dtype of text: pandas' string dtype since pandas 3, object before."""
 ROLE = pd.CategoricalDtype([*ROLES])
+HOLDER_COLUMNS = (
+    *("seq", "holder", "path", "filename", "line", "blocks", "requested_bytes", "is_garbage", "containers"),
+    *("nodes", "has_all_nodes"),
+)
 STACK_TOTALS = tuple(name for name in STACK_COLUMNS if name != "live_block_bytes")
 _NOT_INT64: dict[str, Any] = {
     **dict.fromkeys(("device", "segment_type", "node_type", "name", "kind", "uuid", "pci_address"), TEXT),
@@ -149,6 +153,20 @@ def hardware(trace: RecordedTrace) -> pd.DataFrame:
         for gpu in trace.reader.devices()
     ]
     return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
+
+
+def holders(trace: RecordedTrace) -> pd.DataFrame:
+    table = no_rows(
+        HOLDER_COLUMNS, holder=TEXT, path=TEXT, containers=object, is_garbage=np.bool_, has_all_nodes=np.bool_
+    )
+    rows = [
+        (
+            *(held.event, held.holder, held.path, held.filename, held.line, held.count, held.bytes, held.is_garbage),
+            *(held.containers, held.nodes, held.has_all_nodes),
+        )
+        for held in trace.held
+    ]
+    return pd.DataFrame(rows, columns=table.columns).astype(table.dtypes.to_dict())
 
 
 def threads(trace: RecordedTrace) -> pd.DataFrame:

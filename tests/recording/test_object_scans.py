@@ -183,7 +183,9 @@ def test_referrers_are_encoded_as_the_format_describes(record_trainer: RecordTra
     expected = {
         (referrer.event, referrer.holder.encode(), referrer.path.encode()): (
             *(referrer.filename.encode(), referrer.line, referrer.count, referrer.bytes),
-            referrer.addresses.tolist(),
+            *(referrer.addresses.tolist(), referrer.is_garbage),
+            [(row["type"].encode(), *list(row.values())[1:]) for row in referrer.containers],
+            *(referrer.nodes, referrer.has_all_nodes),
         )
         for referrer in load(folder)._recorded.held
     }
@@ -252,3 +254,78 @@ collector.run_paused(lambda: scan_objects(5.0))
 assert not gc.collect(), gc.garbage
 """
     )
+
+
+CONTAINERS = """
+import collections, functools, queue, torch
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import object_scans
+
+object_scans.MAX_FINAL_SCAN_S = object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_S = 60.0
+
+class Lists:  # more holders of blocks than a scan reports
+    def __init__(self):
+        for number in range(40):
+            setattr(self, f"list_{number}", [torch.ones(1) for _ in range(3)])
+
+@functools.lru_cache(maxsize=128)
+def mask(size):
+    return torch.zeros(size)
+
+def main():
+    recent, waiting, ring = collections.deque(maxlen=50), queue.Queue(900), [None] * 800
+    lists, pairs, total = Lists(), [], torch.zeros((), requires_grad=True).clone()
+    for number in range(400):
+        recent.append(torch.ones(10))
+        waiting.put(torch.ones(10))
+        ring[number] = torch.ones(10)
+        pairs.append((torch.ones(10), torch.ones(10)))
+        mask(number + 1)
+        total = total + 1.0
+        alloctrace.step()
+    alloctrace.disable()
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def containers_trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
+    folder = tmp_path_factory.mktemp("containers")
+    (folder / "program.py").write_text(CONTAINERS)
+    process = run_python(folder, [sys.executable, str(folder / "program.py")], False, 600, {})
+    assert process.returncode == 0, process.stderr
+    return load(folder)
+
+
+def test_trace_has_length_bound_and_nones_of_containers(containers_trace: alloctrace.Trace) -> None:
+    table = containers_trace.holders()
+
+    scans = [scan.set_index("path")["containers"] for _, scan in table.groupby("seq")]
+    assert len(scans) > 1
+    for scan in scans:
+        recent, mask, waiting, ring = (
+            scan[path][0] for path in ("recent[...]", "mask(...)", "waiting.queue[...]", "ring[...]")
+        )
+        assert recent == {"type": "deque", "length": 50, "size": 50, "bound": 50, "nones": 0}
+        assert (mask["type"], mask["length"], mask["bound"]) == ("lru_cache", 128, 128)
+        assert (waiting["type"], waiting["bound"]) == ("deque", 900)
+        assert (ring["type"], ring["length"], ring["bound"]) == ("list", 800, 0)
+        assert ring["nones"] == 800 - waiting["length"]
+        pairs = next(containers for path, containers in scan.items() if path.startswith("pairs[...]"))
+        assert [container["type"] for container in pairs] == ["list", "tuple"]
+    assert scans[-1]["ring[...]"][0]["nones"] == 400
+
+
+def test_trace_has_the_variable_that_keeps_a_growing_graph(containers_trace: alloctrace.Trace) -> None:
+    table = containers_trace.holders()
+
+    graphs = table[table["holder"].str.startswith("total, local of main() at program.py:")]
+    assert len(graphs) == table["seq"].nunique() > 1
+    assert graphs["nodes"].is_monotonic_increasing and graphs["has_all_nodes"].all()
+    assert graphs["nodes"].iloc[-1] == 402  # the additions, the clone and the gradient of the leaf
+    assert (graphs["blocks"] == 2).all()  # its own and the leaf: the additions keep no tensor
+    held = [held for held in containers_trace._recorded.held if held.holder in set(graphs["holder"])]
+    assert not any(len(referrer.addresses) for referrer in held)  # so that no leak is attributed to them
+    assert (table.loc[~table.index.isin(graphs.index), "nodes"] == 0).all()

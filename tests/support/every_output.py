@@ -231,7 +231,7 @@ def _call_api(trace: Any) -> None:
         trace.marks,
         trace.threads,
         trace.hardware,
-        lambda: trace._recorded.held,
+        trace.holders,
         lambda: trace._recorded.failed_allocations,
         lambda: trace._recorded.first_event_after("0.5s"),
     ):
