@@ -10,6 +10,7 @@ import pytest
 import torch
 from leak_corpus import LEAKING, cases
 
+from pytorch_alloctrace.objects import object_scan
 from pytorch_alloctrace.objects.graphs import load_reader
 from pytorch_alloctrace.objects.object_scan import Group, scan_objects
 
@@ -71,6 +72,39 @@ def test_group_has_addresses_and_bytes_of_its_tensors() -> None:
 
     assert set(group.addresses) == {tensor.data_ptr() for tensor in tensors}
     assert group.bytes == sum(tensor.nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize("name", ["variable", "dict", "list"])
+def test_nodes_of_a_graph_are_counted_for_their_holder(name: str) -> None:
+    assert not load_reader()
+    leaf = torch.zeros((), requires_grad=True)
+    kept: Any = {"variable": leaf, "dict": {"loss": leaf, "steps": 0}, "list": [leaf]}[name]
+    for _ in range(100):
+        if name == "variable":
+            kept = kept + 1.0
+        elif name == "dict":
+            kept["loss"] = kept["loss"] + 1.0
+        else:
+            kept.append(leaf + 1.0)
+
+    (group,) = (group for group in scan_objects(10.0).groups if group.nodes)
+
+    assert str(group).startswith({"variable": "kept", "dict": "kept (dict of 2)", "list": "kept (list of 101)"}[name])
+    assert group.nodes == 101 and group.has_all_nodes  # 100 additions and the gradient of the leaf
+
+
+def test_nodes_are_a_lower_bound_when_the_scan_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not load_reader()
+    total = torch.zeros((), requires_grad=True).clone()
+    for _ in range(20_000):
+        total = total + 1.0
+    monkeypatch.setattr(object_scan, "MAX_OBJECTS", 10_000)
+
+    scan = scan_objects(10.0)
+
+    (group,) = (group for group in scan.groups if group.nodes)
+    assert str(group).startswith("total, local of ")
+    assert 0 < group.nodes < 20_000 and not group.has_all_nodes
 
 
 def test_scan_in_finalizer_keeps_no_garbage_alive() -> None:

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import extreme_traces
 import numpy as np
+import pandas as pd
 import pytest
-from format_reader import TraceFile
+from format_reader import TraceFile, delta, varint
+from hostile_traces import record, text
 from running import run_python
 
 import pytorch_alloctrace as alloctrace
@@ -329,3 +332,23 @@ def test_trace_has_the_variable_that_keeps_a_growing_graph(containers_trace: all
     held = [held for held in containers_trace._recorded.held if held.holder in set(graphs["holder"])]
     assert not any(len(referrer.addresses) for referrer in held)  # so that no leak is attributed to them
     assert (table.loc[~table.index.isin(graphs.index), "nodes"] == 0).all()
+
+
+def test_compaction_keeps_containers_and_nodes(containers_trace: alloctrace.Trace, tmp_path: Path) -> None:
+    until = containers_trace.integrity.events - 1
+
+    compacted = alloctrace.compact(containers_trace.path, tmp_path / "compacted.alloctrace", until=until).trace
+
+    pd.testing.assert_frame_equal(alloctrace.load(compacted).holders(), containers_trace.holders())
+
+
+def test_older_trace_has_neither_containers_nor_nodes(tmp_path: Path) -> None:
+    texts = [text("kept (list of 2), global of train.py"), text("kept[...]"), text("train.py")]
+    addresses = [varint(1), delta(4096, 0)]
+    older = record(13, *map(varint, (0, 7, 2, 8)), *texts, *addresses, varint(0))
+    (tmp_path / "run.alloctrace").write_bytes(extreme_traces.trace(older))
+
+    (row,) = load(tmp_path).holders().to_dict("records")
+
+    assert (row["holder"], row["blocks"], row["is_garbage"]) == ("kept (list of 2), global of train.py", 2, False)
+    assert (row["containers"], row["nodes"], row["has_all_nodes"]) == ([], 0, False)
