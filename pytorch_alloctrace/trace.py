@@ -386,18 +386,20 @@ class Trace:
         return read_timeline(self._recorded, points, device=device)
 
     def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
-        """Return the memory reported by the driver for each GPU, and by the system for this process.
+        """Return the memory of each GPU (by its driver), of this process (by the system) and of torch's pinned pool.
 
-        One row per change, sampled ten times a second.
+        One row per change, sampled ten times a second; once a second for "pinned".
 
         Args:
             device: As in `live`; default all.
 
         Returns:
-            Columns: seq, time_ns, device, used_bytes (by all processes; for "cpu" the resident memory of this process),
-            total_bytes (of the device, of the machine), this_process_bytes and other_processes_bytes (not reported in
-            most containers), reserved_bytes (torch's segments at that time), outside_bytes (used - reserved: the CUDA
-            context, libraries, other processes). Unknown values are <NA>.
+            Columns: seq, time_ns, device, used_bytes (by all processes; for "cpu" the resident memory of this process;
+            for "pinned" the pinned memory that torch's pool holds, in use or cached), total_bytes (of the device, of
+            the machine), this_process_bytes and other_processes_bytes (not reported in most containers), reserved_bytes
+            (torch's segments at that time), outside_bytes (used - reserved: the CUDA context, libraries, other
+            processes), anonymous_bytes (of "cpu": the resident memory without a file and not shared, such as the heap).
+            Unknown values are <NA>.
 
         Raises:
             TraceError: The trace lacks the device.

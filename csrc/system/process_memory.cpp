@@ -12,11 +12,11 @@ std::uint64_t page_bytes() { return static_cast<std::uint64_t>(sysconf(_SC_PAGES
 
 }  // namespace
 
-std::uint64_t resident_bytes() {
+ResidentMemory resident_memory() {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/statm", "re"), &std::fclose);
-  unsigned long long size = 0, resident = 0;
-  if (!file || std::fscanf(file.get(), "%llu %llu", &size, &resident) != 2) return 0;
-  return resident * page_bytes();
+  unsigned long long size = 0, resident = 0, shared = 0;
+  if (!file || std::fscanf(file.get(), "%llu %llu %llu", &size, &resident, &shared) != 3) return {};
+  return {resident * page_bytes(), resident > shared ? (resident - shared) * page_bytes() : 0};
 }
 
 std::uint64_t machine_bytes() { return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes(); }

@@ -26,14 +26,18 @@ def driver_samples(columns: dict[str, npt.NDArray[Any]]) -> Table:
     pairs = zip(columns["device_type"].tolist(), columns["device_index"].tolist(), strict=True)
     devices = texts(device_name(kind, index) for kind, index in pairs)
     table = {name: np.ma.array(columns[name], mask=columns[name] < 0) for name in _SAMPLED}
-    # CPU: the resident bytes are those of this process, and those of other processes are unknown.
-    is_cpu = devices == "cpu"
-    table["this_process_bytes"][is_cpu] = table["used_bytes"][is_cpu]
-    table["other_processes_bytes"][is_cpu] = np.ma.masked
-    outside = table["used_bytes"] - table["reserved_bytes"]
-    return Table(
-        {"seq": columns["seq"], "time_ns": columns["time_ns"], "device": devices, **table, "outside_bytes": outside}
-    )
+    # CPU and pinned memory: the bytes are those of this process, and those of other processes are unknown. The samples
+    # of the CPU have the anonymous bytes in place of this process's; older recorders wrote 0.
+    is_cpu, is_pinned = devices == "cpu", devices == "pinned"
+    is_host = is_cpu | is_pinned
+    anonymous = table["this_process_bytes"].copy()
+    anonymous[~is_cpu | (columns["this_process_bytes"] <= 0)] = np.ma.masked
+    table["this_process_bytes"][is_host] = table["used_bytes"][is_host]
+    table["other_processes_bytes"][is_host] = np.ma.masked
+    table["total_bytes"][is_pinned] = np.ma.masked
+    table["outside_bytes"] = table["used_bytes"] - table["reserved_bytes"]
+    table["anonymous_bytes"] = anonymous
+    return Table({"seq": columns["seq"], "time_ns": columns["time_ns"], "device": devices, **table})
 
 
 def intervals(begin_ns: int, end_ns: int, points: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -78,6 +78,55 @@ def test_memory_outside_of_pytorch_is_sampled(run_cuda_program, tmp_path: Path) 
     assert list(trace.events().query("device == 'pinned'")["requested_bytes"])[:1] == [4000]
 
 
+OUTSIDE_ALLOCATORS = """
+import mmap, time, torch, pytorch_alloctrace as alloctrace
+session = alloctrace.enable("t.alloctrace", devices=("cuda",))
+def wait_for_sample(device, column, condition):
+    # The test has a timeout.
+    while True:
+        table = session.load().driver_memory()
+        values = table[table["device"] == device][column]
+        if len(values) > 1 and condition(int(values.iloc[-1])) and condition(int(values.iloc[-2])):
+            return int(values.iloc[-1])
+        time.sleep(0.1)
+before = wait_for_sample("cpu", "anonymous_bytes", lambda anonymous: anonymous > 0)
+alloctrace.mark("heap")
+heap = bytearray(b"x") * (200 << 20)
+heap_grown = wait_for_sample("cpu", "anonymous_bytes", lambda anonymous: anonymous > before + (150 << 20))
+resident = int(session.load().driver_memory(device="cpu")["used_bytes"].iloc[-1])
+alloctrace.mark("shared")
+shared = mmap.mmap(-1, 200 << 20)
+shared.write(bytes(heap))
+wait_for_sample("cpu", "used_bytes", lambda used: used > resident + (150 << 20))
+alloctrace.mark("pinned")
+block = torch.empty(3 << 20, dtype=torch.uint8, pin_memory=True)
+wait_for_sample("pinned", "used_bytes", lambda held: held == 4 << 20)
+del block
+block = torch.empty(1 << 20, dtype=torch.uint8, pin_memory=True)
+wait_for_sample("pinned", "used_bytes", lambda held: held == 5 << 20)
+torch._C._host_emptyCache()
+wait_for_sample("pinned", "used_bytes", lambda held: held == 1 << 20)
+alloctrace.disable()
+"""
+
+
+def test_memory_outside_torch_allocators_is_sampled(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(OUTSIDE_ALLOCATORS)
+
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    table = trace.driver_memory()
+    marks = trace.marks().set_index("name")["begin_seq"]
+    cpu, pinned = (table[table["device"] == device].reset_index() for device in ("cpu", "pinned"))
+    before_heap, before_shared, before_pinned = (cpu[cpu["seq"] < seq].iloc[-1] for seq in marks)
+    assert (cpu["anonymous_bytes"] < cpu["used_bytes"]).all(), "files of libraries are resident, too"
+    assert before_shared["anonymous_bytes"] - before_heap["anonymous_bytes"] > 150 * MIB
+    assert before_pinned["used_bytes"] - before_shared["used_bytes"] > 150 * MIB
+    assert before_pinned["anonymous_bytes"] - before_shared["anonymous_bytes"] < 50 * MIB, "shared memory is not"
+    assert list(pinned["used_bytes"].unique() // MIB) == [4, 5, 1], "rounded up; freed blocks stay in the pool"
+    assert pinned["total_bytes"].isna().all() and pinned["anonymous_bytes"].isna().all()
+    assert table[table["device"].str.startswith("cuda")]["anonymous_bytes"].isna().all()
+
+
 def test_sample_taken_during_a_driver_call_is_ignored() -> None:
     """Take a sample between the driver's allocation and torch's event of this allocation."""
     samples = Table({"used_bytes": np.array([100, 150, 150, 170]), "outside_bytes": np.array([0, 50, 0, 20])})

@@ -28,7 +28,7 @@ enum class EventKind : std::uint8_t {
   kLost = 14,     // events are missing here
   kRaw = 15,      // an action unknown to this build
   kRole = 16,     // purpose of the block at this address: parameter, gradient, ...
-  kMemory = 17,   // memory of a device as the driver reports it, or of this process
+  kMemory = 17,   // memory of a device as the driver reports it, of this process, or of torch's pinned pool
   kConfig = 18,   // allocator settings, at the start and after each change
   kNoSplit = 19,  // blocks of this pool are never split from now on
   kStateSegment = 20,

@@ -52,7 +52,9 @@ struct RoleFields {
   EventNumber<E>& role;  // a Role
 };
 
-// kMemory, in bytes or kUnknownBytes. For the CPU: resident memory of the process, memory of the machine.
+// kMemory, in bytes or kUnknownBytes.
+// cpu: resident memory of the process, memory of the machine, anonymous resident memory (0: not recorded), 0.
+// pinned: memory that torch's pool holds, in use or cached, then 0, 0, 0.
 constexpr std::uint64_t kUnknownBytes = UINT64_MAX;
 template <typename E>
 struct MemoryFields {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "../../core/base/clock.h"
@@ -20,6 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kInterval = std::chrono::milliseconds(100);
+constexpr unsigned kSamplesPerPinnedSample = 10;
 // Duration after which a call to the driver counts as hung; loading and starting its library takes longer.
 constexpr auto kCallTimeout = std::chrono::milliseconds(100);
 constexpr auto kOpenTimeout = std::chrono::seconds(1);
@@ -44,6 +46,11 @@ class MemoryWatch {
       if (existing.index == device.index) return;
     }
     devices_.push_back(device);
+  }
+
+  void watch_pinned_pool(std::function<std::uint64_t()> read) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    new_read_pinned_ = std::move(read);
   }
 
   void stop() {
@@ -122,8 +129,9 @@ class MemoryWatch {
       last = stopping_;
       try {
         while (watched_.size() < devices_.size()) watched_.push_back({devices_[watched_.size()], {}, {}});
+        if (new_read_pinned_) read_pinned_ = std::exchange(new_read_pinned_, nullptr);
         lock.unlock();
-        sample();
+        sample(last);
       } catch (...) {  // out of memory: this sample is missing
       }
       if (!lock.owns_lock()) lock.lock();
@@ -135,11 +143,14 @@ class MemoryWatch {
     changed_.notify_all();
   }
 
-  void sample() {
+  void sample(bool last) {
     Event host{};
-    MemoryFields(host).used = resident_bytes();
+    const ResidentMemory resident = resident_memory();
+    MemoryFields(host).used = resident.total;
     MemoryFields(host).total = machine_bytes();
+    MemoryFields(host).by_this_process = resident.anonymous;
     record_change(host, {0, 0, 0, 0, 0}, last_host_);
+    if (samples_++ % kSamplesPerPinnedSample == 0 || last) sample_pinned_pool();
     for (Watched& watched : watched_) {
       if (!devices_in_use[static_cast<std::size_t>(watched.device.index)].load(std::memory_order_relaxed)) continue;
       const std::optional<DriverMemory> memory = query_driver(watched);
@@ -152,6 +163,20 @@ class MemoryWatch {
       fields.by_others = memory->by_others.value_or(kUnknownBytes);
       record_change(event, {watched.device.type, watched.device.index, 0, 0, 0}, watched.last);
     }
+  }
+
+  void sample_pinned_pool() {
+    if (!read_pinned_) return;
+    Event event{};
+    {
+      const DriverCall call(*this, kCallTimeout);
+      if (!call) return;
+      // As in query_driver(), for torch's library.
+      [[maybe_unused]] static const int registered = std::atexit(stop_memory_watch);
+      MemoryFields(event).used = read_pinned_();
+    }
+    if (MemoryFields(event).used == 0 && last_pinned_.event.kind != EventKind::kMemory) return;  // never used
+    record_change(event, {kPinnedMemory, 0, 0, 0, 0}, last_pinned_);
   }
 
   const Nvml* open_driver() {
@@ -193,9 +218,12 @@ class MemoryWatch {
   std::optional<Clock::time_point> call_began_;
   Clock::duration timeout_ = kCallTimeout;
   std::vector<WatchedDevice> devices_;
+  std::function<std::uint64_t()> new_read_pinned_;
   // Used by the thread only:
   std::vector<Watched> watched_;
-  LastSample last_host_{};
+  std::function<std::uint64_t()> read_pinned_;
+  unsigned samples_ = 0;
+  LastSample last_host_{}, last_pinned_{};
 };
 
 // Never destroyed: hooks and the thread still run while the process exits.
@@ -225,6 +253,10 @@ void start_memory_watch(std::uint64_t session) {
 void watch_device(const WatchedDevice& device) {
   if (static_cast<std::size_t>(device.index) >= devices_in_use.size()) return;
   if (const auto watch = current_watch()) watch->add(device);
+}
+
+void watch_pinned_pool(std::function<std::uint64_t()> read) {
+  if (const auto watch = current_watch()) watch->watch_pinned_pool(std::move(read));
 }
 
 void stop_memory_watch() {

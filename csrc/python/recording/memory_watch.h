@@ -1,4 +1,5 @@
-// Thread that samples the memory use reported by driver and operating system, not by torch, and records changes.
+// Thread that samples memory use and records changes: of devices as the driver reports it, of this process as the
+// operating system does, and of torch's pool of pinned memory.
 //
 // A call to the driver may hang. The end of a session and fork wait for a call until it has lasted 100 ms (1 s if it
 // loads the library). Then the end of a session abandons the thread with its objects and ignores its late result.
@@ -7,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace alloctrace::python {
@@ -20,6 +22,9 @@ struct WatchedDevice {
 void start_memory_watch(std::uint64_t session);
 // Sample this device as soon as it is in use. A second call for a device does nothing.
 void watch_device(const WatchedDevice& device);
+// Sample torch's pool of pinned memory, once a second. `read` returns the bytes that the pool holds and takes its
+// locks, which a thread may hold for a call to the driver: treated like a driver call. Called without the GIL.
+void watch_pinned_pool(std::function<std::uint64_t()> read);
 // Record a last sample and end the thread. Does nothing if none runs.
 void stop_memory_watch();
 

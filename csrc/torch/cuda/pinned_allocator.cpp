@@ -2,10 +2,13 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
 
+#include "../../python/recording/memory_watch.h"
 #include "../block_table.h"
 #include "../in_front.h"
 #include "../record_event.h"
@@ -80,7 +83,12 @@ FrontInstaller<PinnedAllocator, PinnedSlot> pinned_front;
 
 }  // namespace
 
-void install_pinned_allocator() { pinned_front.install(); }
+void install_pinned_allocator() {
+  at::HostAllocator* const upstream = pinned_front.install().upstream();
+  python::watch_pinned_pool([upstream] {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(upstream->get_stats().allocated_bytes.current, 0));
+  });
+}
 void remove_pinned_allocator() { pinned_front.remove(); }
 
 }  // namespace alloctrace::torch_side
