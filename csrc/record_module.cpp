@@ -17,6 +17,7 @@
 
 #include "core/base/clock.h"
 #include "core/bounding/trace_bound.h"
+#include "python/recording/garbage_collections.h"
 #include "python/recording/memory_watch.h"
 #include "python/recording/module_names.h"
 #include "python/recording/pending_calls.h"
@@ -93,6 +94,7 @@ void stop_observing() {
   torch_side::remove_cpu_allocator();
   python::stop_thread_names();
   python::stop_module_names();
+  python::stop_garbage_collections();
   python::set_object_scan(nullptr);
   const py::gil_scoped_release unlocked;  // the following calls wait for hooks, whose threads may wait for the GIL
   torch_side::remove_cuda_allocator();
@@ -153,6 +155,7 @@ void start(const py::object& fields) {
     const std::uint64_t number = python::start_session(options.recorder, options.python_stacks);
     python::start_thread_names();
     python::start_memory_watch(number);
+    python::start_garbage_collections(&torch_side::record_garbage_collection);
     if (options.cpu) torch_side::install_cpu_allocator();
     if (options.cuda) {
       const py::gil_scoped_release unlocked;  // the allocator's locks may be held by threads that wait for the GIL

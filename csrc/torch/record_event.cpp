@@ -1,5 +1,7 @@
 #include "record_event.h"
 
+#include <algorithm>
+
 #include "../core/base/clock.h"
 #include "../core/format/event_fields.h"
 
@@ -101,6 +103,27 @@ void record_roles(const std::vector<RoleNote>& notes) noexcept {
       RoleFields(event).name = note.name.empty() ? 0 : session.recorder.stacks().string_id(note.name);
       session.recorder.push(event);
     }
+  } catch (...) {
+    session.recorder.spool().count_lost(LossCause::kFault);
+  }
+}
+
+void record_garbage_collection(python::HookScope& scope, const python::GarbageCollection& collection) noexcept {
+  python::Session& session = scope.session();
+  try {
+    if (scope.thread().is_new(session)) scope.thread().register_in(session, autograd_thread_id());
+    Event event{};
+    event.time = read_counter();
+    event.kind = EventKind::kGarbageCollection;
+    event.thread = scope.thread().thread;
+    // As in the thread's other events: a difference would take bytes in this event and in the next.
+    event.sequence = read_autograd_context(session, scope.thread()).sequence;
+    const GarbageCollectionFields fields(event);
+    fields.first_event = collection.first_event;
+    fields.collected = collection.collected;
+    fields.generation = collection.generation;
+    fields.uncollectable = static_cast<std::uint32_t>(std::min<std::uint64_t>(collection.uncollectable, UINT32_MAX));
+    session.recorder.push(event);
   } catch (...) {
     session.recorder.spool().count_lost(LossCause::kFault);
   }

@@ -8,6 +8,7 @@
 
 #include "../core/format/definitions.h"
 #include "../core/format/event.h"
+#include "../python/recording/garbage_collections.h"
 #include "../python/recording/session.h"
 #include "autograd_context.h"
 
@@ -42,6 +43,9 @@ struct RoleNote {
 };
 // Record all notes with the same time, stack and thread.
 void record_roles(const std::vector<RoleNote>& notes) noexcept;
+
+// Record a garbage collection that ended on this thread. Without a stack: that of its frees is the same.
+void record_garbage_collection(python::HookScope& scope, const python::GarbageCollection& collection) noexcept;
 
 // Count an allocation of zero bytes, which has no address and is not an event.
 void count_empty_allocation() noexcept;

@@ -40,6 +40,7 @@ KINDS = (
     "memory_fraction",
     "pool_on_oom",
     "capture",
+    "garbage_collection",
 )
 """Event kinds by number, as in csrc/core/format/event.h, in torch's words (``TraceEntry::Action``) where torch has one.
 Only `finish` writes "none"."""

@@ -46,6 +46,8 @@ enum class EventKind : std::uint8_t {
   kMemoryFraction = 30,  // maximum share of the device that this process may reserve
   kPoolOnOom = 31,       // begin or end of using blocks of the pool of this location when out of memory
   kCapture = 32,         // begin or end of a graph capture on the device; from torch 2.13 on
+  // End of a collection of Python's garbage collector on this thread.
+  kGarbageCollection = 33,
 };
 
 // Bits. Part of the file format.

@@ -103,6 +103,20 @@ struct LatencyFields {
   EventNumber<E>& nanoseconds;
 };
 
+// kGarbageCollection: the thread's events from `first_event` up to this one were recorded during the collection.
+template <typename E>
+struct GarbageCollectionFields {
+  explicit GarbageCollectionFields(E& event)
+      : first_event(event.address),
+        collected(event.size),
+        generation(event.node_sequence),
+        uncollectable(event.node_thread) {}
+  EventNumber<E>& first_event;  // sequence number of the next event, of any thread, when the collection began
+  EventNumber<E>& collected;    // objects freed
+  EventNumber<E>& generation;   // 2: all objects
+  std::conditional_t<std::is_const_v<E>, const std::uint32_t, std::uint32_t>& uncollectable;  // objects left as garbage
+};
+
 // kPoolRelease
 template <typename E>
 struct PoolReleaseFields {
