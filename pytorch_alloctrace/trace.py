@@ -354,6 +354,34 @@ class Trace:
 
         return usage(self._recorded, at, since=since, until=until, by=by, device=device)
 
+    def garbage(
+        self, *, since: Position | None = None, until: Position | None = None, device: str | None = None
+    ) -> pd.DataFrame:
+        """Return the memory freed by Python's garbage collector, which reference cycles held until then, by stack.
+
+        A block counts if the collecting thread freed it during a collection. So do blocks that a finalizer of the
+        garbage, or a callback of the program in `gc.callbacks`, released. In a compacted trace, collections before the
+        compacted part's end are missing.
+
+        Args:
+            since: A position, as `at` of `live`; default the beginning.
+            until: A position; default the end.
+            device: As in `live`; default all.
+
+        Returns:
+            Columns: site, filename, line, function, source, user (as in `usage`), device, stack_id (of the allocation;
+            0 if it is older than the recording), garbage_bytes (requested bytes), garbage_blocks, last_seq (event of
+            the last such free). The most bytes first.
+
+        Raises:
+            PositionError: The trace lacks a position.
+            CompactedError: A position lies in the compacted part.
+            TraceError: The trace lacks the device.
+        """
+        from .analysis.usage.garbage import garbage
+
+        return garbage(self._recorded, since=since, until=until, device=device)
+
     def timeline(
         self, points: int = 2000, *, by: Literal["sum", "role"] = "sum", device: str | None = None
     ) -> pd.DataFrame:

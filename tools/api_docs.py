@@ -69,14 +69,7 @@ TRACE = {
         *("path", "header", "integrity", "begin_ns", "end_ns", "devices", "hardware", "threads", "events", "frames"),
     ),
     "Memory at a position, and what used it": (
-        "live",
-        "blocks",
-        "segments",
-        "usage",
-        "annotate",
-        "holders",
-        "peak",
-        "diff",
+        *("live", "blocks", "segments", "usage", "garbage", "annotate", "holders", "peak", "diff"),
     ),
     "Memory over time": ("timeline", "driver_memory", "steps", "marks"),
     "What is wrong, and what would help": (

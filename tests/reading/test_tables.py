@@ -21,7 +21,7 @@ from pytorch_alloctrace.reading.replay import Replay
 from pytorch_alloctrace.reading.sites import group_stacks
 
 PROGRAM = """
-import torch, pytorch_alloctrace as alloctrace
+import gc, torch, pytorch_alloctrace as alloctrace
 
 kept = []
 
@@ -51,6 +51,10 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
     alloctrace.mark("half")
     with alloctrace.region("refused"):
         refuse()
+    cycle = [torch.empty(5_000)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
 """
 SERIES_ONLY = {"name"}
 """Attributes of a Series but not of a DataFrame: `table.name` is the column, `row.name` is not `row["name"]`."""
@@ -88,6 +92,7 @@ def full_tables(trace: alloctrace.Trace) -> Tables:
     yield from tables_of_fragmentation(trace.fragmentation("mark:half"))
     yield from tables_of_the_run(trace)
     yield "driver_memory", trace.driver_memory()
+    yield "garbage", trace.garbage()
     yield "annotate", trace.annotate("program.py")
     yield "leaks, sites", pd.DataFrame(trace.leaks().to_frame()["sites"].iloc[0])
 
@@ -111,6 +116,7 @@ def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Tables:
     # The last event of a recording, the allocator's state, allocates nothing.
     yield "usage since by line", trace.usage(since=int(trace.events()["seq"].iloc[-2]), by="line")
     yield "driver_memory", trace.driver_memory()[:0]
+    yield "garbage", nothing.garbage()
 
 
 def tables_at(trace: alloctrace.Trace, at: int | str) -> Tables:

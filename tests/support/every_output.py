@@ -227,6 +227,7 @@ def _call_api(trace: Any) -> None:
         lambda: trace.timeline(50, by="role"),
         lambda: trace.timeline(7000),
         trace.driver_memory,
+        trace.garbage,
         trace.steps,
         trace.marks,
         trace.threads,
