@@ -228,6 +228,7 @@ EXAMPLES = {
         peak = trace.peak()
         print(peak.bytes, peak.step)
         print(trace.usage("peak", by="role"))  # parameters, activations, ...
+        print(trace.garbage())  # what reference cycles held until the garbage collector ran
         print(trace.diff("step:0", "step:12").head())  # the lines that hold more after step 12
         print(trace.annotate("train.py"))  # a row for each line of the file
         print(trace.holders()[["holder", "blocks", "containers", "nodes"]])  # at each object scan
