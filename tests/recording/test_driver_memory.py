@@ -96,7 +96,7 @@ heap_grown = wait_for_sample("cpu", "anonymous_bytes", lambda anonymous: anonymo
 resident = int(session.load().driver_memory(device="cpu")["used_bytes"].iloc[-1])
 alloctrace.mark("shared")
 shared = mmap.mmap(-1, 200 << 20)
-shared.write(bytes(heap))
+shared.write(heap)
 wait_for_sample("cpu", "used_bytes", lambda used: used > resident + (150 << 20))
 alloctrace.mark("pinned")
 block = torch.empty(3 << 20, dtype=torch.uint8, pin_memory=True)

@@ -86,7 +86,7 @@ FrontInstaller<PinnedAllocator, PinnedSlot> pinned_front;
 void install_pinned_allocator() {
   at::HostAllocator* const upstream = pinned_front.install().upstream();
   python::watch_pinned_pool([upstream] {
-    return static_cast<std::uint64_t>(std::max<std::int64_t>(upstream->get_stats().allocated_bytes.current, 0));
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(pinned_pool_bytes(upstream->get_stats()), 0));
   });
 }
 void remove_pinned_allocator() { pinned_front.remove(); }

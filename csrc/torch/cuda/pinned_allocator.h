@@ -1,6 +1,6 @@
 // Tracing of pinned host memory, device "pinned": an allocator in front of torch's caching host allocator for CUDA. Of
-// the pool's own statistics only the bytes that it holds are sampled (allocated_bytes in torch 2.9 to 2.15). The bytes
-// in use are those of the events: up to torch 2.13, frees do not lower active_bytes.
+// the pool's own statistics only the bytes that it holds are sampled. The bytes in use are those of the events: torch's
+// active_bytes are wrong in some releases (2.11 does not lower them when a block is freed).
 #pragma once
 
 namespace alloctrace::torch_side {

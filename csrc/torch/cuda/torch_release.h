@@ -96,6 +96,16 @@ inline std::size_t large_segment_size() {
 #endif
 }
 
+// Return the bytes that the pool holds, in use or cached: reserved_bytes where the release has it, whose
+// allocated_bytes are those in use.
+template <typename Stats>
+std::int64_t pinned_pool_bytes(const Stats& stats) {
+  if constexpr (requires { stats.reserved_bytes; })
+    return stats.reserved_bytes.current;
+  else
+    return stats.allocated_bytes.current;
+}
+
 // Base class that forwards the virtual methods of CUDAAllocator that some releases lack or declare differently.
 // `Front`, the derived class, forwards the others, and has next(), allocate_recorded() and the callbacks on_*().
 template <typename Front>
