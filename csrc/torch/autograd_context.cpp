@@ -73,9 +73,11 @@ std::uint16_t node_type_id(const torch::autograd::Node& node, python::Session& s
 
 std::uint64_t autograd_thread_id() noexcept { return at::RecordFunction::currentThreadId(); }
 
+bool is_in_backward() noexcept { return torch::autograd::get_current_graph_task_id() != -1; }
+
 AutogradContext read_autograd_context(python::Session& session, python::ThreadContext& thread) {
   // Nodes run within a graph task, whose id takes a third of the time to read.
-  if (torch::autograd::get_current_graph_task_id() != -1) return read_backward_context(session, thread);
+  if (is_in_backward()) return read_backward_context(session, thread);
   return {.sequence = at::sequence_number::peek()};
 }
 

@@ -10,6 +10,9 @@ namespace alloctrace::torch_side {
 // Return autograd's id of this thread, which nodes store as the thread that created them.
 std::uint64_t autograd_thread_id() noexcept;
 
+// Return whether this thread executes a node of a backward pass.
+bool is_in_backward() noexcept;
+
 // Fields of an event that autograd determines.
 struct AutogradContext {
   std::uint64_t sequence = 0, node_sequence = 0;

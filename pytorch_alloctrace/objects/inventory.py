@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import access
 from .chains import chain_of
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(NamedTuple):  # created and hashed in half the time of a dataclass: a scan creates thousands
     key: int
     """Identity of torch's storage object. A later storage may get the key of a freed one."""
     address: int

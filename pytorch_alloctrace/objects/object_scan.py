@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ MAX_NODE_GROUPS = 4
 MAX_ADDRESSES = 512
 """Maximum number of addresses reported of a group, evenly sampled."""
 MAX_OBJECTS = 2_000_000
-_CONTAINERS = (*access.DICTS, *access.SEQUENCES, *access.SETS)
+_CONTAINERS = frozenset((*access.DICTS, *access.SEQUENCES, *access.SETS))
 MIN_UNREACHED = 8
 """Minimum number of unreached tensors for a search of garbage and libraries."""
 TENSORS_PER_CHECK = 256
@@ -33,8 +35,8 @@ MIN_LINKED_LIST = 10
 """Minimum length in objects of a path without a container that counts as a linked list."""
 _MODULE_ATTRIBUTES = ("_modules", "_parameters", "_buffers")
 """Attributes of torch modules that are not collections of the program."""
-_SAMPLES = 5
-"""Approximate number of unreached tensors whose referrers are followed."""
+_SAMPLES, _MIN_SAMPLES = 5, 2
+"""Approximate number of unreached tensors whose referrers are followed, and the number followed past the deadline."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,21 @@ class Group:
         return f"{self.chain}, {self.note}" if self.note else str(self.chain)
 
 
+class ModuleTensor(NamedTuple):
+    """Parameter or buffer of a `torch.nn.Module`."""
+
+    name: str
+    """Name as in `named_parameters()` of the outermost module: "layers.0.weight"."""
+    is_buffer: bool
+    storage: Storage
+
+
 @dataclass(frozen=True)
 class ObjectScan:
     groups: tuple[Group, ...]
     """Groups, most tensors first, then groups reported only for their autograd nodes, without addresses."""
+    module_tensors: tuple[ModuleTensor, ...]
+    """Parameters and buffers of the modules that the scan reached; parameters first."""
     complete: bool
     """False if the scan ran out of time or passed over graphs that other threads may have been changing."""
     seconds: float
@@ -78,7 +91,7 @@ def scan_objects(seconds: float, search_unreached: bool = True) -> ObjectScan:
     """
     begin = time.monotonic()
     if not can_read_frames():
-        return ObjectScan((), False, 0.0)
+        return ObjectScan((), (), False, 0.0)
     with disable_torch_function():
         return _scan_objects(seconds, begin, search_unreached)
 
@@ -88,13 +101,15 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     # Leave time for grouping the tensors.
     walk = walker.walk(0.7 * seconds, MAX_OBJECTS, libraries=False)
     garbage_groups: list[Group] = []
-    if search_unreached and walk.within_budget and len(_unreached_tensors(walk)[0]) >= MIN_UNREACHED:
-        garbage_groups = _find_garbage(walk, begin + 0.6 * seconds) if walk.complete else []
+    has_time = time.monotonic() - begin < 0.5 * seconds
+    if search_unreached and has_time and walk.within_budget and len(_unreached_tensors(walk)[0]) >= MIN_UNREACHED:
+        garbage_groups = _find_garbage(walk, begin + 0.6 * seconds, begin + seconds) if walk.complete else []
         if not garbage_groups:
             walker.walk_libraries(walk, begin + 0.8 * seconds - time.monotonic(), MAX_OBJECTS)
-    path_states: dict[int, _PathState] = {}
-    members, read_share = _group_by_holder(walk, path_states, begin + 0.9 * seconds)
-    nodes, has_all_nodes = _group_nodes_by_holder(walk, path_states, begin + 0.95 * seconds)
+    holders = _HolderSearch(walk)
+    storages: dict[int, Storage] = {}
+    members, read_share = _group_by_holder(walk, holders, begin + 0.9 * seconds, storages)
+    nodes, has_all_nodes = _group_nodes_by_holder(walk, holders, begin + 0.95 * seconds)
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), -_total_bytes(item[1])))
     largest = ordered[:MAX_GROUPS]
     largest += sorted(ordered[MAX_GROUPS:], key=lambda item: -_total_bytes(item[1]))[:MAX_GROUPS]
@@ -109,7 +124,8 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
             break
         reported = _create_group(walk, holder, members.get(holder, {}), node_group, read_share, has_all_nodes)
         groups.append(dataclasses.replace(reported, addresses=()))  # leaks are not named by these groups
-    return ObjectScan((*groups, *garbage_groups), walk.complete, time.monotonic() - begin)
+    module_tensors = tuple(sorted(_find_module_tensors(walk, storages), key=lambda tensor: tensor.is_buffer))
+    return ObjectScan((*groups, *garbage_groups), module_tensors, walk.complete, time.monotonic() - begin)
 
 
 Members = dict[Storage, int]
@@ -121,32 +137,36 @@ def _total_bytes(members: Members) -> int:
 
 
 def _group_by_holder(
-    walk: Walk, path_states: dict[int, _PathState], deadline: float
+    walk: Walk, holders: _HolderSearch, deadline: float, storages: dict[int, Storage]
 ) -> tuple[dict[int, Members], float]:
-    """Return the storages by their holder (see `_PathState`), and the share of the tensors read before the deadline."""
+    """Return the storages by their holder (see `_PathState`), and the share of the tensors read before the deadline.
+
+    Adds the storages to `storages`, by the number of each tensor in the walk.
+    """
     members: dict[int, Members] = {}
     storage_keys: set[int] = set()
     for position, number in enumerate(walk.tensors):
         if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.monotonic() > deadline:
             return members, position / len(walk.tensors)
         storage = storage_of(walk.objects[number])
-        if storage is None or not storage.bytes or not storage.address or storage.key in storage_keys:
+        if storage is None or not storage.bytes or not storage.address:
+            continue
+        storages[number] = storage
+        if storage.key in storage_keys:
             continue
         storage_keys.add(storage.key)
-        holder = _find_holder(walk, number, path_states)
+        holder = holders.holder_of(number)
         members.setdefault(holder, {})[storage] = number
     return members, 1.0
 
 
-def _group_nodes_by_holder(
-    walk: Walk, path_states: dict[int, _PathState], deadline: float
-) -> tuple[dict[int, list[int]], bool]:
+def _group_nodes_by_holder(walk: Walk, holders: _HolderSearch, deadline: float) -> tuple[dict[int, list[int]], bool]:
     """Return the autograd nodes by their holder, and whether these are all nodes."""
     nodes: dict[int, list[int]] = {}
     for position, number in enumerate(walk.nodes):
         if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.monotonic() > deadline:
             return nodes, False
-        nodes.setdefault(_find_holder(walk, number, path_states), []).append(number)
+        nodes.setdefault(holders.holder_of(number), []).append(number)
     return nodes, walk.complete
 
 
@@ -162,29 +182,44 @@ class _PathState(NamedTuple):
     in_graph: bool
 
 
-def _find_holder(walk: Walk, number: int, states: dict[int, _PathState]) -> int:
-    pending = []
-    current = number
-    while current not in states:
-        pending.append(current)
-        if walk.parents[current] == current:
-            break
-        current = walk.parents[current]
-    for object_number in reversed(pending):
-        parent = walk.parents[object_number]
-        if parent == object_number:
-            states[object_number] = _PathState(object_number, 0, -1, 0, False)
-            continue
-        holder, size, first, depth, in_graph = states[parent]
-        in_graph = in_graph or object_number in walk.nodes
-        first = object_number if first < 0 else first
-        parent_size = 0 if parent in walk.nodes else _collection_size(walk, parent)
+class _HolderSearch:
+    """Search of the holders of objects in a walk. What is above several of them is examined once."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._states: dict[int, _PathState] = {}
+        self._sizes: dict[int, int] = {}
+
+    def holder_of(self, number: int) -> int:
+        """Return the number of the object's holder (see `_PathState`)."""
+        parents = self._walk.parents
+        pending = []
+        current = parents[number]
+        while current not in self._states:
+            pending.append(current)
+            if parents[current] == current:
+                break
+            current = parents[current]
+        for parent in reversed(pending):
+            self._states[parent] = self._state_of(parent)
+        return self._state_of(number).holder
+
+    def _state_of(self, number: int) -> _PathState:
+        """Return the state of an object from that of its parent."""
+        parent = self._walk.parents[number]
+        if parent == number:
+            return _PathState(number, 0, -1, 0, False)
+        holder, size, first, depth, in_graph = self._states[parent]
+        in_graph = in_graph or number in self._walk.nodes
+        first = number if first < 0 else first
+        if parent not in self._sizes:
+            self._sizes[parent] = 0 if parent in self._walk.nodes else _collection_size(self._walk, parent)
+        parent_size = self._sizes[parent]
         if parent_size > size:
             holder, size = parent, parent_size
         elif not size and not in_graph:
-            holder = first if depth >= MIN_LINKED_LIST else object_number
-        states[object_number] = _PathState(holder, size, first, depth + 1, in_graph)
-    return states[number].holder
+            holder = first if depth >= MIN_LINKED_LIST else number
+        return _PathState(holder, size, first, depth + 1, in_graph)
 
 
 def _collection_size(walk: Walk, number: int) -> int:
@@ -192,7 +227,7 @@ def _collection_size(walk: Walk, number: int) -> int:
     obj = walk.objects[number]
     if type(obj) is functools._lru_cache_wrapper:
         return access.length(obj) or 0
-    if type(obj) not in _CONTAINERS and not any(base in access.mro(type(obj)) for base in _CONTAINERS):
+    if not _is_container(type(obj)):
         return 0
     parent = walk.objects[walk.parents[number]]
     if type(obj) is dict and type(parent) not in _CONTAINERS and _is_attribute_dict(obj, parent):
@@ -204,10 +239,57 @@ def _collection_size(walk: Walk, number: int) -> int:
     return size if size > 1 else 0
 
 
+def _is_container(cls: type) -> bool:
+    return cls in _CONTAINERS or not _CONTAINERS.isdisjoint(access.mro(cls))
+
+
 def _is_attribute_dict(mapping: dict[Any, Any], parent: Any) -> bool:
     return access.is_class(parent) or (
         all(type(key) is str for key in mapping) and access.attributes(parent) is mapping
     )
+
+
+def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[ModuleTensor]:
+    """Yield the parameters and buffers of the modules in the walk. Reads only the attributes of modules."""
+    import torch
+
+    module_types = {cls for cls in set(map(type, walk.objects)) if torch.nn.Module in access.mro(cls)}
+    modules = itertools.compress(walk.objects, map(module_types.__contains__, map(type, walk.objects)))
+    attributes = {id(module): access.attributes(module) or {} for module in modules}
+    child_ids = {id(child) for own in attributes.values() for _, child in _named_items(own, "_modules")}
+    # Last, hence read first, are the outermost modules: a submodule has the name that it has there.
+    pending = [("", number, own) for number, own in attributes.items()]
+    pending.sort(key=lambda item: item[1] not in child_ids)
+    visited_ids: set[int] = set()
+    while pending:
+        prefix, module_id, own = pending.pop()
+        if module_id in visited_ids:
+            continue
+        visited_ids.add(module_id)
+        for kind in ("_parameters", "_buffers"):
+            for name, tensor in _named_items(own, kind):
+                for storage in _storages_of(walk, tensor, storages):
+                    yield ModuleTensor(prefix + name, kind == "_buffers", storage)
+        for name, child in _named_items(own, "_modules"):
+            if id(child) in attributes:
+                pending.append((f"{prefix}{name}.", id(child), attributes[id(child)]))
+
+
+def _named_items(attributes: dict[str, Any], name: str) -> list[tuple[str, Any]]:
+    values = attributes.get(name)
+    items: list[Any] = access.items(values) if access.is_a(values, dict) else []
+    return [(key, value) for key, value in items if type(key) is str and value is not None]
+
+
+def _storages_of(walk: Walk, tensor: Any, storages: dict[int, Storage]) -> list[Storage]:
+    """Return the storage of a tensor, or those of the tensors that it wraps, such as the shard of a DTensor."""
+    storage = storages.get(walk.index.get(id(tensor), -1))
+    if storage is not None:
+        return [storage]
+    if tensor_type() not in access.mro(type(tensor)):
+        return []
+    numbers = [walk.index.get(id(value), -1) for value in (access.attributes(tensor) or {}).values()]
+    return [storages[number] for number in numbers if number in storages]
 
 
 def _create_group(
@@ -241,22 +323,27 @@ def _sample_addresses(members: Members) -> tuple[int, ...]:
     return tuple(addresses[::step])
 
 
-def _find_garbage(walk: Walk, deadline: float) -> list[Group]:
-    """Return a group of the tensors to which no root leads, if most of a few samples are in cycles of the same name."""
+def _find_garbage(walk: Walk, deadline: float, last_deadline: float) -> list[Group]:
+    """Return a group of the tensors to which no root leads, if most of a few samples are in cycles of the same name.
+
+    `deadline`: after it only `_MIN_SAMPLES` are followed, until `last_deadline`.
+    """
     tensors, members = _unreached_tensors(walk)
-    if not tensors:
+    if not tensors or time.monotonic() > deadline:
         return []
     samples_by_name: dict[str, list[tuple[Chain, str]]] = {}
     samples = tensors[:: max(1, len(tensors) // _SAMPLES)]
+    read = 0
     for tensor in samples:
-        if time.monotonic() > deadline:
+        if read >= _MIN_SAMPLES and time.monotonic() > deadline:
             break
-        chain, note = find_referrers(tensor, walk, [tensors, samples])
+        read += 1
+        chain, note = find_referrers(tensor, walk, [tensors, samples], last_deadline)
         # A tensor that is in no cycle may be held by a library.
         if chain is not None and note == GARBAGE:
             samples_by_name.setdefault(str(chain), []).append((chain, note))
     largest = max(samples_by_name.values(), key=len, default=[])
-    if 2 * len(largest) <= len(samples):  # several kinds, no name, or no time
+    if 2 * len(largest) <= read:  # several kinds, or no name
         return []
     chain, note = largest[0]
     return [Group(chain, note, len(members), _total_bytes(members), _sample_addresses(members))]
@@ -270,8 +357,8 @@ def _unreached_tensors(walk: Walk) -> tuple[list[Any], Members]:
     unreached_tensors: list[Any] = []
     objects = gc.get_objects()
     tensor_types = {cls for cls in set(map(type, objects)) if base in access.mro(cls)}
-    for obj in objects:
-        if type(obj) in tensor_types and id(obj) not in walk.index:
+    for obj in itertools.compress(objects, map(tensor_types.__contains__, map(type, objects))):
+        if id(obj) not in walk.index:
             storage = storage_of(obj)
             if storage is not None and storage.bytes and storage.key not in reached_keys and storage not in members:
                 members[storage] = len(unreached_tensors)

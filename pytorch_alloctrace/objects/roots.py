@@ -17,7 +17,7 @@ WAITING = ("weakref", "threading", "logging", "queue", "concurrent.futures.threa
 """Modules of the standard library that hold objects of the program. Visited like modules of the program."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)  # not frozen: a scan creates thousands, and frozen ones take four times as long
 class ModuleRoot:
     name: str
     filename: str
@@ -42,7 +42,6 @@ class FrameRoot:
 
 def modules() -> tuple[list[ModuleRoot], list[ModuleRoot], list[dict[str, object]]]:
     """Return the modules of the program, those of libraries, and the variables of this package's modules."""
-    libraries = _library_folders()
     program_modules: list[ModuleRoot] = []
     library_modules: list[ModuleRoot] = []
     own_variables: list[dict[str, object]] = []
@@ -53,11 +52,10 @@ def modules() -> tuple[list[ModuleRoot], list[ModuleRoot], list[dict[str, object
         filename = namespace.get("__file__")
         if type(filename) is not str:
             filename = ""
-        if filename.startswith(PACKAGE):
+        if _is_own_file(filename):
             own_variables.append(namespace)
             continue
-        is_library = name != "__main__" and (not filename or filename.startswith(libraries))
-        is_library = is_library and name not in WAITING
+        is_library = name != "__main__" and _is_library_file(filename) and name not in WAITING
         root = ModuleRoot(name, filename, namespace, is_library)
         (library_modules if is_library else program_modules).append(root)
     program_modules.sort(key=lambda root: (root.name in WAITING, root.name != "__main__"))
@@ -145,6 +143,16 @@ def _thread_name(ident: int) -> str:
     thread = threading._active.get(ident)  # type: ignore[attr-defined]
     name = access.attribute(thread, "_name")
     return name if type(name) is str else f"thread {ident}"
+
+
+@functools.cache
+def _is_own_file(filename: str) -> bool:
+    return filename.startswith(PACKAGE)
+
+
+@functools.cache
+def _is_library_file(filename: str) -> bool:
+    return not filename or filename.startswith(_library_folders())
 
 
 @functools.cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+import time
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -18,18 +20,20 @@ GARBAGE = "a reference cycle: garbage that the collector has not freed yet"
 OF_CPP = "held by C++ code, or by a value in use: nothing else in Python refers to it"
 
 
-def find_referrers(tensor: Any, walk: Walk, ignored: Sequence[object] = ()) -> tuple[Chain | None, str]:
+def find_referrers(
+    tensor: Any, walk: Walk, ignored: Sequence[object] = (), deadline: float = math.inf
+) -> tuple[Chain | None, str]:
     """Return the referrer path to a tensor that the walk did not reach, or None, and why the tensor is alive.
 
-    `ignored`: objects of this package that refer to the tensor.
+    `ignored`: objects of this package that refer to the tensor. `deadline`: end of the search, by `time.monotonic`.
     """
-    objects, is_cycle = _follow_referrers(tensor, walk, {id(ignored), *map(id, ignored)})
+    objects, is_cycle = _follow_referrers(tensor, walk, {id(ignored), *map(id, ignored)}, deadline)
     if len(objects) < 2:
         return None, OF_CPP
     return chain_of(objects), GARBAGE if is_cycle else OF_CPP.replace("it", "that")
 
 
-def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int]) -> tuple[list[Any], bool]:
+def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int], deadline: float) -> tuple[list[Any], bool]:
     """Return the objects that lead to a tensor, and whether they begin in a cycle."""
     child_of: dict[int, Any] = {}
     visited: dict[int, Any] = {id(tensor): tensor}
@@ -41,7 +45,12 @@ def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int]) -> tuple[l
         if type(root) is FrameRoot:
             ignored_ids |= {id(root.variables), *map(id, root.variables)}
     top_object: Any = None
-    while position < len(queue) and len(queue) < _MAX_REFERRERS and position < _MAX_EXPANDED:
+    while (
+        position < len(queue)
+        and len(queue) < _MAX_REFERRERS
+        and position < _MAX_EXPANDED
+        and (not position or time.monotonic() < deadline)  # a call of gc.get_referrers visits all objects
+    ):
         obj = queue[position]
         position += 1
         referrers = gc.get_referrers(obj)

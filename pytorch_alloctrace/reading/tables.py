@@ -66,7 +66,8 @@ def _block_names(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.S
     namings = trace.replay.named_blocks()
     namings = namings.take(namings["seq"] < until)
     keys = zip(namings["device"].tolist(), namings["address"].tolist(), namings["alloc_seq"].tolist(), strict=True)
-    names = dict(zip(keys, namings["name"].tolist(), strict=True))
+    # A later look-up without a name, by an optimizer, keeps the name from a module.
+    names = {key: name for key, name in zip(keys, namings["name"].tolist(), strict=True) if name}
     if not names:
         return pd.Series("", index=blocks.index, dtype=TEXT)
     rows = zip(blocks["device"].tolist(), blocks["address"].tolist(), blocks["alloc_seq"].tolist(), strict=True)

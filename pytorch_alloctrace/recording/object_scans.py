@@ -1,10 +1,14 @@
 """Schedule of the scans for the holders of the program's tensors, which write their results into the trace.
 
 The final scan runs when the recording ends. Leaked tensors are often freed when main() returns, and a killed program
-runs no final scan, so scans also run during the recording. A scan is due when the event count has grown by half since
-the last one. It runs at the end of a step; in a program without steps, on the main thread between two instructions,
-when a polling thread requests it. All scans together take at most `FREE_SCAN_S` seconds plus `MAX_SCAN_SHARE` of the
-elapsed time. A scan that ran out of time is repeated when twice the time is available.
+runs no final scan, so scans also run during the recording. A scan is due when the event count has grown by
+`MIN_SCAN_GROWTH` since the last one, or by more if scans take long (`_scan_growth`). It runs at the end of a step; in a
+program without steps, on the main thread between two instructions, when a polling thread requests it. All scans
+together take at most `FREE_SCAN_S` seconds plus `MAX_SCAN_SHARE` of the elapsed time, in processor time: wall time
+would end the scans of a busy machine early. A scan that ran out of time is repeated when twice the time is available.
+
+A scan also runs at the start of a full garbage collection, which frees cycles that no variable leads to, and at the
+first two out-of-memory errors. Both scans also search for garbage.
 """
 
 from __future__ import annotations
@@ -13,29 +17,42 @@ import _thread
 import contextlib
 import dataclasses
 import gc
+import math
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .own_errors import is_own_error
+from .roles import BUFFER, DEVICE_TYPES, PARAMETER, Note
 
-FIRST_SCAN_EVENTS = 2_000
-SCAN_GROWTH = 1.5
-"""Growth of the event count, as a factor, from one scan to the next."""
-THREAD_PATIENCE = 1.25
+if TYPE_CHECKING:
+    from ..objects.object_scan import ModuleTensor
+
+DUE, COLLECTION, OUT_OF_MEMORY = 0, 1, 2
+"""Reasons for a scan: `ScanReason` in csrc/python/recording/pending_calls.h."""
+FIRST_SCAN_EVENTS = 500
+MIN_SCAN_GROWTH, MAX_SCAN_GROWTH = 1.06, 1.5
+"""Growth of the event count, as a factor, from one scan to the next. With the delays of the polling thread, the minimum
+leaves less than a tenth of the events without a scan."""
+COLLECTION_SCAN_GROWTH = 1.5
+"""Growth of the event count, as a factor, from one scan at the start of a collection to the next."""
+COLLECTION_SCAN_SHARE, MIN_COLLECTION_SCAN_S = 1 / 2, 0.04
+"""Share of the time left to all scans that a scan at the start of a collection may take, and its minimum in seconds."""
+THREAD_PATIENCE = 1.02
 """Factor on the due event count for scans of the polling thread: the end of a step comes first if there is one."""
-MIN_POLL_S, POLL_TIME_SHARE = 0.02, 1 / 16
+MIN_POLL_S, POLL_TIME_SHARE = 0.02, 1 / 64
 """Sleep of the polling thread: the longer of these seconds and this share of the elapsed time."""
 FREE_SCAN_S = 0.2
-"""Seconds that scans may take in any run."""
+"""Seconds of processor time that scans may take in any run."""
 MAX_SCAN_SHARE = 0.005
 """Share of the elapsed time that scans may take in addition to `FREE_SCAN_S`."""
 MAX_SCAN_S = 0.1
-"""Maximum seconds of one scan before the end."""
+"""Maximum seconds of one scan before the end. Scans at out-of-memory errors may exceed the time of all scans by it."""
 MIN_SCAN_S = 0.003
 """Minimum seconds of one scan: with less time available, none runs."""
 MAX_FINAL_SCAN_S = 0.5
@@ -51,11 +68,13 @@ class ObjectScans:
         self._recorder = recorder
         self._began = time.monotonic()
         self._due_event: float = FIRST_SCAN_EVENTS
+        self._due_collection_event = math.inf  # until another scan has shown how long one takes
         self._spent_s = 0.0
         self._needed_s = MIN_SCAN_S
         self._scan_lock = _thread.allocate_lock()
         self._end_lock = _thread.allocate_lock()
         self._is_active = False
+        self._module_notes: set[Note] = set()
 
     def start(self) -> None:
         """Enable scans, unless Python runs without a GIL."""
@@ -65,7 +84,8 @@ class ObjectScans:
         from ..objects import object_scan  # noqa: F401
 
         self._collector = Collector()
-        self._recorder.set_object_scan(self._scan_on_main_thread)
+        self._recorder.set_object_scan(self._scan_for_recorder)
+        self._main_thread = threading.main_thread().ident
         self._is_active = True
         self._end_lock.acquire()
         # The program's signal handlers must not run on our thread. SIGBUS stays: see csrc/core/base/thread.h.
@@ -79,7 +99,7 @@ class ObjectScans:
 
     def scan_if_due(self) -> None:
         if self._is_active and self._recorder.next_event() >= self._due_event:
-            self._scan_if_allowed()
+            self._scan_within_budget()
 
     def scan_now(self) -> None:
         if self._is_active and self._scan_lock.acquire(timeout=MAX_SCAN_S):
@@ -124,27 +144,55 @@ class ObjectScans:
                 # that the walk holds would keep objects alive after the program has dropped them.
                 self._recorder.request_object_scan()
 
-    def _scan_on_main_thread(self) -> None:
-        if self._is_active and self._recorder.next_event() >= self._due_event:
-            self._scan_if_allowed()
+    def _scan_for_recorder(self, reason: int) -> None:
+        """Scan on the main thread if a scan is due, else at once for one of the other reasons.
 
-    def _scan_if_allowed(self) -> None:
-        if not self._scan_lock.acquire(blocking=False):
+        Nothing is torn down yet when a collection starts: the collector calls this where it may also call finalizers.
+        Not before collections on other threads: see `_request_due_scans`.
+        """
+        if reason == DUE:
+            self.scan_if_due()
+            return
+        if reason == COLLECTION and (
+            self._recorder.next_event() < self._due_collection_event or _thread.get_ident() != self._main_thread
+        ):
+            return
+        self._scan_within_budget(reason)
+
+    def _scan_within_budget(self, reason: int = DUE) -> None:
+        if not self._is_active or not self._scan_lock.acquire(blocking=False):
             return
         try:
             began, event_count = time.monotonic(), self._recorder.next_event()
-            if event_count < self._due_event or not self._is_active:
+            if reason == DUE and event_count < self._due_event:  # another thread has just scanned
                 return
-            allowed_s = min(FREE_SCAN_S + MAX_SCAN_SHARE * (began - self._began) - self._spent_s, MAX_SCAN_S)
-            if allowed_s < self._needed_s:  # a later call has more time
+            elapsed_s = began - self._began
+            remaining_s = FREE_SCAN_S + MAX_SCAN_SHARE * elapsed_s - self._spent_s
+            if reason == OUT_OF_MEMORY:
+                allowed_s, needed_s = MAX_SCAN_S, 0.0
+            elif reason == COLLECTION:
+                allowed_s, needed_s = remaining_s * COLLECTION_SCAN_SHARE, max(self._needed_s, MIN_COLLECTION_SCAN_S)
+            else:
+                allowed_s, needed_s = remaining_s, self._needed_s
+            if allowed_s < needed_s:  # a later call has more time
                 return
+            allowed_s = min(allowed_s, MAX_SCAN_S)
+            is_complete, cpu_before = False, time.thread_time()
             try:
-                is_complete = self._scan(allowed_s, search_unreached=False)
+                is_complete = self._scan(allowed_s, search_unreached=reason != DUE)
             finally:
-                self._spent_s += time.monotonic() - began
-            self._needed_s = MIN_SCAN_S if is_complete else min(2 * allowed_s, MAX_SCAN_S)
+                scan_s = time.thread_time() - cpu_before
+                self._spent_s += scan_s
+            if reason == OUT_OF_MEMORY:
+                return
+            if reason == COLLECTION:
+                self._due_collection_event = COLLECTION_SCAN_GROWTH * event_count
+                return
+            if self._due_collection_event == math.inf:
+                self._due_collection_event = event_count
+            self._needed_s = min(max(1.5 * scan_s, MIN_SCAN_S) if is_complete else 2 * allowed_s, MAX_SCAN_S)
             if is_complete or allowed_s >= MAX_SCAN_S:
-                self._due_event = SCAN_GROWTH * event_count
+                self._due_event = event_count * _scan_growth(scan_s, elapsed_s)
         finally:
             self._scan_lock.release()
 
@@ -161,6 +209,7 @@ class ObjectScans:
                 scan = scan_objects(seconds, search_unreached=search_unreached)
                 for group in scan.groups:
                     self._write_group(event, group)
+                self._write_module_tensors(scan.module_tensors)
                 return scan.complete
 
             return self._collector.run_paused(scan_and_write)
@@ -185,6 +234,26 @@ class ObjectScans:
             nodes=group.nodes,
             has_all_nodes=group.has_all_nodes,
         )
+
+    def _write_module_tensors(self, module_tensors: Sequence[ModuleTensor]) -> None:
+        """Write the roles of parameters and buffers that the last scan has not written."""
+        notes: dict[tuple[int, int, int], Note] = {}
+        for name, is_buffer, storage in module_tensors:
+            device, _, index = storage.device.partition(":")
+            block = storage.address, DEVICE_TYPES[device], int(index or 0)
+            notes.setdefault(block, (*block, BUFFER if is_buffer else PARAMETER, name))
+        before, self._module_notes = self._module_notes, set(notes.values())
+        self._recorder.push_roles([note for note in notes.values() if note not in before])
+
+
+def _scan_growth(scan_s: float, elapsed_s: float) -> float:
+    """Return the growth of the event count to the next scan that the time for scans allows throughout a run.
+
+    `FREE_SCAN_S` lasts from the first scan until a run has 1.5 million events, e^8 times as many: an eighth each time
+    that the run becomes e times as long. Then its share of the elapsed time suffices.
+    """
+    available_s = FREE_SCAN_S / 8 + MAX_SCAN_SHARE * elapsed_s
+    return min(max(MIN_SCAN_GROWTH, math.exp(scan_s / max(available_s, scan_s))), MAX_SCAN_GROWTH)
 
 
 Result = TypeVar("Result")

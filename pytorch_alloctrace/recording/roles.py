@@ -1,7 +1,9 @@
 """Notes in the trace about the role of blocks: parameters, buffers, gradients, optimizer state.
 
-A note names a block by the address of the tensor's storage, so notes are exact. Blocks are looked up after a torch
-optimizer has stepped: at its 1st, 2nd, 4th, 8th, ... step, and whenever the number of its parameters or states changes.
+A note names a block by the address of the tensor's storage, so notes are exact. Blocks are looked up before the first
+step of a torch optimizer, which may run out of memory when it creates the state; and after it has stepped: at its 1st,
+2nd, 4th, 8th, ... step, and whenever the number of its parameters or states changes. Object scans note the parameters
+and buffers of all modules (object_scans.py).
 Those of models passed to `observe` are also looked up at `enable`, at `step` (again the 1st, 2nd, 4th, ...) and when
 the recording ends. These blocks live long, so the notes miss only gradients that are allocated anew in each step: the
 analysis gives them the role of their siblings.
@@ -25,7 +27,7 @@ PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3, 4
 Note = tuple[int, int, int, int, str]
 """Address, device type, device index, role, name ("" if the tensor has none)."""
 
-_DEVICE_TYPES = {"cpu": 0, "cuda": 1}
+DEVICE_TYPES = {"cpu": 0, "cuda": 1}
 _MAX_DEPTH = 4
 """Maximum nesting of lists and dicts in an optimizer's state, and of tensors made of tensors."""
 
@@ -43,23 +45,27 @@ def add_observed(*subjects: Any) -> None:
 class RoleNotes:
     def __init__(self, push: Callable[[list[Note]], None]) -> None:
         self._push = push
-        self._handle: Any = None
+        self._handles: list[Any] = []
         self._steps = 0
         self._optimizers: dict[int, _SteppedOptimizer] = {}
 
     def start(self) -> None:
-        def after_step(optimizer: object) -> None:
-            try:
-                self._after_step(optimizer)
-            except Exception as error:
-                if is_from_signal_handler(error):
-                    raise
+        def guard(note: Callable[[object], None]) -> Callable[[object], None]:
+            def call(optimizer: object) -> None:
+                try:
+                    note(optimizer)
+                except Exception as error:
+                    if is_from_signal_handler(error):
+                        raise
 
-        self._handle = listen_to_steps(after_step)
+            return call
+
+        self._handles = [listen_to_steps(guard(self._before_step), before=True)]
+        self._handles.append(listen_to_steps(guard(self._after_step)))
 
     def stop(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
             handle.remove()
 
     def push_notes(self, *optimizers: Any) -> None:
@@ -79,15 +85,24 @@ class RoleNotes:
             if _is_due(self._steps):
                 self.push_notes()
 
+    def _before_step(self, optimizer: Any) -> None:
+        if self._find(optimizer) is None:
+            self._optimizers[id(optimizer)] = _SteppedOptimizer(optimizer, self._optimizers)
+            self.push_notes(optimizer)
+
     def _after_step(self, optimizer: Any) -> None:
-        stepped = self._optimizers.get(id(optimizer))
-        if stepped is None or stepped.optimizer() is not optimizer:
+        stepped = self._find(optimizer)
+        if stepped is None:
             stepped = self._optimizers[id(optimizer)] = _SteppedOptimizer(optimizer, self._optimizers)
         stepped.steps += 1
         size = (*(len(group["params"]) for group in optimizer.param_groups), len(optimizer.state))
         if _is_due(stepped.steps) or size != stepped.size:
             stepped.size = size
             self.push_notes(optimizer)
+
+    def _find(self, optimizer: Any) -> _SteppedOptimizer | None:
+        stepped = self._optimizers.get(id(optimizer))
+        return stepped if stepped is not None and stepped.optimizer() is optimizer else None
 
 
 class _SteppedOptimizer:
@@ -200,7 +215,7 @@ class _BlockLookup:
             if parts is not None:
                 return [block for part in parts if depth < _MAX_DEPTH for block in self.blocks(part, depth + 1)]
             device = tensor.device
-            kind = _DEVICE_TYPES.get(device.type)
+            kind = DEVICE_TYPES.get(device.type)
             if kind is None or self._is_shared_lazily(tensor):
                 return []
             # Not the tensor's own address: a view may begin anywhere in the storage.

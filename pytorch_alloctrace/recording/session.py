@@ -457,8 +457,8 @@ def step(n: int | None = None) -> None:
 def observe(model: Any, optimizer: Any = None) -> None:
     """Record which blocks hold a model's parameters, buffers and gradients, by name, and which an optimizer's state.
 
-    Needed only without a torch optimizer, from which parameters and state are found automatically. Both objects are
-    referenced weakly. Their blocks are looked up now, if something is recorded, at `enable`, at the 1st, 2nd, 4th, 8th,
+    Rarely needed: torch's optimizers and object scans find parameters, buffers and state. Both objects are referenced
+    weakly. Their blocks are looked up now, if something is recorded, at `enable`, at the 1st, 2nd, 4th, 8th,
     ... `step`, and when the recording ends.
 
     Args:

@@ -45,13 +45,13 @@ class OptimizerSteps:
         self._end_step()
 
 
-def listen_to_steps(after_step: Callable[[object], None]) -> Any:
-    """Call `after_step` after each step of any torch optimizer, until `remove` of the returned handle."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
+def listen_to_steps(listener: Callable[[object], None], before: bool = False) -> Any:
+    """Call `listener` after each step of any torch optimizer, or before it, until `remove` of the returned handle."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     def call(optimizer: object, args: object, kwargs: object) -> None:
-        after_step(optimizer)
+        listener(optimizer)
 
     # Without this, torch.compile traces the function, or breaks the graph of a compiled step at it.
     call._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return register_optimizer_step_post_hook(call)
+    return (register_optimizer_step_pre_hook if before else register_optimizer_step_post_hook)(call)

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from format_reader import TraceFile, delta, varint
 from hostile_traces import record, text
-from running import run_python
+from running import needs_cuda_build, run_python
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.leak import Leak
@@ -311,14 +311,17 @@ def test_trace_has_length_bound_and_nones_of_containers(containers_trace: alloct
         recent, mask, waiting, ring = (
             scan[path][0] for path in ("recent[...]", "mask(...)", "waiting.queue[...]", "ring[...]")
         )
-        assert recent == {"type": "deque", "length": 50, "size": 50, "bound": 50, "nones": 0}
-        assert (mask["type"], mask["length"], mask["bound"]) == ("lru_cache", 128, 128)
+        length = recent["length"]
+        assert recent == {"type": "deque", "length": length, "size": length, "bound": 50, "nones": 0}
+        assert (mask["type"], mask["bound"]) == ("lru_cache", 128)
         assert (waiting["type"], waiting["bound"]) == ("deque", 900)
         assert (ring["type"], ring["length"], ring["bound"]) == ("list", 800, 0)
         assert ring["nones"] == 800 - waiting["length"]
         pairs = next(containers for path, containers in scan.items() if path.startswith("pairs[...]"))
         assert [container["type"] for container in pairs] == ["list", "tuple"]
-    assert scans[-1]["ring[...]"][0]["nones"] == 400
+    last = {path: scans[-1][path][0] for path in ("recent[...]", "mask(...)", "ring[...]")}
+    assert [container["length"] for container in last.values()] == [50, 128, 800]
+    assert last["ring[...]"]["nones"] == 400
 
 
 def test_trace_has_the_variable_that_keeps_a_growing_graph(containers_trace: alloctrace.Trace) -> None:
@@ -339,7 +342,12 @@ def test_compaction_keeps_containers_and_nodes(containers_trace: alloctrace.Trac
 
     compacted = alloctrace.compact(containers_trace.path, tmp_path / "compacted.alloctrace", until=until).trace
 
-    pd.testing.assert_frame_equal(alloctrace.load(compacted).holders(), containers_trace.holders())
+    kept, recorded = alloctrace.load(compacted).holders(), containers_trace.holders()
+    last_scans = recorded["seq"].unique()[-10:]
+    pd.testing.assert_frame_equal(
+        kept[kept["seq"].isin(last_scans)].reset_index(drop=True),
+        recorded[recorded["seq"].isin(last_scans)].reset_index(drop=True),
+    )
 
 
 def test_older_trace_has_neither_containers_nor_nodes(tmp_path: Path) -> None:
@@ -352,3 +360,201 @@ def test_older_trace_has_neither_containers_nor_nodes(tmp_path: Path) -> None:
 
     assert (row["holder"], row["blocks"], row["is_garbage"]) == ("kept (list of 2), global of train.py", 2, False)
     assert (row["containers"], row["nodes"], row["has_all_nodes"]) == ([], 0, False)
+
+
+CYCLES = """
+import gc, torch
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import object_scans
+
+object_scans.MAX_FINAL_SCAN_S, object_scans.FREE_SCAN_S, object_scans.MAX_SCAN_S = 0.0, 60.0, 20.0
+
+class Request:
+    def __init__(self, number):
+        self.output = torch.full((1000,), float(number))
+        self.me = self
+
+def main():
+    gc.disable()
+    for number in range(1000):
+        Request(number)
+    alloctrace.step()  # an ordinary scan, which comes first
+    gc.collect()
+
+callbacks = gc.callbacks[:]
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+alloctrace.disable()
+assert gc.callbacks == callbacks
+"""
+
+
+def test_scan_before_a_collection_names_the_cycles_that_it_frees(run_program, tmp_path: Path) -> None:
+    run_program(CYCLES)
+
+    trace = load(tmp_path)
+    holders = trace.holders()
+    (garbage,) = holders[holders["is_garbage"]].itertuples()
+    assert garbage.holder.startswith("Request.output, a reference cycle") and garbage.blocks == 1000
+    # The collection frees them right after the scan.
+    assert (trace.events(since=garbage.seq - 1)["kind"] == "free_completed").sum() >= 1000
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("thread", ["main", "autograd"])
+def test_scan_at_out_of_memory_sees_the_frames_of_the_failed_call(
+    run_cuda_program, tmp_path: Path, thread: str
+) -> None:
+    run_cuda_program(
+        """
+import sys, torch
+import pytorch_alloctrace as alloctrace
+
+def fill(hoard):
+    while True:
+        hoard.append(torch.empty(64 << 20, dtype=torch.uint8, device="cuda"))
+
+class Fill(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x): return x * 1
+    @staticmethod
+    def backward(context, gradient): fill([])
+
+def main():
+    x = torch.ones(10, device="cuda", requires_grad=True)
+    for _ in range(3):
+        try:
+            fill([]) if sys.argv[1] == "main" else Fill.apply(x).sum().backward()
+        except torch.OutOfMemoryError:
+            pass
+    return x
+
+alloctrace.enable("run.alloctrace")
+main()
+""",
+        thread,
+        memory="2GiB",
+    )
+
+    trace = load(tmp_path)
+    events = trace.events()
+    failed = events.loc[events["kind"] == "oom", "seq"].tolist()
+    holders = trace.holders()
+    hoards = holders[holders["path"].str.startswith("hoard")]
+    assert len(failed) >= 3 and len(hoards) == 2  # at the first two errors
+    for hoard in hoards.itertuples():
+        assert hoard.holder.startswith("hoard (list of ") and " local of fill() at program.py:" in hoard.holder
+        assert hoard.requested_bytes > 1 << 30 and any(0 < hoard.seq - seq <= 4 for seq in failed)
+
+
+def test_interrupt_during_a_scan_of_a_collection_reaches_the_program(run_program) -> None:
+    """Guard against errors in callbacks of the collector, which Python prints and drops."""
+    process = run_program(
+        CYCLES.replace("    gc.collect()\n", "    interrupted()\n").replace(
+            "def main():",
+            """def interrupted():
+    import os, signal
+    from pytorch_alloctrace.objects import object_scan
+    scan = object_scan.scan_objects
+    def interrupt(seconds, search_unreached):
+        os.kill(os.getpid(), signal.SIGINT)
+        return scan(seconds, search_unreached)
+    object_scan.scan_objects = interrupt
+    try:
+        gc.collect()
+        for _ in range(100): str(0)
+        print("lost")
+    except KeyboardInterrupt:
+        print("interrupted")
+    object_scan.scan_objects = scan
+
+def main():""",
+        )
+    )
+    assert process.stdout == "interrupted\n" and not process.stderr
+
+
+def test_events_without_a_scan_are_less_than_a_tenth(record_trainer: RecordTrainer) -> None:
+    trace = load(record_trainer("killed"))
+
+    scans = trace.holders()["seq"].unique()
+    events = len(trace.events())
+    gaps = np.diff([*scans[scans > events // 10], events])
+    assert gaps.max() < events / 10
+
+
+def test_scans_tell_a_name_with_old_blocks_from_one_that_each_step_overwrites(run_program, tmp_path: Path) -> None:
+    program = TRAINER.replace(
+        "self.predictions.append(",
+        "self.last = [output.detach() * 1, output.detach() * 2]\n        self.predictions.append(",
+    )
+
+    run_program(program, "killed", check=False)
+
+    trace = load(tmp_path)
+    steps = trace.events(kinds=["step"])["seq"]
+    for path, is_old in (("trainer.predictions[...]", True), ("trainer.last[...]", False)):
+        scans = [held for held in trace._recorded.held if held.path == path]
+        assert len(scans) >= 2
+        for held in scans[-2:]:
+            live = trace.live(held.event - 1)
+            ages = live.loc[live["address"].isin(held.addresses), "alloc_seq"]
+            step_begin = steps[steps < held.event].iloc[-2]
+            assert len(ages) and (ages < step_begin).any() == is_old
+
+
+MODULES = """
+import os, signal, torch
+import pytorch_alloctrace as alloctrace
+
+class Served(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+        self.register_buffer("scale", torch.ones(8))
+
+    def __getattribute__(self, name):
+        assert not scanning
+        return super().__getattribute__(name)
+
+    def named_parameters(self, *_): raise AssertionError
+    named_buffers = parameters = named_modules = named_parameters
+
+def main():
+    model = Served().eval()
+    layer = model.layers[0]
+    for number in range(400):
+        with torch.no_grad():
+            model.layers(torch.randn(4, 8)) * model.scale
+        alloctrace.step()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+scanning = False
+from pytorch_alloctrace.objects import object_scan
+scan = object_scan.scan_objects
+def watched(*arguments, **options):
+    global scanning
+    scanning = True
+    try: return scan(*arguments, **options)
+    finally: scanning = False
+object_scan.scan_objects = watched
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+def test_scan_names_parameters_and_buffers_of_a_model_without_optimizer(run_program, tmp_path: Path) -> None:
+    run_program(MODULES, check=False)
+
+    trace = load(tmp_path)
+    live = trace.live()
+    live = live[live["name"] != ""]
+    roles = dict(zip(live["name"], live["role"].astype(str), strict=True))
+    assert roles == {
+        **dict.fromkeys([f"layers.{n}.{name}" for n in (0, 1) for name in ("weight", "bias")], "parameter"),
+        **dict.fromkeys(
+            ["scale", *(f"layers.1.{n}" for n in ("running_mean", "running_var", "num_batches_tracked"))], "buffer"
+        ),
+    }
+    assert live["role_is_exact"].all()
+    assert (trace.events()["kind"] == "role").sum() == len(roles)  # each scan writes only what is new

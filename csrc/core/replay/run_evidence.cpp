@@ -141,7 +141,6 @@ void RunEvidence::finish(const Replay& end) {
 }
 
 std::vector<std::uint64_t> RunEvidence::snapshot_positions() const {
-  constexpr std::size_t kMaxScans = 6;  // object scans used by a verdict
   std::vector<std::uint64_t> events;
   for (const MemoryTimeline& timeline : timelines_) {
     for (const MemoryTimeline::Peak& peak : {timeline.allocated_peak(), timeline.reserved_peak()}) {
@@ -178,10 +177,15 @@ std::vector<std::uint64_t> RunEvidence::snapshot_positions() const {
   }
   std::sort(scans.begin(), scans.end(), std::greater<>());
   scans.erase(std::unique(scans.begin(), scans.end()), scans.end());
-  std::size_t left = kMaxScans;
+  // The object scans that a verdict examines: _select_scans in analysis/leaks/referrers.py.
+  constexpr std::size_t kMaxScans = 8;
+  constexpr double kSpacing = 0.75;
+  std::size_t selected = 0;
+  double latest = 0x1p64;
   for (const std::uint64_t scan : scans) {
-    if (left == 0) break;
-    --left;
+    if (selected == kMaxScans || static_cast<double>(scan) > latest) continue;
+    ++selected;
+    latest = kSpacing * static_cast<double>(scan);
     events.push_back(scan);
   }
   std::sort(events.begin(), events.end());

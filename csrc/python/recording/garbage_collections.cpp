@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "pending_calls.h"
 #include "python_reference.h"
 
 namespace alloctrace::python {
@@ -37,8 +38,10 @@ std::uint64_t read_count(PyObject* info, const char* key) {
   return count > 0 ? static_cast<std::uint64_t>(count) : 0;
 }
 
-void begin_collection() {
+void begin_collection(PyObject* info) {
   observation.session = 0;
+  // Before the collection is said to begin: what a scan frees is not garbage.
+  if (read_count(info, "generation") == kOldestGeneration) scan_before_collection();
   HookScope scope;
   if (!scope) return;
   observation.session = scope.session().number;
@@ -62,7 +65,7 @@ void end_collection(PyObject* info) {
 PyObject* on_collection(PyObject*, PyObject* const* arguments, Py_ssize_t count) noexcept {
   if (count == 2 && PyUnicode_CheckExact(arguments[0]) && PyDict_CheckExact(arguments[1])) {
     if (PyUnicode_CompareWithASCIIString(arguments[0], "start") == 0) {
-      begin_collection();
+      begin_collection(arguments[1]);
     } else if (PyUnicode_CompareWithASCIIString(arguments[0], "stop") == 0) {
       end_collection(arguments[1]);
     }

@@ -5,6 +5,7 @@
 // - A collection of a young generation during which no event was recorded is not reported.
 // - The interpreter calls the function without an exception set, with the GIL, on any thread, one collection at a time;
 //   the function returns None whatever its arguments. In a forked child and after the session it does nothing else.
+// - At the start of a collection of all generations, the program's objects are scanned (pending_calls.h).
 // - If the program empties gc.callbacks, later collections are not reported. Collections of other interpreters, which
 //   have callbacks of their own, never are.
 #pragma once

@@ -14,6 +14,14 @@ std::atomic<unsigned> requested{0};  // bits of PendingWork
 std::atomic<bool> is_posted{false};  // from Py_AddPendingCall until the call has done its work
 PyObject* object_scan = nullptr;     // guarded by the GIL
 
+constexpr int kOutOfMemoryScans = 2;  // in a recording
+std::atomic<int> out_of_memory_scans_left{0};
+
+// Exception of a signal handler that ran in a scan outside of a pending call. Guarded by the GIL.
+struct DeferredError {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+} deferred_error;
+
 int run_requested_work(void*);
 
 // Post the call if there is work. If the interpreter's queue is full, the next request posts it.
@@ -23,13 +31,45 @@ void post_if_requested() noexcept {
 }
 
 // Scan objects. Return false with an exception set if it must reach the program: from its signal handler or a thread.
-bool scan_objects() {
+bool scan_objects(ScanReason reason) {
   const Reference scan(Py_XNewRef(object_scan));
-  if (!scan || Reference(PyObject_CallNoArgs(scan.get()))) return true;
+  if (!scan || Reference(PyObject_CallFunction(scan.get(), "i", static_cast<int>(reason)))) return true;
   // Raised by the call itself, before the function could catch it.
   if (!PyErr_ExceptionMatches(PyExc_MemoryError) && !PyErr_ExceptionMatches(PyExc_RecursionError)) return false;
   PyErr_Clear();
   return true;
+}
+
+// Scan where an exception cannot reach the program: a pending call raises it.
+void scan_deferring_errors(ScanReason reason) {
+  DeferredError before, error;
+  PyErr_Fetch(&before.type, &before.value, &before.traceback);
+  {
+    const SuspendedTracing untraced;
+    if (!scan_objects(reason)) PyErr_Fetch(&error.type, &error.value, &error.traceback);
+  }
+  if (error.type != nullptr) {
+    std::swap(error, deferred_error);
+    request_pending_work(PendingWork::kObjectScan);
+  }
+  for (PyObject* const object : {error.type, error.value, error.traceback}) Py_XDECREF(object);  // an earlier error
+  PyErr_Restore(before.type, before.value, before.traceback);
+}
+
+bool raise_deferred_error() {
+  if (deferred_error.type == nullptr) return false;
+  const DeferredError error = std::exchange(deferred_error, {});
+  PyErr_Restore(error.type, error.value, error.traceback);
+  return true;
+}
+
+// Return whether the GIL cannot be taken: at the end of Python, and in a subinterpreter, whose thread would wait for
+// itself.
+bool is_outside_main_interpreter() {
+  if (!Py_IsInitialized() || interpreter_is_finalizing()) return true;
+  PyThreadState* const thread = thread_with_gil();
+  return thread != nullptr && thread->thread_id == PyThread_get_thread_ident() &&
+         thread->interp != PyInterpreterState_Main();
 }
 
 int run_requested_work(void*) {
@@ -40,7 +80,7 @@ int run_requested_work(void*) {
     const SuspendedTracing untraced;
     if (includes(PendingWork::kModuleNames)) succeeded = look_up_module_names();
     if (succeeded && includes(PendingWork::kObjectScan)) {
-      succeeded = scan_objects();
+      succeeded = !raise_deferred_error() && scan_objects(ScanReason::kDue);
       requested.fetch_and(~static_cast<unsigned>(PendingWork::kObjectScan));  // the scan covers requests made during it
     }
   }
@@ -61,7 +101,18 @@ void forget_pending_work() noexcept {
   is_posted.store(false);
 }
 
+void scan_before_collection() noexcept { scan_deferring_errors(ScanReason::kCollection); }
+
+void scan_out_of_memory(bool is_in_backward) noexcept {
+  if (is_outside_main_interpreter() || (PyGILState_GetThisThreadState() == nullptr && !is_in_backward)) return;
+  if (out_of_memory_scans_left.load() <= 0 || out_of_memory_scans_left.fetch_sub(1) <= 0) return;
+  const PyGILState_STATE outside = PyGILState_Ensure();
+  scan_deferring_errors(ScanReason::kOutOfMemory);
+  PyGILState_Release(outside);
+}
+
 void set_object_scan(PyObject* scan) {
+  out_of_memory_scans_left.store(scan != nullptr ? kOutOfMemoryScans : 0);
   Py_XINCREF(scan);
   Py_XDECREF(std::exchange(object_scan, scan));
 }

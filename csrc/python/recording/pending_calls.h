@@ -19,7 +19,18 @@ void request_pending_work(PendingWork work) noexcept;
 // Drop all requests: in a forked child, whose queue may have lost the call.
 void forget_pending_work() noexcept;
 
+// Reason for an object scan: the argument of the function that scans.
+enum class ScanReason : int { kDue = 0, kCollection = 1, kOutOfMemory = 2 };
+
 // Set the function that scans objects; nullptr for none. Needs the GIL.
 void set_object_scan(PyObject* scan);
+
+// Scan objects now, for a full garbage collection that begins. Needs the GIL.
+void scan_before_collection() noexcept;
+
+// Scan objects now, at the first out-of-memory errors of a recording, while the frames of the failed call exist. Takes
+// the GIL: call without locks. Does nothing on a thread that would not take it anyway when the call returns: neither
+// Python's nor, by `is_in_backward`, torch's. Another thread may hold the GIL and wait for it.
+void scan_out_of_memory(bool is_in_backward) noexcept;
 
 }  // namespace alloctrace::python

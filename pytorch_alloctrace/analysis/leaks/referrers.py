@@ -12,7 +12,7 @@ locals. Garbage is named only if no scan found another object: a cycle that main
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,8 +31,10 @@ MIN_SHARE = 0.5
 MAX_HOLDERS = 3
 MIN_SHARE_EACH = 0.15
 """Minimum share of the blocks that each of several named objects holds."""
-_MAX_SCANS = 6
-"""Maximum number of object scans examined, from the last."""
+_MAX_SCANS = 8
+"""Maximum number of object scans examined."""
+_SCAN_SPACING = 0.75
+"""Maximum event of an examined scan, as a share of the event of the later one: eight scans reach back to a tenth."""
 _MIN_BLOCKS = 3
 """Minimum number of live blocks of a leak at a scan."""
 
@@ -50,7 +52,7 @@ def attach_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak
     live_at_judged = {leak.judged_at: part_of[leak.judged_at].lifetimes.result["alloc_seq"] for leak in leaks}
     holders: dict[int, Holder] = {}
     garbage_holders: dict[int, Holder] = {}
-    for event in sorted(scans, reverse=True)[:_MAX_SCANS]:
+    for event in _select_scans(scans):
         try:
             live = evidence.parts[0].blocks_at(event - 1)
         except CompactedError:
@@ -75,6 +77,15 @@ def attach_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak
             break
     holders = garbage_holders | holders
     return [dataclasses.replace(leak, holder=holders.get(index)) for index, leak in enumerate(leaks)]
+
+
+def _select_scans(events: Iterable[int]) -> list[int]:
+    """Return the events of the scans to examine, from the last. Compaction keeps the memory at these (run_evidence.cpp)."""
+    selected: list[int] = []
+    for event in sorted(events, reverse=True):
+        if len(selected) < _MAX_SCANS and (not selected or event <= _SCAN_SPACING * selected[-1]):
+            selected.append(event)
+    return selected
 
 
 def _find_step(trace: RecordedTrace, event: int) -> int | None:
