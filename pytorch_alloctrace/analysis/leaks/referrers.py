@@ -80,7 +80,7 @@ def attach_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak
 
 
 def _select_scans(events: Iterable[int]) -> list[int]:
-    """Return the events of the scans to examine, from the last. Compaction keeps the memory at these (run_evidence.cpp)."""
+    """Return the events of the scans to examine, from the last; compaction keeps the memory at them."""
     selected: list[int] = []
     for event in sorted(events, reverse=True):
         if len(selected) < _MAX_SCANS and (not selected or event <= _SCAN_SPACING * selected[-1]):
