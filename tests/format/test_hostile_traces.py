@@ -141,7 +141,7 @@ def test_newer_version_is_reported_only_when_header_is_intact(tmp_path: Path) ->
     path, header = tmp_path / "t.alloctrace", bytearray(hostile_traces.file_header())
     header[8] = 9
     path.write_bytes(header)
-    with pytest.raises(_replay.FormatError, match="its beginning is damaged"):
+    with pytest.raises(_replay.FormatError, match="its beginning is corrupt"):
         _replay.Following(str(path))
     header[12:16] = bytes(4)
     path.write_bytes(header[:12] + zlib.crc32(header).to_bytes(4, "little") + header[16:])

@@ -137,7 +137,7 @@ def tables_up_to(trace: alloctrace.Trace, until: int | str) -> Tables:
 
 
 def tables_of_the_run(trace: alloctrace.Trace) -> Tables:
-    for name in ("timeline", "steps", "marks", "threads", "hardware"):
+    for name in ("timeline", "steps", "marks", "threads", "hardware", "holders"):
         yield name, getattr(trace, name)()
     yield "timeline by role", trace.timeline(by="role")
     yield "marks, with peaks", trace.marks(peaks=True)
