@@ -115,6 +115,8 @@ class _Conversion:
         self._target = target
         self._writer = _replay.TraceWriter(os.fsencode(target), overwrite, self._begin_ns, json.dumps(header))
         self._rows: list[tuple[int, ...]] = []
+        self._metadata = ""
+        """Metadata of the last entry."""
 
     def write(self) -> Converted:
         devices = {index: self._rewind(index) for index in self._snapshot.devices}
@@ -132,6 +134,7 @@ class _Conversion:
                 skipped[entry.action] = skipped.get(entry.action, 0) + 1
                 continue
             pool = devices[index].pools[entry_number]
+            self._write_metadata(entry.metadata, entry.time_us * 1000)
             self._add(
                 _KINDS[entry.action],
                 entry.time_us * 1000,
@@ -142,6 +145,7 @@ class _Conversion:
                 self._stacks.thread(entry.frames, self._writer),
             )
             events += 1
+        self._write_metadata("", self._end_ns)
         for device in not_begun.values():
             self._write_initial_state(device)
         for index in devices:
@@ -214,6 +218,17 @@ class _Conversion:
         number = annotation.name.removeprefix(_PROFILER_STEP)
         if not annotation.begins and number != annotation.name and number.isdecimal() and len(number) < 18:
             self._add(STEP, time_ns, 1, int(number), 0)  # recorded by the program's profiler.step()
+
+    def _write_metadata(self, metadata: str, time_ns: int) -> None:
+        """Write the regions that end and begin before an entry: an entry is in a region if and only if it has its name.
+
+        Not a region per thread: a snapshot has no threads, and those inferred from stacks would keep regions open.
+        """
+        if metadata != self._metadata:
+            for kind, name in ((REGION_END, self._metadata), (REGION_BEGIN, metadata)):
+                if name:
+                    self._add(kind, time_ns, 0, self._writer.string(name), 0)
+        self._metadata = metadata
 
     def _location(self, index: int, stream: int, pool: Pool) -> int:
         return self._writer.location(_CUDA, index, stream, pool)

@@ -64,6 +64,8 @@ class Entry:
     """None before torch 2.13, which does not record it."""
     time_us: int
     frames: list[Any] | None
+    metadata: str
+    """Text that `torch.cuda.memory._set_memory_metadata` had set on the thread; "": none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,7 @@ class _Reader:
                 raise TraceError("an entry of its device_traces has no action")
             address = _read_number(entry, "device_free" if "device_free" in entry else "addr", 0)
             latest_us = max(latest_us, _read_time_us(entry, latest_us + 1))
+            metadata = entry.get("user_metadata")
             history.append(
                 Entry(
                     action,
@@ -198,6 +201,7 @@ class _Reader:
                     _read_pool(entry.get("pool_id")),
                     latest_us,
                     _read_frames(entry),
+                    metadata if isinstance(metadata, str) else "",
                 )
             )
         return history

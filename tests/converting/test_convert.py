@@ -158,6 +158,25 @@ def test_profiler_steps_become_steps_and_marks(write: Write) -> None:
     assert trace.marks()["name"].tolist() == [f"ProfilerStep#{number}" for number in range(4)]
 
 
+def test_user_metadata_becomes_regions(write: Write) -> None:
+    maker = training("2.11")
+    for entry in maker.history[2:7]:
+        entry["user_metadata"] = "encoder"
+    maker.history[4]["user_metadata"] = ""  # of autograd's thread
+    for entry in maker.history[7:9]:
+        entry["user_metadata"] = "decoder"
+    maker.history[-1]["user_metadata"] = "loss"
+
+    trace = convert_and_load(write(snapshot("2.11", maker)))
+
+    marks = trace.marks()
+    assert marks["name"].tolist() == ["encoder", "encoder", "decoder", "loss"] and set(marks["kind"]) == {"region"}
+    events = trace.events(kinds=["alloc", "free_requested", "free_completed", "segment_alloc", "oom"])
+    inside = [events["seq"].between(region.begin_seq, region.end_seq).sum() for region in marks.itertuples()]
+    assert inside == [2, 2, 2, 1]
+    assert trace.verify().ok
+
+
 def test_forward_frames_replace_missing_backward_frames(write: Write) -> None:
     maker = DeviceHistory("2.13")
     maker.allocate(MIB + 512, 17)
