@@ -151,6 +151,18 @@ class Trace:
         """
         return tables.threads(self._recorded)
 
+    def children(self) -> pd.DataFrame:
+        """Return the processes that the program and its children started and that ran while it was recorded.
+
+        Sampled once a second: a process that ran for less may be missing. At most 1,024 are recorded.
+
+        Returns:
+            Columns: process (id), parent_process (of the program, or of another row), command (as for a shell, from at
+            most 1,024 bytes; "[NAME]" if it had ended; a forked process has its parent's), seq (of the next event when
+            it was found), trace (the process's own trace in the folder of this one, the first of several; "": none).
+        """
+        return tables.children(self._recorded)
+
     @overload
     def events(
         self,

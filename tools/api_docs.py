@@ -66,7 +66,19 @@ READING = ("load", "load_ranks", "compare", "plot_timeline")
 FILES = ("finish", "compact", "convert")
 TRACE = {
     "The file": (
-        *("path", "header", "integrity", "begin_ns", "end_ns", "devices", "hardware", "threads", "events", "frames"),
+        *(
+            "path",
+            "header",
+            "integrity",
+            "begin_ns",
+            "end_ns",
+            "devices",
+            "hardware",
+            "threads",
+            "children",
+            "events",
+            "frames",
+        ),
     ),
     "Memory at a position, and what used it": (
         *("live", "blocks", "segments", "usage", "garbage", "annotate", "holders", "peak", "diff"),
@@ -217,6 +229,7 @@ EXAMPLES = {
         print(trace.devices)  # ["cpu"], or with a GPU ["cuda:0", "cpu"]
         print(trace.hardware())  # a row for each GPU
         print(trace.threads())  # a row for each thread that allocated or freed
+        print(trace.children())  # a row for each process that the program started
         allocations = trace.events(kinds=["alloc"], until="step:0")
         innermost: alloctrace.Frame = trace.frames(allocations["stack_id"].iloc[-1])[0]
         print(innermost.function, innermost.line, innermost.source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from .child_traces import find_child_traces
 from .event_tables import node_type_names
 from .names import ROLES, ROLES_SHOWN, device_name
 from .positions import Position
@@ -29,7 +31,7 @@ HOLDER_COLUMNS = (
 STACK_TOTALS = tuple(name for name in STACK_COLUMNS if name != "live_block_bytes")
 _NOT_INT64: dict[str, Any] = {
     **dict.fromkeys(("device", "segment_type", "node_type", "name", "kind", "uuid", "pci_address"), TEXT),
-    **dict.fromkeys(("site", "filename", "function"), TEXT),
+    **dict.fromkeys(("site", "filename", "function", "command", "trace"), TEXT),
     **dict.fromkeys(("backward", "user", "is_expandable", "older", "role_is_exact"), np.bool_),
     **dict.fromkeys(("source", "segment_pool_id"), object),
     "state": pd.CategoricalDtype([*BLOCK_STATES]),
@@ -176,6 +178,17 @@ def threads(trace: RecordedTrace) -> pd.DataFrame:
         (number, thread.native_id, thread.python_name or thread.name, thread.autograd_id)
         for number, thread in enumerate(trace.reader.threads())
         if number  # 0 is no thread
+    ]
+    return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
+
+
+def children(trace: RecordedTrace) -> pd.DataFrame:
+    columns = ["process", "parent_process", "command", "seq", "trace"]
+    children = trace.reader.children()
+    traces = find_child_traces(trace) if children else {}
+    rows = [
+        (process, parent, shlex.join(command.split("\0")), seq, traces.get(process, ""))
+        for seq, process, parent, command in children
     ]
     return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
 

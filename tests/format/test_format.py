@@ -123,6 +123,9 @@ def assert_readers_agree(path: Path, *, spool: Path | None = None) -> tuple[Trac
     ]
     assert list(trace.threads().itertuples(index=False, name=None)) == threads
 
+    children = [(process, parent, seq) for (process, _), (seq, parent, _) in names.children.items()]
+    assert list(trace.children()[["process", "parent_process", "seq"]].itertuples(index=False, name=None)) == children
+
     integrity = trace.integrity
     assert integrity.events == len(rows)
     others = (integrity.empty_allocations, integrity.reentered, integrity.unknown_stacks)

@@ -233,6 +233,7 @@ def _call_api(trace: Any) -> None:
         trace.threads,
         trace.hardware,
         trace.holders,
+        trace.children,
         lambda: trace._recorded.failed_allocations,
         lambda: trace._recorded.first_event_after("0.5s"),
     ):

@@ -179,6 +179,10 @@ def broad_stacks(n: int) -> bytes:
     return trace(frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 1))
 
 
+def children(n: int) -> bytes:
+    return trace(b"".join(record(14, *map(varint, (0, number, 1, number)), text("x")) for number in _numbers(n)))
+
+
 def line_table(n: int) -> bytes:
     """Record many frames in a function of very many lines."""
     table = bytes([1, 1]) * (2 * n)

@@ -112,6 +112,8 @@ class Names:
     sources: dict[tuple[int, int], bytes] = field(default_factory=dict)
     holders: dict[tuple[int, bytes, bytes], tuple[Any, ...]] = field(default_factory=dict)
     """File, line, count, bytes, addresses, is_garbage, containers, nodes, has_all_nodes by event, holder and path."""
+    children: dict[tuple[int, int], tuple[int, int, bytes]] = field(default_factory=dict)
+    """Event, parent's process id and command, by process id and start time."""
 
     def add(self, payload: bytes) -> None:
         records = Cursor(payload)
@@ -159,6 +161,10 @@ class Names:
                 self.holders[event, holder, path] = (
                     *(filename, line, count, total, addresses, is_garbage, containers, nodes, has_all_nodes),
                 )
+            elif kind == 14:
+                event, process, parent, start = (record.varint() for _ in range(4))
+                event, parent, _ = self.children.get((process, start), (event, parent, b""))
+                self.children[process, start] = (event, parent, record.text())
 
     def stack(self, innermost: int) -> list[tuple[bytes, bytes, int, bytes | None]]:
         """Return qualified name, filename, line and source of each frame, innermost first."""

@@ -81,6 +81,7 @@ class TextTrace:
         records.append(record(6, varint(1), delta(1, 0), delta(0, 0), *map(varint, (0, 0, 0))))
         records.append(record(6, varint(2), delta(0, 0), delta(0, 0), *map(varint, (0, 0, 0))))
         records.append(record(9, delta(1, 0), delta(0, 0), varint(80 << 30), *(text(self.label) for _ in "abc")))
+        records.append(record(14, *map(varint, (1, 1001, 1000, 1)), text(self.label)))
         for number, holder in enumerate(self.holders):
             leaks = addresses[number :: len(self.holders)]
             counts = [varint(n) for n in (events, 7, len(leaks), len(leaks) * MIB)]

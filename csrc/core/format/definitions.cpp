@@ -134,6 +134,8 @@ void Definitions::add_record(DefinitionType type, ByteReader& fields) {
       return add_holder(fields);
     case DefinitionType::kModule:
       return add_module(fields);
+    case DefinitionType::kChild:
+      return add_child(fields);
   }
 }
 
@@ -309,6 +311,21 @@ void Definitions::add_module(ByteReader& fields) {
   slot(modules_, id) = module;
 }
 
+void put_child(Bytes& out, const ChildRecord& child) {
+  put_record(out, DefinitionType::kChild, child.event, child.process_id, child.parent_id, child.start_time,
+             child.command);
+}
+void Definitions::add_child(ByteReader& fields) {
+  ChildRecord child;
+  read_fields(fields, child.event, child.process_id, child.parent_id, child.start_time, child.command);
+  const auto [row, is_new] = child_rows_.try_emplace({child.process_id, child.start_time}, children_.size());
+  if (is_new) {
+    children_.push_back(std::move(child));
+  } else {
+    children_[row->second].command = std::move(child.command);
+  }
+}
+
 Bytes Definitions::records(std::uint64_t holders_since) const {
   Bytes out;
   const auto each = [](const auto& table, auto put) {
@@ -343,6 +360,7 @@ Bytes Definitions::records(std::uint64_t holders_since) const {
   for (const HolderRecord& holder : holders_) {
     if (holder.event >= holders_since) put_holder(out, holder);
   }
+  for (const ChildRecord& child : children_) put_child(out, child);
   return out;
 }
 

@@ -34,6 +34,7 @@ enum class DefinitionType : std::uint8_t {
   kModule = 11,        // id, class name string, owning module (0: none), string of its name in the owner (0: unknown)
   kHolder = 13,  // see HolderRecord: event, line, count, bytes, holder text, path text, file text, number of addresses,
                  // zigzag difference of each to the one before, 1 if garbage (not in older traces)
+  kChild = 14,   // event, process id, process id of its parent, start time, command text: see ChildRecord
 };
 
 struct Code {
@@ -105,6 +106,14 @@ struct HolderRecord {
   bool has_all_nodes = false;               // false: there may be more nodes
 };
 
+// Process that the program, or one of its children, has started. A later record of the process replaces the command.
+struct ChildRecord {
+  std::uint64_t event = 0;  // number of the next event when the process was found
+  std::uint64_t process_id = 0, parent_id = 0;
+  std::uint64_t start_time = 0;  // clock ticks since boot: with the process id, identifies the process
+  std::string command;           // arguments, separated by zero bytes
+};
+
 // Append one record to `out`.
 void put_string(Bytes& out, std::uint32_t id, std::string_view text);
 void put_code(Bytes& out, std::uint32_t id, const Code& code);
@@ -118,6 +127,7 @@ void put_device(Bytes& out, const DeviceRecord& device);
 void put_library_block(Bytes& out, std::uint64_t event, std::uint64_t address, std::string_view name);
 void put_holder(Bytes& out, const HolderRecord& holder);
 void put_module(Bytes& out, std::uint32_t id, const ModuleRecord& module);
+void put_child(Bytes& out, const ChildRecord& child);
 
 // Meaning of a stack id: a stack of frames, or a synthetic stack for memory that no Python line allocated.
 struct StackOrigin {
@@ -210,6 +220,9 @@ class Definitions {
   // Return the results of object scans, in the order of the file.
   const std::vector<HolderRecord>& holders() const { return holders_; }
 
+  // Return the processes started by the program, in the order in which they were found.
+  const std::vector<ChildRecord>& children() const { return children_; }
+
   // Return the line that a frame was executing, 0 if its definition is missing; lines(): of all frames, by id.
   std::int32_t line(std::uint32_t frame) const { return line_of(this->frame(frame)); }
   std::int32_t line_of(const FrameRecord& frame) const;
@@ -247,6 +260,7 @@ class Definitions {
   void add_library_block(ByteReader& fields);
   void add_holder(ByteReader& fields);
   void add_module(ByteReader& fields);
+  void add_child(ByteReader& fields);
   std::uint32_t first_synthetic_stack() const {
     if (has_fixed_stacks_) return kFixedSyntheticStack;
     return static_cast<std::uint32_t>(frames_.empty() ? 1 : frames_.size());
@@ -271,6 +285,8 @@ class Definitions {
   std::map<std::pair<std::int32_t, std::int32_t>, DeviceRecord> devices_;  // by type and index
   std::vector<HolderRecord> holders_;
   std::set<std::tuple<std::uint64_t, std::string, std::string, std::uint64_t>> holder_keys_;
+  std::vector<ChildRecord> children_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> child_rows_;  // by process id and start time
   std::set<std::pair<std::int32_t, std::int32_t>> devices_of_locations_;
   std::vector<std::string> library_names_;
   std::map<std::string, std::uint32_t> library_numbers_;                             // by name

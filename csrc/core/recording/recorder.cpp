@@ -78,6 +78,12 @@ bool Recorder::add_holder(const HolderRecord& holder) {
   return spool_->definitions().append(record);
 }
 
+void Recorder::add_child(const ChildRecord& child) {
+  Bytes record;
+  put_child(record, child);
+  spool_->definitions().append(record);
+}
+
 void Recorder::add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
   sources_->add_line(filename, line, text);
 }

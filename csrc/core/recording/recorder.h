@@ -57,6 +57,7 @@ class Recorder {
 
   // Add a referrer path of an object scan. Returns false if the log has no room.
   bool add_holder(const HolderRecord& holder);
+  void add_child(const ChildRecord& child);
   std::uint64_t next_event() const { return spool_->header().head.load(std::memory_order_acquire); }
 
   // Wait until every event so far is in the file, with its source lines unless a source file hangs. Returns false if

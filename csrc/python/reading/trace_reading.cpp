@@ -246,6 +246,14 @@ void define_trace_reader(py::module_& module) {
              }
              return result;
            })
+      .def("children",
+           [](const TraceReader& trace) {
+             py::list result;
+             for (const ChildRecord& row : trace.definitions().children()) {
+               result.append(py::make_tuple(row.event, row.process_id, row.parent_id, text(row.command)));
+             }
+             return result;
+           })
       // 64 bits: the id is the size of an event, which in a corrupt trace may exceed 32 bits.
       .def("string",
            [](const TraceReader& trace, std::uint64_t id) {

@@ -12,6 +12,7 @@
 #include "../../core/base/clock.h"
 #include "../../core/base/thread.h"
 #include "../../core/format/event_fields.h"
+#include "../../system/child_processes.h"
 #include "../../system/nvml.h"
 #include "../../system/process_memory.h"
 #include "session.h"
@@ -132,6 +133,7 @@ class MemoryWatch {
         if (new_read_pinned_) read_pinned_ = std::exchange(new_read_pinned_, nullptr);
         lock.unlock();
         sample(last);
+        record_children(last);
       } catch (...) {  // out of memory: this sample is missing
       }
       if (!lock.owns_lock()) lock.lock();
@@ -179,6 +181,22 @@ class MemoryWatch {
     record_change(event, {kPinnedMemory, 0, 0, 0, 0}, last_pinned_);
   }
 
+  void record_children(bool is_last) {
+    std::vector<ChildProcess> found;
+    {
+      // Reading a command line waits for a lock of its process, and so may hang like a driver.
+      const DriverCall call(*this, kCallTimeout);
+      if (!call) return;
+      found = children_.find_new(is_last);
+    }
+    HookScope scope;
+    if (found.empty() || !scope || scope.session().number != session_) return;
+    Recorder& recorder = scope.session().recorder;
+    for (const ChildProcess& child : found) {
+      recorder.add_child({recorder.next_event(), child.process_id, child.parent_id, child.start_time, child.command});
+    }
+  }
+
   const Nvml* open_driver() {
     const DriverCall call(*this, kOpenTimeout);
     return call ? Nvml::open() : nullptr;
@@ -224,6 +242,7 @@ class MemoryWatch {
   std::function<std::uint64_t()> read_pinned_;
   unsigned samples_ = 0;
   LastSample last_host_{}, last_pinned_{};
+  ChildProcesses children_;
 };
 
 // Never destroyed: hooks and the thread still run while the process exits.

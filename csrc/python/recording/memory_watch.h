@@ -1,5 +1,5 @@
 // Thread that samples memory use and records changes: of devices as the driver reports it, of this process as the
-// operating system does, and of torch's pool of pinned memory.
+// operating system does, and of torch's pool of pinned memory. It also records the processes that the program starts.
 //
 // A call to the driver may hang. The end of a session and fork wait for a call until it has lasted 100 ms (1 s if it
 // loads the library). Then the end of a session abandons the thread with its objects and ignores its late result.

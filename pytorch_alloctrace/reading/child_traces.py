@@ -1,0 +1,49 @@
+"""Traces of the processes that a recorded program started."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+from .json_text import json_object
+from .other_files import TRACE_MAGIC
+from .recorded import RecordedTrace
+
+_FILE_HEADER_BYTES, _BLOCK_HEADER_BYTES = 32, 136
+_MAX_HEADER_BYTES = 1 << 20
+
+
+def find_child_traces(trace: RecordedTrace) -> dict[int, str]:
+    """Return the path of the first trace of each process, by process id, from the folder of `trace`.
+
+    Only headers are read. A trace counts if it was started on the same host while `trace` was recorded (of a killed
+    recording, the end is unknown). Process ids alone are not enough: containers reuse them from run to run.
+    """
+    host, own = trace.header.get("host"), trace.header.get("process")
+    end_ns = trace.end_ns if trace.integrity.ended else math.inf
+    starts: dict[int, tuple[float, str]] = {}
+    for path in sorted(Path(trace.path).absolute().parent.glob(f"*{Path(trace.path).suffix}")):
+        header = _read_header(path)
+        process, started = header.get("process"), header.get("started")
+        if not isinstance(process, int) or not isinstance(started, (int, float)) or process == own:
+            continue
+        if header.get("host") == host and trace.begin_ns <= started * 1e9 <= end_ns:
+            starts[process] = min(starts.get(process, (started, str(path))), (started, str(path)))
+    return {process: path for process, (_, path) in starts.items()}
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    """Return the JSON of a trace's first block; {} for other files."""
+    try:
+        if not path.is_file():  # opening a pipe would block
+            return {}
+        with path.open("rb") as file:
+            beginning = file.read(_FILE_HEADER_BYTES + _BLOCK_HEADER_BYTES)
+            if len(beginning) < _FILE_HEADER_BYTES + _BLOCK_HEADER_BYTES or not beginning.startswith(TRACE_MAGIC):
+                return {}
+            (size,) = struct.unpack_from("<Q", beginning, _FILE_HEADER_BYTES + 16)
+            return json_object(file.read(min(size, _MAX_HEADER_BYTES)).decode(errors="replace"))
+    except OSError:
+        return {}
