@@ -21,7 +21,7 @@ from pytorch_alloctrace.reading.replay import Replay
 from pytorch_alloctrace.reading.sites import group_stacks
 
 PROGRAM = """
-import gc, torch, pytorch_alloctrace as alloctrace
+import gc, subprocess, torch, pytorch_alloctrace as alloctrace
 
 kept = []
 
@@ -55,6 +55,8 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
     cycle.append(cycle)
     del cycle
     gc.collect()
+    child = subprocess.Popen(["sleep", "60"])
+child.kill()
 """
 SERIES_ONLY = {"name"}
 """Attributes of a Series but not of a DataFrame: `table.name` is the column, `row.name` is not `row["name"]`."""
@@ -137,7 +139,7 @@ def tables_up_to(trace: alloctrace.Trace, until: int | str) -> Tables:
 
 
 def tables_of_the_run(trace: alloctrace.Trace) -> Tables:
-    for name in ("timeline", "steps", "marks", "threads", "hardware", "holders"):
+    for name in ("timeline", "steps", "marks", "threads", "hardware", "holders", "children"):
         yield name, getattr(trace, name)()
     yield "timeline by role", trace.timeline(by="role")
     yield "marks, with peaks", trace.marks(peaks=True)
