@@ -311,8 +311,9 @@ class Trace:
             that has the variable; 0: a global), blocks, requested_bytes (of these blocks), is_garbage (True for a
             reference cycle that is not collected yet), containers (on the path, outermost first: dicts with type,
             length, size, bound and nones, as in `Chain.containers`), nodes (autograd nodes that the holder keeps alive;
-            blocks and nodes count for one holder each), has_all_nodes (False: there may be more nodes). In older
-            traces, containers is empty, nodes 0 and has_all_nodes False.
+            blocks and nodes count for one holder each), has_all_nodes (False: there may be more nodes),
+            foreign_bytes (of requested_bytes, those that no allocator of torch provided). In older traces, containers
+            is empty, nodes and foreign_bytes 0, and has_all_nodes False.
         """
         return tables.holders(self._recorded)
 

@@ -22,6 +22,8 @@ class Storage(NamedTuple):  # created and hashed in half the time of a dataclass
     address: int
     bytes: int
     device: str
+    is_foreign: bool = False
+    """True for memory that no allocator of torch provided: from numpy, a file, shared memory or another process."""
 
     def is_shared_by(self, tensor: Any) -> bool:
         """Return whether a tensor has the same memory, by address for tensors that wrap the same numpy array."""
@@ -47,7 +49,9 @@ def storage_of(tensor: Any) -> Storage | None:
         device = storage.device
         if device.type not in ("cpu", "cuda"):
             return None
-        return Storage(storage._cdata, storage.data_ptr(), storage.nbytes(), str(device))
+        base = torch._C.StorageBase
+        is_foreign = not base.resizable(storage) or (device.type == "cpu" and base.is_shared(storage))
+        return Storage(storage._cdata, storage.data_ptr(), storage.nbytes(), str(device), is_foreign)
     except (RuntimeError, AttributeError, TypeError) as error:  # torch: the tensor has no memory of its own
         if not access.raised_here(error):
             raise

@@ -54,6 +54,8 @@ class Group:
     """Number of autograd nodes that the tensors keep alive. A node counts for one holder, like a storage."""
     has_all_nodes: bool = False
     """False if there may be more nodes: time ran out, or other threads may have been changing graphs."""
+    foreign_bytes: int = 0
+    """Bytes of the storages whose memory no allocator of torch provided, estimated like `count`."""
 
     @property
     def is_garbage(self) -> bool:
@@ -306,6 +308,7 @@ def _create_group(
         _sample_addresses(members),
         len(nodes),
         has_all_nodes,
+        round(scale * sum(storage.bytes for storage in members if storage.is_foreign)),
     )
 
 

@@ -74,6 +74,8 @@ class Held:
     """Number of autograd nodes that the variable keeps alive. A node counts for one variable, like a block."""
     has_all_nodes: bool
     """False if there may be more nodes: the scan ran out of time or could not read all graphs; in older traces."""
+    foreign_bytes: int
+    """Those of `bytes` that no allocator of torch provided; 0 in older traces."""
 
 
 def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:

@@ -26,7 +26,7 @@ TEXT = pd.Series([""]).dtype
 ROLE = pd.CategoricalDtype([*ROLES])
 HOLDER_COLUMNS = (
     *("seq", "holder", "path", "filename", "line", "blocks", "requested_bytes", "is_garbage", "containers"),
-    *("nodes", "has_all_nodes"),
+    *("nodes", "has_all_nodes", "foreign_bytes"),
 )
 STACK_TOTALS = tuple(name for name in STACK_COLUMNS if name != "live_block_bytes")
 _NOT_INT64: dict[str, Any] = {
@@ -165,7 +165,7 @@ def holders(trace: RecordedTrace) -> pd.DataFrame:
     rows = [
         (
             *(held.event, held.holder, held.path, held.filename, held.line, held.count, held.bytes, held.is_garbage),
-            *(held.containers, held.nodes, held.has_all_nodes),
+            *(held.containers, held.nodes, held.has_all_nodes, held.foreign_bytes),
         )
         for held in trace.held
     ]

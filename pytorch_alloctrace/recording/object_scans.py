@@ -233,6 +233,7 @@ class ObjectScans:
             containers=[dataclasses.astuple(container) for container in chain.containers],
             nodes=group.nodes,
             has_all_nodes=group.has_all_nodes,
+            foreign_bytes=group.foreign_bytes,
         )
 
     def _write_module_tensors(self, module_tensors: Sequence[ModuleTensor]) -> None:

@@ -67,3 +67,28 @@ def test_trace_of_an_older_version_says_what_it_lacks(tmp_path: Path) -> None:
     assert str(integrity).endswith(
         "; CPU storages that torch's Python bindings allocate (copy.deepcopy, torch.load) are not recorded"
     )
+
+
+FOREIGN = """
+import numpy as np, torch
+import pytorch_alloctrace as alloctrace
+
+def main():
+    arrays = [torch.from_numpy(np.zeros(1000, dtype=np.uint8)) for _ in range(30)]
+    shared = [torch.zeros(2000, dtype=torch.uint8).share_memory_() for _ in range(20)]
+    own = [torch.zeros(3000, dtype=torch.uint8) for _ in range(10)]
+    alloctrace.disable()
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+def test_object_scan_counts_bytes_that_no_allocator_of_torch_provided(run_program, tmp_path: Path) -> None:
+    run_program(FOREIGN)
+
+    table = alloctrace.load(tmp_path / "run.alloctrace").holders().set_index("path")
+    columns = ["blocks", "requested_bytes", "foreign_bytes"]
+    assert table.loc["arrays[...]", columns].tolist() == [30, 30_000, 30_000]
+    assert table.loc["shared[...]", columns].tolist() == [20, 40_000, 40_000]
+    assert table.loc["own[...]", columns].tolist() == [10, 30_000, 0]

@@ -188,7 +188,7 @@ def test_referrers_are_encoded_as_the_format_describes(record_trainer: RecordTra
             *(referrer.filename.encode(), referrer.line, referrer.count, referrer.bytes),
             *(referrer.addresses.tolist(), referrer.is_garbage),
             [(row["type"].encode(), *list(row.values())[1:]) for row in referrer.containers],
-            *(referrer.nodes, referrer.has_all_nodes),
+            *(referrer.nodes, referrer.has_all_nodes, referrer.foreign_bytes),
         )
         for referrer in load(folder)._recorded.held
     }

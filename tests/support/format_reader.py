@@ -111,7 +111,7 @@ class Names:
     node_types: dict[int, tuple[bool, bytes]] = field(default_factory=dict)
     sources: dict[tuple[int, int], bytes] = field(default_factory=dict)
     holders: dict[tuple[int, bytes, bytes], tuple[Any, ...]] = field(default_factory=dict)
-    """File, line, count, bytes, addresses, is_garbage, containers, nodes, has_all_nodes by event, holder and path."""
+    """Fields of the record from the file on, by event, holder and path."""
     children: dict[tuple[int, int], tuple[int, int, bytes]] = field(default_factory=dict)
     """Event, parent's process id and command, by process id and start time."""
 
@@ -157,9 +157,11 @@ class Names:
                 is_old = record.done()
                 container_count = 0 if is_old else record.varint()
                 containers = [(record.text(), *(record.varint() for _ in range(4))) for _ in range(container_count)]
-                nodes, has_all_nodes = (0, False) if is_old else (record.varint(), record.varint() == 1)
+                nodes, has_all_nodes, foreign = (
+                    (0, False, 0) if is_old else (record.varint(), record.varint() == 1, record.varint())
+                )
                 self.holders[event, holder, path] = (
-                    *(filename, line, count, total, addresses, is_garbage, containers, nodes, has_all_nodes),
+                    *(filename, line, count, total, addresses, is_garbage, containers, nodes, has_all_nodes, foreign),
                 )
             elif kind == 14:
                 event, process, parent, start = (record.varint() for _ in range(4))

@@ -73,7 +73,7 @@ def pending_calls(checker: Checker, seed: int) -> None:
     probe = checker.probe
     scans, running, overlapping = 0, False, 0
 
-    def scan() -> None:
+    def scan(reason: int) -> None:
         nonlocal scans, running, overlapping
         overlapping += running
         running = True

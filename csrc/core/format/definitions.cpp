@@ -272,7 +272,7 @@ void put_holder(Bytes& out, const HolderRecord& holder) {
     for (const ContainerRecord& container : holder.containers) {
       put_fields(fields, container.type, container.length, container.size, container.bound, container.nones);
     }
-    put_fields(fields, holder.nodes, holder.has_all_nodes);
+    put_fields(fields, holder.nodes, holder.has_all_nodes, holder.foreign_bytes);
   });
 }
 void Definitions::add_holder(ByteReader& fields) {
@@ -288,13 +288,13 @@ void Definitions::add_holder(ByteReader& fields) {
   // Older traces record garbage only in the text.
   holder.is_garbage =
       fields.done() ? holder.holder.ends_with("garbage that the collector has not freed yet") : fields.varint() != 0;
-  if (!fields.done()) {  // older traces have neither containers nor nodes
+  if (!fields.done()) {  // older traces end here
     for (std::uint64_t left = fields.varint(); left > 0; --left) {
       ContainerRecord container;
       read_fields(fields, container.type, container.length, container.size, container.bound, container.nones);
       holder.containers.push_back(std::move(container));
     }
-    read_fields(fields, holder.nodes, holder.has_all_nodes);
+    read_fields(fields, holder.nodes, holder.has_all_nodes, holder.foreign_bytes);
   }
   const std::uint64_t first = holder.addresses.empty() ? 0 : holder.addresses.front();
   if (holder_keys_.emplace(holder.event, holder.holder, holder.path, first).second)

@@ -104,6 +104,7 @@ struct HolderRecord {
   std::vector<ContainerRecord> containers;  // on the path, outermost first
   std::uint64_t nodes = 0;                  // autograd nodes held
   bool has_all_nodes = false;               // false: there may be more nodes
+  std::uint64_t foreign_bytes = 0;          // of `bytes`: memory that no allocator of torch provided
 };
 
 // Process that the program, or one of its children, has started. A later record of the process replaces the command.
