@@ -146,6 +146,7 @@ alloctrace.disable()
 
 TOGGLES = """
 import os, signal, threading, torch, pytorch_alloctrace as alloctrace
+torch.empty(100)  # constructs torch's static variables: a fork during their construction blocks the child for ever
 stop = threading.Event()
 def toggle():
     while not stop.is_set():
