@@ -303,7 +303,8 @@ class Trace:
     def holders(self) -> pd.DataFrame:
         """Return what held the program's tensors and autograd graphs at each object scan of the recording.
 
-        A scan records at most 32 holders of blocks and 4 more holders of autograd nodes.
+        A scan records at most 32 holders of blocks and 4 more holders of autograd nodes. Of a compacted part, only its
+        last 48 scans are kept.
 
         Returns:
             Columns: seq (number of the next event when the scan began), holder ("Trainer.losses (list of 46) in

@@ -15,6 +15,7 @@ namespace alloctrace {
 namespace {
 
 constexpr auto kInterval = std::chrono::seconds(1);
+constexpr auto kMaxScan = std::chrono::milliseconds(50);
 constexpr int kMaxShare = 100;  // a scan may take a hundredth of the time since the last one
 
 // Return the first bytes of a file in /proc, whose size is unknown; empty on failure.
@@ -82,36 +83,38 @@ std::vector<ChildProcess> ChildProcesses::find_new(bool now) {
   const Clock::duration pause = std::max<Clock::duration>(
       kMaxShare * scan_duration_, had_children ? Clock::duration(kInterval) : Clock::duration::zero());
   if (!now && begin - last_scan_ < pause) return {};
-  std::vector<ChildProcess> found = scan();
+  std::vector<ChildProcess> new_children = scan();
   last_scan_ = Clock::now();
   scan_duration_ = last_scan_ - begin;
-  return found;
+  return new_children;
 }
 
 std::vector<ChildProcess> ChildProcesses::scan() {
-  std::vector<ChildProcess> found;
+  const Clock::time_point deadline = Clock::now() + kMaxScan;
+  std::vector<ChildProcess> new_children;
   std::vector<std::uint64_t> parents = {static_cast<std::uint64_t>(getpid())};
   // Bounded: process ids that are reused during the scan could form a cycle.
   for (std::size_t number = 0; number < parents.size() && number <= kMaxProcesses; ++number) {
     for (const std::uint64_t child : children_of(parents[number])) {
-      add(child, parents[number], found);
+      if (Clock::now() > deadline) return new_children;  // the others at a later call
+      add(child, parents[number], new_children);
       parents.push_back(child);
     }
   }
-  return found;
+  return new_children;
 }
 
 void ChildProcesses::add(std::uint64_t process_id, std::uint64_t parent_id, std::vector<ChildProcess>& out) {
   const auto [name, start_time] = read_status(process_id);
   if (start_time == 0) return;
-  const auto entry = known_.find(process_id);
-  const bool is_new = entry == known_.end() || entry->second.start_time != start_time;
+  const auto entry = recorded_.find(process_id);
+  const bool is_new = entry == recorded_.end() || entry->second.start_time != start_time;
   if (is_new ? returned_ == kMaxProcesses : entry->second.commands == kMaxCommands) return;
   std::string command = read_command(process_id);
   if (is_new) {
     ++returned_;
     if (command.empty()) command = "[" + name + "]";
-    known_[process_id] = {start_time, command, 1};
+    recorded_[process_id] = {start_time, command, 1};
   } else {
     if (command.empty() || command == entry->second.command) return;
     entry->second = {start_time, command, entry->second.commands + 1};

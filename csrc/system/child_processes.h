@@ -32,7 +32,7 @@ class ChildProcesses {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Known {
+  struct Recorded {
     std::uint64_t start_time = 0;
     std::string command;
     int commands = 0;
@@ -40,9 +40,9 @@ class ChildProcesses {
   std::vector<ChildProcess> scan();
   void add(std::uint64_t process_id, std::uint64_t parent_id, std::vector<ChildProcess>& out);
 
-  std::map<std::uint64_t, Known> known_;  // by process id
-  std::size_t returned_ = 0;              // processes, each once
-  bool had_children_ = false;             // at the last call
+  std::map<std::uint64_t, Recorded> recorded_;  // by process id
+  std::size_t returned_ = 0;                    // processes, each once
+  bool had_children_ = false;                   // at the last call
   Clock::time_point last_scan_{};
   Clock::duration scan_duration_{};
 };

@@ -85,8 +85,6 @@ class DefaultFront final : public c10::Allocator {
   }
   static void attach() {
     if (table_of(object()) == own_table()) return;
-    void* const table = table_of(object());
-    std::memcpy(stand_in, &table, sizeof table);
     __atomic_store_n(reinterpret_cast<void**>(object()), own_table(), __ATOMIC_RELEASE);
   }
   static void detach() {
@@ -112,6 +110,7 @@ class DefaultFront final : public c10::Allocator {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
     void* const table = table_of(object());
+    std::memcpy(stand_in, &table, sizeof table);  // long before other threads read it
     const bool can_write = write(ends[1], &table, sizeof table) == sizeof table &&
                            read(ends[0], static_cast<void*>(object()), sizeof table) == sizeof table;
     close(ends[0]);

@@ -9,14 +9,17 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import access
 from .chains import Chain, chain_of
 from .frames import can_read_frames
-from .inventory import Storage, disable_torch_function, storage_of, tensor_type
+from .inventory import Storage, disable_torch_function, storage_of, tensor_type, weak_reference_of
 from .unreached import GARBAGE, find_referrers
 from .walk import Walk, Walker
+
+if TYPE_CHECKING:
+    from torch.multiprocessing.reductions import StorageWeakRef
 
 MAX_GROUPS = 16
 """Maximum number of groups reported by number of tensors, and of further groups reported by bytes."""
@@ -24,7 +27,7 @@ MIN_GROUPS = 6
 """Minimum number of groups reported, even past the deadline."""
 MAX_NODE_GROUPS = 4
 """Maximum number of further groups reported by number of autograd nodes."""
-MAX_ADDRESSES = 512
+MAX_ADDRESSES = 128
 """Maximum number of addresses reported of a group, evenly sampled."""
 MAX_OBJECTS = 2_000_000
 _CONTAINERS = frozenset((*access.DICTS, *access.SEQUENCES, *access.SETS))
@@ -72,6 +75,7 @@ class ModuleTensor(NamedTuple):
     """Name as in `named_parameters()` of the outermost module: "layers.0.weight"."""
     is_buffer: bool
     storage: Storage
+    reference: StorageWeakRef
 
 
 @dataclass(frozen=True)
@@ -270,8 +274,8 @@ def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[M
         visited_ids.add(module_id)
         for kind in ("_parameters", "_buffers"):
             for name, tensor in _named_items(own, kind):
-                for storage in _storages_of(walk, tensor, storages):
-                    yield ModuleTensor(prefix + name, kind == "_buffers", storage)
+                for storage, owner in _storages_of(walk, tensor, storages):
+                    yield ModuleTensor(prefix + name, kind == "_buffers", storage, weak_reference_of(owner))
         for name, child in _named_items(own, "_modules"):
             if id(child) in attributes:
                 pending.append((f"{prefix}{name}.", id(child), attributes[id(child)]))
@@ -283,15 +287,18 @@ def _named_items(attributes: dict[str, Any], name: str) -> list[tuple[str, Any]]
     return [(key, value) for key, value in items if type(key) is str and value is not None]
 
 
-def _storages_of(walk: Walk, tensor: Any, storages: dict[int, Storage]) -> list[Storage]:
-    """Return the storage of a tensor, or those of the tensors that it wraps, such as the shard of a DTensor."""
+def _storages_of(walk: Walk, tensor: Any, storages: dict[int, Storage]) -> list[tuple[Storage, Any]]:
+    """Return the storage of a tensor, or those of the tensors that it wraps, such as the shard of a DTensor.
+
+    Each with the tensor that has it.
+    """
     storage = storages.get(walk.index.get(id(tensor), -1))
     if storage is not None:
-        return [storage]
+        return [(storage, tensor)]
     if tensor_type() not in access.mro(type(tensor)):
         return []
-    numbers = [walk.index.get(id(value), -1) for value in (access.attributes(tensor) or {}).values()]
-    return [storages[number] for number in numbers if number in storages]
+    wrapped = [(walk.index.get(id(value), -1), value) for value in (access.attributes(tensor) or {}).values()]
+    return [(storages[number], value) for number, value in wrapped if number in storages]
 
 
 def _create_group(

@@ -13,24 +13,29 @@ from .recorded import RecordedTrace
 
 _FILE_HEADER_BYTES, _BLOCK_HEADER_BYTES = 32, 136
 _MAX_HEADER_BYTES = 1 << 20
+_MAX_SECONDS = 1e11
+"""Maximum plausible time, in seconds since 1970."""
 
 
-def find_child_traces(trace: RecordedTrace) -> dict[int, str]:
-    """Return the path of the first trace of each process, by process id, from the folder of `trace`.
+def find_child_traces(trace: RecordedTrace) -> dict[tuple[int, int], str]:
+    """Return the path of the first trace of each process, by ids of process and parent, from the folder of `trace`.
 
     Only headers are read. A trace counts if it was started on the same host while `trace` was recorded (of a killed
     recording, the end is unknown). Process ids alone are not enough: containers reuse them from run to run.
     """
     host, own = trace.header.get("host"), trace.header.get("process")
     end_ns = trace.end_ns if trace.integrity.ended else math.inf
-    starts: dict[int, tuple[float, str]] = {}
+    starts: dict[tuple[int, int], tuple[float, str]] = {}
     for path in sorted(Path(trace.path).absolute().parent.glob(f"*{Path(trace.path).suffix}")):
         header = _read_header(path)
-        process, started = header.get("process"), header.get("started")
-        if not isinstance(process, int) or not isinstance(started, (int, float)) or process == own:
+        process, parent, started = header.get("process"), header.get("parent_process"), header.get("started")
+        if not isinstance(process, int) or not isinstance(parent, int) or not isinstance(started, (int, float)):
             continue
-        if header.get("host") == host and trace.begin_ns <= started * 1e9 <= end_ns:
-            starts[process] = min(starts.get(process, (started, str(path))), (started, str(path)))
+        if process == own or not 0 <= started < _MAX_SECONDS or header.get("host") != host:
+            continue
+        if trace.begin_ns <= started * 1e9 <= end_ns:
+            start = started, str(path)
+            starts[process, parent] = min(starts.get((process, parent), start), start)
     return {process: path for process, (_, path) in starts.items()}
 
 

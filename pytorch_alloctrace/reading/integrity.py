@@ -77,7 +77,7 @@ class Integrity:
     def from_reader(
         cls, integrity: _replay.Integrity, path: str, header: Mapping[str, Any], ending: Mapping[str, Any]
     ) -> Integrity:
-        """Return what a reader found, with what header and end of the trace say."""
+        """Return the integrity from the counts of a reader, and the header and the end of the trace."""
         devices = header.get("devices")
         records_cpu = isinstance(devices, list) and "cpu" in devices
         counts = {name: getattr(integrity, name) for name in dir(integrity) if not name.startswith("_")}

@@ -187,10 +187,16 @@ def children(trace: RecordedTrace) -> pd.DataFrame:
     children = trace.reader.children()
     traces = find_child_traces(trace) if children else {}
     rows = [
-        (process, parent, shlex.join(command.split("\0")), seq, traces.get(process, ""))
+        (process, parent, _join(command), seq, traces.get((process, parent), ""))
         for seq, process, parent, command in children
     ]
     return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
+
+
+def _join(command: str) -> str:
+    """Return a recorded command as a shell would take it; "[NAME]" of a process without arguments as it is."""
+    has_arguments = "\0" in command or not (command.startswith("[") and command.endswith("]"))
+    return shlex.join(command.split("\0")) if has_arguments else command
 
 
 def site_columns(

@@ -31,6 +31,8 @@ from .own_errors import is_own_error
 from .roles import BUFFER, DEVICE_TYPES, PARAMETER, Note
 
 if TYPE_CHECKING:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
     from ..objects.object_scan import ModuleTensor
 
 DUE, COLLECTION, OUT_OF_MEMORY = 0, 1, 2
@@ -74,7 +76,7 @@ class ObjectScans:
         self._scan_lock = _thread.allocate_lock()
         self._end_lock = _thread.allocate_lock()
         self._is_active = False
-        self._module_notes: set[Note] = set()
+        self._module_notes: dict[Note, StorageWeakRef] = {}
 
     def start(self) -> None:
         """Enable scans, unless Python runs without a GIL."""
@@ -237,14 +239,23 @@ class ObjectScans:
         )
 
     def _write_module_tensors(self, module_tensors: Sequence[ModuleTensor]) -> None:
-        """Write the roles of parameters and buffers that the last scan has not written."""
-        notes: dict[tuple[int, int, int], Note] = {}
-        for name, is_buffer, storage in module_tensors:
+        """Write the roles of parameters and buffers, each once: the reference expires with the memory."""
+        before, self._module_notes = self._module_notes, {}
+        blocks: set[tuple[int, int, int]] = set()
+        notes: list[Note] = []
+        for name, is_buffer, storage, reference in module_tensors:
             device, _, index = storage.device.partition(":")
             block = storage.address, DEVICE_TYPES[device], int(index or 0)
-            notes.setdefault(block, (*block, BUFFER if is_buffer else PARAMETER, name))
-        before, self._module_notes = self._module_notes, set(notes.values())
-        self._recorder.push_roles([note for note in notes.values() if note not in before])
+            if block in blocks:
+                continue
+            blocks.add(block)
+            note = (*block, BUFFER if is_buffer else PARAMETER, name)
+            written = before.get(note)
+            if written is None or written.expired():
+                notes.append(note)
+                written = reference
+            self._module_notes[note] = written
+        self._recorder.push_roles(notes)
 
 
 def _scan_growth(scan_s: float, elapsed_s: float) -> float:

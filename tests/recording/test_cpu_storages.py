@@ -57,7 +57,7 @@ def test_storages_of_python_bindings_are_recorded_with_their_frees(traces) -> No
     assert second.verify().unmatched_frees == 1
 
 
-def test_trace_of_an_older_version_says_what_it_lacks(tmp_path: Path) -> None:
+def test_integrity_reports_missing_storages_of_older_trace(tmp_path: Path) -> None:
     path = tmp_path / "older.alloctrace"
     write_killed(path, make_events([{"kind": 1, "address": 4096, "size": 64}]), ring_events=16, devices=["cpu"])
 

@@ -13,7 +13,7 @@ namespace alloctrace {
 namespace {
 
 // Maximum number of object scans written again: more than any analysis reads.
-constexpr std::size_t kMaxScans = 32;
+constexpr std::size_t kMaxScans = 48;
 constexpr std::size_t kCheckpoints = 12;  // of the first pass, approximately
 
 // State at the first event: empty, or the end of the part that is compacted already.

@@ -1,6 +1,7 @@
 #include "run_evidence.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <set>
@@ -177,15 +178,15 @@ std::vector<std::uint64_t> RunEvidence::snapshot_positions() const {
   }
   std::sort(scans.begin(), scans.end(), std::greater<>());
   scans.erase(std::unique(scans.begin(), scans.end()), scans.end());
-  // The object scans that a verdict examines: _select_scans in analysis/leaks/referrers.py.
+  // The object scans that a verdict examines: see _select_scans in analysis/leaks/referrers.py.
   constexpr std::size_t kMaxScans = 8;
-  constexpr double kSpacing = 0.75;
   std::size_t selected = 0;
-  double latest = 0x1p64;
+  double last_interval = -1;
   for (const std::uint64_t scan : scans) {
-    if (selected == kMaxScans || static_cast<double>(scan) > latest) continue;
-    ++selected;
-    latest = kSpacing * static_cast<double>(scan);
+    const double interval = std::floor(std::log(static_cast<double>(scan + 1)) / std::log(4.0 / 3));
+    if (interval == last_interval) continue;
+    last_interval = interval;
+    if (++selected > kMaxScans) break;
     events.push_back(scan);
   }
   std::sort(events.begin(), events.end());

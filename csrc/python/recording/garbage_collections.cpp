@@ -40,7 +40,7 @@ std::uint64_t read_count(PyObject* info, const char* key) {
 
 void begin_collection(PyObject* info) {
   observation.session = 0;
-  // Before the collection is said to begin: what a scan frees is not garbage.
+  // Before `first_event` is read: what a scan frees is not garbage.
   if (read_count(info, "generation") == kOldestGeneration) scan_before_collection();
   HookScope scope;
   if (!scope) return;

@@ -60,7 +60,7 @@ class MemoryWatch {
     changed_.notify_all();
     if (wait_unless_hung(lock, [this] { return ended_; })) return;
     is_abandoned_ = true;
-    driver_hangs.store(true);
+    driver_hangs.store(calls_driver_);
   }
 
   // Keep the thread from starting a driver call until unlock(). Does not wait for a hung call.
@@ -71,7 +71,7 @@ class MemoryWatch {
   }
   void unlock() { mutex_.unlock(); }
   void forget_in_child() {
-    if (call_began_) driver_hangs.store(true);
+    if (call_began_ && calls_driver_) driver_hangs.store(true);
   }
 
  private:
@@ -103,11 +103,12 @@ class MemoryWatch {
   // Scope of a driver call; false if the call must not be made.
   class DriverCall {
    public:
-    DriverCall(MemoryWatch& watch, Clock::duration timeout) : watch_(watch) {
+    DriverCall(MemoryWatch& watch, Clock::duration timeout, bool calls_driver = true) : watch_(watch) {
       const std::lock_guard<std::mutex> guard(watch_.mutex_);
       if (watch_.is_abandoned_ || driver_hangs.load()) return;
       watch_.call_began_ = Clock::now();
       watch_.timeout_ = timeout;
+      watch_.calls_driver_ = calls_driver;
       allowed_ = true;
     }
     ~DriverCall() {
@@ -182,17 +183,17 @@ class MemoryWatch {
   }
 
   void record_children(bool is_last) {
-    std::vector<ChildProcess> found;
+    std::vector<ChildProcess> new_children;
     {
       // Reading a command line waits for a lock of its process, and so may hang like a driver.
-      const DriverCall call(*this, kCallTimeout);
+      const DriverCall call(*this, kCallTimeout, false);
       if (!call) return;
-      found = children_.find_new(is_last);
+      new_children = children_.find_new(is_last);
     }
     HookScope scope;
-    if (found.empty() || !scope || scope.session().number != session_) return;
+    if (new_children.empty() || !scope || scope.session().number != session_) return;
     Recorder& recorder = scope.session().recorder;
-    for (const ChildProcess& child : found) {
+    for (const ChildProcess& child : new_children) {
       recorder.add_child({recorder.next_event(), child.process_id, child.parent_id, child.start_time, child.command});
     }
   }
@@ -235,6 +236,7 @@ class MemoryWatch {
   bool stopping_ = false, ended_ = false, is_abandoned_ = false;
   std::optional<Clock::time_point> call_began_;
   Clock::duration timeout_ = kCallTimeout;
+  bool calls_driver_ = false;  // the call in progress
   std::vector<WatchedDevice> devices_;
   std::function<std::uint64_t()> new_read_pinned_;
   // Used by the thread only:

@@ -1,5 +1,8 @@
 #include "pending_calls.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <utility>
 
@@ -48,7 +51,10 @@ void scan_deferring_errors(ScanReason reason) {
     const SuspendedTracing untraced;
     if (!scan_objects(reason)) PyErr_Fetch(&error.type, &error.value, &error.traceback);
   }
-  if (error.type != nullptr) {
+  if (error.type != nullptr && syscall(SYS_gettid) != getpid()) {
+    // Signal handlers run on the main thread only: another thread set this exception for this one.
+    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), error.type);
+  } else if (error.type != nullptr) {
     std::swap(error, deferred_error);
     request_pending_work(PendingWork::kObjectScan);
   }
@@ -63,13 +69,11 @@ bool raise_deferred_error() {
   return true;
 }
 
-// Return whether the GIL cannot be taken: at the end of Python, and in a subinterpreter, whose thread would wait for
-// itself.
+// Return whether no scan can run on this thread: at the end of Python, and in a subinterpreter.
 bool is_outside_main_interpreter() {
   if (!Py_IsInitialized() || interpreter_is_finalizing()) return true;
-  PyThreadState* const thread = thread_with_gil();
-  return thread != nullptr && thread->thread_id == PyThread_get_thread_ident() &&
-         thread->interp != PyInterpreterState_Main();
+  PyThreadState* const thread = PyGILState_GetThisThreadState();
+  return thread != nullptr && thread->interp != PyInterpreterState_Main();
 }
 
 int run_requested_work(void*) {
@@ -83,6 +87,7 @@ int run_requested_work(void*) {
       succeeded = !raise_deferred_error() && scan_objects(ScanReason::kDue);
       requested.fetch_and(~static_cast<unsigned>(PendingWork::kObjectScan));  // the scan covers requests made during it
     }
+    if (deferred_error.type != nullptr) requested.fetch_or(static_cast<unsigned>(PendingWork::kObjectScan));
   }
   is_posted.store(false);
   post_if_requested();
@@ -99,6 +104,7 @@ void request_pending_work(PendingWork work) noexcept {
 void forget_pending_work() noexcept {
   requested.store(0);
   is_posted.store(false);
+  deferred_error = {};  // leaked: of the parent
 }
 
 void scan_before_collection() noexcept { scan_deferring_errors(ScanReason::kCollection); }

@@ -29,8 +29,9 @@ void set_object_scan(PyObject* scan);
 void scan_before_collection() noexcept;
 
 // Scan objects now, at the first out-of-memory errors of a recording, while the frames of the failed call exist. Takes
-// the GIL: call without locks. Does nothing on a thread that would not take it anyway when the call returns: neither
-// Python's nor, by `is_in_backward`, torch's. Another thread may hold the GIL and wait for it.
+// the GIL: call without locks, from the wrapper of the allocator. Does nothing on a thread that would not take it
+// anyway when the call returns: neither Python's nor, by `is_in_backward`, torch's. Another thread may hold the GIL and
+// wait for it.
 void scan_out_of_memory(bool is_in_backward) noexcept;
 
 }  // namespace alloctrace::python

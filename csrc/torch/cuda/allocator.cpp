@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "../../python/recording/memory_watch.h"
+#include "../../python/recording/pending_calls.h"
+#include "../autograd_context.h"
 #include "../in_front.h"
 #include "allocator_state.h"
 #include "forwarded_calls.h"
@@ -24,6 +26,17 @@ namespace {
 
 // Like torch: read once, and any value disables caching.
 const bool caching_is_disabled = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
+
+// Return what `allocate` returns. On its first out-of-memory errors, scan objects while the caller's frames exist.
+template <typename Allocate>
+auto scan_if_out_of_memory(Allocate allocate) {
+  try {
+    return allocate();
+  } catch (const c10::OutOfMemoryError&) {
+    if (cuda_is_traced()) python::scan_out_of_memory(is_in_backward());
+    throw;
+  }
+}
 
 // Allocator in front, which forwards every virtual method of CUDAAllocator; its base class forwards those that some
 // releases of torch lack. Without an override, torch's base class would throw "not supported" or do nothing:
@@ -43,18 +56,25 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
 
   // Methods that are timed or recorded.
   [[gnu::hot]] c10::DataPtr allocate(std::size_t size) override {
-    const TimedCall timed(__builtin_return_address(0));
-    if (!must_record()) [[likely]]
-      return next().allocate(size);
-    return allocate_untracked(*upstream_, size, [&] { return next().allocate(size); });
+    void* const caller = __builtin_return_address(0);
+    return scan_if_out_of_memory([&] {
+      const TimedCall timed(caller);
+      if (!must_record()) [[likely]]
+        return next().allocate(size);
+      return allocate_untracked(*upstream_, size, [&] { return next().allocate(size); });
+    });
   }
   void* raw_alloc(std::size_t size) override {
-    const TimedCall timed;
-    return must_record() ? raw_allocate_untracked(next(), size) : next().raw_alloc(size);
+    return scan_if_out_of_memory([&] {
+      const TimedCall timed;
+      return must_record() ? raw_allocate_untracked(next(), size) : next().raw_alloc(size);
+    });
   }
   void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
-    const TimedCall timed;
-    return must_record() ? raw_allocate_untracked(next(), size, stream) : next().raw_alloc_with_stream(size, stream);
+    return scan_if_out_of_memory([&] {
+      const TimedCall timed;
+      return must_record() ? raw_allocate_untracked(next(), size, stream) : next().raw_alloc_with_stream(size, stream);
+    });
   }
   void init(int device_count) override {
     next().init(device_count);

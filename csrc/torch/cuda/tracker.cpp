@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "../../python/recording/memory_watch.h"
-#include "../../python/recording/pending_calls.h"
 #include "../event_hold.h"
 #include "../record_event.h"
 #include "allocator_settings.h"
@@ -229,8 +228,7 @@ void record_block(python::Session& session, python::ThreadContext& thread, const
   }
 }
 
-// Attach the tracker, and an observer of out-of-memory errors, once per process: they cannot be detached. They do
-// nothing unless `cuda_tracing`. torch calls the observer without its locks, and the tracker with them.
+// Attach the tracker once per process: trackers cannot be detached. It does nothing unless `cuda_tracing`.
 void attach_tracker(native::CUDAAllocator& upstream) {
   static std::atomic<native::CUDAAllocator*> attached{nullptr};
   // Two threads may call this at once: with a second tracker every event would be recorded twice.
@@ -239,9 +237,6 @@ void attach_tracker(native::CUDAAllocator& upstream) {
   const std::lock_guard<std::mutex> guard(attaching);
   if (attached == &upstream) return;
   upstream.attachAllocatorTraceTracker(&on_trace_entry);
-  upstream.attachOutOfMemoryObserver([](const auto&...) {
-    if (cuda_is_traced()) python::scan_out_of_memory(is_in_backward());
-  });
   attached = &upstream;
 }
 

@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 
-#include "../../python/recording/pending_calls.h"
 #include "../block_table.h"
 #include "../record_event.h"
 #include "tracker.h"
@@ -55,7 +54,6 @@ void record_out_of_memory(native::CUDAAllocator& upstream, std::size_t size) noe
   } catch (...) {  // free_bytes stays 0
   }
   record_cuda_oom(free_bytes, size, {kCudaType, device, 0, 0, 0});
-  python::scan_out_of_memory(is_in_backward());
 }
 
 // Record a null pointer, which a pluggable allocator may return instead of throwing.

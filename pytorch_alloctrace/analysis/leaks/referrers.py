@@ -12,6 +12,7 @@ locals. Garbage is named only if no scan found another object: a cycle that main
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,8 @@ MIN_SHARE_EACH = 0.15
 """Minimum share of the blocks that each of several named objects holds."""
 _MAX_SCANS = 8
 """Maximum number of object scans examined."""
-_SCAN_SPACING = 0.75
-"""Maximum event of an examined scan, as a share of the event of the later one: eight scans reach back to a tenth."""
+_INTERVAL_GROWTH = 4 / 3
+"""Factor from the first event of an interval to that of the next: the last scan of each interval is examined."""
 _MIN_BLOCKS = 3
 """Minimum number of live blocks of a leak at a scan."""
 
@@ -56,7 +57,7 @@ def attach_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak
         try:
             live = evidence.parts[0].blocks_at(event - 1)
         except CompactedError:
-            break  # earlier scans are compacted, too
+            continue  # the last scan of an interval only after the compaction
         site = evidence.numbers.of(live["stack_id"])
         step = _find_step(trace, event)
         for index, leak in enumerate(leaks):
@@ -80,12 +81,12 @@ def attach_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak
 
 
 def _select_scans(events: Iterable[int]) -> list[int]:
-    """Return the events of the scans to examine, from the last; compaction keeps the memory at them."""
-    selected: list[int] = []
-    for event in sorted(events, reverse=True):
-        if len(selected) < _MAX_SCANS and (not selected or event <= _SCAN_SPACING * selected[-1]):
-            selected.append(event)
-    return selected
+    """Return the events of the scans to examine, from the last: of eight intervals, which reach back to a tenth.
+
+    Compaction keeps the memory at them. The intervals are fixed, so that later scans do not change the selection.
+    """
+    last_of_interval = {math.floor(math.log(event + 1) / math.log(_INTERVAL_GROWTH)): event for event in sorted(events)}
+    return sorted(last_of_interval.values(), reverse=True)[:_MAX_SCANS]
 
 
 def _find_step(trace: RecordedTrace, event: int) -> int | None:
