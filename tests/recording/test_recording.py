@@ -43,7 +43,9 @@ def test_events_of_four_threads_are_complete_and_ordered(run_program, tmp_path: 
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     # The number of memory samples depends on the duration.
-    assert {**trace._recorded.kind_counts, "memory": 0} == {"alloc": 4 * each, "free_completed": 4 * each, "memory": 0}
+    counts = trace._recorded.kind_counts
+    assert counts["alloc"] == counts["free_completed"] == 4 * each
+    assert counts.keys() <= {"alloc", "free_completed", "memory", "garbage_collection"}
     verification = trace.verify()
     assert verification.unmatched_frees == verification.missed_frees == 0
     assert len(trace.live()) == 0
