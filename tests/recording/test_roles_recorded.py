@@ -122,7 +122,7 @@ def test_role_lookup_allocates_nothing_and_keeps_no_object_alive(session: alloct
         ("weight.exp_avg_sq", "optimizer state"),
     } <= {*named_roles(session)}
     kinds = session.load().events(since="mark:begin", until="mark:end")["kind"].astype(str)
-    assert {*kinds} - {"memory"} == {"role", "mark"}  # a memory sample may occur in between
+    assert {*kinds} - {"memory", "garbage_collection"} == {"role", "mark"}  # these may occur in between
 
 
 class TensorWithOwnCode(torch.Tensor):
