@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 namespace alloctrace::torch_side {
 namespace {
@@ -75,7 +76,8 @@ class GradientLocks {
   explicit operator bool() const { return of_tensor_ && (accumulator_ == nullptr || of_accumulator_); }
 
  private:
-  std::shared_ptr<autograd::Node> accumulator_;  // destroyed after the locks are released
+  // A shared pointer, from torch 2.13 on an intrusive one. Destroyed after the locks are released.
+  decltype(std::declval<autograd::AutogradMeta&>().grad_accumulator_.lock()) accumulator_;
   std::unique_lock<std::mutex> of_tensor_;
   std::unique_lock<std::mutex> of_accumulator_;
 };
