@@ -39,7 +39,7 @@ class RecorderOptions:
     wait_ns: int
     """Maximum wait of one event for room in a full ring before it counts as lost."""
     sources: bool
-    """Whether source lines are recorded."""
+    """True if source lines are recorded."""
     library_prefixes: list[bytes]
     """Beginnings of the file names that are not user code."""
     working_directory: bytes

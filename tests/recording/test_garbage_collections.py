@@ -104,7 +104,7 @@ def test_events_have_generation_and_objects(trace: alloctrace.Trace) -> None:
     columns = ("seq", "address", "kind", "requested_bytes", "thread", "stack_id", "node_seq", "node_thread", "device")
     events = trace.events(until="mark:thread", columns=columns)
     collections = events[events["kind"] == "garbage_collection"]
-    # Of the young generation's collections only the first freed something. A sample may fall into others.
+    # The first is the only collection of the young generation that freed something. A memory sample may add others.
     assert list(collections["node_seq"])[:1] == [0] and list(collections["node_seq"])[-2:] == [2, 2]
     assert len(collections) < 50
     assert (collections["requested_bytes"].iloc[[0, -1]] >= 2).all(), "the objects of the cycles"

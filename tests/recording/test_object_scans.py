@@ -435,7 +435,7 @@ def test_scan_before_a_collection_names_the_cycles_that_it_frees(run_program, tm
 
 @needs_cuda_build
 @pytest.mark.parametrize("thread", ["main", "autograd"])
-def test_scan_at_out_of_memory_sees_the_frames_of_the_failed_call(
+def test_scan_at_out_of_memory_names_variables_of_the_failed_call(
     run_cuda_program, tmp_path: Path, thread: str
 ) -> None:
     run_cuda_program(
@@ -516,7 +516,7 @@ def test_events_without_a_scan_are_less_than_a_tenth(record_trainer: RecordTrain
     assert gaps.max() < events / 10
 
 
-def test_scans_tell_a_name_with_old_blocks_from_one_that_each_step_overwrites(run_program, tmp_path: Path) -> None:
+def test_scans_distinguish_holder_of_old_blocks_from_overwritten_variable(run_program, tmp_path: Path) -> None:
     program = TRAINER.replace(
         "self.predictions.append(",
         "self.last = [output.detach() * 1, output.detach() * 2]\n        self.predictions.append(",
