@@ -21,7 +21,7 @@ from pytorch_alloctrace._replay import AllocatorSettings
 from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAllocation
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
-from pytorch_alloctrace.analysis.leaks.leak import Holder, Leak, LeakingSite, LeakVerdict, Unexplained
+from pytorch_alloctrace.analysis.leaks.leak import Growth, Holder, Leak, LeakingSite, LeakVerdict
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
 from pytorch_alloctrace.analysis.what_if.model import Check, Gpu
@@ -108,7 +108,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (PeakMemory, "`trace.peak()`"),
     (alloctrace.LeakReport, "`trace.leaks()`"),
     (LeakVerdict, "each of `LeakReport.verdicts`"),
-    (Unexplained, "each of `LeakVerdict.unexplained`"),
+    (Growth, "each of `LeakVerdict.undecided` and `LeakVerdict.notes`"),
     (Leak, "each of `LeakReport.leaks` and `LeakVerdict.leaks`"),
     (LeakingSite, "each of `Leak.sites`"),
     (Holder, "`Leak.holder`"),

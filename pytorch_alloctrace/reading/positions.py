@@ -90,6 +90,7 @@ class PositionTable:
 
     rows: (kind, seq, time_ns, number or name). ordinals: by step, the number of steps before it, some of which the
     compacted part of a trace lacks; default: all are there. live_bytes: at each step; default: unknown.
+    steps_are_inferred: the steps are those of an optimizer.
     """
 
     def __init__(
@@ -97,7 +98,9 @@ class PositionTable:
         rows: Sequence[tuple[int, int, int, Any]],
         ordinals: Sequence[int] | None = None,
         live_bytes: LiveBytes | None = None,
+        steps_are_inferred: bool = False,
     ) -> None:
+        self.steps_are_inferred = steps_are_inferred
         steps = [row for row in rows if row[0] == STEP]
         self._marks = [row for row in rows if row[0] != STEP]
         # A corrupt trace may contain numbers that overflow 64-bit arithmetic.
@@ -134,6 +137,7 @@ class PositionTable:
             ],
             ordinals,
             None if live_bytes is None else lambda devices: live_bytes(devices)[steps],
+            steps_are_inferred=first_explicit < 0,
         )
 
     def step_of(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -246,6 +246,15 @@ class StackIndex:
         ends_in_call = (self.parent == parent) & (self._filename == filename) & (self._name == name)
         ends_in_call[0] = False
         return self._innermost(ends_in_call) > 0
+
+    def ends_in(self, accepts: Callable[[str, str], bool]) -> npt.NDArray[np.bool_]:
+        """Return a mask of the stacks whose innermost frame is accepted, by its file and its function's name."""
+        pairs = (self._filename.astype(np.int64) << 32) + self._name
+        distinct, index = np.unique(pairs, return_inverse=True)
+        accepted = [accepts(self._string(int(pair) >> 32), self._string(int(pair) & 0xFFFFFFFF)) for pair in distinct]
+        mask: npt.NDArray[np.bool_] = np.array(accepted, np.bool_)[index]
+        mask[0] = False
+        return mask
 
     def functions(self, stack_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the ids of the file and the name of each stack's innermost function, of shape (2, stacks)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ..analysis.leaks.leak import Leak
+from ..analysis.leaks.leak import Growth, Leak
 from ..reading.sites import Site
 from .integrity import LABEL
 from .screen import Screen, html_of
@@ -18,6 +18,7 @@ _STYLES = {
     "leak": ("LEAK", "bold red"),
     "growth": ("GROWTH", "bold red"),
     "minor_leak": ("NOTE", "dim"),
+    "note": ("NOTE", "dim"),
     "no_leak": ("OK", "bold green"),
     "inconclusive": ("NOTE", "bold yellow"),
     "not_judged": ("NOTE", "bold yellow"),
@@ -28,6 +29,8 @@ _STYLES = {
     "churn": ("CHURN", "bold yellow"),
     "outside": ("OUTSIDE", "bold yellow"),
 }
+NOTES = ("note", "minor_leak")
+"""Kinds that need no action."""
 LABELS = {kind: label for kind, (label, _) in _STYLES.items()}
 
 
@@ -36,7 +39,7 @@ class Finding:
     """One result of the diagnosis. Bytes are requested bytes; for leaks and inconclusive findings, allocated bytes."""
 
     kind: str
-    """Kind: "incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "inconclusive", "not_judged",
+    """Kind: "incomplete", "oom", "leak", "growth", "minor_leak", "note", "no_leak", "inconclusive", "not_judged",
     or that of an inefficiency, see `analysis.free_memory.inefficiencies`.
     """
     title: str
@@ -55,6 +58,8 @@ class Finding:
     """Evidence and remedies."""
     leak: Leak | None = None
     """Leak that the finding describes."""
+    growth: Growth | None = None
+    """Growth that an inconclusive finding or a note describes; of several lines, the largest."""
 
     def _repr_html_(self) -> str:
         def write(screen: Screen) -> None:

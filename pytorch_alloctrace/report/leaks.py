@@ -9,11 +9,12 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.leaks.clock import LEAST_ALLOCATIONS, LEAST_STEPS
-from ..analysis.leaks.leak import BACKLOG, CERTAIN, GROWING, LIKELY, Holder, Leak, LeakVerdict
+from ..analysis.leaks.leak import BACKLOG, CERTAIN, GROWING, LIKELY, Leak
 from ..analysis.limit import Exceeded, GrowthLimit
 from ..analysis.summary import DeviceSummary, Summary
 from . import units
 from .finding import Finding
+from .growth import describe_basis, describe_holder, describe_note, describe_undecided
 from .screen import Screen
 from .site_names import SiteNames
 
@@ -26,7 +27,7 @@ _MAX_CALLERS = 3
 def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
     """Return the findings on leaks, the most severe first; empty only if nothing was allocated.
 
-    The order is: leaks (or their absence), inconclusive devices, devices not judged, minor leaks.
+    The order is: leaks (or their absence), undecided growth, devices not judged, notes, minor leaks.
     """
     names = names or SiteNames(summary.program.working_directory)
     leaks = sorted(
@@ -34,14 +35,17 @@ def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Fin
     )
     findings = [_describe_leak(leak, summary, names) for leak in leaks if not leak.minor]
     judged = [device for device in summary.devices if device.leaks.judged]
-    inconclusive = [device for device in judged if not device.leaks.decided]
     unjudged = [device for device in summary.devices if not device.leaks.judged and not summary.is_small(device)]
-    findings += [_describe_inconclusive(device, summary, names) for device in inconclusive]
+    findings += [finding for device in judged for finding in describe_undecided(device.leaks, summary, names)]
     if not findings and judged:
         findings.append(_describe_no_leak(judged, summary, names))
     if unjudged:
         findings.append(_describe_unjudged(unjudged))
-    return (*findings, *(_describe_minor_leak(leak, summary, names) for leak in leaks if leak.minor))
+    return (
+        *findings,
+        *(describe_note(growth, summary, names) for device in judged for growth in device.leaks.notes),
+        *(_describe_minor_leak(leak, summary, names) for leak in leaks if leak.minor),
+    )
 
 
 def exceeded_sentence(exceeded: Exceeded, limit: GrowthLimit) -> str:
@@ -94,7 +98,7 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
     describe = {GROWING: _describe_growing, BACKLOG: _describe_backlog}.get(leak.kind, _describe_survivors)
     sentences = describe(leak, when)
     if leak.holder is not None:
-        sentences.append(_describe_holder(leak.holder, names))
+        sentences.append(describe_holder(leak.holder, names))
     elif summary.final_scan_was_truncated and not leak.line.is_workspace:
         sentences.append(
             "Their referrers are unknown: the final scan did not reach all objects of the program. "
@@ -113,15 +117,6 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
     if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
-
-
-def _describe_holder(holder: Holder, names: SiteNames) -> str:
-    """Return the referrer paths, with the step of their object scan: since then, sizes in them may have changed."""
-    when = "" if holder.step is None else f" (as of step {units.number(holder.step)})"
-    referrers = [names.referrer(name) for name in holder.names]
-    if len(referrers) == 1:
-        return f"Held by {referrers[0]}{when}."
-    return f"Held by several{when}: {'; '.join(referrers)}."
 
 
 def _describe_end(leak: Leak) -> str:
@@ -202,45 +197,13 @@ def _describe_forecast(leak: Leak) -> str:
     )
 
 
-def _describe_basis(verdict: LeakVerdict, names: SiteNames) -> str:
-    if verdict.unit == "step":
-        return f"{units.counted(verdict.units, 'step')} judged"
-    if verdict.loop is not None:
-        loop_name = f"{verdict.loop.function} ({names.file(verdict.loop.filename)})"
-        return f"{units.counted(verdict.units, 'iteration')} of {loop_name} judged, since the trace has no steps"
-    return "no steps in the trace and no loop detected: judged by allocations"
-
-
 def _describe_no_leak(devices: Sequence[DeviceSummary], summary: Summary, names: SiteNames) -> Finding:
     where = ", ".join(device.device for device in devices)
-    basis = _describe_basis(devices[0].leaks, names)
+    basis = describe_basis(devices[0].leaks, names)
     if not summary.integrity.is_complete:
         return Finding("not_judged", f"No leak in what could be read of {where}: {basis}", where, 0, None, None, 0, ())
     subject = "Only minor leaks" if any(device.leaks.leaks for device in devices) else "No leak"
     return Finding("no_leak", f"{subject} found on {where}: {basis}", where, 0, None, None, 0, ())
-
-
-def _describe_inconclusive(device: DeviceSummary, summary: Summary, names: SiteNames) -> Finding:
-    verdict = device.leaks
-    first = verdict.unexplained[0]
-    total, blocks = (sum(getattr(site, name) for site in verdict.unexplained) for name in ("allocated_bytes", "blocks"))
-    other_count = len(verdict.unexplained) - 1
-    more = f", and {units.counted(other_count, 'more line')}" if other_count else ""
-    step_hint = "" if verdict.unit == "step" else ", or call alloctrace.step() at the end of each iteration,"
-    return Finding(
-        kind="inconclusive",
-        title=f"Leaks inconclusive on {device.device}: {names.site(first.site)}{more} grew by {units.size(total)}, "
-        "but too irregularly or too late to call it a leak",
-        device=device.device,
-        bytes=total,
-        confidence=None,
-        site=first.site,
-        stack_id=first.stack_id,
-        sentences=(
-            f"Still live and no longer young: {units.counted(blocks, 'block')} ({_describe_basis(verdict, names)}).",
-            f"Record a longer run{step_hint} to decide it; --since judges a part of the run.",
-        ),
-    )
 
 
 def _describe_unjudged(devices: Sequence[DeviceSummary]) -> Finding:

@@ -14,7 +14,7 @@ from ..analysis.summary import DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
 from ..reading.sites import Site
 from . import units
-from .finding import Finding, write_finding
+from .finding import NOTES, Finding, write_finding
 from .inefficiencies import inefficiency_finding
 from .integrity import IN_DIAGNOSIS, effects
 from .leaks import explanation, leak_data, leak_findings, write_leak
@@ -47,12 +47,12 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
     return (
         *_list_incomplete(summary.integrity),
         *_list_failed_allocations(summary, names),
-        *(finding for finding in leaks if finding.kind != "minor_leak"),
+        *(finding for finding in leaks if finding.kind not in NOTES),
         *(
             inefficiency_finding(finding, names, summary.advisor)
             for finding in sorted(inefficiencies, key=lambda finding: -finding.bytes)
         ),
-        *(finding for finding in leaks if finding.kind == "minor_leak"),
+        *(finding for finding in leaks if finding.kind in NOTES),
     )
 
 
@@ -83,7 +83,7 @@ def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None
         _write_no_allocations(summary, screen)
         return
     findings = [finding for finding in diagnosis(summary) if finding.kind != "incomplete"]
-    write_findings([finding for finding in findings if finding.kind != "minor_leak"], screen, names)
+    write_findings([finding for finding in findings if finding.kind not in NOTES], screen, names)
     small_devices = [
         device for device in summary.devices if summary.is_small(device) or _is_unremarkable_cpu(device, summary)
     ]
@@ -91,7 +91,7 @@ def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None
         if device not in small_devices:
             _write_device(device, summary, screen, names)
     _write_small_devices(small_devices, screen)
-    _write_minor_leaks([finding for finding in findings if finding.kind == "minor_leak"], screen)
+    _write_small_notes([finding for finding in findings if finding.kind in NOTES], screen)
     _write_notes(summary, screen)
 
 
@@ -106,8 +106,8 @@ def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | Non
     leaks = [finding for finding in findings if finding.kind in ("leak", "growth", "minor_leak")]
     omitted = leaks[top:]
     written = [*leaks[:top], *(finding for finding in findings if finding.kind not in ("leak", "growth", "minor_leak"))]
-    write_findings([finding for finding in written if finding.kind != "minor_leak"], screen, names)
-    _write_minor_leaks([finding for finding in written if finding.kind == "minor_leak"], screen)
+    write_findings([finding for finding in written if finding.kind not in NOTES], screen, names)
+    _write_small_notes([finding for finding in written if finding.kind in NOTES], screen)
     if omitted:
         screen.blank()
         screen.text(f"and {units.counted(len(omitted), 'more leak')}", style="dim")
@@ -157,11 +157,11 @@ def write_findings(findings: Sequence[Finding], screen: Screen, names: SiteNames
         has_explanation = True
 
 
-def _write_minor_leaks(findings: Sequence[Finding], screen: Screen) -> None:
+def _write_small_notes(findings: Sequence[Finding], screen: Screen) -> None:
     if findings:
         screen.blank()
     for finding in findings:
-        screen.text(f"NOTE  {finding.title}.", hanging=6, style="dim")
+        screen.text(" ".join([f"NOTE  {finding.title}.", *finding.sentences]), hanging=6, style="dim")
 
 
 def _write_device(device: DeviceSummary, summary: Summary, screen: Screen, names: SiteNames) -> None:

@@ -377,7 +377,7 @@ def test_leak_that_begins_late_is_inconclusive(record: Record) -> None:
     blocks: list[torch.Tensor] = []
     trace = record(every_step, 150, lambda number: blocks.append(block(100 * SIZE)) if number > 130 else None)
     verdict = judge(trace)
-    assert not verdict.leaks and not verdict.decided and verdict.unexplained
+    assert not verdict.leaks and not verdict.decided and verdict.undecided
     (finding,) = leak_findings(summarize(trace))
     assert finding.kind == "inconclusive" and "no longer young" in finding.sentences[0]
 

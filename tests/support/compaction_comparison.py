@@ -62,7 +62,7 @@ def _compare_leaks(complete: alloctrace.Trace, compacted: alloctrace.Trace, devi
     exact = [[repr(leak) for leak in verdict.leaks if leak.kind != GROWING] for verdict in (expected, actual)]
     yield f"leaks on {device}", exact[0] == exact[1]
     grown = [{leak.line.line for leak in verdict.leaks if leak.kind == GROWING} for verdict in (expected, actual)]
-    inconclusive = {unclear.site.line for unclear in actual.unexplained}
+    inconclusive = {unclear.site.line for unclear in actual.undecided}
     yield f"growing buffers on {device}", grown[0] <= grown[1] | inconclusive
     same_clock = ("judged", "unit", "units", "loop")
     yield f"clock on {device}", all(getattr(expected, name) == getattr(actual, name) for name in same_clock)

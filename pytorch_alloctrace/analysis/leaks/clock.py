@@ -7,6 +7,9 @@ steps         the steps of the trace, if there are enough
 iterations    of a loop that the stacks show (see csrc/core/replay/loops.h): the outermost function of user code that is
               called often enough, all through the judged part of the run
 allocations   a thousandth of the allocations on the device
+
+One pass is not a loop: see `loops`. Inferred steps count only if they are even: with one optimizer for each task or
+expert, a step may take one iteration or thirty, and the iterations of the loop are the better unit.
 """
 
 from __future__ import annotations
@@ -23,16 +26,19 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame
 from ..allocation_share import AllocationShare
+from .loops import MIN_ITERATIONS, LoopIndex
 
 LEAST_STEPS = 7
 """Minimum number of steps: three allocations in a row after the first step may be a coincidence."""
-MIN_ITERATIONS = 20
-"""Minimum number of iterations of a loop: fewer may be a coincidence."""
 MIN_COVERED_SHARE = 0.7
 MAX_ITERATION_SHARE = 0.2
 """Maximum share of the judged allocations in one iteration: the steps of a program are alike."""
 MIN_REMAINDER_SHARE = 0.15
 """Minimum share of the allocations after the last step for them to be judged as a part of their own."""
+MAX_UNEVENNESS = 0.5
+"""Maximum standard deviation of the iterations in an inferred step, divided by their mean: gradient accumulation takes
+the same number in each step."""
+MIN_ITERATIONS_PER_STEP = 2
 LEAST_ALLOCATIONS = 50
 _FIRST_SEARCH_EVENTS, _MAX_SEARCH_EVENTS = 4096, 1 << 21
 """Number of events searched back for the last event of a loop: in the first search, and in all."""
@@ -122,6 +128,7 @@ class Clocks:
         self._allocation_share = AllocationShare(trace, device)
         self._steps = trace.positions.step_ends
         self._ordinals = trace.positions.ordinals
+        self.loops = LoopIndex(trace)
 
     def within(self, within: Range) -> Clock:
         is_inside = self._trace.positions.whole_steps(within)
@@ -135,7 +142,7 @@ class Clocks:
         last_allocation = self._allocation_share.last
         last_step = int(self._steps[-1]) if len(self._steps) else -1
         remainder_share = 1 - float(self._allocation_share.share(last_step))
-        if len(self._steps) >= LEAST_STEPS:
+        if len(self._steps) >= LEAST_STEPS and not self._are_steps_uneven():
             yield Clock.from_steps(self._steps, self._ordinals)
             if remainder_share >= MIN_REMAINDER_SHARE:
                 yield self._make_clock_without_steps(last_step + 1, last_allocation)
@@ -147,6 +154,17 @@ class Clocks:
         yield clock
         if clock.loop is not None and 1 - float(self._allocation_share.share(clock.judged_at)) >= MIN_REMAINDER_SHARE:
             yield self._make_clock_without_steps(clock.judged_at + 1, last_allocation)
+
+    def _are_steps_uneven(self) -> bool:
+        """Return whether inferred steps take uneven numbers of iterations of the outermost loop."""
+        if not self._trace.positions.steps_are_inferred:
+            return False
+        loop = self._find_outermost_loop(int(self._steps[0]), int(self._steps[-1]))
+        if loop is None:
+            return False
+        counts = np.diff(np.searchsorted(loop.begins, self._steps)) * loop.stride
+        mean = float(counts.mean())
+        return mean >= MIN_ITERATIONS_PER_STEP and float(counts.std()) > MAX_UNEVENNESS * mean
 
     def _make_clock_without_steps(self, begin: int, end: int) -> Clock:
         first, last = self._allocation_share.allocations([begin, end]).tolist()
@@ -195,6 +213,8 @@ class Clocks:
         stacks, candidates = self._trace.stacks, []
         for loop in self._trace.replay.loops:
             if loop.rounds < MIN_ITERATIONS or not stacks.is_user[loop.function]:
+                continue
+            if self.loops.is_in_one_pass(loop.function):
                 continue
             begins = loop.begins[(loop.begins >= begin) & (loop.begins <= end)]
             if len(begins) * loop.stride < MIN_ITERATIONS:

@@ -8,7 +8,8 @@ survivors (see `survivors`)        from some age on, the blocks of a line are no
 backlog (see `backlog`)            each block of a line is freed, but more and more are live at once
 growing (see `growing_buffers`)    a block of a line is replaced again and again by a larger block until the end
 
-If a line holds more and more but fits none of the three, the verdict is inconclusive and names the line.
+Growth of these kinds may have another reading (see `doubts`). What is then not called a leak, and lines that hold more
+and more but fit none of the three, are undecided growth with a reason, or a note where the growth is known to end.
 """
 
 from __future__ import annotations
@@ -23,19 +24,31 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ..evidence import DeviceEvidence, PartEvidence, collect_evidence
 from .backlog import find_backlogs
+from .doubts import DoubtFinder
 from .growing_buffers import find_growing_leaks, find_possible_buffers
-from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, estimate_free_bytes
+from .leak import (
+    GROWING,
+    SURVIVORS,
+    Doubt,
+    Growth,
+    Leak,
+    LeakingSite,
+    LeakVerdict,
+    estimate_free_bytes,
+    read_device_bytes,
+)
 from .lifetimes import LifetimeEvidence
+from .loops import LoopIndex
 from .referrers import attach_holders
 from .survivor_leaks import LeakBuilder
 from .survivors import JudgedLine, LineStatus, judge_lines
 
 __all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks", "judge_leaks"]
 
-MIN_UNEXPLAINED_SHARE = 0.05
-"""Minimum unexplained growth to report, as a share of the peak."""
+MIN_UNDECIDED_SHARE = 0.05
+"""Minimum growth that fits no kind of leak, or is a note, to report: as a share of the peak."""
 RECENT_SHARE = 0.5
-"""Share of the run after which a line must allocate repeatedly for its few blocks to be unexplained."""
+"""Share of the run after which a line must allocate repeatedly for its few blocks to be undecided."""
 MIN_UNCOMPACTED_UNITS = 24
 """Minimum number of uncompacted units to distinguish a growing buffer from longer inputs."""
 BEGINNING_SHARE = 0.25
@@ -52,34 +65,47 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
     first_clock = evidence.clocks[0]
     peak = evidence.trace.replay.peak("allocated", evidence.device)
     peak_bytes = 0 if peak is None else peak.bytes
+    loops = LoopIndex(evidence.trace)
     leaks: list[Leak] = []
-    unexplained: list[Unexplained] = []
+    growths: list[Growth] = []
     for part in evidence.parts:
-        part_leaks, part_unexplained = _judge_part(part)
-        lines = _list_lines(leaks)
+        part_leaks, part_growths = _judge_part(part, loops)
+        lines = _list_lines([*leaks, *(growth for growth in growths if growth.is_judged)])
         leaks += [leak for leak in part_leaks if not _list_lines([leak]) & lines]
-        unexplained += part_unexplained
-    reported = [line for line in unexplained if (line.site.filename, line.site.line) not in _list_lines(leaks)]
-    if sum(line.allocated_bytes for line in reported) < max(MIN_UNEXPLAINED_SHARE * peak_bytes, 1):
-        reported = [line for line in reported if line.compacted]
-    leaks_with_holders = [
-        dataclasses.replace(leak, minor=leak.is_minor(peak_bytes)) for leak in attach_holders(evidence, leaks)
-    ]
+        growths += part_growths
+    lines = _list_lines(leaks)
+    growths = sorted(
+        (growth for growth in growths if not _list_lines([growth]) & lines), key=lambda growth: -growth.allocated_bytes
+    )
+    least_bytes = max(MIN_UNDECIDED_SHARE * peak_bytes, 1)
+    unclear = [growth for growth in growths if not growth.is_note and not growth.is_judged]
+    if sum(growth.allocated_bytes for growth in unclear) < least_bytes:
+        unclear = [growth for growth in unclear if growth.doubt is Doubt.COMPACTED]
+    undecided = [growth for growth in growths if growth in unclear or (growth.is_judged and not growth.is_note)]
+    notes = [growth for growth in growths if growth.is_note and growth.allocated_bytes >= least_bytes]
     return LeakVerdict(
         judged=not first_clock.is_too_short,
         unit=first_clock.unit,
         units=int(first_clock.length) + (1 if first_clock.is_discrete else 0),
         loop=first_clock.loop,
-        leaks=tuple(sorted(leaks_with_holders, key=lambda leak: leak.weight, reverse=True)),
-        unexplained=tuple(sorted(reported, key=lambda line: -line.allocated_bytes)),
+        leaks=tuple(
+            sorted(
+                (dataclasses.replace(leak, minor=leak.is_minor(peak_bytes)) for leak in leaks),
+                key=lambda leak: leak.weight,
+                reverse=True,
+            )
+        ),
+        undecided=tuple(undecided),
+        notes=tuple(notes),
     )
 
 
-def _judge_part(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
+def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[Growth]]:
+    """Return the leaks and the other growth of a part of the run, with their holders."""
     trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
     lifetimes = LifetimeEvidence.collect(trace, device, part.clock, numbers, part.lifetimes.result, part.stacks.result)
     free_bytes = estimate_free_bytes(trace, device, lifetimes.judged_ns, lifetimes.live_bytes)
-    builder = LeakBuilder(trace, lifetimes, free_bytes, part.device.live_at_end.result)
+    builder = LeakBuilder(trace, lifetimes, free_bytes, loops, part.device.live_at_end.result)
     judged = judge_lines(lifetimes)
     leaks = builder.build_survivor_leaks([line for line in judged if line.status is LineStatus.LEAKING])
     lines = _list_lines(leaks)
@@ -89,22 +115,43 @@ def _judge_part(part: PartEvidence) -> tuple[list[Leak], list[Unexplained]]:
         for backlog in find_backlogs(lifetimes, at_border, _map_functions(trace, lifetimes))
     ]
     other_leaks += find_growing_leaks(part, free_bytes)
-    possible_buffers: list[Unexplained] = []
-    if part.uncompacted is not part.clock and (part.windows is None or part.windows.units < MIN_UNCOMPACTED_UNITS):
-        possible_buffers = [
-            Unexplained(Site.of_stack(trace.stacks, stack), stack, size, 1, compacted=True)
-            for stack, size in find_possible_buffers(part)
-        ]
     for leak in other_leaks:
         if not _list_lines([leak]) & lines:
             leaks.append(leak)
             lines |= _list_lines([leak])
-    unexplained = [
-        *possible_buffers,
-        *(_build_unexplained(trace, lifetimes, line) for line in judged if _may_leak(lifetimes, line)),
+    doubts = DoubtFinder(part, loops, free_bytes, read_device_bytes(trace, device))
+    examined = [doubts.examine(leak) for leak in attach_holders(part.device, leaks)]
+    other_growth = [
+        growth
+        for growth in (*_list_possible_buffers(part), *_list_unclear_lines(trace, lifetimes, judged))
+        if growth.allocated_bytes and not _list_lines([growth]) & lines
     ]
-    return leaks, [
-        line for line in unexplained if line.allocated_bytes and (line.site.filename, line.site.line) not in lines
+    return (
+        [leak for leak in examined if isinstance(leak, Leak)],
+        [growth for growth in examined if isinstance(growth, Growth)] + attach_holders(part.device, other_growth),
+    )
+
+
+def _list_possible_buffers(part: PartEvidence) -> list[Growth]:
+    if part.uncompacted is part.clock or (part.windows is not None and part.windows.units >= MIN_UNCOMPACTED_UNITS):
+        return []
+    return [
+        Growth(
+            doubt=Doubt.COMPACTED,
+            site=Site.of_stack(part.device.trace.stacks, stack),
+            stack_ids=(stack,),
+            kind=GROWING,
+            device=part.device.device,
+            unit=part.clock.unit,
+            judged_at=part.clock.judged_at,
+            allocated_bytes=size,
+            blocks=1,
+            arrivals=1,
+            units=round(part.clock.length) + 1,
+            first=0.0,
+            last=part.clock.length,
+        )
+        for stack, size in find_possible_buffers(part)
     ]
 
 
@@ -118,20 +165,50 @@ def _map_functions(trace: RecordedTrace, lifetimes: LifetimeEvidence) -> dict[in
     }
 
 
-def _may_leak(lifetimes: LifetimeEvidence, line: JudgedLine) -> bool:
-    if line.status is LineStatus.FEW:
+def _list_unclear_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence, lines: Sequence[JudgedLine]) -> list[Growth]:
+    """Return the growth of lines that kept blocks but fit no kind of leak."""
+    doubts = {
+        LineStatus.LATE: Doubt.LATE,
+        LineStatus.BURSTS: Doubt.BURSTS,
+        LineStatus.LOADING: Doubt.LOADING,
+        LineStatus.STOPPED: Doubt.STOPPED,
+    }
+    growths = []
+    for line in lines:
         alloc_times = lifetimes.survivors.alloc_times[line.rows]
-        return len(np.unique(alloc_times[alloc_times > RECENT_SHARE * lifetimes.clock.length])) > 1
-    return line.status is LineStatus.UNCLEAR
+        if line.status is LineStatus.FEW:
+            if len(np.unique(alloc_times[alloc_times > RECENT_SHARE * lifetimes.clock.length])) > 1:
+                growths.append(_build_growth(trace, lifetimes, line, Doubt.FEW))
+        elif line.status in doubts:
+            growths.append(_build_growth(trace, lifetimes, line, doubts[line.status]))
+    return growths
 
 
-def _build_unexplained(trace: RecordedTrace, lifetimes: LifetimeEvidence, line: JudgedLine) -> Unexplained:
-    survivors = lifetimes.survivors
-    rows = line.rows[survivors.alloc_times[line.rows] > BEGINNING_SHARE * lifetimes.clock.length]
+def _build_growth(trace: RecordedTrace, lifetimes: LifetimeEvidence, line: JudgedLine, doubt: Doubt) -> Growth:
+    survivors, clock = lifetimes.survivors, lifetimes.clock
+    rows = line.rows[survivors.alloc_times[line.rows] > BEGINNING_SHARE * clock.length]
     stacks, stack_of_row = np.unique(survivors.stack[line.rows], return_inverse=True)
-    stack = int(stacks[np.bincount(stack_of_row).argmax()])
-    return Unexplained(Site.of_stack(trace.stacks, stack), stack, int(survivors.bytes[rows].sum()), len(rows))
+    by_size = np.argsort(-np.bincount(stack_of_row), kind="stable")
+    return Growth(
+        doubt=doubt,
+        site=Site.of_stack(trace.stacks, int(stacks[by_size[0]])),
+        stack_ids=tuple(stacks[by_size].tolist()),
+        kind=SURVIVORS,
+        device=lifetimes.device,
+        unit=clock.unit,
+        judged_at=clock.judged_at,
+        allocated_bytes=int(survivors.bytes[rows].sum()),
+        blocks=len(rows),
+        arrivals=len(np.unique(survivors.alloc_times[rows])),
+        units=round(clock.length) + 1,
+        first=clock.first_step + float(survivors.alloc_times[rows].min(initial=clock.length)),
+        last=clock.first_step + float(survivors.alloc_times[rows].max(initial=0.0)),
+    )
 
 
-def _list_lines(leaks: Sequence[Leak]) -> set[tuple[str, int]]:
-    return {(site.site.filename, site.site.line) for leak in leaks for site in leak.sites}
+def _list_lines(growths: Sequence[Leak | Growth]) -> set[tuple[str, int]]:
+    lines: set[tuple[str, int]] = set()
+    for growth in growths:
+        sites = [site.site for site in growth.sites] if isinstance(growth, Leak) else [growth.site]
+        lines.update((site.filename, site.line) for site in sites)
+    return lines

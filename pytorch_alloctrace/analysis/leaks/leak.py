@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,11 +26,9 @@ UNCERTAINTY_FACTOR = 0.8
 """Factor on the confidence for each reason to doubt the times of allocations and frees."""
 MIN_SHARED_TIMES = 0.9
 """Minimum share of allocation times in common for two sites to be one finding."""
-MINOR_SHARE = 100
-"""Divisor of the device's peak: a minor leak holds less than the result (see `Leak.is_minor`)."""
-MINOR_UNITS = 1_000_000
-"""Steps or iterations that a minor leak takes at least to fill the device."""
-MINOR_SECONDS = 86400
+MINOR_BYTES = 64 << 10
+"""Bytes that a minor leak holds at most."""
+MINOR_SECONDS = 30 * 86400
 """Seconds that a minor leak takes at least to fill the device."""
 
 _Candidate = TypeVar("_Candidate")
@@ -151,6 +150,11 @@ class Leak:
     """True if the leak costs next to nothing, in this run and on this device (see `is_minor`)."""
 
     @property
+    def stack_ids(self) -> tuple[int, ...]:
+        """A stack of each site, the one with the most bytes first."""
+        return tuple(site.stack_id for site in self.sites)
+
+    @property
     def callers(self) -> tuple[Frame, ...]:
         """The frames of `path` outside `line`, innermost first."""
         here = self.line.filename, self.line.line
@@ -179,36 +183,105 @@ class Leak:
     def is_minor(self, peak: int) -> bool:
         """Return whether the leak costs next to nothing.
 
-        A minor leak holds less than a hundredth of the device's peak, and takes more than a day and a million steps to
-        fill the device. If the device's capacity is unknown, the peak is taken as the free memory.
+        A minor leak holds less than 64 KiB, and takes more than 30 days to fill the device. If the device's capacity is
+        unknown, the peak is taken as the free memory.
 
         Args:
             peak: Peak of the device, in bytes.
         """
-        if self.allocated_bytes * MINOR_SHARE >= peak or self.bytes_per_unit <= 0 or self.seconds_per_unit <= 0:
+        if self.allocated_bytes >= MINOR_BYTES or self.bytes_per_unit <= 0:
             return False
-        seconds = (
-            peak / self.bytes_per_unit * self.seconds_per_unit
-            if self.forecast_seconds is None
-            else self.forecast_seconds
-        )
-        return seconds > MINOR_SECONDS and seconds / self.seconds_per_unit > MINOR_UNITS
+        if self.forecast_seconds is not None:
+            return self.forecast_seconds > MINOR_SECONDS
+        return peak / self.bytes_per_unit * self.seconds_per_unit > MINOR_SECONDS
+
+
+class Doubt(enum.Enum):
+    """Why growth is not called a leak (see `doubts`)."""
+
+    BOUNDED = "bounded"
+    """A note: a container that states its bound, and is not full yet, holds the blocks."""
+    OPTIMIZER_STATE = "optimizer state"
+    """A note: an optimizer made state for parameters that it updated for the first time."""
+    STOPPED = "stopped"
+    """A note: the line grew until well before the end, and not since."""
+    RARE = "rare"
+    """The line left blocks behind only a few times; a note after `MAX_NOTED_ARRIVALS` times at most."""
+    ONE_CALL = "one call"
+    """The blocks live until a call returns that came once."""
+    JOINED = "joined"
+    """The blocks were concatenated once, and then released."""
+    LOAD = "load"
+    """The number of live blocks may follow the input: each block is freed, and no container is known to grow."""
+    SHORT = "short"
+    """The run is too short."""
+    FEW = "few"
+    """Too few blocks are old enough."""
+    LATE = "late"
+    """The growth began late, or the blocks are young."""
+    BURSTS = "bursts"
+    """The blocks were allocated in bursts, with long pauses."""
+    LOADING = "loading"
+    """Nearly everything that was allocated is kept: the program may still be loading."""
+    COMPACTED = "compacted"
+    """The line may be a growing buffer, and most of the evidence is compacted."""
+
+
+MAX_NOTED_ARRIVALS = 5
+_NOTES = (Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.STOPPED)
+_OTHER_READINGS = (
+    *(Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.RARE, Doubt.ONE_CALL, Doubt.JOINED, Doubt.LOAD, Doubt.SHORT),
+)
 
 
 @dataclass(frozen=True)
-class Unexplained:
-    """A line that holds more and more memory and may leak: the evidence is inconclusive."""
+class Growth:
+    """A line that holds more and more memory, and that is not called a leak."""
 
+    doubt: Doubt
     site: Site
     """The line."""
-    stack_id: int
-    """The stack of this line that holds the most bytes."""
+    stack_ids: tuple[int, ...]
+    """Stacks that allocated the blocks, the one with the most bytes first."""
+    kind: str
+    """Kind of growth, as `Leak.kind`."""
+    device: str
+    unit: str
+    """Unit of `last` and `units`: see `Leak.unit`."""
+    judged_at: int
+    """Event after which the live blocks were judged."""
     allocated_bytes: int
-    """Allocated bytes of the line's old blocks that were allocated after the beginning of the run."""
+    """Allocated bytes of the blocks that the growth left behind."""
     blocks: int
     """Number of these blocks."""
-    compacted: bool = False
-    """True if the line may be a growing buffer and most of the evidence is compacted."""
+    arrivals: int
+    """Number of units in which such blocks were allocated."""
+    units: int
+    """Number of steps or iterations judged."""
+    first: float
+    """Time of the first of these allocations, in steps or iterations since the first."""
+    last: float
+    """Time of the last of these allocations."""
+    holder: Holder | None = None
+    """Object that holds the blocks; None if unknown."""
+    call: Frame | None = None
+    """ONE_CALL: the call."""
+    size: int = 0
+    """BOUNDED: length of the container at the last object scan."""
+    bound: int = 0
+    """BOUNDED: maximum length of the container."""
+    bytes_when_full: int = 0
+    """BOUNDED: estimated requested bytes of the container when it is full."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the blocks have the lifetimes of a leak."""
+        return self.doubt in _OTHER_READINGS
+
+    @property
+    def is_note(self) -> bool:
+        """Whether the growth is no reason to withhold an all-clear."""
+        return self.doubt in _NOTES or (self.doubt is Doubt.RARE and self.arrivals <= MAX_NOTED_ARRIVALS)
 
 
 @dataclass(frozen=True)
@@ -225,13 +298,15 @@ class LeakVerdict:
     """Function whose iterations were counted; None for other units."""
     leaks: tuple[Leak, ...]
     """Leaks, most certain and largest first (see `Leak.weight`)."""
-    unexplained: tuple[Unexplained, ...] = ()
-    """Lines that grow and may leak, most bytes first; empty if all of them together are small."""
+    undecided: tuple[Growth, ...] = ()
+    """Growth that may be a leak, most bytes first; without small growth that is not even a possible leak."""
+    notes: tuple[Growth, ...] = ()
+    """Growth that is no leak, most bytes first, if it holds much."""
 
     @property
     def decided(self) -> bool:
-        """Whether the run was long enough and no growth is unexplained."""
-        return self.judged and not self.unexplained
+        """Whether the run was long enough and no growth is undecided."""
+        return self.judged and not self.undecided
 
 
 def compute_certainty(trace: RecordedTrace, is_counted: bool) -> float:
@@ -256,6 +331,12 @@ def group_by_times(
         else:
             groups.append([candidate])
     return groups
+
+
+def read_device_bytes(trace: RecordedTrace, device: str) -> int | None:
+    """Return the memory of a device, in bytes; of the machine for "cpu"; None if unknown."""
+    totals = np.ma.compressed(trace.driver_samples(device)["total_bytes"])
+    return trace.device_bytes.get(device, int(totals.max()) if len(totals) else None)
 
 
 def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_bytes: int) -> int | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ...errors import CompactedError
 from ...reading.recorded import Held, RecordedTrace
 from ...reading.table import Table
-from .leak import GROWING, SURVIVORS, Holder, Leak
+from .leak import GROWING, SURVIVORS, Growth, Holder, Leak
 
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence
@@ -39,8 +39,11 @@ _INTERVAL_GROWTH = 4 / 3
 _MIN_BLOCKS = 3
 """Minimum number of live blocks of a leak at a scan."""
 
+_Held = TypeVar("_Held", Leak, Growth)
 
-def attach_holders(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> list[Leak]:
+
+def attach_holders(evidence: DeviceEvidence, leaks: Sequence[_Held]) -> list[_Held]:
+    """Return leaks or other growth with their holders."""
     trace = evidence.trace
     scans: dict[int, list[Held]] = {}
     for referrer in trace.held:
@@ -99,17 +102,17 @@ def _select_blocks(
     live: Table,
     site: npt.NDArray[np.int64],
     evidence: DeviceEvidence,
-    leak: Leak,
+    leak: Leak | Growth,
     live_at_judged: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
     """Return the addresses of the blocks of a leak that were live at the scan."""
-    is_leaked = np.isin(site, evidence.numbers.of([leaking_site.stack_id for leaking_site in leak.sites]))
+    is_leaked = np.isin(site, evidence.numbers.of(list(leak.stack_ids)))
     if leak.kind == SURVIVORS:  # in leaks of other kinds, blocks are replaced by others of the same line
         is_leaked &= np.isin(live["alloc_seq"], live_at_judged)
     return live["address"][is_leaked]
 
 
-def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], leak: Leak, step: int | None) -> Holder | None:
+def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], leak: Leak | Growth, step: int | None) -> Holder | None:
     if len(blocks) < (1 if leak.kind == GROWING else _MIN_BLOCKS):
         return None
     shares = []

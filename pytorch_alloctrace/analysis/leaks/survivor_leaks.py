@@ -19,13 +19,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ... import _replay
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, StackIndex, bytes_by_stack
 from .backlog import Backlog
 from .call_paths import CallTree, find_common_path, find_line_to_inspect
 from .leak import BACKLOG, MIN_SHARED_TIMES, SURVIVORS, Leak, LeakingSite, compute_certainty
 from .lifetimes import LifetimeEvidence
+from .loops import LoopIndex
 from .survivors import JudgedLine
 
 MAIN_LINE_SHARE = 0.8
@@ -48,6 +48,7 @@ class LeakBuilder:
     trace: RecordedTrace
     lifetimes: LifetimeEvidence
     free_bytes: int | None
+    loops: LoopIndex
     live_at_end: npt.NDArray[np.int64]
     """Allocation events of all blocks that are live at the end of the trace, ascending."""
 
@@ -82,6 +83,7 @@ class LeakBuilder:
         length = max(clock.length - backlog.since if clock.is_discrete else seconds, 1e-9)
         added_share = (int(backlog.counts[-1]) - int(backlog.counts[0])) / max(int(backlog.counts[-1]), 1)
         rate = total * added_share / length
+        seconds_per_unit = seconds / length if clock.is_discrete else 1.0
         by_stack = _sum_by_stack(self.trace.stacks, lifetimes, rows)
         stack = max(by_stack, key=by_stack.__getitem__)
         site = Site.of_stack(self.trace.stacks, stack)
@@ -107,8 +109,8 @@ class LeakBuilder:
             units_judged=int(clock.length),
             confidence=BACKLOG_CONFIDENCE * compute_certainty(self.trace, clock.is_discrete),
             oldest_age=self._to_shown_unit(clock.length - float(survivors.alloc_times[rows].min())),
-            seconds_per_unit=self._seconds_per_unit(),
-            forecast_seconds=self._seconds_until_full(rate),
+            seconds_per_unit=seconds_per_unit,
+            forecast_seconds=self._seconds_until_full(rate, seconds_per_unit),
             sites=(LeakingSite(site, stack, rate, total, len(rows)),),
             line=site,
             path=path,
@@ -121,8 +123,10 @@ class LeakBuilder:
         survivors = lifetimes.survivors
         rows = np.concatenate([line.rows for line in group])
         total = int(survivors.bytes[rows].sum())
-        length = self._measure_length(first.onset, first.last, int(survivors.alloc_ns[first.rows].min()))
+        onset_ns = int(survivors.alloc_ns[first.rows].min())
+        length = self._measure_length(first.onset, first.last, onset_ns)
         rate = float(total / length)
+        seconds_per_unit = self._seconds_per_unit(first.onset, onset_ns)
         by_stack = _sum_by_stack(self.trace.stacks, lifetimes, rows)
         sites = self._build_sites(group, length)
         tree = CallTree(self.trace.stacks, by_stack)
@@ -147,8 +151,8 @@ class LeakBuilder:
             units_judged=int(first.last - first.onset) + 1,
             confidence=self._compute_confidence(first),
             oldest_age=self._to_shown_unit(clock.length - float(survivors.alloc_times[rows].min())),
-            seconds_per_unit=self._seconds_per_unit(),
-            forecast_seconds=self._seconds_until_full(rate),
+            seconds_per_unit=seconds_per_unit,
+            forecast_seconds=self._seconds_until_full(rate, seconds_per_unit),
             sites=sites,
             line=line_to_inspect,
             path=path,
@@ -181,12 +185,14 @@ class LeakBuilder:
         clock = self.lifetimes.clock
         return units if clock.is_discrete else units / clock.length * self._seconds()
 
-    def _seconds_per_unit(self) -> float:
+    def _seconds_per_unit(self, onset: float, onset_ns: int) -> float:
+        """Return the average seconds of a unit since the onset: a program may load for most of the run before it."""
         clock = self.lifetimes.clock
-        return self._seconds() / clock.length if clock.is_discrete and clock.length else 1.0
+        length = clock.length - onset
+        return max(self.lifetimes.judged_ns - onset_ns, 1) / 1e9 / length if clock.is_discrete and length > 0 else 1.0
 
-    def _seconds_until_full(self, rate: float) -> float | None:
-        return self.free_bytes / rate * self._seconds_per_unit() if self.free_bytes is not None and rate > 0 else None
+    def _seconds_until_full(self, rate: float, seconds_per_unit: float) -> float | None:
+        return self.free_bytes / rate * seconds_per_unit if self.free_bytes is not None and rate > 0 else None
 
     def _compute_confidence(self, line: JudgedLine) -> float:
         clock = self.lifetimes.clock
@@ -242,7 +248,7 @@ class LeakBuilder:
             return True
         shared = [node for node, other_node in zip(calls, other_calls, strict=False) if node == other_node]
         min_repeats = len(line.alloc_units) // 2
-        if any(self._is_repeated(node, min_repeats) for node in shared):
+        if any(self.loops.is_repeated(node, min_repeats) for node in shared):
             return True
         level = len(shared)
         if level >= min(len(calls), len(other_calls)):
@@ -250,18 +256,13 @@ class LeakBuilder:
         stacks = self.trace.stacks
         is_one_function = stacks.call(calls[level]) == stacks.call(other_calls[level])
         return (
-            is_one_function and self._is_repeated(calls[level], min_repeats) and self._has_autograd_graph(line, other)
+            is_one_function and self.loops.is_repeated(calls[level], min_repeats) and self._has_autograd_graph(line, other)
         )
 
     def _list_calls(self, line: JudgedLine) -> list[int]:
         """Return the calls, outermost first, under which most of a line's bytes were allocated."""
-        stacks, calls = self.trace.stacks, []
-        by_stack = _sum_by_stack(stacks, self.lifetimes, line.rows)
-        stack = max(by_stack, key=by_stack.__getitem__)
-        while stacks.has_frames(stack):
-            calls.append(stack)
-            stack = int(stacks.parent[stack])
-        return calls[::-1]
+        by_stack = _sum_by_stack(self.trace.stacks, self.lifetimes, line.rows)
+        return self.loops.calls(max(by_stack, key=by_stack.__getitem__))
 
     def _has_autograd_graph(self, *group: JudgedLine) -> bool:
         """Return whether operators that allocated the blocks of one of these lines also made autograd nodes."""
@@ -272,16 +273,6 @@ class LeakBuilder:
             if 2 * int(nodes_created[counted_stacks].sum()) >= len(line.rows):
                 return True
         return False
-
-    def _is_repeated(self, node: int, min_repeats: int) -> bool:
-        return any(loop.rounds >= min_repeats for loop in self._loops.get(self.trace.stacks.call(node), ()))
-
-    @functools.cached_property
-    def _loops(self) -> dict[tuple[int, int, int], list[_replay.Loop]]:
-        loops: dict[tuple[int, int, int], list[_replay.Loop]] = {}
-        for loop in self.trace.replay.loops:
-            loops.setdefault(self.trace.stacks.call(loop.function), []).append(loop)
-        return loops
 
 
 def _has_same_times(line: JudgedLine, other: JudgedLine) -> bool:

@@ -58,8 +58,10 @@ class LineStatus(enum.Enum):
     STOPPED = "stopped"
     FILLING = "filling"
     FEW = "few"
-    UNCLEAR = "unclear"
-    """The blocks were allocated too late, or in bursts."""
+    LATE = "late"
+    """The blocks were allocated in the last part of the run: they may be freed at an age that the run did not reach."""
+    BURSTS = "bursts"
+    LOADING = "loading"
 
 
 @dataclass(frozen=True)
@@ -95,13 +97,13 @@ def judge_lines(lifetimes: LifetimeEvidence) -> list[JudgedLine]:
         rows, freed_rows = survivors.rows_of_site[site], lifetimes.freed_blocks.rows_of_site.get(site, _NO_ROWS)
         line = _judge(lifetimes, site, rows, freed_rows)
         leaking_stacks: list[JudgedLine] = []
-        if line.status in (LineStatus.BOUNDED, LineStatus.FILLING, LineStatus.UNCLEAR):
+        if line.status in (LineStatus.BOUNDED, LineStatus.FILLING, LineStatus.LATE, LineStatus.BURSTS):
             stacks = [_judge(lifetimes, site, *stack) for stack in _split_into_stacks(lifetimes, rows, freed_rows)]
             leaking_stacks = [stack for stack in stacks if stack.status is LineStatus.LEAKING]
         if lifetimes.is_loading:
             leaking_stacks, line = (
                 [],
-                replace(line, status=LineStatus.UNCLEAR) if line.status is LineStatus.LEAKING else line,
+                replace(line, status=LineStatus.LOADING) if line.status is LineStatus.LEAKING else line,
             )
         judged += leaking_stacks or [line]
     return sorted(judged, key=lambda line: -int(survivors.bytes[line.rows].sum()))
@@ -156,7 +158,7 @@ def _judge(
     line = _judge_all(lifetimes, site, rows, freed_rows)
     freed_blocks = lifetimes.freed_blocks
     old_freed_rows = freed_rows[freed_blocks.ages(freed_rows) > max(lifetimes.clock.length / AGE_PARTS, 1.0)]
-    if line.status not in (LineStatus.BOUNDED, LineStatus.UNCLEAR) or not len(old_freed_rows):
+    if line.status not in (LineStatus.BOUNDED, LineStatus.LATE, LineStatus.BURSTS) or not len(old_freed_rows):
         return line
     # The line may have freed all its blocks once, before the leak began.
     last_free = float((freed_blocks.alloc_times(old_freed_rows) + freed_blocks.ages(old_freed_rows)).max())
@@ -192,7 +194,7 @@ def _judge_all(
         if not is_freed and np.median(ages[is_old]) >= 2 * age:
             break
     else:
-        return JudgedLine(LineStatus.BOUNDED if is_freed else LineStatus.UNCLEAR, site, old_rows)
+        return JudgedLine(LineStatus.BOUNDED if is_freed else LineStatus.LATE, site, old_rows)
     if _are_freed_later(ages[is_old], freed_ages, freed_counts, age):
         return JudgedLine(LineStatus.BOUNDED, site, old_rows)
     line = JudgedLine(
@@ -244,14 +246,14 @@ def _judge_alloc_times(lifetimes: LifetimeEvidence, line: JudgedLine, old_rows: 
     if line.last - units[-1] > MAX_PAUSE_RATIO * max(float(pauses.max()), 1.0):
         return reject(LineStatus.STOPPED)
     if alloc_period < MIN_SPAN_SHARE * end:
-        return reject(LineStatus.UNCLEAR)
+        return reject(LineStatus.LATE)
     unit_count = len(units)
     max_lead = max(0.15, 1.15 / np.sqrt(unit_count))
     share, expected = np.arange(1, unit_count + 1) / unit_count, (units - onset) / max(alloc_period, 1e-9)
     if float((share - expected).max()) > max_lead:
         return reject(LineStatus.FILLING)
     if float(pauses.max()) > MAX_PAUSE_SHARE * alloc_period:
-        return reject(LineStatus.UNCLEAR)
+        return reject(LineStatus.BURSTS)
     unevenness = float(np.abs(np.concatenate([share - expected, expected - (share - 1 / unit_count)])).max())
     rows = line.rows[alloc_times >= onset]
     return JudgedLine(

@@ -269,7 +269,7 @@ def _create_summary(trace: RecordedTrace, session: str, summary: Summary, kinds:
 def _create_figures(trace: RecordedTrace, summary: Summary, device: DeviceSummary, kind: str) -> DeviceFigures:
     reserved = trace.replay.peak("reserved", device.device)
     leaks = [leak for leak in device.leaks.leaks if not leak.minor]
-    growth, inconclusive_lines = device.growth, device.leaks.unexplained
+    growth, inconclusive_lines = device.growth, device.leaks.undecided
     failed_allocation = next(iter(find_ooms(trace, device=device.device, last=1)), None)
     return DeviceFigures(
         kind=kind,

@@ -1,0 +1,295 @@
+"""Doubts: other readings of growth that has the lifetimes of a leak.
+
+The first that applies decides. A note needs proof that the growth ends; where two readings are possible, the growth is
+undecided.
+
+bounded           of the containers on the referrer path, at least one has more than one item, and all that have are
+                  tuples, did not grow between two object scans, or state their bound; one states it. It is not full,
+                  blocks per entry did not grow, and it holds `MIN_BOUNDED_SHARE` of the blocks. When full, it fits
+optimizer state   nearly all blocks are optimizer state, and the parameters did not grow along
+one call          a local variable of a function holds the blocks until the function returns. Not of main() or a module,
+                  and not of the function whose loop contains the steps: there, growth is judged whoever holds it. If no
+                  holder is known: a comprehension allocated the blocks, and they were freed in the end
+joined            an allocation of exactly the sum of the blocks was followed by their release: they were collected
+load              a backlog (see `backlog`) whose blocks live for a step at most, whose referrer path shows no growing
+                  container, or whose number of blocks fell by `LOAD_FALL`
+short             less than `MIN_UNITS` units were judged; or without steps, no caller of the line came again so often:
+                  one pass is not a loop
+rare              blocks were left behind in less than `MIN_ARRIVALS` units
+
+A run that ended in out of memory, and growth that holds a quarter of the device, are never too short or too rare: they
+are possible leaks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import CompactedError
+from ...reading.names import KINDS, ROLES
+from ...reading.positions import Range
+from ...reading.recorded import Held
+from ...reading.sites import Frame
+from ...reading.table import Table
+from .leak import BACKLOG, SURVIVORS, Doubt, Growth, Holder, Leak
+from .loops import MIN_ITERATIONS, LoopIndex
+
+if TYPE_CHECKING:
+    from ..evidence import PartEvidence
+
+MIN_UNITS = 20
+"""Minimum number of steps or iterations for a leak."""
+MIN_ARRIVALS = 8
+MIN_BOUNDED_SHARE = 0.9
+LOAD_FALL = 1 / 3
+LARGE_SHARE = 0.25
+"""Share of the device that growth must hold to be a possible leak at any length."""
+MAX_CONFIDENCE_SHORT = 0.69
+"""Maximum confidence of a leak that would be too short or too rare if it were smaller: possible."""
+MIN_STATE_SHARE = 0.9
+_MAX_STATE_BLOCKS = 8
+"""Maximum number of blocks of optimizer state for each parameter."""
+_MAX_JOIN_EVENTS = 1 << 16
+"""Number of events after the judged event in which the release of collected blocks is searched."""
+_JOIN_TOLERANCE = 0.02
+_MAIN = re.compile(r"_*main|<.*>")
+_COMPREHENSION = re.compile(r"(\.<locals>\.<\w+>)+$")
+_VARIABLE = re.compile(r"\w+([\[{][^\]}]*[\]}])*")
+_ALLOC = KINDS.index("alloc")
+_PARAMETER, _STATE = ROLES.index("parameter"), ROLES.index("optimizer state")
+
+
+class DoubtFinder:
+    """Finds the doubts about the leaks of one part of the run."""
+
+    def __init__(self, part: PartEvidence, loops: LoopIndex, free_bytes: int | None, device_bytes: int | None) -> None:
+        self._part = part
+        self._trace = part.device.trace
+        self._device = part.device.device
+        self._clock = part.clock
+        self._loops = loops
+        self._free_bytes = free_bytes
+        self._device_bytes = device_bytes
+
+    def examine(self, leak: Leak) -> Leak | Growth:
+        """Return the leak, or growth with a doubt."""
+        doubt = self._find_other_reading(leak)
+        if doubt is not None:
+            return doubt
+        short = self._find_shortness(leak)
+        if short is None:
+            return leak
+        if self._is_large(leak):
+            return dataclasses.replace(leak, confidence=min(leak.confidence, MAX_CONFIDENCE_SHORT))
+        return self._doubt(leak, short)
+
+    def _find_other_reading(self, leak: Leak) -> Growth | None:
+        holder = leak.holder
+        held = None if holder is None else self._find_held(holder)
+        if held is not None and holder is not None:
+            bounded = self._find_bound(leak, holder, held)
+            if bounded is not None:
+                return bounded
+        if self._is_optimizer_state(leak):
+            return self._doubt(leak, Doubt.OPTIMIZER_STATE)
+        call = self._find_one_call(leak)
+        if call is not None:
+            return dataclasses.replace(self._doubt(leak, Doubt.ONE_CALL), call=call)
+        if leak.kind == SURVIVORS and self._were_joined(leak):
+            return self._doubt(leak, Doubt.JOINED)
+        if leak.kind == BACKLOG and (
+            (self._clock.is_discrete and leak.oldest_age <= 1)
+            or held is None
+            or not self._has_growing_container(held)
+            or _has_fallen(leak)
+        ):
+            return self._doubt(leak, Doubt.LOAD)
+        return None
+
+    def _find_shortness(self, leak: Leak) -> Doubt | None:
+        if not self._clock.is_discrete:
+            return None if self._loops.is_in_loop(leak.stack_ids[0]) else Doubt.SHORT
+        if self._clock.length + 1 < MIN_UNITS:
+            return Doubt.SHORT
+        return Doubt.RARE if leak.kind == SURVIVORS and leak.units_with_survivors < MIN_ARRIVALS else None
+
+    def _is_large(self, leak: Leak) -> bool:
+        is_out_of_memory = any(seq >= self._clock.judged_at for seq in self._trace.failed_allocations)
+        return is_out_of_memory or (
+            self._device_bytes is not None and leak.allocated_bytes >= LARGE_SHARE * self._device_bytes
+        )
+
+    def _doubt(self, leak: Leak, doubt: Doubt) -> Growth:
+        return Growth(
+            doubt=doubt,
+            site=leak.line,
+            stack_ids=leak.stack_ids,
+            kind=leak.kind,
+            device=leak.device,
+            unit=leak.unit,
+            judged_at=leak.judged_at,
+            allocated_bytes=leak.allocated_bytes,
+            blocks=leak.blocks,
+            arrivals=leak.units_with_survivors,
+            units=round(self._clock.length) + 1,
+            first=leak.onset,
+            last=self._clock.first_step + self._clock.length,
+            holder=leak.holder,
+        )
+
+    def _find_held(self, holder: Holder) -> Held | None:
+        for held in self._trace.held:
+            if held.event == holder.event and held.holder == holder.names[0]:
+                return held
+        return None
+
+    def _earlier_scans(self, held: Held) -> list[Held]:
+        """Return what earlier object scans found at the same path, in order."""
+        return [
+            other
+            for other in self._trace.held
+            if other.event < held.event
+            and other.path == held.path
+            and len(other.containers) == len(held.containers)
+            and other.count
+        ]
+
+    def _find_bound(self, leak: Leak, holder: Holder, held: Held) -> Growth | None:
+        if len(holder.names) > 1 or holder.share < MIN_BOUNDED_SHARE:
+            return None
+        earlier = self._earlier_scans(held)
+        bounds = []
+        for level, container in enumerate(held.containers):
+            size, bound = container["size"], container["bound"]
+            if bound:
+                if size >= bound:
+                    return None
+                bounds.append((size, bound, level))
+            elif container["length"] > 1 and container["type"] != "tuple":
+                lengths = {other.containers[level]["length"] for other in earlier}
+                if lengths != {container["length"]}:
+                    return None
+        if not bounds:
+            return None
+        size, bound, level = bounds[-1]
+        if any(
+            held.count / size > 1.5 * other.count / max(other.containers[level]["size"], 1) + 1
+            for other in earlier
+            if size
+        ):
+            return None
+        bytes_when_full = round(held.bytes / max(size, 1) * bound)
+        if self._free_bytes is not None and bytes_when_full - held.bytes > self._free_bytes:
+            return None
+        return dataclasses.replace(
+            self._doubt(leak, Doubt.BOUNDED), size=size, bound=bound, bytes_when_full=bytes_when_full
+        )
+
+    def _has_growing_container(self, held: Held) -> bool:
+        for other in self._earlier_scans(held):
+            for container, before in zip(held.containers, other.containers, strict=True):
+                if container["length"] > before["length"]:
+                    return True
+        return False
+
+    def _is_optimizer_state(self, leak: Leak) -> bool:
+        parameters, states = (int((self._live["role"] == role).sum()) for role in (_PARAMETER, _STATE))
+        if leak.kind != SURVIVORS or not states or states > _MAX_STATE_BLOCKS * parameters:
+            return False
+        sites = self._part.device.numbers.of(list(leak.stack_ids))
+        is_leaked = np.isin(self._live_sites, sites) & np.isin(
+            self._live["alloc_seq"], self._part.lifetimes.result["alloc_seq"]
+        )
+        return bool((self._live["role"][is_leaked] == _STATE).mean() >= MIN_STATE_SHARE)
+
+    @functools.cached_property
+    def _live(self) -> Table:
+        return self._part.blocks_at(self._clock.judged_at)
+
+    @functools.cached_property
+    def _live_sites(self) -> npt.NDArray[np.int64]:
+        return self._part.device.numbers.of(self._live["stack_id"])
+
+    def _find_one_call(self, leak: Leak) -> Frame | None:
+        if leak.holder is not None:
+            if leak.holder.event > self._clock.judged_at + 1:
+                return None  # by then, the call may have returned the blocks
+            if not _VARIABLE.fullmatch(leak.holder.path):
+                return None  # an attribute: its object may be older than the call
+            function = _COMPREHENSION.sub("", leak.holder.function)
+            if not function or _MAIN.fullmatch(function) or function in self._functions_with_steps:
+                return None
+            if self._came_again(leak, function):
+                return None
+            return Frame(function, leak.holder.filename, leak.holder.line)
+        loop = self._clock.loop
+        if loop is None or leak.allocated_bytes_at_end > leak.allocated_bytes // 2:
+            return None
+        function = _COMPREHENSION.sub("", loop.function)
+        # Stacks do not tell whether another function came once and iterated, or was called again.
+        return None if function == loop.function or _MAIN.fullmatch(function) else dataclasses.replace(loop, function=function)
+
+    def _came_again(self, leak: Leak, function: str) -> bool:
+        """Return whether a call of a function, on the stack of a leak, is in a loop of another function."""
+        for node in self._loops.calls(leak.stack_ids[0]):
+            if _COMPREHENSION.sub("", self._trace.stacks.frame(node).function) == function:
+                return False
+            if self._loops.is_repeated(node, MIN_ITERATIONS):
+                return True
+        return False
+
+    @functools.cached_property
+    def _functions_with_steps(self) -> frozenset[str]:
+        """Names of the functions on the stack of the last step."""
+        if not len(self._trace.positions.step_ends):
+            return frozenset()
+        seq = int(self._trace.positions.step_ends[-1])
+        names: set[str] = set()
+        for events in self._trace.iter_events(Range(seq, seq + 1), ["step"], with_state=False):
+            for stack in events["stack_id"].tolist():
+                names.update(frame.function for frame in self._trace.stacks.frames(stack))
+        return frozenset(names)
+
+    def _were_joined(self, leak: Leak) -> bool:
+        """Return whether an allocation of exactly the sum of the blocks was followed by their release."""
+        if leak.allocated_bytes_at_end > leak.allocated_bytes // 2:
+            return False
+        sites = self._part.device.numbers.of(list(leak.stack_ids))
+        blocks = self._live.take(np.isin(self._live_sites, sites))
+        if not len(blocks):
+            return False
+        total = int(blocks["requested_bytes"].sum())
+        addresses, begin = blocks["address"], max(self._clock.judged_at - 64, 0)
+        joined_at, freed = -1, 0
+        try:
+            chunks = self._trace.iter_events(
+                Range(begin, min(begin + _MAX_JOIN_EVENTS, self._trace.end_seq)),
+                ["alloc", "free_requested", "free_completed"],
+                with_state=False,
+            )
+            for events in chunks:
+                is_here = self._trace.devices_of(events) == self._device
+                is_join = is_here & (np.abs(events["requested_bytes"] - total) <= _JOIN_TOLERANCE * total)
+                is_join &= events["kind"] == _ALLOC
+                if joined_at < 0 and is_join.any():
+                    joined_at = int(events["seq"][is_join][0])
+                is_free = is_here & (events["kind"] != _ALLOC) & np.isin(events["address"], addresses)
+                if joined_at < 0 and int(is_free.sum()) > len(blocks) // 10:
+                    return False
+                freed += int((is_free & (events["seq"] > joined_at)).sum()) if joined_at >= 0 else 0
+        except CompactedError:
+            return False
+        return joined_at >= 0 and 2 * freed >= len(blocks)
+
+
+def _has_fallen(leak: Leak) -> bool:
+    levels = np.array(leak.allocated_bytes_over_run)
+    if not len(levels):
+        return False
+    return bool((levels < (1 - LOAD_FALL) * np.maximum.accumulate(levels)).any())

@@ -1,0 +1,81 @@
+"""Loops of the program that stacks show, and one pass over a model, which looks like a loop over its layers.
+
+A call came again if its function was entered from the same place of the same calling stack. The layers of a model are
+built, moved, loaded and run one after the other: such a loop counts only if the outermost call of this kind, on its
+stack, came again `MIN_ITERATIONS` times.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _replay
+from ...reading.recorded import RecordedTrace
+
+MIN_ITERATIONS = 20
+"""Minimum number of iterations of a loop: fewer may be a coincidence."""
+_MODULE_FILE = "torch/nn/modules/module.py"
+_PASSES = ("_wrapped_call_impl", "_call_impl", "_apply", "load_state_dict")
+"""Functions of `_MODULE_FILE` that go through the layers of a module."""
+_CONSTRUCTOR = "__init__"
+
+
+class LoopIndex:
+    def __init__(self, trace: RecordedTrace) -> None:
+        self._stacks = trace.stacks
+        self._replay = trace.replay
+
+    def is_repeated(self, node: int, least_rounds: int = 1) -> bool:
+        """Return whether the call in which a stack ends came again at least so often."""
+        return any(loop.rounds >= least_rounds for loop in self._by_call.get(self._stacks.call(node), ()))
+
+    def calls(self, stack: int) -> list[int]:
+        """Return the calls of a stack, outermost first, each as the stack that ends in it."""
+        calls = []
+        while self._stacks.has_frames(stack):
+            calls.append(stack)
+            stack = int(self._stacks.parent[stack])
+        return calls[::-1]
+
+    def is_in_one_pass(self, stack: int) -> bool:
+        """Return whether a stack ends within one pass over the layers of a model."""
+        for node in self.calls(stack):
+            if self._is_constructor[node]:
+                return True
+            if self.is_repeated(node, MIN_ITERATIONS):
+                return False
+            if self._is_pass[node]:
+                return True
+        return False
+
+    def is_in_loop(self, stack: int) -> bool:
+        """Return whether a stack contains a call that came again often enough, not within one pass."""
+        for node in self.calls(stack):
+            if self._is_constructor[node]:
+                return False
+            if self.is_repeated(node, MIN_ITERATIONS):
+                return True
+            if self._is_pass[node]:
+                return False
+        return False
+
+    @functools.cached_property
+    def _by_call(self) -> dict[tuple[int, int, int], list[_replay.Loop]]:
+        by_call: dict[tuple[int, int, int], list[_replay.Loop]] = {}
+        for loop in self._replay.loops:
+            by_call.setdefault(self._stacks.call(loop.function), []).append(loop)
+        return by_call
+
+    @functools.cached_property
+    def _is_constructor(self) -> npt.NDArray[np.bool_]:
+        return self._stacks.ends_in(lambda filename, function: function.rpartition(".")[2] == _CONSTRUCTOR)
+
+    @functools.cached_property
+    def _is_pass(self) -> npt.NDArray[np.bool_]:
+        return self._stacks.ends_in(
+            lambda filename, function: function.rpartition(".")[2] in _PASSES
+            and filename.replace("\\", "/").endswith(_MODULE_FILE)
+        )

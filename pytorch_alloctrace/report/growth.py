@@ -1,0 +1,229 @@
+"""Growth that is not called a leak: undecided growth with its reason and what would decide it, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..analysis.leaks.doubts import MIN_UNITS
+from ..analysis.leaks.leak import BACKLOG, Doubt, Growth, Holder, LeakVerdict
+from ..analysis.summary import Summary
+from . import units
+from .finding import Finding
+from .site_names import SiteNames
+
+_STEPS_TO_RECORD = 50
+
+
+def describe_undecided(verdict: LeakVerdict, summary: Summary, names: SiteNames) -> list[Finding]:
+    """Return a finding for each doubt about a device, the one with the most bytes first."""
+    by_doubt: dict[Doubt, list[Growth]] = {}
+    for growth in verdict.undecided:
+        by_doubt.setdefault(growth.doubt, []).append(growth)
+    return [_describe_doubt(growths, verdict, summary, names) for growths in by_doubt.values()]
+
+
+def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding:
+    title = _NOTES[growth.doubt](growth, names) + _name_device(growth, summary)
+    sentences = () if growth.holder is None else (describe_holder(growth.holder, names),)
+    return Finding(
+        kind="note",
+        title=title,
+        device=growth.device,
+        bytes=growth.allocated_bytes,
+        confidence=None,
+        site=growth.site,
+        stack_id=growth.stack_ids[0],
+        sentences=sentences,
+        growth=growth,
+    )
+
+
+def describe_holder(holder: Holder, names: SiteNames) -> str:
+    """Return the referrer paths, with the step of their object scan: since then, sizes in them may have changed."""
+    when = "" if holder.step is None else f" (as of step {units.number(holder.step)})"
+    referrers = [names.referrer(name) for name in holder.names]
+    if len(referrers) == 1:
+        return f"Held by {referrers[0]}{when}."
+    return f"Held by several{when}: {'; '.join(referrers)}."
+
+
+def describe_basis(verdict: LeakVerdict, names: SiteNames) -> str:
+    if verdict.unit == "step":
+        return f"{units.counted(verdict.units, 'step')} judged"
+    if verdict.loop is not None:
+        loop_name = f"{verdict.loop.function} ({names.file(verdict.loop.filename)})"
+        return f"{units.counted(verdict.units, 'iteration')} of {loop_name} judged, since the trace has no steps"
+    return "no steps in the trace and no loop detected: judged by allocations"
+
+
+def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Summary, names: SiteNames) -> Finding:
+    first = growths[0]
+    title, decision = _DOUBTS[first.doubt](first)
+    size = units.size(sum(growth.allocated_bytes for growth in growths))
+    blocks = units.counted(sum(growth.blocks for growth in growths), "block")
+    more = f" and {units.counted(len(growths) - 1, 'more line')}" if len(growths) > 1 else ""
+    sentences = [f"{size} in {blocks}, live {_describe_end(first)} ({describe_basis(verdict, names)})."]
+    if first.holder is not None:
+        sentences.append(describe_holder(first.holder, names))
+    sentences.append(decision)
+    return Finding(
+        kind="inconclusive",
+        title=f"A leak or not? {names.site(first.site)}{more} {title}{_name_device(first, summary)}",
+        device=first.device,
+        bytes=sum(growth.allocated_bytes for growth in growths),
+        confidence=None,
+        site=first.site,
+        stack_id=first.stack_ids[0],
+        sentences=tuple(sentences),
+        growth=first,
+    )
+
+
+def _name_device(growth: Growth, summary: Summary) -> str:
+    return f" on {growth.device}" if len(summary.devices) > 1 else ""
+
+
+def _describe_end(growth: Growth) -> str:
+    return {"step": "when the last step ended", "iteration": "in the last iteration"}.get(
+        growth.unit, "at the last allocation"
+    )
+
+
+def _describe_one_call(growth: Growth) -> tuple[str, str]:
+    assert growth.call is not None
+    call = f"{growth.call.function}()"
+    size = units.size(growth.allocated_bytes)
+    return (
+        f"keeps {size} until {call} returns",
+        f"A leak if {call} runs as long as the program; none if it is one request or one pass. Record several calls of "
+        f"{call} to decide it, or keep less while it runs: `.cpu()`, `.detach()`, or results in parts.",
+    )
+
+
+def _describe_joined(growth: Growth) -> tuple[str, str]:
+    size = units.size(growth.allocated_bytes)
+    return (
+        f"collected {size}, which were then concatenated and released",
+        "A leak if the program collects as long as it runs; none if the collection has an end. To hold less until then, "
+        "move each part to the CPU (`.cpu()`), or reduce it before it is collected.",
+    )
+
+
+def _describe_load(growth: Growth) -> tuple[str, str]:
+    return (
+        f"holds more and more blocks, {units.counted(growth.blocks, 'block')} at last, though each is freed",
+        "A leak if something is registered or queued again in each step; none if the input grew. Record the same input "
+        "for longer to decide it.",
+    )
+
+
+def _describe_short(growth: Growth) -> tuple[str, str]:
+    size = units.size(growth.allocated_bytes)
+    if growth.unit == "second":
+        return (
+            f"kept {size} in what looks like one pass",
+            f"One pass is not a loop: record at least {_STEPS_TO_RECORD} iterations, or call alloctrace.step() at the "
+            "end of each.",
+        )
+    return (
+        f"kept {size} in {units.counted(growth.units, growth.unit)}, too few to tell",
+        f"At least {MIN_UNITS} are needed: record {_STEPS_TO_RECORD} {growth.unit}s.",
+    )
+
+
+def _describe_rare(growth: Growth) -> tuple[str, str]:
+    return (
+        f"kept {units.size(growth.allocated_bytes)}, allocated in {growth.arrivals} of "
+        f"{units.counted(growth.units, growth.unit)}",
+        "A leak if it goes on as long as the program runs; none if there is a fixed number of them. Record "
+        f"{_STEPS_TO_RECORD // growth.arrivals + 1} times as many {growth.unit}s to decide it.",
+    )
+
+
+def _describe_few(growth: Growth) -> tuple[str, str]:
+    return (
+        f"kept {units.size(growth.allocated_bytes)}, too few blocks to tell",
+        "Record a longer run to decide it.",
+    )
+
+
+def _describe_late(growth: Growth) -> tuple[str, str]:
+    since = "" if growth.unit == "second" else f" from {growth.unit} {units.number(round(growth.first))} on"
+    return (
+        f"grew by {units.size(growth.allocated_bytes)}{since}, too late to tell",
+        "These blocks may still be freed, at an age that the recording did not reach: record a run twice as long.",
+    )
+
+
+def _describe_bursts(growth: Growth) -> tuple[str, str]:
+    return (
+        f"grew by {units.size(growth.allocated_bytes)} in bursts, with long pauses",
+        "A leak if the bursts go on; none if they set something up. Record a longer run to decide it.",
+    )
+
+
+def _describe_loading(growth: Growth) -> tuple[str, str]:
+    return (
+        f"kept {units.size(growth.allocated_bytes)}, and hardly anything that was allocated there was freed",
+        "This may be loading, of data or of a model, or a leak. Record on until the program does its work, or call "
+        "alloctrace.step() at the end of each iteration.",
+    )
+
+
+def _describe_compacted(growth: Growth) -> tuple[str, str]:
+    return (
+        f"may hold a buffer that grows, {units.size(growth.allocated_bytes)} at last",
+        "Most of the evidence is compacted into sums: record a longer run to decide it.",
+    )
+
+
+_DOUBTS: dict[Doubt, Callable[[Growth], tuple[str, str]]] = {
+    Doubt.ONE_CALL: _describe_one_call,
+    Doubt.JOINED: _describe_joined,
+    Doubt.LOAD: _describe_load,
+    Doubt.SHORT: _describe_short,
+    Doubt.RARE: _describe_rare,
+    Doubt.FEW: _describe_few,
+    Doubt.LATE: _describe_late,
+    Doubt.BURSTS: _describe_bursts,
+    Doubt.LOADING: _describe_loading,
+    Doubt.COMPACTED: _describe_compacted,
+}
+"""By doubt: what the line did, and what would decide it."""
+
+
+def _note_bounded(growth: Growth, names: SiteNames) -> str:
+    return (
+        f"{names.site(growth.site)} fills a container: {units.number(growth.size)} of {units.number(growth.bound)}, "
+        f"about {units.size(growth.bytes_when_full)} when full"
+    )
+
+
+def _note_optimizer_state(growth: Growth, names: SiteNames) -> str:
+    return (
+        f"{names.site(growth.site)} made {units.size(growth.allocated_bytes)} of optimizer state for parameters that it "
+        "updated for the first time: it ends with the parameters"
+    )
+
+
+def _note_stopped(growth: Growth, names: SiteNames) -> str:
+    size = units.size(growth.allocated_bytes)
+    if growth.unit == "second":
+        return f"{names.site(growth.site)} grew to {size}, and not since"
+    last, end = units.number(round(growth.last) + 1), units.number(growth.units)
+    return f"{names.site(growth.site)} grew until {growth.unit} {last} of {end}, {size}, and not since"
+
+
+def _note_rare(growth: Growth, names: SiteNames) -> str:
+    return (
+        f"{names.site(growth.site)} kept {units.size(growth.allocated_bytes)}, allocated in only {growth.arrivals} of "
+        f"{units.counted(growth.units, growth.unit)}"
+    )
+
+
+_NOTES: dict[Doubt, Callable[[Growth, SiteNames], str]] = {
+    Doubt.BOUNDED: _note_bounded,
+    Doubt.OPTIMIZER_STATE: _note_optimizer_state,
+    Doubt.STOPPED: _note_stopped,
+    Doubt.RARE: _note_rare,
+}
