@@ -13,7 +13,7 @@ from typing import Any
 
 from . import access
 from .containers import Container, container_type, read_container
-from .edges import Edge, How, find_edge
+from .edges import Edge, How, find_default, find_edge
 from .roots import WAITING, FrameRoot, ModuleRoot
 
 _MODULE_DICTS = (".__dict__", "._modules", "._parameters", "._buffers")
@@ -21,6 +21,22 @@ _MODULE_DICTS = (".__dict__", "._modules", "._parameters", "._buffers")
 _MAX_PATH = 160
 """Maximum length of a path in characters. A longer path is shortened in the middle."""
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+EXCEPTION, GRAPH, HOOK, DEFAULT, PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL = THROUGH = (
+    *("exception", "autograd graph", "hook", "default value", "partial", "generator", "closure", "thread-local"),
+)
+"""Values of `Chain.through`: of several, the first is reported."""
+_HOOKS = ("hooks", "hooks_with_kwargs", "hooks_always_called")
+"""Last words of the attributes of modules and tensors that contain hooks."""
+_PHRASES = {
+    EXCEPTION: "through the traceback of an exception",
+    GRAPH: "through an autograd graph",
+    HOOK: "through a hook",
+    DEFAULT: "through a default value",
+    PARTIAL: "through a functools.partial",
+    GENERATOR: "through a suspended generator",
+    CLOSURE: "through a closure",
+}
+"""How references below the holder are described."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +53,10 @@ class Chain:
     path: str
     """The path as an expression: `trainer.predictions[12]`."""
     holder: str
-    """The fullest container on the path: `Trainer.predictions`."""
+    """The fullest container on the path, as an expression or a phrase: `trainer.predictions`, `history in the closure
+    of step()`, `the default value of crops in multi_crop()`. Without a container, the variable or attribute."""
     container: str
     """Type and number of items of the holder: "list of 46"; "" if the holder is not a container."""
-    owner: str
-    """The object that has the holder: `trainer`; "" if none has."""
     root: str
     """The variable's scope: "local of main() at train.py:31", "global of train.py"."""
     filename: str
@@ -50,16 +65,38 @@ class Chain:
     """Line that the root's function was executing; 0 for globals."""
     is_direct: bool = False
     """Whether a variable refers to the tensor itself."""
-    through_graph: bool = False
-    """Whether the path goes through an autograd graph."""
+    scope: str = ""
+    """Scope of the variable: "global", "local", "class attribute"; "" if the path begins at none."""
+    function: str = ""
+    """Function of a local variable: "main"; "" for other scopes."""
+    through: str = ""
+    """What the path goes through besides attributes and containers: "exception" (its traceback), "autograd graph",
+    "hook", "default value", "partial", "generator" (or another suspended function), "closure", "thread-local"; of
+    several, the first in this order. "" if nothing."""
+    below: str = ""
+    """What the path goes through below the holder; a value of `through`."""
     containers: tuple[Container, ...] = ()
     """Containers on the path, outermost first."""
 
+    @property
+    def through_graph(self) -> bool:
+        """Whether the path goes through an autograd graph below the holder."""
+        return self.below == GRAPH
+
     def __str__(self) -> str:
         holder = f"{self.holder} ({self.container})" if self.container else self.holder
-        owner = f" in {self.owner}" if self.owner else ""
-        graph = ", through an autograd graph" if self.through_graph else ""
-        return f"{holder}{owner}{self.root and ', ' + self.root}{graph}"
+        phrases = [self.root, _PHRASES.get(self.below, "")]
+        return ", ".join([holder, *filter(None, phrases)])
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A possible holder on a path."""
+
+    name: str
+    contents: str
+    size: int
+    position: int
 
 
 def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bool = True) -> Chain:
@@ -69,50 +106,94 @@ def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bo
     `reads_containers`: whether to set `Chain.containers`, which takes up to a millisecond for each list.
     """
     first_position, root_name, root, filename, line = _describe_root(objects)
+    scope, function = _scope_of(objects[first_position], bool(root_name))
     nodes, links = _collect_links(objects[first_position:], container)
-    path, owner, holder_name, through_graph = root_name, "", root_name, False
-    candidates: list[tuple[str, str, str, int]] = []
+    path = name = root_name
+    candidates: list[_Candidate] = []
     containers: list[Container] = []
+    ways = [_way_of(link.edge, node) for link, node in zip(links, nodes, strict=False)]
     for position, link in enumerate(links):
         how, text = link.edge.how, link.edge.text
+        referrer = nodes[position]
         if how is How.ITEM:
-            referrer = nodes[position]
             if container is None or referrer is container:
                 size = access.length(referrer) or 0
-                candidates.append((holder_name, owner, container_type(referrer), size))
+                contents = f"{container_type(referrer)} of {size}"
+                candidates.append(_Candidate(name, contents, size, position))
             if reads_containers:
                 has_owner = position > 0 and links[position - 1].edge.how is How.ATTRIBUTE
                 containers.append(read_container(referrer, nodes[position - 1] if has_owner else None))
-            path, holder_name = path + text, holder_name + text
+            path, name = path + text, name + text
         elif how is How.ATTRIBUTE:
-            is_class_attribute = position == 0 and bool(root_name)
-            owner = "" if is_class_attribute else path
-            holder_name = f"{path if is_class_attribute else link.owner}{text}"
-            path += text
+            path, name = path + text, name + text
         elif how is How.VARIABLE:
-            if path:
-                owner, holder_name = path, f"{text} of {link.owner}"
-                path = f"{path} > {holder_name}"
-            else:
-                path = holder_name = text
+            place = f"{text} of {link.owner}"
+            name = _in_traceback(place, name) if path else text
+            path = f"{path} > {place}" if path else text
         elif how is How.CLOSED_OVER:
-            if text:
-                owner, holder_name = path, f"{text} closed over by {link.owner}"
-                path = f"{path} > {holder_name}"
-        elif how is How.GRAPH and not through_graph:
-            through_graph = True
-            candidates.append((holder_name, owner, "", 1))
+            name = f"{text} in the closure of {link.owner}{_as_hook(name)}"
+            path = f"{path} > {text} closed over by {link.owner}"
+        elif how is How.DEFAULT:
+            name = f"the default value of {text} in {link.owner}"
+            path = f"{path} > {name}"
+        elif how is How.GRAPH and GRAPH not in ways[:position]:
+            candidates.append(_Candidate(name, "", 1, position))
             path += ".grad_fn"
-    if candidates:
-        # The fullest container; the outermost of equally full containers.
-        holder, owner, kind, size = max(candidates, key=lambda item: item[3])
-        contents = f"{kind} of {size}" if kind else ""
-    else:
-        holder, contents = holder_name, ""
+    # The fullest container; the outermost of equally full containers.
+    holder = max(candidates, key=lambda item: item.size, default=_Candidate(name, "", 0, len(links)))
     if len(path) > _MAX_PATH:
         path = f"{path[: _MAX_PATH // 2]}...{path[-_MAX_PATH // 4 :]}"
-    is_direct = len(links) == 1
-    return Chain(path, holder, contents, owner, root, filename, line, is_direct, through_graph, tuple(containers))
+    return Chain(
+        *(path, holder.name, holder.contents, root, filename, line, len(links) == 1, scope, function),
+        *(_first_way(ways), _first_way(ways[holder.position :]), tuple(containers)),
+    )
+
+
+def _in_traceback(place: str, name: str) -> str:
+    """Return the name of a variable of a frame: "x of check() in the traceback of error"."""
+    error, separator, _ = name.partition(".__traceback__")
+    return f"{place} in the traceback of {error}" if separator else f"{place} in {name}"
+
+
+def _as_hook(name: str) -> str:
+    """Return ", a hook of model[0]" if the function is an item of the hooks of a module or tensor, else ""."""
+    owner, separator, attribute = name.rpartition("._")
+    return f", a hook of {owner}" if separator and attribute.partition("[")[0].endswith(_HOOKS) else ""
+
+
+def _first_way(ways: Sequence[str]) -> str:
+    return next((way for way in THROUGH if way in ways), "")
+
+
+def _scope_of(root: Any, is_class: bool) -> tuple[str, str]:
+    """Return the scope of the variable at which a path begins, and the function of a local variable."""
+    if type(root) is FrameRoot:
+        return "local", root.function
+    if type(root) is ModuleRoot:
+        return "global", ""
+    return ("class attribute" if is_class and access.is_class(root) else ""), ""
+
+
+def _way_of(edge: Edge, referrer: Any) -> str:
+    """Return the value of `Chain.through` for one reference, or ""."""
+    cls = type(referrer)
+    if edge.how is How.GRAPH:
+        return GRAPH
+    if edge.how is How.DEFAULT:
+        return DEFAULT
+    if edge.how is How.CLOSED_OVER:
+        return CLOSURE
+    if edge.how is How.VARIABLE:
+        return GENERATOR if cls in _GENERATORS else EXCEPTION if cls is types.FrameType else ""
+    if edge.how is How.ATTRIBUTE:
+        if cls is functools.partial:
+            return PARTIAL
+        if edge.text == ".__traceback__":
+            return EXCEPTION
+        if edge.text.endswith(_HOOKS):
+            return HOOK
+        return THREAD_LOCAL if _thread_local in access.mro(cls) else ""
+    return ""
 
 
 def _describe_root(objects: Sequence[Any]) -> tuple[int, str, str, str, int]:
@@ -158,6 +239,13 @@ def _collect_links(objects: Sequence[Any], container: Any) -> tuple[list[Any], l
         position += 1
         if next_object is not None and _is_internal(parent, child, next_object):
             continue
+        if type(parent) is types.FunctionType and next_object is not None:
+            default = find_default(parent, child, next_object)
+            if default is not None:
+                links.append(Link(default, _owner_name(parent)))
+                nodes.append(next_object)
+                position += 1
+                continue
         without_index = without_index or (container is not None and parent is container)
         reference = find_edge(parent, child, without_index)
         if type(child) is dict and (reference.text in _MODULE_DICTS and _is_module(parent)):
@@ -206,7 +294,7 @@ def _owner_name(obj: Any) -> str:
     if kind is types.FunctionType:
         return f"{_strip_locals(obj.__qualname__)}()"
     if kind in _GENERATORS:
-        return f"suspended {_strip_locals(_qualname(obj))}()"
+        return f"the suspended {_strip_locals(_qualname(obj))}()"
     if kind is types.FrameType:
         return f"{_strip_locals(getattr(obj.f_code, 'co_qualname', obj.f_code.co_name))}()"
     return access.type_name(kind)

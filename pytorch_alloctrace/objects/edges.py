@@ -30,6 +30,7 @@ class How(enum.Enum):
     ATTRIBUTE = "attribute"
     ITEM = "item"
     CLOSED_OVER = "closed over"
+    DEFAULT = "default"
     GRAPH = "graph"
 
 
@@ -69,13 +70,13 @@ def find_edge(parent: Any, child: Any, without_index: bool = False) -> Edge:
     if cls is types.FunctionType:
         return _find_closure_variable(parent, child)
     if cls is types.MethodType:
-        return Edge(How.CLOSED_OVER, "") if child is parent.__self__ else NOTHING
+        return Edge(How.ATTRIBUTE, ".__self__") if child is parent.__self__ else NOTHING
     if cls is types.BuiltinFunctionType:
         return NOTHING
     if cls is functools._lru_cache_wrapper:
         return Edge(How.ITEM, "(...)")
     if cls is functools.partial:
-        return Edge(How.CLOSED_OVER, "")
+        return _find_partial_argument(parent, child)
     return _find_attribute(parent, child) or _find_special_reference(parent, child) or NOTHING
 
 
@@ -140,8 +141,27 @@ def _find_closure_variable(function: types.FunctionType, child: object) -> Edge:
         except ValueError as error:
             if not access.raised_here(error):
                 raise
-    if child is function.__defaults__ or child is function.__kwdefaults__:
-        return Edge(How.CLOSED_OVER, "a default argument")
+    return NOTHING
+
+
+def find_default(function: types.FunctionType, defaults: object, value: object) -> Edge | None:
+    """Return the parameter of a function that has a default value; None if `defaults` are not the function's."""
+    if defaults is function.__kwdefaults__ and defaults is not None:
+        names = [name for name, default in access.items(defaults) if default is value]
+    elif defaults is function.__defaults__ and defaults is not None:
+        code = function.__code__
+        positions = range(code.co_argcount - len(function.__defaults__ or ()), code.co_argcount)
+        pairs = zip(positions, function.__defaults__ or (), strict=True)
+        names = [code.co_varnames[position] for position, default in pairs if default is value and position >= 0]
+    else:
+        return None
+    return Edge(How.DEFAULT, names[0]) if names and type(names[0]) is str else None
+
+
+def _find_partial_argument(partial: Any, child: object) -> Edge:
+    for name in ("func", "args", "keywords"):
+        if functools.partial.__dict__[name].__get__(partial) is child:
+            return Edge(How.ATTRIBUTE, f".{name}")
     return NOTHING
 
 

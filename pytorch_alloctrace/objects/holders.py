@@ -30,7 +30,7 @@ _MAX_CHAINS = 5
 class Holders:
     """The holders of a tensor.
 
-    `str` is one line, such as "trainer.predictions[12]: Trainer.predictions (list of 46) in trainer, local of main() at
+    `str` is one line, such as "trainer.predictions[12]: trainer.predictions (list of 46), local of main() at
     train.py:31".
     """
 
@@ -110,7 +110,7 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
 
 def _format_chain(chain: Chain) -> str:
     text = str(chain)
-    return text if chain.path == chain.holder and not chain.owner else f"{chain.path}: {text}"
+    return text if chain.path == chain.holder else f"{chain.path}: {text}"
 
 
 def _find_chains(walk: Walk, tensor: Any, rank: Callable[[Any], int]) -> tuple[list[Chain], list[Chain]]:
@@ -124,12 +124,12 @@ def _find_chains(walk: Walk, tensor: Any, rank: Callable[[Any], int]) -> tuple[l
         if walk.objects[number] is tensor or (storage and storage.is_shared_by(walk.objects[number]))
     }
     caller = _caller_key()
-    other_chains: dict[tuple[str, str, str], tuple[tuple[int, bool, bool, bool], Chain]] = {}
-    caller_chains: dict[tuple[str, str, str], tuple[tuple[int, bool, bool, bool], Chain]] = {}
+    other_chains: dict[tuple[str, str], tuple[tuple[int, bool, bool, bool], Chain]] = {}
+    caller_chains: dict[tuple[str, str], tuple[tuple[int, bool, bool, bool], Chain]] = {}
     for parent, number in reference_pairs(walk.references):
         if number not in aliases or parent in aliases:
             continue
-        path = walk.path_to(parent)
+        path = walk.short_path_to(parent)
         if any(step in aliases for step in path):  # a cycle
             continue
         objects = [walk.objects[step] for step in (*path, number)]
@@ -141,9 +141,7 @@ def _find_chains(walk: Walk, tensor: Any, rank: Callable[[Any], int]) -> tuple[l
         is_waiting = type(objects[0]) is ModuleRoot and objects[0].name in WAITING
         sort_key = (rank_of_path, is_waiting, chain.is_direct, not chain.container)
         is_callers = len(objects) == 2 and type(objects[0]) is FrameRoot and objects[0].key == caller
-        (caller_chains if is_callers else other_chains).setdefault(
-            (chain.holder, chain.owner, chain.root), (sort_key, chain)
-        )
+        (caller_chains if is_callers else other_chains).setdefault((chain.holder, chain.root), (sort_key, chain))
     ordered_others, ordered_callers = (
         [chain for _, chain in sorted(chains.values(), key=lambda item: item[0])]
         for chains in (other_chains, caller_chains)

@@ -154,7 +154,7 @@ def _create_item(walk: Walk, storage: Storage, numbers: list[int], roles: dict[i
         requires_grad = any(tensor.requires_grad for tensor in tensors)
     name = holder = ""
     if with_name:
-        chain = chain_of([walk.objects[step] for step in walk.path_to(number)], reads_containers=False)
+        chain = chain_of([walk.objects[step] for step in walk.short_path_to(number)], reads_containers=False)
         name, holder = chain.path, str(chain)
     role = next((roles[id(obj)] for obj in sharers if id(obj) in roles), "")
     return Item(name, holder, storage, weak_reference_of(sharers[0]), shape, dtype, len(sharers), requires_grad, role)

@@ -320,11 +320,17 @@ def _create_group(
 
 
 def _chain_to(walk: Walk, holder: int, number: int) -> Chain:
-    """Return the referrer path to an object below a holder; up to the holder if the holder is not a container."""
-    path_numbers = walk.path_to(number)
+    """Return the referrer path to an object below a holder.
+
+    If the holder is not a container, the path ends at the holder, or at the first node of its graph.
+    """
+    path_numbers = walk.short_path_to(number)
     objects = [walk.objects[object_number] for object_number in path_numbers]
     position = path_numbers.index(holder)
-    return chain_of(objects, objects[position]) if _collection_size(walk, holder) else chain_of(objects[: position + 1])
+    if _collection_size(walk, holder):
+        return chain_of(objects, objects[position])
+    first_node = next((n for n in range(position, len(objects)) if path_numbers[n] in walk.nodes), position)
+    return chain_of(objects[: first_node + 1])
 
 
 def _sample_addresses(members: Members) -> tuple[int, ...]:

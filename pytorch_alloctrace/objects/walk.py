@@ -148,6 +148,15 @@ class Walk:
             path.append(self.parents[path[-1]])
         return path[::-1]
 
+    def short_path_to(self, number: int) -> list[int]:
+        """Return the path to an object without the graph nodes between two others: a graph may be a long chain."""
+        path = [-1, *self.path_to(number), -1]
+        return [
+            step
+            for before, step, after in zip(path, path[1:], path[2:], strict=False)
+            if step not in self.nodes or before not in self.nodes or after not in self.nodes
+        ]
+
 
 def reference_pairs(flat: list[int]) -> Iterator[tuple[int, int]]:
     return zip(flat[::2], flat[1::2], strict=True)
@@ -360,6 +369,9 @@ class Walker:
                 walk.references += parent, number
                 if is_collection and number >= 0:
                     walk.containers += parent, number
+            elif kind is _NODE and kinds.get(type(objects[parent])) is _TENSOR:
+                # A variable's own graph explains more than the graph of a later result that leads to it.
+                walk.references += parent, number
             elif is_collection and number >= 0:
                 walk.containers += parent, number
 

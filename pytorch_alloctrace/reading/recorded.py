@@ -76,6 +76,15 @@ class Held:
     """False if there may be more nodes: the scan ran out of time or could not read all graphs; in older traces."""
     foreign_bytes: int
     """Those of `bytes` that no allocator of torch provided; 0 in older traces."""
+    name: str
+    """The variable alone: "trainer.predictions"; "" in older traces."""
+    scope: str
+    """Scope of the variable: "global", "local", "class attribute"; "" if no variable leads to the blocks, and in older
+    traces."""
+    function: str
+    """Function of a local variable; "" for other scopes."""
+    through: str
+    """How the variable leads to the blocks: see `Chain.through`."""
 
 
 def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:

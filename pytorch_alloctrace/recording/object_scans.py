@@ -236,6 +236,10 @@ class ObjectScans:
             nodes=group.nodes,
             has_all_nodes=group.has_all_nodes,
             foreign_bytes=group.foreign_bytes,
+            name=chain.holder,
+            scope=chain.scope,
+            function=chain.function,
+            through=chain.through,
         )
 
     def _write_module_tensors(self, module_tensors: Sequence[ModuleTensor]) -> None:

@@ -189,6 +189,7 @@ def test_referrers_are_encoded_as_the_format_describes(record_trainer: RecordTra
             *(referrer.addresses.tolist(), referrer.is_garbage),
             [(row["type"].encode(), *list(row.values())[1:]) for row in referrer.containers],
             *(referrer.nodes, referrer.has_all_nodes, referrer.foreign_bytes),
+            *(text.encode() for text in (referrer.name, referrer.scope, referrer.function, referrer.through)),
         )
         for referrer in load(folder)._recorded.held
     }

@@ -160,8 +160,11 @@ class Names:
                 nodes, has_all_nodes, foreign = (
                     (0, False, 0) if is_old else (record.varint(), record.varint() == 1, record.varint())
                 )
+                is_old = record.done()
+                names = [b"" if is_old else record.text() for _ in range(4)]
                 self.holders[event, holder, path] = (
                     *(filename, line, count, total, addresses, is_garbage, containers, nodes, has_all_nodes, foreign),
+                    *names,
                 )
             elif kind == 14:
                 event, process, parent, start = (record.varint() for _ in range(4))

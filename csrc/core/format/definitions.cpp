@@ -273,6 +273,7 @@ void put_holder(Bytes& out, const HolderRecord& holder) {
       put_fields(fields, container.type, container.length, container.size, container.bound, container.nones);
     }
     put_fields(fields, holder.nodes, holder.has_all_nodes, holder.foreign_bytes);
+    put_fields(fields, holder.name, holder.scope, holder.function, holder.through);
   });
 }
 void Definitions::add_holder(ByteReader& fields) {
@@ -295,6 +296,7 @@ void Definitions::add_holder(ByteReader& fields) {
       holder.containers.push_back(std::move(container));
     }
     read_fields(fields, holder.nodes, holder.has_all_nodes, holder.foreign_bytes);
+    if (!fields.done()) read_fields(fields, holder.name, holder.scope, holder.function, holder.through);
   }
   const std::uint64_t first = holder.addresses.empty() ? 0 : holder.addresses.front();
   if (holder_keys_.emplace(holder.event, holder.holder, holder.path, first).second)

@@ -105,6 +105,10 @@ struct HolderRecord {
   std::uint64_t nodes = 0;                  // autograd nodes held
   bool has_all_nodes = false;               // false: there may be more nodes
   std::uint64_t foreign_bytes = 0;          // of `bytes`: memory that no allocator of torch provided
+  std::string name;                         // of the holder alone: "trainer.predictions"
+  std::string scope;                        // of the variable: "global", "local", "class attribute"; "" if unknown
+  std::string function;                     // that has the local variable: "main"
+  std::string through;                      // "autograd graph", "closure"; "": attributes and containers alone
 };
 
 // Process that the program, or one of its children, has started. A later record of the process replaces the command.

@@ -51,6 +51,22 @@ class LeakingSite:
 
 
 @dataclass(frozen=True)
+class HeldContainer:
+    """A container on a referrer path, at the object scan."""
+
+    type: str
+    """Type: "list", "deque", "lru_cache"."""
+    length: int
+    """Number of items."""
+    size: int
+    """The amount that the bound limits: the length, or the sum of `getsizeof` of a cachetools cache."""
+    bound: int | None
+    """Maximum of `size`; None if none is known."""
+    nones: int
+    """Items of a list that are None."""
+
+
+@dataclass(frozen=True)
 class Holder:
     """The object that held the blocks of a leak at the last object scan (see `referrers`)."""
 
@@ -72,6 +88,18 @@ class Holder:
     """Step of the scan; None in the last step of the run and in a trace without steps."""
     share: float
     """Estimated share, from 0 to 1, of the leak's live blocks that these objects held."""
+    name: str = ""
+    """The object alone, as an expression or a phrase: "trainer.predictions"; "" in older traces."""
+    scope: str = ""
+    """Scope of the variable: "global", "local", "class attribute"; "" if no variable leads to the blocks."""
+    function: str = ""
+    """Function of a local variable: "main"; "" for other scopes."""
+    through: str = ""
+    """What the path goes through besides attributes and containers: "exception" (its traceback), "autograd graph",
+    "hook", "default value", "partial", "generator" (or another suspended function), "closure", "thread-local"; of
+    several, the first in this order. "" if nothing."""
+    containers: tuple[HeldContainer, ...] = ()
+    """Containers on the path, outermost first."""
 
 
 @dataclass(frozen=True)

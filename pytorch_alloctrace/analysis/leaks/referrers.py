@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ...errors import CompactedError
 from ...reading.recorded import Held, RecordedTrace
 from ...reading.table import Table
-from .leak import GROWING, SURVIVORS, Growth, Holder, Leak
+from .leak import GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak
 
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence
@@ -127,11 +127,23 @@ def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], leak: Leak
     if not shares:
         return None
     share, referrer = shares[0]
-    if share >= MIN_SHARE:
-        return Holder((referrer.holder,), referrer.path, referrer.filename, referrer.line, referrer.event, step, share)
-    largest = shares[:MAX_HOLDERS]
+    largest = shares[: 1 if share >= MIN_SHARE else MAX_HOLDERS]
     total_share = sum(share for share, _ in largest)
     if total_share < MIN_SHARE:
         return None
-    names = tuple(largest_referrer.holder for _, largest_referrer in largest)
-    return Holder(names, referrer.path, referrer.filename, referrer.line, referrer.event, step, total_share)
+    return Holder(
+        names=tuple(largest_referrer.holder for _, largest_referrer in largest),
+        path=referrer.path,
+        filename=referrer.filename,
+        line=referrer.line,
+        event=referrer.event,
+        step=step,
+        share=total_share,
+        name=referrer.name,
+        scope=referrer.scope,
+        function=referrer.function,
+        through=referrer.through,
+        containers=tuple(
+            HeldContainer(**(container | {"bound": container["bound"] or None})) for container in referrer.containers
+        ),
+    )
