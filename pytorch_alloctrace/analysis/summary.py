@@ -17,8 +17,10 @@ from .advice import Advisor
 from .evidence import DeviceEvidence
 from .free_memory.inefficiencies import Inefficiency, InefficiencyEvidence, inefficiencies_of
 from .free_memory.oom import OutOfMemory, visit_last_oom
+from .leaks.clock import Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
+from .leaks.outside_growth import OutsideGrowth, find_outside_growth
 from .usage.package_lines import WORTH_OPENING, PackageLines, find_package_lines
 from .usage.roles import RoleShares, roles_before
 from .walk import Visit, Walk
@@ -102,6 +104,8 @@ class Summary:
     final_scan_was_truncated: bool
     devices: tuple[DeviceSummary, ...]
     """Highest peak first."""
+    outside_growth: tuple[OutsideGrowth, ...]
+    """Growth of host memory outside torch's allocators; empty for a range."""
     advisor: Advisor = field(repr=False, compare=False)
 
     def is_small(self, device: DeviceSummary) -> bool:
@@ -117,9 +121,9 @@ class Summary:
 
     @property
     def leaks_are_known(self) -> bool:
-        """Whether the trace is complete and was judged. A small device need not be judged."""
+        """Whether the trace is complete, was judged, and nothing grew outside torch. A small device need not be judged."""
         is_undecided = any(not device.leaks.decided and not self.is_small(device) for device in self.devices)
-        return bool(self.devices) and self.integrity.is_complete and not is_undecided
+        return bool(self.devices) and self.integrity.is_complete and not is_undecided and not self.outside_growth
 
 
 def summarize(
@@ -150,6 +154,7 @@ def summarize(
         unmatched_frees=trace.replay.unmatched_frees,
         final_scan_was_truncated=trace.ending.get("last_look") == "cut",
         devices=tuple(summarizer.summarize(top, of_leaks) for summarizer in summarizers),
+        outside_growth=find_outside_growth(trace, summarizers[0].clock) if summarizers and within is None else (),
         advisor=Advisor(trace),
     )
 
@@ -167,6 +172,10 @@ class _DeviceSummarizer:
             self._at_peak = walk.visit(until, lambda: _LiveMemory.read_before(trace, device, until))
         self._inefficiencies = None if of_leaks else InefficiencyEvidence(walk, trace, device)
         self._failure = None if of_leaks else visit_last_oom(walk, trace, device)
+
+    @property
+    def clock(self) -> Clock:
+        return self._evidence.clocks[0]
 
     def summarize(self, top: int, of_leaks: bool) -> DeviceSummary:
         """Return the summary. Must be called after the walk."""

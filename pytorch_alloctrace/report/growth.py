@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..analysis.leaks.doubts import MIN_UNITS
-from ..analysis.leaks.leak import BACKLOG, Doubt, Growth, Holder, LeakVerdict
+from ..analysis.leaks.leak import Doubt, Growth, Holder, LeakVerdict
+from ..analysis.leaks.outside_growth import OutsideGrowth
 from ..analysis.summary import Summary
 from . import units
 from .finding import Finding
@@ -35,6 +36,49 @@ def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding
         stack_id=growth.stack_ids[0],
         sentences=sentences,
         growth=growth,
+    )
+
+
+def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
+    """Describe growth of host memory outside torch's allocators."""
+    size = units.size(growth.bytes)
+    if growth.device == "pinned":
+        title = f"A leak or not? torch's pool of pinned memory grew by {size} more than its live blocks"
+        cure = (
+            "The pool rounds sizes up to powers of two and keeps what is freed: allocate pinned buffers once and reuse "
+            "them, or pad them to a few sizes."
+        )
+    elif growth.nodes:
+        title = f"A leak or not? the autograd graph of {names.referrer(growth.holder)} grows: {growth.nodes:,} nodes"
+        if growth.bytes:
+            title += f", while the process grew by {size} that torch's allocators did not allocate"
+        variable = growth.holder.partition(" ")[0].rstrip(",")
+        cure = (
+            f"Each node keeps host memory. `{variable}` carries the graph of all former steps: add up `.detach()` or "
+            "`.item()` of its parts."
+        )
+    else:
+        title = f"A leak or not? the process grew by {size} that torch's allocators did not allocate"
+        what = (
+            "C++ or Python objects"
+            if growth.is_cpu_recorded
+            else "CPU tensors, which were not recorded, C++ or Python objects"
+        )
+        cure = (
+            f"It is memory of {what}. `tracemalloc` and `gc.get_objects()` show Python's part; a profiler of the heap, such as "
+            "memray with --native, shows that of C++."
+        )
+    last = units.size(growth.last_bytes)
+    measured = (f"Memory outside torch's allocators was {last} after five sixths of the run.",) if growth.bytes else ()
+    return Finding(
+        kind="inconclusive",
+        title=title,
+        device=growth.device,
+        bytes=growth.bytes,
+        confidence=None,
+        site=None,
+        stack_id=0,
+        sentences=(*measured, cure),
     )
 
 

@@ -13,8 +13,9 @@ from ..analysis.leaks.leak import BACKLOG, CERTAIN, GROWING, LIKELY, Leak
 from ..analysis.limit import Exceeded, GrowthLimit
 from ..analysis.summary import DeviceSummary, Summary
 from . import units
+from .cures import cure
 from .finding import Finding
-from .growth import describe_basis, describe_holder, describe_note, describe_undecided
+from .growth import describe_basis, describe_holder, describe_note, describe_outside, describe_undecided
 from .screen import Screen
 from .site_names import SiteNames
 
@@ -37,6 +38,7 @@ def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Fin
     judged = [device for device in summary.devices if device.leaks.judged]
     unjudged = [device for device in summary.devices if not device.leaks.judged and not summary.is_small(device)]
     findings += [finding for device in judged for finding in describe_undecided(device.leaks, summary, names)]
+    findings += [describe_outside(growth, names) for growth in summary.outside_growth]
     if not findings and judged:
         findings.append(_describe_no_leak(judged, summary, names))
     if unjudged:
@@ -109,11 +111,7 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
     if not is_live_at_end:
         last_unit = "the last allocation" if leak.unit == "second" else f"the last {leak.unit}"
         sentences.append(f"It was freed after {last_unit}, together with its holder; it grew while the program ran.")
-    if leak.line.is_workspace:
-        sentences.append(
-            "cuBLAS keeps one for each thread and stream that multiplies, until the process ends: reuse threads and "
-            "streams."
-        )
+    sentences.append(cure(leak, is_scan_complete=not summary.final_scan_was_truncated))
     if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
@@ -256,21 +254,6 @@ def _write_sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> N
     if omitted:
         rate = units.rate(sum(site.bytes_per_unit for site in omitted), leak.unit)
         screen.text(f"and {units.counted(len(omitted), 'more line')}, {rate}", indent + 2, style="dim")
-
-
-def explanation(leak: Leak) -> str:
-    """Advise what to change at the line of a leak."""
-    if leak.kind == BACKLOG:
-        return "Blocks from this line are queued faster than they are freed: slow the producer or cap the queue."
-    if leak.kind == GROWING:
-        return "This line allocates the larger buffer: clear it periodically or cap its size."
-    referrers = "a list, an attribute, a closure, an autograd graph"
-    allocates = (
-        "allocates the blocks" if leak.line == leak.sites[0].site else "calls the code that allocates the blocks"
-    )
-    if leak.holder is not None:
-        return f"This line {allocates}: clear the holder periodically or cap its size."
-    return f"This line {allocates}; a reference keeps them: {referrers}."
 
 
 def leak_data(leak: Leak) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from . import units
 from .finding import NOTES, Finding, write_finding
 from .inefficiencies import inefficiency_finding
 from .integrity import IN_DIAGNOSIS, effects
-from .leaks import explanation, leak_data, leak_findings, write_leak
+from .leaks import leak_data, leak_findings, write_leak
 from .package_lines import package_lines_data, write_package_lines
 from .roles import roles_sentence
 from .screen import Screen
@@ -142,7 +142,6 @@ def _write_no_allocations(summary: Summary, screen: Screen) -> None:
 
 
 def write_findings(findings: Sequence[Finding], screen: Screen, names: SiteNames) -> None:
-    has_explanation = False
     for finding in findings:
         screen.blank()
         indent = write_finding(finding, screen, names)
@@ -151,10 +150,6 @@ def write_findings(findings: Sequence[Finding], screen: Screen, names: SiteNames
             screen.stack(stack, indent)
             continue
         write_leak(finding.leak, stack, indent, screen, names)
-        # One explanation is enough for all leaks.
-        if not has_explanation and finding.leak.line.filename:
-            screen.text(explanation(finding.leak), indent, style="dim")
-        has_explanation = True
 
 
 def _write_small_notes(findings: Sequence[Finding], screen: Screen) -> None:

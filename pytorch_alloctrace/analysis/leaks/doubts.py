@@ -11,8 +11,8 @@ one call          a local variable of a function holds the blocks until the func
                   and not of the function whose loop contains the steps: there, growth is judged whoever holds it. If no
                   holder is known: a comprehension allocated the blocks, and they were freed in the end
 joined            an allocation of exactly the sum of the blocks was followed by their release: they were collected
-load              a backlog (see `backlog`) whose blocks live for a step at most, whose referrer path shows no growing
-                  container, or whose number of blocks fell by `LOAD_FALL`
+load              a backlog (see `backlog`) whose referrer path shows no growing container, or a variable that is filled
+                  anew in each step, or whose number of blocks fell by `LOAD_FALL`
 short             less than `MIN_UNITS` units were judged; or without steps, no caller of the line came again so often:
                   one pass is not a loop
 rare              blocks were left behind in less than `MIN_ARRIVALS` units
@@ -104,8 +104,8 @@ class DoubtFinder:
         if leak.kind == SURVIVORS and self._were_joined(leak):
             return self._doubt(leak, Doubt.JOINED)
         if leak.kind == BACKLOG and (
-            (self._clock.is_discrete and leak.oldest_age <= 1)
-            or held is None
+            held is None
+            or (self._clock.is_discrete and leak.oldest_age <= 1 and _VARIABLE.fullmatch(held.path))
             or not self._has_growing_container(held)
             or _has_fallen(leak)
         ):
@@ -233,7 +233,11 @@ class DoubtFinder:
             return None
         function = _COMPREHENSION.sub("", loop.function)
         # Stacks do not tell whether another function came once and iterated, or was called again.
-        return None if function == loop.function or _MAIN.fullmatch(function) else dataclasses.replace(loop, function=function)
+        return (
+            None
+            if function == loop.function or _MAIN.fullmatch(function)
+            else dataclasses.replace(loop, function=function)
+        )
 
     def _came_again(self, leak: Leak, function: str) -> bool:
         """Return whether a call of a function, on the stack of a leak, is in a loop of another function."""

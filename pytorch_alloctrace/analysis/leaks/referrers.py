@@ -112,7 +112,9 @@ def _select_blocks(
     return live["address"][is_leaked]
 
 
-def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], leak: Leak | Growth, step: int | None) -> Holder | None:
+def _find_holder(
+    blocks: npt.NDArray[np.int64], scan: Sequence[Held], leak: Leak | Growth, step: int | None
+) -> Holder | None:
     if len(blocks) < (1 if leak.kind == GROWING else _MIN_BLOCKS):
         return None
     shares = []

@@ -256,7 +256,9 @@ class LeakBuilder:
         stacks = self.trace.stacks
         is_one_function = stacks.call(calls[level]) == stacks.call(other_calls[level])
         return (
-            is_one_function and self.loops.is_repeated(calls[level], min_repeats) and self._has_autograd_graph(line, other)
+            is_one_function
+            and self.loops.is_repeated(calls[level], min_repeats)
+            and self._has_autograd_graph(line, other)
         )
 
     def _list_calls(self, line: JudgedLine) -> list[int]:

@@ -1,0 +1,121 @@
+"""Growth of host memory that torch's allocators did not allocate: autograd nodes, C++ and Python objects, pinned pool.
+
+The memory is judged in the unit of the first device (see `clock`): it grew if its minimum just before the last sixth is
+above its maximum just before the end of the first third, by `MIN_BYTES` and `MIN_SHARE` of its peak. It is
+
+cpu      anonymous memory of the process less the live bytes of "cpu", if these were recorded. Growth of less than
+         `MIN_BYTES` may be the recorder's own
+pinned   memory of torch's pinned pool less the live bytes of "pinned"
+
+An autograd graph that one variable keeps alive grew if it had more nodes at each of `MIN_SCANS` object scans, and
+`MIN_NODES` in the end. Its nodes are host memory, however small: they are reported without a minimum of bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...reading.recorded import Held, RecordedTrace
+from .clock import Clock
+
+MIN_BYTES = 64 << 20
+MIN_SHARE = 0.05
+MIN_NODES = 1000
+MIN_SCANS = 4
+MIN_NODE_GROWTH = 4
+"""Minimum ratio of a graph's last to its first number of nodes."""
+_BEGIN, _END, _WINDOW = 1 / 3, 5 / 6, 1 / 12
+_POINTS = 2000
+
+
+@dataclass(frozen=True)
+class OutsideGrowth:
+    """Host memory that grew outside torch's allocators."""
+
+    device: str
+    """"cpu" or "pinned"."""
+    bytes: int
+    """Growth between a third and five sixths of the run; 0 if it is too little."""
+    last_bytes: int
+    """Memory outside torch's allocators at the end of this time."""
+    is_cpu_recorded: bool
+    """False if the memory may contain CPU tensors."""
+    nodes: int = 0
+    """Number of autograd nodes of the longest graph that grew; 0 if none did."""
+    holder: str = ""
+    """Variable that keeps the graph alive: "total, global of train.py"."""
+
+
+def find_outside_growth(trace: RecordedTrace, clock: Clock) -> tuple[OutsideGrowth, ...]:
+    """Return the growth of "cpu" and "pinned"; none if the run is too short to judge."""
+    if clock.is_too_short:
+        return ()
+    return tuple(_find_growth(trace, clock))
+
+
+def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
+    shares = [_BEGIN - _WINDOW, _BEGIN, _END - _WINDOW, _END]
+    events = np.interp([share * clock.length for share in shares], clock.counts, clock.ends).astype(np.int64)
+    times = [trace.replay.time_before(int(event) + 1) for event in events]
+    for device in ("cpu", "pinned"):
+        samples = trace.driver_samples(device)
+        column = "anonymous_bytes" if device == "cpu" else "used_bytes"
+        is_known = ~np.ma.getmaskarray(samples[column])
+        sample_times, levels = samples["time_ns"][is_known], np.ma.getdata(samples[column])[is_known]
+        if not len(levels):
+            continue
+        is_recorded = device in trace.devices
+        outside = levels - _live_bytes(trace, device, sample_times) if is_recorded else levels
+        early, late = (_in_window(sample_times, outside, *window) for window in (times[:2], times[2:]))
+        growth = int(late.min() - early.max())
+        graph = _find_growing_graph(trace) if device == "cpu" else None
+        if growth < max(MIN_BYTES, MIN_SHARE * int(outside.max())):
+            if graph is None:
+                continue
+            growth = 0
+        yield OutsideGrowth(
+            device=device,
+            bytes=growth,
+            last_bytes=int(late.max()),
+            is_cpu_recorded=device != "cpu" or is_recorded,
+            nodes=graph.nodes if graph is not None else 0,
+            holder=graph.holder if graph is not None else "",
+        )
+
+
+def _live_bytes(trace: RecordedTrace, device: str, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    timeline = trace.timeline(_POINTS, device)
+    interval = np.clip(np.searchsorted(timeline["time_ns"], times, side="right") - 1, 0, None)
+    live: npt.NDArray[np.int64] = np.ma.getdata(timeline["allocated_bytes"])[interval]
+    return live
+
+
+def _in_window(
+    times: npt.NDArray[np.int64], levels: npt.NDArray[np.int64], begin: int, end: int
+) -> npt.NDArray[np.int64]:
+    """Return the levels between two times, and the one that held at the first. Samples are written on change."""
+    first = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
+    return levels[first : max(int(np.searchsorted(times, end, side="right")), first + 1)]
+
+
+def _find_growing_graph(trace: RecordedTrace) -> Held | None:
+    """Return the variable with the longest graph that grew from scan to scan, at its last complete scan."""
+    scans_of: dict[str, list[Held]] = {}
+    for held in trace.held:
+        if held.nodes and held.has_all_nodes:
+            scans_of.setdefault(held.path, []).append(held)
+    growing = []
+    for scans in scans_of.values():
+        nodes = [held.nodes for held in scans]
+        if (
+            len(scans) >= MIN_SCANS
+            and all(before < after for before, after in itertools.pairwise(nodes))
+            and nodes[-1] >= max(MIN_NODES, MIN_NODE_GROWTH * nodes[0])
+        ):
+            growing.append(scans[-1])
+    return max(growing, key=lambda held: held.nodes, default=None)

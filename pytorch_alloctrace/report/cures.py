@@ -1,0 +1,115 @@
+"""Cures of leaks, from their cause: what holds the blocks, and through what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..analysis.leaks.leak import BACKLOG, GROWING, Holder, Leak
+
+
+def cure(leak: Leak, *, is_scan_complete: bool) -> str:
+    """Return a sentence on what to change. is_scan_complete: the final scan searched all objects of the program."""
+    if leak.line.is_workspace:
+        return (
+            "cuBLAS keeps one for each thread and stream that multiplies, until the process ends: reuse threads and "
+            "streams."
+        )
+    holder = leak.holder
+    if holder is None:
+        return _cure_without_holder(leak, is_scan_complete)
+    name = f"`{holder.name or holder.path}`"
+    if holder.through in _CURES:
+        return _CURES[holder.through](name, holder)
+    if leak.kind == GROWING:
+        return (
+            f"Each time, {name} becomes a longer tensor: keep only its last part, or allocate it once in full length."
+        )
+    if leak.kind == BACKLOG:
+        return (
+            f"Entries of {name} come faster than they go: cap it (`queue.Queue(maxsize=...)`), or remove what is done."
+        )
+    return _cure_container(name, holder)
+
+
+def _cure_without_holder(leak: Leak, is_scan_complete: bool) -> str:
+    if leak.kind == GROWING:
+        return "This line allocates the larger buffer: keep only its last part, or allocate it once in full length."
+    if leak.kind == BACKLOG:
+        return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
+    if is_scan_complete and leak.allocated_bytes_at_end >= leak.allocated_bytes // 2:
+        return (
+            "Nothing in Python refers to them: C++ keeps them, such as an extension, a cache of autocast (until its "
+            "`with` block ends) or an autograd graph."
+        )
+    return "A reference keeps them: look for a list, an attribute, a closure or an autograd graph near this line."
+
+
+def _cure_graph(name: str, holder: Holder) -> str:
+    if holder.containers:
+        return (
+            f"Each entry of {name} keeps the graph of its step, with all activations: append `.detach()` of the tensor, or "
+            "`.item()` of a number."
+        )
+    variable = name.strip("`")
+    return f"{name} carries the graph of all former steps: `{variable} = {variable}.detach()`."
+
+
+def _cure_exception(name: str, holder: Holder) -> str:
+    return (
+        f"An exception that {name} keeps has a traceback, which keeps the local variables of all its frames: keep "
+        "`str(error)`, or call `traceback.clear_frames(error.__traceback__)`."
+    )
+
+
+def _cure_hook(name: str, holder: Holder) -> str:
+    return (
+        f"A hook was registered again and again ({name}): call `remove()` on the handle that `register_forward_hook` or "
+        "the like returned."
+    )
+
+
+def _cure_default(name: str, holder: Holder) -> str:
+    return (
+        f"A default value is made once and kept with its function ({name}): use None, and make the object in the call."
+    )
+
+
+def _cure_closure(name: str, holder: Holder) -> str:
+    return f"A function keeps the variables that it uses from outside ({name}): pass them as arguments, or drop the function."
+
+
+def _cure_suspended(name: str, holder: Holder) -> str:
+    return f"A suspended function keeps its local variables ({name}): run it to its end, or call its `close()`."
+
+
+def _cure_thread_local(name: str, holder: Holder) -> str:
+    return f"Each thread keeps its own entry of {name} until it ends: end or reuse threads, or delete the entry."
+
+
+_CURES: dict[str, Callable[[str, Holder], str]] = {
+    "autograd graph": _cure_graph,
+    "exception": _cure_exception,
+    "hook": _cure_hook,
+    "default value": _cure_default,
+    "partial": _cure_closure,
+    "closure": _cure_closure,
+    "generator": _cure_suspended,
+    "thread-local": _cure_thread_local,
+}
+"""By `Holder.through`."""
+
+
+def _cure_container(name: str, holder: Holder) -> str:
+    largest = max(holder.containers, key=lambda container: container.length, default=None)
+    kind = "" if largest is None else largest.type
+    if kind == "deque":
+        return f"Give {name} a bound: `collections.deque(maxlen=...)`."
+    if kind == "lru_cache":
+        return f"Give {name} a bound: `functools.lru_cache(maxsize=...)`, or call its `cache_clear()`."
+    if kind == "list":
+        return (
+            f"Clear or cap {name}, or append what is needed of each tensor: a number by `.item()`, a copy on the CPU."
+        )
+    if largest is not None and largest.length > 1:
+        return f"Remove entries of {name} that are no longer needed, or cap it."
+    return f"Set {name} to None, or replace it, when it is no longer needed."
