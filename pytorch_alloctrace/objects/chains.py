@@ -102,7 +102,8 @@ class _Candidate:
 def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bool = True) -> Chain:
     """Return the referrer path of a root and the objects below it, each referred to by its predecessor.
 
-    `container`: the holder, whose items are written without an index. Default: the fullest container.
+    `container`: the holder, whose items are written without an index. Default, and if it is the dict of a module's
+    submodules: the fullest container.
     `reads_containers`: whether to set `Chain.containers`, which takes up to a millisecond for each list.
     """
     first_position, root_name, root, filename, line = _describe_root(objects)
@@ -111,12 +112,13 @@ def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bo
     path = name = root_name
     candidates: list[_Candidate] = []
     containers: list[Container] = []
+    is_written = any(node is container for node in nodes)
     ways = [_way_of(link.edge, node) for link, node in zip(links, nodes, strict=False)]
     for position, link in enumerate(links):
         how, text = link.edge.how, link.edge.text
         referrer = nodes[position]
         if how is How.ITEM:
-            if container is None or referrer is container:
+            if not is_written or referrer is container:
                 size = access.length(referrer) or 0
                 contents = f"{container_type(referrer)} of {size}"
                 candidates.append(_Candidate(name, contents, size, position))
@@ -251,6 +253,8 @@ def _collect_links(objects: Sequence[Any], container: Any) -> tuple[list[Any], l
         if type(child) is dict and (reference.text in _MODULE_DICTS and _is_module(parent)):
             # The keys of this dict are the module's attributes.
             attribute = _find_module_attribute(child, next_object)
+            if child is container and attribute is not None:
+                attribute, without_index = Edge(How.ATTRIBUTE, "[...]"), True
             if attribute is not None:
                 links.append(Link(attribute, _owner_name(parent)))
                 nodes.append(next_object)

@@ -34,6 +34,8 @@ _CONTAINERS = frozenset((*access.DICTS, *access.SEQUENCES, *access.SETS))
 MIN_UNREACHED = 8
 """Minimum number of unreached tensors for a search of garbage and libraries."""
 TENSORS_PER_CHECK = 256
+MIN_SIBLINGS = 4
+"""Minimum number of containers in one container that are reported as the one: a dict of lists."""
 MIN_LINKED_LIST = 10
 """Minimum length in objects of a path without a container that counts as a linked list."""
 _MODULE_ATTRIBUTES = ("_modules", "_parameters", "_buffers")
@@ -116,6 +118,9 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     storages: dict[int, Storage] = {}
     members, read_share = _group_by_holder(walk, holders, begin + 0.9 * seconds, storages)
     nodes, has_all_nodes = _group_nodes_by_holder(walk, holders, begin + 0.95 * seconds)
+    for holder, common in holders.find_common_containers(members).items():
+        members.setdefault(common, {}).update(members.pop(holder))
+        nodes.setdefault(common, []).extend(nodes.pop(holder, []))
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), -_total_bytes(item[1])))
     largest = ordered[:MAX_GROUPS]
     largest += sorted(ordered[MAX_GROUPS:], key=lambda item: -_total_bytes(item[1]))[:MAX_GROUPS]
@@ -210,6 +215,39 @@ class _HolderSearch:
             self._states[parent] = self._state_of(parent)
         return self._state_of(number).holder
 
+    def find_common_containers(self, members: dict[int, Members]) -> dict[int, int]:
+        """Return the common container of holders that are similar containers, unless one has most of the tensors.
+
+        By holder. Containers are similar if the objects between them and the common container have the same types.
+        """
+        common: dict[int, int] = {}
+        siblings: dict[tuple[int, tuple[type, ...]], list[int]] = {}
+        for holder in members:
+            container, types = self._container_above(holder) if self._size_of(holder) else (-1, ())
+            if container >= 0:
+                siblings.setdefault((container, types), []).append(holder)
+        for (container, _), holders in siblings.items():
+            counts = [len(members[holder]) for holder in holders]
+            if len(holders) >= MIN_SIBLINGS and 2 * max(counts) <= sum(counts):
+                common.update(dict.fromkeys(holders, container))
+        return common
+
+    def _container_above(self, number: int) -> tuple[int, tuple[type, ...]]:
+        """Return the nearest container above an object, or -1, and the types below it, without attribute dicts."""
+        walk, types = self._walk, [type(self._walk.objects[number])]
+        while (parent := walk.parents[number]) != number:
+            if self._size_of(parent) or _is_submodules(walk, parent):
+                return parent, tuple(types)
+            if type(walk.objects[parent]) is not dict:
+                types.append(type(walk.objects[parent]))
+            number = parent
+        return -1, ()
+
+    def _size_of(self, number: int) -> int:
+        if number not in self._sizes:
+            self._sizes[number] = 0 if number in self._walk.nodes else _collection_size(self._walk, number)
+        return self._sizes[number]
+
     def _state_of(self, number: int) -> _PathState:
         """Return the state of an object from that of its parent."""
         parent = self._walk.parents[number]
@@ -218,9 +256,7 @@ class _HolderSearch:
         holder, size, first, depth, in_graph = self._states[parent]
         in_graph = in_graph or number in self._walk.nodes
         first = number if first < 0 else first
-        if parent not in self._sizes:
-            self._sizes[parent] = 0 if parent in self._walk.nodes else _collection_size(self._walk, parent)
-        parent_size = self._sizes[parent]
+        parent_size = self._size_of(parent)
         if parent_size > size:
             holder, size = parent, parent_size
         elif not size and not in_graph:
@@ -243,6 +279,12 @@ def _collection_size(walk: Walk, number: int) -> int:
     # A container of a single item is not a collection.
     size = access.length(obj) or 0
     return size if size > 1 else 0
+
+
+def _is_submodules(walk: Walk, number: int) -> bool:
+    """Return whether an object is the dict of the submodules of a torch module."""
+    obj, parent = walk.objects[number], walk.objects[walk.parents[number]]
+    return type(obj) is dict and type(parent) is dict and parent.get("_modules") is obj
 
 
 def _is_container(cls: type) -> bool:
@@ -327,7 +369,7 @@ def _chain_to(walk: Walk, holder: int, number: int) -> Chain:
     path_numbers = walk.short_path_to(number)
     objects = [walk.objects[object_number] for object_number in path_numbers]
     position = path_numbers.index(holder)
-    if _collection_size(walk, holder):
+    if _collection_size(walk, holder) or _is_submodules(walk, holder):
         return chain_of(objects, objects[position])
     first_node = next((n for n in range(position, len(objects)) if path_numbers[n] in walk.nodes), position)
     return chain_of(objects[: first_node + 1])
