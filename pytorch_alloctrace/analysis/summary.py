@@ -121,7 +121,7 @@ class Summary:
 
     @property
     def leaks_are_known(self) -> bool:
-        """Whether the trace is complete, was judged, and nothing grew outside torch. A small device need not be judged."""
+        """Whether the trace is complete and judged, and nothing grew outside torch. A small device may be unjudged."""
         is_undecided = any(not device.leaks.decided and not self.is_small(device) for device in self.devices)
         return bool(self.devices) and self.integrity.is_complete and not is_undecided and not self.outside_growth
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import itertools
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ MIN_GROUPS = 6
 MAX_NODE_GROUPS = 4
 """Maximum number of further groups reported by number of autograd nodes."""
 MAX_ADDRESSES = 128
-"""Maximum number of addresses reported of a group, evenly sampled."""
+"""Maximum number of addresses reported of a group; of more, a random sample."""
 MAX_OBJECTS = 2_000_000
 _CONTAINERS = frozenset((*access.DICTS, *access.SEQUENCES, *access.SETS))
 MIN_UNREACHED = 8
@@ -377,8 +378,8 @@ def _chain_to(walk: Walk, holder: int, number: int) -> Chain:
 
 def _sample_addresses(members: Members) -> tuple[int, ...]:
     addresses = [storage.address for storage in members]
-    step = max(1, -(-len(addresses) // MAX_ADDRESSES))
-    return tuple(addresses[::step])
+    # Not every tenth: an object with two tensors for each step would lead to the first of them only.
+    return tuple(addresses if len(addresses) <= MAX_ADDRESSES else random.Random(0).sample(addresses, MAX_ADDRESSES))
 
 
 def _find_garbage(walk: Walk, deadline: float, last_deadline: float) -> list[Group]:

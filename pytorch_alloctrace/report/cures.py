@@ -47,8 +47,8 @@ def _cure_without_holder(leak: Leak, is_scan_complete: bool) -> str:
 def _cure_graph(name: str, holder: Holder) -> str:
     if holder.containers:
         return (
-            f"Each entry of {name} keeps the graph of its step, with all activations: append `.detach()` of the tensor, or "
-            "`.item()` of a number."
+            f"Each entry of {name} keeps the graph of its step, with all activations: append `.detach()` of a tensor, "
+            "or `.item()` of a number."
         )
     variable = name.strip("`")
     return f"{name} carries the graph of all former steps: `{variable} = {variable}.detach()`."
@@ -63,8 +63,8 @@ def _cure_exception(name: str, holder: Holder) -> str:
 
 def _cure_hook(name: str, holder: Holder) -> str:
     return (
-        f"A hook was registered again and again ({name}): call `remove()` on the handle that `register_forward_hook` or "
-        "the like returned."
+        f"A hook was registered again and again ({name}): call `remove()` on the handle that the call, such as "
+        "`register_forward_hook`, returned."
     )
 
 
@@ -75,7 +75,10 @@ def _cure_default(name: str, holder: Holder) -> str:
 
 
 def _cure_closure(name: str, holder: Holder) -> str:
-    return f"A function keeps the variables that it uses from outside ({name}): pass them as arguments, or drop the function."
+    return (
+        f"A function keeps the variables that it uses from outside ({name}): pass them as arguments, or drop the "
+        "function."
+    )
 
 
 def _cure_suspended(name: str, holder: Holder) -> str:

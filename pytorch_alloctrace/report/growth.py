@@ -65,7 +65,7 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
             else "CPU tensors, which were not recorded, C++ or Python objects"
         )
         cure = (
-            f"It is memory of {what}. `tracemalloc` and `gc.get_objects()` show Python's part; a profiler of the heap, such as "
+            f"It is memory of {what}. `tracemalloc` shows the part of Python; a profiler of the heap, such as "
             "memray with --native, shows that of C++."
         )
     last = units.size(growth.last_bytes)
@@ -148,8 +148,8 @@ def _describe_joined(growth: Growth) -> tuple[str, str]:
     size = units.size(growth.allocated_bytes)
     return (
         f"collected {size}, which were then concatenated and released",
-        "A leak if the program collects as long as it runs; none if the collection has an end. To hold less until then, "
-        "move each part to the CPU (`.cpu()`), or reduce it before it is collected.",
+        "A leak if the program collects as long as it runs; none if the collection has an end. To hold less until "
+        "then, move each part to the CPU (`.cpu()`), or reduce it before it is collected.",
     )
 
 
@@ -245,8 +245,8 @@ def _note_bounded(growth: Growth, names: SiteNames) -> str:
 
 def _note_optimizer_state(growth: Growth, names: SiteNames) -> str:
     return (
-        f"{names.site(growth.site)} made {units.size(growth.allocated_bytes)} of optimizer state for parameters that it "
-        "updated for the first time: it ends with the parameters"
+        f"{names.site(growth.site)} made {units.size(growth.allocated_bytes)} of optimizer state for parameters that "
+        "it updated for the first time: it ends with the parameters"
     )
 
 

@@ -39,7 +39,7 @@ from .leak import (
 )
 from .lifetimes import LifetimeEvidence
 from .loops import LoopIndex
-from .referrers import attach_holders
+from .referrers import attach_holders, merge_by_holder
 from .survivor_leaks import LeakBuilder
 from .survivors import JudgedLine, LineStatus, judge_lines
 
@@ -120,7 +120,7 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
             leaks.append(leak)
             lines |= _list_lines([leak])
     doubts = DoubtFinder(part, loops, free_bytes, read_device_bytes(trace, device))
-    examined = [doubts.examine(leak) for leak in attach_holders(part.device, leaks)]
+    examined = [doubts.examine(leak) for leak in merge_by_holder(attach_holders(part.device, leaks))]
     other_growth = [
         growth
         for growth in (*_list_possible_buffers(part), *_list_unclear_lines(trace, lifetimes, judged))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from ...reading.sites import Frame, Site
 SURVIVORS = "survivors"
 BACKLOG = "backlog"
 GROWING = "growing"
+GRAPH = "autograd graph"
+"""Value of `Holder.through`."""
 CERTAIN = 0.9
 """Minimum confidence of an almost certain leak."""
 LIKELY = 0.7
@@ -335,6 +338,40 @@ class LeakVerdict:
     def decided(self) -> bool:
         """Whether the run was long enough and no growth is undecided."""
         return self.judged and not self.undecided
+
+
+def merge_leaks(leaks: Sequence[Leak]) -> Leak:
+    """Return survivors of one device as one leak. Fields that describe the first site are those of the largest leak."""
+    largest = max(leaks, key=lambda leak: leak.allocated_bytes)
+    if len(leaks) == 1:
+        return largest
+    rate = sum(leak.bytes_per_unit for leak in leaks)
+    forecast = largest.forecast_seconds
+    return dataclasses.replace(
+        largest,
+        bytes_per_unit=rate,
+        allocated_bytes=sum(leak.allocated_bytes for leak in leaks),
+        blocks=sum(leak.blocks for leak in leaks),
+        allocated_bytes_at_end=sum(leak.allocated_bytes_at_end for leak in leaks),
+        oldest_age=max(leak.oldest_age for leak in leaks),
+        forecast_seconds=None if forecast is None or rate <= 0 else forecast * largest.bytes_per_unit / rate,
+        sites=tuple(sorted((site for leak in leaks for site in leak.sites), key=lambda site: -site.allocated_bytes)),
+        path=_find_common_frames([leak.path for leak in leaks]),
+        path_share=min(leak.path_share for leak in leaks),
+        allocated_bytes_over_run=tuple(
+            sum(samples) for samples in zip(*(leak.allocated_bytes_over_run for leak in leaks), strict=False)
+        ),
+    )
+
+
+def _find_common_frames(paths: Sequence[tuple[Frame, ...]]) -> tuple[Frame, ...]:
+    """Return the outermost frames that all paths, innermost first, have in common."""
+    common = []
+    for frames in zip(*(reversed(path) for path in paths), strict=False):
+        if any((frame.filename, frame.line) != (frames[0].filename, frames[0].line) for frame in frames):
+            break
+        common.append(frames[0])
+    return tuple(reversed(common))
 
 
 def compute_certainty(trace: RecordedTrace, is_counted: bool) -> float:

@@ -56,9 +56,10 @@ class LeakReport:
             that the stacks show, or "second"), confidence (0 to 1); allocated_bytes and blocks (live at the judged
             event), allocated_bytes_at_end (of these, live at the end of the trace); minor (True: it costs next to
             nothing); oldest_age (in units), forecast_seconds (until the device is full; <NA> if its capacity is
-            unknown; for "cpu" the machine's memory), stack_id (a stack through the line), sites (the lines that
-            allocate the bytes, most bytes first: dicts with filename, line, function, source, bytes_per_unit,
-            allocated_bytes, blocks, stack_id).
+            unknown; for "cpu" the machine's memory), stack_id (a stack through the line), holder (the referrers in
+            words: "trainer.losses (list of 46), local of main() at train.py:31"; "" if unknown), holder_path
+            (expression for one block: "trainer.losses[...]"), sites (the lines that allocate the bytes, most bytes
+            first: dicts with filename, line, function, source, bytes_per_unit, allocated_bytes, blocks, stack_id).
         """
         return leaks_as_table(self._trace, self.leaks).to_frame()
 
@@ -91,6 +92,8 @@ def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:
             "oldest_age": np.array([leak.oldest_age for leak in leaks], np.float64),
             "forecast_seconds": np.ma.array([value or 0.0 for value in forecasts], dtype=np.float64, mask=is_unknown),
             "stack_id": np.array([_find_stack(trace, leak) for leak in leaks], np.int64),
+            "holder": texts("; ".join(leak.holder.names) if leak.holder else "" for leak in leaks),
+            "holder_path": texts(leak.holder.path if leak.holder else "" for leak in leaks),
             "sites": texts(
                 [
                     _site_data(site.site)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from ...errors import CompactedError
 from ...reading.recorded import Held, RecordedTrace
 from ...reading.table import Table
-from .leak import GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak
+from .leak import GRAPH, GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak, merge_leaks
 
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence
@@ -32,6 +33,8 @@ MIN_SHARE = 0.5
 MAX_HOLDERS = 3
 MIN_SHARE_EACH = 0.15
 """Minimum share of the blocks that each of several named objects holds."""
+MIN_REACHED_SHARE = 0.05
+"""Minimum share of the blocks that a truncated scan has reached, for the older blocks not to count."""
 _MAX_SCANS = 8
 """Maximum number of object scans examined."""
 _INTERVAL_GROWTH = 4 / 3
@@ -39,21 +42,56 @@ _INTERVAL_GROWTH = 4 / 3
 _MIN_BLOCKS = 3
 """Minimum number of live blocks of a leak at a scan."""
 
-_Held = TypeVar("_Held", Leak, Growth)
+_Growing = TypeVar("_Growing", Leak, Growth)
 
 
-def attach_holders(evidence: DeviceEvidence, leaks: Sequence[_Held]) -> list[_Held]:
+@dataclass(frozen=True)
+class _Accused:
+    """Blocks whose holder is searched."""
+
+    stack_ids: tuple[int, ...]
+    live_at_judged: npt.NDArray[np.int64] | None
+    """Allocation events of the blocks live at the judged event; None if blocks replace others of the same line."""
+    min_blocks: int
+
+
+def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> list[_Growing]:
     """Return leaks or other growth with their holders."""
+    part_of = {part.clock.judged_at: part for part in evidence.parts}
+    accused = [
+        _Accused(
+            growth.stack_ids,
+            part_of[growth.judged_at].lifetimes.result["alloc_seq"] if growth.kind == SURVIVORS else None,
+            1 if growth.kind == GROWING else _MIN_BLOCKS,
+        )
+        for growth in growths
+    ]
+    holders = _find_holders(evidence, accused)
+    return [dataclasses.replace(growth, holder=holders.get(index)) for index, growth in enumerate(growths)]
+
+
+def merge_by_holder(leaks: Sequence[Leak]) -> list[Leak]:
+    """Merge the survivors that one object holds: clearing the object frees all of them."""
+    groups: dict[object, list[Leak]] = {}
+    for number, leak in enumerate(leaks):
+        holder = leak.holder
+        key: object = number
+        if leak.kind == SURVIVORS and holder is not None and len(holder.names) == 1:
+            key = leak.judged_at, holder.name or holder.names[0], holder.scope, holder.function, holder.filename
+        groups.setdefault(key, []).append(leak)
+    return [merge_leaks(group) for group in groups.values()]
+
+
+def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> dict[int, Holder]:
+    """Return the holders by the index in `accused`."""
     trace = evidence.trace
     scans: dict[int, list[Held]] = {}
     for referrer in trace.held:
         if not len(referrer.addresses):  # recorded for its autograd nodes
             continue
         scans.setdefault(referrer.event, []).append(referrer)
-    if not scans or not leaks:
-        return list(leaks)
-    part_of = {part.clock.judged_at: part for part in evidence.parts}
-    live_at_judged = {leak.judged_at: part_of[leak.judged_at].lifetimes.result["alloc_seq"] for leak in leaks}
+    if not scans or not accused:
+        return {}
     holders: dict[int, Holder] = {}
     garbage_holders: dict[int, Holder] = {}
     for event in _select_scans(scans):
@@ -63,24 +101,21 @@ def attach_holders(evidence: DeviceEvidence, leaks: Sequence[_Held]) -> list[_He
             continue  # the last scan of an interval only after the compaction
         site = evidence.numbers.of(live["stack_id"])
         step = _find_step(trace, event)
-        for index, leak in enumerate(leaks):
+        for index, blocks_of in enumerate(accused):
             if index not in holders:
-                blocks = _select_blocks(live, site, evidence, leak, live_at_judged[leak.judged_at])
-                holder = _find_holder(
-                    blocks, [referrer for referrer in scans[event] if not referrer.is_garbage], leak, step
-                )
+                blocks = _select_blocks(live, site, evidence, blocks_of)
+                if len(blocks) < blocks_of.min_blocks:
+                    continue
+                holder = _find_holder(blocks, [referrer for referrer in scans[event] if not referrer.is_garbage], step)
                 if holder is not None:
                     holders[index] = holder
                 elif index not in garbage_holders:
-                    holder = _find_holder(
-                        blocks, [referrer for referrer in scans[event] if referrer.is_garbage], leak, step
-                    )
+                    holder = _find_holder(blocks, [referrer for referrer in scans[event] if referrer.is_garbage], step)
                     if holder is not None:
                         garbage_holders[index] = holder
-        if len(holders) == len(leaks):
+        if len(holders) == len(accused):
             break
-    holders = garbage_holders | holders
-    return [dataclasses.replace(leak, holder=holders.get(index)) for index, leak in enumerate(leaks)]
+    return garbage_holders | holders
 
 
 def _select_scans(events: Iterable[int]) -> list[int]:
@@ -99,42 +134,47 @@ def _find_step(trace: RecordedTrace, event: int) -> int | None:
 
 
 def _select_blocks(
-    live: Table,
-    site: npt.NDArray[np.int64],
-    evidence: DeviceEvidence,
-    leak: Leak | Growth,
-    live_at_judged: npt.NDArray[np.int64],
+    live: Table, site: npt.NDArray[np.int64], evidence: DeviceEvidence, accused: _Accused
 ) -> npt.NDArray[np.int64]:
-    """Return the addresses of the blocks of a leak that were live at the scan."""
-    is_leaked = np.isin(site, evidence.numbers.of(list(leak.stack_ids)))
-    if leak.kind == SURVIVORS:  # in leaks of other kinds, blocks are replaced by others of the same line
-        is_leaked &= np.isin(live["alloc_seq"], live_at_judged)
-    return live["address"][is_leaked]
+    """Return the addresses of the accused blocks that were live at the scan, in the order of their allocation."""
+    is_accused = np.isin(site, evidence.numbers.of(list(accused.stack_ids)))
+    if accused.live_at_judged is not None:
+        is_accused &= np.isin(live["alloc_seq"], accused.live_at_judged)
+    addresses: npt.NDArray[np.int64] = live["address"][is_accused]
+    return addresses[np.argsort(live["alloc_seq"][is_accused])]
 
 
-def _find_holder(
-    blocks: npt.NDArray[np.int64], scan: Sequence[Held], leak: Leak | Growth, step: int | None
-) -> Holder | None:
-    if len(blocks) < (1 if leak.kind == GROWING else _MIN_BLOCKS):
+def _estimate_share(blocks: npt.NDArray[np.int64], referrer: Held) -> tuple[float, float]:
+    """Return how many of the blocks an object holds, and their share. The addresses are a sample: both are estimates.
+
+    A scan that ran out of time has followed a graph from its newest nodes to older ones. The blocks before those that
+    the scan has reached do not count.
+    """
+    is_held = np.isin(blocks, referrer.addresses)
+    matches = int(is_held.sum())
+    if not matches:
+        return 0.0, 0.0
+    reached = len(blocks)
+    if referrer.through == GRAPH and not referrer.has_all_nodes:
+        newer = len(blocks) - int(is_held.argmax())
+        reached = newer if newer >= MIN_REACHED_SHARE * len(blocks) else reached
+    held = matches / len(referrer.addresses) * referrer.count
+    return held, min(1.0, held / reached)
+
+
+def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], step: int | None) -> Holder | None:
+    estimates = [(*_estimate_share(blocks, referrer), referrer) for referrer in scan]
+    estimates = [estimate for estimate in estimates if estimate[1] >= MIN_SHARE_EACH]
+    estimates.sort(key=lambda estimate: -estimate[0])
+    if not estimates:
         return None
-    shares = []
-    for referrer in scan:
-        if len(referrer.addresses):
-            matches = int(np.isin(referrer.addresses, blocks).sum())
-            # The addresses are a sample: the estimate may exceed 1.
-            share = min(1.0, matches / len(referrer.addresses) * referrer.count / len(blocks))
-            if share >= MIN_SHARE_EACH:
-                shares.append((share, referrer))
-    shares.sort(key=lambda pair: -pair[0])
-    if not shares:
-        return None
-    share, referrer = shares[0]
-    largest = shares[: 1 if share >= MIN_SHARE else MAX_HOLDERS]
-    total_share = sum(share for share, _ in largest)
+    _, share, referrer = estimates[0]
+    largest = estimates[: 1 if share >= MIN_SHARE else MAX_HOLDERS]
+    total_share = min(1.0, sum(share for _, share, _ in largest))
     if total_share < MIN_SHARE:
         return None
     return Holder(
-        names=tuple(largest_referrer.holder for _, largest_referrer in largest),
+        names=tuple(largest_referrer.holder for *_, largest_referrer in largest),
         path=referrer.path,
         filename=referrer.filename,
         line=referrer.line,

@@ -19,7 +19,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import SiteNumbers
 from .. import units
 from ..finding import LABELS, Finding
-from ..leaks import explanation, leak_data
+from ..leaks import leak_data
 from ..oom import oom_data
 from ..site_names import SiteNames
 from ..tables import records, rows
@@ -151,7 +151,6 @@ def _pack_leak(leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, An
     data = leak_data(leak)
     return {
         **{name: data[name] for name in _LEAK_FIELDS},
-        "explanation": explanation(leak),
         "live_over_run": data["allocated_bytes_over_run"],
         "path": [[names.site(frame), names.source(frame) or ""] for frame in leak.path],
         "sites": [
