@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ...reading.recorded import Held, RecordedTrace
 from .clock import Clock
+from .doubts import MIN_UNITS
 
 MIN_BYTES = 64 << 20
 MIN_SHARE = 0.05
@@ -47,13 +48,15 @@ class OutsideGrowth:
     """False if the memory may contain CPU tensors."""
     nodes: int = 0
     """Number of autograd nodes of the longest graph that grew; 0 if none did."""
+    variable: str = ""
+    """Variable that keeps the graph alive: "trainer.total"."""
     holder: str = ""
-    """Variable that keeps the graph alive: "total, global of train.py"."""
+    """Its description: "trainer.total, local of main() at train.py:31"."""
 
 
 def find_outside_growth(trace: RecordedTrace, clock: Clock) -> tuple[OutsideGrowth, ...]:
     """Return the growth of "cpu" and "pinned"; none if the run is too short to judge."""
-    if clock.is_too_short:
+    if not clock.is_discrete or clock.length + 1 < MIN_UNITS:
         return ()
     return tuple(_find_growth(trace, clock))
 
@@ -84,6 +87,7 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
             last_bytes=int(late.max()),
             is_cpu_recorded=device != "cpu" or is_recorded,
             nodes=graph.nodes if graph is not None else 0,
+            variable=graph.name or graph.path if graph is not None else "",
             holder=graph.holder if graph is not None else "",
         )
 
