@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..analysis.leaks.doubts import MIN_UNITS
 from ..analysis.leaks.leak import Doubt, Growth, Holder, LeakVerdict
@@ -97,6 +99,25 @@ def describe_basis(verdict: LeakVerdict, names: SiteNames) -> str:
         loop_name = f"{verdict.loop.function} ({names.file(verdict.loop.filename)})"
         return f"{units.counted(verdict.units, 'iteration')} of {loop_name} judged, since the trace has no steps"
     return "no steps in the trace and no loop detected: judged by allocations"
+
+
+def growth_data(growth: Growth) -> dict[str, Any]:
+    """Return the fields of undecided growth and notes that other findings do not have, as plain values."""
+    return {
+        "doubt": growth.doubt.value,
+        "leak_kind": growth.kind,
+        "unit": growth.unit,
+        "blocks": growth.blocks,
+        "arrivals": growth.arrivals,
+        "units_judged": growth.units,
+        "first": growth.first,
+        "last": growth.last,
+        "holder": None if growth.holder is None else dataclasses.asdict(growth.holder),
+        "call": None if growth.call is None else dataclasses.asdict(growth.call),
+        "size": growth.size,
+        "bound": growth.bound,
+        "bytes_when_full": growth.bytes_when_full,
+    }
 
 
 def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Summary, names: SiteNames) -> Finding:

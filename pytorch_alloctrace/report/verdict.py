@@ -15,6 +15,7 @@ from ..reading.integrity import Integrity
 from ..reading.sites import Site
 from . import units
 from .finding import NOTES, Finding, write_finding
+from .growth import growth_data
 from .inefficiencies import inefficiency_finding
 from .integrity import IN_DIAGNOSIS, effects
 from .leaks import leak_data, leak_findings, write_leak
@@ -292,6 +293,7 @@ def _finding_data(finding: Finding) -> dict[str, Any]:
         "stack_id": finding.stack_id,
         "sentences": list(finding.sentences),
         **(leak_data(finding.leak) if finding.leak is not None else {}),
+        **(growth_data(finding.growth) if finding.growth is not None else {}),
     }
 
 

@@ -72,7 +72,6 @@ function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go
     finding.source ? h("code", {}, finding.source) : null,
     h("div", { class: "columns" },
       h("div", { class: "panel" }, h("dl", { class: "figures" }, ...facts.flatMap(([name, text, title]) => [h("dt", {}, name), h("dd", { title }, text)])),
-        h("p", { class: "hint" }, leak.explanation),
         h("button", { type: "button", class: "go", onclick: () => go("memory", { seq: finding.seq, device: finding.device, site: finding.site }) }, "Show it in memory")),
       h("div", { class: "panel" }, h("h4", {}, leak.births.unit === "step" ? "Live after the last step, by the step of allocation" : "Live at the end, by the time of allocation"), allocationChart(leak, finding, colors)),
       leak.path.length ? h("div", { class: "panel" }, h("h4", {}, "Called from"), ...leak.path.slice(0, MAX_LINES).map(([label, source]) => h("div", { class: "call" }, h("div", { class: "label" }, label), source ? h("code", {}, source) : null)), more(leak.path.length, "caller")) : null,

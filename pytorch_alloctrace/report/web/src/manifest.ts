@@ -77,7 +77,6 @@ export interface Leak {
   blocks: number;
   allocated_bytes_at_end: number;
   forecast_seconds: number | null;
-  explanation: string;
   live_over_run: number[];
   path: [string, string][];
   sites: [site: number, rate: number, bytes: number, blocks: number][];
