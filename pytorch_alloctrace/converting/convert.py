@@ -115,6 +115,7 @@ class _Conversion:
         self._target = target
         self._writer = _replay.TraceWriter(os.fsencode(target), overwrite, self._begin_ns, json.dumps(header))
         self._rows: list[tuple[int, ...]] = []
+        self._flushed = 0
         self._metadata = ""
         """Metadata of the last entry."""
 
@@ -135,6 +136,12 @@ class _Conversion:
                 continue
             pool = devices[index].pools[entry_number]
             self._write_metadata(entry.metadata, entry.time_us * 1000)
+            node_type = 0
+            if entry.action == "alloc":
+                if library := self._stacks.library(entry.frames):
+                    self._writer.library_block(self._flushed + len(self._rows), entry.address, library)
+                if node := self._stacks.node(entry.frames):
+                    node_type = self._writer.node_type(node)
             self._add(
                 _KINDS[entry.action],
                 entry.time_us * 1000,
@@ -143,6 +150,7 @@ class _Conversion:
                 self._location(index, entry.stream, pool),
                 self._stacks.id(entry.frames, self._writer),
                 self._stacks.thread(entry.frames, self._writer),
+                node_type=node_type,
             )
             events += 1
         self._write_metadata("", self._end_ns)
@@ -244,8 +252,9 @@ class _Conversion:
         thread: int = 0,
         sequence: int = 0,
         node: int = 0,
+        node_type: int = 0,
     ) -> None:
-        self._rows.append((kind, time_ns, address, size, stack, thread, location, sequence, node))
+        self._rows.append((kind, time_ns, address, size, stack, thread, location, sequence, node, node_type))
         if len(self._rows) >= _MAX_ROWS:
             self._flush()
 
@@ -253,6 +262,7 @@ class _Conversion:
         if self._rows:
             columns = zip(*self._rows, strict=True)
             self._writer.push(*(np.array(column, dtype=np.uint64) for column in columns))
+            self._flushed += len(self._rows)
             self._rows.clear()
 
 

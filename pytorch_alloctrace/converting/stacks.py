@@ -3,19 +3,29 @@
 Loops are detected by instruction: a function seen at an earlier instruction than before has started another iteration
 (csrc/core/replay/loops.h). A snapshot has only line numbers, and a call written over several lines ends on its first.
 So the lines of a function are sorted by their first occurrence in the history, and each becomes an instruction.
+
+C and C++ frames (stacks="all") are left out: almost all are of torch, Python and the C library, and a user's extension
+has no mark. Only the evaluated autograd node and a library's workspace are named.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from .. import _replay
+from ..reading.source_code import is_native
 from .snapshot import Snapshot
 
 Frame = tuple[str, str, int]
 """Name, filename and line of a frame."""
+_NODE = re.compile(r"(.+)::apply\(.*", re.DOTALL)
+_NODE_CALL = "torch::autograd::Node::operator()("
+_WORKSPACE = re.compile(r"at::cuda::\w*Workspace\(.*", re.DOTALL)
+"""Functions of torch that allocate workspaces: `getNewWorkspace` and `getNewCUDABlasLtWorkspace`."""
 _MAX_TABLE_BYTES = 1 << 16
 _MAX_LINE_STEP = 127
 """Maximum distance in lines of one entry of a line table."""
@@ -72,6 +82,8 @@ class Stacks:
     def __init__(self, snapshot: Snapshot) -> None:
         self._functions: dict[tuple[str, str], Function] = {}
         self._stacks_by_list: dict[int, tuple[Frame, ...]] = {}
+        self._nodes_by_list: dict[int, str] = {}
+        self._libraries_by_list: dict[int, str] = {}
         self._ids: dict[tuple[Frame, ...], int] = {(): 0}
         self._threads: dict[tuple[Frame, ...], int] = {}
         for entries in snapshot.history.values():
@@ -105,9 +117,14 @@ class Stacks:
         # The snapshot keeps the lists alive, so an id cannot be reused.
         stack = self._stacks_by_list.get(id(frames))
         if stack is None:
-            stack = self._stacks_by_list[id(frames)] = tuple(
-                _read_frame(frame) for frame in frames if isinstance(frame, Mapping)
-            )
+            all_frames = [_read_frame(frame) for frame in frames if isinstance(frame, Mapping)]
+            native = [is_native(*frame) for frame in all_frames]
+            stack = tuple(frame for frame, is_left_out in zip(all_frames, native, strict=True) if not is_left_out)
+            self._stacks_by_list[id(frames)] = stack
+            if any(native):
+                functions = [frame[0] for frame in all_frames]
+                self._nodes_by_list[id(frames)] = _evaluated_node(functions)
+                self._libraries_by_list[id(frames)] = _library_workspace(functions)
         return stack
 
     def _place_lines(self, previous: tuple[Frame, ...], current: tuple[Frame, ...]) -> None:
@@ -136,6 +153,14 @@ class Stacks:
             self._ids[stack] = stack_id
         return stack_id
 
+    def node(self, frames: list[Any] | None) -> str:
+        """Return the type of the autograd node that the C++ frames evaluate, or ""."""
+        return self._nodes_by_list.get(id(frames), "")
+
+    def library(self, frames: list[Any] | None) -> str:
+        """Return the name of the library's workspace that the C++ frames allocate, or ""."""
+        return self._libraries_by_list.get(id(frames), "")
+
     def thread(self, frames: list[Any] | None, writer: _replay.TraceWriter) -> int:
         """Return the thread of a stack in the trace, as far as it can be inferred; 0 without a stack."""
         stack = self._stacks_by_list[id(frames)] if frames is not None else ()
@@ -143,6 +168,22 @@ class Stacks:
         if thread_id is None:
             thread_id = self._threads[stack] = writer.thread(f"{stack[-1][0]} {stack[-1][1]}") if stack else 0
         return thread_id
+
+
+def _evaluated_node(functions: list[str]) -> str:
+    """Return the innermost node ("torch::autograd::generated::MmBackward0"), or "". functions: innermost first."""
+    for function, caller in pairwise(functions):
+        node = _NODE.fullmatch(function)
+        if node and caller.startswith(_NODE_CALL):
+            return node[1]
+    return ""
+
+
+def _library_workspace(functions: list[str]) -> str:
+    for function in functions:
+        if _WORKSPACE.fullmatch(function):
+            return "cuBLASLt workspace" if "Lt" in function.partition("(")[0] else "cuBLAS workspace"
+    return ""
 
 
 def _read_frame(values: Mapping[str, Any]) -> Frame:

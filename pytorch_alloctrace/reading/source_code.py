@@ -15,8 +15,8 @@ _GENERATED = re.compile(
     # Caches of torch.compile and triton, and code that libraries compile from strings.
     r".*[/\\](?:torchinductor_[^/\\]+|\.triton)[/\\]|<(?:frozen |eval_with_key>|attrs generated |__array_function__)"
 )
-_NATIVE = re.compile(r".*\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|hxx|inl|so|S)|\?\?")
-"""C++ files, which occur as frames in traces converted from torch's snapshots."""
+_NATIVE = re.compile(r".*\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|hxx|inl|o|so|S)|.*\.so\.[\d.]+|\?\?")
+"""C, C++ and object files: of frames in torch's snapshots, and in traces that older versions converted from them."""
 _NOT_OPENED = ("torch", "torchgen", "functorch", "triton", "pytorch_alloctrace")
 """Packages whose internal lines reports do not show."""
 
@@ -25,6 +25,14 @@ def package_of(filename: str) -> str:
     """Return the installed package of a file ("transformers"), or ""."""
     installed = _INSTALLED.match(filename)
     return re.split(r"[/\\]", installed["module"])[0].removesuffix(".py") if installed else ""
+
+
+def is_native(function: str, filename: str, line: int) -> bool:
+    """Return whether a frame of torch's snapshots is of C or C++. Only a C++ frame may have no file or line."""
+    if not filename or _NATIVE.fullmatch(filename):
+        return True
+    # Headers of the C++ library have no suffix ("/usr/include/c++/11/functional").
+    return not filename.endswith(".py") and (line == 0 or "::" in function or "(" in function)
 
 
 def short_filename(filename: str, working_directory: str) -> str:

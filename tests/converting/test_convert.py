@@ -17,6 +17,7 @@ from replay_oracle import BLOCK_COLUMNS, rows_of, without_stale_sizes
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.converting.stacks import Function, line_table
+from pytorch_alloctrace.reading.names import NO_STACK
 
 Write = Callable[..., Path]
 
@@ -35,7 +36,7 @@ def convert_and_load(path: Path) -> alloctrace.Trace:
     return alloctrace.load(alloctrace.convert(path, overwrite=True).trace)
 
 
-# made_up_snapshots has the differences between releases. C++ frames are the same in all.
+# made_up_snapshots has the differences between releases. C++ frames are the same in all, and left out.
 @pytest.mark.parametrize(("release", "native"), [*((release, False) for release in RELEASES), ("2.15", True)])
 def test_snapshot_of_each_release_is_converted(write: Write, release: str, native: bool) -> None:
     maker = training(release, native=native)
@@ -50,12 +51,59 @@ def test_snapshot_of_each_release_is_converted(write: Write, release: str, nativ
     assert trace.header["program"] == "/home/user/train.py"
     innermost = trace.frames(int(trace.events(kinds=["alloc"])["stack_id"].iloc[0]))
     assert [(frame.function, frame.filename, frame.line) for frame in innermost] == [
-        (frame["name"], frame["filename"], frame["line"]) for frame in frames(11, native=native)
+        (frame["name"], frame["filename"], frame["line"]) for frame in frames(11)
     ]
     (failed,) = trace.ooms()
     assert (failed.request.requested_bytes, failed.site.line) == (64 * MIB, 30)
     blocks = trace.blocks()
     assert blocks["state"].value_counts()["active_pending_free"] == 1
+
+
+_ENGINE = [
+    ("torch::autograd::Node::operator()(std::vector<at::Tensor>&&)", "", 0),
+    ("torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)", "??", 0),
+    ("execute_native_thread_routine", "thread48.o", 0),
+    ("std::__invoke_impl<void>(std::__invoke_other)", "/usr/include/c++/11/functional", 61),
+    ("clone", "??", 0),
+]
+_ALLOCATOR = [("torch::unwind::unwind()", "??", 0), ("c10::cuda::malloc(long)", "CUDACachingAllocator.cpp", 0)]
+_PYTHON = [("forward", "/home/user/train.py", 7), ("<module>", "/home/user/train.py", 40)]
+
+
+@pytest.mark.parametrize(
+    ("stack", "site", "is_user"),
+    [
+        pytest.param(
+            [("torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)", "??", 0), *_ENGINE],
+            "MmBackward0, line of forward unknown",
+            False,
+            id="node",
+        ),
+        pytest.param([("torch::autograd::validate_outputs()", "??", 0), *_ENGINE[1:]], NO_STACK, False, id="engine"),
+        pytest.param([("at::cuda::getNewWorkspace()", "??", 0), *_PYTHON], "cuBLAS workspace", False, id="workspace"),
+        pytest.param(
+            [("at::empty_cuda(long)", "/pytorch/aten/EmptyTensor.cpp", 12), _PYTHON[0], *_ENGINE[-3:], _PYTHON[1]],
+            "/home/user/train.py:7",
+            True,
+            id="python",
+        ),
+        pytest.param([("my_op(at::Tensor)", "/home/user/op.cpp", 9), *_PYTHON], "/home/user/train.py:7", True, id="op"),
+    ],
+)
+def test_native_frames_are_no_site(write: Write, stack: list[tuple[str, str, int]], site: str, is_user: bool) -> None:
+    maker = DeviceHistory("2.15")
+    maker.allocate(3 * MIB, 11)
+    named = [dict(zip(("name", "filename", "line"), frame, strict=True)) for frame in (*_ALLOCATOR, *stack)]
+    maker.history[-1]["frames"] = named
+
+    trace = convert_and_load(write(snapshot("2.15", maker)))
+
+    (row,) = trace.usage("end").to_dict("records")
+    assert (row["site"], row["user"], row["live_bytes"]) == (site, is_user, 3 * MIB)
+    shown = trace.frames(row["stack_id"])
+    assert [frame.function for frame in shown] == ([name for name, _, _ in _PYTHON] if is_user else [])
+    (role,) = trace.usage("end", by="role")["role"]
+    assert (role == "library workspace") == (site == "cuBLAS workspace")
 
 
 def test_events_of_two_devices_are_ordered_by_time(write: Write) -> None:

@@ -50,7 +50,7 @@ void Lifetimes::update(const Event& event, std::uint64_t sequence) {
       return;
   }
   const std::uint32_t number = thread_of(event.thread);
-  if (event.node_type != 0) {
+  if (is_in_node(event)) {
     const std::uint32_t node_thread = thread_by_autograd_id(event.node_thread);
     Thread& creator = threads_[node_thread];
     if (!creator.is_in_pass) {
@@ -86,7 +86,7 @@ void Lifetimes::begin_lifetime(const Event& event, std::uint64_t sequence, const
   origin.thread = number;
   origin.makes_nodes = false;
   const bool makes_nodes = event.sequence > thread.nodes_before;
-  if (event.node_type != 0) {
+  if (is_in_node(event)) {
     origin.phase = makes_nodes && !is_engine(event) ? Phase::kRecompute : Phase::kPass;
     origin.makes_nodes = makes_nodes;
     origin.thread = thread.evaluated_thread;
@@ -120,7 +120,7 @@ Lifetime Lifetimes::lifetime_before_pass(const Origin& origin, const LifetimeCha
 
 Lifetime Lifetimes::lifetime_at_free(const Origin& origin, const Event& event, const LifetimeChange& change) {
   const bool by_engine = is_engine(event);
-  const bool by_pass = by_engine || event.node_type != 0;
+  const bool by_pass = by_engine || is_in_node(event);
   const Thread& thread = threads_[origin.thread];
   const std::uint32_t passes = thread.passes - origin.passes;
   const bool is_cut_off = last_oom_ > origin.alloc_sequence;

@@ -109,6 +109,8 @@ class Lifetimes {
 
   std::uint32_t thread_of(std::uint32_t event_thread);
   std::uint32_t thread_by_autograd_id(std::uint64_t id);
+  // False if the node's creator is unknown, as in converted snapshots: such nodes do not show when passes begin.
+  static bool is_in_node(const Event& event) { return event.node_type != 0 && event.node_thread != 0; }
   bool is_engine(const Event& event) {
     return event.stack == 0 ? threads_[thread_of(event.thread)].is_of_engine : kinds_.is_engine(event.stack);
   }

@@ -71,6 +71,16 @@ std::uint32_t TraceWriter::thread(const std::string& name) {
   return id;
 }
 
+std::uint32_t TraceWriter::node_type(const std::string& name) {
+  const auto [id, is_new] = assign_id(node_types_, name);
+  if (is_new) put_node_type(definitions_, id, {false, name});
+  return id;
+}
+
+void TraceWriter::library_block(std::uint64_t event, std::uint64_t address, std::string_view name) {
+  put_library_block(definitions_, event, address, name);
+}
+
 std::uint32_t TraceWriter::code(std::string_view name, std::string_view filename, std::int32_t first_line,
                                 LineTableKind kind, std::string_view line_table) {
   Code code;

@@ -27,9 +27,12 @@ class TraceWriter {
   std::uint32_t location(const Location& location);
   std::uint32_t frame(const FrameRecord& frame);
   std::uint32_t thread(const std::string& name);
+  std::uint32_t node_type(const std::string& name);
   // Return a new id at each call.
   std::uint32_t code(std::string_view name, std::string_view filename, std::int32_t first_line, LineTableKind kind,
                      std::string_view line_table);
+  // Name the block that event number `event` allocates: a library's own.
+  void library_block(std::uint64_t event, std::uint64_t address, std::string_view name);
 
   // Append the next event. Throws TraceFileError.
   void push(const Event& event);
@@ -52,7 +55,7 @@ class TraceWriter {
 
   std::map<std::string, std::uint32_t> strings_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> frames_;
-  std::map<std::string, std::uint32_t> threads_;
+  std::map<std::string, std::uint32_t> threads_, node_types_;
   std::uint32_t codes_ = 0;
   std::map<Location, std::uint32_t> locations_;
 };
