@@ -1,8 +1,8 @@
 """Loops of the program that stacks show, and one pass over a model, which looks like a loop over its layers.
 
-A call came again if its function was entered from the same place of the same calling stack. The layers of a model are
-built, moved, loaded and run one after the other: such a loop counts only if the outermost call of this kind, on its
-stack, came again `MIN_ITERATIONS` times.
+A call came again if its function was entered again from the same place of the same calling stack, or iterated: stacks
+do not tell these apart. The layers of a model are built, moved, loaded, run and updated one after the other: such a
+loop counts only if the outermost call of this kind, on its stack, came again `MIN_ITERATIONS` times.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from ...reading.recorded import RecordedTrace
 
 MIN_ITERATIONS = 20
 """Minimum number of iterations of a loop: fewer may be a coincidence."""
-_MODULE_FILE = "torch/nn/modules/module.py"
-_PASSES = ("_wrapped_call_impl", "_call_impl", "_apply", "load_state_dict")
-"""Functions of `_MODULE_FILE` that go through the layers of a module."""
+_PASSES = {
+    "torch/nn/modules/module.py": ("_wrapped_call_impl", "_call_impl", "_apply", "load_state_dict"),
+    "torch/optim/optimizer.py": ("wrapper",),
+}
+"""By file: functions of torch that go through the layers of a module, or the parameters of an optimizer."""
 _CONSTRUCTOR = "__init__"
 
 
