@@ -40,6 +40,15 @@ class AllocatorSettings:
     def large_segment_size(self) -> int:
         """Default size of a segment of the large pool in bytes; larger requests get larger segments."""
     @property
+    def max_non_split_rounding_size(self) -> int:
+        """Maximum bytes by which a block that is not split may exceed a request."""
+    @property
+    def garbage_collection_threshold(self) -> float:
+        """Share of the memory fraction from which on torch frees old segments; 0: never."""
+    @property
+    def roundup_power2_divisions(self) -> list[int]:
+        """Divisions between powers of two for requests from 1 MiB, 2 MiB, ... on; 0 and 1: no rounding."""
+    @property
     def max_split_size(self) -> int | None:
         """Maximum size of a free block that torch splits, in bytes; None: no limit."""
     def segment_size(self, rounded: int) -> int:

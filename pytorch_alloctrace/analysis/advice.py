@@ -11,14 +11,19 @@ from ..reading.recorded import RecordedTrace
 from .free_memory.allocator import MIB, SettingsHistory
 from .free_memory.oom import OutOfMemory
 from .what_if.model import Gpu, Model
-from .what_if.prediction import Outcome, outcome
-from .what_if.settings import Setting, parse_setting
+from .what_if.prediction import MIN_SAVED_SHARE, Outcome, outcome
+from .what_if.settings import (
+    EXPANDABLE,
+    Setting,
+    add_expandable,
+    join_changes,
+    list_changes,
+    list_without_one,
+    parse_setting,
+)
 
 MAX_EVENTS = 20_000_000
 """Maximum events of a trace for simulations in a diagnosis, which must take seconds. what-if has no such limit."""
-MIN_SAVED_SHARE = 0.05
-"""Minimum share of the recorded peak of reserved bytes that a setting must save to be advised."""
-_EXPANDABLE = "expandable_segments:True"
 _ORDERS = (("lowest", 0), ("highest", 0), ("random", 1))
 
 
@@ -49,7 +54,7 @@ class Advisor:
     def __init__(self, trace: RecordedTrace) -> None:
         self._trace = trace
         self._request_advice: dict[int, Advice] = {}
-        self._device_advice: dict[str, Advice | None] = {}
+        self._device_advice: dict[str, Advice] = {}
 
     def on_request(self, oom: OutOfMemory) -> Advice:
         """Return the settings that, each by itself, would have served a failed allocation and all before it."""
@@ -58,12 +63,16 @@ class Advisor:
             advice = self._request_advice[oom.seq] = self._find_serving_settings(oom)
         return advice
 
-    def on_fragmentation(self, device: str) -> Advice | None:
-        """Return whether expandable segments would have reserved less on a device; None if they are already on."""
+    def on_fragmentation(self, device: str) -> Advice:
+        """Return the settings under which a device would have reserved less, the least reserved bytes first.
+
+        Tried are the recorded settings with expandable segments, and without each one that differs from the defaults.
+        """
         if device not in self._device_advice:
-            settings = SettingsHistory(self._trace).before(device, self._trace.end_seq)
-            is_off = not settings.expandable_segments
-            self._device_advice[device] = _find_saving_settings(self._trace, device, _EXPANDABLE) if is_off else None
+            changes = list_changes(SettingsHistory(self._trace).before(device, self._trace.end_seq))
+            candidates = [] if EXPANDABLE in changes else [add_expandable(changes)]
+            candidates += list_without_one(changes)
+            self._device_advice[device] = _find_saving_settings(self._trace, device, candidates)
         return self._device_advice[device]
 
     def _find_serving_settings(self, oom: OutOfMemory) -> Advice:
@@ -96,13 +105,15 @@ def _list_candidates(oom: OutOfMemory) -> tuple[str, ...]:
     """List settings that keep the pinners of a fragmented pool from splitting large segments."""
     if oom.settings.expandable_segments:
         return ()
-    candidates = [_EXPANDABLE]
+    changes = list_changes(oom.settings)
+    candidates = [add_expandable(changes)]
     lines = oom.here.pinners_by_line
     if len(lines):
         # Above the largest pinner, so that it gets its own segments.
         split = max(-(-int(lines["largest_bytes"][0]) // MIB), MIN_SPLIT_SIZE // MIB) + 1
         if oom.settings.max_split_size is None or split * MIB < oom.settings.max_split_size:
-            candidates.append(f"max_split_size_mb:{split}")
+            others = [change for change in changes if not change.startswith("max_split_size_mb:")]
+            candidates.append(join_changes([*others, f"max_split_size_mb:{split}"]))
     return tuple(candidates)
 
 
@@ -138,21 +149,25 @@ def _simulate_request(
     return Advice(tuple(helping), tuple(settings))
 
 
-def _find_saving_settings(trace: RecordedTrace, device: str, setting: str) -> Advice:
-    """Advise the setting if, with unlimited memory, it lowers the peak of reserved bytes by MIN_SAVED_SHARE or more."""
+def _find_saving_settings(trace: RecordedTrace, device: str, settings: Sequence[str]) -> Advice:
+    """Advise each setting that, with unlimited memory, lowers the peak of reserved bytes by MIN_SAVED_SHARE or more."""
     if trace.integrity.events > MAX_EVENTS:
         return _TOO_LONG
     gpu = Gpu(None, 0)
-    parsed_settings = [parse_setting(setting)]
+    parsed_settings = [parse_setting(setting) for setting in settings]
     try:
         model = Model(trace, device)
-        simulations = model.run([model.simulation(parsed_settings[0], gpu, order) for order in _ORDERS])
+        simulations = model.run(
+            [model.simulation(setting, gpu, order) for setting in parsed_settings for order in _ORDERS]
+        )
     except NotPredictableError as error:
         return Advice(why_not=str(error))
     recorded = trace.replay.peak("reserved", device)
     max_bytes = (recorded.bytes if recorded is not None else 0) * (1 - MIN_SAVED_SHARE)
     outcomes = _collect_outcomes(model, parsed_settings, gpu, simulations)
-    return Advice(tuple(result for result in outcomes if result.peak_reserved_bytes[1] <= max_bytes), (setting,))
+    helping = [result for result in outcomes if result.peak_reserved_bytes[1] <= max_bytes]
+    helping.sort(key=lambda result: result.peak_reserved_bytes[1])
+    return Advice(tuple(helping), tuple(settings))
 
 
 def _collect_outcomes(

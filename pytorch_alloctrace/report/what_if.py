@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, fits_on
 from ..analysis.what_if.model import Check, Gpu
-from ..analysis.what_if.prediction import Outcome, WhatIf
+from ..analysis.what_if.prediction import CostlyChanges, Outcome, WhatIf
 from ..errors import NotPredictableError
 from ..reading.recorded import RecordedTrace
 from . import units
@@ -32,6 +32,8 @@ def write_what_if(what_if: WhatIf, screen: Screen, names: SiteNames) -> None:
     screen.text(f"On {describe_gpu(what_if.gpu, is_known=what_if.outside_is_known)}.", style="dim")
     if what_if.inherited:
         screen.text(INHERITED, style="dim")
+    if what_if.costly is not None:
+        screen.text(describe_costly_changes(what_if.costly), style="bold")
     screen.blank()
     for outcome in what_if.outcomes:
         _write_outcome(outcome, screen, names)
@@ -89,6 +91,20 @@ def figures(outcome: Outcome) -> str:
         retries = f"{outcome.retries[0]:,} to {outcome.retries[1]:,} retries"
     peak = units.sizes(*outcome.peak_reserved_bytes)
     return f"peak reserved {peak}, {units.size(outcome.device_used_bytes)} of the device, {retries}"
+
+
+def describe_costly_changes(costly: CostlyChanges) -> str:
+    """Describe the recorded settings that cost memory, and what the run would reserve without each."""
+    recorded = units.sizes(*costly.recorded.peak_reserved_bytes)
+    needed = [units.sizes(*outcome.peak_reserved_bytes) for outcome in costly.without]
+    if costly.is_joint:
+        subject, verb = " together with ".join(costly.changes), "reserves"
+        largest = max(costly.without, key=lambda outcome: outcome.peak_reserved_bytes[1])
+        need = units.sizes(*largest.peak_reserved_bytes)
+        without = f"either alone needs {need}" if len(costly.changes) == 2 else f"without any one of them it is {need}"
+        return f"{subject} {verb} {recorded}; {without}."
+    parts = [f"{need} without {change}" for change, need in zip(costly.changes, needed, strict=True)]
+    return f"The recorded settings reserve {recorded}: it would be {' or '.join(parts)}."
 
 
 def what_if_data(what_if: WhatIf) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 
 pytestmark = pytest.mark.skipif(has_nvidia_gpu(), reason="the programs need a device of 80 GiB")
+RECORDED = "as recorded (torch's defaults)"
 PROGRAM = """
 import torch, pytorch_alloctrace as alloctrace
 def block(mebibytes):
@@ -46,7 +47,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     ("limit", "last", "gpus"),
     [
         # The last 18.6 GiB do not fit into free pieces of 1.8 GiB unless segments are expandable.
-        ("", 19_000, {"as recorded": "40 GB", "expandable_segments:True": "24 GB"}),
+        ("", 19_000, {RECORDED: "40 GB", "expandable_segments:True": "24 GB"}),
         ("torch.cuda.set_per_process_memory_fraction(0.5)", 2000, {}),
     ],
 )
@@ -55,7 +56,7 @@ def test_choices_have_same_smallest_gpu_as_fit(tmp_path: Path, limit: str, last:
     result = choices_for(trace._recorded, "cuda:0")
     assert result.prediction is not None and result.left_out == ()
     table = trace.what_if(device="cuda:0").to_frame()
-    assert result.prediction.to_frame().equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
+    assert result.prediction.to_frame().equals(table) and set(table["setting"]) == {RECORDED, *SENSIBLE}
     settings = [outcome.setting.text for outcome in result.prediction.outcomes]
     names = {}
     for setting, smallest, fitting in zip(settings, result.smallest, trace.fit(settings).fittings, strict=True):

@@ -11,7 +11,8 @@ from marked_programs import run_analyze
 from running import ROOT, needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.what_if.settings import parse_setting
+from pytorch_alloctrace._replay import AllocatorSettings
+from pytorch_alloctrace.analysis.what_if.settings import join_changes, list_changes, parse_setting
 
 pytestmark = needs_cuda_build
 MIB, GIB = 2**20, 2**30
@@ -162,6 +163,23 @@ blocks = [torch.empty(number << 20, dtype=torch.uint8, device="cuda") for number
 del blocks[::2]
 blocks += [torch.empty(number << 20, dtype=torch.uint8, device="cuda") for number in (400, 60)]
 """
+SNAPSHOTS_BEFORE_REQUESTS = """
+blocks = [torch.empty(64 << 20, dtype=torch.uint8, device="cuda") for number in range(10)]
+del blocks[2:4]
+recording = alloctrace.enable(sys.argv[1], devices=("cuda",))
+recording.snapshot()
+torch.cuda.empty_cache()
+recording.snapshot()
+blocks.append(torch.empty(200 << 20, dtype=torch.uint8, device="cuda"))
+"""
+SETTINGS_IN_CONFLICT = """
+alloctrace.enable(sys.argv[1], devices=("cuda",))
+answers = []
+for _ in range(30):
+    scores, hidden, answer = (torch.empty(size << 20, dtype=torch.uint8, device="cuda") for size in (92, 46, 2))
+    answers.append(answer)
+    del scores, hidden
+"""
 LATE_RECORDING = """
 blocks = [torch.empty(5000 * (1 + number % 7) ** 5, device="cuda") for number in range(60)]
 del blocks[::2]
@@ -224,6 +242,59 @@ def test_what_if_models_recording_that_began_late(tmp_path: Path) -> None:
     assert result.inherited and result.check.is_exact and result.check.recorded > 10
 
 
+def test_memory_of_several_snapshots_before_first_request_is_counted_once(tmp_path: Path) -> None:
+    trace = record("", tmp_path / "snapshots.alloctrace", program=SNAPSHOTS_BEFORE_REQUESTS)
+
+    result, fit = trace.what_if(["expandable_segments:True"]), trace.fit(["as recorded"])
+
+    peak = trace.peak("reserved", device="cuda:0").bytes
+    assert peak == (640 - 128 + 200) * MIB and result.check.is_exact and result.inherited
+    assert result.outcomes[0].peak_reserved_bytes == (peak, peak)
+    assert fit.fittings[0].without_retries_bytes == peak + fit.outside_bytes
+
+
+def test_settings_that_cost_memory_only_together_are_named(tmp_path: Path) -> None:
+    together = ("expandable_segments:True", "max_split_size_mb:128")
+    path = tmp_path / "both.alloctrace"
+
+    result = record("", path, ",".join(together), program=SETTINGS_IN_CONFLICT).what_if()
+
+    recorded, *others = result.outcomes
+    assert recorded.setting.text == f"as recorded ({','.join(together)})"
+    peaks = {outcome.setting.text: outcome.peak_reserved_bytes for outcome in others}
+    assert {"torch's defaults", *together} <= peaks.keys() and len(peaks) == len(others)
+    for text in ("torch's defaults", *together):
+        setting = "" if text == "torch's defaults" else text
+        rerun = record("", tmp_path / "again.alloctrace", setting, program=SETTINGS_IN_CONFLICT)
+        actual = rerun.peak("reserved", device="cuda:0").bytes
+        assert peaks[text] == (actual, actual) and 10 * actual < recorded.peak_reserved_bytes[0]
+    assert result.costly is not None and result.costly.is_joint and result.costly.changes == together
+    text = " ".join(run_analyze(tmp_path, "what-if", path.name).split())
+    assert "expandable_segments:True together with max_split_size_mb:128 reserves" in text and "either alone" in text
+    settings = [fitting.setting.text for fitting in alloctrace.load(path).fit().fittings]
+    assert settings == [recorded.setting.text, "torch's defaults", "expandable_segments:True"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch's defaults",
+        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8",
+        "max_split_size_mb:64,max_non_split_rounding_mb:30,large_segment_size_mb:40",
+        "roundup_power2_divisions:8",
+        "roundup_power2_divisions:[256:1,512:2,>:4]",
+    ],
+)
+def test_recorded_settings_are_written_as_torch_reads_them(text: str) -> None:
+    setting = parse_setting(text)
+
+    written = join_changes(list_changes(AllocatorSettings(setting.json)))
+
+    assert json.loads(parse_setting(written).json) == json.loads(setting.json)
+    if "[" not in text:
+        assert written == text
+
+
 def test_what_if_command_shows_outcomes_in_every_output_format(folder: Path, buffers: alloctrace.Trace) -> None:
     arguments = ("what-if", "buffers.alloctrace", "--setting", "expandable_segments:True", "--memory", "2GiB")
     data = json.loads(run_analyze(folder, *arguments, "--outside", "700MiB", "--json"))
@@ -232,7 +303,10 @@ def test_what_if_command_shows_outcomes_in_every_output_format(folder: Path, buf
         and data["outside_bytes"] == 700 * MIB
         and data["check"]["first_difference"] is None
     )
-    assert [outcome["setting"] for outcome in data["outcomes"]] == ["as recorded", "expandable_segments:True"]
+    assert [outcome["setting"] for outcome in data["outcomes"]] == [
+        "as recorded (torch's defaults)",
+        "expandable_segments:True",
+    ]
     assert data["outcomes"][0]["failure"]["requested_bytes"] > 0
     text = " ".join(run_analyze(folder, *arguments).split())
     assert "FAILS" in text and "in block" in text, text

@@ -83,7 +83,9 @@ void RequestReader::consume(const Event& event, std::uint64_t sequence, Batch& b
     case EventKind::kMemoryFraction:
       return append(RequestKind::kFraction, event, sequence);
     case EventKind::kAllocatorState:
-      if (!has_request_) state_entries_left_ = AllocatorStateFields(event).entries;
+      // Only the first state existed before the recording: a later one contains the same memory again.
+      if (may_inherit_) state_entries_left_ = AllocatorStateFields(event).entries;
+      may_inherit_ = false;
       return;
     case EventKind::kStateSegment:
     case EventKind::kStateBlock:
@@ -175,7 +177,7 @@ void RequestReader::consume_inherited(const Event& event, Batch& batch) {
 }
 
 void RequestReader::add_allocation(const Event& event, std::uint64_t sequence, Batch& batch) {
-  has_request_ = true;
+  may_inherit_ = false;
   const bool is_failed = event.kind == EventKind::kOom;
   const std::vector<Request> forced_frees = extract_forced_frees(is_failed);
   const std::uint32_t block = is_failed ? 0 : insert_block(event, sequence);
@@ -210,7 +212,7 @@ std::uint32_t RequestReader::insert_block(const Event& event, std::uint64_t sequ
 }
 
 void RequestReader::request_free(const Event& event, std::uint64_t sequence) {
-  has_request_ = true;
+  may_inherit_ = false;
   if (pending_.empty_cache && pending_.empty_cache->thread == event.thread) pending_.empty_cache->is_running = false;
   LiveBlock* const live = live_.find(event.address);
   if (!live) return;  // the block is older than the recording

@@ -161,7 +161,7 @@ class RequestReader {
   std::uint32_t block_count_ = 0;
   std::uint64_t pending_frees_ = 0;  // kFreeRequested without kFreeCompleted
   std::uint64_t state_entries_left_ = 0;
-  bool has_request_ = false;  // an allocation or free was read
+  bool may_inherit_ = true;  // no state, allocation or free was read
 
   Pending pending_;
   std::set<std::uint32_t> released_pools_;

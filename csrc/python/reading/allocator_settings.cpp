@@ -37,6 +37,9 @@ void define_allocator_settings(py::module_& module) {
           [](const AllocatorSettings& settings, bool is_large) { return clamped(settings.mapping_unit(is_large)); },
           py::kw_only(), py::arg("is_large"))
       .def_readonly("large_segment_size", &AllocatorSettings::large_segment_size)
+      .def_readonly("max_non_split_rounding_size", &AllocatorSettings::max_non_split_rounding_size)
+      .def_readonly("garbage_collection_threshold", &AllocatorSettings::garbage_collection_threshold)
+      .def_readonly("roundup_power2_divisions", &AllocatorSettings::roundup_power2_divisions)
       .def("rounded", &AllocatorSettings::rounded, py::arg("bytes"))
       .def("splits",
            [](const AllocatorSettings& settings, std::uint64_t block, std::uint64_t requested, bool is_large) {

@@ -8,7 +8,7 @@ from ...reading.recorded import RecordedTrace
 from .fitting import smallest_gpus
 from .model import Gpu, Model
 from .prediction import WhatIf, predict_of
-from .settings import SENSIBLE, parse_setting
+from .settings import list_candidates, parse_setting
 
 MAX_EVENTS = 20_000_000
 """Maximum events of a trace, summed over the simulated devices: each device takes a few passes."""
@@ -42,9 +42,10 @@ def choices_for(trace: RecordedTrace, device: str, max_requests: int = MOST_WORK
     model = Model(trace, device)
     orders = len(model.orders())
     max_runs = max_requests // 2 // max(model.requests, 1)
-    count = min(len(SENSIBLE), max_runs // orders - 1)  # one simulation has the recorded settings
+    candidates = list_candidates(model.changes)
+    count = min(len(candidates), max_runs // orders - 1)  # one simulation has the recorded settings
     if count < 1:
-        return Choices(device, None, (), SENSIBLE)
-    prediction = predict_of(model, [parse_setting(text) for text in SENSIBLE[:count]], is_ranked=True)
+        return Choices(device, None, (), candidates)
+    prediction = predict_of(model, [parse_setting(text) for text in candidates[:count]], is_ranked=True)
     smallest = smallest_gpus(model, prediction.outcomes, max_runs)
-    return Choices(device, prediction, tuple(smallest or ()), SENSIBLE[count:])
+    return Choices(device, prediction, tuple(smallest or ()), candidates[count:])

@@ -22,7 +22,7 @@ from ...reading.recorded import RecordedTrace
 from ..free_memory.failed_allocations import ENDED, find_failed_allocations
 from .model import Check, Gpu, Model
 from .prediction import Outcome, gpu_of, outcome
-from .settings import AS_RECORDED, Setting, parse_setting
+from .settings import AS_RECORDED, DEFAULTS, EXPANDABLE, Setting, parse_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,6 @@ CUDA reports less than the nominal size, since error correction and the driver u
 GPU of its entry with error correction on, rounded down, as users reported it, not measured; drivers and virtual
 machines change it by about a percent. It includes the memory outside torch (`Gpu.outside_bytes`).
 """
-DEFAULT_SETTINGS = (AS_RECORDED, "expandable_segments:True")
 _GRANULARITY_BYTES = 2 << 20
 _MAX_SIZES_PER_SCAN = 24
 _MAX_REQUESTS = 400_000_000
@@ -138,8 +137,10 @@ def find_fit(
     trace: RecordedTrace, settings: Sequence[str] = (), *, outside: int | None = None, device: str | None = None
 ) -> Fit:
     """Implement `Trace.fit`."""
-    parsed_settings = [parse_setting(text) for text in settings or DEFAULT_SETTINGS]
+    for text in settings:
+        parse_setting(text)  # reports an invalid setting before the model runs
     model = Model(trace, device)
+    parsed_settings = [model.setting(text) for text in settings or _list_default_settings(model.changes)]
     gpu = gpu_of(model, None, outside)
     search = _Search(model)
     fittings = tuple(_fit_setting(search, setting, gpu.outside_bytes) for setting in parsed_settings)
@@ -147,11 +148,17 @@ def find_fit(
     return Fit(model.device, gpu.outside_bytes, outside_is_known, model.check, model.device_bytes, fittings)
 
 
+def _list_default_settings(changes: Sequence[str]) -> list[str]:
+    """Return the recorded settings, torch's defaults and expandable segments, each once."""
+    alternatives = [DEFAULTS] if changes else []
+    return [AS_RECORDED, *alternatives, *([EXPANDABLE] if [*changes] != [EXPANDABLE] else [])]
+
+
 def fits_on(trace: RecordedTrace, memory: int, *, device: str | None = None) -> tuple[Outcome, Check]:
     """Return the outcome of the run on a GPU of `memory` bytes, under the recorded settings."""
     model = Model(trace, device)
     gpu = gpu_of(model, memory, None)
-    [result] = _Search(model).outcomes([(parse_setting(AS_RECORDED), gpu)])
+    [result] = _Search(model).outcomes([(model.recorded, gpu)])
     return result, model.check
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from ..._replay import NO_LIMIT, SimulationOptions, SimulationResult
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
-from .settings import Setting
+from ..free_memory.allocator import SettingsHistory
+from .settings import Setting, list_changes, parse_setting, recorded_setting
 
 DEFAULT_OUTSIDE_BYTES = 700 << 20
 """Bytes that CUDA's context and libraries are assumed to use on a device, if the trace does not report them."""
@@ -102,6 +103,25 @@ class Model:
         assert self._check is not None
         return self._check
 
+    @functools.cached_property
+    def changes(self) -> tuple[str, ...]:
+        """Settings of the run that differ from torch's defaults; if they changed in the run, the last."""
+        return list_changes(self._settings_history.before(self.device, self.trace.end_seq))
+
+    @functools.cached_property
+    def _settings_history(self) -> SettingsHistory:
+        return SettingsHistory(self.trace)
+
+    @functools.cached_property
+    def recorded(self) -> Setting:
+        """Settings of the run."""
+        return recorded_setting(self.changes, has_changed=self._settings_history.has_changed(self.device))
+
+    def setting(self, text: str) -> Setting:
+        """Parse a setting; "as recorded" stands for the settings of the run."""
+        setting = parse_setting(text)
+        return self.recorded if setting.is_recorded else setting
+
     @property
     def device_bytes(self) -> int | None:
         samples = np.ma.compressed(self.trace.driver_samples(self.device)["total_bytes"])
@@ -181,6 +201,13 @@ class Model:
         if simulation.failure is not None:
             raise _not_reproduced_error(simulation.reproduced, simulation.recorded_events)
         if simulation.first_difference is None:
+            if simulation.peak_reserved != recorded_peak:
+                raise NotPredictableError(
+                    "check",
+                    f"The model reserves at most {simulation.peak_reserved:,} bytes where the recording reserved"
+                    f" {recorded_peak:,}, so its predictions for other settings are unreliable: run the program under"
+                    " the setting instead.",
+                )
             return Check(
                 simulation.recorded_events, simulation.reproduced, simulation.blocks, simulation.same_blocks, None, 0.0
             )

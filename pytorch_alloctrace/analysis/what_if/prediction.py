@@ -11,11 +11,13 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from .model import DEFAULT_OUTSIDE_BYTES, Check, Gpu, Model
-from .settings import RECORDED, SENSIBLE, Setting, parse_setting
+from .settings import DEFAULTS, Setting, list_candidates, list_without_one, parse_setting
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MIN_SAVED_SHARE = 0.05
+"""Minimum share of the recorded peak of reserved bytes that a setting must save to be recommended."""
 COLUMNS = (
     *(
         "setting",
@@ -88,6 +90,20 @@ class Outcome:
         return self.fits and not self.failed_again
 
 
+@dataclass(frozen=True)
+class CostlyChanges:
+    """Recorded settings without which the run would reserve less memory."""
+
+    changes: tuple[str, ...]
+    """Settings as in PYTORCH_ALLOC_CONF."""
+    is_joint: bool
+    """True if there are several and they cost memory only together."""
+    without: tuple[Outcome, ...]
+    """Outcome without each of `changes`, with all other recorded settings."""
+    recorded: Outcome
+    """Outcome with all recorded settings."""
+
+
 @dataclass(frozen=True, eq=False)
 class WhatIf:
     """Result of `Trace.what_if`. Sizes in bytes."""
@@ -104,6 +120,8 @@ class WhatIf:
     """True if the recording began with memory in use, which keeps its layout in every simulation."""
     outcomes: tuple[Outcome, ...] = field(repr=False)
     """The recorded settings first, then one outcome per setting: as requested or, by default, the best first."""
+    costly: CostlyChanges | None = None
+    """Recorded settings that cost memory; None if none does, or if the outcomes without them were not predicted."""
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per outcome.
@@ -143,8 +161,9 @@ def predict(
 ) -> WhatIf:
     """Implement `Trace.what_if`."""
     requested = [parse_setting(text) for text in settings]
-    tried = requested or [parse_setting(text) for text in SENSIBLE]
-    return predict_of(Model(trace, device), tried, memory=memory, outside=outside, is_ranked=not requested)
+    model = Model(trace, device)
+    tried = requested or [parse_setting(text) for text in list_candidates(model.changes)]
+    return predict_of(model, tried, memory=memory, outside=outside, is_ranked=not requested)
 
 
 def predict_of(
@@ -152,7 +171,7 @@ def predict_of(
 ) -> WhatIf:
     """Predict the run under the recorded settings and `settings`, these in order or, if is_ranked, the best first."""
     gpu = gpu_of(model, memory, outside)
-    recorded_outcome, *setting_outcomes = outcomes(model, [RECORDED, *settings], gpu)
+    recorded_outcome, *setting_outcomes = outcomes(model, [model.recorded, *settings], gpu)
     if is_ranked:
         setting_outcomes.sort(key=rank)
     return WhatIf(
@@ -162,7 +181,26 @@ def predict_of(
         outside is not None or model.outside_bytes is not None,
         model.inherited > 0,
         (recorded_outcome, *setting_outcomes),
+        find_costly_changes(model.changes, recorded_outcome, setting_outcomes),
     )
+
+
+def find_costly_changes(changes: Sequence[str], recorded: Outcome, outcomes: Iterable[Outcome]) -> CostlyChanges | None:
+    """Return the changes of torch's defaults without which the run would reserve notably less; None if none."""
+    by_text = {outcome.setting.text: outcome for outcome in outcomes}
+    maximum = (1 - MIN_SAVED_SHARE) * recorded.peak_reserved_bytes[0]
+    found = [
+        (change, by_text[text])
+        for change, text in zip(changes, list_without_one(changes), strict=True)
+        if text in by_text and by_text[text].serves_all and by_text[text].peak_reserved_bytes[1] <= maximum
+    ]
+    if not found:
+        return None
+    costly, without = zip(*found, strict=True)
+    # Settings that cost memory only together: without any one of them, the run reserves as little as without all.
+    maximum = int((1 + MIN_SAVED_SHARE) * by_text[DEFAULTS].peak_reserved_bytes[1]) if DEFAULTS in by_text else 0
+    is_joint = len(found) > 1 and all(outcome.peak_reserved_bytes[1] <= maximum for outcome in without)
+    return CostlyChanges(costly, is_joint, without, recorded)
 
 
 def gpu_of(model: Model, memory: int | None, outside: int | None) -> Gpu:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._replay import MIN_SPLIT_SIZE
+from ..._replay import MIN_SPLIT_SIZE, AllocatorSettings
 from ...errors import SettingError
 from ..free_memory.allocator import MIB
 
 AS_RECORDED = "as recorded"
+DEFAULTS = "torch's defaults"
 _SEPARATOR = re.compile(r",(?![^\[]*\])")
 _INTERVALS = 16
 """Number of size classes of roundup_power2_divisions: powers of two from 1 MiB to 64 GiB."""
 _MIN_LARGE_SEGMENT_MIB = 20
+_NO_SPLIT_LIMIT = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,24 @@ class Setting:
     """One allocator setting, or several that are set together."""
 
     text: str
-    """Text as in PYTORCH_ALLOC_CONF; "as recorded" for the settings of the run."""
+    """All settings of the simulation, as in PYTORCH_ALLOC_CONF, or "torch's defaults".
+
+    For the settings of the run, "as recorded" and these settings in parentheses.
+    """
     values: dict[str, Any] = field(default_factory=dict, compare=False)
-    """Changed values, as in an event `config`."""
+    """Values that differ from torch's defaults, as in an event `config`; empty for the settings of the run."""
     fraction: float | None = None
-    """Value of per_process_memory_fraction; None: not set."""
+    """Value of per_process_memory_fraction; None: as recorded."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """True for the settings of the run."""
+        return self.text.startswith(AS_RECORDED)
 
     @property
     def json(self) -> str:
-        """The setting as JSON, such as {"max_split_size": 134217728}; empty for "as recorded"."""
-        return json.dumps(self.values) if self.values else ""
+        """All settings as JSON, such as {"max_split_size": 134217728, ...}; empty for the settings of the run."""
+        return "" if self.is_recorded else json.dumps({**_DEFAULT_VALUES, **self.values})
 
     def for_release(self, release: tuple[int, int]) -> Setting:
         """Return the setting as a release of torch reads it.
@@ -56,13 +66,10 @@ class Setting:
         return Setting(self.text, {**self.values, "roundup_power2_divisions": overwritten}, self.fraction)
 
 
-RECORDED = Setting(AS_RECORDED)
-
-
 def parse_setting(text: str) -> Setting:
     """Parse a setting such as "expandable_segments:True", or several separated by commas."""
-    if text.strip() == AS_RECORDED:
-        return RECORDED
+    if text.strip().startswith(AS_RECORDED) or text.strip() == DEFAULTS:
+        return Setting(text.strip())
     values: dict[str, Any] = {}
     fraction = None
     for part in _SEPARATOR.split(text.strip()):
@@ -139,18 +146,91 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "garbage_collection_threshold": _parse_share,
     "per_process_memory_fraction": _parse_share,
 }
+_DEFAULT = AllocatorSettings()
+_DEFAULT_VALUES = {
+    "expandable_segments": _DEFAULT.expandable_segments,
+    "max_split_size": _NO_SPLIT_LIMIT,
+    "max_non_split_rounding_size": _DEFAULT.max_non_split_rounding_size,
+    "large_segment_size": _DEFAULT.large_segment_size,
+    "roundup_power2_divisions": _DEFAULT.roundup_power2_divisions,
+    "garbage_collection_threshold": _DEFAULT.garbage_collection_threshold,
+}
 _CONFIG_NAMES = {
     "max_split_size_mb": "max_split_size",
     "max_non_split_rounding_mb": "max_non_split_rounding_size",
     "large_segment_size_mb": "large_segment_size",
 }
 
+EXPANDABLE = "expandable_segments:True"
 SENSIBLE = (
-    "expandable_segments:True",
+    EXPANDABLE,
     "max_split_size_mb:64",
     "max_split_size_mb:256",
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
-    "expandable_segments:True,roundup_power2_divisions:8",
+    f"{EXPANDABLE},roundup_power2_divisions:8",
 )
-"""Default settings. garbage_collection_threshold is left out: without a memory fraction, it has no effect."""
+"""Settings that are tried by default. garbage_collection_threshold is left out: without a memory fraction, it has no
+effect."""
+
+
+def list_changes(settings: AllocatorSettings) -> tuple[str, ...]:
+    """Return the settings that differ from torch's defaults, each as in PYTORCH_ALLOC_CONF."""
+    changes = []
+    if settings.expandable_segments:
+        changes.append(EXPANDABLE)
+    if settings.max_split_size is not None:
+        changes.append(f"max_split_size_mb:{settings.max_split_size // MIB}")
+    if settings.max_non_split_rounding_size != _DEFAULT.max_non_split_rounding_size:
+        changes.append(f"max_non_split_rounding_mb:{settings.max_non_split_rounding_size // MIB}")
+    if settings.large_segment_size != _DEFAULT.large_segment_size:
+        changes.append(f"large_segment_size_mb:{settings.large_segment_size // MIB}")
+    if any(count > 1 for count in settings.roundup_power2_divisions):
+        changes.append(f"roundup_power2_divisions:{_write_divisions(settings.roundup_power2_divisions)}")
+    if settings.garbage_collection_threshold:
+        changes.append(f"garbage_collection_threshold:{settings.garbage_collection_threshold:g}")
+    return tuple(changes)
+
+
+def join_changes(changes: Sequence[str]) -> str:
+    """Return the text of a setting that consists of these changes of torch's defaults."""
+    return ",".join(changes) or DEFAULTS
+
+
+def recorded_setting(changes: Sequence[str], *, has_changed: bool) -> Setting:
+    """Return the settings of the run, whose text shows `changes`, the settings in force at its end."""
+    return Setting(f"{AS_RECORDED} ({'last ' if has_changed else ''}{join_changes(changes)})")
+
+
+def list_candidates(changes: Sequence[str]) -> tuple[str, ...]:
+    """Return the settings to try for a run with these changes of torch's defaults.
+
+    They are torch's defaults, the changes without each one of them, the changes with expandable segments, and SENSIBLE.
+    """
+    candidates = [DEFAULTS, *list_without_one(changes), add_expandable(changes), *SENSIBLE] if changes else [*SENSIBLE]
+    recorded = tuple(sorted(changes))
+    by_changes = {_changes_of(text): text for text in reversed(candidates)}
+    return tuple(text for text in reversed(by_changes.values()) if _changes_of(text) != recorded)
+
+
+def list_without_one(changes: Sequence[str]) -> tuple[str, ...]:
+    """Return the settings that result if each one of the changes is left out, in order."""
+    return tuple(join_changes([*changes[:index], *changes[index + 1 :]]) for index in range(len(changes)))
+
+
+def add_expandable(changes: Sequence[str]) -> str:
+    """Return the changes together with expandable segments."""
+    return join_changes([EXPANDABLE, *(change for change in changes if change != EXPANDABLE)])
+
+
+def _changes_of(text: str) -> tuple[str, ...]:
+    return () if text == DEFAULTS else tuple(sorted(_SEPARATOR.split(text)))
+
+
+def _write_divisions(divisions: Sequence[int]) -> str:
+    """Return the value of roundup_power2_divisions, the inverse of `_parse_divisions`."""
+    counts = [max(count, 1) for count in divisions]
+    if len({*counts}) == 1:
+        return str(counts[0])
+    first = next(index for index, count in enumerate(counts) if count != counts[0]) - 1
+    return f"[{','.join(f'{1 << index}:{counts[index]}' for index in range(first, len(counts)))}]"
