@@ -34,6 +34,8 @@ class Advice:
     helping: tuple[Outcome, ...] = ()
     """Outcomes of the settings that would have helped, in the order of `tried`."""
     tried: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    """Recorded settings that differ from torch's defaults; empty for failed allocations."""
     why_not: str = ""
     """Sentence that explains why no setting was simulated; empty if some were."""
     is_certain: bool = True
@@ -72,7 +74,8 @@ class Advisor:
             changes = list_changes(SettingsHistory(self._trace).before(device, self._trace.end_seq))
             candidates = [] if EXPANDABLE in changes else [add_expandable(changes)]
             candidates += list_without_one(changes)
-            self._device_advice[device] = _find_saving_settings(self._trace, device, candidates)
+            advice = _find_saving_settings(self._trace, device, candidates)
+            self._device_advice[device] = replace(advice, changes=changes)
         return self._device_advice[device]
 
     def _find_serving_settings(self, oom: OutOfMemory) -> Advice:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..analysis.advice import Advice, Advisor
-from ..analysis.free_memory.inefficiencies import Inefficiency
+from ..analysis.free_memory.allocator import MIB
+from ..analysis.free_memory.inefficiencies import Cause, Inefficiency, UnusableMemory
+from ..analysis.what_if.settings import DEFAULTS, EXPANDABLE
 from . import units
 from .finding import Finding
 from .site_names import SiteNames
@@ -33,8 +35,9 @@ def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: 
 
 def _make_title(inefficiency: Inefficiency) -> str:
     amount, total = units.size(inefficiency.bytes), units.size(inefficiency.total_bytes)
+    cause = inefficiency.unusable[0].cause if inefficiency.unusable else Cause.PINNED
     title_by_kind = {
-        "fragmentation": f"{amount} of {total} reserved is stranded in segments that live blocks hold",
+        "fragmentation": f"{amount} of {total} reserved is {_FRAGMENTATION_TITLES[cause]}",
         "cache": f"{amount} of {total} reserved is cached, but no longer used",
         "rounding": f"{amount} of {total} allocated at the peak is rounding waste",
         "pending": f"{amount} of {total} reserved was freed, but held back for another stream",
@@ -44,34 +47,109 @@ def _make_title(inefficiency: Inefficiency) -> str:
     return f"{inefficiency.device}: {title_by_kind[inefficiency.kind]}"
 
 
-def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice: Advice | None) -> tuple[str, ...]:
-    if inefficiency.site is None:
+def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice: Advice) -> tuple[str, ...]:
+    if not inefficiency.unusable:
         return (
             f"Which lines pin the memory is unknown: the run {_describe_time(inefficiency)} is compacted into sums.",
-            f"What helps: allocate long-lived memory before large memory{_describe_setting(advice)}",
+            f"What helps: allocate long-lived memory before large memory{'; or ' if advice.helping else ''}"
+            f"{_describe_setting(advice)}",
         )
-    count, amount = int(inefficiency.figures["blocks"]), units.size(inefficiency.figures["block_bytes"])
-    subject = f"1 block of {amount} keeps" if count == 1 else f"{count:,} blocks ({amount}) keep"
+    causes = [part.cause for part in inefficiency.unusable]
+    cures = [_CURES[cause] for cause in causes if cause in _CURES]
+    has_setting = bool(advice.helping)
+    position = "" if inefficiency.request is None else " --at peak:reserved"
+    command = f" The command fragmentation{position} shows all lines that pin memory."
     return (
-        f"Mostly because of {_describe_site(inefficiency, names)}: {subject} {units.size(inefficiency.site_bytes)}"
-        f" from being returned ({_describe_time(inefficiency)}).",
-        f"What helps: allocate long-lived memory before large memory{_describe_setting(advice)} The command"
-        " fragmentation shows all such lines.",
+        *(_describe_unusable(part, inefficiency, names) for part in inefficiency.unusable),
+        f"What helps: {'; '.join(cures)}{'; or ' if cures and has_setting else ''}{_describe_setting(advice)}"
+        f"{command if Cause.PINNED in causes else ''}",
     )
 
 
-def _describe_setting(advice: Advice | None) -> str:
-    """Return the end of a sentence: the setting that would have helped, if any."""
-    if advice is None:
-        return "."
-    if advice.why_not:
-        return f"; {_VARIABLE}=expandable_segments:True may help, too (not simulated)."
-    if not advice.helping:
-        return f". ({advice.tried[0]} would not have reserved notably less, as a model of torch's allocator shows.)"
-    outcome = advice.helping[0]
+def _describe_unusable(part: UnusableMemory, inefficiency: Inefficiency, names: SiteNames) -> str:
+    """Describe free memory that could not be used, and why."""
+    total = f"{units.size(inefficiency.total_bytes)} reserved {_describe_time(inefficiency)}"
+    amount, all_bytes = units.size(part.bytes), units.size(part.total_bytes)
+    at_line = "" if part.site is None else f" at {names.site(part.site)}"
+    if part.cause == Cause.PINNED:
+        subject = f"1 block of {all_bytes}{at_line} keeps"
+        if part.count != 1:
+            subject = f"{part.count:,} blocks ({all_bytes}){at_line} keep"
+        return f"Pinned: {subject} {units.size(part.site_bytes)} of the {total} from being reused and returned."
+    assert inefficiency.request is not None
+    request = f"{units.size(inefficiency.request.requested_bytes)} requested at {names.site(inefficiency.request.site)}"
+    if part.cause == Cause.SPLIT_LIMIT:
+        limit = f"{inefficiency.max_split_size // MIB} MiB"
+        return (
+            f"Split limit: {amount} of the {total} is in {units.counted(part.count, 'free piece')} of {limit}"
+            f" (max_split_size_mb) or more, which torch never gives to smaller requests, such as the {request}."
+        )
+    if part.cause == Cause.SIZES:
+        segments = units.counted(part.count, "free segment")
+        is_too_small = part.largest_bytes < inefficiency.request.requested_bytes
+        why = "each too small for" if is_too_small else "which could not serve"
+        return f"Sizes: {amount} of the {total} is in {segments}, {why} the {request}."
+    if part.cause == Cause.STREAMS:
+        return (
+            f"Streams: {amount} of the {total} is cached for {units.counted(part.count, 'other stream')}. Torch reuses"
+            f" memory only on the stream that allocated it, so the {request} could not use it."
+        )
+    if part.cause == Cause.DEFAULT_POOL:
+        return f"Default pool: {amount} of the {total} is free there, but the {request} belongs to a private pool."
+    pools, each = units.counted(part.count, "pool"), units.size(part.total_bytes // max(part.count, 1))
+    if part.cause == Cause.GRAPHS:
+        return (
+            f"CUDA graphs: {pools} captured{at_line}, {each} each, are {all_bytes} of the {total}. Each captured graph"
+            " keeps a pool of its own, and torch.cuda.empty_cache() returns nothing of it while the graph exists."
+        )
     return (
-        f", or set {_VARIABLE}={outcome.setting.text}: at most {units.sizes(*outcome.peak_reserved_bytes)} would have"
-        " been reserved, as a model of torch's allocator shows."
+        f"Private pools: {pools} first used{at_line}, {each} each, are {all_bytes} of the {total}, {amount} of it free."
+        " Only requests for a pool can use its memory, and torch.cuda.empty_cache() returns nothing of it while the"
+        " pool exists."
+    )
+
+
+_FRAGMENTATION_TITLES = {
+    Cause.PINNED: "stranded in segments that live blocks hold",
+    Cause.SPLIT_LIMIT: "cached in pieces that max_split_size_mb keeps from being split",
+    Cause.SIZES: "cached in segments of other sizes than requested",
+    Cause.STREAMS: "cached for other streams than those that request memory",
+    Cause.GRAPHS: "taken by a pool for each CUDA graph",
+    Cause.POOLS: "cached in private pools",
+    Cause.DEFAULT_POOL: "cached in the default pool, which private pools cannot use",
+}
+_CURES = {
+    Cause.PINNED: "allocate these long-lived blocks before the large ones, or copy them out (clone()) once the large"
+    " ones are freed",
+    Cause.SIZES: "pad the sizes to a few, or allocate the largest first (a buffer that grows at its final size)",
+    Cause.STREAMS: "use fewer streams, or allocate on one stream and share the tensors (record_stream())",
+    Cause.GRAPHS: "pad the shapes to a few sizes, so that fewer graphs are captured, let all graphs share one pool"
+    " (torch.cuda.graph(graph, pool=handle)), and drop old graphs",
+    Cause.POOLS: "let the MemPools be one, or delete those that are not in use",
+    Cause.DEFAULT_POOL: "call torch.cuda.empty_cache() before the private pool is used",
+}
+
+
+def _describe_setting(advice: Advice) -> str:
+    """Return the end of a sentence: the setting that would have helped, if any."""
+    if advice.why_not:
+        return f". {_VARIABLE}={EXPANDABLE} may help, too (not simulated)."
+    if not advice.helping:
+        tried = " or ".join(advice.tried)
+        return (
+            f". ({tried} would not have reserved notably less, as a model of torch's allocator shows.)"
+            if tried
+            else "."
+        )
+    outcome = advice.helping[0]
+    text = outcome.setting.text
+    clause = f"unset {_VARIABLE}" if text == DEFAULTS else f"set {_VARIABLE}={text}"
+    removed = [change for change in advice.changes if change not in text]
+    if removed and text != DEFAULTS:
+        clause += f" (without {' and '.join(removed)})"
+    return (
+        f"{clause}: at most {units.sizes(*outcome.peak_reserved_bytes)} would have been reserved, as a model of torch's"
+        " allocator shows."
     )
 
 

@@ -265,7 +265,7 @@ def test_settings_that_cost_memory_only_together_are_named(tmp_path: Path) -> No
     assert {"torch's defaults", *together} <= peaks.keys() and len(peaks) == len(others)
     for text in ("torch's defaults", *together):
         setting = "" if text == "torch's defaults" else text
-        rerun = record("", tmp_path / "again.alloctrace", setting, program=SETTINGS_IN_CONFLICT)
+        rerun = record("", tmp_path / f"{len(setting)}.alloctrace", setting, program=SETTINGS_IN_CONFLICT)
         actual = rerun.peak("reserved", device="cuda:0").bytes
         assert peaks[text] == (actual, actual) and 10 * actual < recorded.peak_reserved_bytes[0]
     assert result.costly is not None and result.costly.is_joint and result.costly.changes == together

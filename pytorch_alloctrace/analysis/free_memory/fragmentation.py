@@ -79,6 +79,15 @@ class Fragmentation:
     """Settings of the allocator at the position."""
     _pinned: Pinned = field(repr=False)
 
+    def part(self, is_in_part: npt.NDArray[np.bool_]) -> Fragmentation:
+        """Return the fragmentation of some of `segments`."""
+        state = self._pinned
+        segments = state.segments.take(is_in_part)
+        is_part_block = np.isin(state.blocks["segment"], segments["address"])
+        return fragmentation_of(
+            state.trace, self.at, self.device, segments, state.blocks.take(is_part_block), self.settings
+        )
+
     @functools.cached_property
     def pinners(self) -> Table:
         """Live blocks in mostly free segments, the most stranded bytes first: see `pinning.pinners`."""

@@ -2,12 +2,16 @@
 
 Each has a number of bytes at stake, at least `MIN_BYTES` and `MIN_SHARE` of the reserved bytes (outside: of the
 device): torch's segments of 2 and 20 MiB cause a few in every program. Half of the run is half of its time or of its
-allocations, whichever shows more, since a program may load data for half of the time.
+allocations, whichever shows more, since a program may load data for half of the time. The run ends where leaks are
+judged (`leaks.clock`): afterwards main() has returned and freed its memory.
 
-    fragmentation  stranded bytes at the last position with at least their median over the run, since every program
-                   strands some within a step. Its line is the one that pins the most (`pinning`)
-    cache          releasable bytes that were not used in the second half of the run; `is_warmup` if last used in the
-                   first quarter
+    fragmentation  peak of reserved bytes - peak of active bytes - largest pool of a CUDA graph, whose replays use its
+                   free memory: without fragmentation the rest would have been enough. `unusable` is the free memory
+                   that the request at the peak could not use, by cause.
+                   Else stranded bytes at the last position with at least their median over the run, since every
+                   program strands some within a step
+    cache          releasable bytes that were not used in the second half of the run, outside private pools and unless
+                   fragmentation explains them; `is_warmup` if last used in the first quarter
     rounding       allocated - requested bytes at the peak of allocated bytes
     pending        maximum bytes, over the ends of timeline intervals, that are freed but awaited by another stream
     churn          bytes taken from the driver in the second half of the run, compared with the maximum reserved in it.
@@ -18,29 +22,92 @@ allocations, whichever shows more, since a program may load data for half of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import enum
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ...reading.names import KINDS
+from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers
 from ...reading.table import PENDING_FREE, Table, sums
 from ..allocation_share import AllocationShare
+from ..leaks.clock import Clock, Clocks
 from ..walk import Visit, Walk
 from .fragmentation import Fragmentation, fragmentation_at
 
 MIN_SHARE = 0.2
 MIN_BYTES = 64 << 20
 MIN_OUTSIDE_BYTES = 1 << 30
+MIN_LOST_SHARE = 0.3
+"""Minimum share of the peak of reserved bytes that fragmentation takes: ordinary training loses up to a fifth."""
+MIN_CAUSE_SHARE = 0.1
+"""Minimum share of the unusable bytes at the peak for a cause to be named."""
+MAX_EVENTS_OF_REQUEST = 4096
+"""Maximum number of events between the last segment of the peak and the allocation that it serves."""
 HALF, QUARTER = 0.5, 0.25
 """Shares of the run, in allocations."""
 MIN_CHURN = 3.0
 """Minimum ratio of bytes taken from the driver in half a run to the maximum reserved in it."""
 _POINTS = 2000
+_ALLOC = KINDS.index("alloc")
+_GRAPHS_FILE = "torch/cuda/graphs.py"
+
+
+class Cause(enum.Enum):
+    """Reason why a request could not use free memory."""
+
+    PINNED = "pinned"
+    """It lies next to live blocks."""
+    SPLIT_LIMIT = "split limit"
+    """It is in pieces from max_split_size on, and the request is smaller."""
+    SIZES = "sizes"
+    """It is in wholly free segments of other sizes."""
+    STREAMS = "streams"
+    """It was freed on other streams."""
+    GRAPHS = "graphs"
+    """It belongs to the pools of CUDA graphs, of which the largest pool would be enough."""
+    POOLS = "pools"
+    """It belongs to other private pools (MemPool)."""
+    DEFAULT_POOL = "default pool"
+    """It belongs to the default pool, and the request to a private pool."""
+
+
+@dataclass(frozen=True)
+class UnusableMemory:
+    """Free memory that a request could not use, for one reason."""
+
+    cause: Cause
+    bytes: int
+    count: int = 0
+    """Number of blocks of `site` that pin it, of free pieces, of streams, or of private pools."""
+    total_bytes: int = 0
+    """Bytes of these blocks, pieces, or of all segments of these streams or pools."""
+    site: Site | None = None
+    """Line whose blocks pin the most, or that used most of the private pools first; None if unknown."""
+    stack_id: int = 0
+    site_bytes: int = 0
+    """Bytes that the blocks of `site` pin."""
+    largest_bytes: int = 0
+    """Bytes of the largest free piece."""
+
+
+@dataclass(frozen=True)
+class PeakRequest:
+    """Request for which torch reserved the peak of reserved bytes."""
+
+    seq: int
+    """Event number of the allocation."""
+    requested_bytes: int
+    stream: int
+    pool: tuple[int, int]
+    stack_id: int
+    site: Site
 
 
 @dataclass(frozen=True)
@@ -61,39 +128,63 @@ class Inefficiency:
     site_bytes: int = 0
     """Bytes of this line: for fragmentation the bytes that its blocks pin, else its part of the bytes at stake."""
     figures: dict[str, float] = field(default_factory=dict)
-    """fragmentation: blocks, block_bytes of the line; cache: is_warmup (0, 1); pending: byte_seconds; churn: times."""
+    """cache: is_warmup (0, 1); pending: byte_seconds; churn: times."""
+    unusable: tuple[UnusableMemory, ...] = ()
+    """fragmentation: the free memory by cause, the main cause first; empty in a compacted part of the trace."""
+    request: PeakRequest | None = None
+    """fragmentation: the request at the peak of reserved bytes; None if the bytes are stranded ones."""
+    max_split_size: int = 0
+    """fragmentation: the setting at that time, in bytes; 0: no limit."""
 
 
 def find_inefficiencies(trace: RecordedTrace, device: str) -> tuple[Inefficiency, ...]:
     """Return the inefficiencies of a device, most bytes first; none if its allocator reports no segments."""
     walk = Walk(trace)
-    evidence = InefficiencyEvidence(walk, trace, device)
+    evidence = InefficiencyEvidence(walk, trace, device, find_end_of_work(Clocks(trace, device)))
     walk.make()
     return inefficiencies_of(evidence)
 
 
 class InefficiencyEvidence:
-    """Evidence for inefficiencies: the timeline, and the memory at its worst positions."""
+    """Evidence for inefficiencies: the timeline up to the end of the work, and the memory at its worst positions."""
 
-    def __init__(self, walk: Walk, trace: RecordedTrace, device: str) -> None:
+    def __init__(self, walk: Walk, trace: RecordedTrace, device: str, end_of_work: int) -> None:
         self.trace = trace
         self.device = device
         self.fragmentation: Visit[Fragmentation] | None = None
         """Fragmentation at the last position with at least the median of stranded bytes."""
+        self.at_peak: Visit[Fragmentation] | None = None
+        """Fragmentation after the request at the peak of reserved bytes, if notably less was ever active."""
+        self.peak_request: PeakRequest | None = None
+        self.max_active_bytes = 0
         self.pending: Visit[Table] | None = None
         self.peak: Visit[Table] | None = None
-        self.timeline = trace.timeline(_POINTS, device)
-        self.reports_segments = len(self.timeline) > 0 and not np.ma.getmaskarray(self.timeline["reserved_bytes"]).all()
+        timeline = trace.timeline(_POINTS, device)
+        self.reports_segments = len(timeline) > 0 and not np.ma.getmaskarray(timeline["reserved_bytes"]).all()
         if not self.reports_segments:
             return
-        end_times = np.append(self.timeline["time_ns"][1:], trace.end_ns)
-        self.allocation_share = AllocationShare(trace, device).share_until(end_times)
+        end_ns = trace.time_ns(end_of_work)
+        end_times = np.append(timeline["time_ns"][1:], trace.end_ns)
+        # The interval in which the work ends is left out: its last values are those after the work.
+        intervals = max(int((end_times <= end_ns).sum()), 1)
+        self.timeline, end_times = timeline.head(intervals), end_times[:intervals]
+        self.end_ns = int(end_times[-1])
+        allocations = AllocationShare(trace, device)
+        work_share = max(float(allocations.share(end_of_work)), 1e-9)
+        self.allocation_share = np.minimum(allocations.share_until(end_times) / work_share, 1.0)
         """Share of the device's allocations by the end of each interval."""
+        self._visit_peak_of_reserved(walk, int(np.ma.filled(timeline["active_bytes_max"], 0).max()))
         if (interval := self._find_fragmented_interval()) is not None:
             seq = self.end_of(interval)
             self.fragmentation = walk.visit(seq + 1, partial(fragmentation_at, trace, seq, device=device))
             self.stranded = int(self.values("stranded_bytes")[interval])
             self.reserved = int(self.values("reserved_bytes")[interval])
+        self.unused_bytes = self._find_unused_bytes()
+        self.at_end_of_work: Visit[Fragmentation] | None = None
+        if _is_notable(self.unused_bytes, int(self.values("reserved_bytes")[-1])):
+            self.at_end_of_work = walk.visit(
+                end_of_work + 1, partial(fragmentation_at, trace, end_of_work, device=device)
+            )
         pending_bytes = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
         self.pending_bytes = pending_bytes
         if _is_notable(int(pending_bytes.max()), int(self.timeline["reserved_bytes_max"].max())):
@@ -103,6 +194,21 @@ class InefficiencyEvidence:
         if peak is not None:
             until = peak.seq + 1
             self.peak = walk.visit(until, lambda: trace.replay.stacks(until, device))
+
+    def _visit_peak_of_reserved(self, walk: Walk, max_active: int) -> None:
+        peak = self.trace.replay.peak("reserved", self.device)
+        if peak is None or not _is_notable(peak.bytes - max_active, peak.bytes, MIN_LOST_SHARE):
+            return
+        self.peak_request = _find_peak_request(self.trace, self.device, peak.seq)
+        if self.peak_request is not None:
+            self.max_active_bytes, seq = max_active, self.peak_request.seq
+            self.at_peak = walk.visit(seq + 1, partial(fragmentation_at, self.trace, seq, device=self.device))
+
+    def _find_unused_bytes(self) -> int:
+        """Return the minimum of releasable bytes in the second half of the run."""
+        lowest, share = self.values("releasable_bytes_min"), self.allocation_share
+        halves = (lowest[share >= HALF], lowest[len(lowest) // 2 :])
+        return max(int(half.min()) if len(half) else 0 for half in halves)
 
     def _find_fragmented_interval(self) -> int | None:
         is_used = self.values("reserved_bytes_max") > 0
@@ -128,17 +234,18 @@ class InefficiencyEvidence:
     def end_of(self, interval: int) -> int:
         """Return the last event up to the end of a timeline interval."""
         times = self.timeline["time_ns"]
-        end_ns = self.trace.end_ns if interval + 1 == len(times) else int(times[interval + 1])
+        end_ns = self.end_ns if interval + 1 == len(times) else int(times[interval + 1])
         return self.trace.first_event_after_time(end_ns) - 1
 
 
 def inefficiencies_of(evidence: InefficiencyEvidence) -> tuple[Inefficiency, ...]:
     if not evidence.reports_segments:
         return ()
+    fragmentation = [*_judge_fragmentation(evidence)]
     inefficiencies = [
         *_judge_rounding(evidence),
-        *_judge_fragmentation(evidence),
-        *_judge_cache(evidence),
+        *fragmentation,
+        *_judge_cache(evidence, fragmentation),
         *_judge_pending(evidence),
         *_judge_churn(evidence),
         *_judge_outside(evidence),
@@ -146,42 +253,210 @@ def inefficiencies_of(evidence: InefficiencyEvidence) -> tuple[Inefficiency, ...
     return tuple(sorted(inefficiencies, key=lambda inefficiency: -inefficiency.bytes))
 
 
-def _is_notable(size: int, total: int) -> bool:
-    return size >= MIN_BYTES and size >= MIN_SHARE * total
+def _is_notable(size: int, total: int, min_share: float = MIN_SHARE) -> bool:
+    return size >= MIN_BYTES and size >= min_share * total
+
+
+def find_end_of_work(clocks: Iterable[Clock]) -> int:
+    """Return the event after which inefficiencies are judged: that of the last judged part of the run."""
+    return max(clock.judged_at for clock in clocks)
+
+
+def _find_peak_request(trace: RecordedTrace, device: str, peak_seq: int) -> PeakRequest | None:
+    """Return the allocation that the segment at the peak of reserved bytes serves.
+
+    None if the peak is no segment event, as in a recording that began with the memory, or lies in a compacted part.
+    """
+    if peak_seq < trace.integrity.compacted_until:
+        return None
+    within = Range(peak_seq, min(peak_seq + MAX_EVENTS_OF_REQUEST, trace.end_seq))
+    for events in trace.iter_events(within, ("alloc", "segment_alloc", "segment_map"), with_state=False):
+        is_of_device = trace.devices_of(events) == device
+        if int(events["seq"][0]) != peak_seq:
+            return None
+        for row in events.take(is_of_device & (events["kind"] == _ALLOC)).head(1).rows():
+            _, stream, pool = trace.locations.row(row["location"])
+            stack, size = int(row["stack_id"]), int(row["requested_bytes"])
+            return PeakRequest(int(row["seq"]), size, stream, pool, stack, Site.of_stack(trace.stacks, stack))
+    return None
 
 
 def _judge_fragmentation(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
+    if evidence.at_peak is not None and not evidence.at_peak.is_compacted:
+        explained = _explain_peak(evidence, evidence.at_peak.result)
+        if explained is not None:
+            yield explained
+            return
     if evidence.fragmentation is None:
         return
     trace, device, seq = evidence.trace, evidence.device, evidence.fragmentation.until - 1
+    seconds = _elapsed_s(trace, trace.time_ns(seq))
     if evidence.fragmentation.is_compacted:
         if _is_notable(evidence.stranded, evidence.reserved):
-            seconds = _elapsed_s(trace, trace.time_ns(seq))
             yield Inefficiency("fragmentation", device, evidence.stranded, evidence.reserved, seconds)
         return
     worst = evidence.fragmentation.result
     if not _is_notable(worst.stranded_bytes, worst.reserved_bytes):
         return
-    top_line = next(iter(worst.pinners_by_line.head(1).rows()), None)
-    if top_line is None:
+    pinned = _describe_pinned(trace, worst)
+    if pinned.site is None:
         return  # every segment is mostly full: no block is a pinner
-    stack = int(top_line["stack_id"])
     yield Inefficiency(
-        *("fragmentation", device, worst.stranded_bytes, worst.reserved_bytes, _elapsed_s(trace, trace.time_ns(seq))),
-        site=Site.of_stack(trace.stacks, stack),
-        stack_id=stack,
-        site_bytes=int(top_line["stranded_bytes"]),
-        figures={"blocks": int(top_line["blocks"]), "block_bytes": int(top_line["allocated_bytes"])},
+        *("fragmentation", device, worst.stranded_bytes, worst.reserved_bytes, seconds),
+        site=pinned.site,
+        stack_id=pinned.stack_id,
+        site_bytes=pinned.site_bytes,
+        unusable=(pinned,),
     )
 
 
-def _judge_cache(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
-    lowest, share = evidence.values("releasable_bytes_min"), evidence.allocation_share
-    unused = max(int(half.min()) if len(half) else 0 for half in (lowest[share >= HALF], lowest[len(lowest) // 2 :]))
-    reserved = int(evidence.values("reserved_bytes")[-1])
-    if not _is_notable(unused, reserved):
+def _describe_pinned(trace: RecordedTrace, fragmentation: Fragmentation) -> UnusableMemory:
+    top_line = next(iter(fragmentation.pinners_by_line.head(1).rows()), None)
+    if top_line is None:
+        return UnusableMemory(Cause.PINNED, fragmentation.stranded_bytes)
+    stack = int(top_line["stack_id"])
+    return UnusableMemory(
+        Cause.PINNED,
+        fragmentation.stranded_bytes,
+        count=int(top_line["blocks"]),
+        total_bytes=int(top_line["allocated_bytes"]),
+        site=Site.of_stack(trace.stacks, stack),
+        stack_id=stack,
+        site_bytes=int(top_line["stranded_bytes"]),
+    )
+
+
+def _explain_peak(evidence: InefficiencyEvidence, at_peak: Fragmentation) -> Inefficiency | None:
+    """Return the fragmentation at the peak of reserved bytes, with its causes; None if it is not notable."""
+    request, trace = evidence.peak_request, evidence.trace
+    assert request is not None
+    pools = _PrivatePools(trace, at_peak, request.seq)
+    # Replays of a graph use the free memory of its pool.
+    unneeded = at_peak.reserved_bytes - evidence.max_active_bytes - pools.largest_graph_bytes
+    if not _is_notable(unneeded, at_peak.reserved_bytes, MIN_LOST_SHARE):
+        return None
+    causes = [*_list_causes(trace, at_peak, request, pools)]
+    min_bytes = MIN_CAUSE_SHARE * sum(part.bytes for part in causes)
+    # A line that pins memory comes before causes with less than twice the bytes: it can be changed.
+    causes = sorted(
+        (part for part in causes if part.bytes >= max(min_bytes, 1) and (part.cause != Cause.PINNED or part.site)),
+        key=lambda part: -part.bytes * (2 if part.cause == Cause.PINNED else 1),
+    )
+    if not causes:
+        return None
+    stack = causes[0].stack_id or request.stack_id
+    return Inefficiency(
+        *("fragmentation", evidence.device, unneeded, at_peak.reserved_bytes),
+        _elapsed_s(trace, trace.time_ns(request.seq)),
+        site=Site.of_stack(trace.stacks, stack),
+        stack_id=stack,
+        site_bytes=causes[0].site_bytes,
+        unusable=tuple(causes),
+        request=request,
+        max_split_size=at_peak.settings.max_split_size or 0,
+    )
+
+
+class _PrivatePools:
+    """Private pools with segments at a position, and the lines that used them first."""
+
+    def __init__(self, trace: RecordedTrace, fragmentation: Fragmentation, until: int) -> None:
+        self._trace = trace
+        segments = fragmentation.segments
+        self.of_segments: list[tuple[int, int]] = [tuple(pool) for pool in segments["segment_pool_id"].tolist()]
+        self._stacks = self._find_first_stacks(fragmentation.device, until) if {*self.of_segments} - {(0, 0)} else {}
+        self.of_graphs = {pool for pool in {*self.of_segments} - {(0, 0)} if self._is_of_graph(pool)}
+        free_by_pool = dict.fromkeys(self.of_graphs, 0)
+        for pool, free in zip(self.of_segments, segments["free_bytes"].tolist(), strict=True):
+            if pool in free_by_pool:
+                free_by_pool[pool] += free
+        self.largest_graph_bytes = max(free_by_pool.values(), default=0)
+        """Free bytes of the pool of CUDA graphs with the most."""
+
+    def are_segments_of(self, pools: Container[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+        return np.array([pool in pools for pool in self.of_segments], np.bool_)
+
+    def find_stack(self, pools: Container[tuple[int, int]]) -> int:
+        """Return a stack of the line that used most of these pools first; 0: unknown."""
+        by_line: dict[object, list[int]] = {}
+        for pool, stack in self._stacks.items():
+            if pool in pools and stack:
+                by_line.setdefault(self._trace.stacks.key(stack, "line"), []).append(stack)
+        return max(by_line.values(), key=len)[0] if by_line else 0
+
+    def _is_of_graph(self, pool: tuple[int, int]) -> bool:
+        if pool[0] != 0:
+            return True  # torch makes it for a capture without a given pool
+        stack = self._stacks.get(pool, 0)
+        return any(frame.filename.endswith(_GRAPHS_FILE) for frame in self._trace.stacks.frames(stack))
+
+    def _find_first_stacks(self, device: str, until: int) -> dict[tuple[int, int], int]:
+        stacks: dict[tuple[int, int], int] = {}
+        for events in self._trace.iter_events(Range(0, until), ("pool_use",), with_state=False):
+            for row in events.take(self._trace.devices_of(events) == device).rows():
+                stacks.setdefault(self._trace.locations.row(row["location"])[2], int(row["stack_id"]))
+        return stacks
+
+
+def _list_causes(
+    trace: RecordedTrace, at_peak: Fragmentation, request: PeakRequest, pools: _PrivatePools
+) -> Iterator[UnusableMemory]:
+    segments, own_pool = at_peak.segments, {request.pool}
+    is_own_pool = pools.are_segments_of(own_pool)
+    if request.pool not in pools.of_graphs:
+        is_here = is_own_pool & (segments["stream"] == request.stream)
+        yield from _list_causes_here(trace, at_peak.part(is_here), request)
+        yield _describe_elsewhere(Cause.STREAMS, segments, is_own_pool & ~is_here, segments["stream"].tolist())
+    if request.pool != (0, 0):
+        is_default = pools.are_segments_of({(0, 0)})
+        yield _describe_elsewhere(Cause.DEFAULT_POOL, segments, is_default, pools.of_segments)
+    of_mempools = {*pools.of_segments} - pools.of_graphs - own_pool - {(0, 0)}
+    for cause, group in ((Cause.GRAPHS, pools.of_graphs), (Cause.POOLS, of_mempools)):
+        part = _describe_elsewhere(cause, segments, pools.are_segments_of(group), pools.of_segments)
+        unused = part.bytes - (pools.largest_graph_bytes if cause == Cause.GRAPHS else 0)
+        stack = pools.find_stack(group)
+        site = Site.of_stack(trace.stacks, stack) if stack else None
+        yield replace(part, bytes=unused, site=site, stack_id=stack)
+
+
+def _list_causes_here(trace: RecordedTrace, here: Fragmentation, request: PeakRequest) -> Iterator[UnusableMemory]:
+    """Yield the causes in the request's own pool and stream."""
+    limit = here.settings.max_split_size
+    is_above = here.sizes >= limit if limit and request.requested_bytes < limit else np.zeros(len(here.sizes), np.bool_)
+    above = int(here.sizes[is_above].sum())
+    yield UnusableMemory(Cause.SPLIT_LIMIT, above, int(is_above.sum()), above)
+    pinned = _describe_pinned(trace, here)
+    yield replace(pinned, bytes=min(pinned.bytes, here.free_bytes - above))
+    free_segments = here.segments.take(here.segments["live_blocks"] == 0)
+    released = max(here.releasable_bytes - above, 0)
+    largest = int(free_segments["largest_free_bytes"].max(initial=0))
+    yield UnusableMemory(Cause.SIZES, released, len(free_segments), released, largest_bytes=largest)
+
+
+def _describe_elsewhere(
+    cause: Cause, segments: Table, is_part: npt.NDArray[np.bool_], owners: Sequence[object]
+) -> UnusableMemory:
+    return UnusableMemory(
+        cause,
+        int(segments["free_bytes"][is_part].sum()),
+        len({owner for owner, is_selected in zip(owners, is_part.tolist(), strict=True) if is_selected}),
+        int(segments["total_bytes"][is_part].sum()),
+    )
+
+
+def _judge_cache(evidence: InefficiencyEvidence, fragmentation: Sequence[Inefficiency]) -> Iterator[Inefficiency]:
+    if evidence.at_end_of_work is None:
         return
-    last_needed = int(np.flatnonzero(lowest < unused).max(initial=0))
+    unused, reserved = evidence.unused_bytes, int(evidence.values("reserved_bytes")[-1])
+    if not evidence.at_end_of_work.is_compacted:
+        # empty_cache() returns nothing of private pools, such as those of live CUDA graphs.
+        at_end = evidence.at_end_of_work.result
+        pools = at_end.segments["segment_pool_id"].tolist()
+        unused -= at_end.part(np.array([tuple(pool) != (0, 0) for pool in pools], np.bool_)).releasable_bytes
+    if not _is_notable(unused, reserved) or any(finding.bytes >= unused for finding in fragmentation):
+        return
+    share = evidence.allocation_share
+    last_needed = int(np.flatnonzero(evidence.values("releasable_bytes_min") < evidence.unused_bytes).max(initial=0))
     was_warmup = bool(share[last_needed] < QUARTER)
     seconds = _elapsed_s(evidence.trace, int(evidence.timeline["time_ns"][last_needed]))
     yield Inefficiency("cache", evidence.device, unused, reserved, seconds, figures={"is_warmup": int(was_warmup)})
@@ -206,7 +481,7 @@ def _judge_pending(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     if evidence.pending is None:
         return
     seq, reserved = evidence.pending.until - 1, int(evidence.values("reserved_bytes_max").max())
-    figures = {"byte_seconds": float(evidence.pending_bytes.mean()) * _elapsed_s(evidence.trace, evidence.trace.end_ns)}
+    figures = {"byte_seconds": float(evidence.pending_bytes.mean()) * _elapsed_s(evidence.trace, evidence.end_ns)}
     if evidence.pending.is_compacted:
         seconds = _elapsed_s(evidence.trace, evidence.trace.time_ns(seq))
         # The second largest value: one interval may end between the two events of an ordinary free.
