@@ -98,9 +98,16 @@ def _describe_unusable(part: UnusableMemory, inefficiency: Inefficiency, names: 
         return f"Default pool: {amount} of the {total} is free there, but the {request} belongs to a private pool."
     pools, each = units.counted(part.count, "pool"), units.size(part.total_bytes // max(part.count, 1))
     if part.cause == Cause.GRAPHS:
+        graphs_left = inefficiency.figures.get("graphs_until_full")
+        forecast = ""
+        if graphs_left is not None:
+            forecast = (
+                f" {inefficiency.device} is full after {units.counted(int(graphs_left), 'more graph')} of this size."
+            )
         return (
             f"CUDA graphs: {pools} captured{at_line}, {each} each, are {all_bytes} of the {total}. Each captured graph"
             " keeps a pool of its own, and torch.cuda.empty_cache() returns nothing of it while the graph exists."
+            f"{forecast}"
         )
     return (
         f"Private pools: {pools} first used{at_line}, {each} each, are {all_bytes} of the {total}, {amount} of it free."

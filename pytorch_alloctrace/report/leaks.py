@@ -106,7 +106,12 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
             "Their referrers are unknown: the final scan did not reach all objects of the program. "
             "alloctrace.holders(tensor) searches longer."
         )
-    if leak.bytes_per_unit >= 1:
+    if _has_growing_graph_pools(leak.device, summary):
+        sentences.append(
+            f"These are live blocks only. {leak.device} fills faster, because the pools of CUDA graphs grow, too: see"
+            " the finding on fragmentation."
+        )
+    elif leak.bytes_per_unit >= 1:
         sentences.append(_describe_forecast(leak))
     if not is_live_at_end:
         last_unit = "the last allocation" if leak.unit == "second" else f"the last {leak.unit}"
@@ -115,6 +120,15 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
     if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
+
+
+def _has_growing_graph_pools(device: str, summary: Summary) -> bool:
+    return any(
+        "graphs_until_full" in inefficiency.figures
+        for summarized in summary.devices
+        if summarized.device == device
+        for inefficiency in summarized.inefficiencies
+    )
 
 
 def _describe_end(leak: Leak) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from running import has_nvidia_gpu, needs_cuda_build
 from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.free_memory.inefficiencies import find_inefficiencies
+from pytorch_alloctrace.analysis.free_memory.inefficiencies import Cause, find_inefficiencies
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.table import Table
 
@@ -21,7 +22,8 @@ pytestmark = [
 ]
 MIB = 1 << 20
 PROGRAM = "inefficiency_programs.py"
-NAMES = ("healthy", "fragmentation", "cache", "rounding", "pending", "churn")
+NAMES = ("healthy", "graphs_in_one_pool", "fragmentation", "cache", "rounding", "pending", "churn")
+HEALTHY = NAMES[:2]
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +35,10 @@ def traces() -> Path:
 def test_planted_inefficiency_is_found_with_line_and_sentences(traces: Path, name: str) -> None:
     trace = alloctrace.load(traces / f"{name}.alloctrace")
     findings = trace.diagnose()
-    assert [finding.kind for finding in findings][1:] == ([] if name == "healthy" else [name])
+    assert [finding.kind for finding in findings][1:] == ([] if name in HEALTHY else [name])
     assert all(finding.title and (finding.sentences or finding.kind == "no_leak") for finding in findings)
     inefficiencies = find_inefficiencies(trace._recorded, "cuda:0")
-    if name == "healthy":
+    if name in HEALTHY:
         assert not inefficiencies
         return
     assert [inefficiency.kind for inefficiency in inefficiencies] == [name]
@@ -56,6 +58,39 @@ def test_planted_inefficiency_is_found_with_line_and_sentences(traces: Path, nam
         assert inefficiency.bytes == 150 * MIB
     else:
         assert inefficiency.total_bytes == 200 * MIB and inefficiency.figures["times"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "sentences"),
+    [
+        ("pinned", Cause.PINNED, ("1 block of 4.00 MiB", "keeps 896 MiB", "clone()", "expandable_segments:True")),
+        ("sizes", Cause.SIZES, ("free segments, each too small for the 580 MiB requested", "final size")),
+        ("streams", Cause.STREAMS, ("500 MiB of the 600 MiB", "for 5 other streams", "fewer streams")),
+        (
+            "graphs",
+            Cause.GRAPHS,
+            ("12 pools captured at", "60.0 MiB each", "is full after", "share one pool", "returns nothing of it"),
+        ),
+        ("mempools", Cause.POOLS, ("11 pools first used at", "60.0 MiB each", "returns nothing of it")),
+        ("split_limit", Cause.SPLIT_LIMIT, ("set PYTORCH_ALLOC_CONF=max_split_size_mb:128 (without expandable",)),
+    ],
+)
+def test_fragmentation_at_peak_names_line_cause_and_cure(
+    traces: Path, name: str, cause: Cause, sentences: tuple[str, ...]
+) -> None:
+    trace = alloctrace.load(traces / f"{name}.alloctrace")
+    peaks = json.loads((traces / f"{name}.json").read_text())
+
+    [inefficiency] = find_inefficiencies(trace._recorded, "cuda:0")
+
+    # The memory that live graphs need is not lost.
+    needed = peaks["active"] + (60 * MIB if name == "graphs" else 0)
+    assert (inefficiency.total_bytes, inefficiency.bytes) == (peaks["reserved"], peaks["reserved"] - needed)
+    assert inefficiency.kind == "fragmentation" and inefficiency.unusable[0].cause == cause
+    assert inefficiency.site is not None and inefficiency.site.line == marked_line(PROGRAM, name, "LINE")
+    [finding] = [finding for finding in trace.diagnose() if finding.kind == "fragmentation"]
+    text = " ".join(finding.sentences)
+    assert all(part in text for part in sentences) and "empty_cache() after that returns it" not in text, text
 
 
 def test_pending_is_not_found_when_last_interval_ends_within_free(

@@ -1,7 +1,11 @@
-"""Programs with one inefficiency each, and a healthy one, recorded by `inefficiency_programs.py FOLDER`."""
+"""Programs with one inefficiency each, and healthy ones, recorded by `inefficiency_programs.py FOLDER`.
+
+NAME.json has the peaks of reserved and active bytes that torch reports.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,15 +80,92 @@ def churn() -> Program:
         yield
 
 
-PROGRAMS = {program.__name__: program for program in (healthy, fragmentation, cache, rounding, pending, churn)}
+def pinned() -> Program:
+    warmup = block(900)
+    del warmup
+    table = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda")  # LINE
+    for _ in range(STEPS):
+        large = block(905)
+        del large
+        yield
+    del table
+
+
+def sizes() -> Program:
+    cache = block(100)
+    for step in range(STEPS):
+        cache = torch.empty((140 + 40 * step) * MIB, dtype=torch.uint8, device="cuda")  # LINE
+        yield
+    del cache
+
+
+def streams() -> Program:
+    workers = [torch.cuda.Stream() for _ in range(6)]
+    for _ in range(STEPS):
+        for worker in workers:
+            with torch.cuda.stream(worker):
+                result = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")  # LINE
+                del result
+        yield
+
+
+def graphs() -> Program:
+    captured = []
+    for _ in range(STEPS):
+        captured.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(captured[-1]):  # LINE
+            activation = block(60)
+            del activation
+        yield
+
+
+def graphs_in_one_pool() -> Program:
+    captured, outputs, pool = [], [], torch.cuda.graph_pool_handle()
+    for _ in range(STEPS):
+        captured.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(captured[-1], pool=pool):
+            activation = block(600)
+            del activation
+            if not outputs:
+                outputs.append(block(2))
+        yield
+
+
+def mempools() -> Program:
+    pools = []
+    for _ in range(STEPS):
+        pools.append(torch.cuda.MemPool())
+        with torch.cuda.use_mem_pool(pools[-1]):  # LINE
+            work = block(60)
+            del work
+        yield
+
+
+def split_limit() -> Program:
+    set_allocator_settings("expandable_segments:True,max_split_size_mb:128")
+    answers = []
+    for _ in range(STEPS):
+        scores = block(92)
+        hidden = torch.empty(46 * MIB, dtype=torch.uint8, device="cuda")  # LINE
+        answers.append(block(2))
+        del scores, hidden
+        yield
+
+
+PROGRAMS = (healthy, fragmentation, cache, rounding, pending, churn)
+PROGRAMS += (pinned, sizes, streams, graphs, graphs_in_one_pool, mempools, split_limit)
 
 if __name__ == "__main__":
-    for name, program in PROGRAMS.items():
-        path = Path(sys.argv[1]) / f"{name}.alloctrace"
+    for program in PROGRAMS:
+        path = Path(sys.argv[1]) / f"{program.__name__}.alloctrace"
+        torch.cuda.reset_peak_memory_stats()
         alloctrace.enable(path, devices=("cuda",))
         for _ in program():
             alloctrace.step()
             tick()
         alloctrace.disable()
+        statistics = torch.cuda.memory_stats()
+        peaks = {name: statistics[f"{name}_bytes.all.peak"] for name in ("reserved", "active")}
+        path.with_suffix(".json").write_text(json.dumps(peaks))
         make_steady(path, 20_000_000)
         give_back_everything()

@@ -1,15 +1,15 @@
 """Inefficiencies of a CUDA device's memory, other than leaks (`leaks`) and failed allocations (`oom`).
 
-Each has a number of bytes at stake, at least `MIN_BYTES` and `MIN_SHARE` of the reserved bytes (outside: of the
-device): torch's segments of 2 and 20 MiB cause a few in every program. Half of the run is half of its time or of its
-allocations, whichever shows more, since a program may load data for half of the time. The run ends where leaks are
-judged (`leaks.clock`): afterwards main() has returned and freed its memory.
+Each has a number of bytes at stake, at least `MIN_BYTES` and `MIN_SHARE` of the reserved bytes (outside: of the device;
+fragmentation at the peak: `MIN_LOST_SHARE`): torch's segments of 2 and 20 MiB cause a few in every program. Half of the
+run is half of its time or of its allocations, whichever shows more, since a program may load data for half of the time.
+The run ends where leaks are judged (`leaks.clock`): afterwards main() has returned and freed its memory.
 
     fragmentation  peak of reserved bytes - peak of active bytes - largest pool of a CUDA graph, whose replays use its
                    free memory: without fragmentation the rest would have been enough. `unusable` is the free memory
                    that the request at the peak could not use, by cause.
-                   Else stranded bytes at the last position with at least their median over the run, since every
-                   program strands some within a step
+                   Else stranded bytes at the last position of the trace with at least their median over the run, since
+                   every program strands some within a step
     cache          releasable bytes that were not used in the second half of the run, outside private pools and unless
                    fragmentation explains them; `is_warmup` if last used in the first quarter
     rounding       allocated - requested bytes at the peak of allocated bytes
@@ -128,7 +128,9 @@ class Inefficiency:
     site_bytes: int = 0
     """Bytes of this line: for fragmentation the bytes that its blocks pin, else its part of the bytes at stake."""
     figures: dict[str, float] = field(default_factory=dict)
-    """cache: is_warmup (0, 1); pending: byte_seconds; churn: times."""
+    """fragmentation by CUDA graphs that are captured in the second half of the run: graphs_until_full, the number of
+    further graphs that the device has room for; cache: is_warmup (0, 1); pending: byte_seconds; churn: times.
+    """
     unusable: tuple[UnusableMemory, ...] = ()
     """fragmentation: the free memory by cause, the main cause first; empty in a compacted part of the trace."""
     request: PeakRequest | None = None
@@ -159,7 +161,7 @@ class InefficiencyEvidence:
         self.max_active_bytes = 0
         self.pending: Visit[Table] | None = None
         self.peak: Visit[Table] | None = None
-        timeline = trace.timeline(_POINTS, device)
+        timeline = self.run = trace.timeline(_POINTS, device)
         self.reports_segments = len(timeline) > 0 and not np.ma.getmaskarray(timeline["reserved_bytes"]).all()
         if not self.reports_segments:
             return
@@ -167,18 +169,19 @@ class InefficiencyEvidence:
         end_times = np.append(timeline["time_ns"][1:], trace.end_ns)
         # The interval in which the work ends is left out: its last values are those after the work.
         intervals = max(int((end_times <= end_ns).sum()), 1)
+        self._end_times = end_times
         self.timeline, end_times = timeline.head(intervals), end_times[:intervals]
         self.end_ns = int(end_times[-1])
-        allocations = AllocationShare(trace, device)
-        work_share = max(float(allocations.share(end_of_work)), 1e-9)
-        self.allocation_share = np.minimum(allocations.share_until(end_times) / work_share, 1.0)
+        self._allocations = AllocationShare(trace, device)
+        self._work_share = max(float(self._allocations.share(end_of_work)), 1e-9)
+        self.allocation_share = np.minimum(self._allocations.share_until(end_times) / self._work_share, 1.0)
         """Share of the device's allocations by the end of each interval."""
         self._visit_peak_of_reserved(walk, int(np.ma.filled(timeline["active_bytes_max"], 0).max()))
         if (interval := self._find_fragmented_interval()) is not None:
             seq = self.end_of(interval)
             self.fragmentation = walk.visit(seq + 1, partial(fragmentation_at, trace, seq, device=device))
-            self.stranded = int(self.values("stranded_bytes")[interval])
-            self.reserved = int(self.values("reserved_bytes")[interval])
+            self.stranded = int(_fill(timeline["stranded_bytes"])[interval])
+            self.reserved = int(_fill(timeline["reserved_bytes"])[interval])
         self.unused_bytes = self._find_unused_bytes()
         self.at_end_of_work: Visit[Fragmentation] | None = None
         if _is_notable(self.unused_bytes, int(self.values("reserved_bytes")[-1])):
@@ -211,31 +214,35 @@ class InefficiencyEvidence:
         return max(int(half.min()) if len(half) else 0 for half in halves)
 
     def _find_fragmented_interval(self) -> int | None:
-        is_used = self.values("reserved_bytes_max") > 0
-        min_stranded = self.values("stranded_bytes_min")
-        allocation_shares = np.diff(self.allocation_share, prepend=0.0)
-        median = (
-            max(
-                _weighted_median(min_stranded[is_used], weights[is_used])
-                for weights in (allocation_shares, np.ones(len(allocation_shares)))
-            )
-            if is_used.any()
-            else 0
-        )
+        """Return the last interval of the run, also after the work, with at least the median of stranded bytes."""
+        is_used = _fill(self.run["reserved_bytes_max"]) > 0
+        if not is_used.any():
+            return None
+        min_stranded = _fill(self.run["stranded_bytes_min"])
+        is_work = np.arange(len(is_used)) < len(self.timeline)
+        allocation_shares = np.diff(self._allocations.share_until(self._end_times), prepend=0.0)
+        weights = (allocation_shares, np.ones(len(is_used)), is_work.astype(np.float64))
+        median = max(_weighted_median(min_stranded[is_used], weight[is_used]) for weight in weights)
         if median < MIN_BYTES:
             return None
-        return int(np.flatnonzero(self.values("stranded_bytes") >= median)[-1])
+        return int(np.flatnonzero(_fill(self.run["stranded_bytes"]) >= median)[-1])
+
+    def share_at(self, event: int) -> float:
+        """Return the share of the device's allocations up to an event."""
+        return float(self._allocations.share(event)) / self._work_share
 
     def values(self, name: str) -> npt.NDArray[np.int64]:
         """Return a column of the timeline, 0 where it is unknown."""
-        column: Any = self.timeline[name]
-        return np.asarray(np.ma.filled(column, 0))
+        return _fill(self.timeline[name])
 
     def end_of(self, interval: int) -> int:
-        """Return the last event up to the end of a timeline interval."""
-        times = self.timeline["time_ns"]
-        end_ns = self.end_ns if interval + 1 == len(times) else int(times[interval + 1])
-        return self.trace.first_event_after_time(end_ns) - 1
+        """Return the last event up to the end of an interval of the timeline."""
+        return self.trace.first_event_after_time(int(self._end_times[interval])) - 1
+
+
+def _fill(column: Any) -> npt.NDArray[np.int64]:
+    """Return a column of a timeline, 0 where it is unknown."""
+    return np.asarray(np.ma.filled(column, 0))
 
 
 def inefficiencies_of(evidence: InefficiencyEvidence) -> tuple[Inefficiency, ...]:
@@ -276,8 +283,10 @@ def _find_peak_request(trace: RecordedTrace, device: str, peak_seq: int) -> Peak
             return None
         for row in events.take(is_of_device & (events["kind"] == _ALLOC)).head(1).rows():
             _, stream, pool = trace.locations.row(row["location"])
-            stack, size = int(row["stack_id"]), int(row["requested_bytes"])
-            return PeakRequest(int(row["seq"]), size, stream, pool, stack, Site.of_stack(trace.stacks, stack))
+            seq, size = int(row["seq"]), int(row["requested_bytes"])
+            [event] = trace.iter_events(Range(seq, seq + 1))
+            stack = int(event["forward_stack_id"][0] or row["stack_id"])
+            return PeakRequest(seq, size, stream, pool, stack, Site.of_stack(trace.stacks, stack))
     return None
 
 
@@ -296,13 +305,14 @@ def _judge_fragmentation(evidence: InefficiencyEvidence) -> Iterator[Inefficienc
             yield Inefficiency("fragmentation", device, evidence.stranded, evidence.reserved, seconds)
         return
     worst = evidence.fragmentation.result
-    if not _is_notable(worst.stranded_bytes, worst.reserved_bytes):
+    pools = _PrivatePools(trace, worst, seq)
+    pinned = _describe_pinned(trace, worst.part(~pools.are_segments_of(pools.of_graphs)))
+    if not _is_notable(pinned.bytes, worst.reserved_bytes):
         return
-    pinned = _describe_pinned(trace, worst)
     if pinned.site is None:
         return  # every segment is mostly full: no block is a pinner
     yield Inefficiency(
-        *("fragmentation", device, worst.stranded_bytes, worst.reserved_bytes, seconds),
+        *("fragmentation", device, pinned.bytes, worst.reserved_bytes, seconds),
         site=pinned.site,
         stack_id=pinned.stack_id,
         site_bytes=pinned.site_bytes,
@@ -331,7 +341,6 @@ def _explain_peak(evidence: InefficiencyEvidence, at_peak: Fragmentation) -> Ine
     request, trace = evidence.peak_request, evidence.trace
     assert request is not None
     pools = _PrivatePools(trace, at_peak, request.seq)
-    # Replays of a graph use the free memory of its pool.
     unneeded = at_peak.reserved_bytes - evidence.max_active_bytes - pools.largest_graph_bytes
     if not _is_notable(unneeded, at_peak.reserved_bytes, MIN_LOST_SHARE):
         return None
@@ -345,12 +354,19 @@ def _explain_peak(evidence: InefficiencyEvidence, at_peak: Fragmentation) -> Ine
     if not causes:
         return None
     stack = causes[0].stack_id or request.stack_id
+    figures: dict[str, float] = {}
+    device_bytes = trace.device_bytes.get(evidence.device)
+    are_graphs_growing = evidence.share_at(pools.last_graph_event) >= HALF
+    if causes[0].cause == Cause.GRAPHS and are_graphs_growing and device_bytes is not None:
+        pool_bytes = causes[0].total_bytes / causes[0].count
+        figures["graphs_until_full"] = max(device_bytes - at_peak.reserved_bytes, 0) // pool_bytes
     return Inefficiency(
         *("fragmentation", evidence.device, unneeded, at_peak.reserved_bytes),
         _elapsed_s(trace, trace.time_ns(request.seq)),
         site=Site.of_stack(trace.stacks, stack),
         stack_id=stack,
         site_bytes=causes[0].site_bytes,
+        figures=figures,
         unusable=tuple(causes),
         request=request,
         max_split_size=at_peak.settings.max_split_size or 0,
@@ -358,13 +374,16 @@ def _explain_peak(evidence: InefficiencyEvidence, at_peak: Fragmentation) -> Ine
 
 
 class _PrivatePools:
-    """Private pools with segments at a position, and the lines that used them first."""
+    """Private pools with segments at a position, and the lines that used them first.
+
+    The free memory of a CUDA graph's pool is not lost: replays of the graph use it.
+    """
 
     def __init__(self, trace: RecordedTrace, fragmentation: Fragmentation, until: int) -> None:
         self._trace = trace
         segments = fragmentation.segments
         self.of_segments: list[tuple[int, int]] = [tuple(pool) for pool in segments["segment_pool_id"].tolist()]
-        self._stacks = self._find_first_stacks(fragmentation.device, until) if {*self.of_segments} - {(0, 0)} else {}
+        self._first_uses = self._find_first_uses(fragmentation.device, until) if {*self.of_segments} - {(0, 0)} else {}
         self.of_graphs = {pool for pool in {*self.of_segments} - {(0, 0)} if self._is_of_graph(pool)}
         free_by_pool = dict.fromkeys(self.of_graphs, 0)
         for pool, free in zip(self.of_segments, segments["free_bytes"].tolist(), strict=True):
@@ -372,6 +391,9 @@ class _PrivatePools:
                 free_by_pool[pool] += free
         self.largest_graph_bytes = max(free_by_pool.values(), default=0)
         """Free bytes of the pool of CUDA graphs with the most."""
+        uses = [event for pool, (event, _) in self._first_uses.items() if pool in self.of_graphs]
+        self.last_graph_event = max(uses, default=0)
+        """Event at which the last of these pools was first used."""
 
     def are_segments_of(self, pools: Container[tuple[int, int]]) -> npt.NDArray[np.bool_]:
         return np.array([pool in pools for pool in self.of_segments], np.bool_)
@@ -379,7 +401,7 @@ class _PrivatePools:
     def find_stack(self, pools: Container[tuple[int, int]]) -> int:
         """Return a stack of the line that used most of these pools first; 0: unknown."""
         by_line: dict[object, list[int]] = {}
-        for pool, stack in self._stacks.items():
+        for pool, (_, stack) in self._first_uses.items():
             if pool in pools and stack:
                 by_line.setdefault(self._trace.stacks.key(stack, "line"), []).append(stack)
         return max(by_line.values(), key=len)[0] if by_line else 0
@@ -387,15 +409,16 @@ class _PrivatePools:
     def _is_of_graph(self, pool: tuple[int, int]) -> bool:
         if pool[0] != 0:
             return True  # torch makes it for a capture without a given pool
-        stack = self._stacks.get(pool, 0)
+        _, stack = self._first_uses.get(pool, (0, 0))
         return any(frame.filename.endswith(_GRAPHS_FILE) for frame in self._trace.stacks.frames(stack))
 
-    def _find_first_stacks(self, device: str, until: int) -> dict[tuple[int, int], int]:
-        stacks: dict[tuple[int, int], int] = {}
+    def _find_first_uses(self, device: str, until: int) -> dict[tuple[int, int], tuple[int, int]]:
+        """Return event and stack of the first use of each pool."""
+        uses: dict[tuple[int, int], tuple[int, int]] = {}
         for events in self._trace.iter_events(Range(0, until), ("pool_use",), with_state=False):
             for row in events.take(self._trace.devices_of(events) == device).rows():
-                stacks.setdefault(self._trace.locations.row(row["location"])[2], int(row["stack_id"]))
-        return stacks
+                uses.setdefault(self._trace.locations.row(row["location"])[2], (int(row["seq"]), int(row["stack_id"])))
+        return uses
 
 
 def _list_causes(
@@ -514,13 +537,13 @@ def _judge_churn(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
 
 def _judge_outside(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     total = evidence.trace.device_bytes.get(evidence.device)
-    outside: Any = evidence.timeline["outside_bytes"]
+    outside: Any = evidence.run["outside_bytes"]
     if np.ma.getmaskarray(outside).all() or total is None:
         return
     interval = int(np.ma.filled(outside, np.iinfo(np.int64).min).argmax())
     max_outside = int(outside[interval])
     if max_outside >= MIN_OUTSIDE_BYTES and _is_notable(max_outside, total):
-        seconds = _elapsed_s(evidence.trace, int(evidence.timeline["time_ns"][interval]))
+        seconds = _elapsed_s(evidence.trace, int(evidence.run["time_ns"][interval]))
         yield Inefficiency("outside", evidence.device, max_outside, total, seconds)
 
 
