@@ -669,8 +669,8 @@ class Trace:
         failed allocation: what the program would do next is unknown.
 
         Args:
-            settings: Each as in PYTORCH_ALLOC_CONF ("expandable_segments:True", several separated by commas). Default:
-                promising settings, ranked.
+            settings: Each as in PYTORCH_ALLOC_CONF ("expandable_segments:True", several separated by commas), instead
+                of the recorded settings. Default: promising settings, ranked.
             memory: Bytes of the GPU; default those of the recorded GPU.
             outside: Bytes of the GPU not available to torch; default as reported by the driver, else 700 MiB.
             device: Default the CUDA device with the most reserved bytes.
@@ -691,7 +691,7 @@ class Trace:
         """Return the smallest GPU memory that the run fits on, and whether it fits on common GPUs, in bytes.
 
         Args:
-            settings: As in `what_if`; default the recorded settings and expandable segments.
+            settings: As in `what_if`; default the recorded settings, torch's defaults and expandable segments.
             outside: As in `what_if`.
             device: As in `what_if`.
 

@@ -25,7 +25,7 @@ from pytorch_alloctrace.analysis.leaks.leak import Growth, Holder, Leak, Leaking
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
 from pytorch_alloctrace.analysis.what_if.model import Check, Gpu
-from pytorch_alloctrace.analysis.what_if.prediction import Outcome, SimulatedFailure, WhatIf
+from pytorch_alloctrace.analysis.what_if.prediction import CostlyChanges, Outcome, SimulatedFailure, WhatIf
 from pytorch_alloctrace.analysis.what_if.settings import Setting
 from pytorch_alloctrace.converting.convert import Converted
 from pytorch_alloctrace.live.changes import Changes
@@ -118,6 +118,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (SiteBytes, "each of `OutOfMemory.top_sites`"),
     (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),
     (WhatIf, "`trace.what_if()`"),
+    (CostlyChanges, "`WhatIf.costly`"),
     (Outcome, "each of `WhatIf.outcomes`"),
     (SimulatedFailure, "`Outcome.failure`"),
     (Setting, "`Outcome.setting`"),

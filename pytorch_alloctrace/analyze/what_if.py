@@ -13,7 +13,7 @@ class WhatIf(TraceCommand):
     description = (
         "Simulates torch's CUDA allocator on the requests of the trace, under other settings and on a GPU of any size: "
         "how much memory would be reserved, and which request would fail. Without --setting it tries the sensible "
-        "settings and ranks them."
+        "settings, torch's defaults and the recorded settings without each one, and ranks them."
     )
     examples = (
         ("what-if run.alloctrace", "the sensible settings, the best first"),
@@ -56,7 +56,7 @@ class Fit(TraceCommand):
         "Sizes are tried one by one: a run that fits on one size may fail on a larger one."
     )
     examples = (
-        ("fit run.alloctrace", "the smallest memory, as recorded and with expandable segments"),
+        ("fit run.alloctrace", "the smallest memory, as recorded, with torch's defaults and with expandable segments"),
         ("fit run.alloctrace --setting max_split_size_mb:128", "under another setting"),
     )
     if_truncated = "What the program requested after the break is not in it."
@@ -86,8 +86,8 @@ def _add_setting(parser: CommandParser) -> None:
         action="append",
         default=[],
         metavar="NAME:VALUE",
-        help="as in PYTORCH_ALLOC_CONF, such as expandable_segments:True; settings joined by commas are tried together "
-        "(repeatable)",
+        help="as in PYTORCH_ALLOC_CONF, such as expandable_segments:True, instead of the recorded settings; settings "
+        "joined by commas are tried together (repeatable)",
     )
 
 

@@ -53,7 +53,12 @@ def write_fragmentation(
         screen.text("Nothing is reserved here, or the allocator reports no segments (the CPU's never does).", 2)
         _write_over_time(fragmentation, timeline, screen)
         return
-    releasable = f"{units.size(fragmentation.releasable_bytes)} wholly free (empty_cache() returns it)"
+    of_pools = fragmentation.releasable_bytes_of_pools
+    returned = (
+        "returns it" if not of_pools else f"returns {units.size(fragmentation.releasable_bytes - of_pools)} of it"
+    )
+    kept = "" if not of_pools else ": the rest is in private pools, of CUDA graphs or MemPools, while they exist"
+    releasable = f"{units.size(fragmentation.releasable_bytes)} wholly free (empty_cache() {returned}{kept})"
     screen.text(f"{releasable}, {units.size(fragmentation.stranded_bytes)} stranded next to live blocks.", 2)
     share = units.share(fragmentation.external_fragmentation, 1)
     screen.text(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from marked_programs import marked_line, run_marked
+from marked_programs import marked_line, run_analyze, run_marked
 from running import has_nvidia_gpu, needs_cuda_build
 from shared_recordings import record_once
 
@@ -91,6 +91,12 @@ def test_fragmentation_at_peak_names_line_cause_and_cure(
     [finding] = [finding for finding in trace.diagnose() if finding.kind == "fragmentation"]
     text = " ".join(finding.sentences)
     assert all(part in text for part in sentences) and "empty_cache() after that returns it" not in text, text
+
+
+def test_fragmentation_command_returns_nothing_of_live_graphs(traces: Path) -> None:
+    text = " ".join(run_analyze(traces, "fragmentation", "graphs.alloctrace", "--at", "peak:reserved").split())
+
+    assert "720 MiB wholly free (empty_cache() returns 0 B of it: the rest is in private pools" in text
 
 
 def test_pending_is_not_found_when_last_interval_ends_within_free(

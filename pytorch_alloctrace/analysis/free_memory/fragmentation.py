@@ -79,6 +79,13 @@ class Fragmentation:
     """Settings of the allocator at the position."""
     _pinned: Pinned = field(repr=False)
 
+    @property
+    def releasable_bytes_of_pools(self) -> int:
+        """Part of `releasable_bytes` in private pools (CUDA graphs, MemPool): not returned while the pools exist."""
+        segments = self.segments
+        is_private = np.array([tuple(pool) != (0, 0) for pool in segments["segment_pool_id"].tolist()], np.bool_)
+        return int((segments["free_bytes"] - segments["stranded_bytes"])[is_private].sum())
+
     def part(self, is_in_part: npt.NDArray[np.bool_]) -> Fragmentation:
         """Return the fragmentation of some of `segments`."""
         state = self._pinned

@@ -473,9 +473,7 @@ def _judge_cache(evidence: InefficiencyEvidence, fragmentation: Sequence[Ineffic
     unused, reserved = evidence.unused_bytes, int(evidence.values("reserved_bytes")[-1])
     if not evidence.at_end_of_work.is_compacted:
         # empty_cache() returns nothing of private pools, such as those of live CUDA graphs.
-        at_end = evidence.at_end_of_work.result
-        pools = at_end.segments["segment_pool_id"].tolist()
-        unused -= at_end.part(np.array([tuple(pool) != (0, 0) for pool in pools], np.bool_)).releasable_bytes
+        unused -= evidence.at_end_of_work.result.releasable_bytes_of_pools
     if not _is_notable(unused, reserved) or any(finding.bytes >= unused for finding in fragmentation):
         return
     share = evidence.allocation_share
