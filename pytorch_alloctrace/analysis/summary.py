@@ -18,7 +18,6 @@ from .evidence import DeviceEvidence
 from .free_memory.inefficiencies import (
     Inefficiency,
     InefficiencyEvidence,
-    find_end_of_work,
     inefficiencies_of,
 )
 from .free_memory.oom import OutOfMemory, visit_last_oom
@@ -175,9 +174,7 @@ class _DeviceSummarizer:
         if self._peak is not None:
             until = self._peak.seq + 1
             self._at_peak = walk.visit(until, lambda: _LiveMemory.read_before(trace, device, until))
-        self._inefficiencies = (
-            None if of_leaks else InefficiencyEvidence(walk, trace, device, find_end_of_work(self._evidence.clocks))
-        )
+        self._inefficiencies = None if of_leaks else InefficiencyEvidence(walk, trace, device, self._evidence.clocks)
         self._failure = None if of_leaks else visit_last_oom(walk, trace, device)
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from marked_programs import marked_line, run_analyze, run_marked
 from running import has_nvidia_gpu, needs_cuda_build
-from shared_recordings import record_once
+from shared_recordings import record_once, run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory.inefficiencies import Cause, find_inefficiencies
@@ -91,6 +91,20 @@ def test_fragmentation_at_peak_names_line_cause_and_cure(
     [finding] = [finding for finding in trace.diagnose() if finding.kind == "fragmentation"]
     text = " ".join(finding.sentences)
     assert all(part in text for part in sentences) and "empty_cache() after that returns it" not in text, text
+
+
+def test_cache_is_not_judged_in_recording_without_repeated_work(tmp_path: Path) -> None:
+    program = """
+import torch, pytorch_alloctrace as alloctrace
+blocks = [torch.empty(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(10)]
+del blocks[2:6]
+with alloctrace.enable("run.alloctrace", devices=("cuda",)):
+    blocks.append(torch.empty(8 << 20, dtype=torch.uint8, device="cuda"))
+"""
+
+    trace = alloctrace.load(run_source(tmp_path, program, cuda=True) / "run.alloctrace")
+
+    assert find_inefficiencies(trace._recorded, "cuda:0") == ()
 
 
 def test_fragmentation_command_returns_nothing_of_live_graphs(traces: Path) -> None:

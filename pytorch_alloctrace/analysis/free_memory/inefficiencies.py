@@ -11,7 +11,8 @@ The run ends where leaks are judged (`leaks.clock`): afterwards main() has retur
                    Else stranded bytes at the last position of the trace with at least their median over the run, since
                    every program strands some within a step
     cache          releasable bytes that were not used in the second half of the run, outside private pools and unless
-                   fragmentation explains them; `is_warmup` if last used in the first quarter
+                   fragmentation explains them or the run is too short for leaks to be judged; `is_warmup` if last used
+                   in the first quarter
     rounding       allocated - requested bytes at the peak of allocated bytes
     pending        maximum bytes, over the ends of timeline intervals, that are freed but awaited by another stream
     churn          bytes taken from the driver in the second half of the run, compared with the maximum reserved in it.
@@ -23,7 +24,7 @@ The run ends where leaks are judged (`leaks.clock`): afterwards main() has retur
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -142,7 +143,7 @@ class Inefficiency:
 def find_inefficiencies(trace: RecordedTrace, device: str) -> tuple[Inefficiency, ...]:
     """Return the inefficiencies of a device, most bytes first; none if its allocator reports no segments."""
     walk = Walk(trace)
-    evidence = InefficiencyEvidence(walk, trace, device, find_end_of_work(Clocks(trace, device)))
+    evidence = InefficiencyEvidence(walk, trace, device, tuple(Clocks(trace, device)))
     walk.make()
     return inefficiencies_of(evidence)
 
@@ -150,7 +151,7 @@ def find_inefficiencies(trace: RecordedTrace, device: str) -> tuple[Inefficiency
 class InefficiencyEvidence:
     """Evidence for inefficiencies: the timeline up to the end of the work, and the memory at its worst positions."""
 
-    def __init__(self, walk: Walk, trace: RecordedTrace, device: str, end_of_work: int) -> None:
+    def __init__(self, walk: Walk, trace: RecordedTrace, device: str, clocks: Sequence[Clock]) -> None:
         self.trace = trace
         self.device = device
         self.fragmentation: Visit[Fragmentation] | None = None
@@ -165,6 +166,7 @@ class InefficiencyEvidence:
         self.reports_segments = len(timeline) > 0 and not np.ma.getmaskarray(timeline["reserved_bytes"]).all()
         if not self.reports_segments:
             return
+        end_of_work = max(clock.judged_at for clock in clocks)
         end_ns = trace.time_ns(end_of_work)
         end_times = np.append(timeline["time_ns"][1:], trace.end_ns)
         # The interval in which the work ends is left out: its last values are those after the work.
@@ -184,7 +186,8 @@ class InefficiencyEvidence:
             self.reserved = int(_fill(timeline["reserved_bytes"])[interval])
         self.unused_bytes = self._find_unused_bytes()
         self.at_end_of_work: Visit[Fragmentation] | None = None
-        if _is_notable(self.unused_bytes, int(self.values("reserved_bytes")[-1])):
+        is_judged = any(not clock.is_too_short for clock in clocks)
+        if is_judged and _is_notable(self.unused_bytes, int(self.values("reserved_bytes")[-1])):
             self.at_end_of_work = walk.visit(
                 end_of_work + 1, partial(fragmentation_at, trace, end_of_work, device=device)
             )
@@ -262,11 +265,6 @@ def inefficiencies_of(evidence: InefficiencyEvidence) -> tuple[Inefficiency, ...
 
 def _is_notable(size: int, total: int, min_share: float = MIN_SHARE) -> bool:
     return size >= MIN_BYTES and size >= min_share * total
-
-
-def find_end_of_work(clocks: Iterable[Clock]) -> int:
-    """Return the event after which inefficiencies are judged: that of the last judged part of the run."""
-    return max(clock.judged_at for clock in clocks)
 
 
 def _find_peak_request(trace: RecordedTrace, device: str, peak_seq: int) -> PeakRequest | None:
