@@ -35,9 +35,10 @@ def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: 
 
 def _make_title(inefficiency: Inefficiency) -> str:
     amount, total = units.size(inefficiency.bytes), units.size(inefficiency.total_bytes)
-    cause = inefficiency.unusable[0].cause if inefficiency.unusable else Cause.PINNED
+    causes = [part.cause for part in inefficiency.unusable] or [Cause.PINNED]
+    fragmentation = _FRAGMENTATION_TITLES[causes[0]] if len(causes) == 1 else "lost to fragmentation"
     title_by_kind = {
-        "fragmentation": f"{amount} of {total} reserved is {_FRAGMENTATION_TITLES[cause]}",
+        "fragmentation": f"{amount} of {total} reserved is {fragmentation}",
         "cache": f"{amount} of {total} reserved is cached, but no longer used",
         "rounding": f"{amount} of {total} allocated at the peak is rounding waste",
         "pending": f"{amount} of {total} reserved was freed, but held back for another stream",

@@ -133,7 +133,7 @@ class Inefficiency:
     further graphs that the device has room for; cache: is_warmup (0, 1); pending: byte_seconds; churn: times.
     """
     unusable: tuple[UnusableMemory, ...] = ()
-    """fragmentation: the free memory by cause, the main cause first; empty in a compacted part of the trace."""
+    """fragmentation: the free memory by cause, the most bytes first; empty in a compacted part of the trace."""
     request: PeakRequest | None = None
     """fragmentation: the request at the peak of reserved bytes; None if the bytes are stranded ones."""
     max_split_size: int = 0
@@ -344,10 +344,9 @@ def _explain_peak(evidence: InefficiencyEvidence, at_peak: Fragmentation) -> Ine
         return None
     causes = [*_list_causes(trace, at_peak, request, pools)]
     min_bytes = MIN_CAUSE_SHARE * sum(part.bytes for part in causes)
-    # A line that pins memory comes before causes with less than twice the bytes: it can be changed.
     causes = sorted(
         (part for part in causes if part.bytes >= max(min_bytes, 1) and (part.cause != Cause.PINNED or part.site)),
-        key=lambda part: -part.bytes * (2 if part.cause == Cause.PINNED else 1),
+        key=lambda part: -part.bytes,
     )
     if not causes:
         return None
