@@ -21,6 +21,7 @@ from pytorch_alloctrace._replay import AllocatorSettings
 from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAllocation
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
+from pytorch_alloctrace.analysis.free_memory.program_memory import Forwards, ProgramMemory
 from pytorch_alloctrace.analysis.leaks.leak import Growth, Holder, Leak, LeakingSite, LeakVerdict
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
@@ -115,6 +116,8 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Fragmentation, "`trace.fragmentation()`"),
     (OutOfMemory, "each of `trace.ooms()`"),
     (FailedAllocation, "`OutOfMemory.request`"),
+    (ProgramMemory, "`OutOfMemory.program`"),
+    (Forwards, "`ProgramMemory.forwards`"),
     (SiteBytes, "each of `OutOfMemory.top_sites`"),
     (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),
     (WhatIf, "`trace.what_if()`"),

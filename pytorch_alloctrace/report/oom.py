@@ -14,9 +14,11 @@ from ..analysis.free_memory.failed_allocations import ENDED, RETRIED
 from ..analysis.free_memory.fragmentation import Fragmentation
 from ..analysis.free_memory.oom import OutOfMemory
 from ..analysis.leaks.leak import Leak
+from ..reading.sites import Site
 from . import units
 from .finding import Finding
 from .fragmentation import describe_pinner, write_pinners
+from .oom_causes import describe_cause, describe_leading_leak
 from .screen import Screen
 from .site_names import SiteNames
 from .tables import records, rows
@@ -24,9 +26,6 @@ from .tables import records, rows
 NONE = "No request ran out of memory in this trace."
 _MAX_SITES = 5
 _MAX_PINNERS = 3
-_MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
-_MIN_LEAK_SHARE = 0.25  # of the allocated bytes, to name a leak as the cause
-_MIN_SETUP_SHARE = 0.8  # of the allocated bytes, not to advise a smaller batch
 _VARIABLE = "PYTORCH_ALLOC_CONF"
 # Name, character and ASCII character.
 _CHART_PARTS = (
@@ -40,95 +39,77 @@ _CHART_PARTS = (
 
 @dataclasses.dataclass(frozen=True)
 class _Advice:
+    title: str
     why: list[str]
     help: list[str]
     pinned: Fragmentation | None = None
     """Fragmentation whose pinners are written between `why` and `help`."""
+    line: Site | None = None
+    """Line to change; None: the line of the request."""
+    stack_id: int = 0
+    """Stack of `line`."""
 
 
 def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor, leaks: Sequence[Leak] = ()) -> Finding:
     """Describe a failed allocation, given the leaks of its device."""
-    when = f" in step {failure.step}" if failure.step is not None else ""
-    cause = next((leak for leak in leaks if _is_full_of(leak, failure)), None)
-    reason = failure.verdict if cause is None else f"full, because {names.site(cause.line)} leaks"
-    size = units.size(failure.requested_bytes)
+    advice = _advise(failure, names, advisor, leaks)
     return Finding(
         kind="oom",
-        title=f"{names.site(failure.site)}: {failure.device} refused {size}{when}: {reason}",
+        title=advice.title,
         device=failure.device,
         bytes=failure.requested_bytes,
         confidence=None,
-        site=failure.site,
-        stack_id=failure.request.stack_id,
-        sentences=sentences(failure, names, advisor, cause),
+        site=advice.line or failure.site,
+        stack_id=failure.request.stack_id if advice.line is None else advice.stack_id,
+        sentences=_list_sentences(failure, advice, names),
     )
 
 
-def _is_full_of(leak: Leak, failure: OutOfMemory) -> bool:
-    return (
-        failure.verdict == rules.FULL
-        and not leak.minor
-        and leak.allocated_bytes >= _MIN_LEAK_SHARE * failure.allocated_bytes
-    )
+def oom_title(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> str:
+    """Return the cause of a failed allocation as a sentence without a full stop."""
+    return _advise(failure, names, advisor).title
 
 
-def sentences(failure: OutOfMemory, names: SiteNames, advisor: Advisor, cause: Leak | None = None) -> tuple[str, ...]:
-    """Return the figures, the cause and the remedy; `cause` is the leak that filled the memory."""
-    advice = _advise(failure, names, advisor)
-    if cause is not None:
-        share = units.share(cause.allocated_bytes, failure.allocated_bytes)
-        leaked = f"{units.size(cause.allocated_bytes)} ({share}) has leaked at {names.site(cause.line)}"
-        advice = _Advice([advice.why[0]], [f"{leaked}: fix this leak first, see below."])
+def sentences(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> tuple[str, ...]:
+    """Return the figures, the cause and the remedy."""
+    return _list_sentences(failure, _advise(failure, names, advisor), names)
+
+
+def _list_sentences(failure: OutOfMemory, advice: _Advice, names: SiteNames) -> tuple[str, ...]:
     top_pinner_rows = rows(advice.pinned.pinners_by_line.head(1)) if advice.pinned is not None else []
     pinning = [describe_pinner(row, names) for row in top_pinner_rows]
-    return (_describe_request(failure), *advice.why, *pinning, *advice.help, *_describe_outcome(failure))
+    request = _describe_request(failure, advice, names)
+    return (request, *advice.why, *pinning, *advice.help, *_describe_outcome(failure))
 
 
-def _advise(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
-    if failure.verdict == rules.FULL:
-        return _advise_full(failure, names)
+def _advise(failure: OutOfMemory, names: SiteNames, advisor: Advisor, leaks: Sequence[Leak] = ()) -> _Advice:
+    leak = failure.find_leading_leak(leaks)
+    cause = describe_cause(failure, names) if leak is None else describe_leading_leak(leak, failure, names)
+    if cause is not None:
+        return _Advice(cause.title, cause.why, cause.help, line=cause.site, stack_id=cause.stack_id)
     if failure.verdict == rules.ELSEWHERE:
         return _advise_elsewhere(failure, names)
     if failure.verdict == rules.FRAGMENTED:
-        return _advise_fragmented(failure, advisor)
-    return {rules.OUTSIDE: _advise_outside, rules.TOO_LARGE: _advise_too_large, rules.LIMIT: _advise_limit}[
-        failure.verdict
-    ](failure)
+        return _advise_fragmented(failure, names, advisor)
+    return {rules.OUTSIDE: _advise_outside, rules.LIMIT: _advise_limit}[failure.verdict](failure, names)
 
 
-def _describe_request(failure: OutOfMemory) -> str:
+def _describe_request(failure: OutOfMemory, advice: _Advice, names: SiteNames) -> str:
     requested, segment = units.size(failure.requested_bytes), units.size(failure.segment_bytes)
-    request_text = f"{requested} was requested"
+    at = "" if advice.line in (None, failure.site) else f" at {names.site(failure.site)}"
+    step = "" if failure.step is None else f" in step {failure.step}"
+    request_text = f"{requested} was requested{at}{step}"
     if segment != requested:
         request_text += f" (a segment of {segment} from the driver)"
     largest = f"the largest free block for it was {units.size(failure.largest_free_bytes)}"
     return f"{request_text}; {largest}, and the device had {units.size(failure.device_free_bytes)} free."
 
 
-def _advise_full(failure: OutOfMemory, names: SiteNames) -> _Advice:
-    of_all = f" of {units.size(failure.device_bytes)}" if failure.device_bytes is not None else ""
-    why = [f"The memory is in use: {units.size(failure.allocated_bytes)}{of_all} is allocated."]
-    if failure.top_sites:
-        largest = failure.top_sites[0]
-        blocks = units.counted(largest.blocks, "block")
-        why.append(f"The largest share is from {names.site(largest.site)}: {units.size(largest.bytes)} in {blocks}.")
-    if failure.steps_of_top_site >= _MIN_KEPT_STEPS:
-        origin = (
-            f"They were allocated in {failure.steps_of_top_site} different steps, so they are kept from step to step:"
-        )
-        return _Advice(why, [f"{origin} if that is not intended, it is a leak."])
-    if failure.setup_bytes is not None and failure.setup_bytes >= _MIN_SETUP_SHARE * failure.allocated_bytes:
-        share = units.share(failure.setup_bytes, failure.allocated_bytes)
-        why.append(
-            f"{share} was allocated before the second step ended and stays: weights, gradients, optimizer state."
-        )
-        remedies = "lower precision, an optimizer with less state, sharding it over devices, or a smaller model"
-        return _Advice(why, [f"What helps: {remedies}. A smaller batch would not."])
-    remedies = "a smaller batch, activation checkpointing, lower precision, or freeing earlier what these lines hold"
-    return _Advice(why, [f"What helps: {remedies}."])
-
-
-def _advise_fragmented(failure: OutOfMemory, advisor: Advisor) -> _Advice:
+def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
+    title = (
+        f"{failure.device} is fragmented: {_describe_refused(failure, names)} did not fit into"
+        f" {units.size(failure.here.free_bytes)} of free pieces"
+    )
     free, largest = units.size(failure.here.free_bytes), units.size(failure.here.largest_free_bytes)
     available = "the limit left" if failure.limit_bytes else "the device had left"
     why = [
@@ -138,18 +119,18 @@ def _advise_fragmented(failure: OutOfMemory, advisor: Advisor) -> _Advice:
     ]
     if failure.here.releasable_bytes > failure.here.stranded_bytes and failure.request.pool != (0, 0):
         why.append("It is a private pool, which keeps its free segments for as long as the program keeps the pool.")
-        return _Advice(why, ["What helps: delete the pool when it is not in use."])
+        return _Advice(title, why, ["What helps: delete the pool when it is not in use."])
     order = "allocate long-lived memory before large memory"
     if failure.settings.expandable_segments:
-        return _Advice([*why, "Expandable segments are already on."], [f"What helps: {order}."], failure.here)
+        return _Advice(title, [*why, "Expandable segments are already on."], [f"What helps: {order}."], failure.here)
     advice = advisor.on_request(failure)
     if advice.why_not:
         suggestion = f"It may also help to set {_VARIABLE}=expandable_segments:True (not simulated)."
-        return _Advice(why, [f"What helps: {order}.", suggestion, advice.why_not], failure.here)
+        return _Advice(title, why, [f"What helps: {order}.", suggestion, advice.why_not], failure.here)
     if not advice.helping:
         tried = " and ".join(advice.tried)
         no_setting = f"No setting would have helped: {tried} {'was' if len(advice.tried) == 1 else 'were'} simulated."
-        return _Advice(why, [f"What helps: {order}.", no_setting], failure.here)
+        return _Advice(title, why, [f"What helps: {order}.", no_setting], failure.here)
     if failure.limit_bytes is not None and not advice.is_certain:
         outcome = advice.helping[0]
         limit_bytes = max(outcome.peak_reserved_bytes[1], failure.limit_bytes[0])
@@ -157,7 +138,7 @@ def _advise_fragmented(failure: OutOfMemory, advisor: Advisor) -> _Advice:
             f"With {_VARIABLE}={outcome.setting.text} this request and all before it would have been served if the"
             f" limit allows {units.size(limit_bytes)}, as a model of torch's allocator shows."
         )
-        return _Advice(why, [f"What helps: {order}, or raise the limit.", condition], failure.here)
+        return _Advice(title, why, [f"What helps: {order}, or raise the limit.", condition], failure.here)
     settings = advice.settings
     alternative = f" (or, if that is not possible, {settings[1]})" if len(settings) > 1 else ""
     outcome = advice.helping[0]
@@ -165,7 +146,9 @@ def _advise_fragmented(failure: OutOfMemory, advisor: Advisor) -> _Advice:
         f"With {settings[0]} this request and all before it would have been served, with"
         f" {units.sizes(*outcome.peak_reserved_bytes)} reserved at most, as a model of torch's allocator shows."
     )
-    return _Advice(why, [f"What helps: set {_VARIABLE}={settings[0]}{alternative}, or {order}.", effect], failure.here)
+    return _Advice(
+        title, why, [f"What helps: set {_VARIABLE}={settings[0]}{alternative}, or {order}.", effect], failure.here
+    )
 
 
 def _advise_elsewhere(failure: OutOfMemory, names: SiteNames) -> _Advice:
@@ -180,19 +163,25 @@ def _advise_elsewhere(failure: OutOfMemory, names: SiteNames) -> _Advice:
         f" piece; {units.size(int(pools['free_bytes'][largest_pool]))} of it belongs to {location}.",
         f"The request was for {_describe_location(failure.request.pool, failure.request.stream)}, which cannot use it.",
     ]
+    title = (
+        f"{units.size(failure.elsewhere.free_bytes)} is free on {failure.device} in other pools or streams, which"
+        f" {_describe_refused(failure, names)} cannot use"
+    )
     if pool == tuple(failure.request.pool):
         one_stream = "What helps: allocate on one stream, or free what is live on the other one."
-        return _Advice(why, [one_stream], failure.elsewhere)
+        return _Advice(title, why, [one_stream], failure.elsewhere)
     if pool != (0, 0):
         remedy = f"delete pool {pool} (its MemPool, the CUDA graphs captured into it) when it is not in use"
         if failure.pool_sites:
             why.append(f"Its live blocks were allocated mostly at {names.site(failure.pool_sites[0].site)}.")
-        return _Advice(why, [f"What helps: {remedy}, or allocate both from one pool."])
+        return _Advice(title, why, [f"What helps: {remedy}, or allocate both from one pool."])
     if failure.elsewhere.releasable_bytes:
         returnable = units.size(failure.elsewhere.releasable_bytes)
         why.append(f"While a pool is in use, torch returns nothing from the others; {returnable} could be returned.")
-        return _Advice(why, ["What helps: torch.cuda.empty_cache() before the pool is used."])
-    return _Advice(why, ["What helps: free the live blocks next to it, or do not use a pool."], failure.elsewhere)
+        return _Advice(title, why, ["What helps: torch.cuda.empty_cache() before the pool is used."])
+    return _Advice(
+        title, why, ["What helps: free the live blocks next to it, or do not use a pool."], failure.elsewhere
+    )
 
 
 def _describe_location(pool: tuple[int, int], stream: int) -> str:
@@ -200,30 +189,35 @@ def _describe_location(pool: tuple[int, int], stream: int) -> str:
     return where if tuple(pool) == (0, 0) else f"{where} in pool {tuple(pool)}"
 
 
-def _advise_outside(failure: OutOfMemory) -> _Advice:
-    usage = f"{units.size(failure.outside_bytes or 0)} is used outside PyTorch"
-    by_others = (
-        f"{units.size(failure.other_processes_bytes)} of it by other processes" if failure.other_processes_bytes else ""
-    )
-    usage += f", {by_others or 'by other processes or by other libraries in this one'}"
+def _advise_outside(failure: OutOfMemory, names: SiteNames) -> _Advice:
+    outside, others = units.size(failure.outside_bytes or 0), failure.other_processes_bytes
+    user = f"Other processes use {units.size(others)}" if others else f"{outside} is used outside PyTorch"
+    of_which = f"{units.size(others)} of it by other processes" if others else "by other processes or libraries"
     why = (
-        f"{usage}; torch itself holds {units.size(failure.reserved_bytes)} of {units.size(failure.device_bytes or 0)}."
+        f"{outside} is used outside PyTorch, {of_which}; torch itself holds {units.size(failure.reserved_bytes)} of"
+        f" {units.size(failure.device_bytes or 0)}."
     )
-    return _Advice([why], ["What helps: a device that nothing else uses; nvidia-smi lists the processes on it."])
+    return _Advice(
+        f"{user} on {failure.device}, which refused {_describe_refused(failure, names)}",
+        [why],
+        ["What helps: stop the other processes (nvidia-smi lists them), or use a device that nothing else uses."],
+    )
 
 
-def _advise_too_large(failure: OutOfMemory) -> _Advice:
-    max_possible = units.size(failure.max_possible_bytes or 0)
-    device = units.size(failure.device_bytes or 0)
-    why = f"The device has {device}, and at most {max_possible} can be allocated: freeing cannot help."
-    return _Advice([why], ["What helps: smaller requests (a smaller batch, chunks), or several devices."])
-
-
-def _advise_limit(failure: OutOfMemory) -> _Advice:
+def _advise_limit(failure: OutOfMemory, names: SiteNames) -> _Advice:
     usage = (
         f"torch holds {units.size(failure.reserved_bytes)}; {units.size(failure.allocated_bytes)} of that is allocated."
     )
-    return _Advice([*_describe_limit(failure), usage], ["What helps: raise the limit, or use less memory."])
+    return _Advice(
+        f"The memory limit of this process on {failure.device}, at most {units.size(failure.usable_bytes)}, refused"
+        f" {_describe_refused(failure, names)}",
+        [*_describe_limit(failure), usage],
+        ["What helps: raise the limit, or use less memory."],
+    )
+
+
+def _describe_refused(failure: OutOfMemory, names: SiteNames) -> str:
+    return f"{units.size(failure.requested_bytes)} at {names.site(failure.site)}"
 
 
 def _describe_limit(failure: OutOfMemory) -> list[str]:
@@ -249,6 +243,7 @@ def _describe_outcome(failure: OutOfMemory) -> list[str]:
 def oom_data(failure: OutOfMemory, names: SiteNames, advisor: Advisor, top: int) -> dict[str, Any]:
     return {
         **oom_row(failure),
+        "title": oom_title(failure, names, advisor),
         "sentences": list(sentences(failure, names, advisor)),
         "settings_that_help": list(advisor.on_request(failure).settings) if failure.verdict == rules.FRAGMENTED else [],
         "top_sites": [dataclasses.asdict(site) for site in failure.top_sites[:top]],
@@ -267,6 +262,7 @@ _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "device": lambda failure: failure.device,
     "step": lambda failure: failure.step,
     "verdict": lambda failure: failure.verdict,
+    "cause": lambda failure: failure.cause,
     "filename": lambda failure: failure.site.filename,
     "line": lambda failure: failure.site.line,
     "function": lambda failure: failure.site.function,
@@ -316,15 +312,17 @@ def _write_oom(failure: OutOfMemory, advisor: Advisor, screen: Screen, names: Si
     when = f"at {units.duration((failure.request.time_ns - begin_ns) / 1e9)}"
     if failure.step is not None:
         when += f" in step {failure.step}"
-    title = f"  {failure.device} {when}: {failure.verdict}"
-    screen.text(Text.assemble(("OUT OF MEMORY", "bold red"), (title, "bold")), hanging=2)
-    screen.text(names.site(failure.site) + _describe_backward(failure), 2)
-    source = names.source(failure.site)
+    advice = _advise(failure, names, advisor)
+    screen.text(
+        Text.assemble(("OUT OF MEMORY", "bold red"), f"  {failure.device} {when}: ", (advice.title, "bold")), hanging=2
+    )
+    line = advice.line or failure.site
+    screen.text(names.site(line) + (_describe_backward(failure) if line == failure.site else ""), 2)
+    source = names.source(line)
     if source:
         screen.source(source, 4)
-    screen.frames(names.stack(failure.request.stack_id), 4)
-    advice = _advise(failure, names, advisor)
-    for sentence in (_describe_request(failure), *advice.why):
+    screen.frames(names.stack(failure.request.stack_id if line == failure.site else advice.stack_id), 4)
+    for sentence in (_describe_request(failure, advice, names), *advice.why):
         screen.text(sentence, 2)
     if advice.pinned is not None:
         write_pinners(advice.pinned, screen, names, 4, _MAX_PINNERS)

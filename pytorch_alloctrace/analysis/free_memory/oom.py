@@ -18,13 +18,17 @@ is what the driver could still give (`available_bytes`).
    the setting `per_process_memory_fraction`. No event reports the limit.
 5. other process / outside PyTorch: other processes' memory, and this process's outside torch beyond a usual context,
    would have been enough together with the room; it is at least a tenth of the device.
-6. full: none of these. The top sites show what uses the memory.
+6. full: none of these.
 
 Less than a tenth would have served only one more request.
+
+A verdict is why the allocator could not serve the request. What the program did to fill the memory is the cause
+(`program_memory`). A leak or forwards that hold a quarter of what the process may use lead, whatever the verdict is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,10 +38,12 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import ALLOCATED, INACTIVE, Table
+from ..leaks.leak import Leak
 from ..walk import Visit, Walk
 from .allocator import SettingsHistory
 from .failed_allocations import FailedAllocation, find_failed_allocations
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
+from .program_memory import LARGE_REQUEST, LARGE_SHARE, ProgramMemory, read_program_memory
 
 TOO_LARGE = "one request too large"
 ELSEWHERE = "cache in another pool or stream"
@@ -54,13 +60,11 @@ USUAL_CONTEXT_BYTES = 1 << 30
 MAX_SITES = 20
 _MAX_BLOCKS, ALWAYS_FOUND = 2_000_000, 20
 """Numbers of blocks and of failures: `find_ooms` explains failures, the last first, until both are reached."""
-SETUP_STEPS = 2
-"""Number of steps that allocate setup memory: the optimizer's state in the first, replaced gradients in the second."""
 
 
 @dataclass(frozen=True, eq=False)
 class OutOfMemory:
-    """One failed allocation and its cause.
+    """One failed allocation, its verdict and its cause.
 
     Sizes are bytes of blocks, after rounding and splitting, except in `top_sites` and `pool_sites`.
     """
@@ -96,18 +100,13 @@ class OutOfMemory:
     """Segments of other pools and streams."""
     top_sites: tuple[SiteBytes, ...] = field(repr=False)
     """Lines with the most live bytes. Requested bytes."""
-    steps_of_top_site: int
-    """Number of steps in which the blocks of the first line were allocated; 0 without steps."""
-    setup_bytes: int | None
-    """Live bytes allocated before the second step ended: weights, gradients, optimizer state.
-
-    None if the trace has fewer than three steps.
-    """
     pool_sites: tuple[SiteBytes, ...] = field(repr=False)
     """Lines with blocks in the pool that the request could not use and that has the most free bytes.
 
     Requested bytes.
     """
+    program: ProgramMemory = field(repr=False)
+    """Live memory by what the program uses it for."""
 
     @property
     def seq(self) -> int:
@@ -185,7 +184,7 @@ class OutOfMemory:
 
     @property
     def verdict(self) -> str:
-        """Cause of the failure, such as "fragmented" or "full": docs/out-of-memory.md explains each."""
+        """Why the allocator could not serve the request, such as "fragmented" or "full": see docs/out-of-memory.md."""
         if self.max_possible_bytes is not None and self.segment_bytes > self.max_possible_bytes:
             return TOO_LARGE
         cached_verdict = self._cached_verdict()
@@ -201,6 +200,39 @@ class OutOfMemory:
         ):
             return OUTSIDE
         return FULL
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes that this process may use: its limit, else the device, else what torch reserved and could reserve."""
+        if self.limit_bytes is not None:
+            return self.limit_bytes[1]
+        return self.reserved_bytes + self.device_free_bytes if self.device_bytes is None else self.device_bytes
+
+    @property
+    def cause(self) -> str | None:
+        """What the program did to fill the memory, such as "optimizer state"; None if the verdict is the cause."""
+        waiting_cause = self.program.waiting_cause(self.usable_bytes)
+        if waiting_cause is not None:
+            return waiting_cause
+        if self.verdict == TOO_LARGE:
+            return LARGE_REQUEST
+        return self.program.cause(self.usable_bytes) if self.verdict == FULL else None
+
+    def find_leading_leak(self, leaks: Sequence[Leak]) -> Leak | None:
+        """Return the largest leak if it holds a quarter of the usable bytes, and the program's cause is no other.
+
+        Forwards without backward, copies and the state of a first optimizer step may look like leaks.
+        """
+        program = self.program
+        if program.waiting_cause(self.usable_bytes) is not None:
+            return None
+        explained = {site.site for site in (*program.checkpoints, *program.copies)}
+        if program.in_optimizer and program.is_first_step:
+            explained.add(self.site)
+        candidates = [leak for leak in leaks if not leak.minor and leak.sites[0].site not in explained]
+        largest = max(candidates, key=lambda leak: leak.allocated_bytes, default=None)
+        is_large = largest is not None and largest.allocated_bytes >= LARGE_SHARE * self.usable_bytes
+        return largest if is_large else None
 
     def _cached_verdict(self) -> str | None:
         """Apply rules 2 and 3."""
@@ -272,7 +304,6 @@ def _explain_failure(
     has_segments = history.has(device) or len(segments) > 0
     device_bytes, other_processes_bytes = _read_device_memory(trace, request)
     allocated = int(blocks["block_bytes"][blocks["state"] == ALLOCATED].sum())
-    sites = top_sites(trace.stacks, sites_of_blocks(trace.stacks, live), MAX_SITES)
     peak = trace.replay.peak("reserved", device)
     oom = OutOfMemory(
         request=request,
@@ -288,22 +319,11 @@ def _explain_failure(
         peak_reserved_bytes=peak.bytes if peak is not None else 0,
         here=parts[0],
         elsewhere=parts[1],
-        top_sites=sites,
-        steps_of_top_site=_count_steps(trace, live, sites),
-        setup_bytes=_sum_setup_bytes(trace, request, blocks),
+        top_sites=top_sites(trace.stacks, sites_of_blocks(trace.stacks, live), MAX_SITES),
         pool_sites=_find_pool_sites(trace, parts[1], live),
+        program=read_program_memory(trace, request, live),
     )
     return oom, len(blocks)
-
-
-def _sum_setup_bytes(trace: RecordedTrace, request: FailedAllocation, blocks: Table) -> int | None:
-    step_ends = trace.positions.step_ends
-    step_ends = step_ends[step_ends < request.seq]
-    if len(step_ends) < SETUP_STEPS + 1:
-        return None
-    # A block without an allocation event is older than the recording.
-    is_old = blocks["older"] | (blocks["alloc_seq"] <= step_ends[SETUP_STEPS - 1])
-    return int(blocks["block_bytes"][is_old & (blocks["state"] == ALLOCATED)].sum())
 
 
 def _find_pool_sites(trace: RecordedTrace, elsewhere: Fragmentation, live: Table) -> tuple[SiteBytes, ...]:
@@ -316,15 +336,6 @@ def _find_pool_sites(trace: RecordedTrace, elsewhere: Fragmentation, live: Table
     addresses = segments["address"][is_in_pool & (segments["stream"] == stream)]
     sites = sites_of_blocks(trace.stacks, live.take(np.isin(live["segment"], addresses)))
     return top_sites(trace.stacks, sites, MAX_SITES)
-
-
-def _count_steps(trace: RecordedTrace, live: Table, sites: tuple[SiteBytes, ...]) -> int:
-    if not sites:
-        return 0
-    lines = trace.stacks.group("line")
-    is_top_site = lines[live["stack_id"]] == lines[sites[0].stack_id]
-    steps = live["step"][is_top_site]
-    return len(np.unique(np.ma.compressed(steps)))
 
 
 def _read_device_memory(trace: RecordedTrace, request: FailedAllocation) -> tuple[int | None, int | None]:

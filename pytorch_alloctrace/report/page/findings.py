@@ -17,7 +17,6 @@ from ...analysis.summary import Summary
 from ...analysis.usage.lifetimes import lifetimes_of_run
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import SiteNumbers
-from .. import units
 from ..finding import LABELS, Finding
 from ..leaks import leak_data
 from ..oom import oom_data
@@ -171,7 +170,7 @@ def pack_failed_allocations(
         packed.append(
             {
                 **{name: data[name] for name in _OOM_FIELDS},
-                "title": f"{oom.device} refused {units.size(oom.requested_bytes)}: {oom.verdict}",
+                "title": data["title"],
                 "time": oom.request.time_ns - trace.begin_ns,
                 "site": stacks.site(oom.request.stack_id),
                 "source": names.source(oom.site),

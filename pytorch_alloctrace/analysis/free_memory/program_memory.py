@@ -1,0 +1,377 @@
+"""Live memory at a failed allocation by what the program uses it for, and what the program did to fill it.
+
+A live block has the first use that applies:
+
+model        a parameter, buffer, gradient or optimizer state, or allocated by an optimizer
+activations  allocated in backward, by an operator that created an autograd node, or by a module and with this role
+forward      allocated by a module otherwise: inference
+kept         everything else
+
+The cause is the first that applies. *Usable* is the limit of the process, else the device.
+
+forward without backward       activations hold a quarter of the usable bytes, and the line that called the model has
+                               called it twice or more for new inputs, and backward never evaluated nodes of that line
+many forwards before backward  likewise, but backward has evaluated nodes of that line; since then, the line has called
+                               the model at least twice as often as before earlier passes of backward
+checkpoint on the device       blocks of torch.load or safetensors with the sizes of the model's hold a tenth
+copies of the model            other lines hold blocks with the sizes of the model's, a quarter or more
+optimizer state                an optimizer made the request, and no block of an optimizer is older than the last pass
+optimizer step                 an optimizer made the request
+large request                  the request needs a quarter, and is neither activation nor inference; or it has the size
+                               of a broadcast of two vectors, or is in the code of an attention
+model, activations, ...        the use with the most bytes, with the request
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._replay import MIN_BLOCK_SIZE
+from ...reading.names import ROLES
+from ...reading.positions import Range
+from ...reading.recorded import RecordedTrace
+from ...reading.sites import Frame, Site, SiteBytes, StackIndex, sites_of_blocks, top_sites
+from ...reading.table import Table
+from ..usage.composition import FORWARD as FORWARD_PHASE
+from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
+from ..usage.composition import StackPhases
+from .failed_allocations import FailedAllocation
+
+NO_BACKWARD = "forward without backward"
+MANY_FORWARDS = "many forwards before backward"
+CHECKPOINT = "checkpoint on the device"
+OPTIMIZER_STATE = "optimizer state"
+OPTIMIZER_STEP = "optimizer step"
+LARGE_REQUEST = "large request"
+COPIES = "copies of the model"
+MODEL, ACTIVATIONS, FORWARD, KEPT = USES = ("model", "activations", "forward", "kept")
+CAUSES = (NO_BACKWARD, MANY_FORWARDS, CHECKPOINT, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, *USES)
+MIN_FORWARDS = 2
+"""Minimum number of forwards without backward, and minimum factor on the usual number before a backward."""
+LARGE_SHARE = 0.25
+"""Minimum share of the usable bytes that one thing holds to be the cause, whatever else applies."""
+MIN_CHECKPOINT_SHARE = 0.1
+"""Minimum share of the usable bytes that a loaded checkpoint holds to be the cause."""
+MIN_COMMON_SHARE = 0.9
+"""Minimum share of the bytes of a copy in blocks with sizes of the model's blocks."""
+MODEL_ROLES = ("parameter", "gradient", "optimizer state", "buffer")
+_WEIGHT_ROLES = ("parameter", "buffer")
+_MAX_EVENTS = 200_000
+"""Number of events before the failure that are searched for forwards and backwards."""
+_MAX_SITES = 5
+_MODULE_CALL = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
+_LOAD = re.compile(r"[/\\](torch[/\\]serialization|safetensors[/\\]torch)\.py$")
+_COPY = re.compile(r"[/\\](copy|torch[/\\]nn[/\\]modules[/\\]module)\.py$")
+_COPY_FUNCTIONS = ("deepcopy", "_apply")
+_ATTENTION = re.compile(r"attention|attn|softmax|scores", re.IGNORECASE)
+_FOREACH = "_multi_tensor_"
+_INNERMOST_FRAMES = 3
+_ITEM_BYTES = (4, 2, 8, 1)
+
+_Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Forwards:
+    """Calls of the model by one line, and their live activations."""
+
+    site: SiteBytes
+    """The line that calls the model, with the activations of `count` calls."""
+    count: int
+    """Number of calls since backward last evaluated nodes of this line, else of all calls."""
+    usual_count: int
+    """Maximum number of calls before an earlier pass of backward over this line; 0 if there was none."""
+    has_backward: bool
+    """True if backward evaluated nodes of this line before."""
+    is_training: bool
+    """True if there was any backward before."""
+
+
+@dataclass(frozen=True)
+class ProgramMemory:
+    """Live memory at a failed allocation by use. Requested bytes."""
+
+    bytes_by_use: dict[str, int]
+    """Bytes of each of USES."""
+    sites_by_use: dict[str, tuple[SiteBytes, ...]] = field(repr=False)
+    """For each of USES, the lines with the most bytes."""
+    bytes_by_role: dict[str, int]
+    """Bytes of each of MODEL_ROLES. Blocks of an optimizer count as its state."""
+    requested_bytes: int
+    """Bytes of the failed request."""
+    request_use: str
+    """Use of the failed request."""
+    in_optimizer: bool
+    """True if an optimizer made the request."""
+    is_first_step: bool
+    """True if no block of an optimizer is older than the last pass of backward."""
+    in_foreach: bool
+    """True if the foreach implementation of an optimizer made the request."""
+    forwards: Forwards | None
+    """Calls of the model by the line with the most activations; None without a call of a module."""
+    checkpoints: tuple[SiteBytes, ...]
+    """Lines that loaded blocks with the sizes of the model's blocks, the most bytes first."""
+    copies: tuple[SiteBytes, ...]
+    """Lines that copied the model, the last first."""
+    largest_before_bytes: int
+    """Bytes of the largest earlier allocation of the request's line."""
+    outer_count: int
+    """N if the request has the size of N x N elements, and two vectors of N elements are live; else 0."""
+    is_attention: bool
+    """True if the code that made the request mentions attention."""
+    kept_steps: int
+    """Number of steps in which the line that keeps the most allocated its live blocks; 0 without steps."""
+    kept_has_freed: bool
+    """True if the line that keeps the most has freed blocks."""
+
+    def cause(self, usable_bytes: int) -> str:
+        """Return what filled the memory: one of CAUSES."""
+        large = LARGE_SHARE * usable_bytes
+        if (cause := self.waiting_cause(usable_bytes)) is not None:
+            return cause
+        if self.checkpoints and sum(site.bytes for site in self.checkpoints) >= MIN_CHECKPOINT_SHARE * usable_bytes:
+            return CHECKPOINT
+        if sum(site.bytes for site in self.copies) >= large:
+            return COPIES
+        if self.in_optimizer:
+            return OPTIMIZER_STATE if self.is_first_step else OPTIMIZER_STEP
+        is_special = self.request_use == KEPT or self.is_attention or self.outer_count
+        if is_special and self.requested_bytes >= large:
+            return LARGE_REQUEST
+        return max(USES, key=lambda use: self.bytes_by_use[use] + (use == self.request_use) * self.requested_bytes)
+
+    def waiting_cause(self, usable_bytes: int) -> str | None:
+        """Return NO_BACKWARD or MANY_FORWARDS if one of them is the cause, else None."""
+        forwards = self.forwards
+        if forwards is None or forwards.site.bytes < LARGE_SHARE * usable_bytes:
+            return None
+        if forwards.count < max(MIN_FORWARDS, MIN_FORWARDS * forwards.usual_count):
+            return None
+        return MANY_FORWARDS if forwards.has_backward else NO_BACKWARD
+
+
+def read_program_memory(trace: RecordedTrace, request: FailedAllocation, live: Table) -> ProgramMemory:
+    """Read the memory before a failed allocation. live: rows of `blocks_with_steps`."""
+    return _MemoryReader(trace, request, live).read()
+
+
+class _MemoryReader:
+    def __init__(self, trace: RecordedTrace, request: FailedAllocation, live: Table) -> None:
+        self._trace = trace
+        self._request = request
+        self._live = live
+        self._stacks: StackIndex = trace.stacks
+        self._phases = StackPhases(trace)
+        self._lines: npt.NDArray[np.int64] = trace.stacks.group("line")
+        self._bytes: npt.NDArray[np.int64] = live["requested_bytes"].astype(np.int64)
+        self._in_backward: _Mask = live["node_type"] != 0
+        self._of_optimizer = ~self._in_backward & self._is_true_of_stack(
+            lambda stack: self._phases.of_stack(stack) == OPTIMIZER_PHASE
+        )
+        self._creates_nodes: _Mask = np.zeros(len(trace.stacks), np.bool_)
+        nodes_created = trace.replay.nodes_created[: len(trace.stacks)]
+        # An allocation may be counted for a node that an in-place operator or an unrecorded one created.
+        live_blocks = np.bincount(live["stack_id"][~self._in_backward], minlength=len(trace.stacks))
+        self._creates_nodes[: len(nodes_created)] = 2 * nodes_created > live_blocks[: len(nodes_created)]
+        self._uses = self._find_uses()
+
+    def read(self) -> ProgramMemory:
+        request = self._request
+        last_pass, forwards = self._read_forwards()
+        kept = self._uses[KEPT]
+        sites = {use: self._top_sites(rows) for use, rows in self._uses.items()}
+        kept_line = self._lines[sites[KEPT][0].stack_id] if sites[KEPT] else None
+        kept_rows = kept & (self._lines[self._live["stack_id"]] == kept_line)
+        totals = self._trace.replay.stacks(request.seq, request.device)
+        total_lines = self._lines[totals["stack_id"]]
+        kept_allocations = int(totals["allocations"][total_lines == kept_line].sum())
+        is_of_request = total_lines == self._lines[request.stack_id]
+        frames = self._frames(request.stack_id)[:_INNERMOST_FRAMES]
+        return ProgramMemory(
+            bytes_by_use={use: int(self._bytes[rows].sum()) for use, rows in self._uses.items()},
+            sites_by_use=sites,
+            bytes_by_role=self._sum_roles(),
+            requested_bytes=request.requested_bytes,
+            request_use=self._find_use_of_request(),
+            in_optimizer=self._is_in_optimizer,
+            in_foreach=self._is_in_optimizer and any(frame.name.startswith(_FOREACH) for frame in frames),
+            is_first_step=not (self._of_optimizer & (self._live["alloc_seq"] < last_pass)).any(),
+            forwards=forwards,
+            checkpoints=self._find_copies(self._is_loaded, with_clones=False),
+            copies=self._find_copies(self._is_copied, with_clones=True),
+            largest_before_bytes=int(totals["largest_bytes"][is_of_request].max(initial=0)),
+            outer_count=self._find_outer_count(),
+            is_attention=any(_ATTENTION.search(f"{frame.function} {frame.source or ''}") for frame in frames),
+            kept_steps=len(np.unique(np.ma.compressed(self._live["step"][kept_rows]))),
+            kept_has_freed=kept_allocations > int(kept_rows.sum()),
+        )
+
+    def _is_true_of_stack(self, predicate: Callable[[int], bool]) -> _Mask:
+        """Return for each block whether a predicate applies to its stack."""
+        stacks, of_row = np.unique(self._live["stack_id"], return_inverse=True)
+        return np.array([predicate(stack) for stack in stacks.tolist()], np.bool_)[of_row.reshape(-1)]
+
+    def _has_role(self, *roles: str) -> _Mask:
+        return np.isin(self._live["role"], [ROLES.index(role) for role in roles])
+
+    def _find_uses(self) -> dict[str, _Mask]:
+        is_model = self._has_role(*MODEL_ROLES) | self._of_optimizer
+        in_module = self._is_true_of_stack(lambda stack: self._phases.of_stack(stack) == FORWARD_PHASE)
+        creates_nodes = self._creates_nodes[self._live["stack_id"]] | in_module & self._has_role("activation")
+        is_activation = (self._in_backward | creates_nodes) & ~is_model
+        is_forward = in_module & ~is_model & ~is_activation
+        is_kept = ~(is_model | is_activation | is_forward)
+        return {MODEL: is_model, ACTIVATIONS: is_activation, FORWARD: is_forward, KEPT: is_kept}
+
+    @property
+    def _is_in_optimizer(self) -> bool:
+        return not self._request.node_type and self._phases.of_stack(self._request.stack_id) == OPTIMIZER_PHASE
+
+    def _find_use_of_request(self) -> str:
+        if self._is_in_optimizer:
+            return MODEL
+        if self._request.node_type or self._creates_nodes[self._request.stack_id]:
+            return ACTIVATIONS
+        if self._phases.of_stack(self._request.stack_id) != FORWARD_PHASE:
+            return KEPT
+        # The first request of its stack: no allocation shows whether it creates a node.
+        return ACTIVATIONS if (self._uses[ACTIVATIONS] & ~self._in_backward).any() else FORWARD
+
+    def _top_sites(self, rows: _Mask, top: int = _MAX_SITES) -> tuple[SiteBytes, ...]:
+        return top_sites(self._stacks, sites_of_blocks(self._stacks, self._live.take(rows)), top)
+
+    def _sum_roles(self) -> dict[str, int]:
+        roles = np.where(self._of_optimizer, ROLES.index("optimizer state"), self._live["role"])
+        return {role: int(self._bytes[roles == ROLES.index(role)].sum()) for role in MODEL_ROLES}
+
+    # Forward and backward
+
+    def _read_forwards(self) -> tuple[int, Forwards | None]:
+        """Return the last event of backward, -1 if there is none, and the calls with the most activations."""
+        activations = self._uses[ACTIVATIONS] & ~self._in_backward
+        calls = {stack: self._find_call(stack) for stack in np.unique(self._live["stack_id"][activations]).tolist()}
+        events = self._read_events()
+        for stack in np.unique(events["stack"]).tolist():
+            calls.setdefault(stack, self._find_call(stack))
+        line_of_stack = {stack: int(self._lines[self._stacks.parent[call]]) for stack, call in calls.items() if call}
+        is_backward = events["node_type"] != 0
+        is_in_past_pass = is_backward
+        if self._request.node_type:
+            # The pass that made the request still needs the activations of the calls that it evaluates.
+            is_in_past_pass = is_backward & (events["seq"] < events["seq"][~is_backward].max(initial=-1))
+        last_pass = int(events["seq"][is_in_past_pass].max(initial=-1))
+
+        live_stacks = self._live["stack_id"]
+        bytes_by_line: Counter[int] = Counter()
+        for stack, size in zip(live_stacks[activations].tolist(), self._bytes[activations].tolist(), strict=True):
+            if stack in line_of_stack:
+                bytes_by_line[line_of_stack[stack]] += size
+        if not bytes_by_line:
+            return last_pass, None
+        [(line, _)] = bytes_by_line.most_common(1)
+        stacks_of_line = [stack for stack, call_line in line_of_stack.items() if call_line == line]
+
+        is_of_line = np.isin(events["stack"], stacks_of_line)
+        last_pass_of_line = int(events["seq"][is_of_line & is_in_past_pass].max(initial=-1))
+        rows = activations & np.isin(live_stacks, stacks_of_line) & (self._live["alloc_seq"] > last_pass_of_line)
+        if not rows.any():
+            return last_pass, None
+        is_training = bool(is_backward.any())
+        # In the first pass, only new inputs distinguish calls of the model from layers and time steps.
+        is_counted = is_of_line | is_training | ~self._creates_nodes[events["stack"]]
+        call_counts = _count_calls((is_of_line & ~is_backward)[is_counted], (is_of_line & is_in_past_pass)[is_counted])
+        caller = int(self._stacks.parent[calls[int(live_stacks[rows][0])]])
+        return last_pass, Forwards(
+            SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller),
+            int(call_counts[-1]),
+            usual_count=int(call_counts[:-1].max(initial=0)),
+            has_backward=bool((is_of_line & is_backward).any()),
+            is_training=is_training,
+        )
+
+    def _read_events(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the last allocations before the request: seq, node_type, stack (in backward that of forward)."""
+        request, columns = self._request, ("seq", "node_type", "stack")
+        first = max(request.seq - _MAX_EVENTS, self._trace.integrity.compacted_until)
+        parts: list[dict[str, npt.NDArray[Any]]] = [{name: np.zeros(0, np.int64) for name in columns}]
+        for events in self._trace.iter_events(Range(first, request.seq), ("alloc",), chunk=_MAX_EVENTS):
+            rows = events.take(self._trace.devices_of(events) == request.device)
+            in_backward = rows["node_type"] != 0
+            stack = np.where(in_backward, np.maximum(rows["forward_stack_id"], rows["stack_id"]), rows["stack_id"])
+            parts.append({"seq": rows["seq"], "node_type": rows["node_type"], "stack": stack})
+        return {name: np.concatenate([part[name] for part in parts]).astype(np.int64) for name in columns}
+
+    def _find_call(self, stack: int) -> int:
+        """Return the stack of the outermost call of a module within a stack; 0 if there is none."""
+        call = 0
+        while self._stacks.has_frames(stack):
+            if _MODULE_CALL.search(self._stacks.frame(stack).filename):
+                call = stack
+            stack = int(self._stacks.parent[stack])
+        return call
+
+    # Copies of the model
+
+    def _is_loaded(self, stack: int) -> bool:
+        return any(_LOAD.search(frame.filename) for frame in self._frames(stack))
+
+    def _is_copied(self, stack: int) -> bool:
+        return any(
+            _COPY.search(frame.filename) and frame.name in _COPY_FUNCTIONS for frame in self._frames(stack)
+        ) and not self._is_loaded(stack)
+
+    def _frames(self, stack: int) -> list[Frame]:
+        return self._stacks.frames(stack) if self._stacks.has_frames(stack) else []
+
+    def _find_copies(self, is_origin: Callable[[int], bool], *, with_clones: bool) -> tuple[SiteBytes, ...]:
+        """Return the lines whose blocks have the sizes of earlier weights, the last first.
+
+        is_origin: whether a stack loads or copies a model. with_clones: any line that keeps blocks counts, if they have
+        the sizes of nearly all weights.
+        """
+        live_lines, alloc_seq = self._lines[self._live["stack_id"]], self._live["alloc_seq"]
+        is_weight = self._has_role(*_WEIGHT_ROLES) | (~self._uses[MODEL] & self._is_true_of_stack(self._is_copied))
+        is_made = (is_weight | self._uses[KEPT]) & self._is_true_of_stack(is_origin)
+        is_clone = self._uses[KEPT] & ~is_made & ~self._is_true_of_stack(self._is_loaded)
+        copies: list[tuple[int, SiteBytes]] = []
+        for line in np.unique(live_lines[is_made | is_clone if with_clones else is_made]).tolist():
+            rows = (is_made | is_clone) & (live_lines == line)
+            # The first copy is the model itself.
+            model = self._bytes[is_weight & ~rows & (alloc_seq < alloc_seq[rows].min())]
+            sizes = self._bytes[rows]
+            common_bytes = int(sizes[np.isin(sizes, model)].sum())
+            is_copy = len(sizes) > 1 and common_bytes >= MIN_COMMON_SHARE * sizes.sum()
+            if is_copy and not is_made[rows].any():
+                shared = Counter(model.tolist()) & Counter(sizes.tolist())
+                is_copy = sum(size * count for size, count in shared.items()) >= MIN_COMMON_SHARE * model.sum()
+            if is_copy:
+                copies += [(int(alloc_seq[rows].max()), site) for site in self._top_sites(rows, top=1)]
+        return tuple(site for _, site in sorted(copies, key=lambda copy: -copy[0]))
+
+    def _find_outer_count(self) -> int:
+        sizes, counts = np.unique(self._bytes[~self._uses[MODEL]], return_counts=True)
+        for size in map(int, sizes[counts > 1]):
+            for item in _ITEM_BYTES:
+                outer = (size // item) ** 2 * item
+                if size % item == 0 and 0 <= self._request.requested_bytes - outer < MIN_BLOCK_SIZE and outer > size:
+                    return size // item
+        return 0
+
+
+def _count_calls(is_call: _Mask, is_pass: _Mask) -> npt.NDArray[np.int64]:
+    """Return the number of calls before each pass of backward, and after the last pass.
+
+    Args:
+        is_call: By allocation, in order, whether a call of the model made the allocation.
+        is_pass: Whether backward of such a call made the allocation.
+    """
+    begins = is_call & ~np.append(False, is_call[:-1])
+    pass_begins = is_pass & ~np.append(False, is_pass[:-1])
+    return np.bincount(np.cumsum(pass_begins), begins, int(pass_begins.sum()) + 1).astype(np.int64)

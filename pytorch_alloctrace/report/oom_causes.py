@@ -1,0 +1,327 @@
+"""Causes of failed allocations as text: a title, the evidence, the remedy, and the line to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..analysis.free_memory import program_memory as causes
+from ..analysis.free_memory.oom import TOO_LARGE, OutOfMemory
+from ..analysis.free_memory.program_memory import Forwards
+from ..analysis.leaks.leak import Leak
+from ..reading.sites import Site, SiteBytes
+from . import units
+from .site_names import SiteNames
+
+_MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
+_MIN_GROWTH = 2  # of a line's largest request, to mention the one before
+_MAX_LINES = 3
+_PLURALS = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "optimizer state": "optimizer state",
+    "buffer": "buffers",
+}
+
+
+@dataclass(frozen=True)
+class CauseText:
+    title: str
+    site: Site
+    """The line to change."""
+    stack_id: int
+    why: list[str]
+    help: list[str]
+
+
+def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
+    """Describe what the program did to fill the memory; None if the verdict is the cause."""
+    return None if failure.cause is None else _DESCRIBE[failure.cause](failure, names)
+
+
+def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) -> CauseText:
+    return CauseText(
+        f"{names.site(leak.line)} leaks: {_with_share(leak.allocated_bytes, failure)}",
+        leak.line,
+        leak.sites[0].stack_id,
+        [_describe_usage(failure)],
+        [f"What helps: fix this leak first, see below. It keeps {units.counted(leak.blocks, 'block')}."],
+    )
+
+
+def _describe_usage(failure: OutOfMemory) -> str:
+    of_all = f" of {units.size(failure.device_bytes)}" if failure.device_bytes is not None else ""
+    return f"{units.size(failure.allocated_bytes)}{of_all} is allocated."
+
+
+def _with_share(size: int, failure: OutOfMemory) -> str:
+    if failure.device_bytes is None and not failure.is_limited:
+        return units.size(size)
+    usable = "the process's limit" if failure.is_limited else failure.device
+    return f"{units.size(size)} ({units.share(size, failure.usable_bytes)} of {usable})"
+
+
+def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    forwards = _forwards(failure)
+    site = forwards.site
+    remedy = "What helps: run this line under torch.no_grad() or torch.inference_mode()"
+    if forwards.is_training:
+        action, alternative = "runs forward without torch.no_grad() and without backward", ""
+    else:
+        action = f"runs {units.number(forwards.count)} forwards without torch.no_grad(), and no backward followed"
+        alternative = "; in training, call backward after each forward"
+    return CauseText(
+        f"{names.site(site.site)} {action}: {_with_share(site.bytes, failure)} of activations",
+        site.site,
+        site.stack_id,
+        [
+            f"Autograd keeps activations until backward, and none has followed the {units.number(forwards.count)}"
+            " forwards of this line."
+        ],
+        [f"{remedy}{alternative}."],
+    )
+
+
+def _describe_many_forwards(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    forwards = _forwards(failure)
+    site = forwards.site
+    calls = units.counted(forwards.count, "call")
+    return CauseText(
+        f"{names.site(site.site)} runs {units.number(forwards.count)} forwards before one backward:"
+        f" {_with_share(site.bytes, failure)} of activations",
+        site.site,
+        site.stack_id,
+        [f"Autograd keeps the activations of all {calls} since the last backward."],
+        [
+            "What helps: call backward after each forward, as gradients add up, and add up losses as numbers"
+            " (loss.item()); if this is an evaluation, run it under torch.no_grad()."
+        ],
+    )
+
+
+def _describe_checkpoint(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    sites = failure.program.checkpoints
+    site, size = max(sites, key=lambda site: site.bytes), sum(site.bytes for site in sites)
+    blocks = units.counted(sum(site.blocks for site in sites), "block")
+    return CauseText(
+        f"{names.site(site.site)} loaded a checkpoint onto {failure.device} beside the model:"
+        f" {_with_share(size, failure)}",
+        site.site,
+        site.stack_id,
+        [
+            f"Its {blocks} are still live, and the model has blocks of the same sizes: both are on the device.",
+            *_list_roles(failure),
+        ],
+        [
+            'What helps: load it into host memory (torch.load(..., map_location="cpu")), and del it once the model and'
+            " the optimizer have their state."
+        ],
+    )
+
+
+def _describe_optimizer_state(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    program = failure.program
+    state = program.bytes_by_role["optimizer state"]
+    why = ["The state stays until the end: Adam needs twice the size of the parameters.", *_list_roles(failure)]
+    remedies = (
+        "an optimizer with less state (SGD, Adafactor, 8-bit Adam), sharding it over devices (ZeroRedundancyOptimizer,"
+        " FSDP), lower precision, or a smaller model"
+    )
+    if program.in_foreach:
+        why.append("The request is a temporary copy of the foreach implementation.")
+        remedies = f"foreach=False or fused=True, which need no such copies; {remedies}"
+    return CauseText(
+        f"{names.site(failure.site)} allocates the optimizer's state in its first step:"
+        f" {_with_share(state, failure)} so far",
+        failure.site,
+        failure.request.stack_id,
+        why,
+        [f"What helps: {remedies}."],
+    )
+
+
+def _describe_optimizer_step(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    size = units.size(failure.requested_bytes)
+    return CauseText(
+        f"{names.site(failure.site)} needs temporary memory in the optimizer's step: {failure.device} refused {size}",
+        failure.site,
+        failure.request.stack_id,
+        [_describe_usage(failure), *_list_roles(failure)],
+        [
+            "What helps: foreach=False or fused=True in the optimizer, which need no temporary copies; or"
+            " del activations and outputs before the step."
+        ],
+    )
+
+
+def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    program = failure.program
+    why = []
+    if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
+        why.append(f"The largest allocation of this line before was {units.size(program.largest_before_bytes)}.")
+    if failure.verdict == TOO_LARGE:
+        max_possible, device = units.size(failure.max_possible_bytes or 0), units.size(failure.device_bytes or 0)
+        why.append(f"The device has {device}, and at most {max_possible} can be allocated: freeing cannot help.")
+    else:
+        why.append(_describe_usage(failure))
+    if program.outer_count and not program.is_attention:
+        count = units.number(program.outer_count)
+        why.append(
+            f"The request has {count} x {count} elements, and two tensors of {count} elements are live: shapes"
+            f" ({count}, 1) and ({count},) broadcast to ({count}, {count})."
+        )
+        remedy = "give both tensors the same shape, such as prediction.squeeze(-1)"
+    elif program.is_attention:
+        remedy = (
+            "torch.nn.functional.scaled_dot_product_attention, which does not store the attention matrix; shorter"
+            " sequences, or chunks of the queries"
+        )
+    elif program.request_use == causes.KEPT:
+        remedy = "process the data in chunks, or request less: check the shapes for an unintended broadcast"
+    else:
+        remedy = "smaller requests (a smaller batch, chunks), or several devices"
+    return CauseText(
+        f"{names.site(failure.site)} requests {_with_share(failure.requested_bytes, failure)} at once",
+        failure.site,
+        failure.request.stack_id,
+        why,
+        [f"What helps: {remedy}."],
+    )
+
+
+def _describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    copies = failure.program.copies
+    size = sum(site.bytes for site in copies)
+    last = copies[0]
+    lines = ", ".join(names.site(site.site) for site in copies[:_MAX_LINES])
+    more = f" and {units.counted(len(copies) - _MAX_LINES, 'more line')}" if len(copies) > _MAX_LINES else ""
+    return CauseText(
+        f"{names.site(last.site)} puts another copy of the model on {failure.device}:"
+        f" {_with_share(size, failure)} of copies",
+        last.site,
+        last.stack_id,
+        [f"Copies, with blocks of the same sizes as the model's, are from {lines}{more}.", *_list_roles(failure)],
+        [
+            "What helps: keep copies in host memory (deepcopy(model).cpu(), or a state_dict moved to the CPU), del the"
+            " copies that are no longer needed, or store them in lower precision."
+        ],
+    )
+
+
+def _describe_model(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    size = failure.program.bytes_by_use[causes.MODEL]
+    top = failure.program.sites_by_use[causes.MODEL][0]
+    return CauseText(
+        f"Weights, gradients and optimizer state fill {failure.device}: {_with_share(size, failure)}",
+        top.site,
+        top.stack_id,
+        [*_list_roles(failure), *_list_lines(failure.program.sites_by_use[causes.MODEL], names)],
+        [
+            "What helps: lower precision, an optimizer with less state, sharding over devices, or a smaller model. A"
+            " smaller batch would not."
+        ],
+    )
+
+
+def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    program = failure.program
+    size, sites = program.bytes_by_use[causes.ACTIVATIONS], program.sites_by_use[causes.ACTIVATIONS]
+    forwards = program.forwards
+    line = sites[0] if forwards is None else forwards.site
+    help_texts = [
+        "What helps: a smaller batch (with gradient accumulation), activation checkpointing"
+        " (torch.utils.checkpoint), or lower precision (torch.autocast)."
+    ]
+    if forwards is not None and not forwards.is_training and not failure.request.node_type:
+        help_texts.append("If no backward is to follow, run the forward under torch.no_grad().")
+    why = _list_lines(sites, names)
+    if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
+        before = units.size(program.largest_before_bytes)
+        why.append(f"The line of the request allocated at most {before} before: the inputs have become larger.")
+    return CauseText(
+        f"The activations of forward and backward at {names.site(line.site)} fill {failure.device}:"
+        f" {_with_share(size, failure)}",
+        line.site,
+        line.stack_id,
+        why,
+        help_texts,
+    )
+
+
+def _describe_forward(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    size, sites = failure.program.bytes_by_use[causes.FORWARD], failure.program.sites_by_use[causes.FORWARD]
+    return CauseText(
+        f"A forward without gradients fills {failure.device}, mostly at {names.site(sites[0].site)}:"
+        f" {_with_share(size, failure)}",
+        sites[0].site,
+        sites[0].stack_id,
+        _list_lines(sites, names),
+        ["What helps: a smaller batch, inputs in chunks, or lower precision (torch.autocast)."],
+    )
+
+
+def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    program = failure.program
+    sites, total = program.sites_by_use[causes.KEPT], program.bytes_by_use[causes.KEPT]
+    if not sites:
+        return CauseText(
+            f"{failure.device} is full: it refused {units.size(failure.requested_bytes)}",
+            failure.site,
+            failure.request.stack_id,
+            [_describe_usage(failure)],
+            ["What helps: record from the beginning of the program, to see what fills the device."],
+        )
+    top = sites[0]
+    blocks = units.counted(top.blocks, "block")
+    why = _list_lines(sites, names) if len(sites) > 1 else []
+    if program.kept_steps >= _MIN_KEPT_STEPS:
+        why.append(
+            f"Its {blocks} were allocated in {program.kept_steps} different steps, so they are kept from step to step."
+        )
+        remedy = "if that is not intended, it is a leak: clear the container that holds them"
+    elif program.kept_has_freed:
+        why.append(f"It holds {blocks} at once, and has freed others.")
+        remedy = "hold fewer of them at once, in lower precision, or in host memory"
+    else:
+        why.append(f"Its {blocks} have been live since they were allocated: the program preallocates or collects them.")
+        remedy = "allocate less (a shorter cache, fewer entries, lower precision), or in host memory"
+    return CauseText(
+        f"{names.site(top.site)} keeps {_with_share(top.bytes, failure)}"
+        + (f"; with other lines {units.size(total)}" if total > top.bytes else ""),
+        top.site,
+        top.stack_id,
+        why,
+        [f"What helps: {remedy}."],
+    )
+
+
+def _forwards(failure: OutOfMemory) -> Forwards:
+    assert failure.program.forwards is not None, "this cause requires forwards"
+    return failure.program.forwards
+
+
+def _list_roles(failure: OutOfMemory) -> list[str]:
+    """Return a sentence on the parts of the model's memory."""
+    roles = [f"{_PLURALS[role]} {units.size(size)}" for role, size in failure.program.bytes_by_role.items() if size]
+    return [f"The model holds: {', '.join(roles)}."] if roles else []
+
+
+def _list_lines(sites: tuple[SiteBytes, ...], names: SiteNames) -> list[str]:
+    """Return a sentence on the lines that allocated the most."""
+    lines = [f"{units.size(site.bytes)} from {names.holder(site)}" for site in sites[:_MAX_LINES]]
+    return [f"The most was allocated at these lines: {'; '.join(lines)}."] if lines else []
+
+
+_DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
+    causes.NO_BACKWARD: _describe_no_backward,
+    causes.MANY_FORWARDS: _describe_many_forwards,
+    causes.CHECKPOINT: _describe_checkpoint,
+    causes.OPTIMIZER_STATE: _describe_optimizer_state,
+    causes.OPTIMIZER_STEP: _describe_optimizer_step,
+    causes.LARGE_REQUEST: _describe_large_request,
+    causes.COPIES: _describe_copies,
+    causes.MODEL: _describe_model,
+    causes.ACTIVATIONS: _describe_activations,
+    causes.FORWARD: _describe_forward,
+    causes.KEPT: _describe_kept,
+}

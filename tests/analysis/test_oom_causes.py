@@ -1,0 +1,89 @@
+"""Causes of failed allocations: what the program did, the line to change, and a remedy that fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from marked_programs import marked_line, run_analyze, run_marked
+from running import has_nvidia_gpu, needs_cuda_build
+from shared_recordings import record_once
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.free_memory import program_memory as causes
+
+pytestmark = [needs_cuda_build, pytest.mark.skipif(has_nvidia_gpu(), reason="needs a device of 2 GiB")]
+PROGRAM = "oom_cause_programs.py"
+SMALLER_BATCH = "a smaller batch"
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    cause: str
+    title: str
+    remedy: str
+    marked: str = ""
+    """Function with the marked line, if it is not the case's own."""
+
+
+CASES = [
+    Case("batch_grows", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
+    Case("first_backward_fails", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
+    Case("time_steps_in_first_forward", causes.ACTIVATIONS, "The activations of ", "If no backward is to follow"),
+    Case("layers_in_first_forward", causes.ACTIVATIONS, "The activations of ", "If no backward is to follow"),
+    Case("evaluation_without_no_grad", causes.NO_BACKWARD, " runs forward without torch.no_grad()", "torch.no_grad()"),
+    Case("inference_without_no_grad", causes.NO_BACKWARD, " forwards without torch.no_grad()", "torch.no_grad()"),
+    Case("losses_are_added_up", causes.MANY_FORWARDS, " forwards before one backward", "backward after each forward"),
+    Case("checkpoint_beside_the_model", causes.CHECKPOINT, " loaded a checkpoint onto ", 'map_location="cpu"'),
+    Case("first_step_of_adam", causes.OPTIMIZER_STATE, " allocates the optimizer's state ", "sharding it over devices"),
+    Case("copies_of_the_model", causes.COPIES, " puts another copy of the model on ", "keep copies in host memory"),
+    Case("model_does_not_fit", causes.MODEL, "Weights, gradients and optimizer state fill ", "smaller batch would not"),
+    Case("broadcast_of_losses", causes.LARGE_REQUEST, " at once", "(30,000,) broadcast to (30,000, 30,000)"),
+    Case("long_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend"),
+    Case("all_pairs", causes.LARGE_REQUEST, " at once", "in chunks"),
+    Case("preallocated_cache", causes.KEPT, " keeps 1.28 GiB (64 % of cuda:0)", "a shorter cache"),
+    Case("inference_of_a_large_batch", causes.FORWARD, "A forward without gradients fills ", SMALLER_BATCH),
+]
+LEAK = "leak_beside_the_model"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    def record(path: Path) -> None:
+        run_marked(PROGRAM, path, *(case.name for case in CASES), LEAK, memory="2GiB")
+
+    return record_once("causes-of-oom", record)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_cause_title_line_and_remedy_fit_what_the_program_did(folder: Path, case: Case) -> None:
+    trace = alloctrace.load(folder / f"{case.name}.alloctrace")
+
+    [failed], finding = trace.ooms(), trace.diagnose()[0]
+
+    assert failed.cause == case.cause, failed.program
+    assert case.title in finding.title
+    assert finding.site is not None and finding.site.line == marked_line(PROGRAM, case.marked or case.name, "CHANGE")
+    text = " ".join(finding.sentences)
+    assert case.remedy in text
+    # A smaller batch helps only where data of the batch fills the device.
+    assert (SMALLER_BATCH in text) == (case.cause in (causes.ACTIVATIONS, causes.FORWARD))
+
+
+def test_leak_with_a_quarter_of_the_device_leads(folder: Path) -> None:
+    trace = alloctrace.load(folder / f"{LEAK}.alloctrace")
+
+    finding = trace.diagnose()[0]
+
+    assert finding.kind == "oom" and " leaks: " in finding.title
+    assert finding.site is not None and finding.site.line == marked_line(PROGRAM, LEAK, "CHANGE")
+    assert "fix this leak first" in " ".join(finding.sentences)
+
+
+def test_oom_command_shows_title_and_line_of_the_cause(folder: Path) -> None:
+    text = run_analyze(folder, "oom", "evaluation_without_no_grad.alloctrace")
+
+    assert "runs forward without torch.no_grad()" in " ".join(text.split())
+    assert "outputs.append(model(x))  # CHANGE" in text

@@ -1,0 +1,204 @@
+"""Programs that fill a device of 2 GiB in different ways.
+
+    python oom_cause_programs.py TRACE_FOLDER CASE...
+
+records the cases one after another. The comment CHANGE marks the line that the verdict must name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda_programs import give_back_everything
+from torch import nn
+
+import pytorch_alloctrace as alloctrace
+
+MIB = 2**20
+DEVICE = "cuda:0"
+
+
+def make_layers(count: int, width: int) -> nn.Sequential:
+    return nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(count)])
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, rows: int, width: int) -> None:
+    loss = model(torch.empty(rows, width, device=DEVICE)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def batch_grows() -> None:
+    model = make_layers(16, 1024).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters())
+    for step in range(6):
+        rows = 1024 if step < 5 else 32768
+        out = model(torch.empty(rows, 1024, device=DEVICE))  # CHANGE
+        optimizer.zero_grad()
+        out.mean().backward()
+        optimizer.step()
+
+
+def first_backward_fails() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    model.to(DEVICE)
+    out = model(torch.empty(60, 3, 192, 192, device=DEVICE))  # CHANGE
+    out.mean().backward()
+
+
+def time_steps_in_first_forward() -> None:
+    cell = nn.GRUCell(256, 1024).to(DEVICE)
+    inputs = torch.empty(400, 512, 256, device=DEVICE)
+    hidden = torch.zeros(512, 1024, device=DEVICE)
+    for row in inputs:
+        hidden = cell(row, hidden)  # CHANGE
+
+
+def layers_in_first_forward() -> None:
+    layers = make_layers(40, 1024).to(DEVICE)
+    x = torch.empty(8192, 1024, device=DEVICE)
+    for layer in layers:
+        x = x + layer(x)  # CHANGE
+
+
+def evaluation_without_no_grad() -> None:
+    model = make_layers(8, 1024).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters())
+    outputs = []
+    for _ in range(3):
+        train_step(model, optimizer, 1024, 1024)
+    while True:
+        x = torch.empty(1024, 1024, device=DEVICE)
+        outputs.append(model(x))  # CHANGE
+
+
+def inference_without_no_grad() -> None:
+    model = make_layers(8, 1024).to(DEVICE)
+    results = []
+    while True:
+        x = torch.empty(2048, 1024, device=DEVICE)
+        results.append(model(x).mean())  # CHANGE
+
+
+def losses_are_added_up() -> None:
+    model = make_layers(8, 1024).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters())
+    for step in range(4):
+        loss = torch.zeros((), device=DEVICE)
+        for _ in range(2 if step < 3 else 200):
+            x = torch.empty(1024, 1024, device=DEVICE)
+            loss = loss + model(x).mean()  # CHANGE
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def checkpoint_beside_the_model() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "checkpoint.pt")
+        torch.save(make_layers(16, 2048).state_dict(), path)
+        model = make_layers(16, 2048).to(DEVICE)
+        checkpoint = torch.load(path, map_location=DEVICE)  # CHANGE
+    model.load_state_dict(checkpoint)
+    optimizer = torch.optim.Adam(model.parameters())
+    train_step(model, optimizer, 16, 2048)
+
+
+def first_step_of_adam() -> None:
+    model = make_layers(24, 2048).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.empty(16, 2048, device=DEVICE)).mean().backward()
+    optimizer.step()  # CHANGE
+
+
+def copies_of_the_model() -> None:
+    model = make_layers(20, 2048).to(DEVICE)
+    models = []
+    for _ in range(3):
+        models.append(copy.deepcopy(model))
+    models.append(copy.deepcopy(model))  # CHANGE
+
+
+def model_does_not_fit() -> None:
+    make_layers(120, 2048).to(DEVICE)  # CHANGE
+
+
+def broadcast_of_losses() -> None:
+    model = nn.Linear(32, 1).to(DEVICE)
+    for rows in (1000, 1000, 30000):
+        target = torch.empty(rows, device=DEVICE)
+        prediction = model(torch.empty(rows, 32, device=DEVICE))
+        loss = (prediction - target).pow(2).mean()  # CHANGE
+        loss.backward()
+
+
+def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    scores = query @ key.transpose(-2, -1)
+    return scores.softmax(-1) @ value  # CHANGE
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(128, 384)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return attend(*self.project(x).chunk(3, -1))
+
+
+def long_attention() -> None:
+    model = Attention().to(DEVICE)
+    for length in (1024, 1024, 14000):
+        model(torch.empty(1, length, 128, device=DEVICE)).mean().backward()
+
+
+def all_pairs() -> None:
+    items = torch.empty(4000, 64, device=DEVICE)
+    (items[:, None] - items[None]).pow(2)  # CHANGE
+
+
+def preallocated_cache() -> None:
+    model = make_layers(4, 1024).to(DEVICE)
+    cache = [torch.zeros(14000, 1024, device=DEVICE) for _ in range(24)]  # CHANGE
+    with torch.no_grad():
+        model(torch.empty(32768, 1024, device=DEVICE))
+    del cache
+
+
+def inference_of_a_large_batch() -> None:
+    model = make_layers(3, 4096).to(DEVICE)
+    with torch.no_grad():
+        model(torch.empty(1000, 4096, device=DEVICE))
+        model(torch.empty(30000, 4096, device=DEVICE))  # CHANGE
+
+
+def leak_beside_the_model() -> None:
+    model = make_layers(8, 2048).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters())
+    outputs = []
+    while True:
+        out = model(torch.empty(1024, 2048, device=DEVICE))  # CHANGE
+        optimizer.zero_grad()
+        out.mean().backward()
+        optimizer.step()
+        outputs.append(out.detach())
+
+
+def run(program: Callable[[], Any], folder: Path) -> None:
+    with alloctrace.enable(folder / f"{program.__name__}.alloctrace", devices=("cuda",)):  # noqa: SIM117
+        with contextlib.suppress(torch.OutOfMemoryError):
+            program()
+    give_back_everything()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        run(globals()[name], Path(sys.argv[1]))
