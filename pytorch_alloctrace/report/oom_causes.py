@@ -16,6 +16,7 @@ from .site_names import SiteNames
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _MAX_LINES = 3
+_FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 _PLURALS = {
     "parameter": "parameters",
     "gradient": "gradients",
@@ -93,8 +94,8 @@ def _describe_many_forwards(failure: OutOfMemory, names: SiteNames) -> CauseText
         site.stack_id,
         [f"Autograd keeps the activations of all {calls} since the last backward."],
         [
-            "What helps: call backward after each forward, as gradients add up, and add up losses as numbers"
-            " (loss.item()); if this is an evaluation, run it under torch.no_grad()."
+            "What helps: call backward after each forward or a few, as gradients add up, and add up losses as"
+            " numbers (loss.item()); if this is an evaluation, run it under torch.no_grad()."
         ],
     )
 
@@ -170,11 +171,14 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
             f"The request has {count} x {count} elements, and two tensors of {count} elements are live: shapes"
             f" ({count}, 1) and ({count},) broadcast to ({count}, {count})."
         )
-        remedy = "give both tensors the same shape, such as prediction.squeeze(-1)"
+        remedy = (
+            "if this is not intended, give both tensors the same shape, such as prediction.squeeze(-1); else process"
+            " the pairs in chunks"
+        )
     elif program.is_attention:
         remedy = (
-            "torch.nn.functional.scaled_dot_product_attention, which does not store the attention matrix; shorter"
-            " sequences, or chunks of the queries"
+            f"{_FUSED_ATTENTION}, which does not store the attention matrix; shorter sequences, or chunks of the"
+            " queries"
         )
     elif program.request_use == causes.KEPT:
         remedy = "process the data in chunks, or request less: check the shapes for an unintended broadcast"
@@ -232,6 +236,8 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
         "What helps: a smaller batch (with gradient accumulation), activation checkpointing"
         " (torch.utils.checkpoint), or lower precision (torch.autocast)."
     ]
+    if program.stores_attention:
+        help_texts.append(f"{_FUSED_ATTENTION} does not store the attention matrices.")
     if forwards is not None and not forwards.is_training and not failure.request.node_type:
         help_texts.append("If no backward is to follow, run the forward under torch.no_grad().")
     why = _list_lines(sites, names)
@@ -276,14 +282,14 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
     why = _list_lines(sites, names) if len(sites) > 1 else []
     if program.kept_steps >= _MIN_KEPT_STEPS:
         why.append(
-            f"Its {blocks} were allocated in {program.kept_steps} different steps, so they are kept from step to step."
+            f"Its {blocks} were allocated in {program.kept_steps} different steps, and are kept from step to step."
         )
         remedy = "if that is not intended, it is a leak: clear the container that holds them"
     elif program.kept_has_freed:
         why.append(f"It holds {blocks} at once, and has freed others.")
         remedy = "hold fewer of them at once, in lower precision, or in host memory"
     else:
-        why.append(f"Its {blocks} have been live since they were allocated: the program preallocates or collects them.")
+        why.append(f"The line has freed none of its {blocks}: the program allocates in advance or collects.")
         remedy = "allocate less (a shorter cache, fewer entries, lower precision), or in host memory"
     return CauseText(
         f"{names.site(top.site)} keeps {_with_share(top.bytes, failure)}"

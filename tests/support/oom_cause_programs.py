@@ -112,6 +112,15 @@ def checkpoint_beside_the_model() -> None:
     train_step(model, optimizer, 16, 2048)
 
 
+def checkpoint_before_the_model() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "checkpoint.pt")
+        torch.save(make_layers(16, 2048).state_dict(), path)
+        checkpoints = [torch.load(path, map_location=DEVICE) for _ in range(2)]  # CHANGE
+        models = [make_layers(16, 2048).to(DEVICE) for _ in range(5)]
+    del checkpoints, models
+
+
 def first_step_of_adam() -> None:
     model = make_layers(24, 2048).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters())
@@ -158,6 +167,13 @@ def long_attention() -> None:
     model = Attention().to(DEVICE)
     for length in (1024, 1024, 14000):
         model(torch.empty(1, length, 128, device=DEVICE)).mean().backward()
+
+
+def layers_of_attention() -> None:
+    model = nn.Sequential(*[Attention() for _ in range(12)]).to(DEVICE)
+    for length in (512, 512, 6144):
+        out = model(torch.empty(1, length, 128, device=DEVICE))  # CHANGE
+        out.mean().backward()
 
 
 def all_pairs() -> None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,7 @@ _LOAD = re.compile(r"[/\\](torch[/\\]serialization|safetensors[/\\]torch)\.py$")
 _COPY = re.compile(r"[/\\](copy|torch[/\\]nn[/\\]modules[/\\]module)\.py$")
 _COPY_FUNCTIONS = ("deepcopy", "_apply")
 _ATTENTION = re.compile(r"attention|attn|softmax|scores", re.IGNORECASE)
+_FUSED_ATTENTION = "scaled_dot_product"
 _FOREACH = "_multi_tensor_"
 _INNERMOST_FRAMES = 3
 _ITEM_BYTES = (4, 2, 8, 1)
@@ -125,7 +126,9 @@ class ProgramMemory:
     outer_count: int
     """N if the request has the size of N x N elements, and two vectors of N elements are live; else 0."""
     is_attention: bool
-    """True if the code that made the request mentions attention."""
+    """True if the code that made the request mentions attention, but not torch's fused function."""
+    stores_attention: bool
+    """The same of the line with the most activations."""
     kept_steps: int
     """Number of steps in which the line that keeps the most allocated its live blocks; 0 without steps."""
     kept_has_freed: bool
@@ -168,6 +171,8 @@ class _MemoryReader:
         self._request = request
         self._live = live
         self._stacks: StackIndex = trace.stacks
+        # A corrupt trace may lack the stack.
+        self._request_stack = request.stack_id if 0 <= request.stack_id < len(trace.stacks) else 0
         self._phases = StackPhases(trace)
         self._lines: npt.NDArray[np.int64] = trace.stacks.group("line")
         self._bytes: npt.NDArray[np.int64] = live["requested_bytes"].astype(np.int64)
@@ -192,8 +197,8 @@ class _MemoryReader:
         totals = self._trace.replay.stacks(request.seq, request.device)
         total_lines = self._lines[totals["stack_id"]]
         kept_allocations = int(totals["allocations"][total_lines == kept_line].sum())
-        is_of_request = total_lines == self._lines[request.stack_id]
-        frames = self._frames(request.stack_id)[:_INNERMOST_FRAMES]
+        is_of_request = total_lines == self._lines[self._request_stack]
+        frames = self._frames(self._request_stack)[:_INNERMOST_FRAMES]
         return ProgramMemory(
             bytes_by_use={use: int(self._bytes[rows].sum()) for use, rows in self._uses.items()},
             sites_by_use=sites,
@@ -208,7 +213,8 @@ class _MemoryReader:
             copies=self._find_copies(self._is_copied, with_clones=True),
             largest_before_bytes=int(totals["largest_bytes"][is_of_request].max(initial=0)),
             outer_count=self._find_outer_count(),
-            is_attention=any(_ATTENTION.search(f"{frame.function} {frame.source or ''}") for frame in frames),
+            is_attention=_mentions_attention(frames),
+            stores_attention=bool(sites[ACTIVATIONS]) and _mentions_attention([sites[ACTIVATIONS][0].site]),
             kept_steps=len(np.unique(np.ma.compressed(self._live["step"][kept_rows]))),
             kept_has_freed=kept_allocations > int(kept_rows.sum()),
         )
@@ -232,14 +238,14 @@ class _MemoryReader:
 
     @property
     def _is_in_optimizer(self) -> bool:
-        return not self._request.node_type and self._phases.of_stack(self._request.stack_id) == OPTIMIZER_PHASE
+        return not self._request.node_type and self._phases.of_stack(self._request_stack) == OPTIMIZER_PHASE
 
     def _find_use_of_request(self) -> str:
         if self._is_in_optimizer:
             return MODEL
-        if self._request.node_type or self._creates_nodes[self._request.stack_id]:
+        if self._request.node_type or self._creates_nodes[self._request_stack]:
             return ACTIVATIONS
-        if self._phases.of_stack(self._request.stack_id) != FORWARD_PHASE:
+        if self._phases.of_stack(self._request_stack) != FORWARD_PHASE:
             return KEPT
         # The first request of its stack: no allocation shows whether it creates a node.
         return ACTIVATIONS if (self._uses[ACTIVATIONS] & ~self._in_backward).any() else FORWARD
@@ -305,6 +311,7 @@ class _MemoryReader:
             rows = events.take(self._trace.devices_of(events) == request.device)
             in_backward = rows["node_type"] != 0
             stack = np.where(in_backward, np.maximum(rows["forward_stack_id"], rows["stack_id"]), rows["stack_id"])
+            stack = np.where((stack >= 0) & (stack < len(self._stacks)), stack, 0)
             parts.append({"seq": rows["seq"], "node_type": rows["node_type"], "stack": stack})
         return {name: np.concatenate([part[name] for part in parts]).astype(np.int64) for name in columns}
 
@@ -331,7 +338,7 @@ class _MemoryReader:
         return self._stacks.frames(stack) if self._stacks.has_frames(stack) else []
 
     def _find_copies(self, is_origin: Callable[[int], bool], *, with_clones: bool) -> tuple[SiteBytes, ...]:
-        """Return the lines whose blocks have the sizes of earlier weights, the last first.
+        """Return the lines whose blocks have the sizes of weights from other lines, the last first.
 
         is_origin: whether a stack loads or copies a model. with_clones: any line that keeps blocks counts, if they have
         the sizes of nearly all weights.
@@ -343,8 +350,9 @@ class _MemoryReader:
         copies: list[tuple[int, SiteBytes]] = []
         for line in np.unique(live_lines[is_made | is_clone if with_clones else is_made]).tolist():
             rows = (is_made | is_clone) & (live_lines == line)
-            # The first copy is the model itself.
-            model = self._bytes[is_weight & ~rows & (alloc_seq < alloc_seq[rows].min())]
+            # The first copy is the model itself. A checkpoint may be older than the model.
+            is_model = is_weight & ~rows if not with_clones else is_weight & (alloc_seq < alloc_seq[rows].min())
+            model = self._bytes[is_model]
             sizes = self._bytes[rows]
             common_bytes = int(sizes[np.isin(sizes, model)].sum())
             is_copy = len(sizes) > 1 and common_bytes >= MIN_COMMON_SHARE * sizes.sum()
@@ -363,6 +371,11 @@ class _MemoryReader:
                 if size % item == 0 and 0 <= self._request.requested_bytes - outer < MIN_BLOCK_SIZE and outer > size:
                     return size // item
         return 0
+
+
+def _mentions_attention(places: Sequence[Frame] | Sequence[Site]) -> bool:
+    texts = [f"{place.function} {place.source or ''}" for place in places]
+    return any(_ATTENTION.search(text) for text in texts) and not any(_FUSED_ATTENTION in text for text in texts)
 
 
 def _count_calls(is_call: _Mask, is_pass: _Mask) -> npt.NDArray[np.int64]:
