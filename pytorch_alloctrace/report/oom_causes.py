@@ -197,17 +197,21 @@ def _describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:
     copies = failure.program.copies
     size = sum(site.bytes for site in copies)
     last = copies[0]
-    lines = ", ".join(names.site(site.site) for site in copies[:_MAX_LINES])
-    more = f" and {units.counted(len(copies) - _MAX_LINES, 'more line')}" if len(copies) > _MAX_LINES else ""
+    count = "One copy" if len(copies) == 1 else f"{units.number(len(copies))} copies"
+    lines = list(dict.fromkeys(names.site(site.site) for site in copies))
+    more = f" and {units.counted(len(lines) - _MAX_LINES, 'more line')}" if len(lines) > _MAX_LINES else ""
     return CauseText(
         f"{names.site(last.site)} puts another copy of the model on {failure.device}:"
         f" {_with_share(size, failure)} of copies",
         last.site,
         last.stack_id,
-        [f"Copies, with blocks of the same sizes as the model's, are from {lines}{more}.", *_list_roles(failure)],
         [
-            "What helps: keep copies in host memory (deepcopy(model).cpu(), or a state_dict moved to the CPU), del the"
-            " copies that are no longer needed, or store them in lower precision."
+            f"{count} of the model, with blocks of the same sizes, came from {', '.join(lines[:_MAX_LINES])}{more}.",
+            *_list_roles(failure),
+        ],
+        [
+            "What helps: keep copies in host memory (deepcopy(model).cpu(), or a state_dict moved to the CPU), del"
+            " models, with their optimizers, that are no longer needed, or store copies in lower precision."
         ],
     )
 
@@ -238,8 +242,8 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     ]
     if program.stores_attention:
         help_texts.append(f"{_FUSED_ATTENTION} does not store the attention matrices.")
-    if forwards is not None and not forwards.is_training and not failure.request.node_type:
-        help_texts.append("If no backward is to follow, run the forward under torch.no_grad().")
+    if forwards is not None and not forwards.has_backward:
+        help_texts.append("No backward has followed this line yet: if none is to follow, use torch.no_grad().")
     why = _list_lines(sites, names)
     if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
         before = units.size(program.largest_before_bytes)

@@ -31,8 +31,18 @@ class Case:
 CASES = [
     Case("batch_grows", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
     Case("first_backward_fails", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
-    Case("time_steps_in_first_forward", causes.ACTIVATIONS, "The activations of ", "If no backward is to follow"),
-    Case("layers_in_first_forward", causes.ACTIVATIONS, "The activations of ", "If no backward is to follow"),
+    Case(
+        "time_steps_in_first_forward",
+        causes.ACTIVATIONS,
+        "The activations of ",
+        "if none is to follow, use torch.no_grad()",
+    ),
+    Case(
+        "layers_in_first_forward",
+        causes.ACTIVATIONS,
+        "The activations of ",
+        "if none is to follow, use torch.no_grad()",
+    ),
     Case("evaluation_without_no_grad", causes.NO_BACKWARD, " runs forward without torch.no_grad()", "torch.no_grad()"),
     Case("inference_without_no_grad", causes.NO_BACKWARD, " forwards without torch.no_grad()", "torch.no_grad()"),
     Case("losses_are_added_up", causes.MANY_FORWARDS, " forwards before one backward", "backward after each forward"),
@@ -40,6 +50,7 @@ CASES = [
     Case("checkpoint_before_the_model", causes.CHECKPOINT, " loaded a checkpoint onto ", 'map_location="cpu"'),
     Case("first_step_of_adam", causes.OPTIMIZER_STATE, " allocates the optimizer's state ", "sharding it over devices"),
     Case("copies_of_the_model", causes.COPIES, " puts another copy of the model on ", "keep copies in host memory"),
+    Case("models_of_a_search", causes.COPIES, " puts another copy of the model on ", "models, with their optimizers"),
     Case("model_does_not_fit", causes.MODEL, "Weights, gradients and optimizer state fill ", "smaller batch would not"),
     Case("broadcast_of_losses", causes.LARGE_REQUEST, " at once", "(30,000,) broadcast to (30,000, 30,000)"),
     Case("long_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend"),

@@ -136,6 +136,15 @@ def copies_of_the_model() -> None:
     models.append(copy.deepcopy(model))  # CHANGE
 
 
+def models_of_a_search() -> None:
+    trials = []
+    for _ in range(9):
+        model = make_layers(10, 1536).to(DEVICE)  # CHANGE
+        optimizer = torch.optim.Adam(model.parameters())
+        train_step(model, optimizer, 16, 1536)
+        trials.append((model, optimizer))
+
+
 def model_does_not_fit() -> None:
     make_layers(120, 2048).to(DEVICE)  # CHANGE
 

@@ -14,7 +14,8 @@ forward without backward       activations hold a quarter of the usable bytes, a
 many forwards before backward  likewise, but backward has evaluated nodes of that line; since then, the line has called
                                the model at least twice as often as before earlier passes of backward
 checkpoint on the device       blocks of torch.load or safetensors with the sizes of the model's hold a tenth
-copies of the model            other lines hold blocks with the sizes of the model's, a quarter or more
+copies of the model            other lines, or the same line after backward, hold blocks with the sizes of the model's:
+                               a quarter, or a tenth if a copy is younger than a pass of backward
 optimizer state                an optimizer made the request, and no block of an optimizer is older than the last pass
 optimizer step                 an optimizer made the request
 large request                  the request needs a quarter, and is neither activation nor inference; or it has the size
@@ -58,7 +59,7 @@ MIN_FORWARDS = 2
 LARGE_SHARE = 0.25
 """Minimum share of the usable bytes that one thing holds to be the cause, whatever else applies."""
 MIN_CHECKPOINT_SHARE = 0.1
-"""Minimum share of the usable bytes that a loaded checkpoint holds to be the cause."""
+"""The same of a loaded checkpoint, and of copies of a trained model."""
 MIN_COMMON_SHARE = 0.9
 """Minimum share of the bytes of a copy in blocks with sizes of the model's blocks."""
 MODEL_ROLES = ("parameter", "gradient", "optimizer state", "buffer")
@@ -70,7 +71,7 @@ _MODULE_CALL = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _LOAD = re.compile(r"[/\\](torch[/\\]serialization|safetensors[/\\]torch)\.py$")
 _COPY = re.compile(r"[/\\](copy|torch[/\\]nn[/\\]modules[/\\]module)\.py$")
 _COPY_FUNCTIONS = ("deepcopy", "_apply")
-_ATTENTION = re.compile(r"attention|attn|softmax|scores", re.IGNORECASE)
+_ATTENTION = re.compile(r"attention|attn|attend", re.IGNORECASE)
 _FUSED_ATTENTION = "scaled_dot_product"
 _FOREACH = "_multi_tensor_"
 _INNERMOST_FRAMES = 3
@@ -120,7 +121,9 @@ class ProgramMemory:
     checkpoints: tuple[SiteBytes, ...]
     """Lines that loaded blocks with the sizes of the model's blocks, the most bytes first."""
     copies: tuple[SiteBytes, ...]
-    """Lines that copied the model, the last first."""
+    """Lines that copied the model, the last first; a line occurs once for each copy."""
+    has_late_copies: bool
+    """True if a copy is younger than a pass of backward."""
     largest_before_bytes: int
     """Bytes of the largest earlier allocation of the request's line."""
     outer_count: int
@@ -141,7 +144,8 @@ class ProgramMemory:
             return cause
         if self.checkpoints and sum(site.bytes for site in self.checkpoints) >= MIN_CHECKPOINT_SHARE * usable_bytes:
             return CHECKPOINT
-        if sum(site.bytes for site in self.copies) >= large:
+        min_copies = (MIN_CHECKPOINT_SHARE if self.has_late_copies else LARGE_SHARE) * usable_bytes
+        if self.copies and sum(site.bytes for site in self.copies) >= min_copies:
             return COPIES
         if self.in_optimizer:
             return OPTIMIZER_STATE if self.is_first_step else OPTIMIZER_STEP
@@ -186,10 +190,15 @@ class _MemoryReader:
         live_blocks = np.bincount(live["stack_id"][~self._in_backward], minlength=len(trace.stacks))
         self._creates_nodes[: len(nodes_created)] = 2 * nodes_created > live_blocks[: len(nodes_created)]
         self._uses = self._find_uses()
+        self._is_weight: _Mask = self._has_role(*_WEIGHT_ROLES) | (
+            ~self._uses[MODEL] & ~self._in_backward & self._is_true_of_stack(self._is_copied)
+        )
+        self._events = self._read_events()
 
     def read(self) -> ProgramMemory:
         request = self._request
         last_pass, forwards = self._read_forwards()
+        copies, has_late_copies = self._find_copies()
         kept = self._uses[KEPT]
         sites = {use: self._top_sites(rows) for use, rows in self._uses.items()}
         kept_line = self._lines[sites[KEPT][0].stack_id] if sites[KEPT] else None
@@ -209,8 +218,9 @@ class _MemoryReader:
             in_foreach=self._is_in_optimizer and any(frame.name.startswith(_FOREACH) for frame in frames),
             is_first_step=not (self._of_optimizer & (self._live["alloc_seq"] < last_pass)).any(),
             forwards=forwards,
-            checkpoints=self._find_copies(self._is_loaded, with_clones=False),
-            copies=self._find_copies(self._is_copied, with_clones=True),
+            checkpoints=self._find_checkpoints(),
+            copies=copies,
+            has_late_copies=has_late_copies,
             largest_before_bytes=int(totals["largest_bytes"][is_of_request].max(initial=0)),
             outer_count=self._find_outer_count(),
             is_attention=_mentions_attention(frames),
@@ -263,7 +273,7 @@ class _MemoryReader:
         """Return the last event of backward, -1 if there is none, and the calls with the most activations."""
         activations = self._uses[ACTIVATIONS] & ~self._in_backward
         calls = {stack: self._find_call(stack) for stack in np.unique(self._live["stack_id"][activations]).tolist()}
-        events = self._read_events()
+        events = self._events
         for stack in np.unique(events["stack"]).tolist():
             calls.setdefault(stack, self._find_call(stack))
         line_of_stack = {stack: int(self._lines[self._stacks.parent[call]]) for stack, call in calls.items() if call}
@@ -337,31 +347,51 @@ class _MemoryReader:
     def _frames(self, stack: int) -> list[Frame]:
         return self._stacks.frames(stack) if self._stacks.has_frames(stack) else []
 
-    def _find_copies(self, is_origin: Callable[[int], bool], *, with_clones: bool) -> tuple[SiteBytes, ...]:
-        """Return the lines whose blocks have the sizes of weights from other lines, the last first.
+    def _find_checkpoints(self) -> tuple[SiteBytes, ...]:
+        rows = (self._uses[KEPT] | self._has_role(*_WEIGHT_ROLES)) & self._is_true_of_stack(self._is_loaded)
+        sizes = self._bytes[self._is_weight & ~rows]
+        live_lines = self._lines[self._live["stack_id"]]
+        sites: list[SiteBytes] = []
+        for line in np.unique(live_lines[rows]).tolist():
+            of_line = rows & (live_lines == line)
+            if self._has_common_sizes(of_line, sizes):
+                sites += self._top_sites(of_line, top=1)
+        return tuple(sorted(sites, key=lambda site: -site.bytes))
 
-        is_origin: whether a stack loads or copies a model. with_clones: any line that keeps blocks counts, if they have
-        the sizes of nearly all weights.
+    def _find_copies(self) -> tuple[tuple[SiteBytes, ...], bool]:
+        """Return the lines that copied earlier weights, the last first; and whether a copy is younger than a pass.
+
+        A copy was made by a call that moves or copies modules, or has the sizes of nearly all weights. One line may
+        make a model, train it, and make another: blocks before and after a pass of backward are different models.
         """
         live_lines, alloc_seq = self._lines[self._live["stack_id"]], self._live["alloc_seq"]
-        is_weight = self._has_role(*_WEIGHT_ROLES) | (~self._uses[MODEL] & self._is_true_of_stack(self._is_copied))
-        is_made = (is_weight | self._uses[KEPT]) & self._is_true_of_stack(is_origin)
+        is_made = self._is_weight & self._is_true_of_stack(self._is_copied)
         is_clone = self._uses[KEPT] & ~is_made & ~self._is_true_of_stack(self._is_loaded)
+        passes = np.searchsorted(self._events["seq"][self._events["node_type"] != 0], alloc_seq)
         copies: list[tuple[int, SiteBytes]] = []
-        for line in np.unique(live_lines[is_made | is_clone if with_clones else is_made]).tolist():
-            rows = (is_made | is_clone) & (live_lines == line)
-            # The first copy is the model itself. A checkpoint may be older than the model.
-            is_model = is_weight & ~rows if not with_clones else is_weight & (alloc_seq < alloc_seq[rows].min())
-            model = self._bytes[is_model]
-            sizes = self._bytes[rows]
-            common_bytes = int(sizes[np.isin(sizes, model)].sum())
-            is_copy = len(sizes) > 1 and common_bytes >= MIN_COMMON_SHARE * sizes.sum()
-            if is_copy and not is_made[rows].any():
-                shared = Counter(model.tolist()) & Counter(sizes.tolist())
-                is_copy = sum(size * count for size, count in shared.items()) >= MIN_COMMON_SHARE * model.sum()
-            if is_copy:
-                copies += [(int(alloc_seq[rows].max()), site) for site in self._top_sites(rows, top=1)]
-        return tuple(site for _, site in sorted(copies, key=lambda copy: -copy[0]))
+        is_late = False
+        for line in np.unique(live_lines[is_made | is_clone]).tolist():
+            of_line = (is_made | is_clone) & (live_lines == line)
+            for earlier_passes in np.unique(passes[of_line]).tolist():
+                rows = of_line & (passes == earlier_passes)
+                # The first copy is the model itself.
+                sizes = self._bytes[self._is_weight & (alloc_seq < alloc_seq[rows].min())]
+                if self._has_common_sizes(rows, sizes) and (is_made[rows].any() or self._covers(rows, sizes)):
+                    copies += [(int(alloc_seq[rows].max()), site) for site in self._top_sites(rows, top=1)]
+                    is_late |= earlier_passes > 0
+        return tuple(site for _, site in sorted(copies, key=lambda copy: -copy[0])), is_late
+
+    def _has_common_sizes(self, rows: _Mask, sizes: npt.NDArray[np.int64]) -> bool:
+        """Return whether nearly all bytes of these blocks are in blocks of these sizes."""
+        own_sizes = self._bytes[rows]
+        common_bytes = int(own_sizes[np.isin(own_sizes, sizes)].sum())
+        return len(own_sizes) > 1 and common_bytes >= MIN_COMMON_SHARE * int(own_sizes.sum())
+
+    def _covers(self, rows: _Mask, sizes: npt.NDArray[np.int64]) -> bool:
+        """Return whether nearly each of these sizes, by bytes, has a block of its own among the rows."""
+        common_sizes = Counter(sizes.tolist()) & Counter(self._bytes[rows].tolist())
+        common_bytes = sum(size * count for size, count in common_sizes.items())
+        return bool(common_bytes >= MIN_COMMON_SHARE * int(sizes.sum()))
 
     def _find_outer_count(self) -> int:
         sizes, counts = np.unique(self._bytes[~self._uses[MODEL]], return_counts=True)
