@@ -15,6 +15,7 @@ from ..reading.sites import SiteBytes, group_stacks, top_sites
 from ..reading.table import Table
 from .advice import Advisor
 from .evidence import DeviceEvidence
+from .free_memory.garbage_cycles import find_garbage
 from .free_memory.inefficiencies import (
     Inefficiency,
     InefficiencyEvidence,
@@ -195,10 +196,16 @@ class _DeviceSummarizer:
             growth=step_growth(trace, device),
             leaks=judge_leaks(self._evidence),
             growing=() if of_leaks else growing_sites(self._evidence, top),
-            inefficiencies=() if self._inefficiencies is None else inefficiencies_of(self._inefficiencies),
+            inefficiencies=self._list_inefficiencies(),
             failure=None if self._failure is None else self._failure.result,
             levels=tuple(trace.timeline(120, device)["requested_bytes_max"].tolist()),
         )
+
+    def _list_inefficiencies(self) -> tuple[Inefficiency, ...]:
+        if self._inefficiencies is None:
+            return ()
+        garbage = find_garbage(self._trace, self._device)
+        return (*inefficiencies_of(self._inefficiencies), *([] if garbage is None else [garbage]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ _STYLES = {
     "rounding": ("ROUNDING", "bold yellow"),
     "pending": ("PENDING FREES", "bold yellow"),
     "churn": ("CHURN", "bold yellow"),
+    "garbage": ("GARBAGE", "bold yellow"),
     "outside": ("OUTSIDE", "bold yellow"),
 }
 NOTES = ("note", "minor_leak")

@@ -53,7 +53,7 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
     elif growth.nodes:
         title = f"A leak or not? the autograd graph of `{growth.variable}` grows: {growth.nodes:,} nodes"
         if growth.bytes:
-            title += f", while the process grew by {size} that torch's allocators did not allocate"
+            title += f", and the process grew by {size} that torch's allocators did not allocate"
         cure = (
             f"Held by {names.referrer(growth.holder)}. Each node keeps host memory: add up `.detach()` or `.item()` of its "
             "parts."
@@ -182,15 +182,8 @@ def _describe_load(growth: Growth) -> tuple[str, str]:
 
 
 def _describe_short(growth: Growth) -> tuple[str, str]:
-    size = units.size(growth.allocated_bytes)
-    if growth.unit == "second":
-        return (
-            f"kept {size} in what looks like one pass",
-            f"One pass is not a loop: record at least {_STEPS_TO_RECORD} iterations, or call alloctrace.step() at the "
-            "end of each.",
-        )
     return (
-        f"kept {size} in {units.counted(growth.units, growth.unit)}, too few to tell",
+        f"kept {units.size(growth.allocated_bytes)} in {units.counted(growth.units, growth.unit)}, too few to tell",
         f"At least {MIN_UNITS} are needed: record {_STEPS_TO_RECORD} {growth.unit}s.",
     )
 

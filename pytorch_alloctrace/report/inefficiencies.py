@@ -43,6 +43,7 @@ def _make_title(inefficiency: Inefficiency) -> str:
         "rounding": f"{amount} of {total} allocated at the peak is rounding waste",
         "pending": f"{amount} of {total} reserved was freed, but held back for another stream",
         "churn": f"{amount} was returned to the driver and requested again",
+        "garbage": f"{amount} of {total} allocated was garbage of reference cycles",
         "outside": f"{amount} of the device's {total} is used outside PyTorch",
     }
     return f"{inefficiency.device}: {title_by_kind[inefficiency.kind]}"
@@ -209,11 +210,24 @@ def _describe_outside(inefficiency: Inefficiency, names: SiteNames) -> tuple[str
     )
 
 
+def _describe_garbage(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+    collections = units.counted(int(inefficiency.figures["collections"]), "collection")
+    return (
+        f"No variable referred to it, and only Python's garbage collector freed it {_describe_time(inefficiency)}, in "
+        f"{units.counted(int(inefficiency.figures['blocks']), 'block')} ({collections} in all): it counts objects, not "
+        "bytes.",
+        *([] if inefficiency.site is None else [_describe_site(inefficiency, names)]),
+        "What helps: break the cycle, such as a hook or a callback that refers to the object that has it (remove its "
+        "handle, or use weakref); until then, call `gc.collect()` after each use.",
+    )
+
+
 _DESCRIBE_BY_KIND: dict[str, Callable[[Inefficiency, SiteNames], tuple[str, ...]]] = {
     "cache": _describe_cache,
     "rounding": _describe_rounding,
     "pending": _describe_pending,
     "churn": _describe_churn,
+    "garbage": _describe_garbage,
     "outside": _describe_outside,
 }
 

@@ -225,6 +225,8 @@ def _describe_unjudged(devices: Sequence[DeviceSummary]) -> Finding:
         reason = f"{units.counted(verdict.units, 'step')}, at least {LEAST_STEPS} are needed"
     elif verdict.loop is not None:
         reason = units.counted(verdict.units, "iteration")
+    elif verdict.is_one_pass:
+        reason = "one pass is not a loop; record some 50 iterations, or call alloctrace.step() at the end of each"
     else:
         reason = f"no steps in the trace, and fewer than {LEAST_ALLOCATIONS} allocations"
     return Finding("not_judged", f"Too short to judge leaks on {where}: {reason}", where, 0, None, None, 0, ())

@@ -27,6 +27,7 @@ _PLURALS = {
     "library workspace": "library workspaces",
 }
 _MIN_SHARE = 0.01  # of the total; smaller roles are summed up
+_MIN_KEPT_GRADIENTS = 2.0  # times the parameters
 
 
 def roles_sentence(shares: RoleShares, total: int) -> str:
@@ -36,7 +37,10 @@ def roles_sentence(shares: RoleShares, total: int) -> str:
     named = [part for part in shares.roles if part.bytes >= _MIN_SHARE * total]
     unnamed_bytes = sum(part.bytes for part in shares.roles) - sum(part.bytes for part in named)
     parts = [_format_role(part) for part in named] + ([f"more {units.size(unnamed_bytes)}"] if unnamed_bytes else [])
-    return ", ".join(parts)
+    sentence = ", ".join(parts)
+    if shares.gradients_per_parameter >= _MIN_KEPT_GRADIENTS:
+        sentence += f"; {shares.gradients_per_parameter:.0f} times as many gradients as parameters: kept gradients"
+    return sentence
 
 
 def exactness(part: RoleBytes) -> str:

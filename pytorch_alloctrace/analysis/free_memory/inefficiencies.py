@@ -116,7 +116,7 @@ class Inefficiency:
     """One inefficiency of a device. Sizes are bytes of blocks, after rounding."""
 
     kind: str
-    """One of fragmentation, cache, rounding, pending, churn, outside."""
+    """One of fragmentation, cache, rounding, pending, churn, outside, garbage (see `garbage_cycles`)."""
     device: str
     bytes: int
     total_bytes: int
@@ -186,7 +186,7 @@ class InefficiencyEvidence:
             self.reserved = int(_fill(timeline["reserved_bytes"])[interval])
         self.unused_bytes = self._find_unused_bytes()
         self.at_end_of_work: Visit[Fragmentation] | None = None
-        is_judged = any(not clock.is_too_short for clock in clocks)
+        is_judged = any(clock.is_discrete and not clock.is_too_short for clock in clocks)
         if is_judged and _is_notable(self.unused_bytes, int(self.values("reserved_bytes")[-1])):
             self.at_end_of_work = walk.visit(
                 end_of_work + 1, partial(fragmentation_at, trace, end_of_work, device=device)

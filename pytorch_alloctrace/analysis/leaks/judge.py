@@ -83,8 +83,15 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         unclear = [growth for growth in unclear if growth.doubt is Doubt.COMPACTED]
     undecided = [growth for growth in growths if growth in unclear or (growth.is_judged and not growth.is_note)]
     notes = [growth for growth in growths if growth.is_note and growth.allocated_bytes >= least_bytes]
+    if not first_clock.is_discrete and not leaks:
+        # Growth is no evidence without a loop, unless it shows on another clock.
+        is_one_pass = any(growth.unit == "second" for growth in undecided)
+        undecided, notes = ([growth for growth in kept if growth.unit != "second"] for kept in (undecided, notes))
+    else:
+        is_one_pass = False
     return LeakVerdict(
-        judged=not first_clock.is_too_short,
+        judged=not first_clock.is_too_short and not is_one_pass,
+        is_one_pass=is_one_pass,
         unit=first_clock.unit,
         units=int(first_clock.length) + (1 if first_clock.is_discrete else 0),
         loop=first_clock.loop,

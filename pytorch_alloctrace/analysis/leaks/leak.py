@@ -320,7 +320,7 @@ class LeakVerdict:
     """Verdict on the leaks of one device."""
 
     judged: bool
-    """False if the run is too short to judge."""
+    """False if the run is too short to judge, or only one pass."""
     unit: str
     """Unit of time: "step", "iteration" or "second" (see `clock`)."""
     units: int
@@ -333,6 +333,8 @@ class LeakVerdict:
     """Growth that may be a leak, most bytes first; without small growth that is not even a possible leak."""
     notes: tuple[Growth, ...] = ()
     """Growth that is no leak, most bytes first, if it holds much."""
+    is_one_pass: bool = False
+    """Whether lines kept memory, but the trace has neither steps nor a loop."""
 
     @property
     def decided(self) -> bool:

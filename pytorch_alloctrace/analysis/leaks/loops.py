@@ -78,7 +78,8 @@ class LoopIndex:
     @functools.cached_property
     def _is_pass(self) -> npt.NDArray[np.bool_]:
         return self._stacks.ends_in(
-            lambda filename, function: (
-                function.rpartition(".")[2] in _PASSES and filename.replace("\\", "/").endswith(_MODULE_FILE)
+            lambda filename, function: any(
+                filename.replace("\\", "/").endswith(file) and function.rpartition(".")[2] in functions
+                for file, functions in _PASSES.items()
             )
         )

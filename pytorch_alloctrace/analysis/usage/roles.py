@@ -28,6 +28,14 @@ class RoleShares:
     """True if the program named the role of any block of the device."""
 
     @property
+    def gradients_per_parameter(self) -> float:
+        """Bytes of gradients by bytes of parameters; 0 if either is unknown."""
+        parameters, gradients = (
+            sum(part.bytes for part in self.roles if part.role == role) for role in ("parameter", "gradient")
+        )
+        return gradients / parameters if parameters else 0.0
+
+    @property
     def are_known(self) -> bool:
         return any(part.role != UNKNOWN for part in self.roles)
 

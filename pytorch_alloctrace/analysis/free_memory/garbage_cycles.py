@@ -1,0 +1,72 @@
+"""Garbage of reference cycles: memory that no variable refers to, until Python's garbage collector frees it.
+
+The collector counts objects, not bytes: cycles that hold much memory may wait long for it. Of the recorded collections,
+the `_MAX_COLLECTIONS` with the most events are examined: the live blocks before a collection that its thread freed
+during it were garbage.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import CompactedError
+from ...reading.positions import Range
+from ...reading.recorded import FREES, RecordedTrace
+from ...reading.sites import Site
+from ...reading.table import sums
+from .inefficiencies import MIN_BYTES, MIN_SHARE, Inefficiency
+
+GARBAGE = "garbage"
+_MAX_COLLECTIONS = 8
+
+
+def find_garbage(trace: RecordedTrace, device: str) -> Inefficiency | None:
+    """Return the most garbage that one collection freed on a device, if it is `MIN_SHARE` of the allocated peak.
+
+    Its line allocated the most of it. figures: collections (all that were recorded), blocks. Bytes are those of blocks.
+    """
+    peak = trace.replay.peak("allocated", device)
+    if peak is None or peak.bytes < MIN_BYTES:
+        return None
+    collections = [
+        row
+        for events in trace.iter_events(
+            Range(trace.integrity.compacted_until, trace.end_seq), ["garbage_collection"], with_state=False
+        )
+        for row in zip(events["address"].tolist(), events["seq"].tolist(), events["thread"].tolist(), strict=True)
+    ]
+    largest = sorted(collections, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]
+    found = [garbage for row in largest if (garbage := _read_garbage(trace, device, *row)) is not None]
+    worst = max(found, key=lambda garbage: garbage.bytes, default=None)
+    if worst is None or worst.bytes < max(MIN_BYTES, MIN_SHARE * peak.bytes):
+        return None
+    worst.figures["collections"] = len(collections)
+    return worst
+
+
+def _read_garbage(trace: RecordedTrace, device: str, first: int, end: int, thread: int) -> Inefficiency | None:
+    """Return what the collection of the events from `first` to `end` freed; None if unknown or nothing."""
+    try:
+        live = trace.replay.live(first, device)
+        freed = [
+            events["address"][(events["thread"] == thread) & (trace.devices_of(events) == device)]
+            for events in trace.iter_events(Range(first, end), FREES, with_state=False)
+        ]
+    except CompactedError:
+        return None
+    garbage = live.take(np.isin(live["address"], np.concatenate(freed))) if freed else live.take([])
+    if not len(garbage):
+        return None
+    by_stack = sums(garbage["stack_id"], garbage["block_bytes"], int(garbage["stack_id"].max()) + 1)
+    stack = int(by_stack.argmax())
+    return Inefficiency(
+        kind=GARBAGE,
+        device=device,
+        bytes=int(garbage["block_bytes"].sum()),
+        total_bytes=int(live["block_bytes"].sum()),
+        seconds=max(trace.replay.time_before(end) - trace.begin_ns, 0) / 1e9,
+        site=Site.of_stack(trace.stacks, stack) if stack else None,
+        stack_id=stack,
+        site_bytes=int(by_stack[stack]),
+        figures={"blocks": len(garbage)},
+    )
