@@ -218,11 +218,11 @@ def _describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:
 
 def _describe_model(failure: OutOfMemory, names: SiteNames) -> CauseText:
     size = failure.program.bytes_by_use[causes.MODEL]
-    top = failure.program.sites_by_use[causes.MODEL][0]
+    site, stack = _top_line(failure.program.sites_by_use[causes.MODEL], failure)
     return CauseText(
         f"Weights, gradients and optimizer state fill {failure.device}: {_with_share(size, failure)}",
-        top.site,
-        top.stack_id,
+        site,
+        stack,
         [*_list_roles(failure), *_list_lines(failure.program.sites_by_use[causes.MODEL], names)],
         [
             "What helps: lower precision, an optimizer with less state, sharding over devices, or a smaller model. A"
@@ -233,9 +233,9 @@ def _describe_model(failure: OutOfMemory, names: SiteNames) -> CauseText:
 
 def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     program = failure.program
-    size, sites = program.bytes_by_use[causes.ACTIVATIONS], program.sites_by_use[causes.ACTIVATIONS]
+    size, sites = program.bytes_with_request(causes.ACTIVATIONS), program.sites_by_use[causes.ACTIVATIONS]
     forwards = program.forwards
-    line = sites[0] if forwards is None else forwards.site
+    site, stack = _top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
     help_texts = [
         "What helps: a smaller batch (with gradient accumulation), activation checkpointing"
         " (torch.utils.checkpoint), or lower precision (torch.autocast)."
@@ -247,24 +247,25 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     why = _list_lines(sites, names)
     if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
         before = units.size(program.largest_before_bytes)
-        why.append(f"The line of the request allocated at most {before} before: the inputs have become larger.")
+        why.append(f"The largest allocation of the request's line before was {before}: the inputs are larger now.")
     return CauseText(
-        f"The activations of forward and backward at {names.site(line.site)} fill {failure.device}:"
-        f" {_with_share(size, failure)}",
-        line.site,
-        line.stack_id,
+        f"The activations of forward and backward at {names.site(site)} fill {failure.device}:"
+        f" {_with_share(size, failure)} with the request",
+        site,
+        stack,
         why,
         help_texts,
     )
 
 
 def _describe_forward(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    size, sites = failure.program.bytes_by_use[causes.FORWARD], failure.program.sites_by_use[causes.FORWARD]
+    size, sites = failure.program.bytes_with_request(causes.FORWARD), failure.program.sites_by_use[causes.FORWARD]
+    site, stack = _top_line(sites, failure)
     return CauseText(
-        f"A forward without gradients fills {failure.device}, mostly at {names.site(sites[0].site)}:"
-        f" {_with_share(size, failure)}",
-        sites[0].site,
-        sites[0].stack_id,
+        f"A forward without gradients fills {failure.device}, mostly at {names.site(site)}:"
+        f" {_with_share(size, failure)} with the request",
+        site,
+        stack,
         _list_lines(sites, names),
         ["What helps: a smaller batch, inputs in chunks, or lower precision (torch.autocast)."],
     )
@@ -303,6 +304,11 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
         why,
         [f"What helps: {remedy}."],
     )
+
+
+def _top_line(sites: tuple[SiteBytes, ...], failure: OutOfMemory) -> tuple[Site, int]:
+    """Return the line with the most bytes and its stack; without any, those of the request."""
+    return (sites[0].site, sites[0].stack_id) if sites else (failure.site, failure.request.stack_id)
 
 
 def _forwards(failure: OutOfMemory) -> Forwards:

@@ -57,6 +57,7 @@ CASES = [
     Case("layers_of_attention", causes.ACTIVATIONS, "The activations of ", "does not store the attention matrices"),
     Case("all_pairs", causes.LARGE_REQUEST, " at once", "in chunks"),
     Case("preallocated_cache", causes.KEPT, " keeps 1.28 GiB (64 % of cuda:0)", "a shorter cache"),
+    Case("frozen_layers_of_a_large_batch", causes.FORWARD, "A forward without gradients fills ", SMALLER_BATCH),
     Case("inference_of_a_large_batch", causes.FORWARD, "A forward without gradients fills ", SMALLER_BATCH),
 ]
 LEAK = "leak_beside_the_model"

@@ -205,6 +205,13 @@ def inference_of_a_large_batch() -> None:
         model(torch.empty(30000, 4096, device=DEVICE))  # CHANGE
 
 
+def frozen_layers_of_a_large_batch() -> None:
+    frozen = make_layers(4, 2048).requires_grad_(False)
+    model = nn.Sequential(frozen, nn.Linear(2048, 10)).to(DEVICE)
+    for rows in (1000, 1000, 60000):
+        model(torch.empty(rows, 2048, device=DEVICE)).mean().backward()  # CHANGE
+
+
 def leak_beside_the_model() -> None:
     model = make_layers(8, 2048).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters())

@@ -152,7 +152,11 @@ class ProgramMemory:
         is_special = self.request_use == KEPT or self.is_attention or self.outer_count
         if is_special and self.requested_bytes >= large:
             return LARGE_REQUEST
-        return max(USES, key=lambda use: self.bytes_by_use[use] + (use == self.request_use) * self.requested_bytes)
+        return max(USES, key=self.bytes_with_request)
+
+    def bytes_with_request(self, use: str) -> int:
+        """Return the bytes of a use, with those of the request if it is of this use."""
+        return self.bytes_by_use[use] + (self.requested_bytes if use == self.request_use else 0)
 
     def waiting_cause(self, usable_bytes: int) -> str | None:
         """Return NO_BACKWARD or MANY_FORWARDS if one of them is the cause, else None."""
@@ -194,6 +198,7 @@ class _MemoryReader:
             ~self._uses[MODEL] & ~self._in_backward & self._is_true_of_stack(self._is_copied)
         )
         self._events = self._read_events()
+        self._totals = trace.replay.stacks(request.seq, request.device)
 
     def read(self) -> ProgramMemory:
         request = self._request
@@ -203,7 +208,7 @@ class _MemoryReader:
         sites = {use: self._top_sites(rows) for use, rows in self._uses.items()}
         kept_line = self._lines[sites[KEPT][0].stack_id] if sites[KEPT] else None
         kept_rows = kept & (self._lines[self._live["stack_id"]] == kept_line)
-        totals = self._trace.replay.stacks(request.seq, request.device)
+        totals = self._totals
         total_lines = self._lines[totals["stack_id"]]
         kept_allocations = int(totals["allocations"][total_lines == kept_line].sum())
         is_of_request = total_lines == self._lines[self._request_stack]
@@ -257,8 +262,13 @@ class _MemoryReader:
             return ACTIVATIONS
         if self._phases.of_stack(self._request_stack) != FORWARD_PHASE:
             return KEPT
-        # The first request of its stack: no allocation shows whether it creates a node.
-        return ACTIVATIONS if (self._uses[ACTIVATIONS] & ~self._in_backward).any() else FORWARD
+        if (self._totals["stack_id"] == self._request_stack).any():
+            return FORWARD
+        # The first request of its stack: no allocation shows whether its operator creates a node.
+        activation_bytes, forward_bytes = (
+            int(self._bytes[self._uses[use] & ~self._in_backward].sum()) for use in (ACTIVATIONS, FORWARD)
+        )
+        return ACTIVATIONS if activation_bytes > forward_bytes else FORWARD
 
     def _top_sites(self, rows: _Mask, top: int = _MAX_SITES) -> tuple[SiteBytes, ...]:
         return top_sites(self._stacks, sites_of_blocks(self._stacks, self._live.take(rows)), top)
@@ -361,7 +371,7 @@ class _MemoryReader:
     def _find_copies(self) -> tuple[tuple[SiteBytes, ...], bool]:
         """Return the lines that copied earlier weights, the last first; and whether a copy is younger than a pass.
 
-        A copy was made by a call that moves or copies modules, or has the sizes of nearly all weights. One line may
+        A copy was made by a call that moves or copies modules, or has the sizes of nearly all parameters. One line may
         make a model, train it, and make another: blocks before and after a pass of backward are different models.
         """
         live_lines, alloc_seq = self._lines[self._live["stack_id"]], self._live["alloc_seq"]
@@ -375,8 +385,9 @@ class _MemoryReader:
             for earlier_passes in np.unique(passes[of_line]).tolist():
                 rows = of_line & (passes == earlier_passes)
                 # The first copy is the model itself.
-                sizes = self._bytes[self._is_weight & (alloc_seq < alloc_seq[rows].min())]
-                if self._has_common_sizes(rows, sizes) and (is_made[rows].any() or self._covers(rows, sizes)):
+                model = self._is_weight & (alloc_seq < alloc_seq[rows].min())
+                is_copy = self._has_common_sizes(rows, self._bytes[model])
+                if is_copy and (is_made[rows].any() or self._are_clones(rows, model)):
                     copies += [(int(alloc_seq[rows].max()), site) for site in self._top_sites(rows, top=1)]
                     is_late |= earlier_passes > 0
         return tuple(site for _, site in sorted(copies, key=lambda copy: -copy[0])), is_late
@@ -387,11 +398,15 @@ class _MemoryReader:
         common_bytes = int(own_sizes[np.isin(own_sizes, sizes)].sum())
         return len(own_sizes) > 1 and common_bytes >= MIN_COMMON_SHARE * int(own_sizes.sum())
 
-    def _covers(self, rows: _Mask, sizes: npt.NDArray[np.int64]) -> bool:
-        """Return whether nearly each of these sizes, by bytes, has a block of its own among the rows."""
-        common_sizes = Counter(sizes.tolist()) & Counter(self._bytes[rows].tolist())
-        common_bytes = sum(size * count for size, count in common_sizes.items())
-        return bool(common_bytes >= MIN_COMMON_SHARE * int(sizes.sum()))
+    def _are_clones(self, rows: _Mask, model: _Mask) -> bool:
+        """Return whether these blocks are one or more copies of nearly all parameters among the model's blocks."""
+        sizes = self._bytes[model & self._has_role("parameter")]
+        if not len(sizes) or not sizes.sum():
+            return False
+        count = max(round(int(self._bytes[rows].sum()) / int(sizes.sum())), 1)
+        expected = Counter({size: blocks * count for size, blocks in Counter(sizes.tolist()).items()})
+        common_sizes = expected & Counter(self._bytes[rows].tolist())
+        return sum(common_sizes.values()) >= MIN_COMMON_SHARE * sum(expected.values())
 
     def _find_outer_count(self) -> int:
         sizes, counts = np.unique(self._bytes[~self._uses[MODEL]], return_counts=True)
