@@ -1,8 +1,11 @@
-"""Advice on allocator settings: those that, in a simulation, serve a failed allocation or reserve less memory."""
+"""Advice on failed allocations and fragmentation.
+
+Settings are advised that, in a simulation, serve a failed allocation or reserve less memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .._replay import MIN_SPLIT_SIZE, SimulationResult
@@ -10,6 +13,7 @@ from ..errors import NotPredictableError
 from ..reading.recorded import RecordedTrace
 from .free_memory.allocator import MIB, SettingsHistory
 from .free_memory.oom import OutOfMemory
+from .leaks.judge import Leak, find_leaks
 from .what_if.model import Gpu, Model
 from .what_if.prediction import MIN_SAVED_SHARE, Outcome, outcome
 from .what_if.settings import (
@@ -53,8 +57,10 @@ _TOO_LONG = Advice(why_not="The trace is too long to try settings here: run the 
 class Advisor:
     """Advice on one trace. Answers are cached; each takes a pass over the events, under a limit two."""
 
-    def __init__(self, trace: RecordedTrace) -> None:
+    def __init__(self, trace: RecordedTrace, leaks: Mapping[str, Sequence[Leak]] | None = None) -> None:
+        """Create an advisor. leaks: by device, those already found in the whole run."""
         self._trace = trace
+        self._leaks = dict(leaks or {})
         self._request_advice: dict[int, Advice] = {}
         self._device_advice: dict[str, Advice] = {}
 
@@ -64,6 +70,12 @@ class Advisor:
         if advice is None:
             advice = self._request_advice[oom.seq] = self._find_serving_settings(oom)
         return advice
+
+    def leading_leak(self, oom: OutOfMemory) -> Leak | None:
+        """Return the leak that filled the memory before a failed allocation (see `OutOfMemory.find_leading_leak`)."""
+        if oom.device not in self._leaks:
+            self._leaks[oom.device] = find_leaks(self._trace, oom.device).leaks
+        return oom.find_leading_leak(self._leaks[oom.device])
 
     def on_fragmentation(self, device: str) -> Advice:
         """Return the settings under which a device would have reserved less, the least reserved bytes first.

@@ -148,6 +148,7 @@ def summarize(
     walk = Walk(trace)
     summarizers = [_DeviceSummarizer(walk, trace, device, of_leaks, within) for device in selected_devices]
     walk.make()
+    device_summaries = tuple(summarizer.summarize(top, of_leaks) for summarizer in summarizers)
     return Summary(
         trace=trace.path,
         file_bytes=trace.file_bytes,
@@ -158,9 +159,9 @@ def summarize(
         integrity=trace.integrity,
         unmatched_frees=trace.replay.unmatched_frees,
         final_scan_was_truncated=trace.ending.get("last_look") == "cut",
-        devices=tuple(summarizer.summarize(top, of_leaks) for summarizer in summarizers),
+        devices=device_summaries,
         outside_growth=find_outside_growth(trace, summarizers[0].clock) if summarizers and within is None else (),
-        advisor=Advisor(trace),
+        advisor=Advisor(trace, {device.device: device.leaks.leaks for device in device_summaries}),
     )
 
 

@@ -13,7 +13,6 @@ from ..analysis.free_memory import oom as rules
 from ..analysis.free_memory.failed_allocations import ENDED, RETRIED
 from ..analysis.free_memory.fragmentation import Fragmentation
 from ..analysis.free_memory.oom import OutOfMemory
-from ..analysis.leaks.leak import Leak
 from ..reading.sites import Site
 from . import units
 from .finding import Finding
@@ -50,9 +49,8 @@ class _Advice:
     """Stack of `line`."""
 
 
-def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor, leaks: Sequence[Leak] = ()) -> Finding:
-    """Describe a failed allocation, given the leaks of its device."""
-    advice = _advise(failure, names, advisor, leaks)
+def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> Finding:
+    advice = _advise(failure, names, advisor)
     return Finding(
         kind="oom",
         title=advice.title,
@@ -82,8 +80,8 @@ def _list_sentences(failure: OutOfMemory, advice: _Advice, names: SiteNames) -> 
     return (request, *advice.why, *pinning, *advice.help, *_describe_outcome(failure))
 
 
-def _advise(failure: OutOfMemory, names: SiteNames, advisor: Advisor, leaks: Sequence[Leak] = ()) -> _Advice:
-    leak = failure.find_leading_leak(leaks)
+def _advise(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
+    leak = advisor.leading_leak(failure)
     cause = describe_cause(failure, names) if leak is None else describe_leading_leak(leak, failure, names)
     if cause is not None:
         return _Advice(cause.title, cause.why, cause.help, line=cause.site, stack_id=cause.stack_id)

@@ -46,7 +46,7 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
         leak.line,
         leak.sites[0].stack_id,
         [_describe_usage(failure)],
-        [f"What helps: fix this leak first, see below. It keeps {units.counted(leak.blocks, 'block')}."],
+        [f"What helps: fix this leak first (command leaks). It keeps {units.counted(leak.blocks, 'block')}."],
     )
 
 

@@ -58,14 +58,14 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
 
 
 def _list_failed_allocations(summary: Summary, names: SiteNames) -> list[Finding]:
-    failures = [(device.failure, device.leaks.leaks) for device in summary.devices if device.failure is not None]
+    failures = [device.failure for device in summary.devices if device.failure is not None]
     if not failures:
         return []
     from .oom import oom_finding
 
     return [
-        oom_finding(failure, names, summary.advisor, leaks)
-        for failure, leaks in sorted(failures, key=lambda entry: -entry[0].requested_bytes)
+        oom_finding(failure, names, summary.advisor)
+        for failure in sorted(failures, key=lambda failure: -failure.requested_bytes)
     ]
 
 

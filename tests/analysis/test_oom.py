@@ -53,7 +53,7 @@ class Case:
 CASES = [
     Case("full_by_activations", FULL, top=True, advice="smaller batch", has_temporaries=True),
     Case("full_by_weights", FULL, top=True, advice="in host memory"),
-    Case("full_by_a_leak", FULL, top=True, advice="it is a leak"),
+    Case("full_by_a_leak", FULL, top=True, advice="fix this leak first"),
     Case("fragmented", FRAGMENTED, pin="cut_up", advice="expandable_segments:True"),
     Case("fragmented_with_max_split_size", FRAGMENTED, pin="cut_up", advice="max_split_size_mb:21"),
     Case("cache_in_a_private_pool", ELSEWHERE, advice="delete pool"),

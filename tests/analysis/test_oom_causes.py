@@ -94,6 +94,7 @@ def test_leak_with_a_quarter_of_the_device_leads(folder: Path) -> None:
     assert finding.kind == "oom" and " leaks: " in finding.title
     assert finding.site is not None and finding.site.line == marked_line(PROGRAM, LEAK, "CHANGE")
     assert "fix this leak first" in " ".join(finding.sentences)
+    assert finding.title in " ".join(run_analyze(folder, "oom", f"{LEAK}.alloctrace", "--width", "300").split())
 
 
 def test_oom_command_shows_title_and_line_of_the_cause(folder: Path) -> None:

@@ -41,7 +41,7 @@ from ...reading.table import ALLOCATED, INACTIVE, Table
 from ..leaks.leak import Leak
 from ..walk import Visit, Walk
 from .allocator import SettingsHistory
-from .failed_allocations import FailedAllocation, find_failed_allocations
+from .failed_allocations import ENDED, FailedAllocation, find_failed_allocations
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
 from .program_memory import LARGE_REQUEST, LARGE_SHARE, ProgramMemory, read_program_memory
 
@@ -221,7 +221,8 @@ class OutOfMemory:
     def find_leading_leak(self, leaks: Sequence[Leak]) -> Leak | None:
         """Return the largest leak if it holds a quarter of the usable bytes, and the program's cause is no other.
 
-        Forwards without backward, copies and the state of a first optimizer step may look like leaks.
+        Forwards without backward, copies and the state of a first optimizer step may look like leaks. Leaks judged
+        after the failure do not count: they may have grown since.
         """
         program = self.program
         if program.waiting_cause(self.usable_bytes) is not None:
@@ -229,7 +230,13 @@ class OutOfMemory:
         explained = {site.site for site in (*program.checkpoints, *program.copies)}
         if program.in_optimizer and program.is_first_step:
             explained.add(self.site)
-        candidates = [leak for leak in leaks if not leak.minor and leak.sites[0].site not in explained]
+        candidates = [
+            leak
+            for leak in leaks
+            if not leak.minor
+            and leak.sites[0].site not in explained
+            and (leak.judged_at <= self.seq or self.request.outcome == ENDED)
+        ]
         largest = max(candidates, key=lambda leak: leak.allocated_bytes, default=None)
         is_large = largest is not None and largest.allocated_bytes >= LARGE_SHARE * self.usable_bytes
         return largest if is_large else None
