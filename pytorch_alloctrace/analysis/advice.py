@@ -74,7 +74,9 @@ class Advisor:
     def leading_leak(self, oom: OutOfMemory) -> Leak | None:
         """Return the leak that filled the memory before a failed allocation (see `OutOfMemory.find_leading_leak`)."""
         if oom.device not in self._leaks:
-            self._leaks[oom.device] = find_leaks(self._trace, oom.device).leaks
+            # A device on which every request failed has no memory to judge.
+            is_used = oom.device in self._trace.devices
+            self._leaks[oom.device] = find_leaks(self._trace, oom.device).leaks if is_used else ()
         return oom.find_leading_leak(self._leaks[oom.device])
 
     def on_fragmentation(self, device: str) -> Advice:

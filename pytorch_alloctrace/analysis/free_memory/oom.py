@@ -43,7 +43,7 @@ from ..walk import Visit, Walk
 from .allocator import SettingsHistory
 from .failed_allocations import ENDED, FailedAllocation, find_failed_allocations
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
-from .program_memory import LARGE_REQUEST, LARGE_SHARE, ProgramMemory, read_program_memory
+from .program_memory import ACTIVATIONS, LARGE_REQUEST, LARGE_SHARE, ProgramMemory, read_program_memory
 
 TOO_LARGE = "one request too large"
 ELSEWHERE = "cache in another pool or stream"
@@ -224,17 +224,21 @@ class OutOfMemory:
         Forwards without backward, copies and the state of a first optimizer step may look like leaks. Leaks judged
         after the failure do not count: they may have grown since.
         """
-        program = self.program
+        program, forwards = self.program, self.program.forwards
         if program.waiting_cause(self.usable_bytes) is not None:
             return None
         explained = {site.site for site in (*program.checkpoints, *program.copies)}
         if program.in_optimizer and program.is_first_step:
             explained.add(self.site)
+        # Activations of a forward in progress are not freed before backward.
+        in_forward = {site.site for site in program.sites_by_use[ACTIVATIONS]}
+        forward_bytes = forwards.site.bytes if forwards is not None else 0
         candidates = [
             leak
             for leak in leaks
             if not leak.minor
             and leak.sites[0].site not in explained
+            and (leak.allocated_bytes > forward_bytes or leak.sites[0].site not in in_forward)
             and (leak.judged_at <= self.seq or self.request.outcome == ENDED)
         ]
         largest = max(candidates, key=lambda leak: leak.allocated_bytes, default=None)
