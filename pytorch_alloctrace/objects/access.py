@@ -75,7 +75,7 @@ def attributes(obj: object) -> dict[str, object] | None:
         return None
     for cls in _mro(type(obj)):
         getter = _type_dict(cls).get("__dict__")
-        if type(getter) is types.GetSetDescriptorType:
+        if type(getter) in (types.GetSetDescriptorType, types.MemberDescriptorType):  # the latter of SimpleNamespace
             try:
                 attribute_dict = getter.__get__(obj)
             except AttributeError as error:

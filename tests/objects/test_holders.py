@@ -124,27 +124,27 @@ def test_inventory_names_each_kind_of_reference_as_source_code() -> None:
     errors, rows = raised_errors()
     array = torch.ones(3).numpy()
     expected = {
-        trainer.predictions[12].data_ptr(): "trainer.predictions[12]: Trainer.predictions (list of 46) in trainer",
+        trainer.predictions[12].data_ptr(): "trainer.predictions[12]: trainer.predictions (list of 46)",
         trainer.statistics["loss"][1].data_ptr(): (
-            'trainer.statistics["loss"][1]: Trainer.statistics["loss"] (deque of 3) in trainer'
+            'trainer.statistics["loss"][1]: trainer.statistics["loss"] (deque of 3)'
         ),
-        slotted.buffer.data_ptr(): "slotted.buffer: Slotted.buffer in slotted",
+        slotted.buffer.data_ptr(): "slotted.buffer: slotted.buffer",
         answers[2].logits.data_ptr(): "answers[2].logits: answers (list of 4)",
         next(iter(chosen)).data_ptr(): "chosen{...}: chosen (set of 2)",
         next(iter(cache)).data_ptr(): "cache{key}: cache (dict of 2)",
-        bound.args[1].data_ptr(): "bound[1]: bound (tuple of 2)",
+        bound.args[1].data_ptr(): "bound.args[1]: bound.args (tuple of 2)",
         callbacks[1]().data_ptr(): "callbacks[1] > output closed over by <lambda>(): callbacks (list of 3)",
-        model[0].weight.data_ptr(): "model[0].weight: Linear.weight in model[0]",
-        model[1].running_mean.data_ptr(): "model[1].running_mean: BatchNorm1d.running_mean in model[1]",
-        linear.weight.grad.data_ptr(): "linear.weight.grad: Parameter.grad in linear.weight",
-        exp_avg: 'optimizer.state[Parameter]["exp_avg"]: Adam.state[Parameter] (dict of 3) in optimizer',
+        model[0].weight.data_ptr(): "model[0].weight: model[0].weight",
+        model[1].running_mean.data_ptr(): "model[1].running_mean: model[1].running_mean",
+        linear.weight.grad.data_ptr(): "linear.weight.grad: linear.weight.grad",
+        exp_avg: 'optimizer.state[Parameter]["exp_avg"]: optimizer.state[Parameter] (dict of 3)',
         closed_over: (
             "hooked._forward_hooks[KEY] > seen closed over by <lambda>()[1]: "
-            "seen closed over by <lambda>() (list of 2) in hooked._forward_hooks[KEY]"
+            "seen in the closure of <lambda>(), a hook of hooked (list of 2)"
         ),
-        next(streams[1]).data_ptr(): "streams[1] > hidden of suspended stream(): streams (list of 3)",
+        next(streams[1]).data_ptr(): "streams[1] > hidden of the suspended stream(): streams (list of 3)",
         rows: "errors[1].__traceback__.tb_frame > rows of handle(): errors (list of 2)",
-        waiting.queue[1].data_ptr(): "waiting.queue[1]: Queue.queue (deque of 2) in waiting",
+        waiting.queue[1].data_ptr(): "waiting.queue[1]: waiting.queue (deque of 2)",
         torch.from_numpy(array).data_ptr(): "array: array",
     }
 
@@ -268,7 +268,7 @@ def test_variable_of_suspended_task_is_named() -> None:
 
     buffers: list[weakref.ref[torch.Tensor]] = []
     text = asyncio.run(serve())
-    assert text.startswith("tasks[1] > buffer of suspended connection(): tasks (list of 3), local of serve() at")
+    assert text.startswith("tasks[1] > buffer of the suspended connection(): tasks (list of 3), local of serve() at")
 
 
 def test_variables_of_thread_are_named() -> None:
@@ -288,7 +288,70 @@ def test_variables_of_thread_are_named() -> None:
     worker.join()
 
     assert texts[0].startswith("scratch, local of work() at") and texts[0].endswith("in thread loader")
-    assert "local.buffer: local.buffer in local" in texts[1].replace("_local", "local")
+    assert texts[1].startswith("local.buffer, local of test_variables_of_thread_are_named() at")
+
+
+def crop(image: torch.Tensor, *, crops: list[torch.Tensor] = []) -> int:  # noqa: B006
+    crops.append(image + 1)
+    return len(crops)
+
+
+def keep_error(error: Exception | None, tensor: torch.Tensor) -> Exception:
+    try:
+        raise ValueError
+    except ValueError as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("kind", "holder", "through"),
+    [
+        ("default", "the default value of crops in crop() (list of 1), global of test_holders.py", "default value"),
+        ("closure", "output in the closure of <lambda>(), local of ", "closure"),
+        ("exception", "tensor of keep_error() in the traceback of kept, local of ", "exception"),
+        ("partial", "kept.args (tuple of 1), local of", "partial"),
+        ("thread-local", "kept.value, local of", "thread-local"),
+        ("method", "kept.__self__.value, local of", ""),
+        ("graph", "kept, local of", "autograd graph"),
+    ],
+)
+def test_chain_describes_what_it_goes_through(kind: str, holder: str, through: str) -> None:
+    tensor = torch.ones(2)
+    kept: Any = None
+    if kind == "default":
+        crop(tensor)
+        tensor = crop.__kwdefaults__["crops"][0]
+    elif kind == "closure":
+        kept = make_callback(tensor)
+    elif kind == "exception":
+        kept = keep_error(None, tensor)
+    elif kind == "partial":
+        kept = functools.partial(print, tensor)
+    elif kind == "thread-local":
+        kept = threading.local()
+        kept.value = tensor
+    elif kind == "method":
+        kept = Kept(tensor).method
+    else:
+        activation = (torch.ones(2, requires_grad=True) * 2).exp()
+        kept, tensor = activation.sum(), activation.detach()
+        del activation
+
+    chain = alloctrace.holders(tensor).chain
+
+    assert chain is not None and str(chain).startswith(holder), str(chain)
+    scope = ("global", "") if kind == "default" else ("local", "test_chain_describes_what_it_goes_through")
+    assert (chain.scope, chain.function, chain.through) == (*scope, through)
+    assert chain.through_graph == (kind == "graph")
+    crop.__kwdefaults__["crops"].clear()
+    del kept
+
+
+class Kept:
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+    def method(self) -> None: ...
 
 
 def test_holders_is_incomplete_after_time_limit() -> None:

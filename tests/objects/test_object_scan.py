@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 from typing import Any
 
 import leak_cases_serving
@@ -18,9 +19,9 @@ EXPECTED = {
     "loss_kept_with_its_graph": "kept (list of 60)",
     "validation_loss_summed_without_no_grad": "kept",
     "forward_hook_appends_to_a_closure": "kept (list of 60)",
-    "metrics_object": "Metric.errors (list of 60) in kept",
-    "parameters_added_and_never_removed": "SGD.param_groups (list of 61) in kept",
-    "hook_registered_in_every_step": "Parameter._backward_hooks (OrderedDict of 60) in kept[2].weight",
+    "metrics_object": "kept.errors (list of 60)",
+    "parameters_added_and_never_removed": "kept.param_groups (list of 61)",
+    "hook_registered_in_every_step": "kept[2].weight._backward_hooks (OrderedDict of 60)",
     "two_leaks_of_different_rate": "kept[0] (list of 80)",
     "cache_by_step_number": "kept (dict of 60)",
     "exceptions_keep_their_frames": "kept (list of 60)",
@@ -28,7 +29,7 @@ EXPECTED = {
     "lru_cache_without_a_bound_keyed_by_tensors": "kept (lru_cache of 60)",
     "generators_never_finished": "kept (list of 60)",
     "coroutines_that_wait_for_ever": "kept (list of 150)",
-    "queue_never_drained": "Queue.queue (deque of 150) in kept",
+    "queue_never_drained": "kept.queue (deque of 150)",
 }
 
 
@@ -64,6 +65,52 @@ def test_reference_cycle_is_garbage() -> None:
     assert garbage.count >= 60
     del batches
     gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("kind", "holder"),
+    [
+        ("lists in a dict", "kept (dict of 6)"),
+        ("lists in objects in a list", "kept (list of 6)"),
+        ("lists in layers", "kept[...].cache (list of 20)"),
+        ("one list of most", "kept[5] (list of 200)"),
+        ("two lists", "kept[1] (list of 20)"),
+    ],
+)
+def test_similar_containers_are_reported_as_their_common_container(kind: str, holder: str) -> None:
+    kept: Any
+    if kind == "lists in a dict":
+        kept = {n: [torch.ones(8) for _ in range(20)] for n in range(6)}
+    elif kind == "lists in objects in a list":
+        kept = [types.SimpleNamespace(history=[torch.ones(8) for _ in range(20)]) for _ in range(6)]
+    elif kind == "lists in layers":
+        kept = torch.nn.Sequential(*(torch.nn.Identity() for _ in range(6)))
+        for layer in kept:
+            layer.cache = [torch.ones(8) for _ in range(20)]
+    elif kind == "one list of most":
+        kept = [[torch.ones(8) for _ in range(200 if n == 5 else 20)] for n in range(6)]
+    else:
+        kept = [[torch.ones(8) for _ in range(10 + 10 * n)] for n in range(2)]
+
+    group = first_group()
+
+    assert str(group).startswith(f"{holder}, local of test_similar"), str(group)
+    del kept
+
+
+def test_graph_is_held_by_the_variable_nearest_to_the_old_nodes() -> None:
+    assert not load_reader()
+    cell = torch.nn.Linear(8, 8)
+    agent = types.SimpleNamespace(memory={"states": [torch.zeros(4, 8)] * 2})
+    for _ in range(30):
+        agent.memory["states"][0] = cell(agent.memory["states"][0])
+        prediction = agent.memory["states"][0].tanh()
+
+    groups = scan_objects(10.0).groups
+
+    (group,) = (group for group in groups if group.nodes > 20)
+    assert str(group).startswith('agent.memory["states"] (list of 2), local of ') and group.chain.through_graph
+    del prediction
 
 
 def test_group_has_addresses_and_bytes_of_its_tensors() -> None:

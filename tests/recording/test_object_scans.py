@@ -90,16 +90,16 @@ def test_leak_names_its_referrer_after_each_program_end(record_trainer: RecordTr
 
     referrer = first_leak(trace).holder
     (name,) = referrer.names
-    assert name.startswith("Trainer.predictions (list of "), name
-    assert " in trainer, local of main() at program.py:" in name
+    assert name.startswith("trainer.predictions (list of "), name
+    assert ", local of main() at program.py:" in name
     assert Path(referrer.filename).name == "program.py" and referrer.line > 0
     assert referrer.path == "trainer.predictions[...]" and referrer.share > 0.9
     if end == "disabled":  # main() has not returned yet, so all tensors are alive
-        assert name.startswith("Trainer.predictions (list of 400) in trainer, local of main() at")
+        assert name.startswith("trainer.predictions (list of 400), local of main() at")
         data = json.loads(json.dumps(leak_data(first_leak(trace))))["holder"]
         assert data["path"] == referrer.path and data["line"] > 0 and data["step"] is None
         assert data["names"] == [name]
-    assert "Held by Trainer.predictions (list of " in " ".join(str(trace.diagnose()).split())
+    assert "Held by trainer.predictions (list of " in " ".join(str(trace.diagnose()).split())
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_leak_names_its_referrer_when_main_left_it_in_a_cycle(run_program, tmp_p
     trace = load(tmp_path)
     assert trace._recorded.held[-1].is_garbage
     referrer = first_leak(trace).holder
-    assert referrer.names[0].startswith("Trainer.predictions (list of ")
-    assert " in trainer, local of main()" in str(referrer)
+    assert referrer.names[0].startswith("trainer.predictions (list of ")
+    assert ", local of main()" in str(referrer)
 
 
 def test_leak_names_its_referrer_when_the_program_has_no_steps(run_program, tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_leak_names_its_referrer_when_the_program_has_no_steps(run_program, tmp_
 
     trace = load(tmp_path)
     referrer = first_leak(trace).holder
-    assert referrer.names[0].startswith("Trainer.predictions (list of ")
-    assert " in trainer, local of main()" in str(referrer)
+    assert referrer.names[0].startswith("trainer.predictions (list of ")
+    assert ", local of main()" in str(referrer)
     assert trace.steps().empty and referrer.step is None
 
 
@@ -164,7 +164,7 @@ def test_diagnose_names_the_referrer_after_a_fork(run_program, tmp_path: Path) -
 
     verdict = " ".join(run_program(program, "disabled").stdout.split())
 
-    assert "Held by Trainer.predictions (list of 400) in trainer, local of main() at program.py:" in verdict
+    assert "Held by trainer.predictions (list of 400), local of main() at program.py:" in verdict
     assert first_leak(load(tmp_path)).holder is not None
 
 

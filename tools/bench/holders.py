@@ -69,9 +69,9 @@ def measure(objects: int) -> dict[str, Any]:
     tensors_s, tensors = measure_search(lambda: alloctrace.tensors(lines=False, seconds=TIMEOUT_S))
     final_scan_s, final_scan = measure_search(lambda: scan_objects(MAX_FINAL_SCAN_S, more=True))
     running_scan_s, _ = measure_search(lambda: scan_objects(MAX_SCAN_S, more=False))
-    assert holders.complete and str(holders.chains[0]).startswith("Trainer.predictions"), str(holders)
+    assert holders.complete and str(holders.chains[0]).startswith("trainer.predictions"), str(holders)
     assert tensors.attrs["complete"] and len(tensors) >= TENSORS
-    assert str(final_scan.groups[0]).startswith("Trainer.predictions"), final_scan
+    assert str(final_scan.groups[0]).startswith("trainer.predictions"), final_scan
     assert len(table) == objects // 3
     return {
         "objects": objects,

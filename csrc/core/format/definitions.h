@@ -96,7 +96,7 @@ struct HolderRecord {
   std::uint64_t line = 0;   // current line of the function with the variable; 0: a global
   std::uint64_t count = 0;  // blocks held
   std::uint64_t bytes = 0;  // requested bytes of these blocks
-  std::string holder;       // "Trainer.predictions (list of 46) in trainer, local of main() at train.py:31"
+  std::string holder;       // "trainer.predictions (list of 46), local of main() at train.py:31"
   std::string path;         // to one tensor: "trainer.predictions[...]"
   std::string filename;     // of that function or global
   std::vector<std::uint64_t> addresses;     // of some of the blocks, ascending

@@ -74,7 +74,7 @@ class Holder:
     """The object that held the blocks of a leak at the last object scan (see `referrers`)."""
 
     names: tuple[str, ...]
-    """Descriptions, such as "Trainer.predictions (list of 46) in trainer, local of main() at train.py:31".
+    """Descriptions, such as "trainer.predictions (list of 46), local of main() at train.py:31".
 
     Several if no single object held most of the blocks; the object that held the most comes first. The other fields
     describe the first.
