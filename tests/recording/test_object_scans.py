@@ -381,7 +381,7 @@ def test_verdict_names_holder_in_compacted_trace(run_program, tmp_path: Path, sh
 
     for path in (trace.path, compacted):
         (leak,) = alloctrace.load(path).leaks().leaks
-        assert leak.holder is not None and leak.holder.names[0].startswith("Trainer.history (list of"), path
+        assert leak.holder is not None and leak.holder.names[0].startswith("trainer.history (list of"), path
 
 
 def test_older_trace_has_neither_containers_nor_nodes(tmp_path: Path) -> None:
