@@ -110,6 +110,7 @@ def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bo
     scope, function = _scope_of(objects[first_position], bool(root_name))
     nodes, links = _collect_links(objects[first_position:], container)
     path = name = root_name
+    place = ""  # of the variable at which `name` begins, if it is not the root
     candidates: list[_Candidate] = []
     containers: list[Container] = []
     is_written = any(node is container for node in nodes)
@@ -121,7 +122,7 @@ def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bo
             if not is_written or referrer is container:
                 size = access.length(referrer) or 0
                 contents = f"{container_type(referrer)} of {size}"
-                candidates.append(_Candidate(name, contents, size, position))
+                candidates.append(_Candidate(name + place, contents, size, position))
             if reads_containers:
                 has_owner = position > 0 and links[position - 1].edge.how is How.ATTRIBUTE
                 containers.append(read_container(referrer, nodes[position - 1] if has_owner else None))
@@ -129,20 +130,20 @@ def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bo
         elif how is How.ATTRIBUTE:
             path, name = path + text, name + text
         elif how is How.VARIABLE:
-            place = f"{text} of {link.owner}"
-            name = _in_traceback(place, name) if path else text
-            path = f"{path} > {place}" if path else text
+            if path:
+                place = f" of {link.owner}{_in_traceback(name)}"
+            path, name = f"{path} > {text} of {link.owner}" if path else text, text
         elif how is How.CLOSED_OVER:
-            name = f"{text} in the closure of {link.owner}{_as_hook(name)}"
-            path = f"{path} > {text} closed over by {link.owner}"
+            place = f" in the closure of {link.owner}{_as_hook(name)}"
+            path, name = f"{path} > {text} closed over by {link.owner}", text
         elif how is How.DEFAULT:
-            name = f"the default value of {text} in {link.owner}"
-            path = f"{path} > {name}"
+            place = f" in {link.owner}"
+            path, name = f"{path} > default value of {text} in {link.owner}", f"the default value of {text}"
         elif how is How.GRAPH and GRAPH not in ways[:position]:
-            candidates.append(_Candidate(name, "", 1, position))
+            candidates.append(_Candidate(name + place, "", 1, position))
             path += ".grad_fn"
     # The fullest container; the outermost of equally full containers.
-    holder = max(candidates, key=lambda item: item.size, default=_Candidate(name, "", 0, len(links)))
+    holder = max(candidates, key=lambda item: item.size, default=_Candidate(name + place, "", 0, len(links)))
     if len(path) > _MAX_PATH:
         path = f"{path[: _MAX_PATH // 2]}...{path[-_MAX_PATH // 4 :]}"
     return Chain(
@@ -151,10 +152,10 @@ def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bo
     )
 
 
-def _in_traceback(place: str, name: str) -> str:
-    """Return the name of a variable of a frame: "x of check() in the traceback of error"."""
+def _in_traceback(name: str) -> str:
+    """Return " in the traceback of error" for the name of a frame of an exception, else ""."""
     error, separator, _ = name.partition(".__traceback__")
-    return f"{place} in the traceback of {error}" if separator else f"{place} in {name}"
+    return f" in the traceback of {error}" if separator else ""
 
 
 def _as_hook(name: str) -> str:
