@@ -73,7 +73,7 @@ class Chain:
     """What the path goes through besides attributes and containers: "exception" (its traceback), "autograd graph",
     "hook", "default value", "partial", "generator" (or another suspended function), "closure", "thread-local"; of
     several, the first in this order. "" if nothing."""
-    below: str = ""
+    through_below: str = ""
     """What the path goes through below the holder; a value of `through`."""
     containers: tuple[Container, ...] = ()
     """Containers on the path, outermost first."""
@@ -81,11 +81,11 @@ class Chain:
     @property
     def through_graph(self) -> bool:
         """Whether the path goes through an autograd graph below the holder."""
-        return self.below == GRAPH
+        return self.through_below == GRAPH
 
     def __str__(self) -> str:
         holder = f"{self.holder} ({self.container})" if self.container else self.holder
-        phrases = [self.root, _PHRASES.get(self.below, "")]
+        phrases = [self.root, _PHRASES.get(self.through_below, "")]
         return ", ".join([holder, *filter(None, phrases)])
 
 

@@ -16,6 +16,7 @@ import pytest
 from format_reader import TraceFile, delta, varint
 from hostile_traces import record, text
 from running import needs_cuda_build, run_python
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.leak import Leak
@@ -166,6 +167,104 @@ def test_diagnose_names_the_referrer_after_a_fork(run_program, tmp_path: Path) -
 
     assert "Held by trainer.predictions (list of 400), local of main() at program.py:" in verdict
     assert first_leak(load(tmp_path)).holder is not None
+
+
+SET_UP = """
+import torch
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.objects import object_scan
+from pytorch_alloctrace.recording import object_scans
+
+object_scans.MAX_FINAL_SCAN_S = object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_S = 60.0
+
+"""
+
+FAILURES = """
+def check(x):
+    features = x @ x.T
+    raise ValueError("bad batch")
+
+def main():
+    failures = {}
+    for number in range(200):
+        try:
+            check(torch.randn(32, 64))
+        except ValueError as error:
+            failures[number] = error
+        alloctrace.step()
+    alloctrace.disable()
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+def test_leaks_of_one_referrer_are_one_finding(tmp_path: Path) -> None:
+    trace = load(run_source(tmp_path, SET_UP + FAILURES))
+
+    (leak,) = (finding.leak for finding in trace.diagnose() if finding.leak is not None)
+    assert [site.site.source.strip() for site in leak.sites] == [
+        "check(torch.randn(32, 64))",
+        "features = x @ x.T",
+    ]
+    assert leak.allocated_bytes == sum(site.allocated_bytes for site in leak.sites)
+    assert leak.blocks == sum(site.blocks for site in leak.sites) > 350
+    holder = leak.holder
+    assert (holder.name, holder.scope, holder.function, holder.through) == ("failures", "local", "main", "exception")
+    assert [(row.type, row.length, row.bound) for row in holder.containers] == [("dict", 200, None)]
+    (name,) = holder.names
+    assert name.startswith("failures (dict of 200), local of main() at program.py:")
+    assert name.endswith(", through the traceback of an exception")
+    (row,) = trace.leaks().to_frame().to_dict("records")
+    assert (row["holder"], row["holder_path"]) == (name, holder.path)
+
+
+GRAPH = """
+def main():
+    weight = torch.ones(8, 8, requires_grad=True)
+    total = torch.zeros(())
+    for _ in range(2000):
+        loss = (torch.ones(8, 8) @ weight).exp().mean()
+        total = total + loss
+        alloctrace.step()
+    alloctrace.disable()
+
+object_scan.MAX_OBJECTS = 4000
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+def test_referrer_of_long_graph_is_named_when_the_scan_is_truncated(tmp_path: Path) -> None:
+    trace = load(run_source(tmp_path, SET_UP + GRAPH))
+
+    last = trace._recorded.held[-1]
+    assert not last.has_all_nodes
+    holder = first_leak(trace).holder
+    assert (holder.name, holder.through) == ("total", "autograd graph")
+    assert holder.path == "total.grad_fn"
+
+
+FEW_BLOCKS = """
+def main():
+    best = []
+    for number in range(60):
+        torch.randn(64, 64).sum()
+        if number in (40, 47, 52, 55):
+            best.append(torch.randn(512, 64))
+        alloctrace.step()
+    alloctrace.disable()
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+def test_inconclusive_finding_names_the_referrer(tmp_path: Path) -> None:
+    trace = load(run_source(tmp_path, SET_UP + FEW_BLOCKS))
+
+    (finding,) = (finding for finding in trace.diagnose() if finding.kind == "inconclusive")
+    assert any("Held by best (list of 4), local of main() at program.py:" in text for text in finding.sentences)
 
 
 def test_referrer_addresses_are_those_of_live_blocks(record_trainer: RecordTrainer) -> None:
