@@ -307,14 +307,15 @@ class Trace:
         last 48 scans are kept.
 
         Returns:
-            Columns: seq (number of the next event when the scan began), holder ("Trainer.losses (list of 46) in
-            trainer, local of main() at train.py:31"), path ("trainer.losses[...]"), filename, line (of the function
+            Columns: seq (number of the next event when the scan began), holder ("trainer.losses (list of 46), local of
+            main() at train.py:31"), path ("trainer.losses[...]"), filename, line (of the function
             that has the variable; 0: a global), blocks, requested_bytes (of these blocks), is_garbage (True for a
             reference cycle that is not collected yet), containers (on the path, outermost first: dicts with type,
             length, size, bound and nones, as in `Chain.containers`), nodes (autograd nodes that the holder keeps alive;
             blocks and nodes count for one holder each), has_all_nodes (False: there may be more nodes),
-            foreign_bytes (of requested_bytes, those that no allocator of torch provided). In older traces, containers
-            is empty, nodes and foreign_bytes 0, and has_all_nodes False.
+            foreign_bytes (of requested_bytes, those that no allocator of torch provided), name ("trainer.losses"),
+            scope, function, through (as in `Chain`). In older traces, containers and the last four are empty, nodes and
+            foreign_bytes 0, and has_all_nodes False.
         """
         return tables.holders(self._recorded)
 

@@ -22,7 +22,14 @@ from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAll
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
 from pytorch_alloctrace.analysis.free_memory.program_memory import Forwards, ProgramMemory
-from pytorch_alloctrace.analysis.leaks.leak import Growth, Holder, Leak, LeakingSite, LeakVerdict
+from pytorch_alloctrace.analysis.leaks.leak import (
+    Growth,
+    HeldContainer,
+    Holder,
+    Leak,
+    LeakingSite,
+    LeakVerdict,
+)
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
 from pytorch_alloctrace.analysis.what_if.model import Check, Gpu
@@ -112,6 +119,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Growth, "each of `LeakVerdict.undecided` and `LeakVerdict.notes`"),
     (Leak, "each of `LeakReport.leaks` and `LeakVerdict.leaks`"),
     (LeakingSite, "each of `Leak.sites`"),
+    (HeldContainer, "each of `Holder.containers`"),
     (Holder, "`Leak.holder`"),
     (Fragmentation, "`trace.fragmentation()`"),
     (OutOfMemory, "each of `trace.ooms()`"),

@@ -26,7 +26,7 @@ TEXT = pd.Series([""]).dtype
 ROLE = pd.CategoricalDtype([*ROLES])
 HOLDER_COLUMNS = (
     *("seq", "holder", "path", "filename", "line", "blocks", "requested_bytes", "is_garbage", "containers"),
-    *("nodes", "has_all_nodes", "foreign_bytes"),
+    *("nodes", "has_all_nodes", "foreign_bytes", "name", "scope", "function", "through"),
 )
 STACK_TOTALS = tuple(name for name in STACK_COLUMNS if name != "live_block_bytes")
 _NOT_INT64: dict[str, Any] = {
@@ -160,12 +160,16 @@ def hardware(trace: RecordedTrace) -> pd.DataFrame:
 
 def holders(trace: RecordedTrace) -> pd.DataFrame:
     table = no_rows(
-        HOLDER_COLUMNS, holder=TEXT, path=TEXT, containers=object, is_garbage=np.bool_, has_all_nodes=np.bool_
+        HOLDER_COLUMNS,
+        containers=object,
+        **dict.fromkeys(("holder", "path", "name", "scope", "function", "through"), TEXT),
+        **dict.fromkeys(("is_garbage", "has_all_nodes"), np.bool_),
     )
     rows = [
         (
             *(held.event, held.holder, held.path, held.filename, held.line, held.count, held.bytes, held.is_garbage),
             *(held.containers, held.nodes, held.has_all_nodes, held.foreign_bytes),
+            *(held.name, held.scope, held.function, held.through),
         )
         for held in trace.held
     ]

@@ -51,7 +51,7 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
             "them, or pad them to a few sizes."
         )
     elif growth.nodes:
-        title = f"A leak or not? the autograd graph of `{growth.variable}` grows: {growth.nodes:,} nodes"
+        title = f"A leak or not? the graph of `{growth.variable}` grows: {growth.nodes:,} nodes"
         if growth.bytes:
             title += f", and the process grew by {size} that torch's allocators did not allocate"
         cure = (
