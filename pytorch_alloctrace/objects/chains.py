@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import types
+import weakref
 from _thread import _local as _thread_local
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ _MODULE_DICTS = (".__dict__", "._modules", "._parameters", "._buffers")
 """Dicts of torch modules' attributes, left out of a path."""
 _MAX_PATH = 160
 """Maximum length of a path in characters. A longer path is shortened in the middle."""
+_FINALIZE_RECORD = getattr(weakref.finalize, "_Info", None)
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-EXCEPTION, GRAPH, HOOK, DEFAULT, PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL = THROUGH = (
-    *("exception", "autograd graph", "hook", "default value", "partial", "generator", "closure", "thread-local"),
+EXCEPTION, GRAPH, FINALIZER, HOOK, DEFAULT, PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL = THROUGH = (
+    *("exception", "autograd graph", "finalizer", "hook", "default value"),
+    *("partial", "generator", "closure", "thread-local"),
 )
 """Values of `Chain.through`: of several, the first is reported."""
 _HOOKS = ("hooks", "hooks_with_kwargs", "hooks_always_called")
@@ -30,6 +33,7 @@ _HOOKS = ("hooks", "hooks_with_kwargs", "hooks_always_called")
 _PHRASES = {
     EXCEPTION: "through the traceback of an exception",
     GRAPH: "through an autograd graph",
+    FINALIZER: "through the arguments of a finalizer",
     HOOK: "through a hook",
     DEFAULT: "through a default value",
     PARTIAL: "through a functools.partial",
@@ -71,8 +75,8 @@ class Chain:
     """Function of a local variable: "main"; "" for other scopes."""
     through: str = ""
     """What the path goes through besides attributes and containers: "exception" (its traceback), "autograd graph",
-    "hook", "default value", "partial", "generator" (or another suspended function), "closure", "thread-local"; of
-    several, the first in this order. "" if nothing."""
+    "finalizer" (arguments of `weakref.finalize`), "hook", "default value", "partial", "generator" (or another suspended
+    function), "closure", "thread-local"; of several, the first in this order. "" if nothing."""
     through_below: str = ""
     """What the path goes through below the holder; a value of `through`."""
     containers: tuple[Container, ...] = ()
@@ -193,6 +197,8 @@ def _way_of(edge: Edge, referrer: Any) -> str:
             return PARTIAL
         if edge.text == ".__traceback__":
             return EXCEPTION
+        if cls is _FINALIZE_RECORD:
+            return FINALIZER
         if edge.text.endswith(_HOOKS):
             return HOOK
         return THREAD_LOCAL if _thread_local in access.mro(cls) else ""

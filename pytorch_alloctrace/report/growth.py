@@ -51,12 +51,12 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
             "them, or pad them to a few sizes."
         )
     elif growth.nodes:
-        title = f"A leak or not? the graph of `{growth.variable}` grows: {growth.nodes:,} nodes"
+        title = f"A leak or not? the autograd graph of `{growth.variable}` grows: {growth.nodes:,} nodes"
         if growth.bytes:
             title += f", and the process grew by {size} that torch's allocators did not allocate"
         cure = (
-            f"Held by {names.referrer(growth.holder)}. Each node keeps host memory: add up `.detach()` or `.item()` of its "
-            "parts."
+            f"Held by {names.referrer(growth.holder)}. Each node keeps host memory: add up `.detach()` or `.item()` of "
+            "its parts."
         )
     else:
         title = f"A leak or not? the process grew by {size} that torch's allocators did not allocate"

@@ -313,6 +313,7 @@ def keep_error(error: Exception | None, tensor: torch.Tensor) -> Exception:
         ("thread-local", "kept.value, local of", "thread-local"),
         ("method", "kept.__self__.value, local of", ""),
         ("graph", "kept, local of", "autograd graph"),
+        ("finalizer", "weakref.finalize._registry", "finalizer"),
     ],
 )
 def test_chain_describes_what_it_goes_through(kind: str, holder: str, through: str) -> None:
@@ -332,6 +333,9 @@ def test_chain_describes_what_it_goes_through(kind: str, holder: str, through: s
         kept.value = tensor
     elif kind == "method":
         kept = Kept(tensor).method
+    elif kind == "finalizer":
+        kept = Kept(torch.ones(0))
+        weakref.finalize(kept, print, tensor).atexit = False
     else:
         activation = (torch.ones(2, requires_grad=True) * 2).exp()
         kept, tensor = activation.sum(), activation.detach()
@@ -340,7 +344,8 @@ def test_chain_describes_what_it_goes_through(kind: str, holder: str, through: s
     chain = alloctrace.holders(tensor).chain
 
     assert chain is not None and str(chain).startswith(holder), str(chain)
-    scope = ("global", "") if kind == "default" else ("local", "test_chain_describes_what_it_goes_through")
+    scopes = {"default": ("global", ""), "finalizer": ("class attribute", "")}
+    scope = scopes.get(kind, ("local", "test_chain_describes_what_it_goes_through"))
     assert (chain.scope, chain.function, chain.through) == (*scope, through)
     assert chain.through_graph == (kind == "graph")
     crop.__kwdefaults__["crops"].clear()

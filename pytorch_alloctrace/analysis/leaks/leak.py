@@ -99,8 +99,8 @@ class Holder:
     """Function of a local variable: "main"; "" for other scopes."""
     through: str = ""
     """What the path goes through besides attributes and containers: "exception" (its traceback), "autograd graph",
-    "hook", "default value", "partial", "generator" (or another suspended function), "closure", "thread-local"; of
-    several, the first in this order. "" if nothing."""
+    "finalizer" (arguments of `weakref.finalize`), "hook", "default value", "partial", "generator" (or another suspended
+    function), "closure", "thread-local"; of several, the first in this order. "" if nothing."""
     containers: tuple[HeldContainer, ...] = ()
     """Containers on the path, outermost first."""
 
