@@ -250,9 +250,10 @@ _DOUBTS: dict[Doubt, Callable[[Growth], tuple[str, str]]] = {
 
 
 def _note_bounded(growth: Growth, names: SiteNames) -> str:
+    assert growth.holder is not None
     return (
-        f"{names.site(growth.site)} fills a container: {units.number(growth.size)} of {units.number(growth.bound)}, "
-        f"about {units.size(growth.bytes_when_full)} when full"
+        f"{names.site(growth.site)} fills `{growth.holder.name}`: {units.number(growth.size)} of "
+        f"{units.number(growth.bound)}, about {units.size(growth.bytes_when_full)} when full"
     )
 
 

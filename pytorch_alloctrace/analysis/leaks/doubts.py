@@ -9,7 +9,8 @@ bounded           of the containers on the referrer path, at least one has more 
 optimizer state   nearly all blocks are optimizer state, and the parameters did not grow along
 one call          a local variable of a function holds the blocks until the function returns. Not of main() or a module,
                   and not of the function whose loop contains the steps: there, growth is judged whoever holds it. If no
-                  holder is known: a comprehension allocated the blocks, and they were freed in the end
+                  holder is known: the function that iterates, or a comprehension in it, allocated the blocks itself,
+                  and they were freed in the end
 joined            an allocation of exactly the sum of the blocks was followed by their release: they were collected
 load              a backlog (see `backlog`) whose referrer path shows no growing container, or a variable that is filled
                   anew in each step, or whose number of blocks fell by `LOAD_FALL`
@@ -232,12 +233,10 @@ class DoubtFinder:
         if loop is None or leak.allocated_bytes_at_end > leak.allocated_bytes // 2:
             return None
         function = _COMPREHENSION.sub("", loop.function)
-        # Stacks do not tell whether another function came once and iterated, or was called again.
-        return (
-            None
-            if function == loop.function or _MAIN.fullmatch(function)
-            else dataclasses.replace(loop, function=function)
-        )
+        # Stacks do not tell whether a function came once and iterated, or was called again.
+        if _MAIN.fullmatch(function) or (function == loop.function and function != leak.line.function):
+            return None
+        return dataclasses.replace(loop, function=function)
 
     def _came_again(self, leak: Leak, function: str) -> bool:
         """Return whether a call of a function, on the stack of a leak, is in a loop of another function."""

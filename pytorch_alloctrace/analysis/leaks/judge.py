@@ -28,6 +28,7 @@ from .doubts import DoubtFinder
 from .growing_buffers import find_growing_leaks, find_possible_buffers
 from .leak import (
     GROWING,
+    MINOR_BYTES,
     SURVIVORS,
     Doubt,
     Growth,
@@ -82,7 +83,11 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
     if sum(growth.allocated_bytes for growth in unclear) < least_bytes:
         unclear = [growth for growth in unclear if growth.doubt is Doubt.COMPACTED]
     undecided = [growth for growth in growths if growth in unclear or (growth.is_judged and not growth.is_note)]
-    notes = [growth for growth in growths if growth.is_note and growth.allocated_bytes >= least_bytes]
+    notes = [
+        growth
+        for growth in growths
+        if growth.is_note and growth.allocated_bytes >= (MINOR_BYTES if growth.is_judged else least_bytes)
+    ]
     if not first_clock.is_discrete and not leaks:
         # Growth is no evidence without a loop, unless it shows on another clock.
         is_one_pass = any(growth.unit == "second" for growth in undecided)
