@@ -37,6 +37,8 @@ MIN_UNREACHED = 8
 TENSORS_PER_CHECK = 256
 MIN_SIBLINGS = 4
 """Minimum number of containers in one container that are reported as the one: a dict of lists."""
+MAX_LEVELS = 8
+"""Maximum number of objects between a container and the common container: a linked list may have thousands."""
 MIN_LINKED_LIST = 10
 """Minimum length in objects of a path without a container that counts as a linked list."""
 _MODULE_ATTRIBUTES = ("_modules", "_parameters", "_buffers")
@@ -236,7 +238,7 @@ class _HolderSearch:
     def _container_above(self, number: int) -> tuple[int, tuple[type, ...]]:
         """Return the nearest container above an object, or -1, and the types below it, without attribute dicts."""
         walk, types = self._walk, [type(self._walk.objects[number])]
-        while (parent := walk.parents[number]) != number:
+        while (parent := walk.parents[number]) != number and len(types) <= MAX_LEVELS:
             if self._size_of(parent) or _is_submodules(walk, parent):
                 return parent, tuple(types)
             if type(walk.objects[parent]) is not dict:

@@ -92,13 +92,13 @@ struct ContainerRecord {
 
 // Tensors and autograd nodes that one object of the program holds, according to an object scan.
 struct HolderRecord {
-  std::uint64_t event = 0;  // number of the next event when the scan began
-  std::uint64_t line = 0;   // current line of the function with the variable; 0: a global
-  std::uint64_t count = 0;  // blocks held
-  std::uint64_t bytes = 0;  // requested bytes of these blocks
-  std::string holder;       // "trainer.predictions (list of 46), local of main() at train.py:31"
-  std::string path;         // to one tensor: "trainer.predictions[...]"
-  std::string filename;     // of that function or global
+  std::uint64_t event = 0;                  // number of the next event when the scan began
+  std::uint64_t line = 0;                   // current line of the function with the variable; 0: a global
+  std::uint64_t count = 0;                  // blocks held
+  std::uint64_t bytes = 0;                  // requested bytes of these blocks
+  std::string holder;                       // "trainer.predictions (list of 46), local of main() at train.py:31"
+  std::string path;                         // to one tensor: "trainer.predictions[...]"
+  std::string filename;                     // of that function or global
   std::vector<std::uint64_t> addresses;     // of some of the blocks, ascending
   bool is_garbage = false;                  // an unreachable reference cycle
   std::vector<ContainerRecord> containers;  // on the path, outermost first
