@@ -226,6 +226,69 @@ def test_blocks_of_forward_that_ran_out_of_memory_are_activations(tmp_path: Path
     assert "activation" not in roles[:1]  # the input
 
 
+WITHOUT_BACKWARD = """
+import json, torch, pytorch_alloctrace as alloctrace
+from torch import nn
+
+F = 4
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 512), nn.Linear(512, 512), nn.Linear(512, 100)
+        self.register_buffer("scale", torch.rand(100))
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(x))))) * self.scale
+
+def predict(model, rounds, keep):
+    kept = []
+    for number in range(rounds):
+        x = torch.randn(32, 64)
+        output = model(x)
+        kept.append(keep(output))
+        if number == rounds - 3:
+            alloctrace.mark("here")
+    return len(kept)
+
+def expect(**roles):
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {"parameter": parameters * F, "buffer": 100 * F, "input": 32 * 64 * F, **roles}
+
+expected = {}
+for name in ("no_grad", "softmax", "grad", "evaluation"):
+    with alloctrace.enable(f"{name}.alloctrace", devices=("cpu",)):
+        model = Model()
+        alloctrace.observe(model)
+        if name == "evaluation":
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(4):
+                model(torch.randn(32, 64)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        keep = (lambda output: output) if name == "no_grad" else (lambda output: output.detach().softmax(-1))
+        with torch.set_grad_enabled(name == "grad"):
+            predict(model, 12, keep)
+            alloctrace.mark("between")
+            predict(model, 12, keep)
+    outputs = 10 if name == "no_grad" else 11
+    activations = 2 if name == "grad" else 0  # the results of tanh
+    expected[name] = expect(other=outputs * 32 * 100 * F, activation=activations * 32 * 512 * F)
+json.dump(expected, open("expected.json", "w"))
+"""
+
+
+@pytest.mark.parametrize("program", ["no_grad", "softmax", "grad", "evaluation"])
+def test_roles_without_backward_match_program_account(tmp_path: Path, program: str) -> None:
+    run_source(tmp_path, WITHOUT_BACKWARD)
+    expected = json.loads((tmp_path / "expected.json").read_text())[program]
+
+    trace = alloctrace.load(tmp_path / f"{program}.alloctrace")
+
+    actual = role_bytes(trace, "mark:here", "cpu")
+    assert {role: actual.get(role, 0) for role in expected} == expected
+
+
 def test_roles_are_unknown_without_named_blocks(tmp_path: Path) -> None:
     source = """
 import torch, pytorch_alloctrace as alloctrace

@@ -50,6 +50,8 @@ void Lifetimes::update(const Event& event, std::uint64_t sequence) {
       return;
   }
   const std::uint32_t number = thread_of(event.thread);
+  // Autograd's threads have no stacks of their own, and no stack shows no call.
+  if (event.stack != 0 && event.node_type == 0 && !is_under_engine(event)) update_call(event, threads_[number]);
   if (is_in_node(event)) {
     const std::uint32_t node_thread = thread_by_autograd_id(event.node_thread);
     Thread& creator = threads_[node_thread];
@@ -71,7 +73,35 @@ void Lifetimes::update(const Event& event, std::uint64_t sequence) {
     // Nodes of recomputed forwards are over, too. Before an allocation, the next forward may have created nodes.
     thread.nodes_passed = event.kind == EventKind::kAlloc ? thread.nodes : event.sequence;
   }
+  threads_[number].has_new_node = event.sequence > threads_[number].nodes;
   threads_[number].nodes = event.sequence;
+}
+
+void Lifetimes::update_call(const Event& event, Thread& thread) {
+  const bool is_in_call = kinds_.is_in_module(event.stack);
+  if (is_in_call && !thread.is_in_call) {
+    ++thread.calls;
+    thread.nodes_before_call = thread.nodes;
+    thread.last_allocation = UINT64_MAX;
+  }
+  const bool has_last = thread.last_device < origins_.size() && thread.last_piece < origins_[thread.last_device].size();
+  if (!is_in_call && thread.is_in_call && has_last && thread.last_allocation != UINT64_MAX) {
+    Origin& last = origins_[thread.last_device][thread.last_piece];
+    if (last.alloc_sequence == thread.last_allocation) last.is_last_of_call = true;
+  }
+  thread.is_in_call = is_in_call;
+}
+
+// Return the round in which a stack of frames allocates.
+std::uint32_t Lifetimes::begin_round(std::uint32_t stack, std::uint32_t thread) {
+  if (stack >= definitions_->frame_count()) return 0;
+  if (stack >= rounds_.size()) rounds_.resize(definitions_->frame_count());
+  Rounds& rounds = rounds_[stack];
+  const std::uint32_t begun = threads_[thread].calls + threads_[thread].passes;
+  if (rounds.thread != thread || rounds.begun != begun) ++rounds.count;
+  rounds.thread = thread;
+  rounds.begun = begun;
+  return rounds.count;
 }
 
 void Lifetimes::begin_lifetime(const Event& event, std::uint64_t sequence, const LifetimeChange& change) {
@@ -85,6 +115,17 @@ void Lifetimes::begin_lifetime(const Event& event, std::uint64_t sequence, const
   origin.alloc_sequence = sequence;
   origin.thread = number;
   origin.makes_nodes = false;
+  origin.is_in_call = event.stack != 0 && thread.is_in_call && kinds_.is_in_module(event.stack);
+  origin.is_in_graph = origin.is_in_call && event.sequence > thread.nodes_before_call;
+  origin.is_of_node = thread.has_new_node;
+  origin.is_last_of_call = false;
+  origin.calls = thread.calls;
+  origin.round = event.node_type == 0 ? begin_round(change.stack, number) : 0;
+  if (origin.is_in_call) {
+    threads_[number].last_device = change.device;
+    threads_[number].last_piece = piece;
+    threads_[number].last_allocation = sequence;
+  }
   const bool makes_nodes = event.sequence > thread.nodes_before;
   if (is_in_node(event)) {
     origin.phase = makes_nodes && !is_engine(event) ? Phase::kRecompute : Phase::kPass;
@@ -96,7 +137,8 @@ void Lifetimes::begin_lifetime(const Event& event, std::uint64_t sequence, const
     origin.phase = Phase::kPass;
     if (thread.evaluated_thread != UINT32_MAX) origin.thread = thread.evaluated_thread;
   } else {
-    origin.phase = event.sequence > thread.nodes_passed ? Phase::kForward : Phase::kBeforeForward;
+    const bool is_in_forward = origin.is_in_call || event.sequence > thread.nodes_passed;
+    origin.phase = is_in_forward ? Phase::kForward : Phase::kBeforeForward;
   }
   origin.passes = threads_[origin.thread].passes;
   origin.step = steps_;
@@ -113,7 +155,17 @@ void Lifetimes::end_lifetime(const Event& event, const LifetimeChange& change) {
   count(change.device, change.stack, change.node_type, change.bytes, lifetime);
 }
 
-Lifetime Lifetimes::lifetime_before_pass(const Origin& origin, const LifetimeChange& change) const {
+// Return the lifetime of a block that the program frees before a pass.
+Lifetime Lifetimes::lifetime_before_pass(const Origin& origin, const Event& event, const LifetimeChange& change) {
+  const Thread& thread = threads_[origin.thread];
+  const std::uint32_t calls = thread.calls - origin.calls;
+  const bool is_in_own_call = origin.is_in_call && calls == 0 && thread.is_in_call;
+  if (thread.calls != 0 && !(is_in_own_call && thread_of(event.thread) == origin.thread)) {
+    if (origin.is_in_graph && !origin.is_last_of_call) return Lifetime::kSaved;
+    if (is_kept(origin, change.stack)) return Lifetime::kOutlived;
+    if (origin.is_in_call && calls != 0 && is_replaced(origin, change.stack)) return Lifetime::kOutlived;
+    if (!origin.is_in_call && calls != 0 && !origin.is_of_node) return Lifetime::kInputHeld;
+  }
   if (origin.step != steps_) return Lifetime::kLaterStep;
   return change.allocations == origin.allocations ? Lifetime::kBrief : Lifetime::kSameStep;
 }
@@ -127,14 +179,15 @@ Lifetime Lifetimes::lifetime_at_free(const Origin& origin, const Event& event, c
   switch (origin.phase) {
     case Phase::kForward:
       if (by_pass) return Lifetime::kSaved;
-      if (passes > 1) return Lifetime::kLong;
+      if (passes > 1) return origin.is_in_call || is_kept(origin, change.stack) ? Lifetime::kOutlived : Lifetime::kLong;
       if (is_cut_off) return Lifetime::kCutOffForward;
-      return passes == 1 ? Lifetime::kOutlived : lifetime_before_pass(origin, change);
+      return passes == 1 ? Lifetime::kOutlived : lifetime_before_pass(origin, event, change);
     case Phase::kBeforeForward:
-      if (passes > 1) return Lifetime::kLong;
+      if (passes > 1 && is_kept(origin, change.stack)) return Lifetime::kOutlived;
       if (by_pass) return Lifetime::kInputSaved;
+      if (passes > 1) return is_replaced(origin, change.stack) ? Lifetime::kInputHeld : Lifetime::kLong;
       if (is_cut_off) return Lifetime::kCutOff;
-      return passes == 1 ? Lifetime::kInputHeld : lifetime_before_pass(origin, change);
+      return passes == 1 ? Lifetime::kInputHeld : lifetime_before_pass(origin, event, change);
     case Phase::kRecompute:
       if (by_engine) return Lifetime::kSaved;
       return passes == 0 && is_under_engine(event) ? Lifetime::kPassing : Lifetime::kOutlived;
@@ -147,14 +200,16 @@ Lifetime Lifetimes::lifetime_at_free(const Origin& origin, const Event& event, c
   return Lifetime::kUnknown;
 }
 
-Lifetime Lifetimes::lifetime_at_end(const Origin& origin) const {
+Lifetime Lifetimes::lifetime_at_end(const Origin& origin, std::uint32_t stack) const {
   const Thread& thread = threads_[origin.thread];
   const std::uint32_t passes = thread.passes - origin.passes;
   switch (origin.phase) {
     case Phase::kForward:
+      if (is_kept(origin, stack) || (passes > 1 && origin.is_in_call)) return Lifetime::kOutlived;
       if (passes > 1) return Lifetime::kLong;
       return passes == 0 || thread.is_in_pass ? Lifetime::kCutOffForward : Lifetime::kOutlived;
     case Phase::kBeforeForward:
+      if (is_kept(origin, stack)) return Lifetime::kOutlived;
       return passes > 1 ? Lifetime::kLong : Lifetime::kCutOff;
     case Phase::kRecompute:
       return Lifetime::kCutOffForward;
@@ -171,7 +226,9 @@ void Lifetimes::finish(const std::vector<DeviceMemory>& devices) {
     devices[device].for_each_allocated([&](const Piece& piece) {
       const PieceIndex index = devices[device].index_of(piece);
       if (index >= origins_[device].size() || origins_[device][index].alloc_sequence != piece.alloc_sequence) return;
-      store(piece.alloc_sequence, lifetime_at_end(origins_[device][index]));
+      const Lifetime lifetime = lifetime_at_end(origins_[device][index], piece.stack);
+      store(piece.alloc_sequence, lifetime);
+      if (lifetime == Lifetime::kOutlived) count(device, piece.stack, piece.node_type, piece.size, lifetime);
     });
   }
   origins_ = {};

@@ -7,6 +7,10 @@ namespace {
 
 constexpr std::int32_t kCpu = 0;
 
+bool is_before_pass(Lifetime lifetime) {
+  return lifetime == Lifetime::kBrief || lifetime == Lifetime::kSameStep || lifetime == Lifetime::kLaterStep;
+}
+
 const Piece* find_live(const DeviceMemory* device, std::uint64_t address) {
   return device ? device->find_allocated(address) : nullptr;
 }
@@ -64,13 +68,15 @@ BlockRole Roles::role_of(std::size_t device, const Piece& piece) const {
       role = role_of_siblings({device, piece.stack, piece.node_type, piece.requested});
     }
   } else if (is_cut_off || lifetime == Lifetime::kLong || lifetime == Lifetime::kLaterStep ||
-             lifetime == Lifetime::kInputHeld) {
+             lifetime == Lifetime::kInputHeld || lifetime == Lifetime::kOutlived) {
     role = role_of_siblings({device, piece.stack, 0, 0});
   }
   if (role != Role::kUnknown) return {role, false};
-  if (is_cut_off) {
+  // The last blocks of a list that the program clears are freed as early as inputs and temporaries.
+  const bool may_be_result = piece.node_type == 0 && (lifetime == Lifetime::kInputHeld || is_before_pass(lifetime));
+  if (is_cut_off || may_be_result) {
     const Lifetime usual = lifetimes_.most_common(device, piece.stack, piece.node_type);
-    if (usual != Lifetime::kUnknown) lifetime = usual;
+    if (usual == Lifetime::kOutlived || (is_cut_off && usual != Lifetime::kUnknown)) lifetime = usual;
   }
   return {role_of_lifetime(lifetime, device, piece), false};
 }
@@ -99,7 +105,7 @@ Role Roles::role_of_lifetime(Lifetime lifetime, std::size_t device, const Piece&
     case Lifetime::kLong:
       return is_of_optimizer(piece.stack) ? Role::kOptimizerState : Role::kUnknown;
     case Lifetime::kOutlived:
-      return Role::kOther;
+      return is_of_optimizer(piece.stack) ? Role::kOptimizerState : Role::kOther;
     case Lifetime::kLeftByPass:
       return Role::kGradient;
     case Lifetime::kUnknown:

@@ -63,7 +63,13 @@ void Lifetimes::save_threads(CompactionWriter& out) const {
     out.number(thread.passes);
     put_optional_thread(out, thread.evaluated_thread);
     out.number(thread.evaluated_pass);
-    out.byte(static_cast<std::uint8_t>((thread.is_in_pass ? 1 : 0) | (thread.is_of_engine ? 2 : 0)));
+    out.byte(static_cast<std::uint8_t>((thread.is_in_pass ? 1 : 0) | (thread.is_of_engine ? 2 : 0) |
+                                       (thread.is_in_call ? 4 : 0)));
+    out.number(thread.calls);
+    out.number(thread.nodes_before_call);
+    out.number(thread.last_device);
+    out.number(thread.last_piece);
+    out.number(thread.last_allocation);
   }
   out.number(thread_index_.size());
   for (const std::uint32_t thread : thread_index_) put_optional_thread(out, thread);
@@ -77,7 +83,7 @@ void Lifetimes::save_threads(CompactionWriter& out) const {
 }
 
 void Lifetimes::restore_threads(CompactionReader& in) {
-  const std::size_t threads = in.count(7);
+  const std::size_t threads = in.count(12);
   for (std::size_t index = 0; index < threads; ++index) {
     Thread& thread = threads_.emplace_back();
     thread.nodes = in.number();
@@ -89,6 +95,12 @@ void Lifetimes::restore_threads(CompactionReader& in) {
     const std::uint8_t flags = in.byte();
     thread.is_in_pass = (flags & 1) != 0;
     thread.is_of_engine = (flags & 2) != 0;
+    thread.is_in_call = (flags & 4) != 0;
+    thread.calls = in.number32();
+    thread.nodes_before_call = in.number();
+    thread.last_device = in.number32();
+    thread.last_piece = in.number32();
+    thread.last_allocation = in.number();
   }
   for (std::size_t left = in.count(); left > 0; --left) thread_index_.push_back(read_optional_thread(in, threads));
   for (std::size_t left = in.count(2); left > 0; --left) {
@@ -108,6 +120,10 @@ void Lifetimes::put_origin(CompactionWriter& out, const Origin& origin, const Or
     out.number(origin.step);
   }
   out.difference(origin.allocations, before.allocations);
+  out.byte(static_cast<std::uint8_t>((origin.is_in_call ? 1 : 0) | (origin.is_in_graph ? 2 : 0) |
+                                     (origin.is_of_node ? 4 : 0) | (origin.is_last_of_call ? 8 : 0)));
+  out.difference(origin.calls, before.calls);
+  out.difference(origin.round, before.round);
 }
 
 // Read all of an origin except `alloc_sequence`, which is not written.
@@ -125,6 +141,13 @@ Lifetimes::Origin Lifetimes::read_origin(CompactionReader& in, const Origin& bef
   origin.allocations = static_cast<std::uint32_t>(in.difference(before.allocations));
   origin.phase = static_cast<Phase>(phase);
   origin.makes_nodes = (first & 1) != 0;
+  const std::uint8_t flags = in.byte();
+  origin.is_in_call = (flags & 1) != 0;
+  origin.is_in_graph = (flags & 2) != 0;
+  origin.is_of_node = (flags & 4) != 0;
+  origin.is_last_of_call = (flags & 8) != 0;
+  origin.calls = static_cast<std::uint32_t>(in.difference(before.calls));
+  origin.round = static_cast<std::uint32_t>(in.difference(before.round));
   return origin;
 }
 
@@ -153,13 +176,36 @@ void Lifetimes::restore_origins(CompactionReader& in, const DeviceMemory& memory
   std::vector<Origin>& origins = origins_.emplace_back();
   PieceIndex index = 0;
   Origin before;
-  for (std::size_t left = in.count(3); left > 0; --left) {
+  for (std::size_t left = in.count(6); left > 0; --left) {
     index += static_cast<PieceIndex>(in.below(memory.piece_count()));
     if (index >= memory.piece_count()) throw DecodeError("a block that is not there");
     if (index >= origins.size()) origins.resize(index + std::size_t{1});
     before = read_origin(in, before, threads_.size());
     before.alloc_sequence = memory.piece(index).alloc_sequence;
     origins[index] = before;
+  }
+}
+
+void Lifetimes::save_rounds(CompactionWriter& out) const {
+  const auto is_used = [](const Rounds& rounds) { return rounds.count != 0; };
+  out.number(static_cast<std::uint64_t>(std::count_if(rounds_.begin(), rounds_.end(), is_used)));
+  for (std::uint32_t stack = 0; stack < rounds_.size(); ++stack) {
+    if (!is_used(rounds_[stack])) continue;
+    out.stack(stack);
+    put_optional_thread(out, rounds_[stack].thread);
+    out.number(rounds_[stack].begun);
+    out.number(rounds_[stack].count);
+  }
+}
+
+void Lifetimes::restore_rounds(CompactionReader& in) {
+  for (std::size_t left = in.count(4); left > 0; --left) {
+    const std::uint32_t stack = in.stack();
+    if (stack >= definitions_->frame_count()) throw DecodeError("rounds of no stack");
+    if (stack >= rounds_.size()) rounds_.resize(stack + std::size_t{1});
+    rounds_[stack].thread = read_optional_thread(in, threads_.size());
+    rounds_[stack].begun = in.number32();
+    rounds_[stack].count = in.number32();
   }
 }
 
@@ -220,6 +266,7 @@ void Lifetimes::save(CompactionWriter& out, const std::vector<DeviceMemory>& dev
   out.number(steps_);
   out.number(passes_);
   for (std::size_t device = 0; device < devices.size(); ++device) save_origins(out, device, devices[device]);
+  save_rounds(out);
   save_counted(out);
   save_freed(out, freed);
 }
@@ -230,6 +277,7 @@ void Lifetimes::restore(CompactionReader& in, const std::vector<DeviceMemory>& d
   steps_ = in.number32();
   passes_ = in.number32();
   for (const DeviceMemory& memory : devices) restore_origins(in, memory);
+  restore_rounds(in);
   restore_counted(in);
   restore_freed(in);
 }

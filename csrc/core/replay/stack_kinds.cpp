@@ -58,6 +58,7 @@ std::uint8_t StackKinds::kind_of_file(std::uint32_t filename) const {
   if (contains(file, "/torch/autograd/")) kind |= kAutogradFile;
   if (contains(file, "/torch/optim/")) kind |= kOptimizerFile;
   if (file.ends_with("/torch/optim/optimizer.py")) kind |= kWrapperFile;
+  if (file.ends_with("/torch/nn/modules/module.py")) kind |= kModuleFile;
   return kind;
 }
 
@@ -66,7 +67,8 @@ std::uint8_t StackKinds::kinds_of_frame(std::uint32_t stack, std::uint8_t caller
   const Code& code = definitions_->code(definitions_->frame(stack).code);
   const std::uint8_t file = kind_of_file(code.filename);
   const std::string_view name = definitions_->string(code.name);
-  std::uint8_t kinds = kComputed | (caller & kUnderEngine);
+  std::uint8_t kinds = kComputed | (caller & (kUnderEngine | kModule));
+  if ((file & kModuleFile) != 0 && name == "_call_impl") kinds |= kModule;
   if ((file & kAutogradFile) != 0) {
     if (name == "_engine_run_backward") return static_cast<std::uint8_t>(kinds | kEngine | kUnderEngine);
     if (name == "_make_grads") return kinds | kRoot;

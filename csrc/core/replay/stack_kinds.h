@@ -1,4 +1,4 @@
-// Classification of stacks by their frames: autograd's engine, code that it calls, optimizers.
+// Classification of stacks by their frames: autograd's engine, code that it calls, optimizers, calls of modules.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,14 @@ class StackKinds {
   // Return whether the stack is in an optimizer: under a frame of torch.optim (every torch.optim.Optimizer subclass has
   // one), but not in the closure that an optimizer calls.
   bool is_of_optimizer(std::uint32_t stack) const { return (kinds_of(stack) & kOptimizer) != 0; }
+  // Return whether the stack is in the call of a torch.nn.Module, which the engine does not run.
+  bool is_in_module(std::uint32_t stack) const { return (kinds_of(stack) & (kModule | kUnderEngine)) == kModule; }
 
  private:
   static constexpr std::uint8_t kComputed = 1, kEngine = 2, kUnderEngine = 4, kRoot = 8, kOptimizer = 16,
-                                kCallsClosure = 32;
+                                kCallsClosure = 32, kModule = 64;
   static constexpr std::uint8_t kComputedFile = 1, kTorchFile = 2, kAutogradFile = 4, kOptimizerFile = 8,
-                                kWrapperFile = 16;
+                                kWrapperFile = 16, kModuleFile = 32;
 
   std::uint8_t kinds_of(std::uint32_t stack) const {
     if (stack < kinds_.size() && kinds_[stack] != 0) return kinds_[stack];
