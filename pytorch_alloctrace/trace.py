@@ -245,8 +245,8 @@ class Trace:
         Args:
             at: "end", "peak" (of `device`; default the device with the highest peak), "peak:reserved", an event number
                 (the state after the event), "step:N" (the end of step N), "mark:NAME" (the first of that name),
-                "mark:NAME#3" (the third), "region:NAME" (its beginning), "region:NAME:end", "12.5s" (after the
-                recording began) or a datetime.
+                "mark:NAME#3" (the third), "region:NAME" (its beginning), "region:NAME:end", "12.5s", "100ms",
+                "2min" (after the recording began) or a datetime.
             device: "cpu", "cuda:0", ..., or "cuda" if the trace has one CUDA device; default all.
 
         Returns:

@@ -21,7 +21,7 @@ a position is one of:
   mark:NAME             the first mark of that name (mark:NAME#3: the third)
   region:NAME           where the first region of that name begins
   region:NAME:end       where it ends (region:NAME#3:end: the third)
-  12.5s                 12.5 seconds after the recording began
+  12.5s (100ms, 2min)   12.5 seconds after the recording began
 """
 RANGES = """\
 A range is everything after --since, up to and including --until. --in names
@@ -52,8 +52,8 @@ class CommandParser(Parser):
         self.set_defaults(csv=False, markdown=False, all_frames=False, by=None, device=None, top=None, user_path=[])
         self.set_defaults(since=None, until=None, region=None, depth=None)
 
-    def add_common(self, traces_help: str) -> None:
-        self.add_argument("traces", nargs="+", metavar="TRACE", help=traces_help)
+    def add_common(self, traces_help: str, metavar: str) -> None:
+        self.add_argument("traces", nargs="+", metavar=metavar, help=traces_help)
         self._output.add_argument(
             "--width",
             type=parse_count,

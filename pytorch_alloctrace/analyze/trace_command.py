@@ -174,7 +174,7 @@ class TraceCommand(ABC):
         parser = CommandParser(prog=prog, description=textwrap.fill(self.description, _HELP_WIDTH))
         parser.usage = f"{prog} {self.traces} [options]"
         self.add_arguments(parser)
-        parser.add_common(self.traces_help)
+        parser.add_common(self.traces_help, self.traces if self.traces.isalpha() else "TRACE")
         examples = "\n".join(_format_example(*example) for example in self.examples)
         parser.epilog = f"{parser.notes}\nexamples:\n{examples}".lstrip()
         options, unknown = parser.parse_known_args(arguments)

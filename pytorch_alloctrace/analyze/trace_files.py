@@ -167,6 +167,7 @@ class Convert(TraceCommand):
         ("convert snapshot.pickle -o run.alloctrace --overwrite", "write another file, and replace it if it exists"),
     )
     traces = "SNAPSHOT"
+    traces_help = "the pickle that torch wrote"
     reads_events = False
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -28,6 +28,7 @@ PEAKS = ("peak", "peak:reserved")
 _LARGEST = (1 << 63) - 2
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MAX_NAMES_LISTED = 10
+_UNIT_NS = {"ms": 1e6, "s": 1e9, "min": 60e9}
 
 _Item = TypeVar("_Item")
 
@@ -61,8 +62,8 @@ def time_of(position: Position, begin_ns: int) -> int | None:
         instant: datetime.datetime = position if to_datetime is None else to_datetime(warn=False)
         since_1970 = instant.astimezone(datetime.timezone.utc) - _EPOCH
         return (since_1970 // datetime.timedelta(microseconds=1)) * 1000 + nanoseconds
-    seconds = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]*)?)s", position) if isinstance(position, str) else None
-    return None if seconds is None else min(begin_ns + round(float(seconds[1]) * 1e9), _LARGEST)
+    duration = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]*)?)(ms|s|min)", position) if isinstance(position, str) else None
+    return None if duration is None else min(begin_ns + round(float(duration[1]) * _UNIT_NS[duration[2]]), _LARGEST)
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class PositionTable:
             return None if seq is None else seq + 1
         raise PositionError(
             f"{position!r} is not a valid position: use end, peak, peak:reserved, an event number, step:N, mark:NAME, "
-            "region:NAME, region:NAME:end or a time such as 12.5s"
+            "region:NAME, region:NAME:end or a time such as 12.5s, 100ms or 2min"
         )
 
     @functools.cached_property

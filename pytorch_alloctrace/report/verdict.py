@@ -206,10 +206,8 @@ def _write_holding(
     screen.text(Text.assemble((label, "bold"), f"  {device.device}: {amount} {when}"), hanging=len(label) + 2)
     if holding.blocks:
         screen.text(roles_sentence(holding.roles, holding.bytes), 2, hanging=4)
-    has_stacks = summary.program.stacks != "none" and all(site.site.function for site in holding.sites)
-    if holding.sites and not has_stacks and not any(site.site.filename for site in holding.sites):
-        reason = ' (stacks="none")' if summary.program.stacks == "none" else ""
-        screen.text(f"The trace has no stacks{reason}, so no lines of code can be named.", 2)
+    if holding.sites and summary.program.stacks == "none":
+        screen.text('The trace has no stacks (stacks="none"), so no lines of code can be named.', 2)
         if not any(site.site.function for site in holding.sites):
             return
     for site, package_lines in zip(holding.sites, holding.package_lines, strict=True):

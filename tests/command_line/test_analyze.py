@@ -25,6 +25,7 @@ from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.analyze import trace_command
 from pytorch_alloctrace.parser import PROGRAM as COMMAND
 from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.reading.sites import Site, SiteBytes
 from pytorch_alloctrace.report import progress, units
 from pytorch_alloctrace.report.screen import Screen
 from pytorch_alloctrace.report.verdict import verdict_data, write_verdict
@@ -268,6 +269,29 @@ def test_devices_have_sections_ordered_by_leak_size(folder: Path) -> None:
     data = verdict_data(both)
     for rows in (data["findings"], data["devices"]):
         assert [row["device"] for row in rows] == ["cuda:0", "cpu"]
+
+
+def test_missing_stacks_are_reported_only_of_a_trace_without_any(folder: Path) -> None:
+    summary = summarize(RecordedTrace(folder / "run.alloctrace"))
+    (cpu,) = summary.devices
+    left = tuple(
+        SiteBytes(Site("", 0, label, None, False), 4096, 1, stack)
+        for stack, label in ((0, ""), (1, "cuBLAS workspace"))
+    )
+    device = dataclasses.replace(cpu, end=dataclasses.replace(cpu.end, sites=left, package_lines=(None, None)))
+
+    def write(stacks: str) -> str:
+        output = io.StringIO()
+        program = dataclasses.replace(summary.program, stacks=stacks)
+        write_verdict(
+            dataclasses.replace(summary, program=program, devices=(device,)), Screen(Console(file=output), 80)
+        )
+        return output.getvalue()
+
+    at_end = write("python").partition("AT THE END")[2]
+    assert "(no Python stack)" in at_end and "cuBLAS workspace" in at_end
+    assert "no stacks" not in write("python")
+    assert 'The trace has no stacks (stacks="none")' in write("none")
 
 
 @pytest.mark.parametrize(

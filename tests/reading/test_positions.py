@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from made_up_events import BEGIN, MIB, event, freed, make_trace
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.positions import time_of
 
 MARK_NAME = 4
 """Index of the string that the probe defines for names of marks."""
@@ -81,11 +82,23 @@ def test_range_of_step_ends_with_its_event(tmp_path: Path) -> None:
     assert len(trace.events(until="step:2")) == trace.integrity.events
     long_ago = datetime.datetime(2001, 1, 1)
     numbers = (trace.integrity.events, 10**9, -2)
-    for position in ("soon", "step:7", "mark:none", "step:", "5e-05s", *numbers, "99.5s", long_ago):
+    for position in ("soon", "5h", "min", "step:7", "mark:none", "step:", "5e-05s", *numbers, "99.5s", long_ago):
         with pytest.raises(alloctrace.PositionError):
             trace.events(since=position)
         with pytest.raises(alloctrace.PositionError):
             trace.live(position)
+
+
+def test_times_in_different_units_are_one_position(tmp_path: Path) -> None:
+    trace = make_trace(tmp_path / "t.alloctrace", rows_of(["alloc", "step", "alloc"]))
+
+    times = [trace._recorded.time_ns(at) - trace.begin_ns for at in ("0.0000s", "0.0ms", "0min")]
+
+    assert len(set(times)) == 1
+    begin_ns = 10**18
+    assert [time_of(at, begin_ns) for at in ("100ms", "0.1s", "2min", "120s")] == [
+        begin_ns + ns for ns in (10**8, 10**8, 120 * 10**9, 120 * 10**9)
+    ]
 
 
 def test_event_numbers_need_no_replay(tmp_path: Path) -> None:
