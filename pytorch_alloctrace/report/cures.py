@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
-from ..analysis.leaks.leak import BACKLOG, GROWING, Holder, Leak
+from ..analysis.leaks.leak import BACKLOG, GRAPH, GROWING, Holder, Leak
+
+_HOOK = "hook"
+_DEFAULT = "the default value of "
+_IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
+"""In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
 
 
 def cure(leak: Leak, *, is_scan_complete: bool) -> str:
@@ -17,18 +23,29 @@ def cure(leak: Leak, *, is_scan_complete: bool) -> str:
     holder = leak.holder
     if holder is None:
         return _cure_without_holder(leak, is_scan_complete)
-    name = f"`{holder.name or holder.path}`"
-    if holder.through in _CURES:
-        return _CURES[holder.through](name, holder)
+    name = _quote(holder.name or holder.path)
     if leak.kind == GROWING:
         return (
             f"Each time, {name} becomes a longer tensor: keep only its last part, or allocate it once in full length."
         )
+    is_in_function = _IN_FUNCTION.search(name) is not None
+    if holder.through in _CAUSES and not (holder.through == _HOOK and is_in_function):
+        return _CAUSES[holder.through](name, holder)
     if leak.kind == BACKLOG:
         return (
             f"Entries of {name} come faster than they go: cap it (`queue.Queue(maxsize=...)`), or remove what is done."
         )
+    if holder.through in _PLACES and not is_in_function:
+        return _PLACES[holder.through](name)
     return _cure_container(name, holder)
+
+
+def _quote(name: str) -> str:
+    """Quote the expression in the name of a holder: "`seen` in the closure of step()"."""
+    if name.startswith(_DEFAULT):
+        return name
+    expression, separator, place = name.partition(" in the ")
+    return f"`{expression}`{separator}{place}"
 
 
 def _cure_without_holder(leak: Leak, is_scan_complete: bool) -> str:
@@ -47,10 +64,10 @@ def _cure_without_holder(leak: Leak, is_scan_complete: bool) -> str:
 def _cure_graph(name: str, holder: Holder) -> str:
     if holder.containers:
         return (
-            f"Each entry of {name} keeps the graph of its step, with all activations: append `.detach()` of a tensor, "
+            f"Entries of {name} keep the graphs of their steps, with all activations: store `.detach()` of a tensor, "
             "or `.item()` of a number."
         )
-    variable = name.strip("`")
+    variable = name.split("`")[1]
     return f"{name} carries the graph of all former steps: `{variable} = {variable}.detach()`."
 
 
@@ -68,45 +85,51 @@ def _cure_hook(name: str, holder: Holder) -> str:
     )
 
 
-def _cure_default(name: str, holder: Holder) -> str:
+def _cure_default(name: str) -> str:
+    value = name if name.startswith(_DEFAULT) else f"a default value of a function in {name}"
+    return f"{value[0].upper()}{value[1:]} is made once and kept: use None, and make the object in the call."
+
+
+def _cure_closure(name: str) -> str:
     return (
-        f"A default value is made once and kept with its function ({name}): use None, and make the object in the call."
+        f"Functions in {name} keep the variables that they use from outside: remove the functions that are done, or "
+        "pass them these values as arguments."
     )
 
 
-def _cure_closure(name: str, holder: Holder) -> str:
-    return (
-        f"A function keeps the variables that it uses from outside ({name}): pass them as arguments, or drop the "
-        "function."
-    )
-
-
-def _cure_suspended(name: str, holder: Holder) -> str:
+def _cure_suspended(name: str) -> str:
     return f"A suspended function keeps its local variables ({name}): run it to its end, or call its `close()`."
 
 
-def _cure_thread_local(name: str, holder: Holder) -> str:
+def _cure_thread_local(name: str) -> str:
     return f"Each thread keeps its own entry of {name} until it ends: end or reuse threads, or delete the entry."
 
 
-_CURES: dict[str, Callable[[str, Holder], str]] = {
-    "autograd graph": _cure_graph,
+_CAUSES: dict[str, Callable[[str, Holder], str]] = {
+    GRAPH: _cure_graph,
     "exception": _cure_exception,
-    "hook": _cure_hook,
+    _HOOK: _cure_hook,
+}
+"""By `Holder.through`: cures of what must not be on the path."""
+_PLACES: dict[str, Callable[[str], str]] = {
     "default value": _cure_default,
     "partial": _cure_closure,
     "closure": _cure_closure,
     "generator": _cure_suspended,
     "thread-local": _cure_thread_local,
 }
-"""By `Holder.through`."""
+"""By `Holder.through`: cures of what may be on the path."""
 
 
 def _cure_container(name: str, holder: Holder) -> str:
     largest = max(holder.containers, key=lambda container: container.length, default=None)
     kind = "" if largest is None else largest.type
+    if largest is not None and largest.bound:
+        return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
+    if holder.containers[-1:] == (largest,) and holder.path.removeprefix(holder.name).startswith("[...]["):
+        name = f"the {kind}s in {name}"
     if kind == "deque":
-        return f"Give {name} a bound: `collections.deque(maxlen=...)`."
+        return f"Give {name} a bound: `collections.deque(maxlen=...)`, or `queue.Queue(maxsize=...)`."
     if kind == "lru_cache":
         return f"Give {name} a bound: `functools.lru_cache(maxsize=...)`, or call its `cache_clear()`."
     if kind == "list":

@@ -1,0 +1,117 @@
+"""Cures of leaks, by kind and holder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytorch_alloctrace.analysis.leaks.leak import (
+    BACKLOG,
+    GROWING,
+    SURVIVORS,
+    HeldContainer,
+    Holder,
+    Leak,
+    LeakingSite,
+)
+from pytorch_alloctrace.reading.sites import Site
+from pytorch_alloctrace.report.cures import cure
+
+LINE = Site("train.py", 12, "step", "losses.append(loss)", "")
+
+
+def holder_of(name: str, path: str, through: str = "", *containers: HeldContainer) -> Holder:
+    return Holder((name,), path, "train.py", 31, 500, None, 1.0, name, "local", "main", through, containers)
+
+
+def container(kind: str, length: int = 46, bound: int | None = None) -> HeldContainer:
+    return HeldContainer(kind, length, length, bound, 0)
+
+
+def leak_of(kind: str, holder: Holder | None, line: Site = LINE, bytes_at_end: int = 4096) -> Leak:
+    numbers: dict[str, Any] = {
+        **dict.fromkeys(("blocks_at_onset", "reached", "died", "units_with_survivors", "units_judged"), 0),
+        **dict.fromkeys(("bytes_per_unit", "age", "onset", "oldest_age", "confidence", "path_share"), 0.0),
+    }
+    return Leak(
+        kind=kind,
+        device="cpu",
+        unit="step",
+        judged_at=1000,
+        allocated_bytes=4096,
+        blocks=4,
+        allocated_bytes_at_end=bytes_at_end,
+        never_died=False,
+        seconds_per_unit=1.0,
+        forecast_seconds=None,
+        sites=(LeakingSite(line, 1, 0.0, 4096, 4),),
+        line=line,
+        path=(),
+        holder=holder,
+        **numbers,
+    )
+
+
+LIST, DEQUE, CACHE, DICT = (container(kind) for kind in ("list", "deque", "lru_cache", "dict"))
+HOOKS, HOOK = container("OrderedDict"), container("OrderedDict", 1)
+SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "holder", "words"),
+    [
+        (SURVIVORS, holder_of("losses", "losses[...]", "", LIST), "Clear or cap `losses`"),
+        (SURVIVORS, holder_of("recent", "recent[...]", "", DEQUE), "Give `recent` a bound: `collections.deque(maxlen"),
+        (SURVIVORS, holder_of("jobs.queue", "jobs.queue[...]", "", DEQUE), "`queue.Queue(maxsize=...)`"),
+        (SURVIVORS, holder_of("encode", "encode(...)", "", CACHE), "`functools.lru_cache(maxsize=...)`"),
+        (SURVIVORS, holder_of("cache", "cache[...]", "", DICT), "Remove entries of `cache`"),
+        (SURVIVORS, holder_of("self.last", "self.last", ""), "Set `self.last` to None"),
+        (SURVIVORS, holder_of("cache", "cache[...]", "", container("deque", 46, 200)), "`cache` has a bound, 200"),
+        (SURVIVORS, holder_of("users", "users[...][...]", "", container("dict", 5), LIST), "the lists in `users`"),
+        (SURVIVORS, holder_of("users", "users[...][...]", "", DICT, container("list", 5)), "Remove entries of `users`"),
+        (SURVIVORS, holder_of("losses", "losses[...].grad_fn", "autograd graph", LIST), "store `.detach()`"),
+        (SURVIVORS, holder_of("total", "total.grad_fn", "autograd graph"), "`total = total.detach()`"),
+        (SURVIVORS, holder_of("errors", "errors[...].__traceback__", "exception", LIST), "keep `str(error)`"),
+        (SURVIVORS, holder_of("net._forward_hooks", "net._forward_hooks[...]", "hook", HOOKS), "call `remove()`"),
+        (SURVIVORS, holder_of(SEEN, "net > seen[...]", "hook", HOOK, LIST), "Clear or cap `seen` in the closure of"),
+        (
+            SURVIVORS,
+            holder_of("the default value of x in f()", "f > the default value of x in f()[...]", "default value", LIST),
+            "The default value of x in f() is made once and kept: use None",
+        ),
+        (
+            SURVIVORS,
+            holder_of("history in the closure of f()", "f > history", "closure", LIST),
+            "Clear or cap `history`",
+        ),
+        (SURVIVORS, holder_of("tasks", "tasks[...] > x closed over by f()", "closure", LIST), "Functions in `tasks`"),
+        (SURVIVORS, holder_of("tasks", "tasks[...].args[0]", "partial", LIST), "Functions in `tasks`"),
+        (SURVIVORS, holder_of("task.args[0]", "task.args[0][...]", "partial", LIST), "Clear or cap `task.args[0]`"),
+        (SURVIVORS, holder_of("streams", "streams[...] > x of f()", "generator", LIST), "call its `close()`"),
+        (SURVIVORS, holder_of("local.cache", "local.cache[...]", "thread-local", DICT), "end or reuse threads"),
+        (SURVIVORS, None, "Nothing in Python refers to them"),
+        (GROWING, holder_of("keys", "keys", ""), "`keys` becomes a longer tensor"),
+        (
+            GROWING,
+            holder_of("keys in the closure of f()", "f > keys", "closure"),
+            "`keys` in the closure of f() becomes",
+        ),
+        (GROWING, None, "allocates the larger buffer"),
+        (BACKLOG, holder_of("waiting", "waiting[...]", "", DEQUE), "`queue.Queue(maxsize=...)`"),
+        (BACKLOG, holder_of("tasks", "tasks[...] > x closed over by f()", "closure", LIST), "Entries of `tasks`"),
+        (BACKLOG, holder_of("net._forward_hooks", "net._forward_hooks[...]", "hook", HOOKS), "call `remove()`"),
+        (BACKLOG, None, "slow the producer, or cap the queue"),
+    ],
+)
+def test_cure_follows_from_kind_and_holder(kind: str, holder: Holder | None, words: str) -> None:
+    assert words in cure(leak_of(kind, holder), is_scan_complete=True)
+
+
+@pytest.mark.parametrize(("is_scan_complete", "bytes_at_end"), [(False, 4096), (True, 0)])
+def test_cure_without_holder_claims_nothing_if_the_scan_did_not_see_the_blocks(
+    is_scan_complete: bool, bytes_at_end: int
+) -> None:
+    sentence = cure(leak_of(SURVIVORS, None, bytes_at_end=bytes_at_end), is_scan_complete=is_scan_complete)
+
+    assert sentence.startswith("A reference keeps them")
