@@ -25,6 +25,7 @@ from .free_memory.oom import OutOfMemory, visit_last_oom
 from .leaks.clock import Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
+from .leaks.leak import GRAPH
 from .leaks.outside_growth import OutsideGrowth, find_outside_growth
 from .usage.package_lines import WORTH_OPENING, PackageLines, find_package_lines
 from .usage.roles import RoleShares, roles_before
@@ -149,6 +150,7 @@ def summarize(
     summarizers = [_DeviceSummarizer(walk, trace, device, of_leaks, within) for device in selected_devices]
     walk.make()
     device_summaries = tuple(summarizer.summarize(top, of_leaks) for summarizer in summarizers)
+    outside_growth = find_outside_growth(trace, summarizers[0].clock) if summarizers and within is None else ()
     return Summary(
         trace=trace.path,
         file_bytes=trace.file_bytes,
@@ -160,8 +162,19 @@ def summarize(
         unmatched_frees=trace.replay.unmatched_frees,
         final_scan_was_truncated=trace.ending.get("last_look") == "cut",
         devices=device_summaries,
-        outside_growth=find_outside_growth(trace, summarizers[0].clock) if summarizers and within is None else (),
+        outside_growth=tuple(growth for growth in outside_growth if not _is_reported(growth, device_summaries)),
         advisor=Advisor(trace, {device.device: device.leaks.leaks for device in device_summaries}),
+    )
+
+
+def _is_reported(growth: OutsideGrowth, devices: Sequence[DeviceSummary]) -> bool:
+    """Return whether this is only the graph of a variable that is reported for the tensors in the graph."""
+    verdicts = [device.leaks for device in devices]
+    holders = [leak.holder for verdict in verdicts for leak in verdict.leaks]
+    holders += [undecided.holder for verdict in verdicts for undecided in verdict.undecided]
+    return not growth.bytes and any(
+        holder is not None and holder.through == GRAPH and growth.variable in (holder.name, holder.path)
+        for holder in holders
     )
 
 

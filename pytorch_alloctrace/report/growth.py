@@ -45,13 +45,13 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
     """Describe growth of host memory outside torch's allocators."""
     size = units.size(growth.bytes)
     if growth.device == "pinned":
-        title = f"A leak or not? torch's pool of pinned memory grew by {size} more than its live blocks"
+        title = f"A leak or not? The pool of pinned memory grew by {size} more than its live blocks"
         cure = (
             "The pool rounds sizes up to powers of two and keeps what is freed: allocate pinned buffers once and reuse "
             "them, or pad them to a few sizes."
         )
     elif growth.nodes:
-        title = f"A leak or not? the autograd graph of `{growth.variable}` grows: {growth.nodes:,} nodes"
+        title = f"A leak or not? The autograd graph of `{growth.variable}` grows: {growth.nodes:,} nodes"
         if growth.bytes:
             title += f", and the process grew by {size} that torch's allocators did not allocate"
         cure = (
@@ -59,7 +59,7 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
             "its parts."
         )
     else:
-        title = f"A leak or not? the process grew by {size} that torch's allocators did not allocate"
+        title = f"A leak or not? The process grew by {size} that torch's allocators did not allocate"
         what = (
             "C++ or Python objects"
             if growth.is_cpu_recorded
@@ -126,7 +126,8 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
     size = units.size(sum(growth.allocated_bytes for growth in growths))
     blocks = units.counted(sum(growth.blocks for growth in growths), "block")
     more = f" and {units.counted(len(growths) - 1, 'more line')}" if len(growths) > 1 else ""
-    sentences = [f"{size} in {blocks}, live {_describe_end(first)} ({describe_basis(verdict, names)})."]
+    basis = describe_basis(verdict, names) if first.unit == verdict.unit else _describe_units(first)
+    sentences = [f"{size} in {blocks}, live {describe_end(first.unit)} ({basis})."]
     if first.holder is not None:
         sentences.append(describe_holder(first.holder, names))
     sentences.append(decision)
@@ -147,10 +148,16 @@ def _name_device(growth: Growth, summary: Summary) -> str:
     return f" on {growth.device}" if len(summary.devices) > 1 else ""
 
 
-def _describe_end(growth: Growth) -> str:
+def describe_end(unit: str) -> str:
+    """Return when the live blocks were judged."""
     return {"step": "when the last step ended", "iteration": "in the last iteration"}.get(
-        growth.unit, "at the last allocation"
+        unit, "at the last allocation"
     )
+
+
+def _describe_units(growth: Growth) -> str:
+    """Return the basis of growth in a part of the run that has another unit than the first part."""
+    return "judged by allocations" if growth.unit == "second" else f"{units.counted(growth.units, growth.unit)} judged"
 
 
 def _describe_one_call(growth: Growth) -> tuple[str, str]:
@@ -193,7 +200,7 @@ def _describe_rare(growth: Growth) -> tuple[str, str]:
         f"kept {units.size(growth.allocated_bytes)}, allocated in {growth.arrivals} of "
         f"{units.counted(growth.units, growth.unit)}",
         "A leak if it goes on as long as the program runs; none if there is a fixed number of them. Record "
-        f"{_STEPS_TO_RECORD // growth.arrivals + 1} times as many {growth.unit}s to decide it.",
+        f"twice as many {growth.unit}s to decide it.",
     )
 
 
@@ -266,10 +273,8 @@ def _note_optimizer_state(growth: Growth, names: SiteNames) -> str:
 
 def _note_stopped(growth: Growth, names: SiteNames) -> str:
     size = units.size(growth.allocated_bytes)
-    if growth.unit == "second":
-        return f"{names.site(growth.site)} grew to {size}, and not since"
-    last, end = units.number(round(growth.last) + 1), units.number(growth.units)
-    return f"{names.site(growth.site)} grew until {growth.unit} {last} of {end}, {size}, and not since"
+    until = "" if growth.unit == "second" else f" until {growth.unit} {units.number(round(growth.last))}"
+    return f"{names.site(growth.site)} grew by {size}{until}, and not since"
 
 
 def _note_rare(growth: Growth, names: SiteNames) -> str:

@@ -15,7 +15,7 @@ from ..analysis.summary import DeviceSummary, Summary
 from . import units
 from .cures import cure
 from .finding import Finding
-from .growth import describe_basis, describe_holder, describe_note, describe_outside, describe_undecided
+from .growth import describe_basis, describe_end, describe_holder, describe_note, describe_outside, describe_undecided
 from .screen import Screen
 from .site_names import SiteNames
 
@@ -96,7 +96,7 @@ def _describe_minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Find
 
 def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]:
     is_live_at_end = leak.allocated_bytes_at_end >= leak.allocated_bytes // 2
-    when = "at the end" if is_live_at_end else f"{_describe_end(leak)}"
+    when = "at the end" if is_live_at_end else describe_end(leak.unit)
     describe = {GROWING: _describe_growing, BACKLOG: _describe_backlog}.get(leak.kind, _describe_survivors)
     sentences = describe(leak, when)
     if leak.holder is not None:
@@ -115,7 +115,7 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
         sentences.append(_describe_forecast(leak))
     if not is_live_at_end:
         last_unit = "the last allocation" if leak.unit == "second" else f"the last {leak.unit}"
-        sentences.append(f"It was freed after {last_unit}, together with its holder; it grew while the program ran.")
+        sentences.append(f"It was freed after {last_unit}; it grew while the program ran.")
     sentences.append(cure(leak, is_scan_complete=not summary.final_scan_was_truncated))
     if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
@@ -128,12 +128,6 @@ def _has_growing_graph_pools(device: str, summary: Summary) -> bool:
         for summarized in summary.devices
         if summarized.device == device
         for inefficiency in summarized.inefficiencies
-    )
-
-
-def _describe_end(leak: Leak) -> str:
-    return {"step": "when the last step ended", "iteration": "in the last iteration"}.get(
-        leak.unit, "at the last allocation"
     )
 
 

@@ -6,14 +6,15 @@ undecided.
 bounded           of the containers on the referrer path, at least one has more than one item, and all that have are
                   tuples, did not grow between two object scans, or state their bound; one states it. It is not full,
                   blocks per entry did not grow, and it holds `MIN_BOUNDED_SHARE` of the blocks. When full, it fits
-optimizer state   nearly all blocks are optimizer state, and the parameters did not grow along
+optimizer state   nearly all blocks are optimizer state, and hardly any parameters are younger than the first of them
 one call          a local variable of a function holds the blocks until the function returns. Not of main() or a module,
                   and not of the function whose loop contains the steps: there, growth is judged whoever holds it. If no
                   holder is known: the function that iterates, or a comprehension in it, allocated the blocks itself,
                   and they were freed in the end
-joined            an allocation of exactly the sum of the blocks was followed by their release: they were collected
+joined            an allocation as large as all the blocks was followed by their release: they were collected
 load              a backlog (see `backlog`) whose referrer path shows no growing container, or a variable that is filled
                   anew in each step, or whose number of blocks fell by `LOAD_FALL`
+loading           without steps, next to nothing was freed, and no autograd graph holds the blocks
 short             less than `MIN_UNITS` units were judged; or without steps, no caller of the line came again so often:
                   one pass is not a loop
 rare              blocks were left behind in less than `MIN_ARRIVALS` units
@@ -38,7 +39,7 @@ from ...reading.positions import Range
 from ...reading.recorded import Held
 from ...reading.sites import Frame
 from ...reading.table import Table
-from .leak import BACKLOG, SURVIVORS, Doubt, Growth, Holder, Leak
+from .leak import BACKLOG, GRAPH, SURVIVORS, Doubt, Growth, Holder, Leak
 from .loops import MIN_ITERATIONS, LoopIndex
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ _MAX_STATE_BLOCKS = 8
 _MAX_JOIN_EVENTS = 1 << 16
 """Number of events after the judged event in which the release of collected blocks is searched."""
 _JOIN_TOLERANCE = 0.02
-_MAIN = re.compile(r"_*main|<.*>")
+_MAIN = re.compile(r"(\w*_)?main(_\w+)?|<.*>")
 _COMPREHENSION = re.compile(r"(\.<locals>\.<\w+>)+$")
 _VARIABLE = re.compile(r"\w+([\[{][^\]}]*[\]}])*")
 _ALLOC = KINDS.index("alloc")
@@ -69,7 +70,14 @@ _PARAMETER, _STATE = ROLES.index("parameter"), ROLES.index("optimizer state")
 class DoubtFinder:
     """Finds the doubts about the leaks of one part of the run."""
 
-    def __init__(self, part: PartEvidence, loops: LoopIndex, free_bytes: int | None, device_bytes: int | None) -> None:
+    def __init__(
+        self,
+        part: PartEvidence,
+        loops: LoopIndex,
+        free_bytes: int | None,
+        device_bytes: int | None,
+        is_loading: bool,
+    ) -> None:
         self._part = part
         self._trace = part.device.trace
         self._device = part.device.device
@@ -77,6 +85,7 @@ class DoubtFinder:
         self._loops = loops
         self._free_bytes = free_bytes
         self._device_bytes = device_bytes
+        self._is_loading = is_loading
 
     def examine(self, leak: Leak) -> Leak | Growth:
         """Return the leak, or growth with a doubt."""
@@ -111,6 +120,8 @@ class DoubtFinder:
             or _has_fallen(leak)
         ):
             return self._doubt(leak, Doubt.LOAD)
+        if self._is_loading and leak.kind == SURVIVORS and (holder is None or holder.through != GRAPH):
+            return self._doubt(leak, Doubt.LOADING)
         return None
 
     def _find_shortness(self, leak: Leak) -> Doubt | None:
@@ -200,14 +211,19 @@ class DoubtFinder:
         return False
 
     def _is_optimizer_state(self, leak: Leak) -> bool:
-        parameters, states = (int((self._live["role"] == role).sum()) for role in (_PARAMETER, _STATE))
-        if leak.kind != SURVIVORS or not states or states > _MAX_STATE_BLOCKS * parameters:
+        live = self._live
+        is_parameter = live["role"] == _PARAMETER
+        states = int((live["role"] == _STATE).sum())
+        if leak.kind != SURVIVORS or not states or states > _MAX_STATE_BLOCKS * int(is_parameter.sum()):
             return False
         sites = self._part.device.numbers.of(list(leak.stack_ids))
         is_leaked = np.isin(self._live_sites, sites) & np.isin(
-            self._live["alloc_seq"], self._part.lifetimes.result["alloc_seq"]
+            live["alloc_seq"], self._part.lifetimes.result["alloc_seq"]
         )
-        return bool((self._live["role"][is_leaked] == _STATE).mean() >= MIN_STATE_SHARE)
+        if (live["role"][is_leaked] == _STATE).mean() < MIN_STATE_SHARE:
+            return False
+        is_new = is_parameter & (live["alloc_seq"] > live["alloc_seq"][is_leaked].min())
+        return _MAX_STATE_BLOCKS * int(live["block_bytes"][is_new].sum()) < leak.allocated_bytes
 
     @functools.cached_property
     def _live(self) -> Table:
@@ -223,8 +239,8 @@ class DoubtFinder:
                 return None  # by then, the call may have returned the blocks
             if not _VARIABLE.fullmatch(leak.holder.path):
                 return None  # an attribute: its object may be older than the call
-            function = _COMPREHENSION.sub("", leak.holder.function)
-            if not function or _MAIN.fullmatch(function) or function in self._functions_with_steps:
+            function = leak.holder.function
+            if not function or _is_main(function) or function in self._functions_with_steps:
                 return None
             if self._came_again(leak, function):
                 return None
@@ -232,16 +248,16 @@ class DoubtFinder:
         loop = self._clock.loop
         if loop is None or leak.allocated_bytes_at_end > leak.allocated_bytes // 2:
             return None
-        function = _COMPREHENSION.sub("", loop.function)
         # Stacks do not tell whether a function came once and iterated, or was called again.
-        if _MAIN.fullmatch(function) or (function == loop.function and function != leak.line.function):
+        function = _strip_scopes(loop.function)
+        if _is_main(function) or (function == loop.function and function != leak.line.function):
             return None
         return dataclasses.replace(loop, function=function)
 
     def _came_again(self, leak: Leak, function: str) -> bool:
         """Return whether a call of a function, on the stack of a leak, is in a loop of another function."""
         for node in self._loops.calls(leak.stack_ids[0]):
-            if _COMPREHENSION.sub("", self._trace.stacks.frame(node).function) == function:
+            if _strip_scopes(self._trace.stacks.frame(node).function) == function:
                 return False
             if self._loops.is_repeated(node, MIN_ITERATIONS):
                 return True
@@ -256,11 +272,11 @@ class DoubtFinder:
         names: set[str] = set()
         for events in self._trace.iter_events(Range(seq, seq + 1), ["step"], with_state=False):
             for stack in events["stack_id"].tolist():
-                names.update(frame.function for frame in self._trace.stacks.frames(stack))
+                names.update(_strip_scopes(frame.function) for frame in self._trace.stacks.frames(stack))
         return frozenset(names)
 
     def _were_joined(self, leak: Leak) -> bool:
-        """Return whether an allocation of exactly the sum of the blocks was followed by their release."""
+        """Return whether an allocation as large as all the blocks was followed by their release."""
         if leak.allocated_bytes_at_end > leak.allocated_bytes // 2:
             return False
         sites = self._part.device.numbers.of(list(leak.stack_ids))
@@ -296,3 +312,12 @@ def _has_fallen(leak: Leak) -> bool:
     if not len(levels):
         return False
     return bool((levels < (1 - LOAD_FALL) * np.maximum.accumulate(levels)).any())
+
+
+def _strip_scopes(function: str) -> str:
+    """Return a function's name as object scans write it: without comprehensions in it, and functions around it."""
+    return _COMPREHENSION.sub("", function).rpartition("<locals>.")[2]
+
+
+def _is_main(function: str) -> bool:
+    return _MAIN.fullmatch(function.rpartition(".")[2]) is not None

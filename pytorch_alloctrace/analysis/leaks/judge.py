@@ -71,8 +71,10 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
     growths: list[Growth] = []
     for part in evidence.parts:
         part_leaks, part_growths = _judge_part(part, loops)
-        lines = _list_lines([*leaks, *(growth for growth in growths if growth.is_judged)])
-        leaks += [leak for leak in part_leaks if not _list_lines([leak]) & lines]
+        lines = _list_lines(leaks)
+        # A line that other functions call may fill a cache in one part, and leak in another.
+        stacks = {stack for growth in growths if growth.is_judged for stack in growth.stack_ids}
+        leaks += [leak for leak in part_leaks if not _list_lines([leak]) & lines and stacks.isdisjoint(leak.stack_ids)]
         growths += part_growths
     lines = _list_lines(leaks)
     growths = sorted(
@@ -131,7 +133,7 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
         if not _list_lines([leak]) & lines:
             leaks.append(leak)
             lines |= _list_lines([leak])
-    doubts = DoubtFinder(part, loops, free_bytes, read_device_bytes(trace, device))
+    doubts = DoubtFinder(part, loops, free_bytes, read_device_bytes(trace, device), lifetimes.is_loading)
     examined = [doubts.examine(leak) for leak in merge_by_holder(attach_holders(part.device, leaks))]
     other_growth = [
         growth
@@ -182,7 +184,6 @@ def _list_unclear_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence, lines
     doubts = {
         LineStatus.LATE: Doubt.LATE,
         LineStatus.BURSTS: Doubt.BURSTS,
-        LineStatus.LOADING: Doubt.LOADING,
         LineStatus.STOPPED: Doubt.STOPPED,
     }
     growths = []

@@ -13,8 +13,10 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ...reading.table import Table, texts
-from .judge import find_leaks
+from ..evidence import collect_evidence
+from .judge import judge_leaks
 from .leak import Leak, LeakVerdict
+from .outside_growth import OutsideGrowth, find_outside_growth
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,13 +28,15 @@ class LeakReport:
 
     verdicts: Mapping[str, LeakVerdict] = field(repr=False)
     """Verdict on each device, by name."""
+    outside_growth: tuple[OutsideGrowth, ...] = field(repr=False)
+    """Growth of host memory that torch's allocators did not allocate; empty for a range."""
     _trace: RecordedTrace = field(repr=False)
 
     @property
     def conclusive(self) -> bool:
         """Whether an empty report means no leak: complete trace with events, all devices judged, growth explained."""
         decided = [verdict.decided for verdict in self.verdicts.values()]
-        return self._trace.integrity.is_complete and bool(decided) and all(decided)
+        return self._trace.integrity.is_complete and bool(decided) and all(decided) and not self.outside_growth
 
     @functools.cached_property
     def leaks(self) -> tuple[Leak, ...]:
@@ -66,8 +70,10 @@ class LeakReport:
 
 def leak_report(trace: RecordedTrace, device: str | None, within: Range | None) -> LeakReport:
     """Judge one device, or all devices if None, over the whole run or the complete steps of a range."""
-    devices = [name for name in trace.devices if device in (None, name)]
-    return LeakReport({name: find_leaks(trace, name, within) for name in devices}, trace)
+    evidence = {name: collect_evidence(trace, name, within) for name in trace.devices if device in (None, name)}
+    clock = next((of_device.clocks[0] for of_device in evidence.values()), None)
+    outside_growth = find_outside_growth(trace, clock) if clock is not None and within is None else ()
+    return LeakReport({name: judge_leaks(of_device) for name, of_device in evidence.items()}, outside_growth, trace)
 
 
 def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:

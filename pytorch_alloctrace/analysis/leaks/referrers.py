@@ -26,7 +26,7 @@ from ...reading.table import Table
 from .leak import GRAPH, GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak, merge_leaks
 
 if TYPE_CHECKING:
-    from ..evidence import DeviceEvidence
+    from ..evidence import DeviceEvidence, PartEvidence
 
 MIN_SHARE = 0.5
 """Minimum share of the blocks that the named objects hold together."""
@@ -51,7 +51,8 @@ class _Accused:
 
     stack_ids: tuple[int, ...]
     live_at_judged: npt.NDArray[np.int64] | None
-    """Allocation events of the blocks live at the judged event; None if blocks replace others of the same line."""
+    """Allocation events of the part's blocks that are live at the judged event; None if blocks replace others of the
+    same line."""
     min_blocks: int
 
 
@@ -61,13 +62,19 @@ def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> lis
     accused = [
         _Accused(
             growth.stack_ids,
-            part_of[growth.judged_at].lifetimes.result["alloc_seq"] if growth.kind == SURVIVORS else None,
+            _list_survivors(part_of[growth.judged_at]) if growth.kind == SURVIVORS else None,
             1 if growth.kind == GROWING else _MIN_BLOCKS,
         )
         for growth in growths
     ]
     holders = _find_holders(evidence, accused)
     return [dataclasses.replace(growth, holder=holders.get(index)) for index, growth in enumerate(growths)]
+
+
+def _list_survivors(part: PartEvidence) -> npt.NDArray[np.int64]:
+    """Return the allocation events of the live blocks, without those of earlier parts of the run."""
+    alloc_seqs: npt.NDArray[np.int64] = part.lifetimes.result["alloc_seq"]
+    return alloc_seqs[alloc_seqs >= part.clock.begin]
 
 
 def merge_by_holder(leaks: Sequence[Leak]) -> list[Leak]:

@@ -10,8 +10,6 @@ keep coming         they were allocated in at least four units after the beginni
                     least a fifth of the run; not in one burst, and allocations have not stopped
 at an even rate     allocations that get rarer fill something up: one entry for each shape, class or word. The one-sided
                     Kolmogorov-Smirnov test compares them with allocations evenly spread since the first
-program has loaded  without steps, a program that frees next to nothing may still be loading: the blocks that it keeps
-                    are not judged
 
 If a line as a whole does not leak, each of its stacks is judged by itself: a helper that many parts of a program call
 allocates blocks that leak and blocks that do not.
@@ -21,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +59,6 @@ class LineStatus(enum.Enum):
     LATE = "late"
     """The blocks were allocated in the last part of the run: they may be freed at an age that the run did not reach."""
     BURSTS = "bursts"
-    LOADING = "loading"
 
 
 @dataclass(frozen=True)
@@ -100,11 +97,6 @@ def judge_lines(lifetimes: LifetimeEvidence) -> list[JudgedLine]:
         if line.status in (LineStatus.BOUNDED, LineStatus.FILLING, LineStatus.LATE, LineStatus.BURSTS):
             stacks = [_judge(lifetimes, site, *stack) for stack in _split_into_stacks(lifetimes, rows, freed_rows)]
             leaking_stacks = [stack for stack in stacks if stack.status is LineStatus.LEAKING]
-        if lifetimes.is_loading:
-            leaking_stacks, line = (
-                [],
-                replace(line, status=LineStatus.LOADING) if line.status is LineStatus.LEAKING else line,
-            )
         judged += leaking_stacks or [line]
     return sorted(judged, key=lambda line: -int(survivors.bytes[line.rows].sum()))
 

@@ -1,0 +1,266 @@
+"""Growth with the lifetimes of a leak and another reading: each doubt in a program, and a leak that resembles it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from growth_programs import LAYERS, SIZE, STEPS
+from running import SUPPORT, WITH_SUPPORT, run_python
+from shared_recordings import record_once
+from steady_clock import TICK_NS
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks.leak import Doubt, Growth, Leak, LeakVerdict
+from pytorch_alloctrace.analysis.leaks.loops import LoopIndex
+from pytorch_alloctrace.analysis.summary import Summary, summarize
+from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.report.finding import Finding
+from pytorch_alloctrace.report.growth import growth_data
+from pytorch_alloctrace.report.leaks import leak_findings
+
+
+def record(folder: Path) -> None:
+    command = [sys.executable, str(SUPPORT / "growth_programs.py")]
+    run_python(folder, command, True, 600, {"PYTHONPATH": WITH_SUPPORT})
+
+
+@functools.cache
+def trace_of(program: str) -> RecordedTrace:
+    trace = RecordedTrace(record_once("growth-programs", record) / f"{program}.alloctrace")
+    assert trace.integrity.state == "complete"
+    return trace
+
+
+@functools.cache
+def summary_of(program: str) -> Summary:
+    return summarize(trace_of(program), of_leaks=True)
+
+
+def verdict_on(program: str) -> LeakVerdict:
+    verdict = summary_of(program).devices[0].leaks
+    assert verdict.judged
+    return verdict
+
+
+@functools.cache
+def findings_on(program: str) -> tuple[Finding, ...]:
+    return leak_findings(summary_of(program))
+
+
+def text_of(program: str) -> str:
+    return " ".join(" ".join([finding.title, *finding.sentences]) for finding in findings_on(program))
+
+
+def only_leak(program: str) -> Leak:
+    verdict = verdict_on(program)
+    assert len(verdict.leaks) == 1 and not verdict.undecided and not verdict.notes, verdict
+    return verdict.leaks[0]
+
+
+def only_growth(program: str) -> Growth:
+    """Return the undecided growth or note of a program that has nothing else."""
+    verdict = verdict_on(program)
+    growths = (*verdict.undecided, *verdict.notes)
+    assert len(growths) == 1 and not verdict.leaks, verdict
+    assert verdict.decided == growths[0].is_note
+    return growths[0]
+
+
+@pytest.mark.parametrize(
+    ("program", "cure"),
+    [
+        ("list", "Clear or cap `recent`"),
+        ("unbounded lru cache", "`functools.lru_cache(maxsize=...)`"),
+        ("unbounded queue", "`queue.Queue(maxsize=...)`"),
+        ("full deque of growing lists", "Clear or cap the lists in `users`"),
+        ("deque of growing lists that is not full", "Clear or cap the lists in `users`"),
+        ("deque whose entries grow", "`epochs` has a bound, 200: lower it, or keep less in each entry"),
+        ("deque, then a list", "Clear or cap `outputs`"),
+        ("optimizers kept", "Clear or cap `optimizers`"),
+        ("global", "Clear or cap `OUTPUTS`"),
+        ("attribute", "Clear or cap `evaluator.outputs`"),
+        ("local of the function with the steps", "Clear or cap `losses`"),
+        ("local of the function with the steps, in another function", "Clear or cap `losses`"),
+        ("local of a method main", "Clear or cap `outputs`"),
+        ("not joined", "Clear or cap `parts`"),
+        ("hook that appends", "Clear or cap `seen` in the closure of <lambda>(), a hook of model"),
+        ("default value", "use None, and make the object in the call"),
+        ("exceptions", "`traceback.clear_frames(error.__traceback__)`"),
+        ("closure", "Clear or cap `history` in the closure of <lambda>()"),
+        ("closures", "Functions in `callbacks` keep"),
+        ("buffer in a closure", "`keys` in the closure of extend() becomes a longer tensor"),
+        ("forwards", "Entries of `outputs` keep the graphs"),
+        ("forwards without temporary blocks", "Entries of `outputs` keep the graphs"),
+        ("running total of activations", "`total = total.detach()`"),
+    ],
+)
+def test_leak_is_called_a_leak_with_the_cure_of_its_holder(program: str, cure: str) -> None:
+    leak = only_leak(program)
+
+    assert leak.holder is not None
+    assert [finding.kind for finding in findings_on(program)] == ["leak"]
+    assert cure in findings_on(program)[0].sentences[-1]
+
+
+@pytest.mark.parametrize("program", ["deque", "lru cache", "queue"])
+def test_container_that_is_not_full_is_a_note_with_its_bytes_when_full(program: str) -> None:
+    growth = only_growth(program)
+
+    assert (growth.doubt, growth.is_note, growth.bound) == (Doubt.BOUNDED, True, 200)
+    assert STEPS // 2 < growth.size <= STEPS
+    assert growth.bytes_when_full == 200 * SIZE
+    assert [finding.kind for finding in findings_on(program)] == ["no_leak", "note"]
+    assert f"{growth.size} of 200, about 19.1 MiB when full" in text_of(program)
+
+
+def test_optimizer_state_of_unfrozen_layers_is_a_note() -> None:
+    growth = only_growth("unfrozen layers")
+
+    assert (growth.doubt, growth.is_note) == (Doubt.OPTIMIZER_STATE, True)
+    assert [finding.kind for finding in findings_on("unfrozen layers")] == ["no_leak", "note"]
+
+
+def test_optimizer_state_of_layers_that_are_added_again_and_again_leaks_with_them() -> None:
+    verdict = verdict_on("layers added")
+
+    assert {leak.line.function for leak in verdict.leaks} == {"fit", "main"}
+    assert verdict.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("program", "call"),
+    [
+        ("local of one call", "evaluate"),
+        ("local of one call after steps", "evaluate"),
+        ("local of one call of an inner function", "evaluate"),
+        pytest.param(
+            *("comprehension", "handle"),
+            marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="comprehensions have no frame"),
+        ),
+    ],
+)
+def test_local_of_one_call_is_undecided_and_the_call_is_named(program: str, call: str) -> None:
+    growth = only_growth(program)
+
+    assert growth.doubt is Doubt.ONE_CALL and growth.call is not None
+    assert growth.call.function == call
+    (finding,) = findings_on(program)
+    assert finding.kind == "inconclusive" and f"until {call}() returns" in finding.title
+    assert f"Record several calls of {call}()" in finding.sentences[-1]
+
+
+def test_undecided_growth_after_the_steps_is_described_in_its_own_unit() -> None:
+    (finding,) = findings_on("local of one call after steps")
+
+    assert f"({STEPS} iterations judged)" in finding.sentences[0]
+
+
+def test_blocks_that_were_concatenated_once_and_released_are_undecided() -> None:
+    assert only_growth("joined").doubt is Doubt.JOINED
+    assert "concatenated and released" in text_of("joined")
+
+
+def test_backlog_of_longer_inputs_is_undecided() -> None:
+    growth = only_growth("longer inputs")
+
+    assert (growth.doubt, growth.kind) == (Doubt.LOAD, "backlog")
+    assert [finding.kind for finding in findings_on("longer inputs")] == ["inconclusive"]
+
+
+@pytest.mark.parametrize(
+    ("program", "cure"),
+    [("hooks", "call `remove()` on the handle"), ("longer queue", "Entries of `waiting` come faster")],
+)
+def test_backlog_in_a_growing_container_is_growth(program: str, cure: str) -> None:
+    assert only_leak(program).kind == "backlog"
+    assert [finding.kind for finding in findings_on(program)] == ["growth"]
+    assert cure in findings_on(program)[0].sentences[-1]
+
+
+@pytest.mark.parametrize("program", ["layers built", "layers converted", "layers loaded", "one forward"])
+def test_one_pass_over_layers_is_no_loop_and_no_leak(program: str) -> None:
+    verdict = verdict_on(program)
+
+    assert verdict.leaks == () and verdict.loop is None
+    assert {growth.doubt for growth in verdict.undecided} <= {Doubt.SHORT, Doubt.LOADING}
+
+
+def test_graph_of_a_variable_that_leaks_is_reported_once() -> None:
+    for program in ("forwards", "running total of activations"):
+        assert [finding.kind for finding in findings_on(program)] == ["leak"]
+
+
+def test_loop_of_forwards_is_counted_although_each_forward_is_one_pass() -> None:
+    trace = trace_of("forwards")
+    loops = LoopIndex(trace)
+    leak = only_leak("forwards")
+
+    assert (leak.unit, leak.blocks) == ("iteration", LAYERS * 46 + 46)  # 46 forwards are old enough
+    assert loops.is_in_loop(leak.stack_ids[0]) and not loops.is_in_one_pass(leak.stack_ids[0])
+
+
+def test_optimizers_that_alternate_unevenly_are_judged_by_iterations() -> None:
+    verdict = verdict_on("alternating optimizers")
+
+    assert trace_of("alternating optimizers").positions.steps_are_inferred
+    assert (verdict.unit, verdict.units, verdict.leaks, verdict.decided) == ("iteration", 300, (), True)
+
+
+def test_five_arrivals_are_a_note_and_seven_are_undecided() -> None:
+    for program, arrivals, is_note in (("5 arrivals", 5, True), ("7 arrivals", 7, False)):
+        growth = only_growth(program)
+        assert (growth.doubt, growth.arrivals, growth.is_note) == (Doubt.RARE, arrivals, is_note)
+        assert f"{arrivals} of {growth.units} steps" in text_of(program)
+
+
+def test_growth_that_stopped_is_a_note_with_its_last_step() -> None:
+    growth = only_growth("stopped")
+
+    assert (growth.doubt, growth.is_note, growth.last) == (Doubt.STOPPED, True, STEPS // 2 - 1)
+    assert f"until step {STEPS // 2 - 1}, and not since" in text_of("stopped")
+
+
+def test_graph_of_a_running_total_is_undecided_and_the_variable_is_named() -> None:
+    program = "running total"
+    report = alloctrace.load(trace_of(program).path).leaks()
+
+    (growth,) = summary_of(program).outside_growth
+    assert (growth.variable, growth.bytes) == ("total", 0) and growth.nodes > 1000
+    assert not verdict_on(program).leaks and not summary_of(program).leaks_are_known
+    assert report.outside_growth == (growth,) and not report.conclusive
+    (finding,) = findings_on(program)
+    assert finding.kind == "inconclusive" and "autograd graph of `total` grows" in finding.title
+
+
+def test_running_total_of_numbers_is_no_leak() -> None:
+    assert summary_of("running total of numbers").leaks_are_known
+    assert [finding.kind for finding in findings_on("running total of numbers")] == ["no_leak"]
+
+
+def test_forecast_counts_the_seconds_since_the_onset() -> None:
+    leak = only_leak("wait before the growth")
+
+    # The program waits for 1000 ticks, then ticks once in each step.
+    assert leak.seconds_per_unit == pytest.approx(TICK_NS / 1e9, rel=0.1)
+    assert leak.forecast_seconds is not None
+    trace = trace_of("wait before the growth")
+    free_bytes = leak.forecast_seconds / leak.seconds_per_unit * leak.bytes_per_unit
+    assert 0 < free_bytes <= trace.driver_samples("cpu")["total_bytes"].max()
+
+
+def test_growth_data_has_the_numbers_of_the_growth() -> None:
+    expected: dict[str, dict[str, Any]] = {
+        "deque": {"doubt": "bounded", "leak_kind": "survivors", "unit": "step", "bound": 200, "call": None},
+        "local of one call": {"doubt": "one call", "unit": "iteration", "bound": 0, "bytes_when_full": 0},
+        "7 arrivals": {"doubt": "rare", "arrivals": 7, "blocks": 7, "units_judged": 145},
+    }
+    for program, values in expected.items():
+        growth = only_growth(program)
+        data = growth_data(growth)
+        assert values.items() <= data.items()
+        assert growth.holder is not None and data["holder"]["names"] == growth.holder.names
+    assert growth_data(only_growth("local of one call"))["call"]["function"] == "evaluate"
