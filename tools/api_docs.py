@@ -64,7 +64,12 @@ date. `help(alloctrace.Trace.live)` prints the details of a name: columns, units
 Sizes are integers of bytes and times integers of nanoseconds, both int64. A **position** is `"end"`, `"peak"`,
 `"peak:reserved"`, an event number (the state after it), `"step:12"` (the end of that step), `"mark:NAME"`,
 `"region:NAME"`, `"region:NAME:end"`, `"12.5s"`, `"100ms"`, `"2min"` (after the recording began) or a datetime;
+<<<<<<< ours
 `"mark:NAME#3"` is the third of that name. A **range** is everything after `since`, up to and including `until`. A **device** is spelled as in torch:
+=======
+`"mark:NAME#3"` is the third of that name. A **range** is everything after `since`, up to and including `until`.
+A **device** is spelled as in torch:
+>>>>>>> theirs
 `"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups rows: `"line"`, `"function"`, `"file"`, `"stack"`,
 `"module"`, `"module:2"` or `"role"`; at a position also `"phase"`, `"age"` and, in `usage`, `"call"`.
 """

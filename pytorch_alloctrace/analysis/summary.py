@@ -14,6 +14,7 @@ from ..reading.replay import Peak
 from ..reading.sites import SiteBytes, group_stacks, top_sites
 from ..reading.table import Table
 from .advice import Advisor
+from .child_runs import ChildRuns, find_child_runs
 from .evidence import DeviceEvidence
 from .free_memory.garbage_cycles import find_garbage
 from .free_memory.inefficiencies import (
@@ -112,6 +113,8 @@ class Summary:
     """Highest peak first."""
     outside_growth: tuple[OutsideGrowth, ...]
     """Growth of host memory outside torch's allocators; empty for a range."""
+    children: ChildRuns | None
+    """What child processes did; None for leaks alone."""
     advisor: Advisor = field(repr=False, compare=False)
 
     def is_small(self, device: DeviceSummary) -> bool:
@@ -163,6 +166,7 @@ def summarize(
         final_scan_was_truncated=trace.ending.get("last_look") == "cut",
         devices=device_summaries,
         outside_growth=tuple(growth for growth in outside_growth if not _is_reported(growth, device_summaries)),
+        children=None if of_leaks else find_child_runs(trace),
         advisor=Advisor(trace, {device.device: device.leaks.leaks for device in device_summaries}),
     )
 

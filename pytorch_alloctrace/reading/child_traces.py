@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,36 @@ _MAX_SECONDS = 1e11
 """Maximum plausible time, in seconds since 1970."""
 
 
-def find_child_traces(trace: RecordedTrace) -> dict[tuple[int, int], str]:
+@dataclass(frozen=True)
+class Child:
+    """A process that the program, or one of its children, started."""
+
+    process: int
+    parent_process: int
+    command: str
+    """As for a shell; "[NAME]" if it had no arguments."""
+    seq: int
+    """Number of the next event when it was found."""
+    trace: str
+    """Path of the process's own trace; "" if it has none."""
+
+
+def list_children(trace: RecordedTrace) -> list[Child]:
+    children = trace.reader.children()
+    traces = _find_child_traces(trace) if children else {}
+    return [
+        Child(process, parent, _join(command), seq, traces.get((process, parent), ""))
+        for seq, process, parent, command in children
+    ]
+
+
+def _join(command: str) -> str:
+    """Return a recorded command as a shell would take it; "[NAME]" of a process without arguments as it is."""
+    has_arguments = "\0" in command or not (command.startswith("[") and command.endswith("]"))
+    return shlex.join(command.split("\0")) if has_arguments else command
+
+
+def _find_child_traces(trace: RecordedTrace) -> dict[tuple[int, int], str]:
     """Return the path of the first trace of each process, by ids of process and parent, from the folder of `trace`.
 
     Only headers are read. A trace counts if it was started on the same host while `trace` was recorded (of a killed

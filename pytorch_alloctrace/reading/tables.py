@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from .child_traces import find_child_traces
+from .child_traces import list_children
 from .event_tables import node_type_names
 from .names import ROLES, ROLES_SHOWN, device_name
 from .positions import Position
@@ -188,19 +187,10 @@ def threads(trace: RecordedTrace) -> pd.DataFrame:
 
 def children(trace: RecordedTrace) -> pd.DataFrame:
     columns = ["process", "parent_process", "command", "seq", "trace"]
-    children = trace.reader.children()
-    traces = find_child_traces(trace) if children else {}
     rows = [
-        (process, parent, _join(command), seq, traces.get((process, parent), ""))
-        for seq, process, parent, command in children
+        (child.process, child.parent_process, child.command, child.seq, child.trace) for child in list_children(trace)
     ]
     return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
-
-
-def _join(command: str) -> str:
-    """Return a recorded command as a shell would take it; "[NAME]" of a process without arguments as it is."""
-    has_arguments = "\0" in command or not (command.startswith("[") and command.endswith("]"))
-    return shlex.join(command.split("\0")) if has_arguments else command
 
 
 def site_columns(

@@ -14,6 +14,7 @@ from ..analysis.summary import DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
 from ..reading.sites import Site
 from . import units
+from .children import children_data, write_children
 from .finding import NOTES, Finding, write_finding
 from .growth import growth_data
 from .inefficiencies import inefficiency_finding
@@ -92,6 +93,8 @@ def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None
         if device not in small_devices:
             _write_device(device, summary, screen, names)
     _write_small_devices(small_devices, screen)
+    if summary.children is not None:
+        write_children(summary.children, screen, names)
     _write_small_notes([finding for finding in findings if finding.kind in NOTES], screen)
     _write_notes(summary, screen)
 
@@ -277,6 +280,7 @@ def verdict_data(summary: Summary) -> dict[str, Any]:
         "integrity": {**dataclasses.asdict(summary.integrity), "text": str(summary.integrity)},
         "findings": [_finding_data(finding) for finding in diagnosis(summary)],
         "devices": [_device_data(device) for device in summary.devices],
+        "children": None if summary.children is None else children_data(summary.children),
     }
 
 

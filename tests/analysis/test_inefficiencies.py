@@ -93,6 +93,18 @@ def test_fragmentation_at_peak_names_line_cause_and_cure(
     assert all(part in text for part in sentences) and "empty_cache() after that returns it" not in text, text
 
 
+def test_garbage_of_reference_cycles_is_found_with_its_line(traces: Path) -> None:
+    [finding] = [
+        finding
+        for finding in alloctrace.load(traces / "garbage.alloctrace").diagnose()
+        if finding.kind not in ("no_leak", "note")
+    ]
+    assert finding.kind == "garbage" and finding.site is not None
+    assert finding.site.line == marked_line(PROGRAM, "garbage", "LINE")
+    assert "gc.collect()" in " ".join(finding.sentences)
+    assert finding.bytes == 12 * 20 * MIB
+
+
 def test_cache_is_not_judged_in_recording_without_repeated_work(tmp_path: Path) -> None:
     program = """
 import torch, pytorch_alloctrace as alloctrace

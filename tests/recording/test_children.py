@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from marked_programs import run_analyze
 from running import run_python
 from shared_recordings import record_once
 
@@ -106,6 +107,7 @@ import multiprocessing, time, torch
 import pytorch_alloctrace as alloctrace
 
 def work(queue):
+    block = torch.zeros(1000)
     queue.get()
 
 if __name__ == "__main__":
@@ -132,5 +134,8 @@ def test_trace_of_child_is_named_if_it_has_one(tmp_path: Path, options: list[str
     children = alloctrace.load(tmp_path / "run.alloctrace").children().set_index("process")
     expected = str(tmp_path / f"run-{worker}.alloctrace") if options else ""
     assert children.loc[worker, "trace"] == expected
+    screen = run_analyze(tmp_path, "run.alloctrace")
+    said = f"CHILD  process {worker}" if options else "1 child process ran and was not recorded"
+    assert said in " ".join(screen.split())
     compacted = alloctrace.compact(tmp_path / "run.alloctrace", tmp_path / "small.alloctrace", until=0)
     assert alloctrace.load(compacted.trace).children().set_index("process").equals(children)

@@ -5,6 +5,7 @@ NAME.json has the peaks of reserved and active bytes that torch reports.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Iterator
@@ -152,8 +153,20 @@ def split_limit() -> Program:
         yield
 
 
+def garbage() -> Program:
+    gc.disable()
+    for _ in range(STEPS):
+        cycle: dict[str, object] = {"block": block(20)}  # LINE
+        cycle["self"] = cycle
+        del cycle
+        yield
+    gc.enable()
+    gc.collect()
+    yield
+
+
 PROGRAMS = (healthy, fragmentation, cache, rounding, pending, churn)
-PROGRAMS += (pinned, sizes, streams, graphs, graphs_in_one_pool, mempools, split_limit)
+PROGRAMS += (garbage, pinned, sizes, streams, graphs, graphs_in_one_pool, mempools, split_limit)
 
 if __name__ == "__main__":
     for program in PROGRAMS:

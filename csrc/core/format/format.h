@@ -135,7 +135,7 @@ static_assert(sizeof(SpoolHeader) <= kSpoolHeaderBytes);
 // (replay/compacted_state.h).
 struct CompactionSummary {
   // Version of the payload after the summary. The summary itself changes only by fields added at its end.
-  static constexpr std::uint64_t kVersion = 3;
+  static constexpr std::uint64_t kVersion = 2;
 
   std::uint64_t version = kVersion;
   std::uint64_t until = 0;    // the first event that is not compacted

@@ -92,9 +92,9 @@ void Lifetimes::update_call(const Event& event, Thread& thread) {
   thread.is_in_call = is_in_call;
 }
 
-// Return the round in which a stack of frames allocates.
+// Return the round in which a stack of frames allocates; 0 without frames, which unrelated allocations share.
 std::uint32_t Lifetimes::begin_round(std::uint32_t stack, std::uint32_t thread) {
-  if (stack >= definitions_->frame_count()) return 0;
+  if (stack == 0 || stack >= definitions_->frame_count()) return 0;
   if (stack >= rounds_.size()) rounds_.resize(definitions_->frame_count());
   Rounds& rounds = rounds_[stack];
   const std::uint32_t begun = threads_[thread].calls + threads_[thread].passes;
@@ -180,7 +180,7 @@ Lifetime Lifetimes::lifetime_at_free(const Origin& origin, const Event& event, c
     case Phase::kForward:
       if (by_pass) return Lifetime::kSaved;
       if (passes > 1) return origin.is_in_call || is_kept(origin, change.stack) ? Lifetime::kOutlived : Lifetime::kLong;
-      if (is_cut_off) return Lifetime::kCutOffForward;
+      if (is_cut_off) return cut_off_forward(origin);
       return passes == 1 ? Lifetime::kOutlived : lifetime_before_pass(origin, event, change);
     case Phase::kBeforeForward:
       if (passes > 1 && is_kept(origin, change.stack)) return Lifetime::kOutlived;
@@ -207,7 +207,7 @@ Lifetime Lifetimes::lifetime_at_end(const Origin& origin, std::uint32_t stack) c
     case Phase::kForward:
       if (is_kept(origin, stack) || (passes > 1 && origin.is_in_call)) return Lifetime::kOutlived;
       if (passes > 1) return Lifetime::kLong;
-      return passes == 0 || thread.is_in_pass ? Lifetime::kCutOffForward : Lifetime::kOutlived;
+      return passes == 0 || thread.is_in_pass ? cut_off_forward(origin) : Lifetime::kOutlived;
     case Phase::kBeforeForward:
       if (is_kept(origin, stack)) return Lifetime::kOutlived;
       return passes > 1 ? Lifetime::kLong : Lifetime::kCutOff;

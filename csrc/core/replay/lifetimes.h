@@ -124,8 +124,10 @@ class Lifetimes {
   void restore_threads(CompactionReader& in);
   void save_origins(CompactionWriter& out, std::size_t device, const DeviceMemory& memory) const;
   void restore_origins(CompactionReader& in, const DeviceMemory& memory);
-  void save_rounds(CompactionWriter& out) const;
-  void restore_rounds(CompactionReader& in);
+  template <typename Origins, typename Visit>
+  static void visit_origins(Origins& origins, const std::vector<DeviceMemory>& devices, Visit visit);
+  void save_calls(CompactionWriter& out, const std::vector<DeviceMemory>& devices) const;
+  void restore_calls(CompactionReader& in, const std::vector<DeviceMemory>& devices);
   void save_counted(CompactionWriter& out) const;
   void restore_counted(CompactionReader& in);
   void save_freed(CompactionWriter& out, const std::vector<std::uint64_t>& freed) const;
@@ -152,6 +154,10 @@ class Lifetimes {
   // Return whether this stack has allocated in a later round.
   bool is_replaced(const Origin& origin, std::uint32_t stack) const {
     return stack < rounds_.size() && rounds_[stack].count != origin.round;
+  }
+  // Without autograd, a block of a call may be temporary or a result.
+  static Lifetime cut_off_forward(const Origin& origin) {
+    return origin.is_in_call && !origin.is_in_graph ? Lifetime::kCutOff : Lifetime::kCutOffForward;
   }
   Lifetime lifetime_at_end(const Origin& origin, std::uint32_t stack) const;
   Lifetime lifetime_at_free(const Origin& origin, const Event& event, const LifetimeChange& change);

@@ -63,13 +63,7 @@ void Lifetimes::save_threads(CompactionWriter& out) const {
     out.number(thread.passes);
     put_optional_thread(out, thread.evaluated_thread);
     out.number(thread.evaluated_pass);
-    out.byte(static_cast<std::uint8_t>((thread.is_in_pass ? 1 : 0) | (thread.is_of_engine ? 2 : 0) |
-                                       (thread.is_in_call ? 4 : 0)));
-    out.number(thread.calls);
-    out.number(thread.nodes_before_call);
-    out.number(thread.last_device);
-    out.number(thread.last_piece);
-    out.number(thread.last_allocation);
+    out.byte(static_cast<std::uint8_t>((thread.is_in_pass ? 1 : 0) | (thread.is_of_engine ? 2 : 0)));
   }
   out.number(thread_index_.size());
   for (const std::uint32_t thread : thread_index_) put_optional_thread(out, thread);
@@ -83,7 +77,7 @@ void Lifetimes::save_threads(CompactionWriter& out) const {
 }
 
 void Lifetimes::restore_threads(CompactionReader& in) {
-  const std::size_t threads = in.count(12);
+  const std::size_t threads = in.count(7);
   for (std::size_t index = 0; index < threads; ++index) {
     Thread& thread = threads_.emplace_back();
     thread.nodes = in.number();
@@ -95,12 +89,6 @@ void Lifetimes::restore_threads(CompactionReader& in) {
     const std::uint8_t flags = in.byte();
     thread.is_in_pass = (flags & 1) != 0;
     thread.is_of_engine = (flags & 2) != 0;
-    thread.is_in_call = (flags & 4) != 0;
-    thread.calls = in.number32();
-    thread.nodes_before_call = in.number();
-    thread.last_device = in.number32();
-    thread.last_piece = in.number32();
-    thread.last_allocation = in.number();
   }
   for (std::size_t left = in.count(); left > 0; --left) thread_index_.push_back(read_optional_thread(in, threads));
   for (std::size_t left = in.count(2); left > 0; --left) {
@@ -120,10 +108,6 @@ void Lifetimes::put_origin(CompactionWriter& out, const Origin& origin, const Or
     out.number(origin.step);
   }
   out.difference(origin.allocations, before.allocations);
-  out.byte(static_cast<std::uint8_t>((origin.is_in_call ? 1 : 0) | (origin.is_in_graph ? 2 : 0) |
-                                     (origin.is_of_node ? 4 : 0) | (origin.is_last_of_call ? 8 : 0)));
-  out.difference(origin.calls, before.calls);
-  out.difference(origin.round, before.round);
 }
 
 // Read all of an origin except `alloc_sequence`, which is not written.
@@ -141,13 +125,6 @@ Lifetimes::Origin Lifetimes::read_origin(CompactionReader& in, const Origin& bef
   origin.allocations = static_cast<std::uint32_t>(in.difference(before.allocations));
   origin.phase = static_cast<Phase>(phase);
   origin.makes_nodes = (first & 1) != 0;
-  const std::uint8_t flags = in.byte();
-  origin.is_in_call = (flags & 1) != 0;
-  origin.is_in_graph = (flags & 2) != 0;
-  origin.is_of_node = (flags & 4) != 0;
-  origin.is_last_of_call = (flags & 8) != 0;
-  origin.calls = static_cast<std::uint32_t>(in.difference(before.calls));
-  origin.round = static_cast<std::uint32_t>(in.difference(before.round));
   return origin;
 }
 
@@ -176,7 +153,7 @@ void Lifetimes::restore_origins(CompactionReader& in, const DeviceMemory& memory
   std::vector<Origin>& origins = origins_.emplace_back();
   PieceIndex index = 0;
   Origin before;
-  for (std::size_t left = in.count(6); left > 0; --left) {
+  for (std::size_t left = in.count(3); left > 0; --left) {
     index += static_cast<PieceIndex>(in.below(memory.piece_count()));
     if (index >= memory.piece_count()) throw DecodeError("a block that is not there");
     if (index >= origins.size()) origins.resize(index + std::size_t{1});
@@ -186,7 +163,29 @@ void Lifetimes::restore_origins(CompactionReader& in, const DeviceMemory& memory
   }
 }
 
-void Lifetimes::save_rounds(CompactionWriter& out) const {
+// Pass each origin of a live block, by device.
+template <typename Origins, typename Visit>
+void Lifetimes::visit_origins(Origins& origins, const std::vector<DeviceMemory>& devices, Visit visit) {
+  for (std::size_t device = 0; device < devices.size() && device < origins.size(); ++device) {
+    devices[device].for_each_allocated([&](const Piece& piece) {
+      const PieceIndex index = devices[device].index_of(piece);
+      if (index >= origins[device].size()) return;
+      auto& origin = origins[device][index];
+      if (origin.alloc_sequence == piece.alloc_sequence) visit(origin);
+    });
+  }
+}
+
+// Write what is known of calls and rounds. Last: older versions write and read none of it.
+void Lifetimes::save_calls(CompactionWriter& out, const std::vector<DeviceMemory>& devices) const {
+  for (const Thread& thread : threads_) {
+    out.flag(thread.is_in_call);
+    out.number(thread.calls);
+    out.number(thread.nodes_before_call);
+    out.number(thread.last_device);
+    out.number(thread.last_piece);
+    out.number(thread.last_allocation);
+  }
   const auto is_used = [](const Rounds& rounds) { return rounds.count != 0; };
   out.number(static_cast<std::uint64_t>(std::count_if(rounds_.begin(), rounds_.end(), is_used)));
   for (std::uint32_t stack = 0; stack < rounds_.size(); ++stack) {
@@ -196,9 +195,24 @@ void Lifetimes::save_rounds(CompactionWriter& out) const {
     out.number(rounds_[stack].begun);
     out.number(rounds_[stack].count);
   }
+  visit_origins(origins_, devices, [&](const Origin& origin) {
+    out.byte(static_cast<std::uint8_t>((origin.is_in_call ? 1 : 0) | (origin.is_in_graph ? 2 : 0) |
+                                       (origin.is_of_node ? 4 : 0) | (origin.is_last_of_call ? 8 : 0)));
+    out.number(origin.calls);
+    out.number(origin.round);
+  });
 }
 
-void Lifetimes::restore_rounds(CompactionReader& in) {
+void Lifetimes::restore_calls(CompactionReader& in, const std::vector<DeviceMemory>& devices) {
+  if (in.done()) return;
+  for (Thread& thread : threads_) {
+    thread.is_in_call = in.flag();
+    thread.calls = in.number32();
+    thread.nodes_before_call = in.number();
+    thread.last_device = in.number32();
+    thread.last_piece = in.number32();
+    thread.last_allocation = in.number();
+  }
   for (std::size_t left = in.count(4); left > 0; --left) {
     const std::uint32_t stack = in.stack();
     if (stack >= definitions_->frame_count()) throw DecodeError("rounds of no stack");
@@ -207,6 +221,15 @@ void Lifetimes::restore_rounds(CompactionReader& in) {
     rounds_[stack].begun = in.number32();
     rounds_[stack].count = in.number32();
   }
+  visit_origins(origins_, devices, [&](Origin& origin) {
+    const std::uint8_t flags = in.byte();
+    origin.is_in_call = (flags & 1) != 0;
+    origin.is_in_graph = (flags & 2) != 0;
+    origin.is_of_node = (flags & 4) != 0;
+    origin.is_last_of_call = (flags & 8) != 0;
+    origin.calls = in.number32();
+    origin.round = in.number32();
+  });
 }
 
 // Write the bytes of each lifetime by device, stack and node type.
@@ -266,9 +289,9 @@ void Lifetimes::save(CompactionWriter& out, const std::vector<DeviceMemory>& dev
   out.number(steps_);
   out.number(passes_);
   for (std::size_t device = 0; device < devices.size(); ++device) save_origins(out, device, devices[device]);
-  save_rounds(out);
   save_counted(out);
   save_freed(out, freed);
+  save_calls(out, devices);
 }
 
 void Lifetimes::restore(CompactionReader& in, const std::vector<DeviceMemory>& devices) {
@@ -277,9 +300,9 @@ void Lifetimes::restore(CompactionReader& in, const std::vector<DeviceMemory>& d
   steps_ = in.number32();
   passes_ = in.number32();
   for (const DeviceMemory& memory : devices) restore_origins(in, memory);
-  restore_rounds(in);
   restore_counted(in);
   restore_freed(in);
+  restore_calls(in, devices);
 }
 
 void Roles::put_place(CompactionWriter& out, const Place& place) {
