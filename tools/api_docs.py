@@ -23,6 +23,7 @@ from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
 from pytorch_alloctrace.analysis.free_memory.program_memory import Forwards, ProgramMemory
 from pytorch_alloctrace.analysis.leaks.leak import (
+    Doubt,
     Growth,
     HeldContainer,
     Holder,
@@ -30,6 +31,7 @@ from pytorch_alloctrace.analysis.leaks.leak import (
     LeakingSite,
     LeakVerdict,
 )
+from pytorch_alloctrace.analysis.leaks.outside_growth import OutsideGrowth
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
 from pytorch_alloctrace.analysis.what_if.model import Check, Gpu
@@ -64,12 +66,8 @@ date. `help(alloctrace.Trace.live)` prints the details of a name: columns, units
 Sizes are integers of bytes and times integers of nanoseconds, both int64. A **position** is `"end"`, `"peak"`,
 `"peak:reserved"`, an event number (the state after it), `"step:12"` (the end of that step), `"mark:NAME"`,
 `"region:NAME"`, `"region:NAME:end"`, `"12.5s"`, `"100ms"`, `"2min"` (after the recording began) or a datetime;
-<<<<<<< ours
-`"mark:NAME#3"` is the third of that name. A **range** is everything after `since`, up to and including `until`. A **device** is spelled as in torch:
-=======
 `"mark:NAME#3"` is the third of that name. A **range** is everything after `since`, up to and including `until`.
 A **device** is spelled as in torch:
->>>>>>> theirs
 `"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups rows: `"line"`, `"function"`, `"file"`, `"stack"`,
 `"module"`, `"module:2"` or `"role"`; at a position also `"phase"`, `"age"` and, in `usage`, `"call"`.
 """
@@ -122,10 +120,12 @@ VALUES: tuple[tuple[type, str], ...] = (
     (alloctrace.LeakReport, "`trace.leaks()`"),
     (LeakVerdict, "each of `LeakReport.verdicts`"),
     (Growth, "each of `LeakVerdict.undecided` and `LeakVerdict.notes`"),
+    (Doubt, "`Growth.doubt`"),
     (Leak, "each of `LeakReport.leaks` and `LeakVerdict.leaks`"),
     (LeakingSite, "each of `Leak.sites`"),
+    (Holder, "`Leak.holder` and `Growth.holder`"),
     (HeldContainer, "each of `Holder.containers`"),
-    (Holder, "`Leak.holder`"),
+    (OutsideGrowth, "each of `LeakReport.outside_growth`"),
     (Fragmentation, "`trace.fragmentation()`"),
     (OutOfMemory, "each of `trace.ooms()`"),
     (FailedAllocation, "`OutOfMemory.request`"),
@@ -291,7 +291,8 @@ EXAMPLES = {
         print(report.conclusive)  # True: the trace was long enough, and complete
         for leak in report.leaks:
             print(leak.line.line, leak.bytes_per_unit, leak.unit, leak.holder)  # and that losses holds them
-        print(report.verdicts[trace.devices[0]])  # of one device
+        print(report.verdicts[trace.devices[0]].undecided)  # growth of one device that may be a leak
+        print(report.outside_growth)  # of the process, outside torch
         report.to_frame().to_csv("leaks.csv")
         """,
     "Errors": """
@@ -470,7 +471,7 @@ def page() -> str:
 def undocumented() -> set[str]:
     """Return public names of the package, and classes in its signatures, that the page omits."""
     classes = {"Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
-    names = {name for code in re.findall(r"(?m)^- `(.*)`$", page()) for name in re.findall(r"\b[A-Z]\w+", code)}
+    names = {name for code in re.findall(r"(?m)^- `(.*)`$", page()) for name in re.findall(r"\b[A-Z]\w*[a-z]\w*", code)}
     documented = {*RECORDING, *IN_THE_PROGRAM, *READING, *FILES, *ERRORS, *classes}
     return ({*alloctrace.__all__} | names) - documented - ELSEWHERE
 

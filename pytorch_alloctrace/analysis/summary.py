@@ -109,6 +109,8 @@ class Summary:
     unmatched_frees: int
     """Number of frees of blocks allocated before the recording, or whose allocation was lost."""
     final_scan_was_truncated: bool
+    has_final_scan: bool
+    """Whether the recording ended with a complete scan of the program's objects."""
     devices: tuple[DeviceSummary, ...]
     """Highest peak first."""
     outside_growth: tuple[OutsideGrowth, ...]
@@ -164,6 +166,7 @@ def summarize(
         integrity=trace.integrity,
         unmatched_frees=trace.replay.unmatched_frees,
         final_scan_was_truncated=trace.ending.get("last_look") == "cut",
+        has_final_scan=bool(trace.ending and trace.held) and "last_look" not in trace.ending,
         devices=device_summaries,
         outside_growth=tuple(growth for growth in outside_growth if not _is_reported(growth, device_summaries)),
         children=None if of_leaks else find_child_runs(trace),

@@ -13,8 +13,8 @@ _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
 
 
-def cure(leak: Leak, *, is_scan_complete: bool) -> str:
-    """Return a sentence on what to change. is_scan_complete: the final scan searched all objects of the program."""
+def cure(leak: Leak, *, has_final_scan: bool) -> str:
+    """Return a sentence on what to change. has_final_scan: the final scan searched all objects of the program."""
     if leak.line.is_workspace:
         return (
             "cuBLAS keeps one for each thread and stream that multiplies, until the process ends: reuse threads and "
@@ -22,7 +22,7 @@ def cure(leak: Leak, *, is_scan_complete: bool) -> str:
         )
     holder = leak.holder
     if holder is None:
-        return _cure_without_holder(leak, is_scan_complete)
+        return _cure_without_holder(leak, has_final_scan)
     name = _quote(holder.name or holder.path)
     if leak.kind == GROWING:
         return (
@@ -48,15 +48,15 @@ def _quote(name: str) -> str:
     return f"`{expression}`{separator}{place}"
 
 
-def _cure_without_holder(leak: Leak, is_scan_complete: bool) -> str:
+def _cure_without_holder(leak: Leak, has_final_scan: bool) -> str:
     if leak.kind == GROWING:
         return "This line allocates the larger buffer: keep only its last part, or allocate it once in full length."
     if leak.kind == BACKLOG:
         return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
-    if is_scan_complete and leak.allocated_bytes_at_end >= leak.allocated_bytes // 2:
+    if has_final_scan and leak.allocated_bytes_at_end >= leak.allocated_bytes // 2:
         return (
-            "Nothing in Python refers to them: C++ keeps them, such as an extension, a cache of autocast (until its "
-            "`with` block ends) or an autograd graph."
+            "No object of the program holds most of them: C++ may keep them (an extension, a cache of autocast until "
+            "its `with` block ends, an autograd graph), or many objects may each keep a few."
         )
     return "A reference keeps them: look for a list, an attribute, a closure or an autograd graph near this line."
 

@@ -72,6 +72,7 @@ COMMAND_LINES = (
     *(f"{command} {trace}.alloctrace" for command in TRACE_COMMAND_LINES for trace in ("report", "cpu")),
     *(f"{command} cpu.alloctrace --all-frames" for command in ALL_FRAMES),
     *(f"{command} report.alloctrace --all-frames" for command in ("diagnose", "oom")),
+    "diagnose killed.alloctrace --all-frames",  # growth that is inconclusive
     "annotate report.alloctrace report_program.py",
     "peak cpu.alloctrace --by module",
     "peak report.alloctrace --since step:10",

@@ -90,7 +90,7 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
         (SURVIVORS, holder_of("task.args[0]", "task.args[0][...]", "partial", LIST), "Clear or cap `task.args[0]`"),
         (SURVIVORS, holder_of("streams", "streams[...] > x of f()", "generator", LIST), "call its `close()`"),
         (SURVIVORS, holder_of("local.cache", "local.cache[...]", "thread-local", DICT), "end or reuse threads"),
-        (SURVIVORS, None, "Nothing in Python refers to them"),
+        (SURVIVORS, None, "No object of the program holds most of them: C++ may keep them"),
         (GROWING, holder_of("keys", "keys", ""), "`keys` becomes a longer tensor"),
         (
             GROWING,
@@ -105,13 +105,13 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
     ],
 )
 def test_cure_follows_from_kind_and_holder(kind: str, holder: Holder | None, words: str) -> None:
-    assert words in cure(leak_of(kind, holder), is_scan_complete=True)
+    assert words in cure(leak_of(kind, holder), has_final_scan=True)
 
 
-@pytest.mark.parametrize(("is_scan_complete", "bytes_at_end"), [(False, 4096), (True, 0)])
+@pytest.mark.parametrize(("has_final_scan", "bytes_at_end"), [(False, 4096), (True, 0)])
 def test_cure_without_holder_claims_nothing_if_the_scan_did_not_see_the_blocks(
-    is_scan_complete: bool, bytes_at_end: int
+    has_final_scan: bool, bytes_at_end: int
 ) -> None:
-    sentence = cure(leak_of(SURVIVORS, None, bytes_at_end=bytes_at_end), is_scan_complete=is_scan_complete)
+    sentence = cure(leak_of(SURVIVORS, None, bytes_at_end=bytes_at_end), has_final_scan=has_final_scan)
 
     assert sentence.startswith("A reference keeps them")

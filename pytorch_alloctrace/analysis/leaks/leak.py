@@ -239,7 +239,7 @@ class Doubt(enum.Enum):
     RARE = "rare"
     """The line left blocks behind only a few times; a note after `MAX_NOTED_ARRIVALS` times at most."""
     ONE_CALL = "one call"
-    """The blocks live until a call returns that came once."""
+    """The blocks live until a function returns that was called once."""
     JOINED = "joined"
     """The blocks were concatenated once, and then released."""
     LOAD = "load"
@@ -253,7 +253,7 @@ class Doubt(enum.Enum):
     BURSTS = "bursts"
     """The blocks were allocated in bursts, with long pauses."""
     LOADING = "loading"
-    """Nearly everything that was allocated is kept: the program may still be loading."""
+    """Nearly everything that was allocated is kept, not by an autograd graph: the program may still be loading."""
     COMPACTED = "compacted"
     """The line may be a growing buffer, and most of the evidence is compacted."""
 
@@ -270,6 +270,7 @@ class Growth:
     """A line that holds more and more memory, and that is not called a leak."""
 
     doubt: Doubt
+    """Why the growth is not called a leak."""
     site: Site
     """The line."""
     stack_ids: tuple[int, ...]
@@ -277,8 +278,9 @@ class Growth:
     kind: str
     """Kind of growth, as `Leak.kind`."""
     device: str
+    """Device as torch spells it."""
     unit: str
-    """Unit of `last` and `units`: see `Leak.unit`."""
+    """Unit of `first`, `last` and `units`: see `Leak.unit`."""
     judged_at: int
     """Event after which the live blocks were judged."""
     allocated_bytes: int
@@ -286,21 +288,21 @@ class Growth:
     blocks: int
     """Number of these blocks."""
     arrivals: int
-    """Number of units in which such blocks were allocated."""
+    """Number of units in which such blocks were allocated; 0 for a backlog."""
     units: int
-    """Number of steps or iterations judged."""
+    """Number of steps, iterations or thousandths of the allocations judged."""
     first: float
-    """Time of the first of these allocations, in steps or iterations since the first."""
+    """Begin of the growth, in steps or iterations since the first."""
     last: float
-    """Time of the last of these allocations."""
+    """Time of the last of these allocations, or the end of the judged part."""
     holder: Holder | None = None
     """Object that holds the blocks; None if unknown."""
     call: Frame | None = None
     """ONE_CALL: the call."""
     size: int = 0
-    """BOUNDED: length of the container at the last object scan."""
+    """BOUNDED: size of the container at the last object scan (see `HeldContainer.size`)."""
     bound: int = 0
-    """BOUNDED: maximum length of the container."""
+    """BOUNDED: maximum size of the container."""
     bytes_when_full: int = 0
     """BOUNDED: estimated requested bytes of the container when it is full."""
 
