@@ -47,6 +47,12 @@ with alloctrace.enable("run.alloctrace", devices=("cpu",)):
     cut = alloctrace.region("cut")
     cut.__enter__()
     last = allocate(7)
+with alloctrace.enable("leak.alloctrace", devices=("cpu",)):
+    weights = allocate(1000)
+    for number in range(30):
+        allocate(100)
+        kept.append(allocate(10))  # LEAK
+        alloctrace.step()
 with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
     allocate(1)
 """
@@ -182,7 +188,7 @@ kept = []
 with alloctrace.enable("run.alloctrace", devices=("cpu",)):
     for epoch in range(4):
         with alloctrace.region("epoch"):
-            for step in range(20 if epoch < 3 else 2):
+            for step in range(30 if epoch < 3 else 2):
                 torch.empty(5000)
                 if epoch == 1:
                     kept.append(torch.empty(50_000))  # LEAK
@@ -213,6 +219,10 @@ def test_leaks_judges_each_region_separately(tmp_path: Path) -> None:
     assert command is not None and "+1.56 KiB" in run_analyze(tmp_path, *command[1].split())
 
 
+def trace_for(command: tuple[str, ...]) -> str:
+    return "leak.alloctrace" if command == ("leaks",) else "run.alloctrace"
+
+
 # diff covers 11 steps: 10 KiB in each, 3 KiB more in 3 of them, and 7 KiB at the end.
 @pytest.mark.parametrize(
     ("command", "limit", "status"),
@@ -224,15 +234,15 @@ def test_leaks_judges_each_region_separately(tmp_path: Path) -> None:
     ],
 )
 def test_fail_above_exits_1_above_limit(folder: Path, command: tuple[str, ...], limit: str, status: int) -> None:
-    text = " ".join(run_analyze(folder, *command, "run.alloctrace", "--fail-above", limit, status=status).split())
+    text = " ".join(run_analyze(folder, *command, trace_for(command), "--fail-above", limit, status=status).split())
     assert (f"more than {limit} (--fail-above)" in text) == bool(status)
 
 
 @pytest.mark.parametrize("output_format", ["--json", "--csv", "--markdown"])
 @pytest.mark.parametrize("command", [DIFF, ("leaks",)])
 def test_fail_above_exits_1_in_every_output_format(folder: Path, command: tuple[str, ...], output_format: str) -> None:
-    run_analyze(folder, *command, "run.alloctrace", "--fail-above", "1KiB", output_format, status=1)
-    run_analyze(folder, *command, "run.alloctrace", "--fail-above", "1MiB", output_format)
+    run_analyze(folder, *command, trace_for(command), "--fail-above", "1KiB", output_format, status=1)
+    run_analyze(folder, *command, trace_for(command), "--fail-above", "1MiB", output_format)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +262,7 @@ def test_invalid_region_arguments_are_refused_in_one_line(folder: Path, argument
 
 
 def test_leaks_markdown_has_source_lines_and_reports_missing_data(folder: Path) -> None:
-    assert "return torch.empty(kib" in run_analyze(folder, "leaks", "run.alloctrace", "--markdown")
+    assert "return torch.empty(kib" in run_analyze(folder, "leaks", "leak.alloctrace", "--markdown")
     assert "not judged" in run_analyze(folder, "leaks", "no_steps.alloctrace", "--markdown")
     (folder / "cut.alloctrace").write_bytes((folder / "run.alloctrace").read_bytes()[:-200])
     assert "> **INCOMPLETE**" in run_analyze(folder, "leaks", "cut.alloctrace", "--markdown")

@@ -92,7 +92,7 @@ def test_leak_names_its_referrer_after_each_program_end(record_trainer: RecordTr
     referrer = first_leak(trace).holder
     (name,) = referrer.names
     assert name.startswith("trainer.predictions (list of "), name
-    assert ", local of main() at program.py:" in name
+    assert "local of main() at program.py:" in name
     assert Path(referrer.filename).name == "program.py" and referrer.line > 0
     assert referrer.path == "trainer.predictions[...]" and referrer.share > 0.9
     if end == "disabled":  # main() has not returned yet, so all tensors are alive

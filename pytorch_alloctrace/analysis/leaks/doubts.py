@@ -220,7 +220,7 @@ class DoubtFinder:
         is_leaked = np.isin(self._live_sites, sites) & np.isin(
             live["alloc_seq"], self._part.lifetimes.result["alloc_seq"]
         )
-        if (live["role"][is_leaked] == _STATE).mean() < MIN_STATE_SHARE:
+        if not is_leaked.any() or (live["role"][is_leaked] == _STATE).mean() < MIN_STATE_SHARE:
             return False
         is_new = is_parameter & (live["alloc_seq"] > live["alloc_seq"][is_leaked].min())
         return _MAX_STATE_BLOCKS * int(live["block_bytes"][is_new].sum()) < leak.allocated_bytes
