@@ -307,8 +307,8 @@ class Trace:
         last 48 scans are kept.
 
         Returns:
-            Columns: seq (number of the next event when the scan began), holder ("trainer.losses (list of 46), local of
-            main() at train.py:31"), path ("trainer.losses[...]"), filename, line (of the function
+            Columns: seq (number of the next event when the scan began), holder ("trainer.losses (list of 46),
+            local of main() at train.py:31"), path ("trainer.losses[...]"), filename, line (of the function
             that has the variable; 0: a global), blocks, requested_bytes (of these blocks), is_garbage (True for a
             reference cycle that is not collected yet), containers (on the path, outermost first: dicts with type,
             length, size, bound and nones, as in `Chain.containers`), nodes (autograd nodes that the holder keeps alive;

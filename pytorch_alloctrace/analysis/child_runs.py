@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,16 +42,14 @@ class ChildRuns:
     unrecorded_count: int
 
 
-def find_child_runs(trace: RecordedTrace) -> ChildRuns:
+def find_child_runs(trace: RecordedTrace, summarize_leaks: Callable[[RecordedTrace], Summary]) -> ChildRuns:
     """Return the children of a traced process, and what those with traces leaked and held."""
-    from .summary import summarize
-
     children = list_children(trace)
     recorded = sorted((child for child in children if child.trace), key=lambda child: -_file_bytes(child.trace))
     runs = []
     for child in recorded[:MAX_CHILDREN]:
         try:
-            summary = summarize(RecordedTrace(Path(child.trace)), of_leaks=True)
+            summary: Summary | None = summarize_leaks(RecordedTrace(Path(child.trace)))
         except AlloctraceError:
             summary = None
         runs.append(ChildRun(child.process, child.command, child.trace, summary))

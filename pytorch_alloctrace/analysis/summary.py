@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -169,7 +170,7 @@ def summarize(
         has_final_scan=bool(trace.ending and trace.held) and "last_look" not in trace.ending,
         devices=device_summaries,
         outside_growth=tuple(growth for growth in outside_growth if not _is_reported(growth, device_summaries)),
-        children=None if of_leaks else find_child_runs(trace),
+        children=None if of_leaks else find_child_runs(trace, functools.partial(summarize, of_leaks=True)),
         advisor=Advisor(trace, {device.device: device.leaks.leaks for device in device_summaries}),
     )
 

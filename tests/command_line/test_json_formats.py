@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from command_line import TRACE_COMMANDS, run_command
 from made_up_ranks import Rank
 from made_up_snapshots import MIB, DeviceHistory, snapshot, training
-from running import ROOT, needs_cuda_build
+from running import ROOT, needs_cuda_build, run_python
 from shared_recordings import record_once, record_report, run_source
 
 from pytorch_alloctrace.cost import ALLOCTRACE, PLAIN
@@ -72,7 +73,9 @@ COMMAND_LINES = (
     *(f"{command} {trace}.alloctrace" for command in TRACE_COMMAND_LINES for trace in ("report", "cpu")),
     *(f"{command} cpu.alloctrace --all-frames" for command in ALL_FRAMES),
     *(f"{command} report.alloctrace --all-frames" for command in ("diagnose", "oom")),
-    "diagnose killed.alloctrace --all-frames",  # growth that is inconclusive
+    "diagnose killed.alloctrace --all-frames",
+    "diagnose family.alloctrace",
+    *(f"diagnose child.alloctrace{option}" for option in ("", " --all-frames")),  # inconclusive growth
     "annotate report.alloctrace report_program.py",
     "peak cpu.alloctrace --by module",
     "peak report.alloctrace --since step:10",
@@ -97,11 +100,48 @@ COMMAND_LINES = (
 """Command lines in order: some read files that earlier ones write."""
 
 
+FAMILY = """
+import multiprocessing, time, torch
+import pytorch_alloctrace as alloctrace
+
+def collect():
+    kept = []
+    for number in range(12):
+        kept.append(torch.zeros(1000))
+        alloctrace.step()
+
+def work(queue):
+    collect()
+    queue.get()
+
+if __name__ == "__main__":
+    method = multiprocessing.get_context("fork")
+    queue = method.Queue()
+    worker = method.Process(target=work, args=(queue,))
+    worker.start()
+    while worker.pid not in set(alloctrace.load("family.alloctrace").children()["process"]):
+        time.sleep(0.05)
+    queue.put(None)
+    worker.join()
+"""
+
+
+def record_family(folder: Path) -> None:
+    """Record a program with a child, each of which has a trace."""
+    (folder / "program.py").write_text(FAMILY)
+    command = [sys.executable, "-m", "pytorch_alloctrace", "run", "--follow", "--output", "family.alloctrace"]
+    run_python(folder, [*command, "program.py"], True, 600, {})
+    [child] = folder.glob("family-*.alloctrace")
+    child.rename(folder / "child.alloctrace")
+
+
 def write_inputs(folder: Path) -> None:
     """Write the traces and snapshots that COMMAND_LINES name."""
     run_source(folder, PROGRAM)
     report = record_once("report", record_report) / "run.alloctrace"
     shutil.copy(report, folder / "report.alloctrace")
+    for trace in record_once("family", record_family).glob("*.alloctrace"):
+        shutil.copy(trace, folder)
     for name in ("oom127", "hang-812"):
         shutil.copy(ROOT / f"tests/corpus/hostile/{name}.alloctrace", folder)
     data = report.read_bytes()

@@ -36,7 +36,7 @@ ROOT = HERE.parents[1]
 KILLED_AT = 0.6
 """Share of the program's events after which it is killed."""
 ENDS = ("whole", "killed")
-CORPORA = ("third_party", "third_party_held_out", "third_party_fresh")
+CORPORA = ("third_party", "third_party_held_out", "third_party_fresh", "third_party_fresh2")
 LEAKS = ("first", "found", "noted", "misled", "inconclusive", "missed")
 HEALTHY = ("clear", "inconclusive", "noted", "accused")
 

@@ -566,8 +566,8 @@ def record(name: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    # A scan at every fifth of events more, however busy the machine is. There must always be time for `MAX_SCAN_S`: else
-    # no scan follows one that passed over the graphs of a running backward.
+    # Scan whenever there are a fifth more events, on a busy machine too. With less time than `MAX_SCAN_S` left, no
+    # scan would follow one that passed over the graphs of a running backward.
     object_scans.FIRST_SCAN_EVENTS = 60
     object_scans.MIN_SCAN_GROWTH = object_scans.MAX_SCAN_GROWTH = 1.2
     object_scans.MAX_FINAL_SCAN_S = object_scans.MAX_SCAN_S = 60.0

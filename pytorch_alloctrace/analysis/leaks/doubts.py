@@ -95,7 +95,7 @@ class DoubtFinder:
         short = self._find_shortness(leak)
         if short is None:
             return leak
-        if self._is_large(leak):
+        if self._clock.is_discrete and self._is_large(leak):
             return dataclasses.replace(leak, confidence=min(leak.confidence, MAX_CONFIDENCE_SHORT))
         return self._doubt(leak, short)
 
