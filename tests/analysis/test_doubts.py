@@ -183,10 +183,11 @@ def test_backlog_in_a_growing_container_is_growth(program: str, cure: str) -> No
 
 @pytest.mark.parametrize("program", ["layers built", "layers converted", "layers loaded", "one forward"])
 def test_one_pass_over_layers_is_no_loop_and_no_leak(program: str) -> None:
-    verdict = verdict_on(program)
+    verdict = summary_of(program).devices[0].leaks
 
-    assert verdict.leaks == () and verdict.loop is None
-    assert {growth.doubt for growth in verdict.undecided} <= {Doubt.SHORT, Doubt.LOADING}
+    assert verdict.is_one_pass and not verdict.judged
+    assert (verdict.leaks, verdict.undecided, verdict.notes, verdict.loop) == ((), (), (), None)
+    assert [finding.kind for finding in findings_on(program)] == ["not_judged"]
 
 
 def test_graph_of_a_variable_that_leaks_is_reported_once() -> None:

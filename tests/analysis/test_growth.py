@@ -284,10 +284,9 @@ def test_leak_rate_is_per_iteration_without_steps(record: Record) -> None:
 def test_growth_without_steps_and_stacks_is_no_leak(record: Record) -> None:
     blocks = []
     trace = record(without_steps, lambda number: blocks.append(block()), stacks="none")
-    verdict = judge(trace)
-    assert not verdict.leaks and verdict.loop is None and not verdict.decided
-    assert [growth.doubt for growth in verdict.undecided] == [Doubt.SHORT]
-    assert "One pass is not a loop" in " ".join(leak_findings(summarize(trace))[0].sentences)
+    verdict = find_leaks(trace, "cpu")
+    assert verdict.is_one_pass and not verdict.leaks and verdict.loop is None and not verdict.decided
+    assert "one pass is not a loop" in leak_findings(summarize(trace))[0].title
 
 
 def test_minor_leak_is_listed_last_and_does_not_fail(
@@ -465,7 +464,7 @@ def test_recursion_is_no_loop_and_unit_is_second(record: Record) -> None:
     trace = record(recursive, 200)
     assert rounds_in(trace, "recursive") == []
     verdict = find_leaks(trace, "cpu")
-    assert verdict.judged and verdict.unit == "second" and verdict.loop is None
+    assert verdict.is_one_pass and verdict.unit == "second" and verdict.loop is None
 
 
 def test_15_rounds_are_no_loop(record: Record) -> None:

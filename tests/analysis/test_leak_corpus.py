@@ -11,6 +11,7 @@ from running import ROOT, run_python, with_cuda
 from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks.leak import Doubt
 
 LEAKING = leak_corpus.cases(leak_corpus.LEAKING)
 HEALTHY = leak_corpus.cases(leak_corpus.HEALTHY)
@@ -28,7 +29,21 @@ def recorded(request: pytest.FixtureRequest) -> tuple[str, Path]:
     return device, record_once(f"leaks_{device}", record)
 
 
-@pytest.mark.parametrize("name", LEAKING)
+RARE = ("counts_of_each_epoch_in_a_dict", "one_answer_in_fifteen_without_steps")
+"""Cases that leave blocks behind 7 and 9 times: as many as an ensemble has members, so both readings are possible."""
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_case_that_leaves_blocks_behind_a_few_times_is_undecided(recorded: tuple[str, Path], name: str) -> None:
+    device, folder = recorded
+    verdicts = alloctrace.load(folder / f"{name}.alloctrace").leaks().verdicts.values()
+    [growth] = [growth for verdict in verdicts for growth in verdict.undecided]
+    lines = leak_corpus.leaking_lines(LEAKING[name], device)
+    assert growth.doubt is Doubt.RARE and (growth.site.filename, growth.site.line) in lines
+    assert not any(verdict.leaks for verdict in verdicts)
+
+
+@pytest.mark.parametrize("name", [name for name in LEAKING if name not in RARE])
 def test_leaking_case_is_found_with_its_line_first(recorded: tuple[str, Path], name: str) -> None:
     device, folder = recorded
     trace = alloctrace.load(folder / f"{name}.alloctrace")

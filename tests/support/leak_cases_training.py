@@ -281,7 +281,7 @@ def hook_registered_in_every_step(device: str) -> object:
 
 def counts_of_each_epoch_in_a_dict(device: str) -> object:
     net, counts = network(device), {}
-    for step in steps(120):
+    for step in steps(80):
         with torch.no_grad():
             output = net(torch.randn(8, 64, device=device))
             epoch = step // 10

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 MIN_UNITS = 20
 """Minimum number of steps or iterations for a leak."""
-MIN_ARRIVALS = 8
+MIN_ARRIVALS = 12
 MIN_BOUNDED_SHARE = 0.9
 LOAD_FALL = 1 / 3
 LARGE_SHARE = 0.25
