@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,11 @@ class ModuleNames:
         for call in reversed(chain):
             parts = self._parts_by_call[call] = self._resolve_parts(int(self._called[call]), parts)
         return parts
+
+    def called(self, stacks: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint32]:
+        """Return the id of the innermost module that each stack calls; 0: none."""
+        modules: npt.NDArray[np.uint32] = self._called[self._innermost[stacks]]
+        return modules
 
     def name(self, stack: int, depth: int = 0) -> str:
         """Return the first `depth` parts of a stack's module name; 0: all."""

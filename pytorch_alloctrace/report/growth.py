@@ -188,6 +188,14 @@ def _describe_load(growth: Growth) -> tuple[str, str]:
     )
 
 
+def _describe_one_pass(growth: Growth) -> tuple[str, str]:
+    return (
+        f"kept {units.size(growth.allocated_bytes)} in what looks like one pass over the layers of a model",
+        "One pass is not a loop: each layer was called a few times at most. None if backward or the end of the pass "
+        f"frees it, or if `torch.no_grad()` is missing. Record {_STEPS_TO_RECORD} passes to decide it.",
+    )
+
+
 def _describe_short(growth: Growth) -> tuple[str, str]:
     return (
         f"kept {units.size(growth.allocated_bytes)} in {units.counted(growth.units, growth.unit)}, too few to tell",
@@ -245,6 +253,7 @@ _DOUBTS: dict[Doubt, Callable[[Growth], tuple[str, str]]] = {
     Doubt.ONE_CALL: _describe_one_call,
     Doubt.JOINED: _describe_joined,
     Doubt.LOAD: _describe_load,
+    Doubt.ONE_PASS: _describe_one_pass,
     Doubt.SHORT: _describe_short,
     Doubt.RARE: _describe_rare,
     Doubt.FEW: _describe_few,

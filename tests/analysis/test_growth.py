@@ -21,7 +21,7 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.evidence import collect_evidence
 from pytorch_alloctrace.analysis.leaks.growth import growing_sites, median_slope, step_growth
 from pytorch_alloctrace.analysis.leaks.judge import find_leaks
-from pytorch_alloctrace.analysis.leaks.leak import CERTAIN, Doubt, Leak, LeakVerdict
+from pytorch_alloctrace.analysis.leaks.leak import CERTAIN, Leak, LeakVerdict
 from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report.leaks import leak_findings

@@ -15,6 +15,8 @@ joined            an allocation as large as all the blocks was followed by their
 load              a backlog (see `backlog`) whose referrer path shows no growing container, or a variable that is filled
                   anew in each step, or whose number of blocks fell by `LOAD_FALL`
 loading           without steps, next to nothing was freed, and no autograd graph holds the blocks
+one pass          each module that the stacks call allocated only a few of the blocks: a loop over layers, or a new
+                  model in each iteration
 short             less than `MIN_UNITS` units were judged; or without steps, no caller of the line came again so often:
                   one pass is not a loop
 rare              blocks were left behind in less than `MIN_ARRIVALS` units
@@ -57,6 +59,10 @@ MAX_CONFIDENCE_SHORT = 0.69
 MIN_STATE_SHARE = 0.9
 _MAX_STATE_BLOCKS = 8
 """Maximum number of blocks of optimizer state for each parameter."""
+MIN_MODULE_SHARE = 1 / 3
+"""Minimum share of the blocks that modules allocated, for them to show a pass."""
+_MAX_BLOCKS_OF_PASS = 4
+"""Average number of blocks of each module, up to which its model may have been called once."""
 _MAX_JOIN_EVENTS = 1 << 16
 """Number of events after the judged event in which the release of collected blocks is searched."""
 _JOIN_TOLERANCE = 0.02
@@ -120,6 +126,8 @@ class DoubtFinder:
             or _has_fallen(leak)
         ):
             return self._doubt(leak, Doubt.LOAD)
+        if leak.kind == SURVIVORS and self._calls_each_module_once(leak):
+            return self._doubt(leak, Doubt.ONE_PASS)
         if self._is_loading and leak.kind == SURVIVORS and (holder is None or holder.through != GRAPH):
             return self._doubt(leak, Doubt.LOADING)
         return None
@@ -216,14 +224,27 @@ class DoubtFinder:
         states = int((live["role"] == _STATE).sum())
         if leak.kind != SURVIVORS or not states or states > _MAX_STATE_BLOCKS * int(is_parameter.sum()):
             return False
-        sites = self._part.device.numbers.of(list(leak.stack_ids))
-        is_leaked = np.isin(self._live_sites, sites) & np.isin(
-            live["alloc_seq"], self._part.lifetimes.result["alloc_seq"]
-        )
+        is_leaked = self._is_leaked(leak)
         if not is_leaked.any() or (live["role"][is_leaked] == _STATE).mean() < MIN_STATE_SHARE:
             return False
         is_new = is_parameter & (live["alloc_seq"] > live["alloc_seq"][is_leaked].min())
         return _MAX_STATE_BLOCKS * int(live["block_bytes"][is_new].sum()) < leak.allocated_bytes
+
+    def _calls_each_module_once(self, leak: Leak) -> bool:
+        """Return whether hardly any module allocated more than `_MAX_BLOCKS_OF_PASS` of the blocks."""
+        stacks = self._trace.stacks
+        if not stacks.has_modules:
+            return False
+        modules = stacks.modules.called(self._live["stack_id"][self._is_leaked(leak)])
+        inside = modules[modules > 0]
+        return len(inside) > MIN_MODULE_SHARE * len(modules) and len(inside) <= _MAX_BLOCKS_OF_PASS * len(
+            np.unique(inside)
+        )
+
+    def _is_leaked(self, leak: Leak) -> npt.NDArray[np.bool_]:
+        """Return which of `_live` were allocated at the lines of a leak."""
+        sites = self._part.device.numbers.of(list(leak.stack_ids))
+        return np.isin(self._live_sites, sites)
 
     @functools.cached_property
     def _live(self) -> Table:

@@ -244,6 +244,8 @@ class Doubt(enum.Enum):
     """The blocks were concatenated once, and then released."""
     LOAD = "load"
     """The number of live blocks may follow the input: each block is freed, and no container is known to grow."""
+    ONE_PASS = "one pass"
+    """Each module allocated only a few of the blocks, as if its model was called once."""
     SHORT = "short"
     """The run is too short."""
     FEW = "few"
@@ -261,7 +263,14 @@ class Doubt(enum.Enum):
 MAX_NOTED_ARRIVALS = 5
 _NOTES = (Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.STOPPED)
 _OTHER_READINGS = (
-    *(Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.RARE, Doubt.ONE_CALL, Doubt.JOINED, Doubt.LOAD, Doubt.SHORT),
+    Doubt.BOUNDED,
+    Doubt.OPTIMIZER_STATE,
+    Doubt.RARE,
+    Doubt.ONE_CALL,
+    Doubt.JOINED,
+    Doubt.LOAD,
+    Doubt.ONE_PASS,
+    Doubt.SHORT,
 )
 
 
