@@ -5,35 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from ..errors import AlloctraceError
 from ..reading.child_traces import list_children
 from ..reading.recorded import RecordedTrace
 
-if TYPE_CHECKING:
-    from .summary import Summary
-
 MAX_CHILDREN = 8
 """Maximum number of children whose traces are read: those with the largest files."""
+_Summary = TypeVar("_Summary")
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 @dataclass(frozen=True)
-class ChildRun:
+class ChildRun(Generic[_Summary]):
     """A recorded child process."""
 
     process: int
     command: str
     trace: str
     """Path of its trace."""
-    summary: Summary | None
+    summary: _Summary | None
     """Summary of its leaks; None if the trace cannot be read."""
 
 
 @dataclass(frozen=True)
-class ChildRuns:
-    runs: tuple[ChildRun, ...]
+class ChildRuns(Generic[_Summary]):
+    runs: tuple[ChildRun[_Summary], ...]
     """Recorded children, the largest traces first."""
     more: int
     """Number of recorded children that are not in `runs`."""
@@ -42,14 +40,14 @@ class ChildRuns:
     unrecorded_count: int
 
 
-def find_child_runs(trace: RecordedTrace, summarize_leaks: Callable[[RecordedTrace], Summary]) -> ChildRuns:
+def find_child_runs(trace: RecordedTrace, summarize_leaks: Callable[[RecordedTrace], _Summary]) -> ChildRuns[_Summary]:
     """Return the children of a traced process, and what those with traces leaked and held."""
     children = list_children(trace)
     recorded = sorted((child for child in children if child.trace), key=lambda child: -_file_bytes(child.trace))
     runs = []
     for child in recorded[:MAX_CHILDREN]:
         try:
-            summary: Summary | None = summarize_leaks(RecordedTrace(Path(child.trace)))
+            summary: _Summary | None = summarize_leaks(RecordedTrace(Path(child.trace)))
         except AlloctraceError:
             summary = None
         runs.append(ChildRun(child.process, child.command, child.trace, summary))

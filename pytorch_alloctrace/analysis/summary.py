@@ -116,7 +116,7 @@ class Summary:
     """Highest peak first."""
     outside_growth: tuple[OutsideGrowth, ...]
     """Growth of host memory outside torch's allocators; empty for a range."""
-    children: ChildRuns | None
+    children: ChildRuns[Summary] | None
     """What child processes did; None for leaks alone."""
     advisor: Advisor = field(repr=False, compare=False)
 

@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.child_runs import ChildRun, ChildRuns
+from ..analysis.summary import Summary
 from . import units
 from .finding import LABELS
 from .leaks import leak_findings
@@ -18,7 +19,7 @@ _MAX_COMMAND_LENGTH = 60
 _SPAWNED = "multiprocessing.spawn"
 
 
-def write_children(children: ChildRuns, screen: Screen, names: SiteNames) -> None:
+def write_children(children: ChildRuns[Summary], screen: Screen, names: SiteNames) -> None:
     """Write what recorded children did, and that others were not recorded."""
     if children.runs:
         screen.blank()
@@ -36,7 +37,7 @@ def write_children(children: ChildRuns, screen: Screen, names: SiteNames) -> Non
         screen.text(f"{ran} not recorded ({commands}{more}): alloctrace run --follow records them.", style="dim")
 
 
-def _describe_run(run: ChildRun, names: SiteNames) -> str:
+def _describe_run(run: ChildRun[Summary], names: SiteNames) -> str:
     name = f"process {run.process}, {_shorten(run.command)}"
     if run.summary is None:
         return f"{name}: its trace cannot be read ({names.file(run.trace)})"
@@ -57,7 +58,7 @@ def _shorten(command: str) -> str:
     return text if len(text) <= _MAX_COMMAND_LENGTH else f"{text[: _MAX_COMMAND_LENGTH - 3]}..."
 
 
-def children_data(children: ChildRuns) -> dict[str, Any]:
+def children_data(children: ChildRuns[Summary]) -> dict[str, Any]:
     return {
         "recorded": [
             {

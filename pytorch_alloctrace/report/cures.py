@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from ..analysis.leaks.leak import BACKLOG, GRAPH, GROWING, Holder, Leak
+from .site_names import SiteNames
 
 _HOOK = "hook"
 _DEFAULT = "the default value of "
@@ -13,7 +14,7 @@ _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
 
 
-def cure(leak: Leak, *, has_final_scan: bool) -> str:
+def cure(leak: Leak, names: SiteNames, *, has_final_scan: bool) -> str:
     """Return a sentence on what to change. has_final_scan: the final scan searched all objects of the program."""
     if leak.line.is_workspace:
         return (
@@ -23,7 +24,7 @@ def cure(leak: Leak, *, has_final_scan: bool) -> str:
     holder = leak.holder
     if holder is None:
         return _cure_without_holder(leak, has_final_scan)
-    name = _quote(holder.name or holder.path)
+    name = _quote(names.referrer(holder.name or holder.path))
     if leak.kind == GROWING:
         return (
             f"Each time, {name} becomes a longer tensor: keep only its last part, or allocate it once in full length."

@@ -51,7 +51,9 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
             "them, or pad them to a few sizes."
         )
     elif growth.nodes:
-        title = f"A leak or not? The autograd graph of `{growth.variable}` grows: {growth.nodes:,} nodes"
+        title = (
+            f"A leak or not? The autograd graph of `{names.referrer(growth.variable)}` grows: {growth.nodes:,} nodes"
+        )
         if growth.bytes:
             title += f", and the process grew by {size} that torch's allocators did not allocate"
         cure = (
@@ -268,7 +270,7 @@ _DOUBTS: dict[Doubt, Callable[[Growth], tuple[str, str]]] = {
 def _note_bounded(growth: Growth, names: SiteNames) -> str:
     assert growth.holder is not None
     return (
-        f"{names.site(growth.site)} fills `{growth.holder.name}`: {units.number(growth.size)} of "
+        f"{names.site(growth.site)} fills `{names.referrer(growth.holder.name)}`: {units.number(growth.size)} of "
         f"{units.number(growth.bound)}, about {units.size(growth.bytes_when_full)} when full"
     )
 

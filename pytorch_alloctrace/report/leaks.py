@@ -116,7 +116,7 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
     if not is_live_at_end:
         last_unit = "the last allocation" if leak.unit == "second" else f"the last {leak.unit}"
         sentences.append(f"It was freed after {last_unit}; it grew while the program ran.")
-    sentences.append(cure(leak, has_final_scan=summary.has_final_scan))
+    sentences.append(cure(leak, names, has_final_scan=summary.has_final_scan))
     if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences

@@ -83,6 +83,8 @@ def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None
     _write_header(summary, screen, names)
     if not summary.devices:
         _write_no_allocations(summary, screen)
+        if summary.children is not None:
+            write_children(summary.children, screen, names)
         return
     findings = [finding for finding in diagnosis(summary) if finding.kind != "incomplete"]
     write_findings([finding for finding in findings if finding.kind not in NOTES], screen, names)

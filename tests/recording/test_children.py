@@ -135,7 +135,7 @@ def test_trace_of_child_is_named_if_it_has_one(tmp_path: Path, options: list[str
     expected = str(tmp_path / f"run-{worker}.alloctrace") if options else ""
     assert children.loc[worker, "trace"] == expected
     screen = run_analyze(tmp_path, "run.alloctrace")
-    said = f"CHILD  process {worker}" if options else "1 child process ran and was not recorded"
+    said = f"CHILD process {worker}" if options else "1 child process ran and was not recorded"
     assert said in " ".join(screen.split())
     compacted = alloctrace.compact(tmp_path / "run.alloctrace", tmp_path / "small.alloctrace", until=0)
     assert alloctrace.load(compacted.trace).children().set_index("process").equals(children)

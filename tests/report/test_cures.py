@@ -17,6 +17,7 @@ from pytorch_alloctrace.analysis.leaks.leak import (
 )
 from pytorch_alloctrace.reading.sites import Site
 from pytorch_alloctrace.report.cures import cure
+from pytorch_alloctrace.report.site_names import SiteNames
 
 LINE = Site("train.py", 12, "step", "losses.append(loss)", "")
 
@@ -105,13 +106,13 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
     ],
 )
 def test_cure_follows_from_kind_and_holder(kind: str, holder: Holder | None, words: str) -> None:
-    assert words in cure(leak_of(kind, holder), has_final_scan=True)
+    assert words in cure(leak_of(kind, holder), SiteNames(""), has_final_scan=True)
 
 
 @pytest.mark.parametrize(("has_final_scan", "bytes_at_end"), [(False, 4096), (True, 0)])
 def test_cure_without_holder_claims_nothing_if_the_scan_did_not_see_the_blocks(
     has_final_scan: bool, bytes_at_end: int
 ) -> None:
-    sentence = cure(leak_of(SURVIVORS, None, bytes_at_end=bytes_at_end), has_final_scan=has_final_scan)
+    sentence = cure(leak_of(SURVIVORS, None, bytes_at_end=bytes_at_end), SiteNames(""), has_final_scan=has_final_scan)
 
     assert sentence.startswith("A reference keeps them")

@@ -120,7 +120,7 @@ def test_cell_magic_is_not_a_caller(run_cells, tmp_path: Path) -> None:  # type:
 def grow():
     kept.append(torch.empty(5 << 20, dtype=torch.uint8))
     a.step()
-for _ in range(20):
+for _ in range(21):
     grow()
 """
     _, _, grown, _, _ = run_cells(
@@ -134,7 +134,7 @@ for _ in range(20):
 
     callers = trace.usage("end", by="call", device="cpu")
     assert not callers["source"].fillna("").str.contains("run_cell_magic").any()
-    assert callers[callers["function"] == "grow"]["live_bytes"].sum() == 2 * 20 * (5 << 20)
+    assert callers[callers["function"] == "grow"]["live_bytes"].sum() == 2 * 21 * (5 << 20)
 
     # Complete stacks contain the magic.
     magic = [frame for stack in trace.live()["stack_id"].unique() for frame in trace.frames(stack)]

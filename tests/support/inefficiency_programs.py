@@ -156,9 +156,10 @@ def split_limit() -> Program:
 def garbage() -> Program:
     gc.disable()
     for _ in range(STEPS):
-        cycle: dict[str, object] = {"block": block(20)}  # LINE
+        memory = torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")  # LINE
+        cycle: dict[str, object] = {"memory": memory}
         cycle["self"] = cycle
-        del cycle
+        del cycle, memory
         yield
     gc.enable()
     gc.collect()

@@ -38,7 +38,7 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import ALLOCATED, INACTIVE, Table
-from ..leaks.leak import LIKELY, Leak
+from ..leaks.leak import Leak
 from ..walk import Visit, Walk
 from .allocator import SettingsHistory
 from .failed_allocations import ENDED, FailedAllocation, find_failed_allocations
@@ -222,7 +222,7 @@ class OutOfMemory:
         """Return the largest leak if it holds a quarter of the usable bytes, and the program's cause is no other.
 
         Forwards without backward, copies and the state of a first optimizer step may look like leaks. Leaks judged
-        after the failure do not count: they may have grown since. Nor do those that are only possible: a short run.
+        after the failure do not count: they may have grown since.
         """
         program, forwards = self.program, self.program.forwards
         if program.waiting_cause(self.usable_bytes) is not None:
@@ -237,7 +237,6 @@ class OutOfMemory:
             leak
             for leak in leaks
             if not leak.minor
-            and leak.confidence >= LIKELY
             and leak.sites[0].site not in explained
             and (leak.allocated_bytes > forward_bytes or leak.sites[0].site not in in_forward)
             and (leak.judged_at <= self.seq or self.request.outcome == ENDED)
