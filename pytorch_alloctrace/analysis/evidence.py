@@ -92,6 +92,12 @@ class DeviceEvidence:
             end, lambda: replay.lifetimes(end, device)["alloc_seq"] if self.parts else np.zeros(0, np.int64)
         )
         """Allocation events of the blocks that are live at the end of the trace, ascending."""
+        self.at_peak: Visit[Table] | None = None
+        """`Replay.lifetimes` at the peak of allocated bytes; None for a range."""
+        peak = replay.peak("allocated", device)
+        if peak is not None and within is None and self.parts:
+            after_peak = peak.seq + 1
+            self.at_peak = walk.visit(after_peak, lambda: replay.lifetimes(after_peak, device))
         self.at_warmup_end: Visit[Table] | None = None
         """`Replay.stacks` at the end of the warm-up of the first part."""
         clock = self.clocks[0]

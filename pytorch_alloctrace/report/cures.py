@@ -24,15 +24,21 @@ def cure(leak: Leak, names: SiteNames, *, has_final_scan: bool) -> str:
     holder = leak.holder
     if holder is None:
         return _cure_without_holder(leak, has_final_scan)
-    name = _quote(names.referrer(holder.name or holder.path))
     if leak.kind == GROWING:
+        name = _quote(names.referrer(holder.name or holder.path))
         return (
             f"Each time, {name} becomes a longer tensor: keep only its last part, or allocate it once in full length."
         )
+    return cure_holder(holder, leak.kind, names)
+
+
+def cure_holder(holder: Holder, kind: str, names: SiteNames) -> str:
+    """Return a sentence on what to change at a holder. kind: `Leak.kind` of the growth, but not GROWING."""
+    name = _quote(names.referrer(holder.name or holder.path))
     is_in_function = _IN_FUNCTION.search(name) is not None
     if holder.through in _CAUSES and not (holder.through == _HOOK and is_in_function):
         return _CAUSES[holder.through](name, holder)
-    if leak.kind == BACKLOG:
+    if kind == BACKLOG:
         return (
             f"Entries of {name} come faster than they go: cap it (`queue.Queue(maxsize=...)`), or remove what is done."
         )

@@ -11,6 +11,7 @@ from ..analysis.leaks.leak import Doubt, Growth, Holder, LeakVerdict
 from ..analysis.leaks.outside_growth import OutsideGrowth
 from ..analysis.summary import Summary
 from . import units
+from .cures import cure_holder
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -27,7 +28,9 @@ def describe_undecided(verdict: LeakVerdict, summary: Summary, names: SiteNames)
 
 def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding:
     title = _NOTES[growth.doubt](growth, names) + _name_device(growth, summary)
-    sentences = () if growth.holder is None else (describe_holder(growth.holder, names),)
+    sentences = [] if growth.holder is None else [describe_holder(growth.holder, names)]
+    if growth.holder is not None and growth.doubt is Doubt.ACCUMULATED:
+        sentences.append(cure_holder(growth.holder, growth.kind, names))
     return Finding(
         kind="note",
         title=title,
@@ -36,7 +39,7 @@ def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding
         confidence=None,
         site=growth.site,
         stack_id=growth.stack_ids[0],
-        sentences=sentences,
+        sentences=tuple(sentences),
         growth=growth,
     )
 
@@ -295,9 +298,18 @@ def _note_rare(growth: Growth, names: SiteNames) -> str:
     )
 
 
+def _note_accumulated(growth: Growth, names: SiteNames) -> str:
+    size, peak = units.size(growth.allocated_bytes), units.size(growth.peak_bytes)
+    return (
+        f"{names.site(growth.site)} accumulates: at the peak, {size} of {peak} were blocks of "
+        f"{units.counted(growth.arrivals, growth.unit)}, released together later"
+    )
+
+
 _NOTES: dict[Doubt, Callable[[Growth, SiteNames], str]] = {
     Doubt.BOUNDED: _note_bounded,
     Doubt.OPTIMIZER_STATE: _note_optimizer_state,
     Doubt.STOPPED: _note_stopped,
+    Doubt.ACCUMULATED: _note_accumulated,
     Doubt.RARE: _note_rare,
 }

@@ -62,6 +62,28 @@ def _with_share(size: int, failure: OutOfMemory) -> str:
     return f"{units.size(size)} ({units.share(size, failure.usable_bytes)} of {usable})"
 
 
+def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    program = failure.program
+    line, stack = _largest_site(failure)
+    return CauseText(
+        f"Exceptions of earlier attempts hold {_with_share(program.exception_bytes, failure)}",
+        line,
+        stack,
+        [f"Held by {names.referrer(program.exception_holder)}.", *_list_roles(failure)],
+        [
+            "What helps: a traceback keeps the local variables of all its frames. Keep `str(error)`, or call"
+            " `traceback.clear_frames(error.__traceback__)`, and try again outside of the `except` block."
+        ],
+    )
+
+
+def _largest_site(failure: OutOfMemory) -> tuple[Site, int]:
+    """Return the line with the most live bytes, and its stack; that of the request if nothing is live."""
+    if not failure.top_sites:
+        return failure.site, failure.request.stack_id
+    return failure.top_sites[0].site, failure.top_sites[0].stack_id
+
+
 def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = _forwards(failure)
     site = forwards.site
@@ -329,6 +351,7 @@ def _list_lines(sites: tuple[SiteBytes, ...], names: SiteNames) -> list[str]:
 
 
 _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
+    causes.KEPT_EXCEPTION: _describe_exception,
     causes.NO_BACKWARD: _describe_no_backward,
     causes.MANY_FORWARDS: _describe_many_forwards,
     causes.CHECKPOINT: _describe_checkpoint,

@@ -225,6 +225,16 @@ def test_growth_that_stopped_is_a_note_with_its_last_step() -> None:
     assert f"until step {STEPS // 2 - 1}, and not since" in text_of("stopped")
 
 
+def test_memory_of_an_epoch_that_makes_the_peak_is_a_note() -> None:
+    growth = only_growth("outputs of an epoch")
+
+    assert (growth.doubt, growth.is_note, growth.kind) == (Doubt.ACCUMULATED, True, "survivors")
+    assert STEPS - 2 <= growth.arrivals <= 2 * STEPS and growth.allocated_bytes > growth.peak_bytes / 2
+    assert growth.holder is not None and "outputs" in growth.holder.name
+    assert "accumulates: at the peak" in text_of("outputs of an epoch")
+    assert not verdict_on("sliding window").notes
+
+
 def test_graph_of_a_running_total_is_undecided_and_the_variable_is_named() -> None:
     program = "running total"
     report = alloctrace.load(trace_of(program).path).leaks()

@@ -43,6 +43,7 @@ CASES = [
         "The activations of ",
         "if none is to follow, use torch.no_grad()",
     ),
+    Case("kept_exceptions", causes.KEPT_EXCEPTION, "Exceptions of earlier attempts hold ", "`str(error)`"),
     Case("evaluation_without_no_grad", causes.NO_BACKWARD, " runs forward without torch.no_grad()", "torch.no_grad()"),
     Case("inference_without_no_grad", causes.NO_BACKWARD, " forwards without torch.no_grad()", "torch.no_grad()"),
     Case("losses_are_added_up", causes.MANY_FORWARDS, " forwards before one backward", "backward after each forward"),
@@ -75,7 +76,7 @@ def folder() -> Path:
 def test_cause_title_line_and_remedy_fit_what_the_program_did(folder: Path, case: Case) -> None:
     trace = alloctrace.load(folder / f"{case.name}.alloctrace")
 
-    [failed], finding = trace.ooms(), trace.diagnose()[0]
+    failed, finding = trace.ooms()[-1], trace.diagnose()[0]
 
     assert failed.cause == case.cause, failed.program
     assert case.title in finding.title

@@ -548,6 +548,19 @@ def main() -> None:
         alloctrace.step()
 
 
+@program("outputs of an epoch")
+def main() -> None:
+    for _ in range(4):
+        outputs = []
+        run_steps(lambda number, outputs=outputs: outputs.append(block()))
+
+
+@program("sliding window")
+def main() -> None:
+    window: collections.deque[torch.Tensor] = collections.deque(maxlen=STEPS // 2)
+    run_steps(lambda number: window.append(block()), 4 * STEPS)
+
+
 @program("running total of numbers")
 def main() -> None:
     weight, total = torch.ones(64, requires_grad=True), torch.zeros(())

@@ -47,6 +47,18 @@ def batch_grows() -> None:
         optimizer.step()
 
 
+def kept_exceptions() -> None:
+    model = make_layers(8, 1024).to(DEVICE)
+    failures = {}
+    for rows in (200_000, 100_000, 50_000, 25_000, 12_500):
+        try:
+            batch = torch.empty(rows, 1024, device=DEVICE)  # CHANGE
+            model(batch).mean().backward()
+        except torch.OutOfMemoryError as error:
+            failures[rows] = error
+    raise failures[rows]
+
+
 def first_backward_fails() -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     model.to(DEVICE)

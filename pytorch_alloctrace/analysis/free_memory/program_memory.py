@@ -9,6 +9,8 @@ kept         everything else
 
 The cause is the first that applies. *Usable* is the limit of the process, else the device.
 
+exception                      tracebacks of exceptions held a quarter of the usable bytes at the last object scan, and
+                               most of it is still live
 forward without backward       activations hold a quarter of the usable bytes, and the line that called the model has
                                called it twice or more for new inputs, and backward never evaluated nodes of that line
 many forwards before backward  likewise, but backward has evaluated nodes of that line; since then, the line has called
@@ -40,11 +42,13 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, SiteBytes, StackIndex, sites_of_blocks, top_sites
 from ...reading.table import Table
+from ..leaks.leak import EXCEPTION
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
 from ..usage.composition import StackPhases
 from .failed_allocations import FailedAllocation
 
+KEPT_EXCEPTION = "exception"
 NO_BACKWARD = "forward without backward"
 MANY_FORWARDS = "many forwards before backward"
 CHECKPOINT = "checkpoint on the device"
@@ -53,7 +57,10 @@ OPTIMIZER_STEP = "optimizer step"
 LARGE_REQUEST = "large request"
 COPIES = "copies of the model"
 MODEL, ACTIVATIONS, FORWARD, KEPT = USES = ("model", "activations", "forward", "kept")
-CAUSES = (NO_BACKWARD, MANY_FORWARDS, CHECKPOINT, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, *USES)
+CAUSES = (
+    *(KEPT_EXCEPTION, NO_BACKWARD, MANY_FORWARDS, CHECKPOINT, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES),
+    *USES,
+)
 MIN_FORWARDS = 2
 """Minimum number of forwards without backward, and minimum factor on the usual number before a backward."""
 LARGE_SHARE = 0.25
@@ -136,10 +143,16 @@ class ProgramMemory:
     """Number of steps in which the line that keeps the most allocated its live blocks; 0 without steps."""
     kept_has_freed: bool
     """True if the line that keeps the most has freed blocks."""
+    exception_bytes: int
+    """Bytes that tracebacks of exceptions hold, of an object scan."""
+    exception_holder: str
+    """What keeps the exceptions: "finder.failures (dict of 1), local of main() at find.py:61, through ..."."""
 
     def cause(self, usable_bytes: int) -> str:
         """Return what filled the memory: one of CAUSES."""
         large = LARGE_SHARE * usable_bytes
+        if self.exception_bytes >= large:
+            return KEPT_EXCEPTION
         if (cause := self.waiting_cause(usable_bytes)) is not None:
             return cause
         if self.checkpoints and sum(site.bytes for site in self.checkpoints) >= MIN_CHECKPOINT_SHARE * usable_bytes:
@@ -204,6 +217,7 @@ class _MemoryReader:
         request = self._request
         last_pass, forwards = self._read_forwards()
         copies, has_late_copies = self._find_copies()
+        exception_bytes, exception_holder = self._find_exceptions()
         kept = self._uses[KEPT]
         sites = {use: self._top_sites(rows) for use, rows in self._uses.items()}
         kept_line = self._lines[sites[KEPT][0].stack_id] if sites[KEPT] else None
@@ -232,6 +246,8 @@ class _MemoryReader:
             stores_attention=bool(sites[ACTIVATIONS]) and _mentions_attention([sites[ACTIVATIONS][0].site]),
             kept_steps=len(np.unique(np.ma.compressed(self._live["step"][kept_rows]))),
             kept_has_freed=kept_allocations > int(kept_rows.sum()),
+            exception_bytes=exception_bytes,
+            exception_holder=exception_holder,
         )
 
     def _is_true_of_stack(self, predicate: Callable[[int], bool]) -> _Mask:
@@ -407,6 +423,18 @@ class _MemoryReader:
         expected = Counter({size: blocks * count for size, blocks in Counter(sizes.tolist()).items()})
         common_sizes = expected & Counter(self._bytes[rows].tolist())
         return sum(common_sizes.values()) >= MIN_COMMON_SHARE * sum(expected.values())
+
+    def _find_exceptions(self) -> tuple[int, str]:
+        """Return the bytes that exceptions held at the last object scan and still hold, and what keeps them."""
+        until = self._request.seq + 2  # a scan at this failure comes after its event
+        scanned = [held for held in self._trace.held if held.through == EXCEPTION and held.event < until]
+        alive = [
+            held
+            for held in scanned
+            if held.event == scanned[-1].event and 2 * np.isin(held.addresses, self._live["address"]).mean() >= 1
+        ]
+        shortest = min(alive, key=lambda held: len(held.name), default=None)
+        return sum(held.bytes for held in alive), "" if shortest is None else shortest.holder
 
     def _find_outer_count(self) -> int:
         sizes, counts = np.unique(self._bytes[~self._uses[MODEL]], return_counts=True)

@@ -23,6 +23,7 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ..evidence import DeviceEvidence, PartEvidence, collect_evidence
+from .accumulation import find_accumulation
 from .backlog import find_backlogs
 from .doubts import DoubtFinder
 from .growing_buffers import find_growing_leaks, find_possible_buffers
@@ -140,9 +141,13 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
         for growth in (*_list_possible_buffers(part), *_list_unclear_lines(trace, lifetimes, judged))
         if growth.allocated_bytes and not _list_lines([growth]) & lines
     ]
+    other_growth = attach_holders(part.device, other_growth)
+    accumulation = find_accumulation(part, lifetimes)
+    if accumulation is not None and not _list_lines([accumulation]) & lines:
+        other_growth.append(accumulation)
     return (
         [leak for leak in examined if isinstance(leak, Leak)],
-        [growth for growth in examined if isinstance(growth, Growth)] + attach_holders(part.device, other_growth),
+        [growth for growth in examined if isinstance(growth, Growth)] + other_growth,
     )
 
 

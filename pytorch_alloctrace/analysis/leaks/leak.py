@@ -18,6 +18,7 @@ SURVIVORS = "survivors"
 BACKLOG = "backlog"
 GROWING = "growing"
 GRAPH = "autograd graph"
+EXCEPTION = "exception"
 """Value of `Holder.through`."""
 CERTAIN = 0.9
 """Minimum confidence of an almost certain leak."""
@@ -236,6 +237,8 @@ class Doubt(enum.Enum):
     """A note: an optimizer made state for parameters that it updated for the first time."""
     STOPPED = "stopped"
     """A note: the line grew until well before the end, and not since."""
+    ACCUMULATED = "accumulated"
+    """A note: blocks of many steps made up the peak, and were then released at once."""
     RARE = "rare"
     """The line left blocks behind only a few times; a note after `MAX_NOTED_ARRIVALS` times at most."""
     ONE_CALL = "one call"
@@ -261,7 +264,7 @@ class Doubt(enum.Enum):
 
 
 MAX_NOTED_ARRIVALS = 5
-_NOTES = (Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.STOPPED)
+_NOTES = (Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.STOPPED, Doubt.ACCUMULATED)
 _OTHER_READINGS = (
     Doubt.BOUNDED,
     Doubt.OPTIMIZER_STATE,
@@ -314,6 +317,8 @@ class Growth:
     """BOUNDED: maximum size of the container."""
     bytes_when_full: int = 0
     """BOUNDED: estimated requested bytes of the container when it is full."""
+    peak_bytes: int = 0
+    """ACCUMULATED: peak of the device, in allocated bytes."""
 
     @property
     def is_judged(self) -> bool:

@@ -71,6 +71,13 @@ def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> lis
     return [dataclasses.replace(growth, holder=holders.get(index)) for index, growth in enumerate(growths)]
 
 
+def find_holder(
+    evidence: DeviceEvidence, stack_ids: tuple[int, ...], alloc_seqs: npt.NDArray[np.int64]
+) -> Holder | None:
+    """Return the object that held blocks of some stacks, given by their allocation events; None if unknown."""
+    return _find_holders(evidence, [_Accused(stack_ids, alloc_seqs, _MIN_BLOCKS)]).get(0)
+
+
 def _list_survivors(part: PartEvidence) -> npt.NDArray[np.int64]:
     """Return the allocation events of the live blocks, without those of earlier parts of the run."""
     alloc_seqs: npt.NDArray[np.int64] = part.lifetimes.result["alloc_seq"]
