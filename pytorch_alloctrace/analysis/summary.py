@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 from collections.abc import Sequence
@@ -27,7 +28,6 @@ from .free_memory.oom import OutOfMemory, visit_last_oom
 from .leaks.clock import Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
-from .leaks.leak import GRAPH
 from .leaks.outside_growth import OutsideGrowth, find_outside_growth
 from .usage.package_lines import WORTH_OPENING, PackageLines, find_package_lines
 from .usage.roles import RoleShares, roles_before
@@ -169,21 +169,25 @@ def summarize(
         final_scan_was_truncated=trace.ending.get("last_look") == "cut",
         has_final_scan=bool(trace.ending and trace.held) and "last_look" not in trace.ending,
         devices=device_summaries,
-        outside_growth=tuple(growth for growth in outside_growth if not _is_reported(growth, device_summaries)),
+        outside_growth=_omit_reported_graphs(outside_growth, device_summaries),
         children=None if of_leaks else find_child_runs(trace, functools.partial(summarize, of_leaks=True)),
         advisor=Advisor(trace, {device.device: device.leaks.leaks for device in device_summaries}),
     )
 
 
-def _is_reported(growth: OutsideGrowth, devices: Sequence[DeviceSummary]) -> bool:
-    """Return whether this is only the graph of a variable that is reported for the tensors in the graph."""
+def _omit_reported_graphs(
+    growths: Sequence[OutsideGrowth], devices: Sequence[DeviceSummary]
+) -> tuple[OutsideGrowth, ...]:
+    """Return the growth without graphs of variables that are reported for tensors that they hold."""
     verdicts = [device.leaks for device in devices]
     holders = [leak.holder for verdict in verdicts for leak in verdict.leaks]
-    holders += [undecided.holder for verdict in verdicts for undecided in verdict.undecided]
-    return not growth.bytes and any(
-        holder is not None and holder.through == GRAPH and growth.variable in (holder.name, holder.path)
-        for holder in holders
+    holders += [growth.holder for verdict in verdicts for growth in verdict.undecided]
+    names = {name for holder in holders if holder is not None for name in (holder.name, holder.path)}
+    omitted = (
+        dataclasses.replace(growth, nodes=0, variable="", holder="") if growth.variable in names else growth
+        for growth in growths
     )
+    return tuple(growth for growth in omitted if growth.bytes or growth.nodes)
 
 
 class _DeviceSummarizer:

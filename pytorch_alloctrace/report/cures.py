@@ -10,6 +10,9 @@ from .site_names import SiteNames
 
 _HOOK = "hook"
 _DEFAULT = "the default value of "
+_PLACE = re.compile(r" (in the|of the|of) ")
+"""Begin of the place in the name of a holder: "hidden of the suspended client()"."""
+_EXPRESSION = re.compile(r"[\w.]+")
 _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
 
@@ -29,10 +32,10 @@ def cure(leak: Leak, names: SiteNames, *, has_final_scan: bool) -> str:
         return (
             f"Each time, {name} becomes a longer tensor: keep only its last part, or allocate it once in full length."
         )
-    return cure_holder(holder, leak.kind, names)
+    return cure_holder(holder, leak.kind, leak.device, names)
 
 
-def cure_holder(holder: Holder, kind: str, names: SiteNames) -> str:
+def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str:
     """Return a sentence on what to change at a holder. kind: `Leak.kind` of the growth, but not GROWING."""
     name = _quote(names.referrer(holder.name or holder.path))
     is_in_function = _IN_FUNCTION.search(name) is not None
@@ -44,15 +47,15 @@ def cure_holder(holder: Holder, kind: str, names: SiteNames) -> str:
         )
     if holder.through in _PLACES and not is_in_function:
         return _PLACES[holder.through](name)
-    return _cure_container(name, holder)
+    return _cure_container(name, holder, device)
 
 
 def _quote(name: str) -> str:
     """Quote the expression in the name of a holder: "`seen` in the closure of step()"."""
     if name.startswith(_DEFAULT):
         return name
-    expression, separator, place = name.partition(" in the ")
-    return f"`{expression}`{separator}{place}"
+    place = _PLACE.search(name)
+    return f"`{name}`" if place is None else f"`{name[: place.start()]}`{name[place.start() :]}"
 
 
 def _cure_without_holder(leak: Leak, has_final_scan: bool) -> str:
@@ -62,7 +65,7 @@ def _cure_without_holder(leak: Leak, has_final_scan: bool) -> str:
         return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
     if has_final_scan and leak.allocated_bytes_at_end >= leak.allocated_bytes // 2:
         return (
-            "No object of the program holds most of them: C++ may keep them (an extension, a cache of autocast until "
+            "No object that holds most of them was found: C++ may keep them (an extension, a cache of autocast until "
             "its `with` block ends, an autograd graph), or many objects may each keep a few."
         )
     return "A reference keeps them: look for a list, an attribute, a closure or an autograd graph near this line."
@@ -74,7 +77,9 @@ def _cure_graph(name: str, holder: Holder) -> str:
             f"Entries of {name} keep the graphs of their steps, with all activations: store `.detach()` of a tensor, "
             "or `.item()` of a number."
         )
-    variable = name.split("`")[1]
+    variable = name.strip("`")
+    if not _EXPRESSION.fullmatch(variable):
+        return f"{name} carries the graph of all former steps: call `.detach()` on it in each step."
     return f"{name} carries the graph of all former steps: `{variable} = {variable}.detach()`."
 
 
@@ -128,7 +133,7 @@ _PLACES: dict[str, Callable[[str], str]] = {
 """By `Holder.through`: cures of what may be on the path."""
 
 
-def _cure_container(name: str, holder: Holder) -> str:
+def _cure_container(name: str, holder: Holder, device: str) -> str:
     largest = max(holder.containers, key=lambda container: container.length, default=None)
     kind = "" if largest is None else largest.type
     if largest is not None and largest.bound:
@@ -140,9 +145,8 @@ def _cure_container(name: str, holder: Holder) -> str:
     if kind == "lru_cache":
         return f"Give {name} a bound: `functools.lru_cache(maxsize=...)`, or call its `cache_clear()`."
     if kind == "list":
-        return (
-            f"Clear or cap {name}, or append what is needed of each tensor: a number by `.item()`, a copy on the CPU."
-        )
+        copy = "" if device == "cpu" else ", a copy on the CPU"
+        return f"Clear or cap {name}, or append what is needed of each tensor: a number by `.item()`{copy}."
     if largest is not None and largest.length > 1:
         return f"Remove entries of {name} that are no longer needed, or cap it."
     return f"Set {name} to None, or replace it, when it is no longer needed."

@@ -30,7 +30,7 @@ def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding
     title = _NOTES[growth.doubt](growth, names) + _name_device(growth, summary)
     sentences = [] if growth.holder is None else [describe_holder(growth.holder, names)]
     if growth.holder is not None and growth.doubt is Doubt.ACCUMULATED:
-        sentences.append(cure_holder(growth.holder, growth.kind, names))
+        sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
     return Finding(
         kind="note",
         title=title,
@@ -75,7 +75,9 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
             "memray with --native, shows that of C++."
         )
     last = units.size(growth.last_bytes)
-    measured = (f"Memory outside torch's allocators was {last} after five sixths of the run.",) if growth.bytes else ()
+    what = "The pool held" if growth.device == "pinned" else "Memory outside torch's allocators was"
+    more = " more than its live blocks" if growth.device == "pinned" else ""
+    measured = (f"{what} {last}{more} after five sixths of the run.",) if growth.bytes else ()
     return Finding(
         kind="inconclusive",
         title=title,
@@ -168,20 +170,21 @@ def _describe_units(growth: Growth) -> str:
 def _describe_one_call(growth: Growth) -> tuple[str, str]:
     assert growth.call is not None
     call = f"{growth.call.function}()"
-    size = units.size(growth.allocated_bytes)
+    to_cpu = "" if growth.device == "cpu" else "`.cpu()`, "
     return (
-        f"keeps {size} until {call} returns",
+        f"keeps {units.size(growth.allocated_bytes)} until {call} returns",
         f"A leak if {call} runs as long as the program; none if it is one request or one pass. Record several calls of "
-        f"{call} to decide it, or keep less while it runs: `.cpu()`, `.detach()`, or results in parts.",
+        f"{call} to decide it, or keep less while it runs: {to_cpu}`.detach()`, or results in parts.",
     )
 
 
 def _describe_joined(growth: Growth) -> tuple[str, str]:
     size = units.size(growth.allocated_bytes)
+    to_cpu = "" if growth.device == "cpu" else ", or move it to the CPU (`.cpu()`)"
     return (
         f"collected {size}, which were then concatenated and released",
         "A leak if the program collects as long as it runs; none if the collection has an end. To hold less until "
-        "then, move each part to the CPU (`.cpu()`), or reduce it before it is collected.",
+        f"then, reduce each part before it is collected{to_cpu}.",
     )
 
 
@@ -202,6 +205,11 @@ def _describe_one_pass(growth: Growth) -> tuple[str, str]:
 
 
 def _describe_short(growth: Growth) -> tuple[str, str]:
+    if growth.unit == "second":
+        return (
+            f"kept {units.size(growth.allocated_bytes)}, in code that no loop was seen to repeat",
+            "One pass is not a loop: call alloctrace.step() at the end of each iteration of it.",
+        )
     return (
         f"kept {units.size(growth.allocated_bytes)} in {units.counted(growth.units, growth.unit)}, too few to tell",
         f"At least {MIN_UNITS} are needed: record {_STEPS_TO_RECORD} {growth.unit}s.",

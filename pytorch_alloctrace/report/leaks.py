@@ -220,7 +220,10 @@ def _describe_unjudged(devices: Sequence[DeviceSummary]) -> Finding:
     elif verdict.loop is not None:
         reason = units.counted(verdict.units, "iteration")
     elif verdict.is_one_pass:
-        reason = "one pass is not a loop; record some 50 iterations, or call alloctrace.step() at the end of each"
+        reason = (
+            "one pass is not a loop, and the trace has no steps and shows no loop; call alloctrace.step() at the end "
+            "of each iteration"
+        )
     else:
         reason = f"no steps in the trace, and fewer than {LEAST_ALLOCATIONS} allocations"
     return Finding("not_judged", f"Too short to judge leaks on {where}: {reason}", where, 0, None, None, 0, ())

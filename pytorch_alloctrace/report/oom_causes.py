@@ -66,7 +66,7 @@ def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
     program = failure.program
     line, stack = _largest_site(failure)
     return CauseText(
-        f"Exceptions of earlier attempts hold {_with_share(program.exception_bytes, failure)}",
+        f"Exceptions that the program keeps hold {_with_share(program.exception_bytes, failure)}",
         line,
         stack,
         [f"Held by {names.referrer(program.exception_holder)}.", *_list_roles(failure)],

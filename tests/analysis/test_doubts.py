@@ -211,11 +211,13 @@ def test_optimizers_that_alternate_unevenly_are_judged_by_iterations() -> None:
     assert (verdict.unit, verdict.units, verdict.leaks, verdict.decided) == ("iteration", 300, (), True)
 
 
-def test_five_arrivals_are_a_note_and_seven_are_undecided() -> None:
-    for program, arrivals, is_note in (("5 arrivals", 5, True), ("7 arrivals", 7, False)):
-        growth = only_growth(program)
-        assert (growth.doubt, growth.arrivals, growth.is_note) == (Doubt.RARE, arrivals, is_note)
+def test_few_arrivals_are_undecided_and_five_models_are_a_note() -> None:
+    for program, arrivals in (("5 arrivals", 5), ("7 arrivals", 7)):
+        (growth,) = verdict_on(program).undecided
+        assert (growth.doubt, growth.arrivals) == (Doubt.RARE, arrivals)
         assert f"{arrivals} of {growth.units} steps" in text_of(program)
+    (growth,) = verdict_on("models on demand").notes
+    assert (growth.doubt, growth.is_model) == (Doubt.RARE, True)
 
 
 def test_growth_that_stopped_is_a_note_with_its_last_step() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import collections
 import dataclasses
 import random
+import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,8 @@ from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.evidence import collect_evidence
+from pytorch_alloctrace.analysis.free_memory.failed_allocations import ENDED
+from pytorch_alloctrace.analysis.leaks import doubts
 from pytorch_alloctrace.analysis.leaks.growth import growing_sites, median_slope, step_growth
 from pytorch_alloctrace.analysis.leaks.judge import find_leaks
 from pytorch_alloctrace.analysis.leaks.leak import CERTAIN, Leak, LeakVerdict
@@ -241,7 +244,8 @@ def test_growth_that_ends_in_out_of_memory_is_a_possible_leak_at_any_length(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = record(append_every_step, 10)
-    monkeypatch.setattr(RecordedTrace, "failed_allocations", {trace.end_seq: 0})
+    failure = types.SimpleNamespace(outcome=ENDED, seq=trace.end_seq)
+    monkeypatch.setattr(doubts, "find_failed_allocations", lambda *arguments, **options: [failure])
     assert only_leak(trace).confidence < 0.7
 
 

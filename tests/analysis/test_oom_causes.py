@@ -43,7 +43,7 @@ CASES = [
         "The activations of ",
         "if none is to follow, use torch.no_grad()",
     ),
-    Case("kept_exceptions", causes.KEPT_EXCEPTION, "Exceptions of earlier attempts hold ", "`str(error)`"),
+    Case("kept_exceptions", causes.KEPT_EXCEPTION, "Exceptions that the program keeps hold ", "`str(error)`"),
     Case("evaluation_without_no_grad", causes.NO_BACKWARD, " runs forward without torch.no_grad()", "torch.no_grad()"),
     Case("inference_without_no_grad", causes.NO_BACKWARD, " forwards without torch.no_grad()", "torch.no_grad()"),
     Case("losses_are_added_up", causes.MANY_FORWARDS, " forwards before one backward", "backward after each forward"),

@@ -73,6 +73,16 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
         (SURVIVORS, holder_of("users", "users[...][...]", "", DICT, container("list", 5)), "Remove entries of `users`"),
         (SURVIVORS, holder_of("losses", "losses[...].grad_fn", "autograd graph", LIST), "store `.detach()`"),
         (SURVIVORS, holder_of("total", "total.grad_fn", "autograd graph"), "`total = total.detach()`"),
+        (
+            SURVIVORS,
+            holder_of("the default value of state.total in step()", "total.grad_fn", "autograd graph"),
+            "the default value of state.total in step() carries the graph",
+        ),
+        (
+            SURVIVORS,
+            holder_of("hidden of the suspended client()", "hidden.grad_fn", "autograd graph"),
+            "`hidden` of the suspended client() carries the graph of all former steps: call `.detach()`",
+        ),
         (SURVIVORS, holder_of("errors", "errors[...].__traceback__", "exception", LIST), "keep `str(error)`"),
         (SURVIVORS, holder_of("net._forward_hooks", "net._forward_hooks[...]", "hook", HOOKS), "call `remove()`"),
         (SURVIVORS, holder_of(SEEN, "net > seen[...]", "hook", HOOK, LIST), "Clear or cap `seen` in the closure of"),
@@ -91,7 +101,7 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
         (SURVIVORS, holder_of("task.args[0]", "task.args[0][...]", "partial", LIST), "Clear or cap `task.args[0]`"),
         (SURVIVORS, holder_of("streams", "streams[...] > x of f()", "generator", LIST), "call its `close()`"),
         (SURVIVORS, holder_of("local.cache", "local.cache[...]", "thread-local", DICT), "end or reuse threads"),
-        (SURVIVORS, None, "No object of the program holds most of them: C++ may keep them"),
+        (SURVIVORS, None, "No object that holds most of them was found: C++ may keep them"),
         (GROWING, holder_of("keys", "keys", ""), "`keys` becomes a longer tensor"),
         (
             GROWING,

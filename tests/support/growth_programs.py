@@ -516,6 +516,12 @@ def main() -> None:
     keep_sometimes(20, 105)
 
 
+@program("models on demand")
+def main() -> None:
+    models: dict[int, torch.nn.Module] = {}
+    run_steps(lambda number: models.setdefault(number // 20, torch.nn.Linear(160, 160)), 105)
+
+
 @program("7 arrivals")
 def main() -> None:
     keep_sometimes(20, 145)

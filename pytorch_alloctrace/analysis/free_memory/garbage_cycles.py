@@ -28,16 +28,18 @@ def find_garbage(trace: RecordedTrace, device: str) -> Inefficiency | None:
     peak = trace.replay.peak("allocated", device)
     if peak is None or peak.bytes < MIN_BYTES:
         return None
+    begin = trace.integrity.compacted_until
     collections = [
-        row
-        for events in trace.iter_events(
-            Range(trace.integrity.compacted_until, trace.end_seq), ["garbage_collection"], with_state=False
-        )
-        for row in zip(events["address"].tolist(), events["seq"].tolist(), events["thread"].tolist(), strict=True)
+        (first, end, thread)
+        for events in trace.iter_events(Range(begin, trace.end_seq), ["garbage_collection"], with_state=False)
+        for first, end, thread in zip(*(events[name].tolist() for name in ("address", "seq", "thread")), strict=True)
+        if begin <= first < end  # in a corrupt trace, the address may be any number
     ]
     largest = sorted(collections, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]
-    found = [garbage for row in largest if (garbage := _read_garbage(trace, device, *row)) is not None]
-    worst = max(found, key=lambda garbage: garbage.bytes, default=None)
+    examined = (_read_garbage(trace, device, *row) for row in largest)
+    worst = max(
+        (garbage for garbage in examined if garbage is not None), key=lambda garbage: garbage.bytes, default=None
+    )
     if worst is None or worst.bytes < max(MIN_BYTES, MIN_SHARE * peak.bytes):
         return None
     worst.figures["collections"] = len(collections)

@@ -211,9 +211,9 @@ class OutOfMemory:
     @property
     def cause(self) -> str | None:
         """What the program did to fill the memory, such as "optimizer state"; None if the verdict is the cause."""
-        waiting_cause = self.program.waiting_cause(self.usable_bytes)
-        if waiting_cause is not None:
-            return waiting_cause
+        leading_cause = self.program.leading_cause(self.usable_bytes)
+        if leading_cause is not None:
+            return leading_cause
         if self.verdict == TOO_LARGE:
             return LARGE_REQUEST
         return self.program.cause(self.usable_bytes) if self.verdict == FULL else None
@@ -225,7 +225,7 @@ class OutOfMemory:
         after the failure do not count: they may have grown since.
         """
         program, forwards = self.program, self.program.forwards
-        if program.waiting_cause(self.usable_bytes) is not None:
+        if program.leading_cause(self.usable_bytes) is not None:
             return None
         explained = {site.site for site in (*program.checkpoints, *program.copies)}
         if program.in_optimizer and program.is_first_step:

@@ -67,6 +67,8 @@ LARGE_SHARE = 0.25
 """Minimum share of the usable bytes that one thing holds to be the cause, whatever else applies."""
 MIN_CHECKPOINT_SHARE = 0.1
 """The same of a loaded checkpoint, and of copies of a trained model."""
+MIN_COPY_SHARE = 0.01
+"""Minimum share of the live bytes of one copy."""
 MIN_COMMON_SHARE = 0.9
 """Minimum share of the bytes of a copy in blocks with sizes of the model's blocks."""
 MODEL_ROLES = ("parameter", "gradient", "optimizer state", "buffer")
@@ -151,9 +153,7 @@ class ProgramMemory:
     def cause(self, usable_bytes: int) -> str:
         """Return what filled the memory: one of CAUSES."""
         large = LARGE_SHARE * usable_bytes
-        if self.exception_bytes >= large:
-            return KEPT_EXCEPTION
-        if (cause := self.waiting_cause(usable_bytes)) is not None:
+        if (cause := self.leading_cause(usable_bytes)) is not None:
             return cause
         if self.checkpoints and sum(site.bytes for site in self.checkpoints) >= MIN_CHECKPOINT_SHARE * usable_bytes:
             return CHECKPOINT
@@ -171,8 +171,10 @@ class ProgramMemory:
         """Return the bytes of a use, with those of the request if it is of this use."""
         return self.bytes_by_use[use] + (self.requested_bytes if use == self.request_use else 0)
 
-    def waiting_cause(self, usable_bytes: int) -> str | None:
-        """Return NO_BACKWARD or MANY_FORWARDS if one of them is the cause, else None."""
+    def leading_cause(self, usable_bytes: int) -> str | None:
+        """Return KEPT_EXCEPTION, NO_BACKWARD or MANY_FORWARDS if one of them is the cause, else None."""
+        if self.exception_bytes >= LARGE_SHARE * usable_bytes:
+            return KEPT_EXCEPTION
         forwards = self.forwards
         if forwards is None or forwards.site.bytes < LARGE_SHARE * usable_bytes:
             return None
@@ -396,10 +398,13 @@ class _MemoryReader:
         passes = np.searchsorted(self._events["seq"][self._events["node_type"] != 0], alloc_seq)
         copies: list[tuple[int, SiteBytes]] = []
         is_late = False
+        min_bytes = MIN_COPY_SHARE * int(self._bytes.sum())
         for line in np.unique(live_lines[is_made | is_clone]).tolist():
             of_line = (is_made | is_clone) & (live_lines == line)
             for earlier_passes in np.unique(passes[of_line]).tolist():
                 rows = of_line & (passes == earlier_passes)
+                if int(self._bytes[rows].sum()) < min_bytes:
+                    continue
                 # The first copy is the model itself.
                 model = self._is_weight & (alloc_seq < alloc_seq[rows].min())
                 is_copy = self._has_common_sizes(rows, self._bytes[model])
@@ -427,11 +432,14 @@ class _MemoryReader:
     def _find_exceptions(self) -> tuple[int, str]:
         """Return the bytes that exceptions held at the last object scan and still hold, and what keeps them."""
         until = self._request.seq + 2  # a scan at this failure comes after its event
-        scanned = [held for held in self._trace.held if held.through == EXCEPTION and held.event < until]
+        last_scan = max((held.event for held in self._trace.held if held.event < until), default=-1)
+        older = self._live["address"][self._live["alloc_seq"] < last_scan]
         alive = [
             held
-            for held in scanned
-            if held.event == scanned[-1].event and 2 * np.isin(held.addresses, self._live["address"]).mean() >= 1
+            for held in self._trace.held
+            if held.event == last_scan
+            and held.through == EXCEPTION
+            and 2 * int(np.isin(held.addresses, older).sum()) >= len(held.addresses) > 0
         ]
         shortest = min(alive, key=lambda held: len(held.name), default=None)
         return sum(held.bytes for held in alive), "" if shortest is None else shortest.holder

@@ -52,8 +52,8 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence) -> Growth
             and _are_freed_together(lifetimes, line, units[is_of_line], peak.seq)
         ):
             rows |= is_of_line
-    held = int(live["block_bytes"][rows].sum())
-    if held < max(MIN_SHARE * peak.bytes, 1):
+    total = int(live["block_bytes"][rows].sum())
+    if total < max(MIN_SHARE * peak.bytes, 1):
         return None
     index = device.trace.stacks
     stacks, stack_of_row = np.unique(index.same[live["stack_id"][rows]], return_inverse=True)
@@ -69,7 +69,7 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence) -> Growth
         device=device.device,
         unit=clock.unit,
         judged_at=peak.seq,
-        allocated_bytes=held,
+        allocated_bytes=total,
         blocks=int(rows.sum()),
         arrivals=len(np.unique(units[rows])),
         units=round(clock.length) + 1,

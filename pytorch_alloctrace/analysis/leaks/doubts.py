@@ -41,6 +41,7 @@ from ...reading.positions import Range
 from ...reading.recorded import Held
 from ...reading.sites import Frame
 from ...reading.table import Table
+from ..free_memory.failed_allocations import ENDED, find_failed_allocations
 from .leak import BACKLOG, GRAPH, SURVIVORS, Doubt, Growth, Holder, Leak
 from .loops import MIN_ITERATIONS, LoopIndex
 
@@ -70,7 +71,7 @@ _MAIN = re.compile(r"(\w*_)?main(_\w+)?|<.*>")
 _COMPREHENSION = re.compile(r"(\.<locals>\.<\w+>)+$")
 _VARIABLE = re.compile(r"\w+([\[{][^\]}]*[\]}])*")
 _ALLOC = KINDS.index("alloc")
-_PARAMETER, _STATE = ROLES.index("parameter"), ROLES.index("optimizer state")
+_PARAMETER, _BUFFER, _STATE = (ROLES.index(role) for role in ("parameter", "buffer", "optimizer state"))
 
 
 class DoubtFinder:
@@ -103,7 +104,8 @@ class DoubtFinder:
             return leak
         if self._clock.is_discrete and self._is_large(leak):
             return dataclasses.replace(leak, confidence=min(leak.confidence, MAX_CONFIDENCE_SHORT))
-        return self._doubt(leak, short)
+        growth = self._doubt(leak, short)
+        return dataclasses.replace(growth, is_model=self._is_model(leak)) if short is Doubt.RARE else growth
 
     def _find_other_reading(self, leak: Leak) -> Growth | None:
         holder = leak.holder
@@ -140,10 +142,10 @@ class DoubtFinder:
         return Doubt.RARE if leak.kind == SURVIVORS and leak.units_with_survivors < MIN_ARRIVALS else None
 
     def _is_large(self, leak: Leak) -> bool:
-        is_out_of_memory = any(seq >= self._clock.judged_at for seq in self._trace.failed_allocations)
-        return is_out_of_memory or (
-            self._device_bytes is not None and leak.allocated_bytes >= LARGE_SHARE * self._device_bytes
-        )
+        if self._device_bytes is not None and leak.allocated_bytes >= LARGE_SHARE * self._device_bytes:
+            return True
+        failures = find_failed_allocations(self._trace, device=self._device, last=1)
+        return any(failure.outcome == ENDED and failure.seq >= self._clock.judged_at for failure in failures)
 
     def _doubt(self, leak: Leak, doubt: Doubt) -> Growth:
         return Growth(
@@ -230,6 +232,10 @@ class DoubtFinder:
         is_new = is_parameter & (live["alloc_seq"] > live["alloc_seq"][is_leaked].min())
         return _MAX_STATE_BLOCKS * int(live["block_bytes"][is_new].sum()) < leak.allocated_bytes
 
+    def _is_model(self, leak: Leak) -> bool:
+        roles = self._live["role"][self._is_leaked(leak)]
+        return bool(len(roles)) and bool(np.isin(roles, [_PARAMETER, _BUFFER]).mean() >= MIN_STATE_SHARE)
+
     def _calls_each_module_once(self, leak: Leak) -> bool:
         """Return whether hardly any module allocated more than `_MAX_BLOCKS_OF_PASS` of the blocks."""
         stacks = self._trace.stacks
@@ -306,7 +312,8 @@ class DoubtFinder:
             return False
         total = int(blocks["requested_bytes"].sum())
         addresses, begin = blocks["address"], max(self._clock.judged_at - 64, 0)
-        joined_at, freed = -1, 0
+        joined_at = -1
+        freed: set[int] = set()
         try:
             chunks = self._trace.iter_events(
                 Range(begin, min(begin + _MAX_JOIN_EVENTS, self._trace.end_seq)),
@@ -322,17 +329,20 @@ class DoubtFinder:
                 is_free = is_here & (events["kind"] != _ALLOC) & np.isin(events["address"], addresses)
                 if joined_at < 0 and int(is_free.sum()) > len(blocks) // 10:
                     return False
-                freed += int((is_free & (events["seq"] > joined_at)).sum()) if joined_at >= 0 else 0
+                if joined_at >= 0:
+                    freed.update(events["address"][is_free & (events["seq"] > joined_at)].tolist())
         except CompactedError:
             return False
-        return joined_at >= 0 and 2 * freed >= len(blocks)
+        return joined_at >= 0 and 2 * len(freed) >= len(blocks)
 
 
 def _has_fallen(leak: Leak) -> bool:
+    """Return whether the bytes fell by `LOAD_FALL` once there was half as much as in the end."""
     levels = np.array(leak.allocated_bytes_over_run)
     if not len(levels):
         return False
-    return bool((levels < (1 - LOAD_FALL) * np.maximum.accumulate(levels)).any())
+    highest = np.maximum.accumulate(levels)
+    return bool(((levels < (1 - LOAD_FALL) * highest) & (2 * highest >= levels[-1])).any())
 
 
 def _strip_scopes(function: str) -> str:

@@ -15,6 +15,7 @@ and more but fit none of the three, are undecided growth with a reason, or a not
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,22 +82,13 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
     growths = sorted(
         (growth for growth in growths if not _list_lines([growth]) & lines), key=lambda growth: -growth.allocated_bytes
     )
-    least_bytes = max(MIN_UNDECIDED_SHARE * peak_bytes, 1)
-    unclear = [growth for growth in growths if not growth.is_note and not growth.is_judged]
-    if sum(growth.allocated_bytes for growth in unclear) < least_bytes:
-        unclear = [growth for growth in unclear if growth.doubt is Doubt.COMPACTED]
-    undecided = [growth for growth in growths if growth in unclear or (growth.is_judged and not growth.is_note)]
-    notes = [
-        growth
-        for growth in growths
-        if growth.is_note and growth.allocated_bytes >= (MINOR_BYTES if growth.is_judged else least_bytes)
-    ]
+    undecided, notes = _select_growth(growths, max(MIN_UNDECIDED_SHARE * peak_bytes, 1))
+    is_one_pass = False
     if not first_clock.is_discrete and not leaks:
         # Growth is no evidence without a loop, unless it shows on another clock.
         is_one_pass = any(growth.unit == "second" for growth in undecided)
-        undecided, notes = ([growth for growth in kept if growth.unit != "second"] for kept in (undecided, notes))
-    else:
-        is_one_pass = False
+        undecided = [growth for growth in undecided if growth.unit != "second"]
+        notes = [growth for growth in notes if growth.unit != "second"]
     return LeakVerdict(
         judged=not first_clock.is_too_short and not is_one_pass,
         is_one_pass=is_one_pass,
@@ -110,13 +102,35 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
                 reverse=True,
             )
         ),
-        undecided=tuple(undecided),
-        notes=tuple(notes),
+        undecided=tuple(_attach_missing_holders(evidence, undecided)),
+        notes=tuple(_attach_missing_holders(evidence, notes)),
     )
 
 
+def _select_growth(growths: Sequence[Growth], min_bytes: float) -> tuple[list[Growth], list[Growth]]:
+    """Return the undecided growth and the notes to report, without small growth that has no lifetimes of a leak."""
+    notes, undecided = [], []
+    unclear_bytes = sum(growth.allocated_bytes for growth in growths if not growth.is_judged and not growth.is_note)
+    for growth in growths:
+        # A few arrivals that make up much of the peak may be the beginning of a leak, unless they are models.
+        is_large = growth.doubt is Doubt.RARE and not growth.is_model and growth.allocated_bytes >= min_bytes
+        if growth.is_note and not is_large:
+            if growth.allocated_bytes >= (MINOR_BYTES if growth.is_judged else min_bytes):
+                notes.append(growth)
+        elif growth.is_judged or growth.doubt is Doubt.COMPACTED or unclear_bytes >= min_bytes:
+            undecided.append(growth)
+    return undecided, notes
+
+
+def _attach_missing_holders(evidence: DeviceEvidence, growths: Sequence[Growth]) -> list[Growth]:
+    """Return the growth with the holders of lines that were not examined as leaks."""
+    is_missing = [not growth.is_judged and growth.doubt is not Doubt.ACCUMULATED for growth in growths]
+    attached = iter(attach_holders(evidence, list(itertools.compress(growths, is_missing))))
+    return [next(attached) if missing else growth for growth, missing in zip(growths, is_missing, strict=True)]
+
+
 def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[Growth]]:
-    """Return the leaks and the other growth of a part of the run, with their holders."""
+    """Return the leaks and the other growth of a part of the run; those with the lifetimes of a leak with holders."""
     trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
     lifetimes = LifetimeEvidence.collect(trace, device, part.clock, numbers, part.lifetimes.result, part.stacks.result)
     free_bytes = estimate_free_bytes(trace, device, lifetimes.judged_ns, lifetimes.live_bytes)
@@ -141,7 +155,6 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
         for growth in (*_list_possible_buffers(part), *_list_unclear_lines(trace, lifetimes, judged))
         if growth.allocated_bytes and not _list_lines([growth]) & lines
     ]
-    other_growth = attach_holders(part.device, other_growth)
     accumulation = find_accumulation(part, lifetimes)
     if accumulation is not None and not _list_lines([accumulation]) & lines:
         other_growth.append(accumulation)

@@ -311,6 +311,8 @@ class Growth:
     """Object that holds the blocks; None if unknown."""
     call: Frame | None = None
     """ONE_CALL: the call."""
+    is_model: bool = False
+    """RARE: whether nearly all blocks are parameters and buffers."""
     size: int = 0
     """BOUNDED: size of the container at the last object scan (see `HeldContainer.size`)."""
     bound: int = 0

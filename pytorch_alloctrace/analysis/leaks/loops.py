@@ -26,13 +26,15 @@ _CONSTRUCTOR = "__init__"
 
 
 class LoopIndex:
+    """Loops of a trace by the call that iterates."""
+
     def __init__(self, trace: RecordedTrace) -> None:
         self._stacks = trace.stacks
         self._replay = trace.replay
 
-    def is_repeated(self, node: int, least_rounds: int = 1) -> bool:
+    def is_repeated(self, node: int, min_rounds: int = 1) -> bool:
         """Return whether the call in which a stack ends came again at least so often."""
-        return any(loop.rounds >= least_rounds for loop in self._by_call.get(self._stacks.call(node), ()))
+        return any(loop.rounds >= min_rounds for loop in self._by_call.get(self._stacks.call(node), ()))
 
     def calls(self, stack: int) -> list[int]:
         """Return the calls of a stack, outermost first, each as the stack that ends in it."""
@@ -54,12 +56,19 @@ class LoopIndex:
         return False
 
     def is_in_loop(self, stack: int) -> bool:
-        """Return whether a stack contains a call that came again often enough, not within one pass."""
+        """Return whether a stack contains a call that came again often enough, not within one pass.
+
+        A loop of a library counts only if it calls user code, such as the handlers of an event loop: otherwise it may
+        be one request, such as the tokens of a text.
+        """
+        is_in_library_loop = False
         for node in self.calls(stack):
             if self._is_constructor[node]:
                 return False
-            if self.is_repeated(node, MIN_ITERATIONS):
+            is_repeated = self.is_repeated(node, MIN_ITERATIONS)
+            if self._stacks.is_user[node] and (is_repeated or is_in_library_loop):
                 return True
+            is_in_library_loop |= is_repeated
             if self._is_pass[node]:
                 return False
         return False
