@@ -13,7 +13,7 @@ from ..reading.integrity import Integrity
 from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
 from ..reading.replay import Peak
-from ..reading.sites import SiteBytes, group_stacks, top_sites
+from ..reading.sites import Frame, SiteBytes, group_stacks, top_sites
 from ..reading.table import Table
 from .advice import Advisor
 from .child_runs import ChildRuns, find_child_runs
@@ -25,6 +25,7 @@ from .free_memory.inefficiencies import (
     inefficiencies_of,
 )
 from .free_memory.oom import OutOfMemory, visit_last_oom
+from .free_memory.program_memory import is_loaded
 from .leaks.clock import Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
@@ -70,6 +71,8 @@ class Holding:
     seconds: float
     step: int | None
     sites: tuple[SiteBytes, ...]
+    are_loaded: tuple[bool, ...]
+    """For each of `sites`, whether torch.load or safetensors allocated its blocks."""
     package_lines: tuple[PackageLines | None, ...]
     """For each of `sites`, the lines of the package that it calls, if it holds much of the memory."""
     more_sites: int
@@ -259,6 +262,7 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         seconds=_seconds_since_begin(trace, time_ns),
         step=None if event is None else trace.positions.step_at(event),
         sites=top_lines,
+        are_loaded=tuple(is_loaded(_frames_of(trace, site.stack_id)) for site in top_lines),
         package_lines=tuple(
             find_package_lines(trace.stacks, memory.stacks, site.stack_id, total)
             if site.bytes >= WORTH_OPENING * total
@@ -269,6 +273,10 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         more_bytes=total - sum(site.bytes for site in top_lines),
         roles=memory.roles,
     )
+
+
+def _frames_of(trace: RecordedTrace, stack_id: int) -> list[Frame]:
+    return trace.stacks.frames(stack_id) if trace.stacks.has_frames(stack_id) else []
 
 
 def _seconds_since_begin(trace: RecordedTrace, time_ns: int) -> float:

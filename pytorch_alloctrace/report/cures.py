@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..analysis.leaks.leak import BACKLOG, GRAPH, GROWING, Holder, Leak
 from .site_names import SiteNames
 
-_HOOK = "hook"
+_HOOK, _DEFAULT_VALUE = "hook", "default value"
 _DEFAULT = "the default value of "
 _PLACE = re.compile(r" (in the|of the|of) ")
 """Begin of the place in the name of a holder: "hidden of the suspended client()"."""
@@ -45,9 +45,15 @@ def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str
         return (
             f"Entries of {name} come faster than they go: cap it (`queue.Queue(maxsize=...)`), or remove what is done."
         )
-    if holder.through in _PLACES and not is_in_function:
+    is_list_of_functions = holder.through == _DEFAULT_VALUE and not name.startswith(_DEFAULT)
+    if holder.through in _PLACES and not is_in_function and not is_list_of_functions:
         return _PLACES[holder.through](name)
-    return _cure_container(name, holder, device)
+    sentence = _cure_container(name, holder, device)
+    if is_list_of_functions:
+        return f"Functions keep their default values as long as they are kept. {sentence}"
+    if holder.through == _HOOK:
+        return f"{sentence} Or end the hook when it has done its work: `handle.remove()`."
+    return sentence
 
 
 def _quote(name: str) -> str:
@@ -124,7 +130,7 @@ _CAUSES: dict[str, Callable[[str, Holder], str]] = {
 }
 """By `Holder.through`: cures of what must not be on the path."""
 _PLACES: dict[str, Callable[[str], str]] = {
-    "default value": _cure_default,
+    _DEFAULT_VALUE: _cure_default,
     "partial": _cure_closure,
     "closure": _cure_closure,
     "generator": _cure_suspended,

@@ -28,6 +28,8 @@ from .site_names import Frames, SiteNames
 _MAX_GROWING_SITES = 5
 _MAX_DIFFERENCE = 0.2  # between the lines at the end and at the peak, as a share of the peak
 _SIZE_COLUMN = 11
+_MIN_LOADED_SHARE, _MIN_ACTIVATION_SHARE = 0.25, 0.5  # of the peak
+_MIN_ADVISED_BYTES = 64 << 20
 
 
 def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
@@ -223,6 +225,27 @@ def _write_holding(
     if holding.more_sites:
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
+    if label == "PEAK" and device.device not in ("cpu", "pinned"):
+        _write_peak_advice(holding, screen, names)
+
+
+def _write_peak_advice(holding: Holding, screen: Screen, names: SiteNames) -> None:
+    """Write what lowers a peak on a GPU that one thing makes: loaded tensors or activations."""
+    loaded = [site for site, is_loaded in zip(holding.sites, holding.are_loaded, strict=True) if is_loaded]
+    loaded_bytes = sum(site.bytes for site in loaded)
+    if loaded_bytes >= _MIN_LOADED_SHARE * holding.bytes and loaded_bytes >= _MIN_ADVISED_BYTES:
+        screen.text(
+            f"{units.size(loaded_bytes)} of it was loaded from files at {names.site(loaded[0].site)}. What helps, "
+            'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.',
+            2,
+        )
+    activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
+    if activations >= _MIN_ACTIVATION_SHARE * holding.bytes and activations >= _MIN_ADVISED_BYTES:
+        screen.text(
+            "Activations make this peak. What lowers it: a smaller batch with gradient accumulation, torch.autocast, "
+            "or activation checkpointing (torch.utils.checkpoint; many models checkpoint only after model.train()).",
+            2,
+        )
 
 
 def _write_growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:

@@ -135,3 +135,25 @@ def test_memory_commands_on_cuda_match_torch_snapshot(run_cuda_program, tmp_path
     (tmp_path / "cut.alloctrace").write_bytes(data[: len(data) // 2])
     text = run_analyze(tmp_path, "verify", "cut.alloctrace", status=1)
     assert text.startswith("INCOMPLETE  truncated") and "FOUND" in text
+
+
+PEAKS = """
+import torch, pytorch_alloctrace as alloctrace
+torch.save(torch.zeros(25 << 20), "weights.pt")
+with alloctrace.enable("loaded.alloctrace", devices=("cuda",)):
+    weights = torch.load("weights.pt", map_location="cuda")  # loads
+del weights
+with alloctrace.enable("trained.alloctrace", devices=("cuda",)):
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(24))).cuda()
+    for _ in range(3):
+        model(torch.zeros(32768, 256, device="cuda")).square().mean().backward()
+"""
+
+
+def test_first_screen_says_what_lowers_a_peak_of_loaded_tensors_or_activations(
+    run_cuda_program, tmp_path: Path
+) -> None:
+    run_cuda_program(PEAKS, memory="2GiB")
+    loaded, trained = (" ".join(run_analyze(tmp_path, f"{name}.alloctrace").split()) for name in ("loaded", "trained"))
+    assert "100 MiB of it was loaded from files at" in loaded and "Activations" not in loaded
+    assert "Activations make this peak." in trained and "loaded from files" not in trained

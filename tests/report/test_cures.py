@@ -73,6 +73,12 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
         (SURVIVORS, holder_of("users", "users[...][...]", "", DICT, container("list", 5)), "Remove entries of `users`"),
         (SURVIVORS, holder_of("losses", "losses[...].grad_fn", "autograd graph", LIST), "store `.detach()`"),
         (SURVIVORS, holder_of("total", "total.grad_fn", "autograd graph"), "`total = total.detach()`"),
+        (SURVIVORS, holder_of("pending", "pending[...]", "default value", LIST), "Functions keep their default values"),
+        (
+            SURVIVORS,
+            holder_of("seen in the closure of keep(), a hook of net[0]", "hook > seen[...]", "hook", LIST),
+            "Or end the hook when it has done its work: `handle.remove()`",
+        ),
         (
             SURVIVORS,
             holder_of("the default value of state.total in step()", "total.grad_fn", "autograd graph"),

@@ -188,6 +188,11 @@ def read_program_memory(trace: RecordedTrace, request: FailedAllocation, live: T
     return _MemoryReader(trace, request, live).read()
 
 
+def is_loaded(frames: Sequence[Frame]) -> bool:
+    """Return whether torch.load or safetensors allocated a block with this stack."""
+    return any(_LOAD.search(frame.filename) for frame in frames)
+
+
 class _MemoryReader:
     def __init__(self, trace: RecordedTrace, request: FailedAllocation, live: Table) -> None:
         self._trace = trace
@@ -365,7 +370,7 @@ class _MemoryReader:
     # Copies of the model
 
     def _is_loaded(self, stack: int) -> bool:
-        return any(_LOAD.search(frame.filename) for frame in self._frames(stack))
+        return is_loaded(self._frames(stack))
 
     def _is_copied(self, stack: int) -> bool:
         return any(
