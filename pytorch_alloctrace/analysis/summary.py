@@ -18,7 +18,7 @@ from ..reading.table import Table
 from .advice import Advisor
 from .child_runs import ChildRuns, find_child_runs
 from .evidence import DeviceEvidence
-from .free_memory.garbage_cycles import find_garbage
+from .free_memory.garbage_cycles import Collection, find_garbage, list_collections
 from .free_memory.inefficiencies import (
     Inefficiency,
     InefficiencyEvidence,
@@ -158,7 +158,8 @@ def summarize(
     walk = Walk(trace)
     summarizers = [_DeviceSummarizer(walk, trace, device, of_leaks, within) for device in selected_devices]
     walk.make()
-    device_summaries = tuple(summarizer.summarize(top, of_leaks) for summarizer in summarizers)
+    collections = [] if of_leaks else list_collections(trace)
+    device_summaries = tuple(summarizer.summarize(top, of_leaks, collections) for summarizer in summarizers)
     outside_growth = find_outside_growth(trace, summarizers[0].clock) if summarizers and within is None else ()
     return Summary(
         trace=trace.path,
@@ -211,7 +212,7 @@ class _DeviceSummarizer:
     def clock(self) -> Clock:
         return self._evidence.clocks[0]
 
-    def summarize(self, top: int, of_leaks: bool) -> DeviceSummary:
+    def summarize(self, top: int, of_leaks: bool, collections: Sequence[Collection]) -> DeviceSummary:
         """Return the summary. Must be called after the walk."""
         trace, device = self._trace, self._device
         end = self._at_end.result
@@ -225,15 +226,15 @@ class _DeviceSummarizer:
             growth=step_growth(trace, device),
             leaks=judge_leaks(self._evidence),
             growing=() if of_leaks else growing_sites(self._evidence, top),
-            inefficiencies=self._list_inefficiencies(),
+            inefficiencies=self._list_inefficiencies(collections),
             failure=None if self._failure is None else self._failure.result,
             levels=tuple(trace.timeline(120, device)["requested_bytes_max"].tolist()),
         )
 
-    def _list_inefficiencies(self) -> tuple[Inefficiency, ...]:
+    def _list_inefficiencies(self, collections: Sequence[Collection]) -> tuple[Inefficiency, ...]:
         if self._inefficiencies is None:
             return ()
-        garbage = find_garbage(self._trace, self._device)
+        garbage = find_garbage(self._trace, self._device, collections)
         return (*inefficiencies_of(self._inefficiencies), *([] if garbage is None else [garbage]))
 
 

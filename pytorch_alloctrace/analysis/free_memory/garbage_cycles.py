@@ -7,6 +7,8 @@ during it were garbage.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...errors import CompactedError
@@ -20,7 +22,22 @@ GARBAGE = "garbage"
 _MAX_COLLECTIONS = 8
 
 
-def find_garbage(trace: RecordedTrace, device: str) -> Inefficiency | None:
+Collection = tuple[int, int, int]
+"""First and last event of a garbage collection, and its thread."""
+
+
+def list_collections(trace: RecordedTrace) -> list[Collection]:
+    """Return the recorded garbage collections after the compacted part of a trace. Takes a pass over its events."""
+    begin = trace.integrity.compacted_until
+    return [
+        (first, end, thread)
+        for events in trace.iter_events(Range(begin, trace.end_seq), ["garbage_collection"], with_state=False)
+        for first, end, thread in zip(*(events[name].tolist() for name in ("address", "seq", "thread")), strict=True)
+        if begin <= first < end  # in a corrupt trace, the address may be any number
+    ]
+
+
+def find_garbage(trace: RecordedTrace, device: str, collections: Sequence[Collection]) -> Inefficiency | None:
     """Return the most garbage that one collection freed on a device, if it is `MIN_SHARE` of the allocated peak.
 
     Its line allocated the most of it. figures: collections (all that were recorded), blocks. Bytes are those of blocks.
@@ -28,13 +45,6 @@ def find_garbage(trace: RecordedTrace, device: str) -> Inefficiency | None:
     peak = trace.replay.peak("allocated", device)
     if peak is None or peak.bytes < MIN_BYTES:
         return None
-    begin = trace.integrity.compacted_until
-    collections = [
-        (first, end, thread)
-        for events in trace.iter_events(Range(begin, trace.end_seq), ["garbage_collection"], with_state=False)
-        for first, end, thread in zip(*(events[name].tolist() for name in ("address", "seq", "thread")), strict=True)
-        if begin <= first < end  # in a corrupt trace, the address may be any number
-    ]
     largest = sorted(collections, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]
     examined = (_read_garbage(trace, device, *row) for row in largest)
     worst = max(
