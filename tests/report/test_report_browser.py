@@ -363,10 +363,12 @@ def test_assets_can_be_rebuilt(tmp_path: Path) -> None:
 
 def test_findings_beyond_the_first_are_rendered_on_request(open_page: OpenPage, tmp_path: Path) -> None:
     """Charts of 800 leaks took most of the time in which a page tab."""
-    functions = "".join(f"def keep_{n}():\n    kept.append(torch.empty({1024 + 512 * n}))\n" for n in range(60))
+    functions = "".join(
+        f"kept_{n} = []\ndef keep_{n}():\n    kept_{n}.append(torch.empty({1024 + 512 * n}))\n" for n in range(60)
+    )
     calls = "".join(f"    keep_{n}()\n" for n in range(60))
     program = (
-        "import torch\nimport pytorch_alloctrace as alloctrace\nkept = []\n"
+        "import torch\nimport pytorch_alloctrace as alloctrace\n"
         f"{functions}alloctrace.enable('many.alloctrace', devices=['cpu'])\n"
         f"for _ in range(60):\n{calls}    alloctrace.step()\nalloctrace.disable()\n"
     )
