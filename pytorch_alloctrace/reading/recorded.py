@@ -18,7 +18,7 @@ from ..errors import CompactedError, PositionError, TraceError, UserPathError
 from .integrity import Integrity
 from .json_text import json_object
 from .locations import Locations
-from .names import KINDS, STEP, counted, device_name, kind_name, named_device
+from .names import KINDS, SIMULATED_DEVICE, STEP, counted, device_name, kind_name, named_device
 from .other_files import explain_other_file
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .replay import MAXIMA, Replay
@@ -313,6 +313,11 @@ class RecordedTrace:
     def device_bytes(self) -> dict[str, int]:
         """Memory in bytes of each CUDA device visible to the program."""
         return {device_name(gpu.device_type, gpu.device_index): gpu.bytes for gpu in self.reader.devices()}
+
+    @functools.cached_property
+    def is_simulated(self) -> bool:
+        """Whether a device is simulated (tools/simcuda): its memory is host memory of the program."""
+        return any(gpu.name == SIMULATED_DEVICE for gpu in self.reader.devices())
 
     @functools.cached_property
     def _samples(self) -> Table:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from growth_programs import LAYERS, SIZE, STEPS
 from running import SUPPORT, WITH_SUPPORT, run_python
@@ -14,10 +15,13 @@ from shared_recordings import record_once
 from steady_clock import TICK_NS
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks.clock import Clock
 from pytorch_alloctrace.analysis.leaks.leak import Doubt, Growth, Leak, LeakVerdict
 from pytorch_alloctrace.analysis.leaks.loops import LoopIndex
+from pytorch_alloctrace.analysis.leaks.outside_growth import find_outside_growth
 from pytorch_alloctrace.analysis.summary import Summary, summarize
 from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.reading.table import Table
 from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.growth import growth_data
 from pytorch_alloctrace.report.leaks import leak_findings
@@ -235,6 +239,25 @@ def test_memory_of_an_epoch_that_makes_the_peak_is_a_note() -> None:
     assert growth.holder is not None and "outputs" in growth.holder.name
     assert "accumulates: at the peak" in text_of("outputs of an epoch")
     assert not verdict_on("sliding window").notes
+
+
+@pytest.mark.parametrize(("last_mib", "is_growing"), [(4000, True), (210, False)])
+def test_process_that_grows_outside_torch_is_undecided(
+    monkeypatch: pytest.MonkeyPatch, last_mib: int, is_growing: bool
+) -> None:
+    trace = trace_of("running total of numbers")
+    times = np.linspace(trace.begin_ns, trace.end_ns, 400).astype(np.int64)
+    levels = np.ma.array(np.linspace(200 << 20, last_mib << 20, 400).astype(np.int64))
+    columns = ("anonymous_bytes", "used_bytes", "outside_bytes")
+    samples = Table({"time_ns": times, **dict.fromkeys(columns, levels)})
+    monkeypatch.setattr(
+        RecordedTrace, "driver_samples", lambda self, device=None: samples.take(np.full(400, device == "cpu"))
+    )
+
+    growths = find_outside_growth(trace, Clock.from_steps(trace.positions.step_ends, trace.positions.ordinals))
+
+    assert [growth.device for growth in growths] == ["cpu"] * is_growing
+    assert all(64 << 20 < growth.bytes < last_mib << 20 and not growth.nodes for growth in growths)
 
 
 def test_graph_of_a_running_total_is_undecided_and_the_variable_is_named() -> None:

@@ -4,7 +4,7 @@ The memory is judged in the unit of the first device (see `clock`): it grew if i
 above its maximum just before the end of the first third, by `MIN_BYTES` and `MIN_SHARE` of its peak. It is
 
 cpu      anonymous memory of the process less the live bytes of "cpu", if these were recorded. Growth of less than
-         `MIN_BYTES` may be the recorder's own
+         `MIN_BYTES` may be the recorder's own. Unknown with a simulated device, whose memory is part of it
 pinned   memory of torch's pinned pool less the live bytes of "pinned"
 
 An autograd graph that one variable keeps alive grew if it had more nodes at each of `MIN_SCANS` object scans, and
@@ -77,7 +77,8 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
         early, late = (_in_window(sample_times, outside, *window) for window in (times[:2], times[2:]))
         growth = int(late.min() - early.max())
         graph = _find_growing_graph(trace) if device == "cpu" else None
-        if growth < max(MIN_BYTES, MIN_SHARE * int(outside.max())):
+        is_unknown = device == "cpu" and trace.is_simulated
+        if is_unknown or growth < max(MIN_BYTES, MIN_SHARE * int(outside.max())):
             if graph is None:
                 continue
             growth = 0
