@@ -32,7 +32,12 @@ def cure(leak: Leak, names: SiteNames, *, has_final_scan: bool) -> str:
         return (
             f"Each time, {name} becomes a longer tensor: keep only its last part, or allocate it once in full length."
         )
-    return cure_holder(holder, leak.kind, leak.device, names)
+    sentence = cure_holder(holder, leak.kind, leak.device, names)
+    if holder.through == GRAPH and leak.is_in_thread:
+        return (
+            f"{sentence} torch.no_grad() and the current device hold only in the thread that set them: set them here."
+        )
+    return sentence
 
 
 def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str:

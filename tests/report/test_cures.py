@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -132,3 +133,12 @@ def test_cure_without_holder_claims_nothing_if_the_scan_did_not_see_the_blocks(
     sentence = cure(leak_of(SURVIVORS, None, bytes_at_end=bytes_at_end), SiteNames(""), has_final_scan=has_final_scan)
 
     assert sentence.startswith("A reference keeps them")
+
+
+def test_graph_in_a_thread_names_no_grad_as_state_of_a_thread() -> None:
+    leak = leak_of(SURVIVORS, holder_of("results", "results[...].grad_fn", "autograd graph", LIST))
+
+    in_thread = cure(dataclasses.replace(leak, is_in_thread=True), SiteNames(""), has_final_scan=True)
+
+    assert "only in the thread" in in_thread
+    assert "thread" not in cure(leak, SiteNames(""), has_final_scan=True)

@@ -178,6 +178,8 @@ class Leak:
     blocks times the average block size. Growing: see `buffers_live`."""
     holder: Holder | None = None
     """Object that holds the blocks; None if unknown."""
+    is_in_thread: bool = False
+    """Survivors: True if a thread of `threading` allocated the blocks."""
     minor: bool = False
     """True if the leak costs next to nothing, in this run and on this device (see `is_minor`)."""
 
