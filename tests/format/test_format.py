@@ -140,7 +140,7 @@ def assert_readers_agree(path: Path, *, spool: Path | None = None) -> tuple[Trac
 
 
 PROGRAM = """
-import sys, threading, torch, pytorch_alloctrace as alloctrace
+import sys, threading, time, torch, pytorch_alloctrace as alloctrace
 def work(width):
     model = torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -148,9 +148,12 @@ def work(width):
         optimizer.zero_grad()
         (model(torch.randn(8, 16)) ** 2).mean().backward()
         optimizer.step()
-session = alloctrace.enable("t.alloctrace")
+    named.wait()
+session, named = alloctrace.enable("t.alloctrace"), threading.Event()
 threads = [threading.Thread(target=work, args=(32 + n,), name=f"wörker-{n}") for n in range(3)]
 for thread in threads: thread.start()
+time.sleep(0.5)  # the recorder reads the name of a running thread only
+named.set()
 for thread in threads: thread.join()
 session.flush()
 with alloctrace.region("übung"):
