@@ -81,15 +81,16 @@ def load(name: str) -> Command:
 def parse(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     """Return the command and its options. Raises SystemExit for wrong options, and after the help.
 
-    Without a command name, `diagnose` reads one trace, and `ranks` reads a folder or several traces.
+    Without arguments, or with `help`, the help is shown. Without a command name, `diagnose` reads one trace, and
+    `ranks` reads a folder or several traces.
     """
-    if not arguments or arguments[0] in ("-h", "--help", "--version"):
-        parser = _make_parser()
-        parser.parse_args(arguments[:1])
-        parser.error("name a trace")
-    first_argument = arguments[0]
+    first_argument = arguments[0] if arguments else "help"
+    if first_argument in ("help", "-h", "--help", "--version") and not os.path.exists(first_argument):
+        _make_parser().parse_args(["--version" if first_argument == "--version" else "--help"])
     if first_argument in COMMANDS:
         name, command_arguments = first_argument, arguments[1:]
+    elif first_argument.endswith(".py"):
+        _make_parser().error(f"{first_argument} is a program: {PROGRAM} run {first_argument} records it")
     elif first_argument.isidentifier() and not os.path.exists(first_argument):
         _make_parser().error(f"{first_argument!r} is neither a trace nor a command ({', '.join(COMMANDS)})")
     else:

@@ -164,7 +164,9 @@ def _prepare_program(options: argparse.Namespace, main: ModuleType) -> CodeType:
         return _load_module(options.module, main)
     except _NoProgramError:
         closing_line.trace = None
-        session.disable().unlink(missing_ok=True)  # empty: no program has run
+        trace = session.disable()
+        if trace is not None:
+            trace.unlink(missing_ok=True)  # empty: no program has run
         raise
 
 

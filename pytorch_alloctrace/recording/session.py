@@ -396,17 +396,13 @@ def enable(
         return session
 
 
-def disable() -> Path:
-    """End the recording and return the path of its trace.
-
-    Raises:
-        SessionError: Nothing is recorded.
-    """
+def disable() -> Path | None:
+    """End the recording and return the path of its trace; None if nothing is recorded."""
     global _current
     with _lock:
         session = _current
         if session is None:
-            raise SessionError("nothing is recorded: enable() starts a recording")
+            return None
         _current = None
         session._stop("disable")
         return session.path

@@ -216,11 +216,16 @@ def test_command_after_trace_is_refused_with_the_correct_order(arguments: tuple[
         (("serve", "a", "--json"), "leave out --json"),
         (("serve", "a", "--port", "x"), "--port"),
         (("leaks",), "required: TRACE"),
-        ((), "name a trace"),
+        (("train.py", "--epochs", "3"), "is a program: "),
     ],
 )
 def test_conflicting_arguments_are_refused(arguments: tuple[str, ...], part: str) -> None:
     assert part in read_error(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [(), ("help",), ("--help",)])
+def test_help_is_shown_without_arguments_too(arguments: tuple[str, ...]) -> None:
+    assert "commands (COMMAND --help shows the options of each)" in run_analyze(ROOT, *arguments)
 
 
 @pytest.mark.parametrize("arguments", [("leeks",), ("leeks", "run.alloctrace")])

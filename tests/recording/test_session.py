@@ -152,9 +152,8 @@ def test_load_reads_all_events_during_and_after_a_recording(tmp_path: Path) -> N
     assert session.load().integrity.ended
 
 
-def test_disable_is_refused_and_positions_do_nothing_without_a_session() -> None:
-    with pytest.raises(alloctrace.SessionError, match="enable"):
-        alloctrace.disable()
+def test_disable_and_positions_do_nothing_without_a_session() -> None:
+    assert alloctrace.disable() is None
     alloctrace.step()
     alloctrace.mark("x")
     with alloctrace.region("y"):
