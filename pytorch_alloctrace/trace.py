@@ -755,7 +755,7 @@ class Trace:
 
         Args:
             path: The file to write.
-            to: "speedscope" or "collapsed": bytes of each stack live at `at` (default the end) or, with `since` or
+            to: "speedscope" or "collapsed": bytes of each stack live at `at` (default the peak) or, with `since` or
                 `until`, allocated in that range. "perfetto": the memory over time. "memory-viz", for torch's
                 `_memory_viz.py`: the state at `at`, and up to 600,000 last events of the range. "parquet": the events
                 of the range.
@@ -770,7 +770,7 @@ class Trace:
         Raises:
             ValueError: The format is unknown.
             PositionError: The trace lacks a position.
-            TraceError: The trace lacks the device.
+            TraceError: The trace lacks the device; or, for memory-viz, any CUDA device.
             ReportError: The file cannot be written.
             MissingPackageError: Parquet needs pyarrow.
         """

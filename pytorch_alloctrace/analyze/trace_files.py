@@ -232,7 +232,9 @@ class Export(TraceCommand):
         parser.add_argument("--to", choices=[*FORMATS], metavar="FORMAT", help=f"one of {names}")
         parser.add_output(" (default: next to the trace)")
         without_at = " and ".join(name for name, entry in FORMATS.items() if not entry.takes_at)
-        parser.add_at(f"the state to export (default: end; not for {without_at})", None)
+        parser.add_at(
+            f"the state to export (default: peak for speedscope and collapsed, else end; not for {without_at})", None
+        )
         parser.add_range(
             "export the events after this position (default: the beginning)",
             "export the events up to this position (default: end)",

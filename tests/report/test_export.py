@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from frees import split_frees
 from marked_programs import run_analyze
-from running import ROOT
+from running import ROOT, run_python
 from shared_recordings import record_once, record_report
 
 import pytorch_alloctrace as alloctrace
@@ -192,3 +192,28 @@ def test_schema_and_export_page_list_all_formats() -> None:
     table = re.findall(r"^\| `(\w[\w-]*)` \|", section, re.MULTILINE)
 
     assert schema["$defs"]["export"]["properties"]["to"]["enum"] == table == [*FORMATS]
+
+
+def test_stacks_are_exported_at_the_peak_without_frames_of_the_launcher(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import torch\nblock = torch.zeros(100_000)\ndel block\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytorch_alloctrace",
+        "run",
+        "--devices",
+        "cpu",
+        "-o",
+        "t.alloctrace",
+        "program.py",
+    ]
+    run_python(tmp_path, command, True, 600, {})
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+
+    lines = trace.export(tmp_path / "t.txt", to="collapsed").read_text().splitlines()
+
+    (line,) = [line for line in lines if line.endswith(" 400000")]
+    assert line.startswith("cpu;<module> (") and "program.py:2)" in line and "recording" not in line
+    with pytest.raises(alloctrace.TraceError, match="CUDA devices only"):
+        trace.export(tmp_path / "t.pickle", to="memory-viz")
+    assert not (tmp_path / "t.pickle").exists()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...errors import TraceError
 from ...reading import event_tables, tables
 from ...reading.frees import devices_with_two_events, were_not_requested
 from ...reading.names import KINDS
@@ -35,7 +36,16 @@ def memory_viz(
     device: str | None,
     most_events: int = MAX_EVENTS,
 ) -> bytes:
-    """Return the pickle of the state at `at` (default: the end of the range) and the last events of the range."""
+    """Return the pickle of the state at `at` (default: the end of the range) and the last events of the range.
+
+    Raises TraceError for a trace without a CUDA device, of which memory_viz would show nothing.
+    """
+    selected = trace.devices if device is None else [trace.named_device(device) or device]
+    if all(_cuda_index(name) is None for name in selected):
+        raise TraceError(
+            f"memory_viz shows CUDA devices only, and the trace has {', '.join(selected) or 'no device'}: export "
+            "speedscope or perfetto instead"
+        )
     position: Position = at if at is not None else until if until is not None else "end"
     frames = _Frames(trace)
     snapshot = {

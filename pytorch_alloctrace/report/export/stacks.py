@@ -1,8 +1,12 @@
-"""Export to flame graph tools: the bytes that each stack holds at a position, or allocated in a range."""
+"""Export to flame graph tools: the bytes that each stack holds at a position, or allocated in a range.
+
+The position is the peak of each device unless one is given: at the end, most programs have freed their memory.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +17,8 @@ from ...reading.sites import Frame
 from ..site_names import printable
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_DEFAULT_POSITION = "peak"
+_LAUNCHER = re.compile(r"[/\\]pytorch_alloctrace[/\\]recording[/\\]run\.py$")
 _MAX_FRAMES = 4_000_000  # of all exported stacks
 _MIN_STACK_FRAMES = 64  # of a truncated stack
 
@@ -80,7 +86,7 @@ def _select_devices(trace: RecordedTrace, device: str | None) -> list[str]:
 
 def _describe_part(at: Position | None, since: Position | None, until: Position | None) -> str:
     if since is None and until is None:
-        return f"live at {'end' if at is None else at}"
+        return f"live at {_DEFAULT_POSITION if at is None else at}"
     begin, end = "the beginning" if since is None else since, "the end" if until is None else until
     return f"allocated between {begin} and {end}"
 
@@ -90,7 +96,7 @@ def _iter_stack_bytes(
 ) -> Iterator[tuple[list[Frame], int]]:
     """Yield each stack, outermost frame first, with its live requested bytes, or those allocated in the range."""
     if since is None and until is None:
-        table = trace.stack_totals("end" if at is None else at, device=device)
+        table = trace.stack_totals(_DEFAULT_POSITION if at is None else at, device=device)
         totals = dict(zip(table["stack_id"].tolist(), table["live_bytes"].tolist(), strict=True))
     else:
         event_range = trace.range(since, until, device=device)
@@ -101,8 +107,14 @@ def _iter_stack_bytes(
         totals = {stack: size - before.get(stack, 0) for stack, size in after.items()}
     sizes = {stack: size for stack, size in totals.items() if size > 0}
     for stack, size in sizes.items():
-        frames = truncate_stack(trace.frames(stack), len(sizes))
+        frames = truncate_stack(_without_launcher(trace.frames(stack)), len(sizes))
         yield ([*reversed(frames)] or [trace.stacks.frame(stack)]), size
+
+
+def _without_launcher(frames: list[Frame]) -> list[Frame]:
+    """Return frames, innermost first, without those of `alloctrace run`, which are the outermost."""
+    launcher = next((index for index, frame in enumerate(frames) if _LAUNCHER.search(frame.filename)), len(frames))
+    return frames[:launcher] or frames
 
 
 def truncate_stack(frames: list[Frame], stack_count: int) -> list[Frame]:
