@@ -1,4 +1,4 @@
-"""What the child processes of a program did, as far as they were recorded."""
+"""Child processes of a program: peaks and leaks of those that were recorded."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def write_fragmentation(
     returned = (
         "returns it" if not of_pools else f"returns {units.size(fragmentation.releasable_bytes - of_pools)} of it"
     )
-    kept = "" if not of_pools else ": the rest is in private pools, of CUDA graphs or MemPools, while they exist"
-    releasable = f"{units.size(fragmentation.releasable_bytes)} wholly free (empty_cache() {returned}{kept})"
+    exception = "" if not of_pools else ": the rest is in private pools, of CUDA graphs or MemPools, while they exist"
+    releasable = f"{units.size(fragmentation.releasable_bytes)} wholly free (empty_cache() {returned}{exception})"
     screen.text(f"{releasable}, {units.size(fragmentation.stranded_bytes)} stranded next to live blocks.", 2)
     share = units.share(fragmentation.external_fragmentation, 1)
     screen.text(

@@ -210,7 +210,7 @@ class OutOfMemory:
 
     @property
     def cause(self) -> str | None:
-        """What the program did to fill the memory, such as "optimizer state"; None if the verdict is the cause."""
+        """Cause in the program, such as "optimizer state"; None if the verdict is the cause."""
         leading_cause = self.program.leading_cause(self.usable_bytes)
         if leading_cause is not None:
             return leading_cause

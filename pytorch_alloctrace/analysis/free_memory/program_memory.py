@@ -148,7 +148,7 @@ class ProgramMemory:
     exception_bytes: int
     """Bytes that tracebacks of exceptions hold, of an object scan."""
     exception_holder: str
-    """What keeps the exceptions: "finder.failures (dict of 1), local of main() at find.py:61, through ..."."""
+    """Object that keeps the exceptions: "finder.failures (dict of 1), local of main() at find.py:61, through ..."."""
 
     def cause(self, usable_bytes: int) -> str:
         """Return what filled the memory: one of CAUSES."""
@@ -225,10 +225,10 @@ class _MemoryReader:
         last_pass, forwards = self._read_forwards()
         copies, has_late_copies = self._find_copies()
         exception_bytes, exception_holder = self._find_exceptions()
-        kept = self._uses[KEPT]
+        is_kept = self._uses[KEPT]
         sites = {use: self._top_sites(rows) for use, rows in self._uses.items()}
         kept_line = self._lines[sites[KEPT][0].stack_id] if sites[KEPT] else None
-        kept_rows = kept & (self._lines[self._live["stack_id"]] == kept_line)
+        kept_rows = is_kept & (self._lines[self._live["stack_id"]] == kept_line)
         totals = self._totals
         total_lines = self._lines[totals["stack_id"]]
         kept_allocations = int(totals["allocations"][total_lines == kept_line].sum())

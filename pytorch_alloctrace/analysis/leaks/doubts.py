@@ -8,9 +8,9 @@ bounded           of the containers on the referrer path, at least one has more 
                   blocks per entry did not grow, and it holds `MIN_BOUNDED_SHARE` of the blocks. When full, it fits
 optimizer state   nearly all blocks are optimizer state, and hardly any parameters are younger than the first of them
 one call          a local variable of a function holds the blocks until the function returns. Not of main() or a module,
-                  and not of the function whose loop contains the steps: there, growth is judged whoever holds it. If no
-                  holder is known: the function that iterates, or a comprehension in it, allocated the blocks itself,
-                  and they were freed in the end
+                  and not of the function whose loop contains the steps: there, any holder may leak. If no holder is
+                  known: the function that iterates, or a comprehension in it, allocated the blocks itself, and they
+                  were freed in the end
 joined            an allocation as large as all the blocks was followed by their release: they were collected
 load              a backlog (see `backlog`) whose referrer path shows no growing container, or a variable that is filled
                   anew in each step, or whose number of blocks fell by `LOAD_FALL`

@@ -99,7 +99,7 @@ class Holder:
     function: str = ""
     """Function of a local variable: "main"; "" for other scopes."""
     through: str = ""
-    """What the path goes through besides attributes and containers: "exception" (its traceback), "autograd graph",
+    """References on the path besides attributes and containers: "exception" (its traceback), "autograd graph",
     "finalizer" (arguments of `weakref.finalize`), "hook", "default value", "partial", "generator" (or another suspended
     function), "closure", "thread-local"; of several, the first in this order. "" if nothing."""
     containers: tuple[HeldContainer, ...] = ()
@@ -326,12 +326,12 @@ class Growth:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the blocks have the lifetimes of a leak."""
+        """True if the blocks have the lifetimes of a leak."""
         return self.doubt in _OTHER_READINGS
 
     @property
     def is_note(self) -> bool:
-        """Whether the growth is no reason to withhold an all-clear."""
+        """True if the growth is no reason to withhold an all-clear."""
         return self.doubt in _NOTES or (self.doubt is Doubt.RARE and self.arrivals <= MAX_NOTED_ARRIVALS)
 
 
@@ -354,11 +354,11 @@ class LeakVerdict:
     notes: tuple[Growth, ...] = ()
     """Growth that is no leak, most bytes first, if it holds much."""
     is_one_pass: bool = False
-    """Whether lines kept memory, but the trace has neither steps nor a loop."""
+    """True if lines kept memory, but the trace has neither steps nor a loop."""
 
     @property
     def decided(self) -> bool:
-        """Whether the run was long enough and no growth is undecided."""
+        """True if the run was long enough and no growth is undecided."""
         return self.judged and not self.undecided
 
 

@@ -172,8 +172,8 @@ def _estimate_share(blocks: npt.NDArray[np.int64], referrer: Held) -> tuple[floa
     if referrer.through == GRAPH and not referrer.has_all_nodes:
         newer = len(blocks) - int(is_held.argmax())
         reached = newer if newer >= MIN_REACHED_SHARE * len(blocks) else reached
-    held = matches / len(referrer.addresses) * referrer.count
-    return held, min(1.0, held / reached)
+    block_count = matches / len(referrer.addresses) * referrer.count
+    return block_count, min(1.0, block_count / reached)
 
 
 def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], step: int | None) -> Holder | None:

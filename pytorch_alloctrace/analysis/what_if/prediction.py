@@ -189,17 +189,17 @@ def find_costly_changes(changes: Sequence[str], recorded: Outcome, outcomes: Ite
     """Return the changes of torch's defaults without which the run would reserve notably less; None if none."""
     by_text = {outcome.setting.text: outcome for outcome in outcomes}
     maximum = (1 - MIN_SAVED_SHARE) * recorded.peak_reserved_bytes[0]
-    found = [
+    costly_changes = [
         (change, by_text[text])
         for change, text in zip(changes, list_without_one(changes), strict=True)
         if text in by_text and by_text[text].serves_all and by_text[text].peak_reserved_bytes[1] <= maximum
     ]
-    if not found:
+    if not costly_changes:
         return None
-    costly, without = zip(*found, strict=True)
+    costly, without = zip(*costly_changes, strict=True)
     # Settings that cost memory only together: without any one of them, the run reserves as little as without all.
     maximum = int((1 + MIN_SAVED_SHARE) * by_text[DEFAULTS].peak_reserved_bytes[1]) if DEFAULTS in by_text else 0
-    is_joint = len(found) > 1 and all(outcome.peak_reserved_bytes[1] <= maximum for outcome in without)
+    is_joint = len(costly_changes) > 1 and all(outcome.peak_reserved_bytes[1] <= maximum for outcome in without)
     return CostlyChanges(costly, is_joint, without, recorded)
 
 
