@@ -89,8 +89,6 @@ def parse(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
         _make_parser().parse_args(["--version" if first_argument == "--version" else "--help"])
     if first_argument in COMMANDS:
         name, command_arguments = first_argument, arguments[1:]
-    elif first_argument.endswith(".py"):
-        _make_parser().error(f"{first_argument} is a program: {PROGRAM} run {first_argument} records it")
     elif first_argument.isidentifier() and not os.path.exists(first_argument):
         _make_parser().error(f"{first_argument!r} is neither a trace nor a command ({', '.join(COMMANDS)})")
     else:

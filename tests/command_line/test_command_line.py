@@ -216,7 +216,6 @@ def test_command_after_trace_is_refused_with_the_correct_order(arguments: tuple[
         (("serve", "a", "--json"), "leave out --json"),
         (("serve", "a", "--port", "x"), "--port"),
         (("leaks",), "required: TRACE"),
-        (("train.py", "--epochs", "3"), "is a program: "),
     ],
 )
 def test_conflicting_arguments_are_refused(arguments: tuple[str, ...], part: str) -> None:
