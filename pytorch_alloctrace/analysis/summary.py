@@ -114,13 +114,13 @@ class Summary:
     """Number of frees of blocks allocated before the recording, or whose allocation was lost."""
     final_scan_was_truncated: bool
     has_final_scan: bool
-    """Whether the recording ended with a complete scan of the program's objects."""
+    """True if the recording ended with a complete scan of the program's objects."""
     devices: tuple[DeviceSummary, ...]
     """Highest peak first."""
     outside_growth: tuple[OutsideGrowth, ...]
     """Growth of host memory outside torch's allocators; empty for a range."""
     children: ChildRuns[Summary] | None
-    """What child processes did; None for leaks alone."""
+    """Peaks and leaks of child processes; None for leaks alone."""
     advisor: Advisor = field(repr=False, compare=False)
 
     def is_small(self, device: DeviceSummary) -> bool:
@@ -136,7 +136,7 @@ class Summary:
 
     @property
     def leaks_are_known(self) -> bool:
-        """Whether the trace is complete and judged, and nothing grew outside torch. A small device may be unjudged."""
+        """True if the trace is complete and judged, and nothing grew outside torch. A small device may be unjudged."""
         is_undecided = any(not device.leaks.decided and not self.is_small(device) for device in self.devices)
         return bool(self.devices) and self.integrity.is_complete and not is_undecided and not self.outside_growth
 

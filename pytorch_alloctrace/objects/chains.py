@@ -40,7 +40,7 @@ _PHRASES = {
     GENERATOR: "through a suspended generator",
     CLOSURE: "through a closure",
 }
-"""How references below the holder are described."""
+"""Description of the references below the holder."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ class Chain:
     function: str = ""
     """Function of a local variable: "main"; "" for other scopes."""
     through: str = ""
-    """What the path goes through besides attributes and containers: "exception" (its traceback), "autograd graph",
+    """References on the path besides attributes and containers: "exception" (its traceback), "autograd graph",
     "finalizer" (arguments of `weakref.finalize`), "hook", "default value", "partial", "generator" (or another suspended
     function), "closure", "thread-local"; of several, the first in this order. "" if nothing."""
     through_below: str = ""
-    """What the path goes through below the holder; a value of `through`."""
+    """References below the holder; a value of `through`."""
     containers: tuple[Container, ...] = ()
     """Containers on the path, outermost first."""
 
     @property
     def through_graph(self) -> bool:
-        """Whether the path goes through an autograd graph below the holder."""
+        """True if the path goes through an autograd graph below the holder."""
         return self.through_below == GRAPH
 
     def __str__(self) -> str:

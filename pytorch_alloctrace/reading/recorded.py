@@ -84,7 +84,7 @@ class Held:
     function: str
     """Function of a local variable; "" for other scopes."""
     through: str
-    """How the variable leads to the blocks: see `Chain.through`."""
+    """References from the variable to the blocks: see `Chain.through`."""
 
 
 def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:

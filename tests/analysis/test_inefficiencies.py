@@ -12,6 +12,7 @@ from running import has_nvidia_gpu, needs_cuda_build
 from shared_recordings import record_once, run_source
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.free_memory.garbage_cycles import list_collections
 from pytorch_alloctrace.analysis.free_memory.inefficiencies import Cause, find_inefficiencies
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.table import Table
@@ -156,3 +157,12 @@ def test_inefficiency_is_reported_when_its_worst_position_is_compacted(
     )
     assert after.bytes >= 0.9 * before.bytes
     assert after.site == before.site or (after.site is None and "compacted into sums" in " ".join(after.sentences))
+
+
+def test_collections_of_corrupt_events_are_ignored(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = RecordedTrace(traces / "garbage.alloctrace")
+    events = {"address": [-5, 3, 90], "seq": [10, 20, 80], "thread": [1, 1, 1]}
+    table = Table({name: np.array(values, np.int64) for name, values in events.items()})
+    monkeypatch.setattr(trace, "iter_events", lambda *arguments, **options: iter([table]))
+
+    assert list_collections(trace) == [(3, 20, 1)]

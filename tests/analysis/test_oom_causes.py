@@ -76,7 +76,9 @@ def folder() -> Path:
 def test_cause_title_line_and_remedy_fit_what_the_program_did(folder: Path, case: Case) -> None:
     trace = alloctrace.load(folder / f"{case.name}.alloctrace")
 
-    failed, finding = trace.ooms()[-1], trace.diagnose()[0]
+    failures, finding = trace.ooms(), trace.diagnose()[0]
+    failed = failures[-1]
+    assert len(failures) == (5 if case.cause == causes.KEPT_EXCEPTION else 1)
 
     assert failed.cause == case.cause, failed.program
     assert case.title in finding.title

@@ -15,12 +15,15 @@ from typing import Any
 
 import jsonschema
 import pytest
+from child_programs import program_with_child
 from command_line import TRACE_COMMANDS, run_command
 from made_up_ranks import Rank
 from made_up_snapshots import MIB, DeviceHistory, snapshot, training
 from running import ROOT, needs_cuda_build, run_python
 from shared_recordings import record_once, record_report, run_source
 
+from pytorch_alloctrace.analysis.free_memory.program_memory import CAUSES
+from pytorch_alloctrace.analysis.leaks.leak import Doubt
 from pytorch_alloctrace.cost import ALLOCTRACE, PLAIN
 from pytorch_alloctrace.cost.measuring import Costs, Rounds
 from pytorch_alloctrace.reading.names import ROLES_SHOWN
@@ -100,39 +103,17 @@ COMMAND_LINES = (
 """Command lines in order: some read files that earlier ones write."""
 
 
-FAMILY = """
-import multiprocessing, time, torch
-import pytorch_alloctrace as alloctrace
-
-def collect():
-    kept = []
-    for number in range(12):
-        kept.append(torch.zeros(1000))
-        alloctrace.step()
-
-def work(queue):
-    collect()
-    queue.get()
-
-if __name__ == "__main__":
-    method = multiprocessing.get_context("fork")
-    queue = method.Queue()
-    worker = method.Process(target=work, args=(queue,))
-    worker.start()
-    while worker.pid not in set(alloctrace.load("family.alloctrace").children()["process"]):
-        time.sleep(0.05)
-    queue.put(None)
-    worker.join()
-"""
+GROWING = "kept = []\n    for _ in range(12):\n        kept.append(torch.zeros(1000))\n        alloctrace.step()"
 
 
 def record_family(folder: Path) -> None:
     """Record a program with a child, each of which has a trace."""
-    (folder / "program.py").write_text(FAMILY)
-    command = [sys.executable, "-m", "pytorch_alloctrace", "run", "--follow", "--output", "family.alloctrace"]
+    (folder / "program.py").write_text(program_with_child(GROWING))
+    command = [sys.executable, "-m", "pytorch_alloctrace", "run", "--follow", "--output", "run.alloctrace"]
     run_python(folder, [*command, "program.py"], True, 600, {})
-    [child] = folder.glob("family-*.alloctrace")
+    [child] = folder.glob("run-*.alloctrace")
     child.rename(folder / "child.alloctrace")
+    (folder / "run.alloctrace").rename(folder / "family.alloctrace")
 
 
 def write_inputs(folder: Path) -> None:
@@ -274,3 +255,10 @@ def test_examples_of_json_page_run(
 
     assert len(examples) == 2
     assert "program.py:26: 20,000 bytes per step" in capsys.readouterr().out
+
+
+def test_schema_lists_every_doubt_and_every_cause_of_out_of_memory() -> None:
+    fields = [schema["properties"] for schema in find_object_schemas(SCHEMA)]
+    doubts = [set(field["doubt"]["enum"]) for field in fields if "doubt" in field]
+    causes = [set(field["cause"]["enum"]) for field in fields if "enum" in field.get("cause", {})]
+    assert doubts == [{doubt.value for doubt in Doubt}] and causes == [{*CAUSES, None}]

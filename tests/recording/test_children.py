@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from child_programs import program_with_child
 from marked_programs import run_analyze
 from running import run_python
 from shared_recordings import record_once
@@ -102,30 +103,9 @@ def test_children_remain_in_finished_trace(folder: Path, tmp_path: Path) -> None
     assert alloctrace.load(tmp_path / "killed.alloctrace").children().equals(expected)
 
 
-FOLLOWED = """
-import multiprocessing, time, torch
-import pytorch_alloctrace as alloctrace
-
-def work(queue):
-    block = torch.zeros(1000)
-    queue.get()
-
-if __name__ == "__main__":
-    method = multiprocessing.get_context("fork")
-    queue = method.Queue()
-    worker = method.Process(target=work, args=(queue,))
-    worker.start()
-    while worker.pid not in set(alloctrace.load("run.alloctrace").children()["process"]):
-        time.sleep(0.05)
-    queue.put(None)
-    worker.join()
-    print(worker.pid)
-"""
-
-
 @pytest.mark.parametrize("options", [["--follow"], []])
 def test_trace_of_child_is_named_if_it_has_one(tmp_path: Path, options: list[str]) -> None:
-    (tmp_path / "program.py").write_text(FOLLOWED)
+    (tmp_path / "program.py").write_text(program_with_child("block = torch.zeros(1000)"))
     command = [sys.executable, "-m", "pytorch_alloctrace", "run", *options, "--output", "run.alloctrace", "program.py"]
 
     process = run_python(tmp_path, command, True, 600, {})

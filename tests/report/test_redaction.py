@@ -71,7 +71,11 @@ def test_redacted_page_contains_no_folder(tmp_path: Path, holders: tuple[str, ..
     page = redacted_page(trace.write(folder / "run.alloctrace"))
 
     assert "SECRET" not in page
-    for text in ("keep.py:20 in keep: +13.0 MiB per step", "net.py:12 in forward", "cache.py:30"):
+    for text in (
+        "keep.py:20 in keep: +13.0 MiB per step",
+        "which refused 4.00 GiB at net.py:12 in forward",
+        "cache.py:30",
+    ):
         assert text in page
     assert "Held by" in page and "saved in  as step.pt" in page
 

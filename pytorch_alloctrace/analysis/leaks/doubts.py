@@ -109,9 +109,9 @@ class DoubtFinder:
 
     def _find_other_reading(self, leak: Leak) -> Growth | None:
         holder = leak.holder
-        held = None if holder is None else self._find_held(holder)
-        if held is not None and holder is not None:
-            bounded = self._find_bound(leak, holder, held)
+        scan = None if holder is None else self._find_scan(holder)
+        if scan is not None and holder is not None:
+            bounded = self._find_bound(leak, holder, scan)
             if bounded is not None:
                 return bounded
         if self._is_optimizer_state(leak):
@@ -122,9 +122,9 @@ class DoubtFinder:
         if leak.kind == SURVIVORS and self._were_joined(leak):
             return self._doubt(leak, Doubt.JOINED)
         if leak.kind == BACKLOG and (
-            held is None
-            or (self._clock.is_discrete and leak.oldest_age <= 1 and _VARIABLE.fullmatch(held.path))
-            or not self._has_growing_container(held)
+            scan is None
+            or (self._clock.is_discrete and leak.oldest_age <= 1 and _VARIABLE.fullmatch(scan.path))
+            or not self._has_growing_container(scan)
             or _has_fallen(leak)
         ):
             return self._doubt(leak, Doubt.LOAD)
@@ -165,7 +165,7 @@ class DoubtFinder:
             holder=leak.holder,
         )
 
-    def _find_held(self, holder: Holder) -> Held | None:
+    def _find_scan(self, holder: Holder) -> Held | None:
         for held in self._trace.held:
             if held.event == holder.event and held.holder == holder.names[0]:
                 return held
