@@ -97,6 +97,14 @@ def _is_monitored() -> bool:
     return monitoring is not None and any(monitoring.get_tool(number) for number in range(6))
 
 
+def path_argument(path: str) -> str:
+    """Return a path as an argument for a shell, which no command takes for an option."""
+    import shlex
+
+    path = os.path.normpath(path)
+    return shlex.quote(f"./{path}" if path.startswith("-") else path)
+
+
 def print_interrupted() -> None:
     print(_INTERRUPTED_LINE, file=sys.stderr)
 

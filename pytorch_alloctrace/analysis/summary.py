@@ -7,7 +7,7 @@ import enum
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ..reading.integrity import Integrity
 from ..reading.positions import Range
@@ -86,8 +86,16 @@ class DeviceSummary:
     """Summary of one device; `device` as torch spells it."""
 
     device: str
+    name: str
+    """Name that the driver gives a GPU, such as "NVIDIA H200"; "" if it is not recorded."""
+    memory_bytes: int | None
+    """Memory of a GPU; None if it is not recorded."""
     allocations: int
     total_bytes: int
+    peak_allocated_bytes: int
+    """Torch's `max_memory_allocated`: blocks with the allocator's rounding."""
+    peak_reserved_bytes: int
+    """Torch's `max_memory_reserved`; 0 on a device without segments."""
     peak: Holding
     end: Holding
     growth: StepGrowth | None
@@ -219,6 +227,10 @@ class _DeviceSummarizer:
         at_end = _build_holding(trace, end, None, top)
         return DeviceSummary(
             device=device,
+            name=trace.device_names.get(device, ""),
+            memory_bytes=trace.device_bytes.get(device),
+            peak_allocated_bytes=_peak_bytes(trace, "allocated", device),
+            peak_reserved_bytes=_peak_bytes(trace, "reserved", device),
             allocations=int(end.stacks["allocations"].sum()),
             total_bytes=int(end.stacks["total_bytes"].sum()),
             peak=at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top),
@@ -274,6 +286,11 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         more_bytes=total - sum(site.bytes for site in top_lines),
         roles=memory.roles,
     )
+
+
+def _peak_bytes(trace: RecordedTrace, measure: Literal["allocated", "reserved"], device: str) -> int:
+    peak = trace.replay.peak(measure, device)
+    return 0 if peak is None else peak.bytes
 
 
 def _frames_of(trace: RecordedTrace, stack_id: int) -> list[Frame]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+
 from ..analysis.summary import summarize
+from ..report.first_screen import write_first_screen
 from ..report.integrity import IN_DIAGNOSIS
 from ..report.verdict import verdict_data, write_verdict
 from .arguments import CommandParser
@@ -14,11 +17,12 @@ _ROWS = 5
 class Diagnose(TraceCommand):
     progress_label = "judging"
     description = (
-        "Shows first what is wrong: failed allocations, leaks, unused reserved memory. Then the composition of the "
-        "peak by line of your code, the live memory at the end, and the growth."
+        "Shows what is wrong on one screen: failed allocations, leaks, unused reserved memory, each with its line, "
+        "cause and cure. --verbose adds all evidence, the peak and the end by line of your code, and the growth."
     )
     examples = (
-        ("run.alloctrace", "what is wrong, then peak, end and growth"),
+        ("run.alloctrace", "what is wrong, on one screen"),
+        ("run.alloctrace --verbose", "all findings and their evidence, peak, end and growth"),
         ("run.alloctrace --json > diagnosis.json", "the same as JSON, with all lines"),
     )
     if_truncated = IN_DIAGNOSIS
@@ -32,18 +36,28 @@ class Diagnose(TraceCommand):
             help='show only this device, such as "cuda:0" (repeatable)',
         )
         parser.add_markdown()
+        parser.add_argument("--verbose", action="store_true", help="show everything; --top and --all-frames imply it")
         parser.add_top(_ROWS)
         parser.add_code()
         parser.notes = "Sizes are requested bytes. docs/json.md describes the fields of --json.\n"
+
+    def complete_options(self, options: argparse.Namespace) -> None:
+        options.verbose = options.verbose or options.all_frames or options.top is not None
+
+    def shows_incomplete(self, options: argparse.Namespace) -> bool:
+        # The first screen has a line on it.
+        return super().shows_incomplete(options) and options.verbose
 
     def run(self, query: Query) -> Exit:
         summary = summarize(query.trace, top=query.rows(_ROWS), devices=query.options.device)
         if query.options.json:
             query.print_json("verdict", verdict_data(summary))
+        elif query.options.verbose:
+            write_verdict(summary, query.screen, query.frames)
         elif query.options.markdown:
             from ..report.markdown import verdict_markdown
 
             query.print_text(verdict_markdown(summary))
         else:
-            write_verdict(summary, query.screen, query.frames)
+            write_first_screen(summary, query.screen)
         return Exit.OK

@@ -18,10 +18,10 @@ from ..errors import TraceError
 from ..reading.following import Following, View, trace_of_process
 from ..reading.integrity import is_being_recorded
 from ..reading.recorded import RecordedTrace
-from ..report.integrity import IN_DIAGNOSIS, write_incomplete
+from ..report.first_screen import write_first_screen
+from ..report.integrity import IN_DIAGNOSIS
 from ..report.live import GROWING, Rates, view_json, write_view
 from ..report.screen import Screen
-from ..report.verdict import write_verdict
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand, write_recording_status
 
@@ -160,8 +160,7 @@ def _write_final_verdict(path: str, query: Query) -> None:
     summary = summarize(trace, top=query.rows(_ROWS), devices=[])
     query.screen.text("The recording has ended. The verdict:", style="dim")
     query.screen.blank()
-    write_incomplete(trace.integrity, IN_DIAGNOSIS, query.screen)
-    write_verdict(summary, query.screen, None)
+    write_first_screen(summary, query.screen)
     write_recording_status(trace)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import enum
 import os
-import shlex
 import sys
 import textwrap
 from abc import ABC, abstractmethod
@@ -166,6 +165,10 @@ class TraceCommand(ABC):
             return "--depth counts the parts of a module's name: it needs --by module"
         return None
 
+    def shows_incomplete(self, options: argparse.Namespace) -> bool:
+        """Return whether missing parts of the trace precede the answer."""
+        return not (options.json or options.csv or options.markdown)
+
     @abstractmethod
     def run(self, query: Query) -> Exit:
         """Print the answer and return the exit status. Raises AlloctraceError for bad input."""
@@ -204,7 +207,7 @@ class TraceCommand(ABC):
             ]
             # Captured and written at the end, so that a closed pipe (head) raises only there, inside `QuietPipe`.
             with console.capture() as captured:
-                if not (options.json or options.csv or options.markdown):
+                if self.shows_incomplete(options):
                     _write_incomplete_traces(incomplete, query.screen)
                 status = self.run(query)
         if options.json or options.csv:
@@ -234,11 +237,11 @@ def write_recording_status(trace: RecordedTrace) -> None:
     if integrity.is_running:
         print(
             f"The program is still running: this is the trace so far. To watch it: {command.spelled()} live "
-            f"{shlex.quote(trace.path)}",
+            f"{command.path_argument(trace.path)}",
             file=sys.stderr,
         )
     elif integrity.spool_read:
-        finish = f"{command.spelled()} finish {shlex.quote(trace.path)}"
+        finish = f"{command.spelled()} finish {command.path_argument(trace.path)}"
         print(
             f"The recording was killed; its last events were read from its spool. To merge it into the trace: {finish}",
             file=sys.stderr,

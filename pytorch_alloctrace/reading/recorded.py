@@ -315,6 +315,11 @@ class RecordedTrace:
         return {device_name(gpu.device_type, gpu.device_index): gpu.bytes for gpu in self.reader.devices()}
 
     @functools.cached_property
+    def device_names(self) -> dict[str, str]:
+        """Name that the driver gives each CUDA device visible to the program."""
+        return {device_name(gpu.device_type, gpu.device_index): gpu.name for gpu in self.reader.devices()}
+
+    @functools.cached_property
     def is_simulated(self) -> bool:
         """Whether a device is simulated (tools/simcuda): its memory is host memory of the program."""
         return any(gpu.name == SIMULATED_DEVICE for gpu in self.reader.devices())

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.child_runs import ChildRun, ChildRuns
-from ..analysis.summary import Summary
+from ..analysis.summary import LeaksAnswer, Summary
 from . import units
 from .finding import LABELS
 from .leaks import leak_findings
@@ -29,12 +29,25 @@ def write_children(children: ChildRuns[Summary], screen: Screen, names: SiteName
         screen.text(f"and {units.counted(children.more, 'more trace')} of children", 2, style="dim")
     if children.unrecorded:
         screen.blank()
-        shown = list(dict.fromkeys(_shorten(command) for command in children.unrecorded))
-        commands = "; ".join(shown[:_MAX_COMMANDS])
-        more = "; ..." if len(shown) > _MAX_COMMANDS else ""
-        count = children.unrecorded_count
-        ran = "1 child process ran and was" if count == 1 else f"{units.number(count)} child processes ran and were"
-        screen.text(f"{ran} not recorded ({commands}{more}): alloctrace run --follow records them.", style="dim")
+        screen.text(_describe_unrecorded(children), style="dim")
+
+
+def children_line(children: ChildRuns[Summary], names: SiteNames) -> str:
+    """Return on one line what a recorded child did, one with a leak if there is one, or which were not recorded."""
+    if not children.runs:
+        return _describe_unrecorded(children) if children.unrecorded else ""
+    run = max(children.runs, key=lambda run: run.summary is not None and run.summary.leaks_answer is LeaksAnswer.FOUND)
+    more = len(children.runs) + children.more - 1
+    return f"CHILD  {_describe_run(run, names)}{f'; {more:,} more (--verbose)' if more else ''}"
+
+
+def _describe_unrecorded(children: ChildRuns[Summary]) -> str:
+    shown = list(dict.fromkeys(_shorten(command) for command in children.unrecorded))
+    commands = "; ".join(shown[:_MAX_COMMANDS])
+    more = "; ..." if len(shown) > _MAX_COMMANDS else ""
+    count = children.unrecorded_count
+    ran = "1 child process ran and was" if count == 1 else f"{units.number(count)} child processes ran and were"
+    return f"{ran} not recorded ({commands}{more}): alloctrace run --follow records them."
 
 
 def _describe_run(run: ChildRun[Summary], names: SiteNames) -> str:

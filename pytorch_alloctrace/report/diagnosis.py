@@ -13,12 +13,13 @@ from . import units
 from .composition import write_position, write_table
 from .difference import Changes, write_changes
 from .finding import Finding
+from .first_screen import write_first_screen
 from .integrity import IN_DIAGNOSIS, write_incomplete
 from .leaks import leak_findings
 from .oom import oom_finding
 from .screen import Screen, html_of, text_of
 from .site_names import SiteNames
-from .verdict import diagnosis, write_findings, write_verdict
+from .verdict import diagnosis, write_findings
 
 
 class Diagnosis(tuple[Finding, ...]):
@@ -45,8 +46,7 @@ class Diagnosis(tuple[Finding, ...]):
         printer.text(str(self).rstrip())
 
     def _write(self, screen: Screen) -> None:
-        write_incomplete(self._summary.integrity, IN_DIAGNOSIS, screen)
-        write_verdict(self._summary, screen)
+        write_first_screen(self._summary, screen)
 
 
 _MAX_ROWS = 5

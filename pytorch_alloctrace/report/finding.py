@@ -57,6 +57,9 @@ class Finding:
     """Number of the stack with the most bytes; 0 if there is none."""
     sentences: tuple[str, ...]
     """Evidence and remedies."""
+    brief: tuple[str, ...] = ()
+    """Paragraphs for the first screen, the most important first: the remedy, then the evidence; () if none are needed.
+    """
     leak: Leak | None = None
     """Leak that the finding describes."""
     growth: Growth | None = None
@@ -67,6 +70,11 @@ class Finding:
             write_finding(self, screen, SiteNames(""))
 
         return html_of(write)
+
+
+def label_text(finding: Finding) -> Text:
+    """Return the label in its colour."""
+    return Text(*_STYLES[finding.kind])
 
 
 def write_finding(finding: Finding, screen: Screen, names: SiteNames) -> int:

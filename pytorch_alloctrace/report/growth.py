@@ -27,7 +27,7 @@ def describe_undecided(verdict: LeakVerdict, summary: Summary, names: SiteNames)
 
 
 def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding:
-    title = _NOTES[growth.doubt](growth, names) + _name_device(growth, summary)
+    title = _NOTES[growth.doubt](growth, names) + on_device(growth.device, summary)
     sentences = [] if growth.holder is None else [describe_holder(growth.holder, names)]
     if growth.holder is not None and growth.doubt is Doubt.ACCUMULATED:
         sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
@@ -87,6 +87,7 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
         site=None,
         stack_id=0,
         sentences=(*measured, cure),
+        brief=(cure,),
     )
 
 
@@ -140,19 +141,23 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
     sentences.append(decision)
     return Finding(
         kind="inconclusive",
-        title=f"A leak or not? {names.site(first.site)}{more} {title}{_name_device(first, summary)}",
+        title=f"A leak or not? {names.site(first.site)}{more} {title}{on_device(first.device, summary)}",
         device=first.device,
         bytes=sum(growth.allocated_bytes for growth in growths),
         confidence=None,
         site=first.site,
         stack_id=first.stack_ids[0],
         sentences=tuple(sentences),
+        brief=tuple(" ".join(part) for part in (sentences[1:], sentences[:1])),
         growth=first,
     )
 
 
-def _name_device(growth: Growth, summary: Summary) -> str:
-    return f" on {growth.device}" if len(summary.devices) > 1 else ""
+def on_device(device: str, summary: Summary) -> str:
+    """Return " on cpu"; "" for the only device, or the only GPU."""
+    gpus = [other.device for other in summary.devices if other.device not in ("cpu", "pinned")]
+    is_obvious = gpus == [device] or len(summary.devices) == 1
+    return "" if is_obvious else f" on {device}"
 
 
 def describe_end(unit: str) -> str:

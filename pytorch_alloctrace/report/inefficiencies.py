@@ -30,6 +30,7 @@ def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: 
         site=inefficiency.site,
         stack_id=inefficiency.stack_id,
         sentences=sentences,
+        brief=(sentences[-1], _describe_briefly(inefficiency, names) or " ".join(sentences[:-1])),
     )
 
 
@@ -66,6 +67,15 @@ def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice
         f"What helps: {'; '.join(cures)}{'; or ' if cures and has_setting else ''}{_describe_setting(advice)}"
         f"{command if Cause.PINNED in causes else ''}",
     )
+
+
+def _describe_briefly(inefficiency: Inefficiency, names: SiteNames) -> str:
+    """Return a clause on the line that pins the most memory; "" if none does."""
+    pinned = next((part for part in inefficiency.unusable if part.cause == Cause.PINNED), None)
+    if pinned is None or pinned.site is None:
+        return ""
+    blocks = units.counted(pinned.count, "block")
+    return f"Pinned by {blocks} ({units.size(pinned.total_bytes)}) at {names.site(pinned.site)}."
 
 
 def _describe_unusable(part: UnusableMemory, inefficiency: Inefficiency, names: SiteNames) -> str:

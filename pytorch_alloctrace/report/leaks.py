@@ -9,13 +9,21 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.leaks.clock import LEAST_ALLOCATIONS, LEAST_STEPS
-from ..analysis.leaks.leak import BACKLOG, CERTAIN, GROWING, LIKELY, Leak
+from ..analysis.leaks.leak import BACKLOG, CERTAIN, GROWING, LIKELY, SURVIVORS, Leak
 from ..analysis.limit import Exceeded, GrowthLimit
 from ..analysis.summary import DeviceSummary, Summary
 from . import units
 from .cures import cure
 from .finding import Finding
-from .growth import describe_basis, describe_end, describe_holder, describe_note, describe_outside, describe_undecided
+from .growth import (
+    describe_basis,
+    describe_end,
+    describe_holder,
+    describe_note,
+    describe_outside,
+    describe_undecided,
+    on_device,
+)
 from .screen import Screen
 from .site_names import SiteNames
 
@@ -61,7 +69,7 @@ def confidence_word(confidence: float) -> str:
 
 
 def _describe_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
-    device = f" on {leak.device}" if len(summary.devices) > 1 else ""
+    device = on_device(leak.device, summary)
     return Finding(
         kind="growth" if leak.kind == BACKLOG else "leak",
         title=f"{names.site(leak.line)}: {units.rate(leak.bytes_per_unit, leak.unit)}{device}",
@@ -71,12 +79,13 @@ def _describe_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
         site=leak.line,
         stack_id=leak.sites[0].stack_id,
         sentences=tuple(_list_sentences(leak, summary, names)),
+        brief=_list_brief(leak, summary, names),
         leak=leak,
     )
 
 
 def _describe_minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
-    device = f" on {leak.device}" if len(summary.devices) > 1 else ""
+    device = on_device(leak.device, summary)
     title = f"{names.site(leak.line)} keeps {units.rate(leak.bytes_per_unit, leak.unit).lstrip('+')}{device}"
     cost = f"{units.size(leak.allocated_bytes)} in this run"
     if leak.forecast_seconds is not None:
@@ -120,6 +129,23 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
     if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
+
+
+def _list_brief(leak: Leak, summary: Summary, names: SiteNames) -> tuple[str, ...]:
+    remedy = cure(leak, names, has_final_scan=summary.has_final_scan)
+    if leak.holder is not None:
+        remedy = f"{remedy} {describe_holder(leak.holder, names)}"
+    forecast = ""
+    if leak.bytes_per_unit >= 1:
+        forecast = f"At this rate {_describe_full(leak) or _describe_growth_rate(leak)}. "
+    if leak.never_died:
+        basis = f"none of {units.counted(leak.reached, 'block')} was ever freed"
+    else:
+        died = units.number(leak.died) if leak.died else "none"
+        basis = f"of {units.counted(leak.reached, 'block')} that reached the age of a leak, {died} was freed later"
+    if leak.kind != SURVIVORS:
+        basis = "it grew all through the run"
+    return remedy, f"{forecast}{_describe_confidence(leak)}; {basis}."
 
 
 def _has_growing_graph_pools(device: str, summary: Summary) -> bool:
@@ -187,20 +213,23 @@ def _describe_buffers(leak: Leak, when: str) -> str:
 
 
 def _describe_forecast(leak: Leak) -> str:
+    growth, full = _describe_growth_rate(leak), _describe_full(leak)
+    return f"At this rate {full}; {growth}." if full else f"At this rate {growth}."
+
+
+def _describe_growth_rate(leak: Leak) -> str:
     units_needed = _FORECAST_GROWTH / leak.bytes_per_unit
     time_left = units.duration(units_needed * leak.seconds_per_unit)
-    period = (
-        time_left
-        if leak.unit == "second"
-        else f"{units.counted(max(round(units_needed), 1), leak.unit)} (about {time_left})"
-    )
+    if leak.unit == "second":
+        return f"1 GiB more takes {time_left}"
+    return f"1 GiB more takes {units.counted(max(round(units_needed), 1), leak.unit)} (about {time_left})"
+
+
+def _describe_full(leak: Leak) -> str:
     # No forecast for "cpu": other programs share the memory of the machine.
     if leak.forecast_seconds is None or leak.device == "cpu":
-        return f"At this rate it grows by 1 GiB in {period}."
-    return (
-        f"At this rate it grows by 1 GiB in {period}, and {leak.device} is full in about "
-        f"{units.duration(leak.forecast_seconds)}."
-    )
+        return ""
+    return f"{leak.device} is full in about {units.duration(leak.forecast_seconds)}"
 
 
 def _describe_no_leak(devices: Sequence[DeviceSummary], summary: Summary, names: SiteNames) -> Finding:

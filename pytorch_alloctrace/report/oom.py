@@ -60,6 +60,7 @@ def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> Fin
         site=advice.line or failure.site,
         stack_id=failure.request.stack_id if advice.line is None else advice.stack_id,
         sentences=_list_sentences(failure, advice, names),
+        brief=(" ".join(advice.help), " ".join((_describe_request(failure, advice, names), *advice.why))),
     )
 
 

@@ -52,10 +52,15 @@ def exactness(part: RoleBytes) -> str:
     return "exact" if part.exact_bytes == part.bytes else f"{units.share(part.exact_bytes, part.bytes)} exact"
 
 
+def role_names(role: str) -> str:
+    """Return the plural of a role, such as "activations"."""
+    return _PLURALS.get(role, role)
+
+
 def _format_role(part: RoleBytes) -> str:
     exactness_text = exactness(part)
     note = f" ({exactness_text})" if exactness_text not in ("", "exact") else ""
-    return f"{_PLURALS.get(part.role, part.role)} {units.size(part.bytes)}{note}"
+    return f"{role_names(part.role)} {units.size(part.bytes)}{note}"
 
 
 _SIZE_WIDTH = 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -18,6 +18,8 @@ from rich.text import Text
 
 # Never break between a number and its unit.
 _BREAK = re.compile(r"(?<=\S) (?!(?:[KMGTPE]i)?B\b|%|(?:s|ms|us|min|h|d)\b)")
+
+_CLAUSE_END = re.compile(r"(?<=[.;])\s+(?=\S)")
 
 ENTRY_BAR = 8  # columns
 _MIN_PATH = 24  # columns
@@ -36,20 +38,77 @@ class Screen:
 
     def text(self, text: Text | str, indent: int = 0, *, hanging: int | Text | None = None, style: str = "") -> None:
         """Write a paragraph; `hanging` is the indent of all lines but the first, or the text before them."""
-        styled = Text(text, style=style) if isinstance(text, str) else text
-        further_margin = _make_margin(indent if hanging is None else hanging)
-        for number, part in enumerate(styled.divide(self._find_breaks(styled.plain, indent, further_margin.cell_len))):
+        self.lines(self._wrap(_styled(text, style), indent, indent if hanging is None else hanging, self.width))
+
+    def lines(self, lines: Iterable[Text]) -> None:
+        """Write lines as they are."""
+        for line in lines:
+            self._write(line)
+
+    def brief(
+        self,
+        text: Text | str,
+        indent: int,
+        most: int,
+        *,
+        hanging: int | None = None,
+        style: str = "",
+        width: int | None = None,
+    ) -> list[Text]:
+        """Return at most `most` lines with as many of the sentences and clauses as fit, also for a pipe.
+
+        If the first clause does not fit, its longest word is shortened in the middle, then the clause at its end.
+        """
+        styled = _styled(text, style)
+        width = width or self.width
+        further_indent = indent if hanging is None else hanging
+        part = styled
+        for end in [len(styled), *reversed([match.end() for match in _CLAUSE_END.finditer(styled.plain)])]:
+            part = styled[:end]
             part.rstrip()
-            # Drop all blanks after a break: columns are separated by several.
-            line = part[len(part.plain) - len(part.plain.lstrip()) :] if number else part
+            if part.plain.endswith(";"):
+                part = Text.assemble(part[:-1], ".")
+            lines = self._wrap(part, indent, further_indent, width)
+            if len(lines) <= most:
+                return lines
+        room = width * most - indent - further_indent * (most - 1)
+        lines = self._wrap(_shorten_word(part, room, self.ellipsis), indent, further_indent, width)
+        if len(lines) > most:
+            lines[most - 1 :] = [Text(" ").join([lines[most - 1], *(_stripped(line) for line in lines[most:])])]
+        return [self._cut(line, width) for line in lines]
+
+    def _cut(self, line: Text, width: int) -> Text:
+        """Cut a line between words, if one ends near the width."""
+        if cell_len(line.plain) <= width:
+            return line
+        line.truncate(width - len(self.ellipsis), overflow="crop")
+        word = line.plain.rfind(" ", len(line) - _MIN_PATH)
+        return Text.assemble(line if word < 0 else line[:word], self.ellipsis)
+
+    @property
+    def ellipsis(self) -> str:
+        return "..." if self.plain else "…"
+
+    def _wrap(self, text: Text, indent: int, hanging: int | Text, width: int) -> list[Text]:
+        further_margin = _make_margin(hanging)
+        lines = []
+        for number, part in enumerate(
+            text.divide(self._find_breaks(text.plain, indent, further_margin.cell_len, width))
+        ):
+            part.rstrip()
             margin = further_margin if number else _make_margin(indent)
-            self._write(margin + self._fit_line(line, self.width - margin.cell_len))
+            # Drop all blanks after a break: columns are separated by several.
+            line = _stripped(part) if number else part
+            if self._shortens:
+                line = _shorten_word(line, width - margin.cell_len, self.ellipsis)
+            lines.append(margin + line)
+        return lines
 
     def source(self, text: str, indent: int | Text, *, style: str = "cyan") -> None:
         """Write a line of source, shortened on a terminal; `indent` is a width, or the text before the source."""
         margin = _make_margin(indent)
         if self._shortens:
-            text = shortened(text, self.width - margin.cell_len)
+            text = shortened(text, self.width - margin.cell_len, self.ellipsis)
         line = margin + Text(text, style=style)
         line.rstrip()
         self._write(line)
@@ -82,18 +141,6 @@ class Screen:
             self.source(source, name_column)
         self.frames(frames, name_column)
 
-    def _fit_line(self, line: Text, room: int) -> Text:
-        """Shorten the longest word of a line in its middle if the line does not fit."""
-        excess = cell_len(line.plain) - room
-        longest = max(re.finditer(r"\S+", line.plain), key=lambda word: cell_len(word[0]), default=None)
-        if not self._shortens or excess <= 0 or longest is None or cell_len(longest[0]) <= _MIN_PATH:
-            return line
-        ellipsis = "..." if self.plain else "…"
-        remaining = max(len(longest[0]) - excess - len(ellipsis), _MIN_PATH)
-        # The end gets two thirds of the room: it has the name of the file and the line.
-        begin = longest.start() + remaining // 3
-        return Text.assemble(line[:begin], ellipsis, line[begin + len(longest[0]) - remaining :])
-
     def _write(self, line: Text) -> None:
         if not line.plain.isprintable():
             # A hostile trace must not control the terminal. Same length, so that styles stay in place.
@@ -102,22 +149,42 @@ class Screen:
         # Without soft_wrap, rich breaks paths and pads lines with blanks.
         self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
-    def _find_breaks(self, text: str, indent: int, hanging: int) -> list[int]:
+    def _find_breaks(self, text: str, indent: int, hanging: int, width: int) -> list[int]:
         """Return the positions at which a new line begins."""
         breaks: list[int] = []
-        begin, room = 0, self.width - indent
+        begin, room = 0, width - indent
         ends = [match.end() for match in _BREAK.finditer(text)] + [len(text) + 1]
         for word_begin, word_end in zip([0, *ends], ends, strict=False):
             if cell_len(text[begin : word_end - 1]) > room and word_begin > begin:
                 breaks.append(word_begin)
-                begin, room = word_begin, self.width - hanging
+                begin, room = word_begin, width - hanging
         return breaks
 
 
-def shortened(text: str, room: int) -> str:
+def shortened(text: str, room: int, ellipsis: str) -> str:
     """Shorten source at its end to fit into `room` columns."""
     room = max(room, 4)
-    return text if cell_len(text) <= room else set_cell_size(text, room - 3).rstrip() + "..."
+    return text if cell_len(text) <= room else set_cell_size(text, room - len(ellipsis)).rstrip() + ellipsis
+
+
+def _styled(text: Text | str, style: str) -> Text:
+    return Text(text, style=style) if isinstance(text, str) else text
+
+
+def _stripped(text: Text) -> Text:
+    return text[len(text.plain) - len(text.plain.lstrip()) :]
+
+
+def _shorten_word(line: Text, room: int, ellipsis: str) -> Text:
+    """Shorten the longest word of a line in its middle if the line does not fit."""
+    excess = cell_len(line.plain) - room
+    longest = max(re.finditer(r"\S+", line.plain), key=lambda word: cell_len(word[0]), default=None)
+    if excess <= 0 or longest is None or cell_len(longest[0]) <= _MIN_PATH:
+        return line
+    remaining = max(len(longest[0]) - excess - len(ellipsis), _MIN_PATH)
+    # The end gets two thirds of the room: it has the name of the file and the line.
+    begin = longest.start() + remaining // 3
+    return Text.assemble(line[:begin], ellipsis, line[begin + len(longest[0]) - remaining :])
 
 
 def _make_margin(width: int | Text) -> Text:

@@ -70,15 +70,26 @@ def without_controls(text: str) -> str:
 
 
 class SiteNames:
-    """Names of sites and files, relative to a working directory; and of the frames of stacks, if `frames` is given."""
+    """Names of sites and files, relative to a working directory; and of the frames of stacks, if `frames` is given.
 
-    def __init__(self, working_directory: str, frames: Frames | None = None) -> None:
+    Paths of more than `longest` characters begin with an ellipsis instead of their first folders.
+    """
+
+    def __init__(
+        self, working_directory: str, frames: Frames | None = None, *, longest: int | None = None, ellipsis: str = "..."
+    ) -> None:
         self._frames = frames
         self._working_directory = working_directory
+        self._longest = longest
+        self._ellipsis = ellipsis
 
     def file(self, filename: str) -> str:
         """Return the short name of a file, such as "train.py"."""
-        return printable(short_filename(filename, self._working_directory))
+        name = printable(short_filename(filename, self._working_directory))
+        if self._longest is None or len(name) <= self._longest:
+            return name
+        begin = name.find("/", len(name) - self._longest)
+        return f"{self._ellipsis}{name[begin if begin >= 0 else name.rfind('/') :]}"
 
     def site(self, place: Site | Frame) -> str:
         """Return the name of a site or frame, such as "train.py:41 in train"."""

@@ -100,10 +100,10 @@ class _TreeWriter:
         source = self._names.source(last.site) or ""
         room = self._screen.width - line.cell_len - 2
         if source and room >= min(cell_len(source), _MIN_SOURCE):
-            line, source = Text.assemble(line, "  ", (shortened(source, room), "cyan")), ""
+            line, source = Text.assemble(line, "  ", (shortened(source, room, self._screen.ellipsis), "cyan")), ""
         self._screen.text(line, hanging=margin)
         if source and not last.calls:
-            short_source = shortened(source, self._screen.width - margin.cell_len)
+            short_source = shortened(source, self._screen.width - margin.cell_len, self._screen.ellipsis)
             self._screen.text(Text.assemble((margin.plain, "dim"), (short_source, "cyan")), hanging=margin)
         self._write_calls(last.calls, last, guides)
 

@@ -32,6 +32,9 @@ _MIN_LOADED_SHARE, _MIN_ACTIVATION_SHARE = 0.25, 0.5  # of the peak
 _MIN_ADVISED_BYTES = 64 << 20
 
 
+NO_STACKS = 'The trace has no stacks (stacks="none"), so no lines of code can be named.'
+
+
 def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
     """Return all findings, the most severe first.
 
@@ -84,7 +87,8 @@ def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None
     names = SiteNames(summary.program.working_directory, frames)
     _write_header(summary, screen, names)
     if not summary.devices:
-        _write_no_allocations(summary, screen)
+        screen.blank()
+        screen.text(no_allocations(summary))
         if summary.children is not None:
             write_children(summary.children, screen, names)
         return
@@ -107,7 +111,8 @@ def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | Non
     names = SiteNames(summary.program.working_directory, frames)
     _write_header(summary, screen, names)
     if not summary.devices:
-        _write_no_allocations(summary, screen)
+        screen.blank()
+        screen.text(no_allocations(summary))
         return
     findings = leak_findings(summary)
     # `top` limits only leaks: a device that could not be judged must always be listed.
@@ -140,13 +145,12 @@ def _write_header(summary: Summary, screen: Screen, names: SiteNames) -> None:
     )
 
 
-def _write_no_allocations(summary: Summary, screen: Screen) -> None:
-    screen.blank()
-    if summary.integrity.is_complete:
-        recorded = ", ".join(summary.program.recorded_devices) or "no device"
-        screen.text(f"Nothing was allocated through torch during the recording ({recorded}).")
-    else:
-        screen.text("No allocation could be read from this trace.")
+def no_allocations(summary: Summary) -> str:
+    """Return a sentence on a trace without allocations."""
+    if not summary.integrity.is_complete:
+        return "No allocation could be read from this trace."
+    recorded = ", ".join(summary.program.recorded_devices) or "no device"
+    return f"Nothing was allocated through torch during the recording ({recorded})."
 
 
 def write_findings(findings: Sequence[Finding], screen: Screen, names: SiteNames) -> None:
@@ -214,7 +218,7 @@ def _write_holding(
     if holding.blocks:
         screen.text(roles_sentence(holding.roles, holding.bytes), 2, hanging=4)
     if holding.sites and summary.program.stacks == "none":
-        screen.text('The trace has no stacks (stacks="none"), so no lines of code can be named.', 2)
+        screen.text(NO_STACKS, 2)
         if not any(site.site.function for site in holding.sites):
             return
     for site, package_lines in zip(holding.sites, holding.package_lines, strict=True):
@@ -226,26 +230,27 @@ def _write_holding(
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
     if label == "PEAK" and device.device not in ("cpu", "pinned"):
-        _write_peak_advice(holding, screen, names)
+        for sentence in peak_advice(holding, names):
+            screen.text(sentence, 2)
 
 
-def _write_peak_advice(holding: Holding, screen: Screen, names: SiteNames) -> None:
-    """Write what lowers a peak on a GPU that one thing makes: loaded tensors or activations."""
+def peak_advice(holding: Holding, names: SiteNames) -> list[str]:
+    """Return sentences on what lowers a peak on a GPU that one thing makes: loaded tensors or activations."""
+    advice = []
     loaded = [site for site, is_loaded in zip(holding.sites, holding.are_loaded, strict=True) if is_loaded]
     loaded_bytes = sum(site.bytes for site in loaded)
     if loaded_bytes >= _MIN_LOADED_SHARE * holding.bytes and loaded_bytes >= _MIN_ADVISED_BYTES:
-        screen.text(
+        advice.append(
             f"{units.size(loaded_bytes)} of it was loaded from files at {names.site(loaded[0].site)}. What helps, "
-            'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.',
-            2,
+            'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.'
         )
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     if activations >= _MIN_ACTIVATION_SHARE * holding.bytes and activations >= _MIN_ADVISED_BYTES:
-        screen.text(
+        advice.append(
             "Activations make this peak. What lowers it: a smaller batch with gradient accumulation, torch.autocast, "
-            "or activation checkpointing (torch.utils.checkpoint; many models checkpoint only after model.train()).",
-            2,
+            "or activation checkpointing (torch.utils.checkpoint). Many models checkpoint only after model.train()."
         )
+    return advice
 
 
 def _write_growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:

@@ -13,6 +13,8 @@ from command_line import TRACE_COMMANDS
 from made_up_ranks import Rank, write_ranks
 from marked_programs import run_analyze
 
+from pytorch_alloctrace.command import spelled
+
 SCREENS = Path(__file__).with_name("screens")
 HEALTHY, TRACE = "ranks/alloctrace-0-1000.alloctrace", "ranks/alloctrace-1-1001.alloctrace"
 ARGUMENTS = {
@@ -22,6 +24,7 @@ ARGUMENTS = {
         if name not in ("ranks", "report", "serve", "live", "export", "convert")
     },
     "annotate": ("annotate", "train.py", TRACE),
+    "diagnose-verbose": ("diagnose", TRACE, "--verbose"),
     "diagnose-healthy": ("diagnose", HEALTHY),
     "leaks-healthy": ("leaks", HEALTHY),
     "oom-healthy": ("oom", HEALTHY),
@@ -47,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_command_prints_its_golden_screen(folder: Path, name: str) -> None:
-    screen = run_analyze(folder, *ARGUMENTS[name])
+    screen = run_analyze(folder, *ARGUMENTS[name]).replace(spelled(), "alloctrace")
 
     if os.environ.get("ALLOCTRACE_WRITE_SCREENS"):
         SCREENS.mkdir(exist_ok=True)

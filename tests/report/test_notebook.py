@@ -73,7 +73,7 @@ def test_cell_is_recorded_and_diagnosed_even_if_it_fails(run_cells, tmp_path: Pa
 
     [html] = train["html"]
     text = text_of(html)
-    assert "PEAK cpu: 15.0 MiB in 3 blocks" in text
+    assert "cpu: peak 15.0 MiB allocated" in text
     assert "In[2]:5" in text, "cell number of the notebook"
     assert "kept.append(torch.empty(5 << 20, dtype=torch.uint8)) # <b>&amp;</b>" in text, "escaped"
     assert "<b>" not in html and "<script" not in html
@@ -104,9 +104,10 @@ def test_cell_is_a_region_when_recording_is_running(run_cells, tmp_path: Path) -
     assert "already recording to" in other_path["out"] and other_path["html"] == []
     assert "LESS cpu: -15.0 MiB" in text_of(second["html"][0])
     assert "It allocated nothing." in text_of(nothing["html"][0])
-    assert "PEAK cpu: 40.0 MiB" in " ".join(full["out"].split()) and "PEAK cpu: 40.0 MiB" in text_of(full["html"][0])
+    for whole in (" ".join(full["out"].split()), text_of(full["html"][0])):
+        assert "cpu: peak 40.0 MiB allocated" in whole
     assert "MORE cpu: +3.00 MiB" in text_of(ended["html"][0]), "the cell ends the recording"
-    assert "PEAK cpu: 2.00 MiB" in text_of(separate["html"][0])
+    assert "cpu: peak 2.00 MiB allocated" in text_of(separate["html"][0])
 
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     regions = trace.marks()
@@ -156,7 +157,7 @@ def test_trace_and_findings_show_the_verdict_as_html(run_program, tmp_path: Path
     assert html == diagnosis._repr_html_() and html.startswith("<pre style=")
     assert "<script>" not in html and "&lt;script&gt;" in html
     assert "LEAK program.py:6: +1.00 MiB per step" in text_of(html)
-    assert str(diagnosis).startswith("program.py, torch 2.")
+    assert str(diagnosis).startswith("program.py ")
 
     [leak] = diagnosis
     assert isinstance(diagnosis, tuple) and leak.kind == "leak" and copy.copy(diagnosis) == diagnosis

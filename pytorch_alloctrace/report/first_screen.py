@@ -1,0 +1,207 @@
+"""First screen of the diagnosis: at most 25 lines of 80 columns, which end with the verdict and the next command.
+
+From top to bottom: the program, its devices with their peaks, the live memory over time, the roles and the largest
+lines of the peak, what was not recorded, lesser findings on one line each, and at most two findings in full, the most
+severe one last. Lines of the peak get the room that findings leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from ..analysis.summary import DeviceSummary, Summary
+from ..analysis.usage.roles import RoleShares
+from ..command import path_argument, spelled
+from ..reading.sites import SiteBytes
+from . import units
+from .children import children_line
+from .finding import NOTES, Finding, label_text
+from .integrity import IN_DIAGNOSIS, effects
+from .integrity import LABEL as INCOMPLETE
+from .roles import role_names
+from .screen import Screen, shortened
+from .site_names import SiteNames
+from .verdict import NO_STACKS, diagnosis, no_allocations, peak_advice
+
+LINES = 25
+_MAX_IN_FULL = 2
+_FINDING_LINES = 5
+_MAX_SHORT_KINDS = 4
+_INDENT = 6
+_PATHS_PER_LINE = 3  # a longer path is shortened
+_MIN_SECOND_SHARE = 0.05  # of the highest peak, to be shown in full beside another finding
+_MIN_NOTE_BYTES = 1 << 20
+_MIN_NOTE_SHARE = 0.01  # of the peak
+_SHOWN_ROLES = 4
+_BAR_WIDTH = 16
+_MIN_SOURCE = 12  # columns
+_ADVICE_LINES = _INCOMPLETE_LINES = 3
+_ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."
+_ROLE_STYLES = ("cyan", "green", "magenta", "yellow")
+_MIN_ROLE_SHARE = 0.01
+_SHORT_KINDS = ("no_leak", "not_judged")
+_COMMANDS = {
+    "oom": "oom",
+    "leak": "leaks",
+    "growth": "leaks",
+    "inconclusive": "leaks",
+    "fragmentation": "fragmentation",
+}
+"""By kind of the most severe finding: the command that shows more of it."""
+
+
+def write_first_screen(summary: Summary, screen: Screen) -> None:
+    """Write the first screen. Longer paths and sources are shortened, also in a pipe."""
+    names = SiteNames(
+        summary.program.working_directory, longest=screen.width // _PATHS_PER_LINE, ellipsis=screen.ellipsis
+    )
+    header = _list_header(summary, screen, names)
+    findings = (
+        [finding for finding in diagnosis(summary, names) if finding.kind != "incomplete"] if summary.devices else []
+    )
+    ending = _list_ending(summary, findings, screen, names)
+    if not summary.devices:
+        ending = [Text(no_allocations(summary)), Text(), *ending]
+    command_lines = -(-cell_len(ending[-1].plain) // screen.width)  # it is not shortened
+    room = LINES - len(header) - len(ending) - command_lines - 1
+    peak = _list_peak(summary, screen, names)[: max(room, 0)] if summary.devices else []
+    for part in (header, peak, ending):
+        screen.lines([Text(), *part] if part and part is not header else part)
+
+
+def _list_header(summary: Summary, screen: Screen, names: SiteNames) -> list[Text]:
+    program, integrity = summary.program, summary.integrity
+    rank = f", rank {program.rank}" if program.rank not in ("", "0") else ""
+    steps = units.counted(summary.steps, "step") if summary.steps else "no steps"
+    facts = f"{rank}  {units.duration(summary.seconds)}, {steps}"
+    command = screen.brief(names.command(program), 0, 1, width=screen.width - len(facts))[0]
+    command.stylize("bold")
+    lines = [command + Text(facts)]
+    if summary.devices:
+        lines += _list_devices(summary.devices, screen)
+    if integrity.is_complete:
+        events = units.counted(integrity.events, "event")
+        return lines + screen.brief(f"{events} in {units.size(summary.file_bytes)}: {integrity}", 0, 1, style="dim")
+    incomplete = Text.assemble(
+        (INCOMPLETE, "bold yellow"), "  ", " ".join((f"The trace is {integrity}.", *effects(integrity, IN_DIAGNOSIS)))
+    )
+    return lines + screen.brief(incomplete, 0, _INCOMPLETE_LINES, hanging=_INDENT)
+
+
+def _list_devices(devices: Sequence[DeviceSummary], screen: Screen) -> list[Text]:
+    """Return a line on the device with the highest peak, with its name and the other devices if they fit."""
+    device, others = devices[0], [device for device in devices[1:] if device.peak_allocated_bytes]
+    amounts = f"peak {units.size(device.peak_allocated_bytes)} allocated"
+    if device.peak_reserved_bytes:
+        total = f" of {units.size(device.memory_bytes)}" if device.memory_bytes else ""
+        amounts += f", {units.size(device.peak_reserved_bytes)}{total} reserved"
+    more = f"; {others[0].device} {units.size(others[0].peak_allocated_bytes)}" if others else ""
+    if len(others) > 1:
+        more = f"; {units.counted(len(others), 'more device')}"
+    name = f" {device.name}"
+    is_name_shown = device.name and cell_len(f"{device.device}{name}: {amounts}") <= screen.width
+    return screen.brief(
+        Text.assemble((f"{device.device}{name if is_name_shown else ''}", "bold"), f": {amounts}{more}"), 0, 1
+    )
+
+
+def _list_peak(summary: Summary, screen: Screen, names: SiteNames) -> list[Text]:
+    """Return the memory over time, and the roles and largest lines of the peak, the most important first."""
+    device = summary.devices[0]
+    peak, lines = device.peak, []
+    if len(device.levels) > 1:
+        when = f"peak in step {peak.step}" if peak.step is not None else f"peak at {units.duration(peak.seconds)}"
+        chart = units.sparkline(device.levels, screen.width - len(when) - 10, plain=screen.plain, minimum=0)
+        lines.append(Text.assemble("live    ", (chart, "green"), f"  {when}"))
+    if peak.blocks and peak.roles.are_known:
+        lines += screen.brief(_draw_roles(peak.roles, peak.bytes, screen), 0, 1)
+    if peak.blocks and summary.program.stacks == "none":
+        return lines + screen.brief(NO_STACKS, 0, 1)
+    for site in peak.sites:
+        # Nobody can act on a library's workspace.
+        if not site.site.is_workspace:
+            lines += screen.brief(_describe_site(site, peak.bytes, screen, names), 0, 1)
+    if device.device not in ("cpu", "pinned"):
+        for sentence in peak_advice(peak, names)[:1]:
+            lines += screen.brief(sentence, 0, _ADVICE_LINES)
+    return lines
+
+
+def _describe_site(site: SiteBytes, total: int, screen: Screen, names: SiteNames) -> Text:
+    """Return the amount and name of a line, with its source if there is room."""
+    text = Text(f"{units.share(site.bytes, total):>6}  {units.size(site.bytes):>9}  {names.site(site.site)}")
+    source, room = names.source(site.site), screen.width - cell_len(text.plain) - 2
+    if source and room >= _MIN_SOURCE:
+        text.append(f"  {shortened(source, room, screen.ellipsis)}", "cyan")
+    return text
+
+
+def _draw_roles(shares: RoleShares, total: int, screen: Screen) -> Text:
+    """Return one bar of the roles, the largest first, and its legend."""
+    parts = sorted(shares.roles, key=lambda part: -part.bytes)[:_SHOWN_ROLES]
+    marks = _PLAIN_ROLE_MARKS if screen.plain else _ROLE_MARKS
+    bar, legend = Text(), Text()
+    for part, mark, style in zip(parts, marks, _ROLE_STYLES, strict=False):
+        bar.append(mark * round(_BAR_WIDTH * part.bytes / max(total, 1)), style)
+        name = f" {role_names(part.role)} {units.share(part.bytes, total)}"
+        if part.bytes >= _MIN_ROLE_SHARE * total and 8 + _BAR_WIDTH + len(legend) + len(name) + 4 <= screen.width:
+            legend.append(f"  {mark}", style)
+            legend.append(name)
+    return Text.assemble("roles   ", bar, legend)
+
+
+def _list_ending(summary: Summary, findings: Sequence[Finding], screen: Screen, names: SiteNames) -> list[Text]:
+    """Return what was not recorded, the findings, the most severe last, and the next command."""
+    in_full = [finding for finding in findings if finding.kind not in (*NOTES, *_SHORT_KINDS)][:_MAX_IN_FULL]
+    in_full = [
+        finding for finding in in_full if finding is in_full[0] or _has_share(finding, _MIN_SECOND_SHARE, summary)
+    ]
+    others = [finding for finding in findings if finding not in in_full and _is_notable(finding, summary)]
+    lines = []
+    if summary.children is not None and (children := children_line(summary.children, names)):
+        lines += screen.brief(children, 0, 1, style="dim")
+    if len(others) > _MAX_SHORT_KINDS:
+        omitted = units.counted(len(others) - _MAX_SHORT_KINDS, "more finding")
+        lines.append(Text(f"and {omitted} (--verbose)", style="dim"))
+    lines += [
+        line
+        for finding in reversed(others[:_MAX_SHORT_KINDS])
+        for line in _list_title(finding, screen, 1 + (finding.kind in _SHORT_KINDS))
+    ]
+    paragraphs = [lines] if lines else []
+    paragraphs += [_list_finding(finding, screen, names) for finding in reversed(in_full)]
+    kind = next((finding.kind for finding in (*in_full, *findings)), "")
+    command = f"{spelled()} {_COMMANDS.get(kind, 'peak')} {path_argument(summary.trace)}"
+    paragraphs.append([Text.assemble(("Next:", "bold"), f" {command}")])
+    return [line for paragraph in paragraphs for line in (Text(), *paragraph)][1:]
+
+
+def _is_notable(finding: Finding, summary: Summary) -> bool:
+    if finding.kind not in NOTES:
+        return True
+    return finding.bytes >= _MIN_NOTE_BYTES and _has_share(finding, _MIN_NOTE_SHARE, summary)
+
+
+def _has_share(finding: Finding, share: float, summary: Summary) -> bool:
+    return finding.bytes >= share * max(device.peak_allocated_bytes for device in summary.devices)
+
+
+def _list_title(finding: Finding, screen: Screen, most: int) -> list[Text]:
+    return screen.brief(Text.assemble(label_text(finding), "  ", (finding.title, "bold")), 0, most, hanging=_INDENT)
+
+
+def _list_finding(finding: Finding, screen: Screen, names: SiteNames) -> list[Text]:
+    """Return title, source, remedy and evidence in at most _FINDING_LINES lines."""
+    lines = _list_title(finding, screen, 2)
+    source = names.source(finding.site) if finding.site is not None else None
+    if source and finding.site is not None:
+        name = names.site(finding.site)
+        named = source if name in finding.title else f"{name}: {source}"
+        lines += screen.brief(Text(named, style="cyan"), _INDENT, 1)
+    for sentence in finding.brief:
+        if sentence and (room := _FINDING_LINES - len(lines)) > 0:
+            lines += screen.brief(sentence, _INDENT, room)
+    return lines

@@ -1,0 +1,113 @@
+"""First screen: at most 25 lines that end with the most severe finding and the next command."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_ranks import Rank, write_ranks
+from rich.cells import cell_len
+from rich.console import Console
+
+from pytorch_alloctrace.analysis.summary import Summary, summarize
+from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.report.finding import LABELS
+from pytorch_alloctrace.report.first_screen import LINES, write_first_screen
+from pytorch_alloctrace.report.screen import Screen
+from pytorch_alloctrace.report.verdict import diagnosis
+
+
+@pytest.fixture(scope="module")
+def summaries(tmp_path_factory: pytest.TempPathFactory) -> list[Summary]:
+    """Return the summaries of a healthy rank and of one that leaks and runs out of memory."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_ranks(folder, 2, rank1=Rank(1, 2, leaks_from=5, larger_from=10, oom_at=20))
+    return [summarize(RecordedTrace(path)) for path in sorted(folder.glob("*.alloctrace"))]
+
+
+def draw(summary: Summary, width: int = 80, encoding: str = "utf-8") -> list[str]:
+    output = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    write_first_screen(summary, Screen(Console(file=output), width))
+    output.seek(0)
+    return output.read().splitlines()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_any_run_fits_on_25_lines(summaries: list[Summary], width: int, encoding: str) -> None:
+    for summary in summaries:
+        lines = draw(summary, width, encoding)
+        assert len(lines) <= LINES
+        assert all(cell_len(line) <= width for line in lines[:-1]), "The command is not shortened."
+
+
+def test_many_findings_and_devices_still_fit(summaries: list[Summary]) -> None:
+    summary = summaries[1]
+    device = summary.devices[0]
+    leaks = tuple(
+        dataclasses.replace(leak, allocated_bytes=leak.allocated_bytes + number)
+        for leak in device.leaks.leaks
+        for number in range(9)
+    )
+    crowded = dataclasses.replace(device, leaks=dataclasses.replace(device.leaks, leaks=leaks))
+    devices = [dataclasses.replace(crowded, device=f"cuda:{number}") for number in range(4)]
+
+    lines = draw(dataclasses.replace(summary, devices=tuple(devices)))
+
+    assert len(lines) <= LINES
+    assert "3 more devices" in lines[1]
+    assert any("more findings (--verbose)" in line for line in lines)
+
+
+def test_most_severe_finding_is_last_before_the_next_command(summaries: list[Summary]) -> None:
+    for summary in summaries:
+        lines = draw(summary)
+        labels = [line.split("  ")[0] for line in lines if line.split("  ")[0] in LABELS.values()]
+        assert labels[-1] == LABELS[diagnosis(summary)[0].kind]
+        assert lines[-1].startswith("Next: ") and lines[-1].endswith(summary.trace)
+
+
+def test_header_names_device_size_and_torchs_own_figures(summaries: list[Summary]) -> None:
+    summary = summaries[0]
+    device = dataclasses.replace(summary.devices[0], name="NVIDIA A10G", memory_bytes=22 << 30)
+
+    lines = draw(dataclasses.replace(summary, devices=(device, *summary.devices[1:])))
+
+    assert lines[0].startswith("train.py  19.9 s, 40 steps")
+    assert lines[1].startswith("cuda:0 NVIDIA A10G: peak 1.50 GiB allocated, 1.50 GiB of 22.0 GiB reserved")
+    assert "complete, nothing lost" in lines[2]
+
+
+def test_verdict_of_an_incomplete_trace_says_what_is_unknown(summaries: list[Summary], tmp_path: Path) -> None:
+    path = tmp_path / "broken.alloctrace"
+    content = Path(summaries[0].trace).read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+    lines = draw(summarize(RecordedTrace(path)))
+
+    assert any(line.startswith("INCOMPLETE  The trace is") for line in lines[:3]) and len(lines) <= LINES
+    assert "What happened after the break is unknown" in " ".join(" ".join(lines).split())
+    assert not any(line.startswith("OK") for line in lines)
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=40)
+
+
+@given(words=st.lists(WORDS, min_size=1, max_size=40), most=st.integers(1, 4), width=st.integers(30, 100))
+def test_brief_text_never_exceeds_its_lines(words: list[str], most: int, width: int) -> None:
+    screen = Screen(Console(file=io.StringIO()), width)
+    lines = [line.plain for line in screen.brief(" ".join(words), 6, most)]
+    assert 1 <= len(lines) <= most
+    assert all(cell_len(line) <= width for line in lines)
+
+
+def test_brief_text_ends_with_a_whole_clause_if_one_fits() -> None:
+    screen = Screen(Console(file=io.StringIO()), 33)
+    text = "Clear the list; or keep only the number. Then record it again for longer."
+    assert [line.plain for line in screen.brief(text, 0, 1)] == ["Clear the list."]
+    assert [line.plain for line in screen.brief(text, 0, 2)] == ["Clear the list; or keep only the", "number."]
+    assert len(screen.brief(text, 0, 3)) == 3
