@@ -25,12 +25,12 @@ from pytorch_alloctrace.reading.following import Following
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report.annotation import write_annotation
 from pytorch_alloctrace.report.composition import write_position
+from pytorch_alloctrace.report.first_screen import write_first_screen
 from pytorch_alloctrace.report.live import Rates, write_view
 from pytorch_alloctrace.report.screen import Screen
 from pytorch_alloctrace.report.site_names import SiteNames
 from pytorch_alloctrace.report.tree import write_tree
 from pytorch_alloctrace.report.units import Span
-from pytorch_alloctrace.report.verdict import write_verdict
 
 DOCS = Path("docs")
 LIVE_STEPS = 40
@@ -108,9 +108,16 @@ def draw_notebook() -> str:
 
 
 def main(path: str) -> None:
+    # The command that the first screen names is then "alloctrace", not the path of this Python.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     trace = RecordedTrace(path)
     names = SiteNames(str(trace.header["working_directory"]))
-    draw("verdict", f"alloctrace {path}", lambda screen: write_verdict(summarize(trace, top=4), screen))
+
+    def draw_first_screen(screen: Screen) -> None:
+        write_first_screen(summarize(trace, top=5), screen)
+        screen.blank()  # otherwise, the picture cuts the last line
+
+    draw("verdict", f"alloctrace {path}", draw_first_screen)
 
     def tree(screen: Screen) -> None:
         memory = live_memory(trace, "peak")

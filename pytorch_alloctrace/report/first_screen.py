@@ -36,7 +36,7 @@ _MIN_SECOND_SHARE = 0.05  # of the highest peak, to be shown in full beside anot
 _MIN_NOTE_BYTES = 1 << 20
 _MIN_NOTE_SHARE = 0.01  # of the peak
 _SHOWN_ROLES = 4
-_BAR_WIDTH = 16
+_BAR_WIDTH = 12
 _MIN_SOURCE = 12  # columns
 _ADVICE_LINES = _INCOMPLETE_LINES = 3
 _ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."

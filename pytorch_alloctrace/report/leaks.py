@@ -133,8 +133,7 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
 
 def _list_brief(leak: Leak, summary: Summary, names: SiteNames) -> tuple[str, ...]:
     remedy = cure(leak, names, has_final_scan=summary.has_final_scan)
-    if leak.holder is not None:
-        remedy = f"{remedy} {describe_holder(leak.holder, names)}"
+    holder = "" if leak.holder is None else describe_holder(leak.holder, names)
     forecast = ""
     if leak.bytes_per_unit >= 1:
         forecast = f"At this rate {_describe_full(leak) or _describe_growth_rate(leak)}. "
@@ -145,7 +144,7 @@ def _list_brief(leak: Leak, summary: Summary, names: SiteNames) -> tuple[str, ..
         basis = f"of {units.counted(leak.reached, 'block')} that reached the age of a leak, {died} was freed later"
     if leak.kind != SURVIVORS:
         basis = "it grew all through the run"
-    return remedy, f"{forecast}{_describe_confidence(leak)}; {basis}."
+    return remedy, f"{forecast}{_describe_confidence(leak)}; {basis}.", holder
 
 
 def _has_growing_graph_pools(device: str, summary: Summary) -> bool:
