@@ -19,7 +19,7 @@ from ..reading.sites import SiteBytes
 from . import units
 from .children import children_line
 from .finding import NOTES, Finding, label_text
-from .integrity import IN_DIAGNOSIS, effects
+from .integrity import IN_DIAGNOSIS, complete_note, effects
 from .integrity import LABEL as INCOMPLETE
 from .roles import role_names
 from .screen import Screen, shortened
@@ -84,7 +84,10 @@ def _list_header(summary: Summary, screen: Screen, names: SiteNames) -> list[Tex
         lines += _list_devices(summary.devices, screen)
     if integrity.is_complete:
         events = units.counted(integrity.events, "event")
-        return lines + screen.brief(f"{events} in {units.size(summary.file_bytes)}: {integrity}", 0, 1, style="dim")
+        lines += screen.brief(f"{events} in {units.size(summary.file_bytes)}: {integrity}", 0, 1, style="dim")
+        if note := complete_note(integrity):
+            lines += screen.brief("  ".join(note), 0, 1)
+        return lines
     incomplete = Text.assemble(
         (INCOMPLETE, "bold yellow"), "  ", " ".join((f"The trace is {integrity}.", *effects(integrity, IN_DIAGNOSIS)))
     )

@@ -304,8 +304,9 @@ def test_minor_leak_is_listed_last_and_does_not_fail(
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["no_leak", "minor_leak"]
     loaded = alloctrace.load(trace.path)
     assert loaded.leaks().to_frame()[["minor", "bytes_per_unit"]].to_numpy().tolist() == [[True, 1]]
-    text = run_analyze(tmp_path, "program.alloctrace")
+    text = run_analyze(tmp_path, "program.alloctrace", "--verbose")
     assert "LEAK" not in text and "GROWTH" in text.partition("NOTE")[0]
+    assert "NOTE" not in run_analyze(tmp_path, "program.alloctrace"), "Notes below 1 MiB are left out."
     run_analyze(tmp_path, "leaks", "program.alloctrace", "--fail")
     # A leak is not minor if it fills the device within 30 days, or holds 64 KiB.
     leak, day, peak = only_leak(trace), 86400.0, loaded.peak().bytes

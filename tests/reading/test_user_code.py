@@ -125,8 +125,8 @@ def test_lines_of_cells_and_generated_code_are_named(folder: Path) -> None:
 
 
 def test_lines_of_package_are_shown_below_calling_line(folder: Path) -> None:
-    for command in ("diagnose", "sites"):
-        text = run_analyze(folder, command, "run.alloctrace", "--device", "cpu", "--width", "120")
+    for command in (("diagnose", "--verbose"), ("sites",)):
+        text = run_analyze(folder, *command, "run.alloctrace", "--device", "cpu", "--width", "120")
         inner, other, note = text.partition("kept = model(30_000)")[2].splitlines()[1:4]
         assert "938 KiB" in inner and "library/layers.py:4 in big" in inner, text
         assert "117 KiB" in other and "library/layers.py:6 in small" in other, text

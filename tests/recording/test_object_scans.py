@@ -100,7 +100,9 @@ def test_leak_names_its_referrer_after_each_program_end(record_trainer: RecordTr
         data = json.loads(json.dumps(leak_data(first_leak(trace))))["holder"]
         assert data["path"] == referrer.path and data["line"] > 0 and data["step"] is None
         assert data["names"] == [name]
-    assert "Held by trainer.predictions (list of " in " ".join(str(trace.diagnose()).split())
+    assert "Held by trainer.predictions (list of " in " ".join(
+        sentence for finding in trace.diagnose() for sentence in finding.sentences
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_verdict_reports_a_truncated_final_scan(run_program, tmp_path: Path, set
     trace = load(tmp_path)
     assert trace._recorded.ending == {"reason": "disable"} | ({} if is_complete else {"last_look": "cut"})
     assert (first_leak(trace).holder is not None) == is_complete
-    verdict = " ".join(str(trace.diagnose()).split())
+    verdict = " ".join(sentence for finding in trace.diagnose() for sentence in finding.sentences)
     assert ("Their referrers are unknown: the final scan did not reach all objects" in verdict) != is_complete
 
 
@@ -159,7 +161,7 @@ def test_diagnose_names_the_referrer_after_a_fork(run_program, tmp_path: Path) -
         "        alloctrace.step()\n"
         "        os._exit(0)\n"
         "    assert os.wait()[1] == 0\n"
-        "    print(session.diagnose())\n"
+        "    print(*(sentence for finding in session.diagnose() for sentence in finding.sentences))\n"
         '    if end == "killed":',
     )
 
