@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 from collections.abc import Sequence
@@ -168,7 +167,10 @@ def summarize(
     walk.make()
     collections = [] if of_leaks else list_collections(trace)
     device_summaries = tuple(summarizer.summarize(top, of_leaks, collections) for summarizer in summarizers)
-    outside_growth = find_outside_growth(trace, summarizers[0].clock) if summarizers and within is None else ()
+    outside_growth: tuple[OutsideGrowth, ...] = ()
+    if summarizers and within is None:
+        verdicts = [device.leaks for device in device_summaries]
+        outside_growth = find_outside_growth(trace, summarizers[0].clock, verdicts)
     return Summary(
         trace=trace.path,
         file_bytes=trace.file_bytes,
@@ -181,25 +183,10 @@ def summarize(
         final_scan_was_truncated=trace.ending.get("last_look") == "cut",
         has_final_scan=bool(trace.ending and trace.held) and "last_look" not in trace.ending,
         devices=device_summaries,
-        outside_growth=_omit_reported_graphs(outside_growth, device_summaries),
+        outside_growth=outside_growth,
         children=None if of_leaks else find_child_runs(trace, functools.partial(summarize, of_leaks=True)),
         advisor=Advisor(trace, {device.device: device.leaks.leaks for device in device_summaries}),
     )
-
-
-def _omit_reported_graphs(
-    growths: Sequence[OutsideGrowth], devices: Sequence[DeviceSummary]
-) -> tuple[OutsideGrowth, ...]:
-    """Return the growth without graphs of variables that are reported for tensors that they hold."""
-    verdicts = [device.leaks for device in devices]
-    holders = [leak.holder for verdict in verdicts for leak in verdict.leaks]
-    holders += [growth.holder for verdict in verdicts for growth in verdict.undecided]
-    names = {name for holder in holders if holder is not None for name in (holder.name, holder.path)}
-    omitted = (
-        dataclasses.replace(growth, nodes=0, variable="", holder="") if growth.variable in names else growth
-        for growth in growths
-    )
-    return tuple(growth for growth in omitted if growth.bytes or growth.nodes)
 
 
 class _DeviceSummarizer:

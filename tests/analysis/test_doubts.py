@@ -254,7 +254,7 @@ def test_process_that_grows_outside_torch_is_undecided(
         RecordedTrace, "driver_samples", lambda self, device=None: samples.take(np.full(400, device == "cpu"))
     )
 
-    growths = find_outside_growth(trace, Clock.from_steps(trace.positions.step_ends, trace.positions.ordinals))
+    growths = find_outside_growth(trace, Clock.from_steps(trace.positions.step_ends, trace.positions.ordinals), [])
 
     assert [growth.device for growth in growths] == ["cpu"] * is_growing
     assert all(64 << 20 < growth.bytes < last_mib << 20 and not growth.nodes for growth in growths)

@@ -71,9 +71,12 @@ class LeakReport:
 def leak_report(trace: RecordedTrace, device: str | None, within: Range | None) -> LeakReport:
     """Judge one device, or all devices if None, over the whole run or the complete steps of a range."""
     evidence = {name: collect_evidence(trace, name, within) for name in trace.devices if device in (None, name)}
-    clock = next((of_device.clocks[0] for of_device in evidence.values()), None)
-    outside_growth = find_outside_growth(trace, clock) if clock is not None and within is None else ()
-    return LeakReport({name: judge_leaks(of_device) for name, of_device in evidence.items()}, outside_growth, trace)
+    verdicts = {name: judge_leaks(of_device) for name, of_device in evidence.items()}
+    outside_growth: tuple[OutsideGrowth, ...] = ()
+    if evidence and within is None:
+        clock = next(iter(evidence.values())).clocks[0]
+        outside_growth = find_outside_growth(trace, clock, [*verdicts.values()])
+    return LeakReport(verdicts, outside_growth, trace)
 
 
 def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:

@@ -13,8 +13,9 @@ An autograd graph that one variable keeps alive grew if it had more nodes at eac
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from ...reading.recorded import Held, RecordedTrace
 from .clock import Clock
 from .doubts import MIN_UNITS
+from .leak import LeakVerdict
 
 MIN_BYTES = 64 << 20
 MIN_SHARE = 0.05
@@ -54,11 +56,23 @@ class OutsideGrowth:
     """Its description: "trainer.total, local of main() at train.py:31"."""
 
 
-def find_outside_growth(trace: RecordedTrace, clock: Clock) -> tuple[OutsideGrowth, ...]:
-    """Return the growth of "cpu" and "pinned"; none if the run is too short to judge."""
+def find_outside_growth(
+    trace: RecordedTrace, clock: Clock, verdicts: Sequence[LeakVerdict]
+) -> tuple[OutsideGrowth, ...]:
+    """Return the growth of "cpu" and "pinned"; none if the run is too short to judge.
+
+    Graphs of variables are left out if the verdicts on the devices report the tensors that these variables hold.
+    """
     if not clock.is_discrete or clock.length + 1 < MIN_UNITS:
         return ()
-    return tuple(_find_growth(trace, clock))
+    reported = [leak.holder for verdict in verdicts for leak in verdict.leaks]
+    reported += [growth.holder for verdict in verdicts for growth in verdict.undecided]
+    names = {name for holder in reported if holder is not None for name in (holder.name, holder.path)}
+    growths = (
+        dataclasses.replace(growth, nodes=0, variable="", holder="") if growth.variable in names else growth
+        for growth in _find_growth(trace, clock)
+    )
+    return tuple(growth for growth in growths if growth.bytes or growth.nodes)
 
 
 def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
