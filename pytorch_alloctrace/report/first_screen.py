@@ -67,7 +67,7 @@ def write_first_screen(summary: Summary, screen: Screen) -> None:
         ending = [Text(no_allocations(summary)), Text(), *ending]
     command_lines = -(-cell_len(ending[-1].plain) // screen.width)  # it is not shortened
     room = LINES - len(header) - len(ending) - command_lines - 1
-    peak = _list_peak(summary, screen, names)[: max(room, 0)] if summary.devices else []
+    peak = _list_peak(summary, screen, names, room) if summary.devices and room > 0 else []
     for part in (header, peak, ending):
         screen.lines([Text(), *part] if part and part is not header else part)
 
@@ -111,8 +111,8 @@ def _list_devices(devices: Sequence[DeviceSummary], screen: Screen) -> list[Text
     )
 
 
-def _list_peak(summary: Summary, screen: Screen, names: SiteNames) -> list[Text]:
-    """Return the memory over time, and the roles and largest lines of the peak, the most important first."""
+def _list_peak(summary: Summary, screen: Screen, names: SiteNames, room: int) -> list[Text]:
+    """Return the memory over time, the roles and largest lines of the peak, and advice, in at most `room` lines."""
     device = summary.devices[0]
     peak, lines = device.peak, []
     if len(device.levels) > 1:
@@ -122,14 +122,17 @@ def _list_peak(summary: Summary, screen: Screen, names: SiteNames) -> list[Text]
     if peak.blocks and peak.roles.are_known:
         lines += screen.brief(_draw_roles(peak.roles, peak.bytes, screen), 0, 1)
     if peak.blocks and summary.program.stacks == "none":
-        return lines + screen.brief(NO_STACKS, 0, 1)
+        lines += screen.brief(NO_STACKS, 0, 1)
+        return lines[:room]
     for site in peak.sites:
         # Nobody can act on a library's workspace.
         if not site.site.is_workspace:
             lines += screen.brief(_describe_site(site, peak.bytes, screen, names), 0, 1)
-    if device.device not in ("cpu", "pinned"):
-        for sentence in peak_advice(peak, names)[:1]:
-            lines += screen.brief(sentence, 0, _ADVICE_LINES)
+    lines = lines[:room]
+    if device.device not in ("cpu", "pinned") and device.failure is None:
+        for sentence in peak_advice(peak, names):
+            advice = screen.brief(sentence, 0, _ADVICE_LINES)
+            lines += advice if len(lines) + len(advice) <= room else []
     return lines
 
 
