@@ -298,7 +298,7 @@ class RecordedTrace:
     @functools.cached_property
     def known_devices(self) -> list[str]:
         """`devices`, then devices without allocations: visible, with failed requests, or reported by the driver."""
-        names = [*self.devices, *self.replay.devices, *self._samples["device"], *self.device_bytes]
+        names = [*self.devices, *self.replay.devices, *self._samples["device"], *self._visible_bytes]
         return [*dict.fromkeys(names)]
 
     def named_device(self, device: str | None) -> str | None:
@@ -310,7 +310,7 @@ class RecordedTrace:
         return peak.bytes if peak else 0
 
     @functools.cached_property
-    def device_bytes(self) -> dict[str, int]:
+    def _visible_bytes(self) -> dict[str, int]:
         """Memory in bytes of each CUDA device visible to the program."""
         return {device_name(gpu.device_type, gpu.device_index): gpu.bytes for gpu in self.reader.devices()}
 
@@ -331,6 +331,15 @@ class RecordedTrace:
     def driver_samples(self, device: str | None = None) -> Table:
         """Return the driver's samples (`Trace.driver_memory`) of a device as in `known_devices`, or of all."""
         return self._samples if device is None else self._samples.take(self._samples["device"] == device)
+
+    def device_bytes(self, device: str) -> int | None:
+        """Return the total memory of a device in bytes; of the machine for "cpu"; None if unknown.
+
+        For CUDA it is what torch reports as total (`torch.cuda.get_device_properties`), else the driver's total, which
+        may include memory that CUDA programs cannot get.
+        """
+        totals = np.ma.compressed(self.driver_samples(device)["total_bytes"])
+        return self._visible_bytes.get(device, int(totals.max()) if len(totals) else None)
 
     def timeline(self, points: int, device: str) -> Table:
         borders, ends = intervals(self.begin_ns, self.end_ns, points)

@@ -133,7 +133,7 @@ def test_sample_taken_during_a_driver_call_is_ignored() -> None:
     trace: Any = SimpleNamespace(
         replay=SimpleNamespace(peak=lambda *_: SimpleNamespace(bytes=150)),
         driver_samples=lambda device: samples,
-        device_bytes={},
+        device_bytes=lambda device: None,
     )
     assert device_need(trace, "cuda:0") == DeviceNeed(150, 20, None)
 

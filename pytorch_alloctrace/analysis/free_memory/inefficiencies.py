@@ -352,7 +352,7 @@ def _explain_peak(evidence: InefficiencyEvidence, at_peak: Fragmentation) -> Ine
         return None
     stack = causes[0].stack_id or request.stack_id
     figures: dict[str, float] = {}
-    device_bytes = trace.device_bytes.get(evidence.device)
+    device_bytes = trace.device_bytes(evidence.device)
     are_graphs_growing = evidence.share_at(pools.last_graph_event) >= HALF
     if causes[0].cause == Cause.GRAPHS and are_graphs_growing and device_bytes is not None:
         pool_bytes = causes[0].total_bytes / causes[0].count
@@ -531,7 +531,7 @@ def _judge_churn(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
 
 
 def _judge_outside(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
-    total = evidence.trace.device_bytes.get(evidence.device)
+    total = evidence.trace.device_bytes(evidence.device)
     outside: Any = evidence.run["outside_bytes"]
     if np.ma.getmaskarray(outside).all() or total is None:
         return

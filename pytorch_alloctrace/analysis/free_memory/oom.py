@@ -352,10 +352,9 @@ def _find_pool_sites(trace: RecordedTrace, elsewhere: Fragmentation, live: Table
 def _read_device_memory(trace: RecordedTrace, request: FailedAllocation) -> tuple[int | None, int | None]:
     """Return the device's bytes, and those of other processes in the last sample before the request, else the first."""
     samples = trace.driver_samples(request.device)
-    totals = np.ma.compressed(samples["total_bytes"])
-    total = trace.device_bytes.get(request.device, int(totals.max()) if len(totals) else None)
     other_processes = samples["other_processes_bytes"]
     rows = np.flatnonzero(~np.ma.getmaskarray(other_processes))
     earlier_rows = rows[samples["seq"][rows] < request.seq]
     nearest_row = earlier_rows[-1:] if len(earlier_rows) else rows[:1]
-    return total, int(other_processes[nearest_row[0]]) if len(nearest_row) else None
+    other_bytes = int(other_processes[nearest_row[0]]) if len(nearest_row) else None
+    return trace.device_bytes(request.device), other_bytes

@@ -38,7 +38,6 @@ from .leak import (
     LeakingSite,
     LeakVerdict,
     estimate_free_bytes,
-    read_device_bytes,
 )
 from .lifetimes import LifetimeEvidence
 from .loops import LoopIndex
@@ -148,7 +147,7 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
         if not _list_lines([leak]) & lines:
             leaks.append(leak)
             lines |= _list_lines([leak])
-    doubts = DoubtFinder(part, loops, free_bytes, read_device_bytes(trace, device), lifetimes.is_loading)
+    doubts = DoubtFinder(part, loops, free_bytes, trace.device_bytes(device), lifetimes.is_loading)
     examined = [doubts.examine(leak) for leak in merge_by_holder(attach_holders(part.device, leaks))]
     other_growth = [
         growth

@@ -420,12 +420,6 @@ def group_by_times(
     return groups
 
 
-def read_device_bytes(trace: RecordedTrace, device: str) -> int | None:
-    """Return the memory of a device, in bytes; of the machine for "cpu"; None if unknown."""
-    totals = np.ma.compressed(trace.driver_samples(device)["total_bytes"])
-    return trace.device_bytes.get(device, int(totals.max()) if len(totals) else None)
-
-
 def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_bytes: int) -> int | None:
     """Return the bytes that could still be allocated at the end of the judged part; None if the capacity is unknown.
 
@@ -437,7 +431,7 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
     is_missing = np.ma.getmaskarray(samples["total_bytes"]) | np.ma.getmaskarray(samples["used_bytes"])
     samples = samples.take(~is_missing)
     if not len(samples):
-        size = trace.device_bytes.get(device)
+        size = trace.device_bytes(device)
         return None if size is None else max(size - live_bytes, 0)
     sample = max(int(np.searchsorted(samples["time_ns"], judged_ns, side="right")) - 1, 0)
     reserved = samples["reserved_bytes"][sample]

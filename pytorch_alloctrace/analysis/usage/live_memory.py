@@ -48,7 +48,7 @@ def device_need(trace: RecordedTrace, device: str) -> DeviceNeed | None:
     return DeviceNeed(
         reserved_bytes=peak.bytes,
         outside_bytes=int(outside.max()) if len(outside) else None,
-        device_bytes=trace.device_bytes.get(device),
+        device_bytes=trace.device_bytes(device),
     )
 
 

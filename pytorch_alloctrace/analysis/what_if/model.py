@@ -124,8 +124,8 @@ class Model:
 
     @property
     def device_bytes(self) -> int | None:
-        samples = np.ma.compressed(self.trace.driver_samples(self.device)["total_bytes"])
-        return self.trace.device_bytes.get(self.device, int(samples.max()) if len(samples) else None)
+        """Total bytes of the recorded device; None if unknown."""
+        return self.trace.device_bytes(self.device)
 
     @property
     def outside_bytes(self) -> int | None:

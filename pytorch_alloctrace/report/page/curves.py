@@ -42,15 +42,9 @@ def pack_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, co
             "outside": None if np.ma.getmaskarray(outside).all() else columns.add(outside),
             "blocks": columns.add(timeline["blocks"]),
             "segment_events": _segment_events(trace, device, bounds, columns),
-            "capacity": device_bytes(trace, device),
+            "capacity": trace.device_bytes(device),
         }
     return data
-
-
-def device_bytes(trace: RecordedTrace, device: str) -> int | None:
-    """Return the total memory of a device in bytes, or None if unknown."""
-    totals = np.ma.compressed(trace.driver_samples(device)["total_bytes"])
-    return trace.device_bytes.get(device, int(totals.max()) if len(totals) else None)
 
 
 def _segment_events(trace: RecordedTrace, device: str, bounds: Bounds, columns: Columns) -> dict[str, Any]:

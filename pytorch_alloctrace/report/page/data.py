@@ -11,7 +11,7 @@ from ...reading.names import device_name
 from ...reading.recorded import RecordedTrace
 from ..site_names import SiteNames, printable
 from .columns import Columns
-from .curves import device_bytes, pack_curves, pack_positions
+from .curves import pack_curves, pack_positions
 from .findings import pack_failed_allocations, pack_findings, pack_sites
 from .maps import collect_holdings, collect_maps, pack_holdings, pack_maps
 from .names import PageStacks, RedactedNames, Redaction
@@ -45,7 +45,7 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
         devices.append(
             {
                 "device": device,
-                "capacity": device_bytes(trace, device),
+                "capacity": trace.device_bytes(device),
                 "name": _hardware_name(trace, device),
                 "holdings": pack_holdings(holdings, stacks, columns),
                 "maps": pack_maps(maps, holdings, stacks, columns),
