@@ -451,10 +451,23 @@ def test_sites_command_shows_usage_and_limits_rows(folder: Path, traces: Traces)
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("4096", 4096), ("2GiB", 2 << 30), ("1.5 KiB", 1536), ("2GB", 2 * 10**9), ("3m", 3 * MIB), ("1.5Ki", 1536)],
+    [
+        ("4096B", 4096),
+        ("0", 0),
+        ("2GiB", 2 << 30),
+        ("1.5 KiB", 1536),
+        ("2GB", 2 * 10**9),
+        ("3m", 3 * MIB),
+        ("1.5Ki", 1536),
+    ],
 )
 def test_byte_count_has_binary_and_decimal_units(text: str, size: int) -> None:
     assert parse_byte_count(text) == size
+
+
+def test_size_without_unit_is_an_error() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="'24' has no unit: write 24GiB, 24MiB, or 24B for bytes"):
+        parse_byte_count("24")
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-5", "5 XiB", "1e9", "12 GiB per step"])

@@ -14,8 +14,8 @@ from running import ROOT
 from pytorch_alloctrace.recording import building
 
 PACKAGE = "pytorch_alloctrace"
-LAYERS = ("errors", "sizes", "command", "parser", "reading", "converting", "analysis", "report", "trace", "ranks")
-LAYERS += ("analyze",)
+LAYERS = ("errors", "sizes", "gpus", "command", "parser", "reading", "converting", "analysis", "report", "trace")
+LAYERS += ("ranks", "analyze")
 """A part may import only the parts before it, also in functions and for type checking."""
 RECORDING_IMPORTS = {
     "recording": ("recording", "objects", "errors", "sizes", "command", "parser"),
