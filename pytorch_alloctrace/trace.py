@@ -660,7 +660,7 @@ class Trace:
         self,
         settings: Sequence[str] = (),
         *,
-        memory: int | None = None,
+        memory: int | str | None = None,
         outside: int | None = None,
         device: str | None = None,
     ) -> WhatIf:
@@ -672,7 +672,8 @@ class Trace:
         Args:
             settings: Each as in PYTORCH_ALLOC_CONF ("expandable_segments:True", several separated by commas), instead
                 of the recorded settings. Default: promising settings, ranked.
-            memory: Bytes of the GPU; default those of the recorded GPU.
+            memory: Memory of the GPU in bytes, or a GPU's name or size ("A10G", "24GB"); default that of the recorded
+                GPU.
             outside: Bytes of the GPU not available to torch; default as reported by the driver, else 700 MiB.
             device: Default the CUDA device with the most reserved bytes.
 
@@ -681,6 +682,7 @@ class Trace:
 
         Raises:
             SettingError: A setting is invalid.
+            ValueError: `memory` is text, but neither a known GPU nor a size with a unit.
             NotPredictableError: The trace's allocator cannot be modelled.
             TraceError: The trace lacks the device.
         """

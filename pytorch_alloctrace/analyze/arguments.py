@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.limit import GrowthLimit
+from ..gpus import GpuMemory, parse_gpu_memory
 from ..parser import Parser
 from ..reading.modules import MODULE
 from ..sizes import parse_size
@@ -197,5 +198,12 @@ def parse_growth_limit(text: str) -> GrowthLimit:
 def parse_byte_count(text: str) -> int:
     try:
         return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def parse_gpu(text: str) -> GpuMemory:
+    try:
+        return parse_gpu_memory(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

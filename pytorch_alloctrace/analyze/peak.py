@@ -9,7 +9,7 @@ from ..analysis.usage.differing_frames import differing_frames
 from ..analysis.usage.live_memory import LiveMemory, highest_of_ranges
 from ..reading.positions import PEAKS
 from ..report.composition import composition_data, position_data, write_composition, write_position
-from .arguments import CommandParser, parse_byte_count
+from .arguments import CommandParser, parse_gpu
 from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 10
@@ -48,9 +48,9 @@ class Peak(TraceCommand):
         )
         parser.add_argument(
             "--fits",
-            type=parse_byte_count,
-            metavar="SIZE",
-            help="also show whether the run fits on a GPU of this size, such as 24GiB, or 24GB (of 1000): see fit",
+            type=parse_gpu,
+            metavar="GPU",
+            help="also show whether the run fits on this GPU: a name such as A10G, or a size such as 24GB",
         )
         parser.add_device("show only this device (default: the one with the highest peak)")
         parser.add_csv()

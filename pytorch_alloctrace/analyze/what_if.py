@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..analysis.what_if.fitting import find_fit
 from ..analysis.what_if.prediction import predict
 from ..report.what_if import fit_data, what_if_data, write_fit, write_what_if
-from .arguments import CommandParser, parse_byte_count
+from .arguments import CommandParser, parse_byte_count, parse_gpu
 from .trace_command import Exit, Query, TraceCommand
 
 
@@ -18,7 +18,7 @@ class WhatIf(TraceCommand):
     examples = (
         ("what-if run.alloctrace", "the sensible settings, the best first"),
         ("what-if run.alloctrace --setting expandable_segments:True", "one setting"),
-        ("what-if run.alloctrace --memory 24GiB --outside 700MiB", "on a GPU of 24 GiB, 700 MiB of it used by others"),
+        ("what-if run.alloctrace --memory 24GB --outside 700MiB", "on a GPU of 24 GB, 700 MiB of it used by others"),
     )
     if_truncated = "What the program requested after the break is not in it."
     progress_label = "running the model"
@@ -27,9 +27,9 @@ class WhatIf(TraceCommand):
         _add_setting(parser)
         parser.add_argument(
             "--memory",
-            type=parse_byte_count,
-            metavar="SIZE",
-            help="memory of the GPU, such as 40GiB or 40GB, of 1000 (default: that of the run)",
+            type=parse_gpu,
+            metavar="GPU",
+            help="memory of the GPU: a name such as A10G, or a size such as 24GB (default: that of the run)",
         )
         _add_outside(parser)
         parser.add_device("whose requests (default: the CUDA device with the most reserved)")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
 
 from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, fits_on
-from ..analysis.what_if.model import Check, Gpu
+from ..analysis.what_if.model import Check, Gpu, Model
 from ..analysis.what_if.prediction import CostlyChanges, Outcome, WhatIf
 from ..errors import NotPredictableError
+from ..gpus import GpuMemory
 from ..reading.recorded import RecordedTrace
 from . import units
 from .screen import Screen
@@ -21,9 +23,17 @@ UNKNOWN = (
     " cuDNN choose there."
 )
 INHERITED = "The recording began with memory in use; its layout is kept."
+ENDED_OUT_OF_MEMORY = (
+    "The recorded run ended out of memory: what it would request after that is unknown, and may not fit."
+)
+RETRY = (
+    "Retry: no memory was left for a request, so torch emptied its cache, waited for the device and tried again. A run"
+    " that fits with retries serves every request, but is slower."
+)
+MEMORY_FRACTION = "The recorded memory fraction applies to every setting that has none."
 GPU_SIZES_ARE_NOMINAL = (
     "The gigabytes in a GPU's name are nominal. What counts is the memory that CUDA reports (of GPUs listed together,"
-    " the smallest, with error correction on) minus the memory outside torch."
+    " the smallest) minus the memory outside torch."
 )
 
 
@@ -32,13 +42,18 @@ def write_what_if(what_if: WhatIf, screen: Screen, names: SiteNames) -> None:
     screen.text(f"On {describe_gpu(what_if.gpu, is_known=what_if.outside_is_known)}.", style="dim")
     if what_if.inherited:
         screen.text(INHERITED, style="dim")
+    if what_if.has_memory_fraction:
+        screen.text(MEMORY_FRACTION, style="dim")
+    if what_if.ended_out_of_memory:
+        screen.text(ENDED_OUT_OF_MEMORY, style="bold")
     if what_if.costly is not None:
         screen.text(describe_costly_changes(what_if.costly), style="bold")
     screen.blank()
     for outcome in what_if.outcomes:
         _write_outcome(outcome, screen, names)
     screen.blank()
-    screen.text(UNKNOWN, style="dim")
+    has_retries = any(outcome.fits and outcome.retries[1] for outcome in what_if.outcomes)
+    screen.text(f"{RETRY} {UNKNOWN}" if has_retries else UNKNOWN, style="dim")
 
 
 def _write_head(device: str, check: Check, screen: Screen) -> None:
@@ -46,17 +61,22 @@ def _write_head(device: str, check: Check, screen: Screen) -> None:
 
 
 def describe_gpu(gpu: Gpu, *, is_known: bool) -> str:
-    """Return "a device of 80.0 GiB, 500 MiB of it outside torch", or "(assumed)" unless `is_known`."""
+    """Return "a device of 22.0 GiB (L4 or A10G), 500 MiB of it outside torch", or "(assumed)" unless `is_known`."""
     outside = f"{units.size(gpu.outside_bytes)} of it outside torch{'' if is_known else ' (assumed)'}"
     return (
         "a device of unlimited memory"
         if gpu.device_bytes is None
-        else f"a device of {units.size(gpu.device_bytes)}, {outside}"
+        else f"a device of {units.size(gpu.device_bytes)}{_name_gpus(gpu.names)}, {outside}"
     )
 
 
+def _name_gpus(names: Sequence[str]) -> str:
+    """Return " (L4 or A10G)"; empty without names."""
+    return f" ({' or '.join(names)})" if names else ""
+
+
 def _write_outcome(outcome: Outcome, screen: Screen, names: SiteNames) -> None:
-    style = "bold green" if outcome.serves_all else "bold red"
+    style = "bold green" if outcome.fits else "bold red"
     screen.text(
         Text.assemble(("fits   " if outcome.fits else "FAILS  ", style), (outcome.setting.text, "bold")), hanging=9
     )
@@ -77,7 +97,8 @@ def _write_outcome(outcome: Outcome, screen: Screen, names: SiteNames) -> None:
         count = units.counted(len(outcome.served), "request")
         screen.text(f"{count} that failed in the recording would have succeeded.", 7)
     if outcome.failed_again:
-        screen.text(f"{units.counted(len(outcome.failed_again), 'request')} would have failed again.", 7)
+        count = units.counted(len(outcome.failed_again), "request")
+        screen.text(f"{count} would have failed again. The recorded program went on after each.", 7)
 
 
 def figures(outcome: Outcome) -> str:
@@ -111,11 +132,27 @@ def what_if_data(what_if: WhatIf) -> dict[str, Any]:
     return {
         "device": what_if.device,
         "device_bytes": what_if.gpu.device_bytes,
+        "gpus": list(what_if.gpu.names),
         "outside_bytes": what_if.gpu.outside_bytes,
         "outside_is_known": what_if.outside_is_known,
         "inherited": what_if.inherited,
+        "ended_out_of_memory": what_if.ended_out_of_memory,
+        "has_memory_fraction": what_if.has_memory_fraction,
+        "costly_settings": None if what_if.costly is None else _costly_data(what_if.costly),
         "check": dataclasses.asdict(what_if.check),
         "outcomes": [_outcome_data(outcome) for outcome in what_if.outcomes],
+    }
+
+
+def _costly_data(costly: CostlyChanges) -> dict[str, Any]:
+    return {
+        "settings": list(costly.changes),
+        "is_joint": costly.is_joint,
+        "peak_reserved_bytes": list(costly.recorded.peak_reserved_bytes),
+        "without": [
+            {"setting": outcome.setting.text, "peak_reserved_bytes": list(outcome.peak_reserved_bytes)}
+            for outcome in costly.without
+        ],
     }
 
 
@@ -124,7 +161,6 @@ def outcome_figures(outcome: Outcome) -> dict[str, Any]:
     return {
         "setting": outcome.setting.text,
         "fits": outcome.fits,
-        "serves_all": outcome.serves_all,
         "peak_reserved_bytes": list(outcome.peak_reserved_bytes),
         "device_used_bytes": outcome.device_used_bytes,
         "retries": list(outcome.retries),
@@ -151,11 +187,17 @@ def write_fit(fit: Fit, screen: Screen) -> None:
         f"Memory of the whole device, with {units.size(fit.outside_bytes)} outside torch{assumed}.{recorded}",
         style="dim",
     )
+    if fit.has_memory_fraction:
+        screen.text(MEMORY_FRACTION, style="dim")
+    if fit.ended_out_of_memory:
+        screen.text(ENDED_OUT_OF_MEMORY, style="bold")
     for fitting in fit.fittings:
         screen.blank()
         _write_fitting(fitting, screen)
     screen.blank()
-    screen.text(f"{GPU_SIZES_ARE_NOMINAL} {UNKNOWN}", style="dim")
+    has_retries = any(fitting.smallest_bytes < fitting.without_retries_bytes for fitting in fit.fittings)
+    notes = [GPU_SIZES_ARE_NOMINAL, *([RETRY] if has_retries else []), UNKNOWN]
+    screen.text(" ".join(notes), style="dim")
 
 
 def _write_fitting(fitting: Fitting, screen: Screen) -> None:
@@ -168,22 +210,27 @@ def _write_fitting(fitting: Fitting, screen: Screen) -> None:
     )
     smallest, recommended, without_retries, peak_active = map(units.size, sizes)
     screen.text(
-        f"Fits on {smallest}; with {MARGIN:.0%} more for the driver's addresses, {recommended}. Without returning"
-        f" cached memory it needs {without_retries}; {peak_active} is the lower bound.",
+        f"Fits on {smallest}; with {MARGIN:.0%} more for the driver's addresses, {recommended}. Without retries it"
+        f" needs {without_retries}; {peak_active} is the lower bound.",
         2,
     )
     if fitting.exceptions_bytes:
         exceptions = ", ".join(units.size(size) for size in fitting.exceptions_bytes[:4])
         screen.text(f"It also fits on {exceptions}, but not on all sizes above.", 2)
-    for gpu in fitting.gpus:
-        outcome = gpu.outcome
-        if outcome.fits:
-            verdict = "fits, " + figures(outcome).rsplit(", ", 1)[1]
-        elif outcome.failing_orders < outcome.orders:
-            verdict = "depends on the driver's addresses"
-        else:
-            verdict = "does not fit"
-        screen.text(f"{gpu.name:<27}{for_torch(outcome.gpu)}: {verdict}", 2, hanging=29)
+    verdicts = [_describe_verdict(gpu.outcome) for gpu in fitting.gpus]
+    last_change = max((row for row in range(1, len(verdicts)) if verdicts[row] != verdicts[row - 1]), default=0)
+    for gpu, verdict in zip(fitting.gpus[: last_change + 1], verdicts, strict=False):
+        screen.text(f"{', '.join(gpu.names):<20}{for_torch(gpu.outcome.gpu)}: {verdict}", 2, hanging=22)
+    if last_change + 1 < len(verdicts):
+        largest = fitting.gpus[-1]
+        names = f"larger, up to {largest.names[-1]}"
+        screen.text(f"{names:<20}{for_torch(largest.outcome.gpu)}: {verdicts[-1]}", 2, hanging=22)
+
+
+def _describe_verdict(outcome: Outcome) -> str:
+    if outcome.fits:
+        return "fits, " + figures(outcome).rsplit(", ", 1)[1]
+    return "depends on the driver's addresses" if outcome.failing_orders < outcome.orders else "does not fit"
 
 
 def for_torch(gpu: Gpu) -> str:
@@ -197,6 +244,8 @@ def fit_data(fit: Fit) -> dict[str, Any]:
         "outside_bytes": fit.outside_bytes,
         "outside_is_known": fit.outside_is_known,
         "recorded_device_bytes": fit.device_bytes,
+        "ended_out_of_memory": fit.ended_out_of_memory,
+        "has_memory_fraction": fit.has_memory_fraction,
         "check": dataclasses.asdict(fit.check),
         "settings": [
             {
@@ -208,7 +257,11 @@ def fit_data(fit: Fit) -> dict[str, Any]:
                 "resolution_bytes": fitting.resolution_bytes,
                 "exceptions_bytes": list(fitting.exceptions_bytes),
                 "gpus": [
-                    {"name": gpu.name, "device_bytes": gpu.outcome.gpu.device_bytes, **_outcome_data(gpu.outcome)}
+                    {
+                        "names": list(gpu.names),
+                        "device_bytes": gpu.outcome.gpu.device_bytes,
+                        **_outcome_data(gpu.outcome),
+                    }
                     for gpu in fitting.gpus
                 ],
             }
@@ -217,21 +270,24 @@ def fit_data(fit: Fit) -> dict[str, Any]:
     }
 
 
-def fits_sentence(memory: int, outcome: Outcome, check: Check) -> str:
-    subject = f"On {units.size(memory)} ({units.size(outcome.gpu.outside_bytes)} of it outside torch)"
+def fits_sentence(outcome: Outcome, model: Model) -> str:
+    gpu, check = outcome.gpu, model.check
+    outside = f"{units.size(gpu.outside_bytes)} of it outside torch"
+    subject = f"On {units.size(gpu.device_bytes or 0)}{_name_gpus(gpu.names)}, {outside},"
     check_note = "" if check.is_exact else f" {check.sentence}"
     if outcome.fits:
-        return f"{subject} the run fits: {figures(outcome)}.{check_note}"
+        end_note = f" {ENDED_OUT_OF_MEMORY}" if model.fatal_failures else ""
+        return f"{subject} the run fits: {figures(outcome)}.{end_note}{check_note}"
     if outcome.failing_orders < outcome.orders:
         return f"{subject} the run may fit, depending on the driver's addresses: {figures(outcome)}.{check_note}"
     event = outcome.failure.seq if outcome.failure else 0
     return f"{subject} the run does not fit: a request fails at event {event:,}.{check_note}"
 
 
-def write_fits(trace: RecordedTrace, memory: int, device: str, screen: Screen) -> None:
-    """Write whether the run fits on `memory` bytes, or why that cannot be predicted."""
+def write_fits(trace: RecordedTrace, memory: GpuMemory, device: str, screen: Screen) -> None:
+    """Write whether the run fits on a GPU with this memory, or why that cannot be predicted."""
     try:
-        screen.text(fits_sentence(memory, *fits_on(trace, memory, device=device)))
+        screen.text(fits_sentence(*fits_on(trace, memory, device=device)))
     except NotPredictableError as error:
-        screen.text(f"Cannot predict whether the run fits on {units.size(memory)}. {error}")
+        screen.text(f"Cannot predict whether the run fits on {units.size(memory.bytes)}. {error}")
     screen.blank()

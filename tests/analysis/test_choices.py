@@ -47,7 +47,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     ("limit", "last", "gpus"),
     [
         # The last 18.6 GiB do not fit into free pieces of 1.8 GiB unless segments are expandable.
-        ("", 19_000, {RECORDED: "40 GB", "expandable_segments:True": "24 GB"}),
+        ("", 19_000, {RECORDED: "RTX 3090", "expandable_segments:True": "L4"}),
         ("torch.cuda.set_per_process_memory_fraction(0.5)", 2000, {}),
     ],
 )
@@ -62,8 +62,8 @@ def test_choices_have_same_smallest_gpu_as_fit(tmp_path: Path, limit: str, last:
     for setting, smallest, fitting in zip(settings, result.smallest, trace.fit(settings).fittings, strict=True):
         too_small = [number for number, gpu in enumerate(fitting.gpus) if not gpu.outcome.fits]
         large_enough = fitting.gpus[max(too_small, default=-1) + 1 :]
-        assert (smallest and smallest[0]) == (large_enough[0].name if large_enough else None), setting
-        names[setting] = smallest[0][:5] if smallest else ""
+        assert (smallest and smallest.names) == (large_enough[0].names if large_enough else None), setting
+        names[setting] = smallest.names[0] if smallest else ""
     assert gpus.items() <= names.items(), names
 
 

@@ -60,6 +60,18 @@ with alloctrace.enable("cpu.alloctrace", devices="cpu"):
                 model(torch.ones(10, 100)).sum().backward()
                 alloctrace.step()
 """
+COSTLY_SETTINGS = """
+import torch
+import pytorch_alloctrace as alloctrace
+
+torch.cuda.memory._set_allocator_settings("expandable_segments:True,max_split_size_mb:128")
+answers = []
+with alloctrace.enable("costly.alloctrace", devices=("cuda",)):
+    for _ in range(30):
+        scores, hidden, answer = (torch.empty(size << 20, dtype=torch.uint8, device="cuda") for size in (92, 46, 2))
+        answers.append(answer)
+        del scores, hidden
+"""
 TRACE_COMMAND_LINES = (
     "diagnose",
     "leaks",
@@ -87,6 +99,7 @@ COMMAND_LINES = (
     *(f"diff cpu.alloctrace killed.alloctrace --by {by}" for by in ("line", "stack", "role", "age", "phase")),
     "diff cpu.alloctrace killed.alloctrace --all-frames",
     "what-if report.alloctrace --setting expandable_segments:True --memory 400MiB",
+    "what-if costly.alloctrace",
     "fit report.alloctrace",
     "report cpu.alloctrace",
     "export cpu.alloctrace --to collapsed",
@@ -119,6 +132,7 @@ def record_family(folder: Path) -> None:
 def write_inputs(folder: Path) -> None:
     """Write the traces and snapshots that COMMAND_LINES name."""
     run_source(folder, PROGRAM)
+    run_source(folder, COSTLY_SETTINGS, cuda=True)
     report = record_once("report", record_report) / "run.alloctrace"
     shutil.copy(report, folder / "report.alloctrace")
     for trace in record_once("family", record_family).glob("*.alloctrace"):

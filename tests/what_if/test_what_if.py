@@ -13,6 +13,7 @@ from running import ROOT, needs_cuda_build, run_python, with_cuda
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import AllocatorSettings
 from pytorch_alloctrace.analysis.what_if.settings import join_changes, list_changes, parse_setting
+from pytorch_alloctrace.gpus import GPUS
 
 pytestmark = needs_cuda_build
 MIB, GIB = 2**20, 2**30
@@ -60,7 +61,10 @@ def test_run_fits_into_smallest_memory_and_not_into_less(buffers: alloctrace.Tra
     fit = buffers.fit(["expandable_segments:True"])
     [fitting] = fit.fittings
     assert fitting.peak_active_bytes < fitting.smallest_bytes <= fitting.without_retries_bytes < fit.device_bytes
-    assert all(gpu.outcome.fits for gpu in fitting.gpus)
+    assert [gpu.outcome.gpu.device_bytes for gpu in fitting.gpus] == [memory.bytes for memory in GPUS]
+    assert [gpu.outcome.fits for gpu in fitting.gpus] == [
+        (gpu.outcome.gpu.device_bytes or 0) >= fitting.smallest_bytes for gpu in fitting.gpus
+    ]
     for number, (memory, is_enough) in enumerate(
         ((fitting.smallest_bytes, True), (fitting.peak_active_bytes - 64 * MIB, False))
     ):
@@ -86,9 +90,34 @@ def test_failed_allocation_is_served_under_predicted_setting(tmp_path: Path) -> 
     [oom] = failed_run.ooms()
     outcomes = failed_run.what_if(["expandable_segments:True"]).outcomes
     assert not outcomes[0].served and outcomes[1].served == (oom.seq,)
+    assert [outcome.fits for outcome in outcomes] == [False, True]
+    assert outcomes[0].failure is not None and outcomes[0].failure.seq == oom.seq
     assert failed_run.settings_that_help(oom)[0] == "expandable_segments:True"
     rerun = record("server", tmp_path / "again.alloctrace", "expandable_segments:True", memory="7420MiB")
     assert rerun.ooms() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "fits"),
+    [("too_large_for_any_gpu", True, False), ("survives_failures", False, True)],
+)
+def test_run_fits_only_if_requests_that_ended_it_are_served(tmp_path: Path, name: str, ends: bool, fits: bool) -> None:
+    trace = record("", tmp_path / "failed.alloctrace", memory="4GiB", program=FAILURES[name])
+
+    result, fit = trace.what_if(["expandable_segments:True"]), trace.fit(["as recorded"])
+
+    failures = tuple(oom.seq for oom in trace.ooms())
+    assert failures and result.ended_out_of_memory is fit.ended_out_of_memory is ends
+    for outcome in result.outcomes:
+        assert outcome.fits is fits
+        assert outcome.failed_again == (failures if fits else ())
+        assert (outcome.failure is None) is fits
+    assert {gpu.outcome.fits for gpu in fit.fittings[0].gpus} == {fits}
+    text = " ".join(run_analyze(tmp_path, "what-if", "failed.alloctrace").split())
+    assert ("what it would request after that is unknown" in text) is ends
+    assert ("The recorded program went on after each." in text) is fits
+    text = run_analyze(tmp_path, "peak", "failed.alloctrace", "--fits", "H200")
+    assert ("the run fits" in text) is fits
 
 
 def test_settings_are_parsed_as_torch_parses_them() -> None:
@@ -116,6 +145,25 @@ def test_garbage_collection_threshold_needs_memory_fraction(buffers: alloctrace.
     assert with_fraction.driver_calls[0] > fraction.driver_calls[1]
 
 
+FAILURES = {
+    "too_large_for_any_gpu": """
+with alloctrace.enable(sys.argv[1], devices=("cuda",)):
+    kept = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+""",
+    "survives_failures": """
+with alloctrace.enable(sys.argv[1], devices=("cuda",)):
+    kept = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    size = 1 << 42
+    while size > 1 << 30:
+        try:
+            batch = torch.empty(size, dtype=torch.uint8, device="cuda")
+            break
+        except torch.OutOfMemoryError:
+            size //= 4
+    batch = torch.empty(size // 2, dtype=torch.uint8, device="cuda")
+""",
+}
 UNTRACKED = """
 alloctrace.enable(sys.argv[1], devices=("cuda",))
 block = torch.empty(5000, device="cuda")
@@ -232,7 +280,7 @@ def test_recorded_memory_fraction_applies_to_every_device_size(tmp_path: Path) -
     recorded, unlimited, half = result.outcomes
     limit = 80 * GIB // 100
     assert recorded.retries == (1, 1) and recorded.peak_reserved_bytes[1] <= limit < unlimited.peak_reserved_bytes[0]
-    assert unlimited.retries == (0, 0) and not half.fits
+    assert unlimited.retries == (0, 0) and not half.fits and result.has_memory_fraction
     assert not trace.what_if(memory=40 * GIB).outcomes[0].fits  # a hundredth of it is less
 
 
@@ -269,6 +317,12 @@ def test_settings_that_cost_memory_only_together_are_named(tmp_path: Path) -> No
         actual = rerun.peak("reserved", device="cuda:0").bytes
         assert peaks[text] == (actual, actual) and 10 * actual < recorded.peak_reserved_bytes[0]
     assert result.costly is not None and result.costly.is_joint and result.costly.changes == together
+    data = json.loads(run_analyze(tmp_path, "what-if", path.name, "--json"))["costly_settings"]
+    assert data["settings"] == [*together] and data["is_joint"]
+    assert data["peak_reserved_bytes"] == [*recorded.peak_reserved_bytes]
+    assert [(row["setting"], tuple(row["peak_reserved_bytes"])) for row in data["without"]] == [
+        (text, peaks[text]) for text in reversed(together)
+    ]
     text = " ".join(run_analyze(tmp_path, "what-if", path.name).split())
     assert "expandable_segments:True together with max_split_size_mb:128 reserves" in text and "either alone" in text
     settings = [fitting.setting.text for fitting in alloctrace.load(path).fit().fittings]
@@ -319,8 +373,13 @@ def test_fit_and_peak_commands_report_whether_run_fits(folder: Path, buffers: al
     arguments = ("fit", "buffers.alloctrace", "--setting", "expandable_segments:True", "--json")
     [fitting] = json.loads(run_analyze(folder, *arguments))["settings"]
     assert fitting["smallest_bytes"] == buffers.fit(["expandable_segments:True"]).fittings[0].smallest_bytes
-    assert [gpu["fits"] for gpu in fitting["gpus"]] == [True] * 6
+    assert fitting["gpus"][4]["names"] == ["L4", "A10G"] and fitting["gpus"][4]["fits"]
     text = run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "24GiB")
-    assert "On 24.0 GiB (500 MiB of it outside torch) the run fits" in text
+    assert text.startswith("On 22.0 GiB (L4 or A10G), 500 MiB of it outside torch, the run fits")
     text = run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "2GiB")
-    assert "the run does not fit" in " ".join(text.split())
+    assert "On 2.00 GiB, 500 MiB of it outside torch, the run does not fit" in " ".join(text.split())
+    for invalid in ("24", "RTX 9000"):
+        text = run_analyze(folder, "peak", "buffers.alloctrace", "--fits", invalid, status=2)
+        assert text.count("\n") == 1 and "write" in text
+    data = json.loads(run_analyze(folder, "what-if", "buffers.alloctrace", "--memory", "A10G", "--json"))
+    assert data["gpus"] == ["A10G"] and data["device_bytes"] == 22_589 * MIB

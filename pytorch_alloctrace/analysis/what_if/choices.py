@@ -21,7 +21,7 @@ class Choices:
     device: str
     prediction: WhatIf | None
     """Result of `Trace.what_if`; None if no setting was tried."""
-    smallest: tuple[tuple[str, Gpu] | None, ...] = field(repr=False)
+    smallest: tuple[Gpu | None, ...] = field(repr=False)
     """Result of `smallest_gpus`; empty if no GPU was tried."""
     left_out: tuple[str, ...] = ()
     """Default settings that were not tried, because the trace is long."""

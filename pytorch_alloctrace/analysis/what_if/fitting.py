@@ -5,8 +5,7 @@ So two scans try a range of sizes: from the peak of active bytes to the peak of 
 from the largest size that failed to the next tried size. From the smallest size on, every tried size fits, in every
 order of addresses.
 
-A failed allocation that ended the recorded run must be served too, unless it is larger than the largest GPU. A failure
-that the program survived need not: a program may request memory only to find out how much there is.
+What "fits" means: `Outcome.fits`. Failed allocations that the program survived are not tried.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..._replay import SimulationResult
+from ...gpus import GPUS, GpuMemory
 from ...reading.recorded import RecordedTrace
-from ..free_memory.failed_allocations import ENDED, find_failed_allocations
 from .model import Check, Gpu, Model
 from .prediction import Outcome, gpu_of, outcome
 from .settings import AS_RECORDED, DEFAULTS, EXPANDABLE, Setting, parse_setting
@@ -29,21 +28,6 @@ if TYPE_CHECKING:
 
 MARGIN = 0.05
 """Fraction to add to the smallest size: the need varies by some percent with the addresses from the driver."""
-GIB = 1 << 30
-GPUS = (
-    ("24 GB (RTX 4090, L4, A10)", int(21.9 * GIB)),
-    ("40 GB (A100)", int(39.4 * GIB)),
-    ("48 GB (L40S, A6000)", int(44.3 * GIB)),
-    ("80 GB (A100, H100)", int(79.1 * GIB)),
-    ("96 GB (H100 NVL, GH200)", int(93.0 * GIB)),
-    ("141 GB (H200)", int(139.7 * GIB)),
-)
-"""Common GPUs with the bytes that CUDA reports: `total_memory` of torch's device properties.
-
-CUDA reports less than the nominal size, since error correction and the driver use memory. Each value is of the smallest
-GPU of its entry with error correction on, rounded down, as users reported it, not measured; drivers and virtual
-machines change it by about a percent. It includes the memory outside torch (`Gpu.outside_bytes`).
-"""
 _GRANULARITY_BYTES = 2 << 20
 _MAX_SIZES_PER_SCAN = 24
 _MAX_REQUESTS = 400_000_000
@@ -56,12 +40,12 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class OnGpu:
-    """Outcome of a run on a common GPU."""
+    """Outcome of a run on common GPUs of about the same memory."""
 
-    name: str
-    """Name of the GPU."""
+    names: tuple[str, ...]
+    """Names of the GPUs."""
     outcome: Outcome
-    """Predicted outcome on this GPU."""
+    """Predicted outcome on the one with the least memory."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +90,10 @@ class Fit:
     """Agreement of the model with the recording."""
     device_bytes: int | None
     """Total bytes of the recorded device; None if unknown."""
+    ended_out_of_memory: bool
+    """True if a failed allocation ended the recorded run: what the program requests after it is unknown."""
+    has_memory_fraction: bool
+    """True if the recorded run had a memory fraction: it applies to every setting that has none."""
     fittings: tuple[Fitting, ...] = field(repr=False)
     """One result per setting."""
 
@@ -145,7 +133,12 @@ def find_fit(
     search = _Search(model)
     fittings = tuple(_fit_setting(search, setting, gpu.outside_bytes) for setting in parsed_settings)
     outside_is_known = outside is not None or model.outside_bytes is not None
-    return Fit(model.device, gpu.outside_bytes, outside_is_known, model.check, model.device_bytes, fittings)
+    return Fit(
+        *(model.device, gpu.outside_bytes, outside_is_known, model.check, model.device_bytes),
+        len(model.fatal_failures) > 0,
+        model.has_memory_fraction,
+        fittings,
+    )
 
 
 def _list_default_settings(changes: Sequence[str]) -> list[str]:
@@ -154,12 +147,12 @@ def _list_default_settings(changes: Sequence[str]) -> list[str]:
     return [AS_RECORDED, *alternatives, *([EXPANDABLE] if [*changes] != [EXPANDABLE] else [])]
 
 
-def fits_on(trace: RecordedTrace, memory: int, *, device: str | None = None) -> tuple[Outcome, Check]:
-    """Return the outcome of the run on a GPU of `memory` bytes, under the recorded settings."""
+def fits_on(trace: RecordedTrace, memory: int | str | GpuMemory, *, device: str | None = None) -> tuple[Outcome, Model]:
+    """Return the outcome of the run on a GPU with this memory, under the recorded settings, and the model."""
     model = Model(trace, device)
     gpu = gpu_of(model, memory, None)
     [result] = _Search(model).outcomes([(model.recorded, gpu)])
-    return result, model.check
+    return result, model
 
 
 class _Search:
@@ -168,16 +161,13 @@ class _Search:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.orders = model.orders()
-        failures = find_failed_allocations(model.trace, device=model.device)
-        self.must_serve = [
-            failure.seq for failure in failures if failure.outcome == ENDED and failure.requested_bytes <= GPUS[-1][1]
-        ]
+        self.must_serve = model.fatal_failures
 
     def run(self, cases: Sequence[tuple[Setting, Gpu]]) -> list[list[SimulationResult]]:
         """Return the simulations of each setting and GPU, one per order of addresses, from one pass."""
         simulations = self.model.run(
             [
-                self.model.simulation(setting, gpu, order, must_serve=self.must_serve)
+                self.model.simulation(setting, gpu, order, must_serve=self.must_serve, attempts_failed=False)
                 for setting, gpu in cases
                 for order in self.orders
             ]
@@ -212,7 +202,16 @@ def _fit_setting(search: _Search, setting: Setting, outside: int) -> Fitting:
         }
         below, above = _find_edge(fits_by_size, below)
     smallest = int(above * widening)
-    outcomes = search.outcomes([(setting, Gpu(total, outside)) for _, total in GPUS])
+    gpus = [Gpu(memory.bytes, outside, memory.names) for memory in GPUS]
+    # On a GPU with ample memory, the run is the one without a limit.
+    ample = [not _has_limit(model, setting) and (gpu.capacity_bytes or 0) >= peak_used for gpu in gpus]
+    simulated = iter(
+        search.outcomes([(setting, gpu) for gpu, is_ample in zip(gpus, ample, strict=True) if not is_ample])
+    )
+    outcomes = [
+        outcome(model, setting, gpu, unlimited) if is_ample else next(simulated)
+        for gpu, is_ample in zip(gpus, ample, strict=True)
+    ]
     return Fitting(
         setting,
         smallest + outside,
@@ -220,49 +219,58 @@ def _fit_setting(search: _Search, setting: Setting, outside: int) -> Fitting:
         peak_used + outside,
         peak_active + outside,
         tuple(size + outside for size, fits in sorted(fits_by_size.items()) if fits and size < above),
-        tuple(OnGpu(name, prediction) for (name, _), prediction in zip(GPUS, outcomes, strict=True)),
+        tuple(OnGpu(prediction.gpu.names, prediction) for prediction in outcomes),
     )
 
 
-def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> list[tuple[str, Gpu] | None] | None:
+def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> list[Gpu | None] | None:
     """Return, for each outcome, the smallest of `GPUS` that the run fits on, like on all larger ones; None if none.
 
     The memory outside torch stays the same. The result is None if more than `max_runs` simulations would be needed.
     """
     search = _Search(model)
     largest_request = model.trace.replay.max_requested(model.device)
-    gpus = [[(name, Gpu(total, candidate.gpu.outside_bytes)) for name, total in GPUS] for candidate in outcomes]
-    uncertain = [
-        (index, name, gpu)
-        for index, candidate in enumerate(outcomes)
-        for name, gpu in gpus[index]
-        if not _has_ample_memory(candidate, gpu, search) and (gpu.capacity_bytes or 0) >= largest_request
-    ]
-    if len(uncertain) * len(search.orders) > max_runs:
+    *gpus, largest = [Gpu(memory.bytes, outcomes[0].gpu.outside_bytes, memory.names) for memory in GPUS]
+    # The outcome on a GPU with ample memory shows which other GPUs have ample memory.
+    unknown = [index for index, result in enumerate(outcomes) if not _has_ample_memory(result, largest, model)]
+    if len(unknown) * len(search.orders) > max_runs:
         return None
-    simulated = search.outcomes([(outcomes[index].setting, gpu) for index, _, gpu in uncertain])
-    fits = {(index, name) for (index, name, _), result in zip(uncertain, simulated, strict=True) if result.fits}
+    on_large = dict(enumerate(outcomes))
+    on_large |= zip(unknown, search.outcomes([(outcomes[index].setting, largest) for index in unknown]), strict=True)
+    uncertain = [
+        (index, gpu)
+        for index, result in on_large.items()
+        for gpu in gpus
+        if result.fits and not _has_ample_memory(result, gpu, model) and (gpu.capacity_bytes or 0) >= largest_request
+    ]
+    if (len(unknown) + len(uncertain)) * len(search.orders) > max_runs:
+        return None
+    simulated = search.outcomes([(outcomes[index].setting, gpu) for index, gpu in uncertain])
+    fits = {(index, gpu) for (index, gpu), result in zip(uncertain, simulated, strict=True) if result.fits}
     smallest_fits = []
-    for index, candidate in enumerate(outcomes):
-        smallest_fit: tuple[str, Gpu] | None = None
-        for name, gpu in reversed(gpus[index]):
-            if not (_has_ample_memory(candidate, gpu, search) or (index, name) in fits):
+    for index, result in on_large.items():
+        smallest_fit = largest if result.fits else None
+        for gpu in reversed(gpus if result.fits else ()):
+            if not (_has_ample_memory(result, gpu, model) or (index, gpu) in fits):
                 break
-            smallest_fit = name, gpu
+            smallest_fit = gpu
         smallest_fits.append(smallest_fit)
     return smallest_fits
 
 
-def _has_ample_memory(outcome: Outcome, gpu: Gpu, search: _Search) -> bool:
+def _has_ample_memory(outcome: Outcome, gpu: Gpu, model: Model) -> bool:
     """Return True if no simulation needed more than this GPU has and no memory fraction (a share of the GPU) is set."""
-    serves_all = outcome.serves_all and (outcome.gpu.device_bytes is not None or not search.must_serve)
-    has_limit = outcome.setting.fraction is not None or search.model.trace.kind_counts.get("memory_fraction", 0) > 0
     return (
-        serves_all
-        and not has_limit
+        outcome.fits
+        and not _has_limit(model, outcome.setting)
         and outcome.retries[1] == 0
         and (gpu.device_bytes or 0) >= outcome.device_used_bytes
     )
+
+
+def _has_limit(model: Model, setting: Setting) -> bool:
+    """Return True if a memory fraction applies: it is a share of the GPU, so that each GPU has another limit."""
+    return setting.fraction is not None or model.has_memory_fraction
 
 
 def _find_edge(fits_by_size: dict[int, bool], lower_bound: int) -> tuple[int, int]:

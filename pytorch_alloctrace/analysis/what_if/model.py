@@ -12,6 +12,7 @@ from ..._replay import NO_LIMIT, SimulationOptions, SimulationResult
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
 from ..free_memory.allocator import SettingsHistory
+from ..free_memory.failed_allocations import ENDED, find_failed_allocations
 from .settings import Setting, list_changes, parse_setting, recorded_setting
 
 DEFAULT_OUTSIDE_BYTES = 700 << 20
@@ -77,6 +78,8 @@ class Gpu:
     """Total memory in bytes; None: unlimited."""
     outside_bytes: int
     """Bytes that are not available to torch."""
+    names: tuple[str, ...] = ()
+    """Names of common GPUs with this memory; empty if it was given as a size."""
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -117,6 +120,20 @@ class Model:
         """Settings of the run."""
         return recorded_setting(self.changes, has_changed=self._settings_history.has_changed(self.device))
 
+    @functools.cached_property
+    def fatal_failures(self) -> tuple[int, ...]:
+        """Events of failed allocations after which the program allocated nothing more on the device.
+
+        A run fits only if they are served too. After other failures the program went on: they are part of the run.
+        """
+        failures = find_failed_allocations(self.trace, device=self.device)
+        return tuple(failure.seq for failure in failures if failure.outcome == ENDED)
+
+    @property
+    def has_memory_fraction(self) -> bool:
+        """True if the recorded run had a memory fraction: it applies to every setting that has none."""
+        return self.trace.kind_counts.get("memory_fraction", 0) > 0
+
     def setting(self, text: str) -> Setting:
         """Parse a setting; "as recorded" stands for the settings of the run."""
         setting = parse_setting(text)
@@ -145,26 +162,33 @@ class Model:
         gpu: Gpu,
         order: tuple[str, int] = ("lowest", 0),
         *,
-        must_serve: Sequence[int] | None = None,
+        must_serve: Sequence[int] = (),
+        attempts_failed: bool = True,
         limit: int | None = None,
         records_events: bool = False,
     ) -> SimulationOptions:
-        """Return the options of a simulation. A memory fraction of `setting` takes precedence over `limit`, in bytes.
+        """Return the options of a simulation.
 
-        must_serve: events of failed allocations in the recording that must be served; None: all are tried, none must.
+        Args:
+            setting: Setting of the allocator. Its memory fraction takes precedence over `limit`.
+            gpu: GPU to simulate.
+            order: Order of the driver's addresses, and its seed.
+            must_serve: Events of failed allocations in the recording that must be served.
+            attempts_failed: Whether all other failed allocations are tried too; without a known size, they never are.
+            limit: Limit of the process in bytes.
+            records_events: Whether the result has the segment events.
         """
         total = gpu.device_bytes if gpu.device_bytes is not None else self.device_bytes or UNLIMITED_BYTES
         if setting.fraction is not None:
             limit = NO_LIMIT if setting.fraction == 1 else int(setting.fraction * total)
-        is_tried = must_serve is None and gpu.device_bytes is not None
         return SimulationOptions(
             setting.for_release(self.trace.torch_release).json,
             gpu.capacity_bytes,
             limit,
             total,
             *order,
-            sorted(must_serve or ()),
-            is_tried,
+            sorted(must_serve),
+            attempts_failed and gpu.device_bytes is not None,
             records_events,
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..._replay import SimulationFailure, SimulationResult
+from ...gpus import GpuMemory, parse_gpu_memory
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
@@ -71,23 +72,25 @@ class Outcome:
     orders: int
     """Number of simulated orders of addresses."""
     failing_orders: int
-    """Number of orders in which a request fails that was served in the recording."""
+    """Number of orders in which a request fails that the program needs.
+
+    It needs all that were served in the recording, and those whose failure ended the run.
+    """
     failure: SimulatedFailure | None
     """Earliest such request; None if there is none."""
     served: tuple[int, ...]
     """Events of failed allocations in the recording that would have been served in every order."""
     failed_again: tuple[int, ...]
-    """Events of failed allocations in the recording that would have failed in at least one order."""
+    """Events of failed allocations that the program survived, and that would fail again in at least one order."""
 
     @property
     def fits(self) -> bool:
-        """True if no request fails in any order, except those that failed in the recording."""
-        return self.failing_orders == 0
+        """True if every request that the program needs is served in every order, at once or after a retry.
 
-    @property
-    def serves_all(self) -> bool:
-        """True if the requests that failed in the recording would have been served too."""
-        return self.fits and not self.failed_again
+        Exempt are failed allocations that the program survived in the recording: it may request memory only to find out
+        how much there is.
+        """
+        return self.failing_orders == 0
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,10 @@ class WhatIf:
     """True if the recording began with memory in use, which keeps its layout in every simulation."""
     outcomes: tuple[Outcome, ...] = field(repr=False)
     """The recorded settings first, then one outcome per setting: as requested or, by default, the best first."""
+    ended_out_of_memory: bool = False
+    """True if a failed allocation ended the recorded run: what the program requests after it is unknown."""
+    has_memory_fraction: bool = False
+    """True if the recorded run had a memory fraction: it applies to every setting that has none."""
     costly: CostlyChanges | None = None
     """Recorded settings that cost memory; None if none does, or if the outcomes without them were not predicted."""
 
@@ -155,7 +162,7 @@ def predict(
     trace: RecordedTrace,
     settings: Sequence[str] = (),
     *,
-    memory: int | None = None,
+    memory: int | str | GpuMemory | None = None,
     outside: int | None = None,
     device: str | None = None,
 ) -> WhatIf:
@@ -167,7 +174,12 @@ def predict(
 
 
 def predict_of(
-    model: Model, settings: Sequence[Setting], *, memory: int | None = None, outside: int | None = None, is_ranked: bool
+    model: Model,
+    settings: Sequence[Setting],
+    *,
+    memory: int | str | GpuMemory | None = None,
+    outside: int | None = None,
+    is_ranked: bool,
 ) -> WhatIf:
     """Predict the run under the recorded settings and `settings`, these in order or, if is_ranked, the best first."""
     gpu = gpu_of(model, memory, outside)
@@ -181,6 +193,8 @@ def predict_of(
         outside is not None or model.outside_bytes is not None,
         model.inherited > 0,
         (recorded_outcome, *setting_outcomes),
+        len(model.fatal_failures) > 0,
+        model.has_memory_fraction,
         find_costly_changes(model.changes, recorded_outcome, setting_outcomes),
     )
 
@@ -192,7 +206,7 @@ def find_costly_changes(changes: Sequence[str], recorded: Outcome, outcomes: Ite
     costly_changes = [
         (change, by_text[text])
         for change, text in zip(changes, list_without_one(changes), strict=True)
-        if text in by_text and by_text[text].serves_all and by_text[text].peak_reserved_bytes[1] <= maximum
+        if text in by_text and by_text[text].fits and by_text[text].peak_reserved_bytes[1] <= maximum
     ]
     if not costly_changes:
         return None
@@ -203,23 +217,36 @@ def find_costly_changes(changes: Sequence[str], recorded: Outcome, outcomes: Ite
     return CostlyChanges(costly, is_joint, without, recorded)
 
 
-def gpu_of(model: Model, memory: int | None, outside: int | None) -> Gpu:
-    """Return a GPU of `memory` bytes, of which torch cannot use `outside`; None stands for the recorded value."""
+def gpu_of(model: Model, memory: int | str | GpuMemory | None, outside: int | None) -> Gpu:
+    """Return a GPU with this memory, of which torch cannot use `outside`; None stands for the recorded value."""
     if outside is None:
         outside = model.outside_bytes
-    return Gpu(
-        memory if memory is not None else model.device_bytes, DEFAULT_OUTSIDE_BYTES if outside is None else outside
+    if outside is None:
+        outside = DEFAULT_OUTSIDE_BYTES
+    if isinstance(memory, str):
+        memory = parse_gpu_memory(memory)
+    if isinstance(memory, GpuMemory):
+        return Gpu(memory.bytes, outside, memory.names)
+    return Gpu(model.device_bytes if memory is None else memory, outside)
+
+
+def rank(outcome: Outcome) -> tuple[bool, int, int, int, int]:
+    """Return the sort key: fitting, fewer failures, then less memory, fewer retries and driver calls."""
+    return (
+        not outcome.fits,
+        len(outcome.failed_again),
+        outcome.peak_reserved_bytes[1],
+        outcome.retries[1],
+        outcome.driver_calls[1],
     )
-
-
-def rank(outcome: Outcome) -> tuple[bool, int, int, int]:
-    """Return the sort key: outcomes that serve all requests, then less memory, fewer retries and driver calls."""
-    return not outcome.serves_all, outcome.peak_reserved_bytes[1], outcome.retries[1], outcome.driver_calls[1]
 
 
 def outcomes(model: Model, settings: Sequence[Setting], gpu: Gpu) -> list[Outcome]:
     orders = model.orders()
-    results = model.run([model.simulation(setting, gpu, order) for setting in settings for order in orders])
+    fatal = model.fatal_failures
+    results = model.run(
+        [model.simulation(setting, gpu, order, must_serve=fatal) for setting in settings for order in orders]
+    )
     return [
         outcome(model, setting, gpu, results[number * len(orders) : (number + 1) * len(orders)])
         for number, setting in enumerate(settings)

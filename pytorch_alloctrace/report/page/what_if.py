@@ -10,7 +10,15 @@ from ...analysis.what_if.model import Gpu
 from ...analysis.what_if.prediction import Outcome, SimulatedFailure, WhatIf
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
-from ..what_if import GPU_SIZES_ARE_NOMINAL, INHERITED, UNKNOWN, describe_gpu, for_torch, outcome_figures
+from ..what_if import (
+    ENDED_OUT_OF_MEMORY,
+    GPU_SIZES_ARE_NOMINAL,
+    INHERITED,
+    UNKNOWN,
+    describe_gpu,
+    for_torch,
+    outcome_figures,
+)
 from .names import PageStacks
 
 _TOO_LONG = "The trace is too long to try settings for every report: run the command what-if."
@@ -58,6 +66,8 @@ def _pack_choices(choices: Choices, stacks: PageStacks, *, is_complete: bool) ->
 def _describe_conditions(prediction: WhatIf, *, is_complete: bool) -> list[str]:
     """Return sentences on the GPU of the simulations, and on what the trace lacks."""
     sentences = [f"Settings are tried on {describe_gpu(prediction.gpu, is_known=prediction.outside_is_known)}."]
+    if prediction.ended_out_of_memory:
+        sentences.append(ENDED_OUT_OF_MEMORY)
     if prediction.inherited:
         sentences.append(INHERITED)
     if not is_complete:
@@ -65,7 +75,7 @@ def _describe_conditions(prediction: WhatIf, *, is_complete: bool) -> list[str]:
     return sentences
 
 
-def _pack_outcome(outcome: Outcome, gpu: tuple[str, Gpu] | None, stacks: PageStacks) -> dict[str, Any]:
+def _pack_outcome(outcome: Outcome, gpu: Gpu | None, stacks: PageStacks) -> dict[str, Any]:
     return {
         **outcome_figures(outcome),
         "failure": None if outcome.failure is None else _pack_failure(outcome.failure, stacks),
@@ -73,7 +83,7 @@ def _pack_outcome(outcome: Outcome, gpu: tuple[str, Gpu] | None, stacks: PageSta
         "failed_again": len(outcome.failed_again),
         "smallest": None
         if gpu is None
-        else {"name": gpu[0], "memory": gpu[1].device_bytes, "about": for_torch(gpu[1])},
+        else {"name": ", ".join(gpu.names), "memory": gpu.device_bytes, "about": for_torch(gpu)},
     }
 
 

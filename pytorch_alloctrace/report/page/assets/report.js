@@ -1,4 +1,4 @@
-/* pytorch_alloctrace: the script of its report. Made by tools/web; sources sha256:7f381a664a7f2bb3bef99c90682c391ced5f699982a7b36b23f4a2c7d4acc814
+/* pytorch_alloctrace: the script of its report. Made by tools/web; sources sha256:d8cb5da12ab27335c49a0362d1dff7d1437e035f8deeff3ed11b419b7805b3be
 
 Contains uPlot 1.6.32:
 

@@ -185,7 +185,6 @@ export interface WhatIf {
 export interface Outcome {
   setting: string;
   fits: boolean;
-  serves_all: boolean;
   peak_reserved_bytes: [least: number, most: number];
   device_used_bytes: number;
   retries: [least: number, most: number];
