@@ -215,7 +215,7 @@ class _DeviceSummarizer:
         return DeviceSummary(
             device=device,
             name=trace.device_names.get(device, ""),
-            memory_bytes=trace.device_bytes.get(device),
+            memory_bytes=trace.device_bytes(device) if device in trace.device_names else None,
             peak_allocated_bytes=_peak_bytes(trace, "allocated", device),
             peak_reserved_bytes=_peak_bytes(trace, "reserved", device),
             allocations=int(end.stacks["allocations"].sum()),
