@@ -18,7 +18,7 @@ else:
 
 
 class AlloctraceCallback(Callback):
-    """Callback that records `fit` and logs the numbers of `status()`.
+    """Callback that records `fit` and logs the numbers of `status(fresh=True)`.
 
     It records unless a recording already runs, and ends a step after each batch. Every `log_every_n_steps` it passes
     the numbers to all loggers of the trainer, with names that begin with "alloctrace/".

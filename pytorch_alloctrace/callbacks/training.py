@@ -25,9 +25,11 @@ class Training:
 
     def end_step(self) -> None:
         step()
+        status(top=0)  # reads the trace in a thread, at most every 2 seconds, so that `numbers` has little left to read
 
     def numbers(self) -> dict[str, float]:
-        return {PREFIX + name: number for name, number in status(top=self._top).items()}
+        """Return the numbers of `status()`, as of now: the steps and peaks of an earlier read would be too low."""
+        return {PREFIX + name: number for name, number in status(top=self._top, fresh=True).items()}
 
     def end(self) -> None:
         """End the recording if this object began it. May be called more than once."""

@@ -15,7 +15,7 @@ else:
 
 
 class AlloctraceCallback(TrainerCallback):
-    """Callback that records the training and logs the numbers of `status()`.
+    """Callback that records the training and logs the numbers of `status(fresh=True)`.
 
     It records unless a recording already runs, and ends a step after each step of the trainer. When the trainer logs,
     it adds the numbers to `trainer.state.log_history`, with names that begin with "alloctrace/".

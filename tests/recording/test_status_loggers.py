@@ -150,21 +150,25 @@ def test_transformers_callback_records_steps_and_logs_status(run_program, tmp_pa
         arguments = TrainingArguments("out", use_cpu=True, max_steps=6, per_device_train_batch_size=4, logging_steps=2,
                                       report_to=[], save_strategy="no", disable_tqdm=True)
         logged = {}
+        names = [f"alloctrace/{name}" for name in ("events", "steps", "cpu/peak_allocated_bytes")]
         callback = AlloctraceCallback(
-            "run.alloctrace", overwrite=True, log=lambda n, step: logged.setdefault(step, n["alloctrace/events"]))
+            "run.alloctrace", overwrite=True, log=lambda n, step: logged.setdefault(step, [n[name] for name in names]))
         trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])
         trainer.train()
         assert not alloctrace.is_enabled()
-        history = [entry.get("alloctrace/events") for entry in trainer.state.log_history if "loss" in entry]
+        history = [[entry[name] for name in names] for entry in trainer.state.log_history if "loss" in entry]
         print(json.dumps([history, logged]))
         """,
         TOKENIZERS_PARALLELISM="false",
     )
 
     history, logged = json.loads(process.stdout.splitlines()[-1])
-    assert len(history) == 3 and history == sorted(history) and history[0] > 0
+    assert len(history) == 3 and history == sorted(history) and history[0][0] > 0
     assert [logged[step] for step in ("2", "4", "6")] == history
-    assert list(alloctrace.load(tmp_path / "run.alloctrace").steps()["step"]) == list(range(6))
+    assert [steps for _, steps, _ in history] == [2, 4, 6]
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    assert history[-1][2] == trace.peak().bytes
+    assert list(trace.steps()["step"]) == list(range(6))
 
 
 @pytest.mark.parametrize("trainer", ["lightning", "transformers"])
@@ -196,6 +200,7 @@ def test_callbacks_record_steps_log_status_and_end_after_an_error(
 
     begin(*[state] * {"lightning": 2, "transformers": 3}[trainer])
     for number in range(1, 5):
+        torch.empty(1000 * number)  # freed at once: only a reading of the trace shows this peak
         state.global_step = number
         end_step(state, state, state)
         if trainer == "transformers" and number % 2 == 0:
@@ -205,5 +210,7 @@ def test_callbacks_record_steps_log_status_and_end_after_an_error(
     end(state, state, ValueError())
 
     assert sorted(logged) == [2, 4] and all(numbers["alloctrace/recording"] == 1 for numbers in logged.values())
+    assert [logged[number]["alloctrace/steps"] for number in (2, 4)] == [2, 4]
+    assert [logged[number]["alloctrace/cpu/peak_allocated_bytes"] for number in (2, 4)] == [8000, 16000]
     assert not alloctrace.is_enabled()
     assert list(alloctrace.load(tmp_path / "t.alloctrace").steps()["step"]) == [0, 1, 2, 3]
