@@ -11,8 +11,10 @@ from ..errors import AlloctraceError
 from ..reading.child_traces import list_children
 from ..reading.recorded import RecordedTrace
 
-MAX_CHILDREN = 8
-"""Maximum number of children whose traces are read: those with the largest files."""
+MAX_BYTES = 128 << 20
+"""Maximum size of all judged traces together: about 20 million events, 10 seconds."""
+MIN_CHARGED_BYTES = 1 << 20
+"""Size that a smaller trace counts as, which bounds the number of judged children, too."""
 _Summary = TypeVar("_Summary")
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
@@ -26,33 +28,40 @@ class ChildRun(Generic[_Summary]):
     trace: str
     """Path of its trace."""
     summary: _Summary | None
-    """Summary of its leaks; None if the trace cannot be read."""
+    """Summary of its leaks; None if the trace was not judged, or cannot be read."""
 
 
 @dataclass(frozen=True)
 class ChildRuns(Generic[_Summary]):
     runs: tuple[ChildRun[_Summary], ...]
-    """Recorded children, the largest traces first."""
-    more: int
-    """Number of recorded children that are not in `runs`."""
+    """Judged children, the largest traces first, and those whose traces cannot be read."""
+    unjudged: tuple[ChildRun[_Summary], ...]
+    """Recorded children that were not judged: together with `runs`, their traces exceed MAX_BYTES."""
     unrecorded: tuple[str, ...]
     """Commands of Python processes that ran and have no trace, without repetitions."""
     unrecorded_count: int
 
 
 def find_child_runs(trace: RecordedTrace, summarize_leaks: Callable[[RecordedTrace], _Summary]) -> ChildRuns[_Summary]:
-    """Return the children of a traced process, and what those with traces leaked and held."""
+    """Return the children of a traced process, and what those with traces leaked and held.
+
+    The largest traces are judged first; one that exceeds what is left of MAX_BYTES is passed over.
+    """
     children = list_children(trace)
-    recorded = sorted((child for child in children if child.trace), key=lambda child: -_file_bytes(child.trace))
-    runs = []
-    for child in recorded[:MAX_CHILDREN]:
+    sizes = {child.trace: max(_file_bytes(child.trace), MIN_CHARGED_BYTES) for child in children if child.trace}
+    runs, unjudged, remaining_bytes = [], [], MAX_BYTES
+    for child in sorted((child for child in children if child.trace), key=lambda child: -sizes[child.trace]):
+        if sizes[child.trace] > remaining_bytes:
+            unjudged.append(ChildRun[_Summary](child.process, child.command, child.trace, None))
+            continue
+        remaining_bytes -= sizes[child.trace]
         try:
             summary: _Summary | None = summarize_leaks(RecordedTrace(Path(child.trace)))
         except AlloctraceError:
             summary = None
         runs.append(ChildRun(child.process, child.command, child.trace, summary))
     unrecorded = [child.command for child in children if not child.trace and _is_python(child.command)]
-    return ChildRuns(tuple(runs), len(recorded) - len(runs), tuple(dict.fromkeys(unrecorded)), len(unrecorded))
+    return ChildRuns(tuple(runs), tuple(unjudged), tuple(dict.fromkeys(unrecorded)), len(unrecorded))
 
 
 def _file_bytes(path: str) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import PositionError
 from ..reading.recorded import RecordedTrace
+from .child_runs import ChildRuns
 from .leaks.leak import Leak
+from .summary import Summary
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Exceeded:
     rate: float
     """Bytes per `unit`."""
     unit: str
+    process: int | None = None
+    """Id of the child process; None for the program itself."""
 
 
 def devices_above(trace: RecordedTrace, leaks: Sequence[Leak], limit: GrowthLimit) -> list[Exceeded]:
@@ -55,3 +60,22 @@ def devices_above(trace: RecordedTrace, leaks: Sequence[Leak], limit: GrowthLimi
         if limit.is_exceeded(total, peak.bytes if peak else 0, rate):
             exceeded.append(Exceeded(device, total, rate, device_leaks[0].unit))
     return exceeded
+
+
+def children_above(children: ChildRuns[Summary], limit: GrowthLimit) -> tuple[list[Exceeded], bool]:
+    """Return the devices of children whose leaks exceed the limit, and whether it cannot be judged for some.
+
+    These have leaks but no steps, and the limit is per step.
+    """
+    exceeded, is_undecided = [], False
+    for run in children.runs:
+        leaks = [] if run.summary is None else [leak for device in run.summary.devices for leak in device.leaks.leaks]
+        if not leaks:
+            continue
+        try:
+            above = devices_above(RecordedTrace(run.trace), leaks, limit)
+        except PositionError:
+            is_undecided = is_undecided or not all(leak.minor for leak in leaks)
+        else:
+            exceeded += [dataclasses.replace(device, process=run.process) for device in above]
+    return exceeded, is_undecided

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -127,7 +126,7 @@ class Summary:
     outside_growth: tuple[OutsideGrowth, ...]
     """Growth of host memory outside torch's allocators; empty for a range."""
     children: ChildRuns[Summary] | None
-    """Peaks and leaks of child processes; None for leaks alone."""
+    """Peaks and leaks of child processes; None for a range, and in the summary of a child."""
     advisor: Advisor = field(repr=False, compare=False)
 
     def is_small(self, device: DeviceSummary) -> bool:
@@ -136,16 +135,38 @@ class Summary:
 
     @property
     def leaks_answer(self) -> LeaksAnswer:
-        """FOUND if the readable part has a leak that is not minor, else NONE if `leaks_are_known`, else UNKNOWN."""
-        if any(not leak.minor for device in self.devices for leak in device.leaks.leaks):
+        """FOUND if the readable part has a leak that is not minor, else NONE if `leaks_are_known`, else UNKNOWN.
+
+        Judged children of the program count, too.
+        """
+        summaries = (self, *self._child_summaries)
+        if any(not leak.minor for summary in summaries for device in summary.devices for leak in device.leaks.leaks):
             return LeaksAnswer.FOUND
         return LeaksAnswer.NONE if self.leaks_are_known else LeaksAnswer.UNKNOWN
 
     @property
     def leaks_are_known(self) -> bool:
-        """True if the trace is complete and judged, and nothing grew outside torch. A small device may be unjudged."""
-        is_undecided = any(not device.leaks.decided and not self.is_small(device) for device in self.devices)
-        return bool(self.devices) and self.integrity.is_complete and not is_undecided and not self.outside_growth
+        """True if all traces are complete and judged, and nothing grew outside torch. A small device may be unjudged.
+
+        Device sizes are relative to the largest device of the program itself, if it has any.
+        """
+        if not any(summary.devices for summary in (self, *self._child_summaries)):
+            return False
+        if self.children is not None and (
+            self.children.unjudged or any(child.summary is None for child in self.children.runs)
+        ):
+            return False
+        return all((self if self.devices else child)._knows(child) for child in (self, *self._child_summaries))
+
+    @property
+    def _child_summaries(self) -> list[Summary]:
+        runs = () if self.children is None else self.children.runs
+        return [run.summary for run in runs if run.summary is not None]
+
+    def _knows(self, other: Summary) -> bool:
+        """Return whether the leaks of this summary or of one of a child are known."""
+        is_undecided = any(not device.leaks.decided and not self.is_small(device) for device in other.devices)
+        return other.integrity.is_complete and not is_undecided and not other.outside_growth
 
 
 def summarize(
@@ -154,11 +175,13 @@ def summarize(
     top: int = 10,
     devices: Sequence[str] = (),
     of_leaks: bool = False,
+    with_children: bool = False,
     within: Range | None = None,
 ) -> Summary:
     """Summarize a trace, or only its leaks, which may be limited to the complete steps in `within`.
 
-    Empty `devices` select all. Takes one pass and one walk, and memory in proportion to live blocks and stacks.
+    Child processes are summarized too, with `of_leaks` only if `with_children`. Empty `devices` select all. Takes one
+    pass and one walk, and memory in proportion to live blocks and stacks.
     """
     named_devices = [trace.named_device(device) for device in devices]
     selected_devices = [device for device in trace.devices if not named_devices or device in named_devices]
@@ -184,9 +207,20 @@ def summarize(
         has_final_scan=bool(trace.ending and trace.held) and "last_look" not in trace.ending,
         devices=device_summaries,
         outside_growth=outside_growth,
-        children=None if of_leaks else find_child_runs(trace, functools.partial(summarize, of_leaks=True)),
+        children=_find_children(trace, [name for name in named_devices if name])
+        if with_children or not of_leaks
+        else None,
         advisor=Advisor(trace, {device.device: device.leaks.leaks for device in device_summaries}),
     )
+
+
+def _find_children(trace: RecordedTrace, devices: Sequence[str | None]) -> ChildRuns[Summary]:
+    def summarize_leaks(child: RecordedTrace) -> Summary:
+        summary = summarize(child, of_leaks=True)
+        selected = tuple(device for device in summary.devices if not devices or device.device in devices)
+        return dataclasses.replace(summary, devices=selected)
+
+    return find_child_runs(trace, summarize_leaks)
 
 
 class _DeviceSummarizer:

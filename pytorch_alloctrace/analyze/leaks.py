@@ -6,15 +6,19 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.console import Console
+
 from .. import command
 from ..analysis.leaks.judge import Leak
 from ..analysis.leaks.leak_report import leaks_as_table
-from ..analysis.limit import Exceeded, devices_above
+from ..analysis.limit import Exceeded, children_above, devices_above
 from ..analysis.summary import LeaksAnswer, Summary, summarize
 from ..analysis.usage.ranges import ranges_between
 from ..errors import PositionError
 from ..reading.table import Table, texts
+from ..report.children import write_children
 from ..report.leaks import exceeded_sentence
+from ..report.screen import Screen
 from ..report.verdict import write_leaks
 from .arguments import CommandParser
 from .trace_command import Exit, Query, TraceCommand
@@ -61,7 +65,7 @@ class Leaks(TraceCommand):
     def run(self, query: Query) -> Exit:
         options = query.options
         judged = _judge_ranges(query)
-        exceeded = [device for part in judged for device in _devices_above_limit(query, part.leaks)]
+        exceeded, is_undecided = _devices_above_limit(query, judged)
         sentences = [exceeded_sentence(device, options.fail_above) for device in exceeded]
         top = query.rows(0)
         if options.json or options.csv:
@@ -82,12 +86,15 @@ class Leaks(TraceCommand):
                 query.screen.blank()
             for sentence in sentences:
                 query.screen.text(f"FAIL  {sentence}", hanging=6, style="bold red")
+        if options.json or options.csv:
+            _write_children_to_stderr(query, judged)
         answer = _most_pressing(judged).summary.leaks_answer
         if options.fail_above is None:
             return _EXIT_BY_ANSWER[answer] if options.fail else Exit.OK
         if exceeded or (options.fail and answer is LeaksAnswer.FOUND):
             return Exit.FOUND
-        return Exit.OK if all(part.summary.leaks_are_known for part in judged) else Exit.UNKNOWN
+        is_known = not is_undecided and all(part.summary.leaks_are_known for part in judged)
+        return Exit.OK if is_known else Exit.UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +119,7 @@ def _judge_ranges(query: Query) -> list[_JudgedPart]:
     trace, options, ranges = query.trace, query.options, query.ranges
     devices = [options.device] if options.device else []
     if query.is_whole_run:
-        return [_JudgedPart("", summarize(trace, devices=devices, of_leaks=True))]
+        return [_JudgedPart("", summarize(trace, devices=devices, of_leaks=True, with_children=True))]
     within = ranges_between(trace, ranges, device=options.device)
     if len(ranges) == 1:
         return [_JudgedPart("", summarize(trace, devices=devices, of_leaks=True, within=within[0]))]
@@ -171,9 +178,25 @@ def _make_table(query: Query, judged: Sequence[_JudgedPart]) -> Table:
     return table.assign(region=texts(region for _, region in leaks)) if judged[0].region else table
 
 
-def _devices_above_limit(query: Query, leaks: Sequence[Leak]) -> list[Exceeded]:
+def _devices_above_limit(query: Query, judged: Sequence[_JudgedPart]) -> tuple[list[Exceeded], bool]:
+    """Return the devices above --fail-above, also of children, and whether leaks of children cannot be judged by it."""
     limit = query.options.fail_above
-    return [] if limit is None else devices_above(query.trace, leaks, limit)
+    if limit is None:
+        return [], False
+    children = judged[0].summary.children
+    if children is None or not children.runs:
+        return [device for part in judged for device in devices_above(query.trace, part.leaks, limit)], False
+    exceeded, is_undecided = children_above(children, limit)
+    # A launcher that leaks nothing may have no steps, which a limit per step would refuse.
+    own = devices_above(query.trace, judged[0].leaks, limit) if judged[0].leaks else []
+    return own + exceeded, is_undecided
+
+
+def _write_children_to_stderr(query: Query, judged: Sequence[_JudgedPart]) -> None:
+    """Write what children did, which a table of this trace's leaks has no place for, if it decides the exit status."""
+    children = judged[0].summary.children
+    if children is not None and (children.runs or children.unjudged) and query.options.fail:
+        write_children(children, Screen(Console(stderr=True), query.options.width), query.names)
 
 
 def _flatten_sites(leaks: Table) -> Table:

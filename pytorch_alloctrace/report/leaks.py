@@ -60,7 +60,8 @@ def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Fin
 
 def exceeded_sentence(exceeded: Exceeded, limit: GrowthLimit) -> str:
     amount = f"{units.size(exceeded.bytes)}, {units.rate(exceeded.rate, exceeded.unit)}"
-    return f"{exceeded.device} leaks {amount}: more than {limit.text} (--fail-above)"
+    where = exceeded.device if exceeded.process is None else f"{exceeded.device} in child process {exceeded.process}"
+    return f"{where} leaks {amount}: more than {limit.text} (--fail-above)"
 
 
 def confidence_word(confidence: float) -> str:

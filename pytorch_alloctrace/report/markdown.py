@@ -9,6 +9,8 @@ from ..analysis.summary import DeviceSummary, Summary
 from ..reading.integrity import Integrity
 from ..reading.sites import Frame, Site
 from . import units
+from .children import LABEL as CHILD
+from .children import describe_children, leaking_child
 from .difference import Changes, amount_of, label_of, row_name
 from .finding import LABELS, Finding
 from .integrity import LABEL, complete_note, effects
@@ -46,6 +48,7 @@ def verdict_markdown(summary: Summary) -> str:
         *(_format_finding(finding, names) for finding in shown_findings),
     ]
     paragraphs += [_format_peak(device, names) for device in summary.devices]
+    paragraphs += _list_children(summary, names)
     return _join([*paragraphs, _make_footer(summary, names)])
 
 
@@ -78,6 +81,7 @@ def leaks_markdown(summary: Summary, failures: Sequence[str], top: int, region: 
         if len(leaks) > len(table_rows):
             paragraphs.append(f"and {units.counted(len(leaks) - len(table_rows), 'more leak')}")
     paragraphs += [_make_sentence(finding.title) for finding in findings if finding.leak is None]
+    paragraphs += _list_children(summary, names)
     return _join([*paragraphs, _make_footer(summary, names)])
 
 
@@ -108,7 +112,7 @@ def changes_markdown(all_changes: Sequence[Changes], failures: Sequence[str], na
 
 
 def _make_heading(summary: Summary, findings: Sequence[Finding]) -> str:
-    if not summary.devices:
+    if not summary.devices and leaking_child(summary.children, SiteNames("")) is None:
         return "### Memory: nothing was allocated"
     leaks = [finding for finding in findings if finding.kind == "leak"]
     problems = [LABELS[finding.kind] for finding in findings if finding.kind not in _KINDS_WITHOUT_LABEL]
@@ -118,9 +122,16 @@ def _make_heading(summary: Summary, findings: Sequence[Finding]) -> str:
     kinds = {finding.kind for finding in findings}
     if "inconclusive" in kinds:
         problem_texts.append("other leaks inconclusive" if leaks else "leaks inconclusive")
+    if leaking_child(summary.children, SiteNames("")) is not None:
+        problem_texts.append("a leak in a child process")
     if not problem_texts:
         problem_texts = ["leaks were not judged" if "not_judged" in kinds else "nothing is wrong"]
     return f"### Memory: {', '.join(problem_texts)}"
+
+
+def _list_children(summary: Summary, names: SiteNames) -> list[str]:
+    sentences = describe_children(summary.children, names) if summary.children is not None else []
+    return [f"**{CHILD}** {_make_sentence(sentence)}" for sentence in sentences]
 
 
 def _list_failures(sentences: Sequence[str]) -> list[str]:

@@ -113,8 +113,7 @@ def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | Non
     if not summary.devices:
         screen.blank()
         screen.text(no_allocations(summary))
-        return
-    findings = leak_findings(summary)
+    findings = leak_findings(summary) if summary.devices else ()
     # `top` limits only leaks: a device that could not be judged must always be listed.
     leaks = [finding for finding in findings if finding.kind in ("leak", "growth", "minor_leak")]
     omitted = leaks[top:]
@@ -124,6 +123,8 @@ def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | Non
     if omitted:
         screen.blank()
         screen.text(f"and {units.counted(len(omitted), 'more leak')}", style="dim")
+    if summary.children is not None and (summary.children.runs or summary.children.unjudged):
+        write_children(summary.children, screen, names)
 
 
 def _write_header(summary: Summary, screen: Screen, names: SiteNames) -> None:
