@@ -50,7 +50,9 @@ class CommandParser(Parser):
         self.notes = ""
         """Text of the help below the options: syntax of positions and ranges."""
         # `TraceCommand` and `Query` read these options, which not every command adds.
-        self.set_defaults(csv=False, markdown=False, all_frames=False, by=None, device=None, top=None, user_path=[])
+        self.set_defaults(
+            csv=False, markdown=False, brief=False, all_frames=False, by=None, device=None, top=None, user_path=[]
+        )
         self.set_defaults(since=None, until=None, region=None, depth=None)
 
     def add_common(self, traces_help: str, metavar: str) -> None:
@@ -77,6 +79,11 @@ class CommandParser(Parser):
     def add_markdown(self) -> None:
         self._format_group.add_argument(
             "--markdown", action="store_true", help="print Markdown: a short comment for a pull request"
+        )
+
+    def add_brief(self) -> None:
+        self._format_group.add_argument(
+            "--brief", action="store_true", help="print two lines: the peak, and the first finding"
         )
 
     def add_csv(self) -> None:

@@ -37,6 +37,7 @@ class Diagnose(TraceCommand):
         )
         parser.add_markdown()
         parser.add_argument("--verbose", action="store_true", help="show everything; --top and --all-frames imply it")
+        parser.add_brief()
         parser.add_top(_ROWS)
         parser.add_code()
         parser.notes = "Sizes are requested bytes. docs/json.md describes the fields of --json.\n"
@@ -58,6 +59,10 @@ class Diagnose(TraceCommand):
             from ..report.markdown import verdict_markdown
 
             query.print_text(verdict_markdown(summary))
+        elif query.options.brief:
+            from ..report.run_summary import run_summary
+
+            query.print_text(run_summary(query.trace, summary))
         else:
             write_first_screen(summary, query.screen)
         return Exit.OK

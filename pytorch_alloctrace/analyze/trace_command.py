@@ -58,7 +58,7 @@ class Query:
         self.options = options
         self.screen = screen
         self.data = ""
-        """Output as JSON, CSV or Markdown."""
+        """Output as JSON, CSV, Markdown, or in brief."""
 
     @property
     def trace(self) -> RecordedTrace:
@@ -167,7 +167,7 @@ class TraceCommand(ABC):
 
     def shows_incomplete(self, options: argparse.Namespace) -> bool:
         """Return whether missing parts of the trace precede the answer."""
-        return not (options.json or options.csv or options.markdown)
+        return not (options.json or options.csv or options.markdown or options.brief)
 
     @abstractmethod
     def run(self, query: Query) -> Exit:

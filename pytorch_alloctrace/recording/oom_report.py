@@ -4,8 +4,7 @@ The report is printed when torch creates the exception, even if the program catc
 thread that requested the memory or, if autograd's thread ran out of memory, on the thread that called backward. That
 thread holds no lock of the allocator. Errors that torch handles itself create no exception.
 
-A child process computes the verdict, so that nothing is allocated through torch. A bug of ours, a lack of memory or a
-long trace can only delay the program, for at most FLUSH_SECONDS + SECONDS.
+A separate process computes the verdict (`analysis_process`); the program waits at most FLUSH_SECONDS + SECONDS for it.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .analysis_process import AnalysisError, run_analysis
 from .own_errors import is_from_signal_handler
 
 FLUSH_SECONDS = 10.0
 SECONDS = 60.0
 """Maximum wait of the program for the verdict, in seconds."""
-_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 
 
 class OomReport:
@@ -82,27 +81,14 @@ class OomReport:
         flushing = threading.Thread(target=self._flush_trace, name="alloctrace flush", daemon=True)
         flushing.start()
         flushing.join(FLUSH_SECONDS)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ALLOCTRACE")}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_PARENT), environment.get("PYTHONPATH")]))
-        command = [sys.executable, "-m", "pytorch_alloctrace", str(self._trace), "--spool", str(self._spool)]
         next_command = f"For the verdict, run: alloctrace {self._trace}\n"
         try:
-            process = subprocess.run(
-                command,
-                env=environment,
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                timeout=SECONDS,
-                cwd="/",
-                check=False,
-            )
+            verdict = run_analysis([str(self._trace), "--spool", str(self._spool)], SECONDS)
         except subprocess.TimeoutExpired:
             return f"The trace is too long to judge in {SECONDS:.0f} s. {next_command}"
-        if process.returncode:
-            error_lines = process.stderr.decode(errors="replace").strip().splitlines()
-            reason = error_lines[-1] if error_lines else f"exit status {process.returncode}"
-            return f"No verdict could be made ({reason}). {next_command}"
-        return f"From {self._trace}, up to here:\n\n{process.stdout.decode(errors='replace')}"
+        except AnalysisError as error:
+            return f"No verdict could be made ({error}). {next_command}"
+        return f"From {self._trace}, up to here:\n\n{verdict}"
 
     def _flush_trace(self) -> None:
         try:

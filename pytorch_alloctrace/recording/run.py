@@ -13,24 +13,31 @@ from __future__ import annotations
 import argparse
 import atexit
 import builtins
+import contextlib
 import importlib.util
 import os
 import pkgutil
 import runpy
+import select
 import shlex
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 from .. import command
 from ..errors import AlloctraceError
 from ..parser import Parser
 from . import children, loading, program, session
+from .analysis_process import run_analysis
 from .options import DEVICES, STACKS
+from .own_errors import is_from_signal_handler
 
+SUMMARY_SECONDS = 5.0
+"""Maximum wait at the exit for the summary of the run, in seconds."""
+_PREFIX = "pytorch_alloctrace: "
 _launchers: set[str] = set()
 """Files of the scripts that started this process."""
 
@@ -74,6 +81,11 @@ class Run:
             "--no-modules", action="store_true", help="do not record torch modules (--by module then has no rows)"
         )
         parser.add_argument("--no-sources", action="store_true", help="do not store source lines in the trace")
+        parser.add_argument(
+            "--quiet",
+            action="store_true",
+            help="print nothing at the end: neither peak and first finding, nor the command that reads the trace",
+        )
         parser.add_argument("--report-oom", action="store_true", help="print the verdict when memory runs out")
         parser.add_argument(
             "--max-bytes",
@@ -157,13 +169,13 @@ def _prepare_program(options: argparse.Namespace, main: ModuleType) -> CodeType:
         sys.argv = ["-m", *options.arguments]
     # Before recording starts: the header of the trace must describe the program, not this launcher.
     sys.modules["__main__"] = main
-    closing_line = _start_recording(options)
+    ending = _start_recording(options)
     if options.module is None:
         return code
     try:
         return _load_module(options.module, main)
     except _NoProgramError:
-        closing_line.trace = None
+        ending.trace = None
         trace = session.disable()
         if trace is not None:
             trace.unlink(missing_ok=True)  # empty: no program has run
@@ -266,12 +278,12 @@ def _set_first_path(folder: str) -> None:
         sys.path[0] = folder  # replaces the working directory, which our own -m inserted
 
 
-def _start_recording(options: argparse.Namespace) -> _ClosingLine:
+def _start_recording(options: argparse.Namespace) -> _Ending:
     children.forget_parent()
-    closing_line = _ClosingLine()
-    # Exit handlers run last in, first out: the line must be printed after the end of the trace.
+    ending = _Ending(options.quiet)
+    # Exit handlers run last in, first out: the summary must be made after the end of the trace.
     atexit.unregister(session._end_at_exit)
-    atexit.register(closing_line.print)
+    atexit.register(ending.print)
     atexit.register(session._end_at_exit)
     settings = {
         "devices": options.devices,
@@ -287,30 +299,60 @@ def _start_recording(options: argparse.Namespace) -> _ClosingLine:
     # Importing torch takes seconds. Until then Ctrl-C ends the command with one line, not a traceback.
     loading.load_recorder()
     command.raise_interrupts()
-    closing_line.trace = session.enable(options.output, **settings).path
+    ending.trace = session.enable(options.output, **settings).path
     if options.follow:
-        closing_line.children = children.begin(options.output, settings)
-    return closing_line
+        ending.children = children.begin(options.output, settings)
+    return ending
 
 
-class _ClosingLine:
-    """Line on stderr at the exit with the path of the trace. Not printed if recording never began."""
+class _Ending:
+    """Three lines on stderr at the exit: the run's peak, its first finding, and the command that reads the trace.
 
-    def __init__(self) -> None:
+    Only the last line is printed by other ranks than 0, and if the analysis fails or takes more than SUMMARY_SECONDS;
+    nothing if the recording never began.
+    """
+
+    def __init__(self, is_quiet: bool) -> None:
         self.trace: Path | None = None
         self.children: str | None = None
+        self._is_quiet = is_quiet
         self._process = os.getpid()
 
     def print(self) -> None:
         # A forked child that exits normally runs its parent's exit handlers too.
-        if self.trace is None or os.getpid() != self._process:
+        if self.trace is None or self._is_quiet or os.getpid() != self._process or not _is_read(sys.stderr):
             return
+        lines: list[str] = []
+        try:
+            if program.rank() == "0":
+                lines = run_analysis(["diagnose", str(self.trace), "--brief"], SUMMARY_SECONDS).splitlines()
+        except KeyboardInterrupt:  # the program has ended: its exit status must not change
+            pass
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
+        finally:
+            lines.append(self._describe_trace(self.trace))
+            with contextlib.suppress(OSError, ValueError):
+                print(*(f"{_PREFIX}{line}" for line in lines), sep="\n", file=sys.stderr, flush=True)
+
+    def _describe_trace(self, trace: Path) -> str:
         children = f" (children: {self.children})" if self.children else ""
-        next_command = f"{command.spelled()} {shlex.quote(_shorten_path(self.trace))}"
-        print(
-            f"pytorch_alloctrace: the trace is {_shorten_path(self.trace)}{children}; read it with: {next_command}",
-            file=sys.stderr,
-        )
+        next_command = f"{command.spelled()} {shlex.quote(_shorten_path(trace))}"
+        return f"the trace is {_shorten_path(trace)}{children}; read it with: {next_command}"
+
+
+def _is_read(stream: TextIO | None) -> bool:
+    """Return whether a stream is open, and not a pipe without a reader: a write could end the process by SIGPIPE."""
+    if stream is None or stream.closed:
+        return False
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError, AttributeError):  # replaced by the program: an object in memory
+        return True
+    poll = select.poll()
+    poll.register(number, 0)
+    return not poll.poll(0)
 
 
 def _shorten_path(path: Path) -> str:

@@ -28,6 +28,7 @@ ARGUMENTS = {
     "diagnose-healthy": ("diagnose", HEALTHY),
     "leaks-healthy": ("leaks", HEALTHY),
     "oom-healthy": ("oom", HEALTHY),
+    "diagnose-brief": ("diagnose", TRACE, "--brief"),
     "diagnose-markdown": ("diagnose", TRACE, "--markdown"),
     "diff": ("diff", TRACE, "--since", "step:4"),
     "diff-markdown": ("diff", TRACE, "--since", "step:4", "--by", "stack", "--top", "1", "--markdown"),

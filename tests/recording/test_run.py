@@ -15,7 +15,8 @@ from running import ROOT, run_python
 
 import pytorch_alloctrace as alloctrace
 
-CLOSING_LINE = "pytorch_alloctrace: the trace is "
+PREFIX = "pytorch_alloctrace: "
+CLOSING_LINE = f"{PREFIX}the trace is "
 
 # Prints what a program can find out about its start.
 MIRROR = """
@@ -51,7 +52,7 @@ def run_unrecorded(arguments: Sequence[str], folder: Path) -> subprocess.Complet
 def run_recorded(
     arguments: Sequence[str],
     folder: Path,
-    options: Sequence[str] = (),
+    options: Sequence[str] = ("--quiet",),
     flags: Sequence[str] = (),
     fresh: bool = False,
     **environment: str,
@@ -60,13 +61,12 @@ def run_recorded(
     return run_python(folder, [*command, *arguments], False, 600, environment, fresh)
 
 
-def without_closing_line(stderr: str) -> str:
-    lines = stderr.splitlines(keepends=True)
+def check_closing_line(stderr: str) -> None:
+    lines = stderr.splitlines()
     closing = [line for line in lines if line.startswith(CLOSING_LINE)]
     assert len(closing) == 1, stderr
     assert lines[-1] == closing[0], "the closing line comes last"
     assert "python" in closing[0] and "-m pytorch_alloctrace run.alloctrace" in closing[0]
-    return "".join(lines[:-1])
 
 
 def load_traces(folder: Path, pattern: str = "run-*.alloctrace") -> list[alloctrace.Trace]:
@@ -111,7 +111,7 @@ def test_program_starts_as_without_recording(flags: list[str], command: list[str
     recorded = run_recorded(command, tmp_path, flags=flags, fresh=True)
 
     assert (recorded.returncode, recorded.stdout) == (0, unrecorded.stdout), recorded.stderr
-    assert without_closing_line(recorded.stderr) == unrecorded.stderr == ""
+    assert recorded.stderr == unrecorded.stderr == ""
 
 
 ENDINGS = {
@@ -149,11 +149,10 @@ def test_program_ends_as_without_recording(ending: str, tmp_path: Path) -> None:
     recorded = run_recorded(["program.py"], tmp_path, fresh=ending in IN_FRESH_INTERPRETER)
 
     assert (recorded.returncode, recorded.stdout) == (unrecorded.returncode, unrecorded.stdout), recorded.stderr
+    assert recorded.stderr == unrecorded.stderr
     if ending == "syntax error":
-        assert recorded.stderr == unrecorded.stderr
         assert not (tmp_path / "run.alloctrace").exists(), "nothing ran, but a trace exists"
     else:
-        assert without_closing_line(recorded.stderr) == unrecorded.stderr
         assert str(alloctrace.load(tmp_path / "run.alloctrace").integrity).startswith("complete")
     results = [path.read_text() for path in tmp_path.glob("*.txt")]  # of the unrecorded and the recorded program
     assert results == ["results"] * (2 if "'results'" in ENDINGS[ending] else 0), "the open file was not flushed"
@@ -168,7 +167,7 @@ def test_traceback_of_a_module_begins_with_its_own_frames(tmp_path: Path) -> Non
     write_file(tmp_path, "broken/__main__.py", "")
     for name in ("package", "broken"):
         unrecorded = run_unrecorded(["-m", name], tmp_path)
-        recorded = run_recorded(["-m", name], tmp_path, ["--overwrite"])
+        recorded = run_recorded(["-m", name], tmp_path, ["--overwrite", "--quiet"])
         assert recorded.returncode == unrecorded.returncode == 1
         frames = [line for line in recorded.stderr.splitlines() if line.startswith("  File ")]
         assert frames and str(tmp_path) in frames[0], recorded.stderr
@@ -179,6 +178,81 @@ def test_traceback_of_a_module_begins_with_its_own_frames(tmp_path: Path) -> Non
             ]
             assert frames == expected
         assert "recording/run.py" not in recorded.stderr
+
+
+LEAKING = """
+import sys, torch
+held = []
+def work():
+    for _ in range(100):
+        held.append(torch.empty(1000))
+        torch.empty(4000)
+work()
+print("done")
+sys.exit(3)
+"""
+
+
+def test_peak_and_first_finding_are_printed_at_the_end(tmp_path: Path) -> None:
+    write_file(tmp_path, "program.py", LEAKING)
+
+    recorded = run_recorded(["program.py"], tmp_path, [])
+
+    assert (recorded.returncode, recorded.stdout) == (3, "done\n")
+    check_closing_line(recorded.stderr)
+    peak, finding, _ = recorded.stderr.splitlines()
+    assert peak == f"{PREFIX}PEAK  cpu: {(100 * 4000 + 16000) / 1024:.0f} KiB allocated"
+    assert finding.startswith(f"{PREFIX}LEAK  program.py:6 in work: +3.91 KiB per ")
+
+
+def test_other_ranks_print_only_the_closing_line(tmp_path: Path) -> None:
+    write_file(tmp_path, "program.py", LEAKING)
+
+    recorded = run_recorded(["program.py"], tmp_path, [], RANK="1", WORLD_SIZE="2")
+
+    assert recorded.stderr.count("\n") == 1 and recorded.stderr.startswith(CLOSING_LINE), recorded.stderr
+
+
+# The interpreter of the analysis is replaced by a script that affects the program.
+FAILING_ANALYSES = {
+    "error": ("exit 1", 3),
+    "no output": ("exit 0", 3),
+    "too slow": ("exec sleep 1000", 3),
+    "interrupt of the program": ("kill -INT $PPID; exec sleep 1000", 3),
+    "kill of the program": ("kill -KILL $PPID", -signal.SIGKILL),
+}
+
+
+@pytest.mark.parametrize("case", FAILING_ANALYSES)
+def test_failing_analysis_affects_only_the_summary(case: str, tmp_path: Path) -> None:
+    script, status = FAILING_ANALYSES[case]
+    write_file(tmp_path, "python", f"#!/bin/sh\n{script}\n")
+    (tmp_path / "python").chmod(0o755)
+    limit = "from pytorch_alloctrace.recording import run\nrun.SUMMARY_SECONDS = 0.1\n" if case == "too slow" else ""
+    write_file(tmp_path, "program.py", f"{limit}import os, sys\nsys.executable = os.path.abspath('python')\n{LEAKING}")
+
+    recorded = run_recorded(["program.py"], tmp_path, [])
+
+    assert (recorded.returncode, recorded.stdout) == (status, "done\n"), recorded.stderr
+    if status == 3:
+        assert recorded.stderr.count("\n") == 1 and recorded.stderr.startswith(CLOSING_LINE), recorded.stderr
+
+
+CLOSED_PIPE = "read, write = os.pipe(); os.dup2(write, 2); os.close(read); os.close(write)"
+
+
+@pytest.mark.parametrize("close", ["os.close(2)", "sys.stderr.close()", CLOSED_PIPE])
+def test_nothing_is_analysed_without_a_reader_of_stderr(close: str, tmp_path: Path) -> None:
+    write_file(tmp_path, "python", f"#!/bin/sh\ntouch {tmp_path}/analysed\n")
+    (tmp_path / "python").chmod(0o755)
+    restore = "import signal; signal.signal(signal.SIGPIPE, signal.SIG_DFL)"
+    source = f"import os, sys\nsys.executable = os.path.abspath('python')\n{restore}\n{close}\n{LEAKING}"
+    write_file(tmp_path, "program.py", source)
+
+    recorded = run_recorded(["program.py"], tmp_path, [], fresh=True)
+
+    assert (recorded.returncode, recorded.stdout) == (3, "done\n")
+    assert not (tmp_path / "analysed").exists() and CLOSING_LINE not in recorded.stderr
 
 
 PROCESSES = """
@@ -318,9 +392,10 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_forked_children_are_recorded_only_with_follow(tmp_path: Path) -> None:
     write_file(tmp_path, "program.py", FORKS)
-    recorded = run_recorded(["program.py"], tmp_path)
+    recorded = run_recorded(["program.py"], tmp_path, [])
     assert (recorded.returncode, recorded.stdout) == (0, "2800.0\n7\n"), recorded.stderr
-    without_closing_line(recorded.stderr)
+    check_closing_line(recorded.stderr)
+    assert recorded.stderr.count(f"{PREFIX}PEAK") == 1, "a forked child must not print the summary"
     (trace,) = load_traces(tmp_path, "*.alloctrace")
     assert str(trace.integrity).startswith("complete")
     assert not {"Numbers.__getitem__", "allocate_in_child"} & allocating_functions(trace)
