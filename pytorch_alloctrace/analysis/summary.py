@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import numpy as np
 
 from ..reading.integrity import Integrity
 from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
 from ..reading.replay import Peak
-from ..reading.sites import Frame, SiteBytes, group_stacks, top_sites
+from ..reading.sites import Frame, Site, SiteBytes, group_stacks, top_sites
 from ..reading.table import Table
 from .advice import Advisor
 from .child_runs import ChildRuns, find_child_runs
@@ -27,8 +29,9 @@ from .free_memory.program_memory import is_loaded
 from .leaks.clock import Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
+from .leaks.leak import Growth, Leak
 from .leaks.outside_growth import OutsideGrowth, find_outside_growth
-from .usage.package_lines import WORTH_OPENING, PackageLines, find_package_lines
+from .usage.package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_library_call, find_package_lines
 from .usage.roles import RoleShares, roles_before
 from .walk import Visit, Walk
 
@@ -104,6 +107,8 @@ class DeviceSummary:
     failure: OutOfMemory | None
     levels: tuple[int, ...]
     """Live bytes over time: the maximum of each of equal intervals."""
+    library_calls: Mapping[int, LibraryCall] = field(default_factory=dict)
+    """What a line that leaks or grows calls in a library, by the first of the stacks of the leak or growth."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +249,7 @@ class _DeviceSummarizer:
     def summarize(self, top: int, of_leaks: bool, collections: Sequence[Collection]) -> DeviceSummary:
         """Return the summary. Must be called after the walk."""
         trace, device = self._trace, self._device
-        end = self._at_end.result
+        end, leaks = self._at_end.result, judge_leaks(self._evidence)
         at_end = _build_holding(trace, end, None, top)
         return DeviceSummary(
             device=device,
@@ -257,11 +262,12 @@ class _DeviceSummarizer:
             peak=at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top),
             end=at_end,
             growth=step_growth(trace, device),
-            leaks=judge_leaks(self._evidence),
+            leaks=leaks,
             growing=() if of_leaks else growing_sites(self._evidence, top),
             inefficiencies=self._list_inefficiencies(collections),
             failure=None if self._failure is None else self._failure.result,
             levels=tuple(trace.timeline(120, device)["requested_bytes_max"].tolist()),
+            library_calls=_find_library_calls(trace, device, (*leaks.leaks, *leaks.undecided, *leaks.notes)),
         )
 
     def _list_inefficiencies(self, collections: Sequence[Collection]) -> tuple[Inefficiency, ...]:
@@ -269,6 +275,27 @@ class _DeviceSummarizer:
             return ()
         garbage = find_garbage(self._trace, self._device, collections)
         return (*inefficiencies_of(self._inefficiencies), *([] if garbage is None else [garbage]))
+
+
+def _find_library_calls(trace: RecordedTrace, device: str, growths: Sequence[Leak | Growth]) -> dict[int, LibraryCall]:
+    """Return what the one line of each leak or growth calls in a library, from all that its stacks hold when judged."""
+    stacks = trace.stacks
+    calls = {}
+    for growth in growths:
+        line = growth.line if isinstance(growth, Leak) else growth.site
+        stack_ids = [stack for stack in growth.stack_ids if stacks.has_frames(stack)]
+        if (
+            not trace.is_known_at(growth.judged_at)
+            or not any(stacks.opened[stack] for stack in stack_ids)
+            or Site.of_stack(stacks, stack_ids[0]) != line
+        ):
+            continue
+        live = trace.replay.stacks(growth.judged_at + 1, device)
+        held = live.take((live["live_bytes"] > 0) & np.isin(stacks.same[live["stack_id"]], stacks.same[stack_ids]))
+        call = find_library_call(stacks, held)
+        if call is not None:
+            calls[growth.stack_ids[0]] = call
+    return calls
 
 
 @dataclass(frozen=True, eq=False)

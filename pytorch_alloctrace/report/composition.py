@@ -9,12 +9,12 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.usage.live_memory import DeviceNeed, LiveMemory
-from ..analysis.usage.package_lines import PackageLines
+from ..analysis.usage.package_lines import LibraryCall, PackageLines
 from ..analysis.usage.roles import RoleBytes
 from ..reading.sites import Frame, groups_stacks
 from ..reading.table import Table
 from . import units
-from .package_lines import package_lines_data, write_package_lines
+from .package_lines import describe_library_call, package_lines_data, write_package_lines
 from .roles import exactness
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
@@ -25,6 +25,8 @@ _LINE_WIDTH_WITHOUT_BAR = 48
 _NAME_WIDTH = 16
 _ROLE_WIDTH = 33
 _MAX_FRAMES = 3
+_MIN_OPENED_SHARE = 0.05
+"""Minimum share of a role in all memory for the library line below it."""
 
 
 def composition_data(memory: LiveMemory, top: int) -> dict[str, Any]:
@@ -59,12 +61,14 @@ def write_composition(
 ) -> None:
     """Write the position and its composition; for a peak also by role, by phase and by age."""
     write_position(memory, begin_ns, screen)
-    write_table(memory.composition, memory.by, screen, names, top, memory.package_lines, differing)
+    write_table(
+        memory.composition, memory.by, screen, names, top, memory.package_lines, differing, memory.library_calls
+    )
     if memory.peak is not None and groups_stacks(memory.by):
         for grouping in ("role", "phase", "age"):
             screen.blank()
             screen.text(Text.assemble((f"BY {grouping.upper()}", "bold")))
-            write_table(memory.peak.composition(grouping), grouping, screen, names, top, {}, {})
+            write_table(memory.peak.composition(grouping), grouping, screen, names, top, {}, {}, memory.library_calls)
 
 
 def write_position(memory: LiveMemory, begin_ns: int, screen: Screen) -> None:
@@ -107,10 +111,12 @@ def write_table(
     top: int,
     package_lines: Mapping[int, PackageLines],
     differing_frames: Mapping[int, list[Frame]],
+    library_calls: Mapping[str, LibraryCall] | None = None,
 ) -> None:
     """Write a composition. Of sites, write the first `top` and the sum of the others.
 
     package_lines: by row number. differing_frames: by stack, the frames that the other stacks of the same site lack.
+    library_calls: by role, what a line calls that allocated nearly all of its memory.
     """
     total = int(table["live_bytes"].sum())
     if not groups_stacks(by):
@@ -121,6 +127,11 @@ def write_table(
             amount = f"{units.share(row['live_bytes'], total):>5}  {units.size(row['live_bytes']):>9}"
             name = _format_role(row) if by == "role" else row[by]
             screen.text(Text.assemble(f"{amount}  {name:<{name_width}}  ", (bar, "green")))
+            call = (library_calls or {}).get(row["role"]) if by == "role" else None
+            if call is not None and row["share"] >= _MIN_OPENED_SHARE:
+                screen.text(
+                    describe_library_call(call, names), _AMOUNT_WIDTH + 2, hanging=_AMOUNT_WIDTH + 4, style="dim"
+                )
         return
     named_sites = set()
     for number, row in enumerate(rows(table.head(top))):

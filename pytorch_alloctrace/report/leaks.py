@@ -24,6 +24,7 @@ from .growth import (
     describe_undecided,
     on_device,
 )
+from .package_lines import describe_library_call
 from .screen import Screen
 from .site_names import SiteNames
 
@@ -52,10 +53,21 @@ def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Fin
     if unjudged:
         findings.append(_describe_unjudged(unjudged))
     return (
-        *findings,
+        *(_add_library_call(finding, summary, names) for finding in findings),
         *(describe_note(growth, summary, names) for device in judged for growth in device.leaks.notes),
         *(_describe_minor_leak(leak, summary, names) for leak in leaks if leak.minor),
     )
+
+
+def _add_library_call(finding: Finding, summary: Summary, names: SiteNames) -> Finding:
+    """Name the module and the library line of a finding whose line only calls a library, such as trainer.train()."""
+    calls = [device.library_calls for device in summary.devices if device.device == finding.device]
+    call = calls[0].get(finding.stack_id) if calls and finding.site is not None else None
+    if call is None:
+        return finding
+    place = describe_library_call(call, names)
+    sentence = f"{place[0].upper()}{place[1:]}."
+    return dataclasses.replace(finding, sentences=(sentence, *finding.sentences))
 
 
 def exceeded_sentence(exceeded: Exceeded, limit: GrowthLimit) -> str:

@@ -25,6 +25,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.replay import LIVE_COLUMNS
 from ...reading.sites import BY, describe_stacks, groups_stacks, sites_of_blocks
 from ...reading.table import Table, maxima, sums, texts
+from .package_lines import LibraryCall, find_library_call, live_by_stack
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = PHASES = ("forward", "backward", "optimizer", "other")
 _OPTIM = re.compile(r"[/\\]torch[/\\]optim[/\\](\w+)\.py$")
@@ -131,6 +132,16 @@ def _compose_by_role(blocks: Table) -> Table:
     exact = sums(numbers, np.where(blocks["role_is_exact"], blocks["requested_bytes"], 0), len(ROLES_SHOWN))
     exact_bytes = np.array([exact[ROLES_SHOWN.index(role)] for role in table["role"]], np.int64)
     return table.assign(exact_bytes=exact_bytes).select("role", "live_bytes", "exact_bytes", *_LIVE[1:])
+
+
+def library_calls_by_role(trace: RecordedTrace, blocks: Table) -> dict[str, LibraryCall]:
+    """Return what the line of user code calls in a library that allocated nearly all memory of a role, by role."""
+    numbers = np.array([ROLES_SHOWN.index(role) for role in ROLES])[blocks["role"]]
+    calls = {
+        ROLES_SHOWN[number]: find_library_call(trace.stacks, live_by_stack(blocks.take(numbers == number)))
+        for number in np.unique(numbers).tolist()
+    }
+    return {role: call for role, call in calls.items() if call is not None}
 
 
 def _shares(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -11,10 +11,9 @@ import numpy as np
 from ...errors import PositionError
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import sites_of_blocks
 from ...reading.table import Table
-from .composition import composition_of
-from .package_lines import WORTH_OPENING, PackageLines, find_package_lines
+from .composition import composition_of, library_calls_by_role
+from .package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_package_lines, live_by_stack
 from .peak import PeakMemory, peak_between, peak_memory
 
 
@@ -69,6 +68,8 @@ class LiveMemory:
     """None if the allocator reports no segments."""
     package_lines: dict[int, PackageLines]
     """Package lines by row of the composition, if it is by line."""
+    library_calls: dict[str, LibraryCall]
+    """What the one line of user code calls that allocated nearly all memory of a role, by role."""
     peak: PeakMemory | None = None
     need: DeviceNeed | None = None
     """Set if the position is the peak of the whole run."""
@@ -109,13 +110,14 @@ def live_memory(
         requested_bytes=int(blocks["requested_bytes"].sum()),
         reserved_bytes=int(segments.sum()) if len(segments) else None,
         package_lines=_list_package_lines(trace, composition, blocks, by),
+        library_calls=library_calls_by_role(trace, blocks),
     )
 
 
 def _list_package_lines(trace: RecordedTrace, composition: Table, blocks: Table, by: str) -> dict[int, PackageLines]:
     if by != "line":
         return {}
-    stacks = sites_of_blocks(trace.stacks, blocks, "stack")
+    stacks = live_by_stack(blocks)
     total = int(composition["live_bytes"].sum())
     large_rows = np.flatnonzero(composition["share"] >= WORTH_OPENING).tolist()
     stack_ids = composition["stack_id"]
@@ -167,6 +169,7 @@ def _live_memory_at_peak(
         requested_bytes=peak.requested_bytes,
         reserved_bytes=peak.reserved_bytes,
         package_lines=_list_package_lines(trace, composition, blocks, by),
+        library_calls=library_calls_by_role(trace, blocks),
         peak=peak,
         need=device_need(trace, peak.device) if since is None and until is None else None,
         since=since,
