@@ -170,7 +170,9 @@ class Summary:
 
     def _knows(self, other: Summary) -> bool:
         """Return whether the leaks of this summary or of one of a child are known."""
-        is_undecided = any(not device.leaks.decided and not self.is_small(device) for device in other.devices)
+        # A forked child has its parent's blocks, and may not allocate on their device.
+        devices = [device for device in other.devices if device.allocations or other is self]
+        is_undecided = any(not device.leaks.decided and not self.is_small(device) for device in devices)
         return other.integrity.is_complete and not is_undecided and not other.outside_growth
 
 

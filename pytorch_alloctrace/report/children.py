@@ -97,7 +97,8 @@ def _describe_run(run: ChildRun[Summary], names: SiteNames) -> str:
     name = f"process {run.process}, {_shorten(run.command)}"
     if run.summary is None:
         return f"{name}: its trace cannot be read ({names.file(run.trace)})"
-    peaks = [f"{units.size(device.peak.bytes)} on {device.device}" for device in run.summary.devices]
+    allocating = [device for device in run.summary.devices if device.allocations]
+    peaks = [f"{units.size(device.peak.bytes)} on {device.device}" for device in allocating]
     first = _first_finding(run)
     verdict = "nothing allocated" if first is None else first.title
     if first is not None and first.kind in _LEAKS:

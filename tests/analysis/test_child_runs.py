@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from child_programs import program_with_child
 from command_line import run_command
-from running import run_python
+from running import needs_cuda_build, run_python, with_cuda
 from shared_recordings import record_once
 
 from pytorch_alloctrace.analysis import child_runs
@@ -21,19 +21,32 @@ ITERATIONS = """kept = []
 WORK = {
     "leaking": ITERATIONS.format(count=60, keep="kept.append(block)"),
     "healthy": ITERATIONS.format(count=60, keep="block = None"),
+    "without steps": "for _ in range(60):\n        torch.zeros(1000)",
     "short": ITERATIONS.format(count=3, keep="kept.append(block)"),
 }
 
 
-def folder_of(work: str) -> Path:
-    """Return a folder with the trace run.alloctrace of a program, and that of its child."""
+PARENT_ON_CUDA = """weight = torch.ones(100_000, device="cuda")
+    for _ in range(60):
+        weight * 2
+        alloctrace.step()
+    """
+
+
+def folder_of(work: str, parent: str = "") -> Path:
+    """Return a folder with the trace run.alloctrace of a program, and that of its child.
+
+    parent: statements of the program before its child begins, which need CUDA.
+    """
 
     def record(folder: Path) -> None:
-        (folder / "program.py").write_text(program_with_child(WORK[work]))
-        command = ["-m", "pytorch_alloctrace", "run", "--follow", "--output", "run.alloctrace", "--quiet", "program.py"]
-        run_python(folder, [sys.executable, *command], True, 600, {})
+        source = program_with_child(WORK[work]).replace("method = ", f"{parent}method = ", 1)
+        (folder / "program.py").write_text(source)
+        command = [sys.executable, "-m", "pytorch_alloctrace", "run", "--follow", "--output", "run.alloctrace"]
+        command += ["--quiet", "program.py"]
+        run_python(folder, with_cuda(command) if parent else command, True, 600, {})
 
-    return record_once(f"child-{work}", record)
+    return record_once(f"{'cuda_' if parent else ''}child_{work.replace(' ', '_')}", record)
 
 
 @pytest.mark.parametrize(("work", "status"), [("leaking", 1), ("healthy", 0), ("short", 3)])
@@ -76,3 +89,11 @@ def test_leaks_are_unknown_when_traces_of_children_exceed_the_limit(monkeypatch:
 
     assert process.returncode == 3
     assert "CHILD 1 trace was not judged" in " ".join(process.stdout.split()), process.stdout
+
+
+@needs_cuda_build
+def test_blocks_that_a_forked_child_has_from_its_parent_are_not_judged() -> None:
+    process = run_command(folder_of("without steps", PARENT_ON_CUDA), ["leaks", "run.alloctrace", "--fail"])
+
+    assert process.returncode == 0, process.stdout
+    assert " on cuda:0 and " not in process.stdout.partition("CHILD")[2]
