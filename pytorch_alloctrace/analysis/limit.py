@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import PositionError
 from ..reading.recorded import RecordedTrace
-from .child_runs import ChildRuns
 from .leaks.leak import Leak
-from .summary import Summary
+
+if TYPE_CHECKING:  # every command imports this module
+    from .child_runs import ChildRuns
+    from .summary import Summary
 
 
 @dataclass(frozen=True)
