@@ -62,10 +62,10 @@ def describe_children(children: ChildRuns[Summary], names: SiteNames) -> list[st
         sentences.append(f"{units.counted(len(omitted), 'more trace')}: {worst}")
     if children.unjudged:
         traces, trace = units.counted(len(children.unjudged), "trace"), children.unjudged[0].trace
-        verb = "was" if len(children.unjudged) == 1 else "were"
+        verb, which = ("was", "it") if len(children.unjudged) == 1 else ("were", "the largest")
         sentences.append(
-            f"{traces} {verb} not judged, because all judged traces of children together may have "
-            f"{units.size(MAX_BYTES)}: alloctrace leaks {shlex.quote(names.file(trace))}"
+            f"{traces} {verb} not judged (limit: {units.size(MAX_BYTES)} for the traces of all children). To judge "
+            f"{which}: alloctrace leaks {shlex.quote(names.file(trace))}"
         )
     return sentences
 
