@@ -62,7 +62,7 @@ class Diagnose(TraceCommand):
         elif query.options.brief:
             from ..report.run_summary import run_summary
 
-            query.print_text(run_summary(query.trace, summary))
+            query.print_text(run_summary(summary))
         else:
             write_first_screen(summary, query.screen)
         return Exit.OK

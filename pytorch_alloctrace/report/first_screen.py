@@ -17,10 +17,11 @@ from ..analysis.usage.roles import RoleShares
 from ..command import path_argument, spelled
 from ..reading.sites import SiteBytes
 from . import units
-from .children import children_line
+from .children import children_line, leaking_child
 from .finding import NOTES, Finding, label_text
 from .integrity import IN_DIAGNOSIS, complete_note, effects
 from .integrity import LABEL as INCOMPLETE
+from .package_lines import package_line_name
 from .roles import role_names
 from .screen import Screen, shortened
 from .site_names import SiteNames
@@ -37,6 +38,7 @@ _MIN_NOTE_BYTES = 1 << 20
 _MIN_NOTE_SHARE = 0.01  # of the peak
 _SHOWN_ROLES = 4
 _BAR_WIDTH = 12
+_PACKAGE_LINES = 2  # below a line that calls a package
 _MIN_SOURCE = 12  # columns
 _ADVICE_LINES = _INCOMPLETE_LINES = 3
 _ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."
@@ -94,8 +96,8 @@ def _list_header(summary: Summary, screen: Screen, names: SiteNames) -> list[Tex
     return lines + screen.brief(incomplete, 0, _INCOMPLETE_LINES, hanging=_INDENT)
 
 
-def _list_devices(devices: Sequence[DeviceSummary], screen: Screen) -> list[Text]:
-    """Return a line on the device with the highest peak, with its name and the other devices if they fit."""
+def describe_devices(devices: Sequence[DeviceSummary], *, with_name: bool = False) -> str:
+    """Return the peaks of the device with the highest one, its memory, and the peak or number of the others."""
     device, others = devices[0], [device for device in devices[1:] if device.peak_allocated_bytes]
     amounts = f"peak {units.size(device.peak_allocated_bytes)} allocated"
     if device.peak_reserved_bytes:
@@ -104,11 +106,16 @@ def _list_devices(devices: Sequence[DeviceSummary], screen: Screen) -> list[Text
     more = f"; {others[0].device} {units.size(others[0].peak_allocated_bytes)}" if others else ""
     if len(others) > 1:
         more = f"; {units.counted(len(others), 'more device')}"
-    name = f" {device.name}"
-    is_name_shown = device.name and cell_len(f"{device.device}{name}: {amounts}") <= screen.width
-    return screen.brief(
-        Text.assemble((f"{device.device}{name if is_name_shown else ''}", "bold"), f": {amounts}{more}"), 0, 1
-    )
+    return f"{device.device}{f' {device.name}' if with_name else ''}: {amounts}{more}"
+
+
+def _list_devices(devices: Sequence[DeviceSummary], screen: Screen) -> list[Text]:
+    """Return a line on the devices, with the name of the first one if it fits."""
+    named = describe_devices(devices, with_name=bool(devices[0].name))
+    text = named if cell_len(named.partition(";")[0]) <= screen.width else describe_devices(devices)
+    line = Text(text)
+    line.stylize("bold", 0, text.index(": peak"))
+    return screen.brief(line, 0, 1)
 
 
 def _list_peak(summary: Summary, screen: Screen, names: SiteNames, room: int) -> list[Text]:
@@ -124,10 +131,13 @@ def _list_peak(summary: Summary, screen: Screen, names: SiteNames, room: int) ->
     if peak.blocks and summary.program.stacks == "none":
         lines += screen.brief(NO_STACKS, 0, 1)
         return lines[:room]
-    for site in peak.sites:
+    for site, package_lines in zip(peak.sites, peak.package_lines, strict=True):
         # Nobody can act on a library's workspace.
         if not site.site.is_workspace:
             lines += screen.brief(_describe_site(site, peak.bytes, screen, names), 0, 1)
+        for line in package_lines.lines[:_PACKAGE_LINES] if package_lines is not None else ():
+            amount = f"{units.share(line.bytes, peak.bytes):>6}  {units.size(line.bytes):>9}  "
+            lines += screen.brief(f"{amount}  {package_line_name(line, names)}", 0, 1, style="dim")
     lines = lines[:room]
     if device.device not in ("cpu", "pinned") and device.failure is None:
         for sentence in peak_advice(peak, names):
@@ -167,7 +177,8 @@ def _list_ending(summary: Summary, findings: Sequence[Finding], screen: Screen, 
     ]
     others = [finding for finding in findings if finding not in in_full and _is_notable(finding, summary)]
     lines = []
-    if summary.children is not None and (children := children_line(summary.children, names)):
+    child = leaking_child(summary.children, names)
+    if child is None and summary.children is not None and (children := children_line(summary.children, names)):
         lines += screen.brief(children, 0, 1, style="dim")
     if len(others) > _MAX_SHORT_KINDS:
         omitted = units.counted(len(others) - _MAX_SHORT_KINDS, "more finding")
@@ -177,6 +188,8 @@ def _list_ending(summary: Summary, findings: Sequence[Finding], screen: Screen, 
         for finding in reversed(others[:_MAX_SHORT_KINDS])
         for line in _list_title(finding, screen, 1 + (finding.kind in _SHORT_KINDS))
     ]
+    if child is not None:
+        lines += screen.brief(Text(child, style="bold red"), 0, 2, hanging=_INDENT)
     paragraphs = [lines] if lines else []
     paragraphs += [_list_finding(finding, screen, names) for finding in reversed(in_full)]
     kind = next((finding.kind for finding in (*in_full, *findings)), "")

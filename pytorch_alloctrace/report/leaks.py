@@ -67,7 +67,8 @@ def _add_library_call(finding: Finding, summary: Summary, names: SiteNames) -> F
         return finding
     place = describe_library_call(call, names)
     sentence = f"{place[0].upper()}{place[1:]}."
-    return dataclasses.replace(finding, sentences=(sentence, *finding.sentences))
+    brief = (*finding.brief[:1], sentence, *finding.brief[1:])
+    return dataclasses.replace(finding, sentences=(sentence, *finding.sentences), brief=brief)
 
 
 def exceeded_sentence(exceeded: Exceeded, limit: GrowthLimit) -> str:

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from ..analysis.summary import Summary
-from ..reading.recorded import RecordedTrace
 from . import units
 from .children import leaking_child
 from .finding import LABELS, NOTES
+from .first_screen import describe_devices
 from .site_names import SiteNames
 from .verdict import diagnosis
 
-_HOST = ("cpu", "pinned")
 _LEAKS = ("leak", "growth")
 
 
-def run_summary(trace: RecordedTrace, summary: Summary) -> str:
-    """Return the peak of the GPU with the highest peak (else of the host), and the first finding, a line each."""
-    if not summary.devices:
-        return f"PEAK  nothing was allocated through torch\n{_describe_finding(summary)}\n"
-    gpus = [device.device for device in summary.devices if device.device not in _HOST]
-    return f"{_describe_peak(trace, next(iter(gpus), summary.devices[0].device))}\n{_describe_finding(summary)}\n"
-
-
-def _describe_peak(trace: RecordedTrace, device: str) -> str:
-    allocated, reserved = (trace.replay.peak(measure, device) for measure in ("allocated", "reserved"))
-    sizes = [f"{units.size(allocated.bytes if allocated is not None else 0)} allocated"]
-    if reserved is not None:
-        sizes.append(f"{units.size(reserved.bytes)} reserved")
-    device_bytes = trace.device_bytes.get(device)
-    of_device = f" of {units.size(device_bytes)}" if device_bytes else ""
-    return f"PEAK  {device}: {', '.join(sizes)}{of_device}"
+def run_summary(summary: Summary) -> str:
+    """Return the peaks of the devices, as on the first screen, and the first finding, a line each."""
+    peaks = describe_devices(summary.devices) if summary.devices else "Nothing was allocated through torch"
+    return f"{peaks}\n{_describe_finding(summary)}\n"
 
 
 def _describe_finding(summary: Summary) -> str:

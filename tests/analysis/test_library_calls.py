@@ -69,9 +69,9 @@ def read_screen(*arguments: str) -> str:
 
 
 def test_finding_names_module_that_allocated_the_kept_blocks() -> None:
-    finding = read_screen("run.alloctrace").partition("trainer.train()")[2]
-
-    assert finding.startswith(f" All of it at {FORWARD} (Net.layers.2.inner). "), finding
+    screen = read_screen("leaks", "run.alloctrace").partition("trainer.train()")[2]
+    assert screen.startswith(f" All of it at {FORWARD} (Net.layers.2.inner). "), screen
+    assert f"All of it at {FORWARD} (Net.layers.2.inner)." in read_screen("run.alloctrace")
 
 
 def test_lines_below_the_calling_line_name_modules() -> None:

@@ -201,7 +201,7 @@ def test_peak_and_first_finding_are_printed_at_the_end(tmp_path: Path) -> None:
     assert (recorded.returncode, recorded.stdout) == (3, "done\n")
     check_closing_line(recorded.stderr)
     peak, finding, _ = recorded.stderr.splitlines()
-    assert peak == f"{PREFIX}PEAK  cpu: {(100 * 4000 + 16000) / 1024:.0f} KiB allocated"
+    assert peak == f"{PREFIX}cpu: peak {(100 * 4000 + 16000) / 1024:.0f} KiB allocated"
     assert finding.startswith(f"{PREFIX}LEAK  program.py:6 in work: +3.91 KiB per ")
 
 
