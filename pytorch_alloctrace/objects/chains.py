@@ -16,6 +16,7 @@ from . import access
 from .containers import Container, container_type, read_container
 from .edges import Edge, How, find_default, find_edge
 from .roots import WAITING, FrameRoot, ModuleRoot
+from .stores import UNKNOWN, Store, find_store
 
 _MODULE_DICTS = (".__dict__", "._modules", "._parameters", "._buffers")
 """Dicts of torch modules' attributes, left out of a path."""
@@ -81,6 +82,8 @@ class Chain:
     """References below the holder; a value of `through`."""
     containers: tuple[Container, ...] = ()
     """Containers on the path, outermost first."""
+    store: Store = UNKNOWN
+    """Line of user code that stores into the holder; read with the containers."""
 
     @property
     def through_graph(self) -> bool:
@@ -108,7 +111,8 @@ def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bo
 
     `container`: the holder, whose items are written without an index. Default, and if it is the dict of a module's
     submodules: the fullest container.
-    `reads_containers`: whether to set `Chain.containers`, which takes up to a millisecond for each list.
+    `reads_containers`: whether to set `Chain.containers`, which takes up to a millisecond for each list, and
+    `Chain.store`.
     """
     first_position, root_name, root, filename, line = _describe_root(objects)
     scope, function = _scope_of(objects[first_position], bool(root_name))
@@ -153,6 +157,7 @@ def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bo
     return Chain(
         *(path, holder.name, holder.contents, root, filename, line, len(links) == 1, scope, function),
         *(_first_way(ways), _first_way(ways[holder.position :]), tuple(containers)),
+        find_store(nodes, [link.edge for link in links], holder.position) if reads_containers else UNKNOWN,
     )
 
 

@@ -38,6 +38,8 @@ class FrameRoot:
     key: tuple[str, str, int]
     """File, function and id of the frame."""
     is_library: bool
+    code: types.CodeType
+    """Code of the function."""
 
 
 def modules() -> tuple[list[ModuleRoot], list[ModuleRoot], list[dict[str, object]]]:
@@ -55,7 +57,7 @@ def modules() -> tuple[list[ModuleRoot], list[ModuleRoot], list[dict[str, object
         if _is_own_file(filename):
             own_variables.append(namespace)
             continue
-        is_library = name != "__main__" and _is_library_file(filename) and name not in WAITING
+        is_library = name != "__main__" and is_library_file(filename) and name not in WAITING
         root = ModuleRoot(name, filename, namespace, is_library)
         (library_modules if is_library else program_modules).append(root)
     program_modules.sort(key=lambda root: (root.name in WAITING, root.name != "__main__"))
@@ -136,6 +138,7 @@ def _create_frame_root(frame: types.FrameType, line: int, thread: str, depth: in
         depth,
         key,
         code.co_filename.startswith(libraries),
+        code,
     )
 
 
@@ -151,7 +154,7 @@ def _is_own_file(filename: str) -> bool:
 
 
 @functools.cache
-def _is_library_file(filename: str) -> bool:
+def is_library_file(filename: str) -> bool:
     return not filename or filename.startswith(_library_folders())
 
 

@@ -85,6 +85,9 @@ class Held:
     """Function of a local variable; "" for other scopes."""
     through: str
     """References from the variable to the blocks: see `Chain.through`."""
+    store: tuple[str, str, str, int]
+    """Line of user code that stores into the holder, as kind, file, function and line: see `objects.stores`; "" and 0
+    if unknown, and in older traces."""
 
 
 def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:

@@ -236,6 +236,17 @@ class StackIndex:
         """Return whether the id is a stack of Python, not a label."""
         return 0 < stack_id < self._first_label
 
+    def find_source(self, filename: str, line: int) -> str | None:
+        """Return the text of a line of a file, if the trace has it."""
+        if filename not in self._file_ids:
+            return None
+        text: str | None = self._reader.source(self._file_ids[filename], line)
+        return text
+
+    @functools.cached_property
+    def _file_ids(self) -> dict[str, int]:
+        return {self._string(int(file)): int(file) for file in np.unique(self._filename)}
+
     def call(self, stack_id: int) -> tuple[int, int, int]:
         """Return the call that a stack ends in: calling stack, file and function, as ids."""
         return int(self.parent[stack_id]), int(self._filename[stack_id]), int(self._name[stack_id])

@@ -240,6 +240,7 @@ class ObjectScans:
             scope=chain.scope,
             function=chain.function,
             through=chain.through,
+            store=tuple(chain.store),
         )
 
     def _write_module_tensors(self, module_tensors: Sequence[ModuleTensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..analysis.leaks.leak import BACKLOG, GRAPH, GROWING, Holder, Leak
+from ..analysis.leaks.leak import ADDITION, BACKLOG, GRAPH, GROWING, Growth, Holder, Leak
 from .site_names import SiteNames
 
 _HOOK, _DEFAULT_VALUE = "hook", "default value"
@@ -28,7 +28,7 @@ def cure(leak: Leak, names: SiteNames, *, has_final_scan: bool) -> str:
     if holder is None:
         return _cure_without_holder(leak, has_final_scan)
     if leak.kind == GROWING:
-        name = _quote(names.referrer(holder.name or holder.path))
+        name = quote(names.referrer(holder.name or holder.path))
         return (
             f"Each time, {name} becomes a longer tensor: keep only its last part, or allocate it once in full length."
         )
@@ -42,7 +42,7 @@ def cure(leak: Leak, names: SiteNames, *, has_final_scan: bool) -> str:
 
 def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str:
     """Return a sentence on what to change at a holder. kind: `Leak.kind` of the growth, but not GROWING."""
-    name = _quote(names.referrer(holder.name or holder.path))
+    name = quote(names.referrer(holder.name or holder.path))
     is_in_function = _IN_FUNCTION.search(name) is not None
     if holder.through in _CAUSES and not (holder.through == _HOOK and is_in_function):
         return _CAUSES[holder.through](name, holder)
@@ -61,7 +61,28 @@ def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str
     return sentence
 
 
-def _quote(name: str) -> str:
+def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:
+    """Return sentences on what to change where memory accumulates up to the peak."""
+    sentences = []
+    if growth.is_joined:
+        to_cpu = "" if growth.device == "cpu" else " on the CPU (`.cpu()`)"
+        sentences.append(
+            f"Each join copies all former parts: keep the parts in a list{to_cpu} and join them once, or keep running "
+            "statistics instead."
+        )
+    elif growth.holder is not None:
+        sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
+    else:
+        to_cpu = "" if growth.device == "cpu" else "`.cpu()`, "
+        sentences.append(f"Keep less of each {growth.unit}: {to_cpu}`.detach()`, `.item()` or running statistics.")
+    if growth.has_graph and (growth.holder is None or growth.holder.store_kind != ADDITION):
+        sentences.append(
+            f"The autograd graph of each {growth.unit} is kept, too: run an evaluation under torch.no_grad()."
+        )
+    return sentences
+
+
+def quote(name: str) -> str:
     """Quote the expression in the name of a holder: "`seen` in the closure of step()"."""
     if name.startswith(_DEFAULT):
         return name
@@ -91,7 +112,8 @@ def _cure_graph(name: str, holder: Holder) -> str:
     variable = name.strip("`")
     if not _EXPRESSION.fullmatch(variable):
         return f"{name} carries the graph of all former steps: call `.detach()` on it in each step."
-    return f"{name} carries the graph of all former steps: `{variable} = {variable}.detach()`."
+    addends = "add up `.item()` or `.detach()` of each part, or " if holder.store_kind == ADDITION else ""
+    return f"{name} carries the graph of all former steps: {addends}`{variable} = {variable}.detach()`."
 
 
 def _cure_exception(name: str, holder: Holder) -> str:

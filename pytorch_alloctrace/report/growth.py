@@ -10,8 +10,9 @@ from ..analysis.leaks.doubts import MIN_UNITS
 from ..analysis.leaks.leak import Doubt, Growth, Holder, LeakVerdict
 from ..analysis.leaks.outside_growth import OutsideGrowth
 from ..analysis.summary import Summary
+from ..reading.sites import Site
 from . import units
-from .cures import cure_holder
+from .cures import cure_accumulation, quote
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -29,19 +30,30 @@ def describe_undecided(verdict: LeakVerdict, summary: Summary, names: SiteNames)
 def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding:
     title = _NOTES[growth.doubt](growth, names) + on_device(growth.device, summary)
     sentences = [] if growth.holder is None else [describe_holder(growth.holder, names)]
-    if growth.holder is not None and growth.doubt is Doubt.ACCUMULATED:
-        sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
+    if growth.doubt is Doubt.ACCUMULATED:
+        if _find_accumulating_line(growth) != growth.site and growth.holder is not None:
+            sentences = [describe_referrers(growth.holder, names)]
+            sentences.append(f"Most of it was allocated at {names.site(growth.site)}.")
+        sentences += cure_accumulation(growth, names)
     return Finding(
         kind="note",
         title=title,
         device=growth.device,
         bytes=growth.allocated_bytes,
         confidence=None,
-        site=growth.site,
+        site=_find_accumulating_line(growth),
         stack_id=growth.stack_ids[0],
         sentences=tuple(sentences),
         growth=growth,
     )
+
+
+def _find_accumulating_line(growth: Growth) -> Site:
+    """Return the line that stores what accumulates, else the line of the growth."""
+    store = None if growth.holder is None or growth.is_joined else growth.holder.store
+    if growth.doubt is not Doubt.ACCUMULATED or store is None:
+        return growth.site
+    return Site(store.filename, store.line, store.function, store.source, user=True)
 
 
 def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
@@ -93,11 +105,27 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
 
 def describe_holder(holder: Holder, names: SiteNames) -> str:
     """Return the referrer paths, with the step of their object scan: since then, sizes in them may have changed."""
+    return " ".join([describe_referrers(holder, names), *describe_store(holder, names)])
+
+
+def describe_referrers(holder: Holder, names: SiteNames) -> str:
     when = "" if holder.step is None else f" (as of step {units.number(holder.step)})"
     referrers = [names.referrer(name) for name in holder.names]
     if len(referrers) == 1:
         return f"Held by {referrers[0]}{when}."
     return f"Held by several{when}: {'; '.join(referrers)}."
+
+
+def describe_store(holder: Holder, names: SiteNames) -> list[str]:
+    """Return a sentence on the line of the program that stores into the object; none if it is unknown."""
+    if holder.store is None or len(holder.names) > 1:
+        return []
+    subject = {
+        "registration": "The hook is registered",
+        "definition": "The function that keeps them is defined",
+        "call": f"{quote(names.referrer(holder.name))} is filled",
+    }.get(holder.store_kind, f"{quote(names.referrer(holder.name))} is assigned")
+    return [f"{subject} at {names.site(holder.store)}."]
 
 
 def describe_basis(verdict: LeakVerdict, names: SiteNames) -> str:
@@ -313,10 +341,12 @@ def _note_rare(growth: Growth, names: SiteNames) -> str:
 
 def _note_accumulated(growth: Growth, names: SiteNames) -> str:
     size, peak = units.size(growth.allocated_bytes), units.size(growth.peak_bytes)
-    return (
-        f"{names.site(growth.site)} accumulates: at the peak, {size} of {peak} were blocks of "
-        f"{units.counted(growth.arrivals, growth.unit)}, released together later"
-    )
+    place = names.site(_find_accumulating_line(growth))
+    loop = "" if growth.call is None else f" of {growth.call.function}()"
+    arrivals = f"{units.counted(growth.arrivals, growth.unit)}{loop}"
+    if growth.is_joined:
+        return f"{place} joins a longer and longer tensor: at the peak, {size} of {peak}, after {arrivals}"
+    return f"{place} accumulates: at the peak, {size} of {peak} were blocks of {arrivals}, released together later"
 
 
 _NOTES: dict[Doubt, Callable[[Growth, SiteNames], str]] = {

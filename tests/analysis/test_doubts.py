@@ -231,6 +231,30 @@ def test_growth_that_stopped_is_a_note_with_its_last_step() -> None:
     assert f"until step {STEPS // 2 - 1}, and not since" in text_of("stopped")
 
 
+def test_graphs_of_a_validation_are_a_note_with_the_line_that_adds_up() -> None:
+    growth = only_growth("validation that adds up losses")
+    (note,) = [finding for finding in findings_on("validation that adds up losses") if finding.kind == "note"]
+
+    assert growth.doubt is Doubt.ACCUMULATED and growth.unit == "iteration" and growth.has_graph
+    assert growth.call is not None
+    assert growth.holder is not None and growth.holder.name == "total" and growth.holder.store_kind == "addition"
+    assert note.site is not None and note.site.source is not None and "total += forward(weight)" in note.site.source
+    assert "`.item()` or `.detach()`" in note.sentences[-1]
+    assert not verdict_on("validation that adds up numbers").notes
+
+
+def test_outputs_joined_in_each_iteration_are_a_note_with_the_line_that_joins() -> None:
+    growth = only_growth("validation that joins outputs")
+
+    assert growth.doubt is Doubt.ACCUMULATED and growth.is_joined and not growth.has_graph
+    assert growth.site.source is not None and "outputs = torch.cat" in growth.site.source
+    assert "join them once" in text_of("validation that joins outputs")
+
+
+def test_activations_that_backward_frees_are_no_note() -> None:
+    assert not verdict_on("layers before backward").notes
+
+
 def test_memory_of_an_epoch_that_makes_the_peak_is_a_note() -> None:
     growth = only_growth("outputs of an epoch")
 

@@ -162,9 +162,11 @@ class Names:
                 )
                 is_old = record.done()
                 names = [b"" if is_old else record.text() for _ in range(4)]
+                is_old = record.done()
+                store = (b"", b"", b"", 0) if is_old else (*(record.text() for _ in range(3)), record.varint())
                 self.holders[event, holder, path] = (
                     *(filename, line, count, total, addresses, is_garbage, containers, nodes, has_all_nodes, foreign),
-                    *names,
+                    *(*names, store),
                 )
             elif kind == 14:
                 event, process, parent, start = (record.varint() for _ in range(4))

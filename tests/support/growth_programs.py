@@ -567,6 +567,70 @@ def main() -> None:
     run_steps(lambda number: window.append(block()), 4 * STEPS)
 
 
+def run_epochs(validate: Callable[[], Any]) -> None:
+    for _ in range(3):
+        run_steps(lambda number: None, STEPS // 3)
+        validate()
+    run_steps(lambda number: None, STEPS // 3)
+
+
+def forward(weight: torch.Tensor) -> torch.Tensor:
+    scan()
+    return (weight * 2).exp().mean()
+
+
+@program("validation that adds up losses")
+def main() -> None:
+    weight = torch.ones(SIZE // 4, requires_grad=True)
+
+    def validate() -> float:
+        total = torch.zeros(())
+        for _ in range(STEPS):
+            total += forward(weight)
+        return float(total)
+
+    run_epochs(validate)
+
+
+@program("validation that adds up numbers")
+def main() -> None:
+    weight = torch.ones(SIZE // 4, requires_grad=True)
+
+    def validate() -> float:
+        total = 0.0
+        for _ in range(STEPS):
+            total += forward(weight).item()
+        return total
+
+    run_epochs(validate)
+
+
+@program("validation that joins outputs")
+def main() -> None:
+    def validate() -> int:
+        outputs = block(0)
+        for _ in range(STEPS):
+            scan()
+            outputs = torch.cat((outputs, block()))
+        return len(outputs)
+
+    run_epochs(validate)
+
+
+@program("layers before backward")
+def main() -> None:
+    weight = torch.ones(SIZE // 4, requires_grad=True)
+
+    def train() -> None:
+        hidden = weight
+        for _ in range(STEPS):
+            scan()
+            hidden = (hidden * weight).tanh()
+        hidden.sum().backward()
+
+    run_epochs(train)
+
+
 @program("running total of numbers")
 def main() -> None:
     weight, total = torch.ones(64, requires_grad=True), torch.zeros(())

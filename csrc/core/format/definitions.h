@@ -109,6 +109,10 @@ struct HolderRecord {
   std::string scope;                        // of the variable: "global", "local", "class attribute"; "" if unknown
   std::string function;                     // that has the local variable: "main"
   std::string through;                      // "autograd graph", "closure"; "": attributes and containers alone
+  // Line of the program that stores into the holder; "" and 0 if unknown.
+  std::string store_kind;  // "assignment", "addition", "call", "definition"
+  std::string store_filename, store_function;
+  std::uint64_t store_line = 0;
 };
 
 // Process that the program, or one of its children, has started. A later record of the process replaces the command.

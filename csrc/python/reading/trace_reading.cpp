@@ -243,7 +243,9 @@ void define_trace_reader(py::module_& module) {
                result.append(py::make_tuple(row.event, text(row.holder), text(row.path), text(row.filename), row.line,
                                             row.count, row.bytes, to_array(std::move(addresses)), row.is_garbage,
                                             containers, row.nodes, row.has_all_nodes, row.foreign_bytes, text(row.name),
-                                            text(row.scope), text(row.function), text(row.through)));
+                                            text(row.scope), text(row.function), text(row.through),
+                                            py::make_tuple(text(row.store_kind), text(row.store_filename),
+                                                           text(row.store_function), row.store_line)));
              }
              return result;
            })

@@ -4,33 +4,60 @@ It is no leak, but it makes the peak. Lines accumulate if the blocks that they h
 least `MIN_ARRIVALS` steps or iterations, at least `MIN_FREED_SHARE` of them are freed before leaks are judged, and
 together the lines hold `MIN_SHARE` of the peak. The frees are spread over a much shorter time than the allocations: a
 sliding window, such as a full queue, frees its blocks one after the other.
+
+Within a step, as in an evaluation, the iterations of a loop count that the stacks show, if it is not one pass over a
+model. Blocks that backward frees are activations, which accumulate by design. A buffer also accumulates that is joined
+from its predecessor and a part of equal size in each iteration (`parts = torch.cat((parts, part))`).
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from ...reading.sites import Site
+from ... import _replay
+from ...errors import CompactedError
+from ...reading.names import KINDS
+from ...reading.positions import Range
+from ...reading.recorded import FREES
+from ...reading.replay import Peak
+from ...reading.sites import Frame, Site
+from ...reading.table import Table
 from .call_paths import CallTree, find_line_to_inspect
 from .doubts import MIN_ARRIVALS
 from .leak import SURVIVORS, Doubt, Growth
 from .lifetimes import LifetimeEvidence
+from .loops import LoopIndex
 from .referrers import find_holder
 
 if TYPE_CHECKING:
-    from ..evidence import PartEvidence
+    from ..evidence import DeviceEvidence, PartEvidence
 
 MIN_SHARE = 0.25
 MIN_FREED_SHARE = 0.3
 MAX_FREE_SPREAD = 0.25
 """Maximum ratio of the time in which the middle 80 % of the blocks are freed to that in which they are allocated."""
+MAX_BACKWARD_SHARE = 0.3
+"""Maximum share of the blocks that backward frees."""
+MIN_EQUAL_SHARE = 0.8
+"""Minimum share of the parts of equal size that are joined to a buffer."""
+MIN_INNER_SHARE = 0.1
+"""Minimum share of further bytes for an inner loop to be reported instead of an outer loop."""
+MIN_JOINED_GROWTH = 4
+MIN_JOINED_SHARE = 0.1
+"""Minimum share of the peak for a joined buffer that is a part of what accumulates in a loop."""
+MIN_GRAPH_SHARE = 0.5
 _MIDDLE = (10, 90)
+_MAX_EVENTS = 1 << 16
+"""Number of events searched after the peak for the frees, and before the peak for the predecessors of a buffer."""
+_ALLOC = KINDS.index("alloc")
 
 
-def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence) -> Growth | None:
+def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence, loops: LoopIndex) -> Growth | None:
     """Return the accumulation at the peak of a device; None if there is none, or if the peak is not in this part."""
     device, clock = part.device, part.clock
     peak = device.trace.replay.peak("allocated", device.device)
@@ -39,10 +66,10 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence) -> Growth
     if not clock.begin <= peak.seq <= clock.judged_at:
         return None
     live = device.at_peak.result
-    is_old = ~live["older"] & (live["alloc_seq"] >= clock.begin)
-    is_old &= clock.units_at(live["alloc_seq"]) < clock.units_at([peak.seq])[0]
+    is_recorded = ~live["older"] & (live["alloc_seq"] >= clock.begin)
     is_kept = np.isin(live["alloc_seq"], part.lifetimes.result["alloc_seq"])
     lines, units = device.numbers.of(live["stack_id"]), clock.units_at(live["alloc_seq"])
+    is_old = is_recorded & (units < clock.units_at([peak.seq])[0])
     rows = np.zeros(len(live), np.bool_)
     for line in np.unique(lines[is_old & ~is_kept]).tolist():
         is_of_line = is_old & (lines == line)
@@ -52,31 +79,149 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence) -> Growth
             and _are_freed_together(lifetimes, line, units[is_of_line], peak.seq)
         ):
             rows |= is_of_line
-    total = int(live["block_bytes"][rows].sum())
-    if total < max(MIN_SHARE * peak.bytes, 1):
+    min_bytes = max(MIN_SHARE * peak.bytes, 1)
+    if int(live["block_bytes"][rows].sum()) >= min_bytes:
+        steps = clock.first_step + units[rows]
+        return _build_growth(part, live, rows, peak, clock.unit, len(np.unique(steps)), round(clock.length) + 1, steps)
+    is_of_step = is_recorded & ~is_kept & (units == clock.units_at([peak.seq])[0])
+    in_loop = _find_in_loop(part, loops, live, is_of_step, peak, min_bytes)
+    joined = _find_joined(part, live, is_of_step, peak, min_bytes if in_loop is None else MIN_JOINED_SHARE * peak.bytes)
+    if in_loop is None:
+        return joined
+    rows, rounds, loop = in_loop
+    count, call = len(np.unique(rounds[rows])) * loop.stride, device.trace.stacks.frame(loop.function)
+    growth = _build_growth(part, live, rows, peak, "iteration", count, loop.rounds, rounds[rows] * loop.stride, call)
+    return growth if joined is None else dataclasses.replace(growth, site=joined.site, is_joined=True)
+
+
+def _find_in_loop(
+    part: PartEvidence,
+    loops: LoopIndex,
+    live: Table,
+    is_freed: npt.NDArray[np.bool_],
+    peak: Peak,
+    min_bytes: float,
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], _replay.Loop] | None:
+    """Return the blocks that iterations of a loop hold together, the iteration of each live block, and the loop."""
+    stacks = part.device.trace.stacks
+    best: tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.int64], _replay.Loop] | None = None
+    for loop in sorted(part.device.trace.replay.loops, key=lambda loop: loop.depth):
+        if loop.rounds < MIN_ARRIVALS or not stacks.is_user[loop.function] or loops.is_in_pass(loop.function):
+            continue
+        begins = loop.begins.astype(np.int64)
+        rounds = np.searchsorted(begins, live["alloc_seq"], side="right")
+        is_old = is_freed & stacks.inside(loop.function)[live["stack_id"]] & (rounds > 0)
+        is_old &= rounds < int(np.searchsorted(begins, peak.seq, side="right"))
+        total = int(live["block_bytes"][is_old].sum())
+        if total < min_bytes or len(np.unique(rounds[is_old])) * loop.stride < MIN_ARRIVALS:
+            continue
+        if best is None or total > (1 + MIN_INNER_SHARE) * best[0]:
+            best = total, is_old, rounds, loop
+    if best is None or not _are_released_by_program(part, live["alloc_seq"][best[1]], peak.seq):
         return None
+    return best[1:]
+
+
+def _are_released_by_program(part: PartEvidence, alloc_seqs: npt.NDArray[np.int64], peak_seq: int) -> bool:
+    """Return whether most of the blocks are freed soon after the peak, at once, and not by backward."""
+    live = part.blocks_at(peak_seq)
+    addresses = live["address"][np.isin(live["alloc_seq"], alloc_seqs)]
+    frees: dict[int, tuple[int, int]] = {}
+    later_allocations: list[int] = []
+    for events in _read_events(part.device, Range(peak_seq + 1, peak_seq + 1 + _MAX_EVENTS), ["alloc", *FREES]):
+        is_allocation = events["kind"] == _ALLOC
+        later_allocations += events["seq"][is_allocation].tolist()
+        is_match = ~is_allocation & np.isin(events["address"], addresses)
+        for address, *free in zip(
+            *(events[name][is_match].tolist() for name in ("address", "seq", "node_type")), strict=True
+        ):
+            frees.setdefault(address, (free[0], free[1]))  # later frees are of other blocks
+    if 2 * len(frees) < max(len(addresses), 1):
+        return False
+    freed_at, nodes = np.array(list(frees.values()), np.int64).T
+    first, last = np.searchsorted(later_allocations, np.percentile(freed_at, _MIDDLE))
+    return last - first <= MAX_FREE_SPREAD * len(frees) and float((nodes != 0).mean()) <= MAX_BACKWARD_SHARE
+
+
+def _find_joined(
+    part: PartEvidence, live: Table, is_freed: npt.NDArray[np.bool_], peak: Peak, min_bytes: float
+) -> Growth | None:
+    """Return the largest buffer at the peak if it was joined, again and again, from its predecessor and a new part."""
+    device = part.device
+    if not is_freed.any():
+        return None
+    row = int(np.where(is_freed, live["block_bytes"], 0).argmax())
+    lines = device.numbers.of(live["stack_id"])
+    rows = is_freed & (lines == lines[row])
+    if int(live["block_bytes"][rows].sum()) < min_bytes:
+        return None
+    sizes: list[int] = []
+    first = max(peak.seq - _MAX_EVENTS, part.clock.begin)
+    for events in _read_events(device, Range(first, peak.seq + 1), ["alloc"]):
+        is_of_line = device.numbers.of(events["stack_id"]) == lines[row]
+        sizes += events["requested_bytes"][is_of_line].tolist()
+    added = np.diff(np.array(sizes, np.int64))
+    resets = np.flatnonzero(added <= 0)
+    added = added[resets[-1] + 1 if len(resets) else 0 :]
+    if len(added) < MIN_ARRIVALS or (added == np.median(added)).mean() < MIN_EQUAL_SHARE:
+        return None
+    if sizes[-1] < MIN_JOINED_GROWTH * sizes[-1 - len(added)]:
+        return None
+    call = device.trace.stacks.frame(int(live["stack_id"][row]))
+    times = np.array([0.0, float(len(added))])
+    growth = _build_growth(part, live, rows, peak, "iteration", len(added) + 1, len(added) + 1, times, call)
+    return dataclasses.replace(growth, site=Site.of_stack(device.trace.stacks, growth.stack_ids[0]), is_joined=True)
+
+
+def _read_events(device: DeviceEvidence, within: Range, kinds: Sequence[str]) -> Iterator[Table]:
+    """Yield events of a device; nothing if they are compacted."""
+    trace = device.trace
+    try:
+        for events in trace.iter_events(Range(within.first, min(within.end, trace.end_seq)), kinds, with_state=False):
+            yield events.take(trace.devices_of(events) == device.device)
+    except CompactedError:
+        return
+
+
+def _build_growth(
+    part: PartEvidence,
+    live: Table,
+    rows: npt.NDArray[np.bool_],
+    peak: Peak,
+    unit: str,
+    arrivals: int,
+    units: int,
+    times: npt.NDArray[np.float64] | npt.NDArray[np.int64],
+    call: Frame | None = None,
+) -> Growth:
+    device = part.device
     index = device.trace.stacks
     stacks, stack_of_row = np.unique(index.same[live["stack_id"][rows]], return_inverse=True)
     stack_bytes = np.zeros(len(stacks), np.int64)
     np.add.at(stack_bytes, stack_of_row, live["block_bytes"][rows])
     tree = CallTree(index, dict(zip(stacks.tolist(), stack_bytes.tolist(), strict=True)))
     stack_ids = tuple(stacks[np.argsort(-stack_bytes, kind="stable")].tolist())
+    nodes_created = device.trace.replay.nodes_created
+    counted = live["stack_id"][rows]
+    counted = counted[counted < len(nodes_created)]
     return Growth(
         doubt=Doubt.ACCUMULATED,
         site=find_line_to_inspect(tree) or Site.of_stack(index, stack_ids[0]),
         stack_ids=stack_ids,
         kind=SURVIVORS,
         device=device.device,
-        unit=clock.unit,
+        unit=unit,
         judged_at=peak.seq,
-        allocated_bytes=total,
+        allocated_bytes=int(live["block_bytes"][rows].sum()),
         blocks=int(rows.sum()),
-        arrivals=len(np.unique(units[rows])),
-        units=round(clock.length) + 1,
-        first=clock.first_step + float(units[rows].min()),
-        last=clock.first_step + float(units[rows].max()),
-        holder=find_holder(device, stack_ids, live["alloc_seq"][rows]),
+        arrivals=arrivals,
+        units=units,
+        first=float(times.min()),
+        last=float(times.max()),
+        holder=find_holder(device, stack_ids, live["alloc_seq"][rows]) or find_holder(device, stack_ids, None),
+        call=call,
         peak_bytes=peak.bytes,
+        has_graph=bool((nodes_created[counted] > 0).mean() >= MIN_GRAPH_SHARE) if len(counted) else False,
     )
 
 

@@ -154,7 +154,7 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
         for growth in (*_list_possible_buffers(part), *_list_unclear_lines(trace, lifetimes, judged))
         if growth.allocated_bytes and not _list_lines([growth]) & lines
     ]
-    accumulation = find_accumulation(part, lifetimes)
+    accumulation = find_accumulation(part, lifetimes, loops)
     if accumulation is not None and not _list_lines([accumulation]) & lines:
         other_growth.append(accumulation)
     return (

@@ -20,6 +20,8 @@ GROWING = "growing"
 GRAPH = "autograd graph"
 EXCEPTION = "exception"
 """Value of `Holder.through`."""
+ADDITION = "addition"
+"""Value of `Holder.store_kind`."""
 CERTAIN = 0.9
 """Minimum confidence of an almost certain leak."""
 LIKELY = 0.7
@@ -104,6 +106,12 @@ class Holder:
     function), "closure", "thread-local"; of several, the first in this order. "" if nothing."""
     containers: tuple[HeldContainer, ...] = ()
     """Containers on the path, outermost first."""
+    store_kind: str = ""
+    """How the program stores into the object: "assignment"; "addition" (`total += loss`); "update", which reads the
+    object in another way (`parts = torch.cat((parts, part))`); "call" of a method, such as `append`; "definition" of a
+    function that keeps values; "registration" of a hook; "" if unknown."""
+    store: Frame | None = None
+    """Line that stores into the object; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +248,8 @@ class Doubt(enum.Enum):
     STOPPED = "stopped"
     """A note: the line grew until well before the end, and not since."""
     ACCUMULATED = "accumulated"
-    """A note: blocks of many steps made up the peak, and were then released at once."""
+    """A note: blocks of many steps, or of many iterations of a loop within a step, made up the peak, and were then
+    released at once."""
     RARE = "rare"
     """The line left blocks behind only a few times; a note after `MAX_NOTED_ARRIVALS` times at most."""
     ONE_CALL = "one call"
@@ -312,7 +321,7 @@ class Growth:
     holder: Holder | None = None
     """Object that holds the blocks; None if unknown."""
     call: Frame | None = None
-    """ONE_CALL: the call."""
+    """ONE_CALL: the call. ACCUMULATED within a step: the function whose loop accumulates."""
     is_model: bool = False
     """RARE: whether nearly all blocks are parameters and buffers."""
     size: int = 0
@@ -323,6 +332,10 @@ class Growth:
     """BOUNDED: estimated requested bytes of the container when it is full."""
     peak_bytes: int = 0
     """ACCUMULATED: peak of the device, in allocated bytes."""
+    has_graph: bool = False
+    """ACCUMULATED: whether operators that made autograd nodes allocated most of the blocks."""
+    is_joined: bool = False
+    """ACCUMULATED: whether the line joins a growing buffer with a new part in each iteration."""
 
     @property
     def is_judged(self) -> bool:

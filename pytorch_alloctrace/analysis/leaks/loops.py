@@ -55,6 +55,10 @@ class LoopIndex:
                 return True
         return False
 
+    def is_in_pass(self, stack: int) -> bool:
+        """Return whether a stack contains a call that goes through the layers of a model, or makes a model."""
+        return any(self._is_constructor[node] or self._is_pass[node] for node in self.calls(stack))
+
     def is_in_loop(self, stack: int) -> bool:
         """Return whether a stack contains a call that came again often enough, not within one pass.
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ...errors import CompactedError
 from ...reading.recorded import Held, RecordedTrace
+from ...reading.sites import Frame
 from ...reading.table import Table
 from .leak import GRAPH, GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak, merge_leaks
 
@@ -54,6 +55,8 @@ class _Accused:
     """Allocation events of the part's blocks that are live at the judged event; None if blocks replace others of the
     same line."""
     min_blocks: int
+    is_of_stacks: bool = False
+    """True for the blocks of the stacks alone, not of all stacks of the same lines."""
 
 
 def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> list[_Growing]:
@@ -72,10 +75,13 @@ def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> lis
 
 
 def find_holder(
-    evidence: DeviceEvidence, stack_ids: tuple[int, ...], alloc_seqs: npt.NDArray[np.int64]
+    evidence: DeviceEvidence, stack_ids: tuple[int, ...], alloc_seqs: npt.NDArray[np.int64] | None
 ) -> Holder | None:
-    """Return the object that held blocks of some stacks, given by their allocation events; None if unknown."""
-    return _find_holders(evidence, [_Accused(stack_ids, alloc_seqs, _MIN_BLOCKS)]).get(0)
+    """Return the object that held blocks of some stacks; None if unknown.
+
+    alloc_seqs: the allocation events of the blocks; None for all blocks of exactly these stacks.
+    """
+    return _find_holders(evidence, [_Accused(stack_ids, alloc_seqs, _MIN_BLOCKS, alloc_seqs is None)]).get(0)
 
 
 def _list_survivors(part: PartEvidence) -> npt.NDArray[np.int64]:
@@ -120,11 +126,13 @@ def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> dict
                 blocks = _select_blocks(live, site, evidence, blocks_of)
                 if len(blocks) < blocks_of.min_blocks:
                     continue
-                holder = _find_holder(blocks, [referrer for referrer in scans[event] if not referrer.is_garbage], step)
+                garbage = [referrer for referrer in scans[event] if referrer.is_garbage]
+                others = [referrer for referrer in scans[event] if not referrer.is_garbage]
+                holder = _find_holder(trace, blocks, others, step)
                 if holder is not None:
                     holders[index] = holder
                 elif index not in garbage_holders:
-                    holder = _find_holder(blocks, [referrer for referrer in scans[event] if referrer.is_garbage], step)
+                    holder = _find_holder(trace, blocks, garbage, step)
                     if holder is not None:
                         garbage_holders[index] = holder
         if len(holders) == len(accused):
@@ -151,7 +159,10 @@ def _select_blocks(
     live: Table, site: npt.NDArray[np.int64], evidence: DeviceEvidence, accused: _Accused
 ) -> npt.NDArray[np.int64]:
     """Return the addresses of the accused blocks that were live at the scan, in the order of their allocation."""
-    is_accused = np.isin(site, evidence.numbers.of(list(accused.stack_ids)))
+    if accused.is_of_stacks:
+        is_accused = np.isin(evidence.trace.stacks.same[live["stack_id"]], accused.stack_ids)
+    else:
+        is_accused = np.isin(site, evidence.numbers.of(list(accused.stack_ids)))
     if accused.live_at_judged is not None:
         is_accused &= np.isin(live["alloc_seq"], accused.live_at_judged)
     addresses: npt.NDArray[np.int64] = live["address"][is_accused]
@@ -176,7 +187,9 @@ def _estimate_share(blocks: npt.NDArray[np.int64], referrer: Held) -> tuple[floa
     return block_count, min(1.0, block_count / reached)
 
 
-def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], step: int | None) -> Holder | None:
+def _find_holder(
+    trace: RecordedTrace, blocks: npt.NDArray[np.int64], scan: Sequence[Held], step: int | None
+) -> Holder | None:
     estimates = [(*_estimate_share(blocks, referrer), referrer) for referrer in scan]
     estimates = [estimate for estimate in estimates if estimate[1] >= MIN_SHARE_EACH]
     estimates.sort(key=lambda estimate: -estimate[0])
@@ -202,4 +215,11 @@ def _find_holder(blocks: npt.NDArray[np.int64], scan: Sequence[Held], step: int 
         containers=tuple(
             HeldContainer(**(container | {"bound": container["bound"] or None})) for container in referrer.containers
         ),
+        store_kind=referrer.store[0],
+        store=_read_store(trace, referrer),
     )
+
+
+def _read_store(trace: RecordedTrace, referrer: Held) -> Frame | None:
+    _, filename, function, line = referrer.store
+    return Frame(function, filename, line, trace.stacks.find_source(filename, line)) if line else None
