@@ -43,6 +43,7 @@ from pytorch_alloctrace.live.footprint import Footprint
 from pytorch_alloctrace.objects.chains import Chain
 from pytorch_alloctrace.objects.containers import Container
 from pytorch_alloctrace.objects.holders import Holders
+from pytorch_alloctrace.objects.stores import Store
 from pytorch_alloctrace.reading.replay import Contradiction, Verification
 from pytorch_alloctrace.reading.sites import Site, SiteBytes
 from pytorch_alloctrace.reading.table import Table
@@ -114,6 +115,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Holders, "`alloctrace.holders()`"),
     (Chain, "each of `Holders.chains`"),
     (Container, "each of `Chain.containers`"),
+    (Store, "`Chain.store`"),
     (Changes, "`alloctrace.changes()`"),
     (Footprint, "`alloctrace.footprint()`"),
     (PeakMemory, "`trace.peak()`"),

@@ -33,8 +33,11 @@ from .leaks.judge import LeakVerdict, judge_leaks
 from .leaks.leak import Growth, Leak
 from .leaks.outside_growth import OutsideGrowth, find_outside_growth
 from .usage.package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_library_call, find_package_lines
-from .usage.roles import RoleShares, roles_before
+from .usage.roles import RoleShares, find_model_line, roles_before
 from .walk import Visit, Walk
+
+MIN_ACTIVATION_SHARE = 0.5
+"""Minimum share of the live bytes of a device for activations to be the cause of a peak."""
 
 
 class LeaksAnswer(enum.Enum):
@@ -81,6 +84,8 @@ class Holding:
     """Number of lines that hold memory and are not in `sites`; `more_bytes` is theirs."""
     more_bytes: int
     roles: RoleShares
+    model_line: Site | None = None
+    """If activations are half of the bytes or more: the line that built the model, or moved it to the device."""
 
 
 @dataclass(frozen=True)
@@ -307,10 +312,15 @@ class _LiveMemory:
 
     stacks: Table
     roles: RoleShares
+    model_line: Site | None
 
     @classmethod
     def read_before(cls, trace: RecordedTrace, device: str, until: int) -> _LiveMemory:
-        return cls(trace.replay.stacks(until, device), roles_before(trace, device, until))
+        stacks, roles = trace.replay.stacks(until, device), roles_before(trace, device, until)
+        total = int(stacks["live_bytes"].sum())
+        activations = sum(part.bytes for part in roles.roles if part.role == "activation")
+        are_many = activations >= max(MIN_ACTIVATION_SHARE * total, 1)
+        return cls(stacks, roles, find_model_line(trace.stacks, trace.replay.live(until, device)) if are_many else None)
 
 
 def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None, top: int) -> Holding:
@@ -336,6 +346,7 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         more_sites=int((sites["live_bytes"] > 0).sum()) - len(top_lines),
         more_bytes=total - sum(site.bytes for site in top_lines),
         roles=memory.roles,
+        model_line=memory.model_line,
     )
 
 

@@ -45,10 +45,17 @@ _MAX_WRAPPERS = 8
 
 
 class Store(NamedTuple):
+    """Line of user code that stores into the holder of a tensor."""
+
     kind: str = ""
+    """"assignment"; "addition" (`total += loss`); "update", which reads the holder in another way; "call" of a method,
+    such as `append`; "definition" of a function that keeps values; "registration" of a hook; "" if unknown."""
     filename: str = ""
+    """File of the line."""
     function: str = ""
+    """Function of the line."""
     line: int = 0
+    """Number of the line; 0 if unknown."""
 
 
 UNKNOWN = Store()

@@ -330,6 +330,11 @@ class StackIndex:
             )
         return ModuleNames(self._reader.modules(), self._caller, self._module)
 
+    @functools.cached_property
+    def module_classes(self) -> frozenset[str]:
+        """Names of the classes of the modules that were called; empty for a recording without modules."""
+        return frozenset(class_name for class_name, *_ in self._reader.modules() if class_name)
+
     def describe(self, stack_id: int, by: str) -> dict[str, Any]:
         """Return NAME_COLUMNS of the group that a stack belongs to."""
         if stack_id == 0:

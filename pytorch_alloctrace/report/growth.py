@@ -166,6 +166,8 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
     sentences = [f"{size} in {blocks}, live {describe_end(first.unit)} ({basis})."]
     if first.holder is not None:
         sentences.append(describe_holder(first.holder, names))
+    if first.doubt is Doubt.JOINED and first.call is not None and first.call.filename:
+        sentences.append(f"The parts are concatenated at {names.site(first.call)}.")
     sentences.append(decision)
     return Finding(
         kind="inconclusive",

@@ -264,6 +264,8 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     ]
     if program.stores_attention:
         help_texts.append(f"{_FUSED_ATTENTION} does not store the attention matrices.")
+    if program.model_line is not None:
+        help_texts.append(f"Checkpointing is switched on where the model is made: {names.site(program.model_line)}.")
     if forwards is not None and not forwards.has_backward:
         help_texts.append("No backward has followed this line yet: if none is to follow, use torch.no_grad().")
     why = _list_lines(sites, names)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..analysis.free_memory.oom import FRAGMENTED
 from ..analysis.leaks.growth import StepGrowth
-from ..analysis.summary import DeviceSummary, Holding, Summary
+from ..analysis.summary import MIN_ACTIVATION_SHARE, DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
 from ..reading.sites import Site
 from . import units
@@ -28,7 +28,7 @@ from .site_names import Frames, SiteNames
 _MAX_GROWING_SITES = 5
 _MAX_DIFFERENCE = 0.2  # between the lines at the end and at the peak, as a share of the peak
 _SIZE_COLUMN = 11
-_MIN_LOADED_SHARE, _MIN_ACTIVATION_SHARE = 0.25, 0.5  # of the peak
+_MIN_LOADED_SHARE = 0.25  # of the peak
 _MIN_ADVISED_BYTES = 64 << 20
 
 
@@ -246,10 +246,13 @@ def peak_advice(holding: Holding, names: SiteNames) -> list[str]:
             'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.'
         )
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
-    if activations >= _MIN_ACTIVATION_SHARE * holding.bytes and activations >= _MIN_ADVISED_BYTES:
+    if activations >= MIN_ACTIVATION_SHARE * holding.bytes and activations >= _MIN_ADVISED_BYTES:
+        line = holding.model_line
+        where = "" if line is None else f" The model is made at {names.site(line)}: switch on checkpointing there."
         advice.append(
             "Activations make this peak. What lowers it: a smaller batch with gradient accumulation, torch.autocast, "
-            "or activation checkpointing (torch.utils.checkpoint). Many models checkpoint only after model.train()."
+            "or activation checkpointing (torch.utils.checkpoint; many models checkpoint only after model.train())."
+            f"{where}"
         )
     return advice
 

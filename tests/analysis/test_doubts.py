@@ -168,6 +168,13 @@ def test_blocks_that_were_concatenated_once_and_released_are_undecided() -> None
     assert "concatenated and released" in text_of("joined")
 
 
+def test_collected_parts_name_the_line_that_concatenates() -> None:
+    growth = only_growth("joined")
+
+    assert growth.call is not None and growth.call.source is not None and "torch.cat(" in growth.call.source
+    assert f"The parts are concatenated at {growth.call.filename}:{growth.call.line}" in text_of("joined")
+
+
 def test_backlog_of_longer_inputs_is_undecided() -> None:
     growth = only_growth("longer inputs")
 

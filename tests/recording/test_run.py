@@ -395,7 +395,7 @@ def test_forked_children_are_recorded_only_with_follow(tmp_path: Path) -> None:
     recorded = run_recorded(["program.py"], tmp_path, [])
     assert (recorded.returncode, recorded.stdout) == (0, "2800.0\n7\n"), recorded.stderr
     check_closing_line(recorded.stderr)
-    assert recorded.stderr.count(f"{PREFIX}PEAK") == 1, "a forked child must not print the summary"
+    assert recorded.stderr.count(f"{PREFIX}cpu: peak") == 1, "a forked child must not print the summary"
     (trace,) = load_traces(tmp_path, "*.alloctrace")
     assert str(trace.integrity).startswith("complete")
     assert not {"Numbers.__getitem__", "allocate_in_child"} & allocating_functions(trace)

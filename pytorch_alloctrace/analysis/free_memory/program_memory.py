@@ -46,6 +46,7 @@ from ..leaks.leak import EXCEPTION
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
 from ..usage.composition import StackPhases
+from ..usage.roles import find_model_line
 from .failed_allocations import FailedAllocation
 
 KEPT_EXCEPTION = "exception"
@@ -141,6 +142,8 @@ class ProgramMemory:
     """True if the code that made the request mentions attention, but not torch's fused function."""
     stores_attention: bool
     """The same of the line with the most activations."""
+    model_line: Site | None
+    """Line that built the model or moved it to the device: that of most bytes of parameters."""
     kept_steps: int
     """Number of steps in which the line that keeps the most allocated its live blocks; 0 without steps."""
     kept_has_freed: bool
@@ -251,6 +254,7 @@ class _MemoryReader:
             outer_count=self._find_outer_count(),
             is_attention=_mentions_attention(frames),
             stores_attention=bool(sites[ACTIVATIONS]) and _mentions_attention([sites[ACTIVATIONS][0].site]),
+            model_line=find_model_line(self._stacks, self._live),
             kept_steps=len(np.unique(np.ma.compressed(self._live["step"][kept_rows]))),
             kept_has_freed=kept_allocations > int(kept_rows.sum()),
             exception_bytes=exception_bytes,

@@ -119,8 +119,9 @@ class DoubtFinder:
         call = self._find_one_call(leak)
         if call is not None:
             return dataclasses.replace(self._doubt(leak, Doubt.ONE_CALL), call=call)
-        if leak.kind == SURVIVORS and self._were_joined(leak):
-            return self._doubt(leak, Doubt.JOINED)
+        join = self._find_join(leak) if leak.kind == SURVIVORS else None
+        if join is not None:
+            return dataclasses.replace(self._doubt(leak, Doubt.JOINED), call=join)
         if leak.kind == BACKLOG and (
             scan is None
             or (self._clock.is_discrete and leak.oldest_age <= 1 and _VARIABLE.fullmatch(scan.path))
@@ -302,17 +303,17 @@ class DoubtFinder:
                 names.update(_strip_scopes(frame.function) for frame in self._trace.stacks.frames(stack))
         return frozenset(names)
 
-    def _were_joined(self, leak: Leak) -> bool:
-        """Return whether an allocation as large as all the blocks was followed by their release."""
+    def _find_join(self, leak: Leak) -> Frame | None:
+        """Return the line of an allocation as large as all the blocks, which was followed by their release."""
         if leak.allocated_bytes_at_end > leak.allocated_bytes // 2:
-            return False
+            return None
         sites = self._part.device.numbers.of(list(leak.stack_ids))
         blocks = self._live.take(np.isin(self._live_sites, sites))
         if not len(blocks):
-            return False
+            return None
         total = int(blocks["requested_bytes"].sum())
         addresses, begin = blocks["address"], max(self._clock.judged_at - 64, 0)
-        joined_at = -1
+        joined_at, join_stack = -1, 0
         freed: set[int] = set()
         try:
             chunks = self._trace.iter_events(
@@ -325,15 +326,18 @@ class DoubtFinder:
                 is_join = is_here & (np.abs(events["requested_bytes"] - total) <= _JOIN_TOLERANCE * total)
                 is_join &= events["kind"] == _ALLOC
                 if joined_at < 0 and is_join.any():
-                    joined_at = int(events["seq"][is_join][0])
+                    joined_at, join_stack = (int(events[name][is_join][0]) for name in ("seq", "stack_id"))
                 is_free = is_here & (events["kind"] != _ALLOC) & np.isin(events["address"], addresses)
                 if joined_at < 0 and int(is_free.sum()) > len(blocks) // 10:
-                    return False
+                    return None
                 if joined_at >= 0:
                     freed.update(events["address"][is_free & (events["seq"] > joined_at)].tolist())
         except CompactedError:
-            return False
-        return joined_at >= 0 and 2 * len(freed) >= len(blocks)
+            return None
+        if joined_at < 0 or 2 * len(freed) < len(blocks):
+            return None
+        stacks = self._trace.stacks
+        return stacks.frame(stacks.representative(join_stack)) if stacks.has_frames(join_stack) else Frame("", "", 0)
 
 
 def _has_fallen(leak: Leak) -> bool:

@@ -321,7 +321,8 @@ class Growth:
     holder: Holder | None = None
     """Object that holds the blocks; None if unknown."""
     call: Frame | None = None
-    """ONE_CALL: the call. ACCUMULATED within a step: the function whose loop accumulates."""
+    """ONE_CALL: the call. JOINED: the line that concatenates. ACCUMULATED within a step: the function whose loop
+    accumulates."""
     is_model: bool = False
     """RARE: whether nearly all blocks are parameters and buffers."""
     size: int = 0
