@@ -40,7 +40,8 @@ _SHOWN_ROLES = 4
 _BAR_WIDTH = 12
 _PACKAGE_LINES = 2  # below a line that calls a package
 _MIN_SOURCE = 12  # columns
-_ADVICE_LINES = _INCOMPLETE_LINES = 3
+_ADVICE_LINES = 4
+_INCOMPLETE_LINES = 3
 _ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."
 _ROLE_STYLES = ("cyan", "green", "magenta", "yellow")
 _MIN_ROLE_SHARE = 0.01

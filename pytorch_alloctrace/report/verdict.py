@@ -248,11 +248,11 @@ def peak_advice(holding: Holding, names: SiteNames) -> list[str]:
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     if activations >= MIN_ACTIVATION_SHARE * holding.bytes and activations >= _MIN_ADVISED_BYTES:
         line = holding.model_line
-        where = "" if line is None else f" The model is made at {names.site(line)}: switch on checkpointing there."
+        where = "" if line is None else f", switched on where the model is made, {names.site(line)}"
         advice.append(
             "Activations make this peak. What lowers it: a smaller batch with gradient accumulation, torch.autocast, "
-            "or activation checkpointing (torch.utils.checkpoint; many models checkpoint only after model.train())."
-            f"{where}"
+            f"or activation checkpointing{where} (torch.utils.checkpoint; many models checkpoint only after "
+            "model.train())."
         )
     return advice
 
