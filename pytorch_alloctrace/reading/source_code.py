@@ -6,6 +6,8 @@ import enum
 import os
 import re
 import tokenize
+import types
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,26 @@ def source_text(path: str, recorded: Mapping[int, str | None], begin_ns: int) ->
     if not is_unchanged or max(recorded, default=0) > len(lines) or not (recorded_text or is_older):
         return recorded_text, TextFrom.CHANGED
     return dict(enumerate(lines, 1)), TextFrom.FILE
+
+
+def functions_of_lines(text: str) -> set[tuple[int, str]]:
+    """Return the lines that have code, each with the qualified names of its functions; empty if the text is no Python.
+
+    The names are those of frames of the Python that runs this.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the program's syntax
+            pending = [compile(text, "", "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    functions = set()
+    while pending:
+        code = pending.pop()
+        name = getattr(code, "co_qualname", code.co_name)
+        functions |= {(line, name) for *_, line in code.co_lines() if line}
+        pending += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return functions
 
 
 def _is_same(line: str, recorded: str) -> bool:

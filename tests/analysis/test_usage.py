@@ -98,10 +98,11 @@ def test_compare_lists_new_near_and_gone_lines(traces: Traces) -> None:
         assert "5 * MIB" in near["source_before"] and "11 * MIB" in near["source_after"]
 
 
-def test_compare_of_device_missing_in_first_run_lists_all_as_new(traces: Traces) -> None:
+def test_compare_of_device_missing_in_first_run_lists_all_lines_as_empty_before(traces: Traces) -> None:
     cuda, cpu = traces["base", "cuda"], traces["base", "cpu"]
     table = alloctrace.compare(cuda, cpu, device="cpu")
-    assert set(table["match"]) == {"new"} and table["live_bytes_before"].sum() == 0
+    assert set(table["match"]) == {SAME} and table["live_bytes_before"].sum() == 0
+    assert (table["line_before"] == table["line_after"]).all() and table["stack_id_before"].isna().all()
     assert table["live_bytes_after"].sum() == cpu.live("peak")["requested_bytes"].sum()
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ...errors import PositionError
@@ -12,6 +16,7 @@ from ...reading.names import named_device
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, groups_stacks
+from ...reading.source_code import TextFrom, functions_of_lines, source_text
 from ...reading.tables import TEXT
 from .composition import composition_at
 from .matching import NEAR, SAME, CodeLine, match_files, match_lines
@@ -74,20 +79,25 @@ def compare(
     if not groups_stacks(by):
         names = [name for name in ("role", "age", "from_age", "to_age", "unit", "phase") if name in before.columns]
         return _join_compositions(before, after, _key_column(by), names)
-    chains = _make_chains(trace_a, before, by), _make_chains(trace_b, after, by)
-    folders = tuple(trace.working_directory for trace in (trace_a, trace_b))
-    pairs_before, pairs_after, kinds = _match_chains(*chains, (folders[0], folders[1]))
-    before, after = before.assign(pair=pairs_before), after.assign(pair=pairs_after)
+    versions = _Version(trace_a, before, by), _Version(trace_b, after, by)
+    pairs = _match_versions(*versions)
+    before, after = (
+        table.assign(pair=np.array([numbers[chain] for chain in version.chains], np.int64))
+        for table, version, numbers in zip((before, after), versions, pairs.numbers, strict=True)
+    )
     table = _join_compositions(before, after, "pair", ["pair", "filename", "function", "user"])
+    matched = [pairs.pairs[number] for number in table["pair"]]
+    filenames = zip(matched, table["filename"], strict=True)
+    table["filename"] = [pair.after[0].filename if pair.after else filename for pair, filename in filenames]
     for when, side in (("before", before), ("after", after)):
-        first_rows = side.drop_duplicates("pair").set_index("pair")
-        for name in ("line", "stack_id"):
-            table[f"{name}_{when}"] = table["pair"].map(first_rows[name]).astype("Int64")
-        sources = [_text(first_rows["source"].get(pair)) for pair in table["pair"]]
+        innermost = [chain[0] if (chain := getattr(pair, when)) else None for pair in matched]
+        lines = [None if line is None else line.line for line in innermost]
+        table[f"line_{when}"] = pd.Series(lines, dtype="Int64", index=table.index)
+        sources = [None if line is None else line.source for line in innermost]
         table[f"source_{when}"] = pd.Series(sources, dtype=object, index=table.index)
-    pairs_in_after = set(pairs_after)
-    matches = [kinds.get(pair, NEW) if pair in pairs_in_after else GONE for pair in table["pair"]]
-    table["match"] = pd.Series(matches, dtype=TEXT, index=table.index)
+        stacks = side.drop_duplicates("pair").set_index("pair")["stack_id"]
+        table[f"stack_id_{when}"] = table["pair"].map(stacks).astype("Int64")
+    table["match"] = pd.Series([pair.kind for pair in matched], dtype=TEXT, index=table.index)
     return table[list(COMPARISON_COLUMNS)]
 
 
@@ -112,41 +122,116 @@ def _compose_or_empty(trace: RecordedTrace, at: Position, by: str, device: str |
     return table.to_frame()
 
 
-def _match_chains(
-    before: list[_Chain], after: list[_Chain], folders: tuple[str, str]
-) -> tuple[list[int], list[int], dict[int, str]]:
-    """Return the pair number of each row of two tables, equal for matching rows, and the kind of match by pair."""
-    lines_before, lines_after = (
-        list(dict.fromkeys(line for chain in chains for line in chain)) for chains in (before, after)
-    )
-    files = match_files([line.filename for line in lines_before], [line.filename for line in lines_after], folders)
+class _Version:
+    """One of two compared runs: the lines of its rows, and all lines of its program that are known."""
+
+    def __init__(self, trace: RecordedTrace, table: pd.DataFrame, by: str) -> None:
+        self.trace = trace
+        self.by = by
+        self.chains = _make_chains(trace, table, by)
+        """What identifies each row: its line, function or file, or all user frames of its stack, innermost first."""
+        user_lines = _lines_of_stacks(trace, trace.stacks.is_user)
+        self._user_files = {line.filename for line in user_lines}
+        if by not in ("line", "stack"):
+            other_lines = _groups_of_stacks(trace, by)
+        else:
+            other_lines = [*user_lines, *_lines_of_stacks(trace, trace.stacks.site == 0)]
+        self.recorded = [*dict.fromkeys([*(line for chain in self.chains for line in chain), *other_lines])]
+
+    @property
+    def files(self) -> list[str]:
+        return [line.filename for line in self.recorded]
+
+    def list_lines(self, filenames: Iterable[str]) -> list[CodeLine]:
+        """Return `recorded`, and all other lines of those files of user code that are as they were recorded."""
+        if self.by not in ("line", "stack", "function"):
+            return self.recorded
+        names = {(line.filename, line.function, line.line) for line in self.recorded}
+        texts: dict[str, dict[int, str | None]] = {name: {} for name in filenames if name in self._user_files}
+        for line in self.recorded:
+            if line.filename in texts and line.line:
+                texts[line.filename][line.line] = line.source
+        lines = [*self.recorded]
+        for filename, recorded_text in texts.items():
+            file_lines = self._read_file(filename, recorded_text)
+            lines += [line for line in file_lines if (filename, line.function, line.line) not in names]
+        return lines
+
+    def _read_file(self, filename: str, recorded_text: dict[int, str | None]) -> list[CodeLine]:
+        path = Path(self.trace.working_directory) / filename
+        text, text_from = source_text(str(path), recorded_text, self.trace.begin_ns)
+        # A file written since may have lines that the program lacked, although the lines in stacks agree.
+        if text_from is not TextFrom.FILE or path.stat().st_mtime_ns >= self.trace.begin_ns:
+            return []
+        functions = functions_of_lines("\n".join(text.values()))
+        if self.by == "function":
+            names = sorted({function for _, function in functions})
+            return [CodeLine(filename, name, 0, None, is_recorded=False) for name in names]
+        return [CodeLine(filename, name, line, text.get(line), is_recorded=False) for line, name in sorted(functions)]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A row of the comparison. before, after: its lines in each version; None if that version lacks one of them."""
+
+    before: _Chain | None
+    after: _Chain | None
+    kind: str
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    pairs: list[_Pair]
+    numbers: tuple[dict[_Chain, int], dict[_Chain, int]]
+    """The number of the pair of each chain, before and after."""
+
+
+def _match_versions(before: _Version, after: _Version) -> _Pairs:
+    """Match the rows of two tables by matching all lines that are known of both programs."""
+    files = match_files(before.files, after.files, (before.trace.working_directory, after.trace.working_directory))
+    lines_before, lines_after = before.list_lines(files), after.list_lines(files.values())
     matches = match_lines(lines_before, lines_after, files)
-    matched_line = {lines_before[match.before]: lines_after[match.after] for match in matches}
-    near_lines = {lines_before[match.before] for match in matches if match.kind == NEAR}
-    numbers: dict[Hashable, int] = {}
-    pairs_after = [numbers.setdefault(chain, len(numbers)) for chain in after]
-    kinds: dict[int, str] = {}
-    pairs_before = []
-    for chain in before:
-        pair = (
-            numbers.get(tuple(matched_line[line] for line in chain))
-            if all(line in matched_line for line in chain)
-            else None
-        )
-        if pair is None:
-            pair = numbers.setdefault((GONE, chain), len(numbers))
-        elif kinds.get(pair) != NEAR:
-            kinds[pair] = NEAR if near_lines.intersection(chain) else SAME
-        pairs_before.append(pair)
-    return pairs_before, pairs_after, kinds
+    forward = {lines_before[match.before]: lines_after[match.after] for match in matches}
+    backward = {line_after: line_before for line_before, line_after in forward.items()}
+    near_lines = {lines_after[match.after] for match in matches if match.kind == NEAR}
+    pairs: dict[_Pair, int] = {}
+    numbers: tuple[dict[_Chain, int], dict[_Chain, int]] = {}, {}
+    for side, version, other_lines in ((0, before, forward), (1, after, backward)):
+        for chain in dict.fromkeys(version.chains):
+            matched = tuple(other_lines[line] for line in chain) if all(line in other_lines for line in chain) else None
+            if matched is None:
+                pair = _Pair(chain, None, GONE) if side == 0 else _Pair(None, chain, NEW)
+            else:
+                chains = (chain, matched) if side == 0 else (matched, chain)
+                pair = _Pair(*chains, NEAR if near_lines.intersection(chains[1]) else SAME)
+            numbers[side][chain] = pairs.setdefault(pair, len(pairs))
+    return _Pairs([*pairs], numbers)
+
+
+def _lines_of_stacks(trace: RecordedTrace, selected: npt.NDArray[np.bool_]) -> list[CodeLine]:
+    """Return the lines of the innermost frames of the selected stacks."""
+    stacks = np.flatnonzero(selected)
+    stacks = stacks[stacks > 0]
+    _, first = np.unique(trace.stacks.lines[stacks], return_index=True)
+    return [_make_code_line(trace.stacks.frame(int(stack))) for stack in stacks[first]]
+
+
+def _groups_of_stacks(trace: RecordedTrace, by: str) -> list[CodeLine]:
+    """Return the functions, files or modules of all stacks."""
+    stacks = np.arange(1, len(trace.stacks))
+    _, first = np.unique(trace.stacks.groups_of(stacks, by), return_index=True)
+    rows = [trace.stacks.describe(int(stack), by) for stack in stacks[first]]
+    return [CodeLine(row["filename"], row["function"], row["line"], row["source"]) for row in rows]
 
 
 def _make_chains(trace: RecordedTrace, table: pd.DataFrame, by: str) -> list[_Chain]:
-    """Return what identifies each row: its line, function or file, or all user frames of its stack, innermost first."""
     if by != "stack":
         rows = table.to_dict("records")
         return [(CodeLine(row["filename"], row["function"], int(row["line"]), _text(row["source"])),) for row in rows]
-    return [tuple(_make_code_line(frame) for frame in _user_frames(trace, int(stack))) for stack in table["stack_id"]]
+    return [
+        tuple(_make_code_line(frame) for frame in _user_frames(trace, int(stack))) or (CodeLine("", "", 0, None),)
+        for stack in table["stack_id"]
+    ]
 
 
 def _text(source: Any) -> str | None:

@@ -1,14 +1,17 @@
 """Matching of source lines between two versions of a program.
 
-Lines match if file, function and source text are equal. If several lines of a function have the same text, or the text
-was changed, the nearest line matches, relative to where the surrounding lines moved.
+Lines match if file, function and source text are equal. Of several lines of a function with the same text, lines with
+the same neighbours match, then lines in order, or the nearest if a line was added or removed. A line whose text was
+changed matches the nearest, relative to where the surrounding lines moved.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 SAME, NEAR = "same", "near"
@@ -20,6 +23,8 @@ class CodeLine:
     function: str
     line: int
     source: str | None
+    is_recorded: bool = field(default=True, compare=False)
+    """False for a line that is in no stack of the trace, but in the source file."""
 
     @property
     def text(self) -> str | None:
@@ -77,7 +82,10 @@ def _count_common_parts(left: str, right: str) -> int:
 
 
 def match_lines(before: Sequence[CodeLine], after: Sequence[CodeLine], files: Mapping[str, str]) -> list[LineMatch]:
-    """Return matches of lines, each line in at most one; the lines of a sequence must differ in file or number."""
+    """Return matches of lines, each line in at most one; the lines of a sequence must differ.
+
+    A line that is in no stack matches only by its text: whether its edited version allocated is unknown.
+    """
     matches: list[LineMatch] = []
     functions = _group_rows(range(len(after)), lambda row: (after[row].filename, after[row].function))
     lines_before = _group_rows(range(len(before)), lambda row: (files.get(before[row].filename), before[row].function))
@@ -85,11 +93,21 @@ def match_lines(before: Sequence[CodeLine], after: Sequence[CodeLine], files: Ma
         candidates = functions.get(function, [])
         text_matches = _match_same_text(before, after, rows, candidates)
         anchors = [(before[match.before].line, after[match.after].line) for match in text_matches]
-        unmatched = [row for row in rows if row not in {match.before for match in text_matches}]
-        free_candidates = [row for row in candidates if row not in {match.after for match in text_matches}]
+        matched_before, matched_after = (
+            {getattr(match, side) for match in text_matches} for side in ("before", "after")
+        )
+        unmatched = [row for row in rows if row not in matched_before and before[row].is_recorded]
+        free_candidates = [row for row in candidates if row not in matched_after and after[row].is_recorded]
         matches += text_matches
         matches += _match_nearest(before, after, unmatched, free_candidates, anchors, NEAR, keep_order=True)
     return matches
+
+
+def _remove_matched(
+    rows: list[int], candidates: list[int], matches: Sequence[LineMatch]
+) -> tuple[list[int], list[int]]:
+    before, after = {match.before for match in matches}, {match.after for match in matches}
+    return [row for row in rows if row not in before], [row for row in candidates if row not in after]
 
 
 def _group_rows(rows: Iterable[int], key: Callable[[int], Hashable]) -> dict[Hashable, list[int]]:
@@ -102,14 +120,10 @@ def _group_rows(rows: Iterable[int], key: Callable[[int], Hashable]) -> dict[Has
 def _match_same_text(
     before: Sequence[CodeLine], after: Sequence[CodeLine], rows: list[int], candidates: list[int]
 ) -> list[LineMatch]:
-    def text_of(line: CodeLine) -> Hashable:
-        return line.text if line.text is not None else (line.line,)
-
-    rows_by_text = _group_rows(sorted(rows, key=lambda row: before[row].line), lambda row: text_of(before[row]))
-    candidates_by_text = _group_rows(
-        sorted(candidates, key=lambda row: after[row].line), lambda row: text_of(after[row])
-    )
-    matches: list[LineMatch] = []
+    matches = _match_same_neighbours(before, after, rows, candidates)
+    rows, candidates = _remove_matched(rows, candidates, matches)
+    rows_by_text = _group_rows(_in_order(before, rows), lambda row: _text_key(before[row]))
+    candidates_by_text = _group_rows(_in_order(after, candidates), lambda row: _text_key(after[row]))
     ambiguous: list[tuple[list[int], list[int]]] = []
     for text, same_rows in rows_by_text.items():
         same_candidates = candidates_by_text.get(text, [])
@@ -123,6 +137,37 @@ def _match_same_text(
     for same_rows, same_candidates in ambiguous:
         matches += _match_nearest(before, after, same_rows, same_candidates, anchors, SAME, keep_order=False)
     return matches
+
+
+def _match_same_neighbours(
+    before: Sequence[CodeLine], after: Sequence[CodeLine], rows: list[int], candidates: list[int]
+) -> list[LineMatch]:
+    """Match lines whose text, with the text of the lines above and below, is unique in both versions of a function."""
+    rows_by_context, candidates_by_context = (
+        _unique_contexts([(row, _text_key(lines[row])) for row in _in_order(lines, side)])
+        for lines, side in ((before, rows), (after, candidates))
+    )
+    return [
+        LineMatch(row, candidates_by_context[context], SAME)
+        for context, row in rows_by_context.items()
+        if context in candidates_by_context
+    ]
+
+
+def _unique_contexts(rows: Sequence[tuple[int, Hashable]]) -> dict[tuple[Hashable, ...], int]:
+    """Return rows by their text and the texts of their neighbours, without those that occur more than once."""
+    texts = [None, *(text for _, text in rows), None]
+    contexts = [*zip(texts, texts[1:], texts[2:], strict=False)]
+    counts = Counter(contexts)
+    return {context: row for context, (row, _) in zip(contexts, rows, strict=True) if counts[context] == 1}
+
+
+def _in_order(lines: Sequence[CodeLine], rows: list[int]) -> list[int]:
+    return sorted(rows, key=lambda row: lines[row].line)
+
+
+def _text_key(line: CodeLine) -> Hashable:
+    return line.text if line.text is not None else (line.line,)
 
 
 def _match_nearest(
@@ -140,9 +185,13 @@ def _match_nearest(
     With keep_order, both lines of a pair must be next to the same anchor, so that a removed line is not matched with a
     line that was added elsewhere.
     """
-    expected = {row: _expected_line(before[row].line, anchors) for row in rows}
-    neighbours = {row: _find_neighbours(before[row].line, anchors, 0) for row in rows}
-    candidate_neighbours = {row: _find_neighbours(after[row].line, anchors, 1) for row in candidates}
+    from_before, from_after = sorted(anchors), sorted((after_line, line) for line, after_line in anchors)
+    expected = {row: _expected_line(before[row].line, from_before) for row in rows}
+    neighbours = {row: _find_neighbours(before[row].line, from_before) for row in rows}
+    candidate_neighbours = {
+        row: {(side, (line, number)) for side, (number, line) in _find_neighbours(after[row].line, from_after)}
+        for row in candidates
+    }
     pairs = sorted(
         (abs(expected[row] - after[candidate].line), row, candidate)
         for row in rows
@@ -161,13 +210,16 @@ def _match_nearest(
 
 
 def _expected_line(line: int, anchors: list[tuple[int, int]]) -> int:
-    """Return the number that a line has if it moved as far as the nearest anchor."""
-    before, after = min(anchors, key=lambda pair: abs(pair[0] - line), default=(line, line))
+    """Return the number that a line has if it moved as far as the nearest anchor. anchors: in order."""
+    index = bisect.bisect_left(anchors, (line, 0))
+    before, after = min(
+        anchors[max(index - 1, 0) : index + 1], key=lambda pair: abs(pair[0] - line), default=(line, line)
+    )
     return line + after - before
 
 
-def _find_neighbours(line: int, anchors: list[tuple[int, int]], side: int) -> set[tuple[str, tuple[int, int]]]:
-    above = [pair for pair in anchors if pair[side] < line]
-    below = [pair for pair in anchors if pair[side] > line]
-    neighbours = {("above", max(above, key=lambda pair: pair[side]))} if above else set()
-    return neighbours | ({("below", min(below, key=lambda pair: pair[side]))} if below else set())
+def _find_neighbours(line: int, anchors: list[tuple[int, int]]) -> set[tuple[str, tuple[int, int]]]:
+    """Return the nearest anchors above and below a line, by the first number of each. anchors: in order."""
+    first, last = bisect.bisect_left(anchors, (line, 0)), bisect.bisect_left(anchors, (line + 1, 0))
+    neighbours = {("above", anchors[first - 1])} if first else set()
+    return neighbours | ({("below", anchors[last])} if last < len(anchors) else set())

@@ -1,0 +1,88 @@
+"""Statements on the lines of two versions of a program, each checked by hand; and laws of the matching."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import compared_programs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from marked_programs import run_analyze
+from shared_recordings import record_once
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.usage.comparison import compare
+from pytorch_alloctrace.analysis.usage.matching import SAME, CodeLine, match_lines
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "in_place"])
+@pytest.mark.parametrize("name", compared_programs.PAIRS)
+def test_compare_matches_lines_of_edited_program(name: str, place: str) -> None:
+    folder = record_once("compared", compared_programs.record) / name / place
+    before, after, expected = compared_programs.PAIRS[name]
+
+    table = alloctrace.compare(
+        alloctrace.load(folder / "before.alloctrace"), alloctrace.load(folder / "after.alloctrace")
+    )
+
+    lines = table[["line_before", "line_after"]].fillna(1) - 1
+    own = table["user"] & (table["line_before"].fillna(2) > 1) & (table["line_after"].fillna(2) > 1)
+    rows = zip(table["match"][own], lines["line_before"][own], lines["line_after"][own], strict=True)
+    assert {*rows} == expected
+    for row in table[own].itertuples():
+        for text, line, source in (
+            (before, row.line_before, row.source_before),
+            (after, row.line_after, row.source_after),
+        ):
+            assert str(line) == "<NA>" or source.strip() == text.splitlines()[line - 2].strip()
+
+
+def test_diff_shows_line_that_stands_but_holds_nothing() -> None:
+    folder = record_once("compared", compared_programs.record) / "peak_elsewhere" / "in_place"
+
+    text = run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace")
+
+    assert "train.py:3 in f (4.00 MiB to 0 B)\n" in text
+    assert "gone" not in text and "h = " not in "".join(line for line in text.splitlines() if "was line" in line)
+
+
+@pytest.mark.parametrize("by", ["function", "file", "stack"])
+def test_compare_of_code_that_holds_nothing_at_the_peak_is_not_gone(by: str) -> None:
+    folder = record_once("compared", compared_programs.record) / "freed_earlier" / "in_place"
+    before, after = (alloctrace.load(folder / f"{name}.alloctrace")._recorded for name in ("before", "after"))
+
+    table = compare(before, after, by=by)
+
+    own = table[table["user"]]
+    assert set(own["match"]) == ({"same", "new"} if by == "stack" else {"same"})
+
+
+_texts = st.lists(st.sampled_from(["x = f(x)", "y = g(x)", "x = x + 1", "kept.append(z)"]), min_size=1, max_size=12)
+
+
+@given(_texts, _texts)
+def test_line_with_unchanged_text_and_neighbours_matches_itself(first: list[str], second: list[str]) -> None:
+    before, after = ([CodeLine("a", "f", line, text) for line, text in enumerate(texts)] for texts in (first, second))
+
+    matches = {match.before: match for match in match_lines(before, after, {"a": "a"})}
+
+    contexts = [[*zip(["", *texts], texts, [*texts[1:], ""], strict=False)] for texts in (first, second)]
+    counts = [Counter(side) for side in contexts]
+    for index, context in enumerate(contexts[0]):
+        if counts[0][context] == counts[1][context] == 1:
+            assert (matches[index].after, matches[index].kind) == (contexts[1].index(context), SAME)
+
+
+@given(_texts, st.data())
+def test_line_in_no_stack_is_no_edited_version(texts: list[str], data: st.DataObject) -> None:
+    recorded = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
+    before = [CodeLine("a", "f", line, f"{text} # before") for line, text in enumerate(texts)]
+    after = [
+        CodeLine("a", "f", line, text, is_recorded=is_recorded)
+        for line, (text, is_recorded) in enumerate(zip(texts, recorded, strict=True))
+    ]
+
+    matches = match_lines(before, after, {"a": "a"})
+
+    assert {match.after for match in matches} <= {line for line, is_recorded in enumerate(recorded) if is_recorded}
