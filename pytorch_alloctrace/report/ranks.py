@@ -12,7 +12,7 @@ import numpy as np
 from rich.text import Text
 
 from ..analysis.ranks.comparison import Comparison, RankFinding
-from ..analysis.ranks.outliers import BYTES, TIME, Deviation
+from ..analysis.ranks.outliers import BYTES, GROWTH, TIME, WITHIN, Deviation
 from ..analysis.ranks.rank_summary import CUDA, RankSummary
 from ..analysis.ranks.runs import LeftOut
 from ..analysis.ranks.tables import ranks_table, state_of
@@ -261,20 +261,28 @@ def _explain_difference(finding: RankFinding, names: SiteNames) -> list[str]:
 
 def _describe_departure(finding: RankFinding) -> list[str]:
     departure = finding.departure
+    others = _name_others(finding)
     if departure is None:
         has_bytes = any(deviation.measure in BYTES for deviation in finding.deviations)
         step = finding.figures.peak_step if finding.kind == "differs" else None
         if has_bytes and step is not None:
             verb = "holds" if finding.rank_count == 2 else "hold"
-            return [
-                f"At the ends of its steps it holds what {_name_others(finding)} {verb}; its peak is within step "
-                f"{step:,}."
-            ]
+            return [f"At the ends of its steps it holds what {others} {verb}; its peak is within step {step:,}."]
         return []
     subject = "It" if len(finding.ranks) == 1 else _capitalize(finding.ranks[0].name)
-    if departure.from_start:
-        return [f"{subject} has differed from {_name_others(finding)} since the first step."]
-    return [f"{subject} departs from {_name_others(finding)} in step {departure.step:,}."]
+    sentences = []
+    for number, cause in enumerate(departure.causes):
+        since = "since the first step" if cause.from_start else f"since step {cause.step:,}"
+        amount = f"{units.size(abs(cause.bytes))} {'more' if cause.bytes > 0 else 'less'} than {others}"
+        also = "also " if number else ""
+        if cause.kind == WITHIN:
+            sentences.append(f"Within its steps {subject.lower()} has {also}needed {amount} {since}.")
+        elif cause.kind == GROWTH:
+            change = units.change(cause.bytes)
+            sentences.append(f"Its difference from {others} has {also}grown by {change} per step {since}.")
+        else:
+            sentences.append(f"{subject} has {also}held {amount} {since}.")
+    return sentences
 
 
 def _describe_deviation(deviation: Deviation, others: str) -> str:
@@ -307,7 +315,7 @@ def _write_finding(report: RankReport, screen: Screen) -> None:
     for sentence in report.sentences:
         screen.text(sentence, indent)
     departure = report._finding.departure
-    if departure is None or len(departure.live) < 2:
+    if departure is None or len(departure.live) < 2 or departure.causes[0].kind == WITHIN:
         return
     width = max(min(screen.width - indent - 40, 60), 10)
     all_values = (*departure.live, *departure.usual)
@@ -509,5 +517,6 @@ def _finding_data(report: RankReport) -> dict[str, Any]:
         "unit": None if leak is None else leak.unit,
         "since_step": None if departure is None else departure.step,
         "since_start": None if departure is None else departure.from_start,
+        "causes": [] if departure is None else [dataclasses.asdict(cause) for cause in departure.causes],
         "measures": [dataclasses.asdict(deviation) for deviation in finding.deviations],
     }

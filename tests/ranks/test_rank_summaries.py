@@ -153,7 +153,7 @@ def test_summary_size_is_limited(trace: str) -> None:
     random = np.random.default_rng(5)
     site = Site("ü" * 400 + ".py", 1 << 40, "f" * 400, "\u20ac" * 400, True)
     levels = tuple(
-        Levels(f"cuda:{n}", np.arange(1000, dtype=np.int64), random.integers(0, 1 << 62, 1000)) for n in range(16)
+        Levels(f"cuda:{n}", np.arange(1000, dtype=np.int64), *random.integers(0, 1 << 62, (2, 1000))) for n in range(16)
     )
     lines = tuple((f"cuda:{n}", (PeakLine(site, 1),) * 100) for n in range(16))
     source = Source.of_trace(trace, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -61,7 +62,7 @@ def run_ranks(folder: Path, *options: str, status: int = 0) -> str:
 def test_incomplete_traces_are_reported_before_findings(mixed: Path) -> None:
     text = run_ranks(mixed)
     assert "LEAK train.py:20 in keep: +12.0 MiB per step on rank 12 alone (of 14)" in text
-    assert "It departs from the others in step 15." in text
+    assert "It has held 600 MiB more than the others since step 15." in text
     assert text.startswith("INCOMPLETE 2 of 16 ranks have no trace here: 6 and 9.")
     warnings = text[: text.index("train.py")]
     assert "notes.alloctrace cannot be read" in warnings
@@ -135,6 +136,26 @@ def test_larger_of_two_ranks_differs(tmp_path: Path) -> None:
     write_ranks(tmp_path / "a", 2, rank1=Rank(1, 2, larger_from=5))
     data = json.loads(run_ranks(tmp_path / "a", "--json"))
     assert [(row["kind"], row["ranks"], row["since_step"]) for row in data["findings"]] == [("differs", [1], 5)]
+
+
+def test_larger_batch_and_leak_of_a_rank_have_their_own_beginnings(tmp_path: Path) -> None:
+    larger = {"weights": 1324 * MIB, "activations": 1024 * MIB}
+    write_ranks(tmp_path / "both", 4, rank1=Rank(1, 4, **larger, leaks_from=9))
+    write_ranks(tmp_path / "batch", 4, rank1=Rank(1, 4, activations=1024 * MIB))
+
+    both, batch = run_ranks(tmp_path / "both"), run_ranks(tmp_path / "batch")
+    [finding] = json.loads(run_ranks(tmp_path / "both", "--json"))["findings"]
+
+    assert "Its difference from the others has grown by +12.0 MiB per step since step 9." in both
+    assert "It has also held 300 MiB more than the others since the first step." in both
+    assert "Within its steps it has also needed 512 MiB more than the others since the first step." in both
+    assert "At its peak train.py:12 in forward holds 1.00 GiB, on the others 512 MiB" in both
+    assert "Within its steps it has needed 512 MiB more than the others since the first step." in batch
+    assert [(cause["kind"], cause["step"], cause["from_start"]) for cause in finding["causes"]] == [
+        ("growth", 9, False),
+        ("constant", 0, True),
+        ("within_steps", 0, True),
+    ]
 
 
 def test_ranks_that_use_device_of_another_rank_are_reported(tmp_path: Path) -> None:
@@ -315,7 +336,7 @@ def first_departure(levels: np.ndarray, noise: float = 0.0) -> tuple[int, bool]:
 
     def noisy(values: np.ndarray) -> Levels:
         moved = values + noise * random.standard_normal(len(values))
-        return Levels("cuda", STEPS, moved.astype(np.int64))
+        return Levels("cuda", STEPS, moved.astype(np.int64), moved.astype(np.int64))
 
     usual = np.full(len(STEPS), 2000.0 * MIB)
     result = find_departure(noisy(usual + levels), [noisy(usual) for _ in range(9)])
@@ -332,6 +353,42 @@ def test_first_departure_is_step_of_jump_or_start_of_slope() -> None:
     assert abs(first_departure(slope, 20 * MIB)[0] - 200) <= 16
     for from_start in (np.full(len(STEPS), 600.0 * MIB), STEPS * 5.0 * MIB):
         assert first_departure(from_start) == (0, True) and first_departure(from_start, 20 * MIB) == (0, True)
+
+
+@pytest.mark.parametrize("noise", [0.0, 2.0 * MIB])
+def test_each_cause_of_a_difference_has_its_own_beginning(noise: float) -> None:
+    random = np.random.default_rng(7)
+    constant, growth = 300.0 * MIB, np.maximum(STEPS - 36.0, 0.0) * 5 * MIB
+    jump, within = np.where(STEPS >= 200, 700.0 * MIB, 0.0), np.where(STEPS >= 120, 250.0 * MIB, 0.0)
+
+    def find(live: np.ndarray, above: np.ndarray) -> list[tuple[str, int, bool, int]]:
+        """Return the causes of a difference at the ends of steps and above these, in MiB."""
+
+        def levels(live: np.ndarray, above: np.ndarray) -> Levels:
+            live = 2000.0 * MIB + live + noise * random.standard_normal(len(STEPS))
+            return Levels("cuda", STEPS, live.astype(np.int64), (live + 900 * MIB + above).astype(np.int64))
+
+        departure = find_departure(levels(live, above), [levels(0 * STEPS, 0 * STEPS) for _ in range(9)])
+        assert departure is not None
+        causes = [dataclasses.replace(cause, bytes=round(cause.bytes / MIB)) for cause in departure.causes]
+        return sorted(dataclasses.astuple(cause) for cause in causes)
+
+    nothing = 0 * STEPS
+    assert find(constant + growth, nothing) == [("constant", 0, True, 300), ("growth", 40, False, 5)]
+    assert find(growth + jump, nothing) == [("growth", 40, False, 5), ("jump", 200, False, 700)]
+    assert find(constant + growth + jump, within) == [
+        ("constant", 0, True, 300),
+        ("growth", 40, False, 5),
+        ("jump", 200, False, 700),
+        ("within_steps", 120, False, 250),
+    ]
+    assert find(STEPS * 5.0 * MIB + jump, constant + nothing) == [
+        ("growth", 0, True, 5),
+        ("jump", 200, False, 700),
+        ("within_steps", 0, True, 300),
+    ]
+    assert find(nothing, constant + nothing) == [("within_steps", 0, True, 300)]
+    assert find(growth, nothing - 5 * MIB) == [("growth", 40, False, 5)], "allocated after the peak of the step"
 
 
 def test_ranks_with_other_numbers_of_steps_are_compared_at_common_steps(tmp_path: Path) -> None:

@@ -300,8 +300,6 @@ class _RankComparer:
             item for item in (detail.levels_of(kind) for detail in reference_details) if item is not None
         ]
         departure = None if levels is None else find_departure(levels, reference_levels)
-        if departure is not None and not _is_significant(departure):
-            departure = None
         is_higher = not deviations or deviations[0].distance > 0
         has_byte_outlier = any(item.measure in BYTES for item in deviations)
         explanation = (
@@ -375,11 +373,6 @@ def _has_ended_early(summary: RankSummary) -> bool:
     return summary.is_truncated or summary.is_killed or summary.is_running
 
 
-def _is_significant(departure: Departure) -> bool:
-    live, usual = (np.array(values, dtype=np.float64) for values in (departure.live, departure.usual))
-    return bool(np.any(np.abs(live - usual) >= MIN_BYTES))
-
-
 def _find_explanation(
     summary: RankSummary,
     own_detail: Detail,
@@ -388,7 +381,10 @@ def _find_explanation(
     kind: str,
     is_higher: bool,
 ) -> Explanation | None:
-    """Return the line whose bytes at the peak differ most from the references' median, in the given direction."""
+    """Return the line whose bytes at the peak differ most from the references' median, in the given direction.
+
+    Leaking lines are left out: each has a finding of its own.
+    """
     own_lines = {summary.line(line.site): (line.site, line.bytes) for line in own_detail.lines_of(kind)}
     tables = [
         {reference.line(line.site): (line.site, line.bytes) for line in detail.lines_of(kind)}
@@ -397,9 +393,12 @@ def _find_explanation(
     sites = {key: site for table in [*tables, own_lines] for key, (site, _) in table.items()}
     medians = {key: float(np.median([table[key][1] if key in table else 0 for table in tables])) for key in sites}
     changes = {key: (own_lines[key][1] if key in own_lines else 0) - medians[key] for key in sites}
-    if not changes:
+    figures = summary.of_kind(kind)
+    leaking_lines = [summary.line(leak.site) for leak in figures.leaks] if figures is not None else []
+    candidates = [key for key in changes if key not in leaking_lines]
+    if not candidates:
         return None
-    key_of_line = (max if is_higher else min)(changes, key=lambda key: changes[key])
+    key_of_line = (max if is_higher else min)(candidates, key=lambda key: changes[key])
     if abs(changes[key_of_line]) < MIN_BYTES or (changes[key_of_line] > 0) != is_higher:
         return None
     total = sum(changes.values())

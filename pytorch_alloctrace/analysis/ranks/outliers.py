@@ -8,10 +8,12 @@ exactly alike, the spread is 0 and the floor decides.
 
 Two ranks differ if their distance exceeds the floor of the smaller value.
 
-The step of a departure: the live bytes at the ends of steps are compared with the median of other ranks. For every step
-the difference is fitted as a jump in this step and as linear growth from this step on. The step with the smallest sum
-of squared residuals is the departure. If the sum is at least `MAX_RESIDUAL_SHARE` of that of a constant or a straight
-line, the rank has differed since the first step.
+The causes of a difference: the live bytes at the ends of steps are compared with the median of other ranks. The
+difference is fitted by a constant, a jump in some step, and linear growth from some step on. Jump and growth are each
+part of the fit only if they reduce the sum of squared residuals below `MAX_RESIDUAL_SHARE` of that without them (and of
+that of a straight line); the steps are those with the smallest sum. What is also compared is by how much the highest
+level of each step exceeds that at its end: a constant or a jump. All causes but the first count only if they exceed the
+width of an outlier, and those within the steps only if they exceed the growth of one step too.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ MIN_SHARE_OF_TIME = 0.25
 BYTES = ("peak", "reserved", "live")
 TIME = "seconds_per_step"
 MEASURES = (*BYTES, TIME)
+
+CONSTANT, JUMP, GROWTH, WITHIN = "constant", "jump", "growth", "within_steps"
 
 MIN_STEPS = 4
 MAX_RESIDUAL_SHARE = 0.5
@@ -89,70 +93,140 @@ def compute_floor(measure: str, median: float) -> float:
 
 
 @dataclass(frozen=True)
-class Departure:
+class Cause:
+    """Part of a rank's difference from the others, and its beginning."""
+
+    kind: str
+    """CONSTANT, JUMP or GROWTH of the bytes at the ends of steps; WITHIN: only within the steps."""
     step: int
     from_start: bool
+    bytes: int
+    """Difference in bytes; of GROWTH per step."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    causes: tuple[Cause, ...]
+    """The causes at the ends of steps, the clearest first, then those within the steps."""
     steps: tuple[int, ...]
     live: tuple[int, ...]
     """Requested bytes that were live at the ends of `steps`."""
     usual: tuple[int, ...]
 
+    @property
+    def step(self) -> int:
+        return self.causes[0].step
+
+    @property
+    def from_start(self) -> bool:
+        return self.causes[0].from_start
+
 
 def find_departure(own: Levels, others: Sequence[Levels]) -> Departure | None:
-    """Return the step in which a rank departed from the others; None if fewer than `MIN_STEPS` steps are common."""
-    table = np.full((len(others), len(own.steps)), np.nan)
-    for row, other in zip(table, others, strict=True):
+    """Return how and when a rank departed from the others; None if it did not, or if too few steps are common.
+
+    Fewer than `MIN_STEPS` are too few.
+    """
+    live, peaks = np.full((2, len(others), len(own.steps)), np.nan)
+    for row, other in enumerate(others):
         _, own_positions, other_positions = np.intersect1d(own.steps, other.steps, return_indices=True)
-        row[own_positions] = other.live[other_positions]
+        live[row, own_positions] = other.live[other_positions]
+        peaks[row, own_positions] = other.peak[other_positions]
     # A step that most other ranks do not have has no median.
-    is_common = np.count_nonzero(~np.isnan(table), axis=0) * 2 >= max(len(others), 1)
+    is_common = np.count_nonzero(~np.isnan(live), axis=0) * 2 >= max(len(others), 1)
     if not len(others) or np.count_nonzero(is_common) < MIN_STEPS:
         return None
-    steps, live, usual = (
-        own.steps[is_common],
-        own.live[is_common].astype(np.float64),
-        np.nanmedian(table[:, is_common], axis=0),
-    )
-    index = _find_departure_index(steps.astype(np.float64), live - usual)
+    steps, own_live, own_peaks = (values[is_common].astype(np.float64) for values in (own.steps, own.live, own.peak))
+    live, peaks = live[:, is_common], peaks[:, is_common]
+    usual, usual_peaks = np.nanmedian(live, axis=0), np.nanmedian(peaks, axis=0)
+    causes = []
+    if np.any(np.abs(own_live - usual) >= MIN_BYTES):
+        causes = _find_causes(steps, own_live - usual, _width(live, usual))
+    # Whether a block that stays was allocated before or after the peak of its step is unknown.
+    growth = sum(abs(cause.bytes) for cause in causes if cause.kind == GROWTH)
+    differences_within = (own_peaks - own_live) - np.nanmedian(peaks - live, axis=0)
+    within = _find_cause_within(steps, differences_within, _width(peaks, usual_peaks) + growth)
+    causes += [within] if within is not None else []
+    if not causes:
+        return None
     return Departure(
-        step=int(steps[index or 0]),
-        from_start=index is None,
-        steps=tuple(steps.tolist()),
-        live=tuple(live.astype(np.int64).tolist()),
+        causes=tuple(causes),
+        steps=tuple(own.steps[is_common].tolist()),
+        live=tuple(own.live[is_common].tolist()),
         usual=tuple(usual.astype(np.int64).tolist()),
     )
 
 
-def _find_departure_index(steps: Values, difference: Values) -> int | None:
-    """Return the index of the step in which the difference began; None if it exists since the first step."""
-    count = len(steps)
+def _width(table: Values, usual: Values) -> float:
+    """Return the minimum difference that counts, as in `Spread`, from the ranks' values in each step."""
+    spread = OUTLIER_DEVIATIONS * _NORMAL * float(np.median(np.nanmedian(np.abs(table - usual), axis=0)))
+    return max(spread, compute_floor("live", float(np.median(usual))))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A jump in a step, or growth from the end of the step before on."""
+
+    kind: str
+    index: int
+    """Index of the first step; 0 for growth since the first step."""
+
+    def values(self, steps: Values) -> Values:
+        if self.kind == JUMP:
+            return (np.arange(len(steps)) >= self.index).astype(np.float64)
+        growth: Values = np.maximum(steps - steps[max(self.index - 1, 0)], 0.0)
+        return growth
+
+
+def _find_causes(steps: Values, difference: Values, width: float) -> list[Cause]:
+    """Return the causes of a difference that is not 0, the clearest first."""
+    first = _find_part(steps, difference, (JUMP, GROWTH))
+    parts = [] if first is None else [first]
+    if first is not None:
+        second = _find_part(steps, difference, (JUMP if first.kind == GROWTH else GROWTH,), first)
+        parts += [second] if second is not None else []
+    if len(parts) > 1:
+        parts[0] = _find_part(steps, difference, (parts[0].kind,), parts[1]) or parts[0]
+    constant, *factors = _fit(difference, [part.values(steps) for part in parts])[1].tolist()
+    causes = []
+    for number, (part, factor) in enumerate(zip(parts, factors, strict=True)):
+        if number and abs(factor) * float(part.values(steps)[-1]) < width:
+            continue
+        causes.append(Cause(part.kind, int(steps[part.index]), part.index == 0, round(factor)))
+    if abs(constant) >= (width if causes else MIN_BYTES):
+        causes.append(Cause(CONSTANT, int(steps[0]), True, round(constant)))
+    return causes
+
+
+def _find_cause_within(steps: Values, difference: Values, width: float) -> Cause | None:
+    part = _find_part(steps, difference, (JUMP,))
+    is_from_start = part is None or abs(float(np.median(difference[: part.index]))) >= width
+    begin = 0 if part is None or is_from_start else part.index
+    size = float(np.median(difference[begin:]))
+    return None if abs(size) < width else Cause(WITHIN, int(steps[begin]), is_from_start, round(size))
+
+
+def _find_part(steps: Values, difference: Values, kinds: Sequence[str], other: _Part | None = None) -> _Part | None:
+    """Return the part that fits a difference best, beside another part; None if none fits well."""
+    others = [] if other is None else [other.values(steps)]
+    from_start = _Part(GROWTH, 0)
+    residual_of_constant = _fit(difference, others)[0]
+    residual_of_line = _fit(difference, [*others, from_start.values(steps)])[0] if GROWTH in kinds else np.inf
+    parts = [_Part(kind, index) for kind in kinds for index in range(1, len(steps))]
+    residuals = [_fit(difference, [*others, part.values(steps)])[0] for part in parts]
+    best = int(np.argmin(residuals))
     # Sums of squares in float64 have about 16 exact digits: a smaller residual is rounding error.
     rounding_error = 1e-12 * float(difference @ difference)
-    difference = difference - difference.mean()
-    residual_of_constant = float(difference @ difference)
-    residual_of_line = _fit_line(steps, difference)
-    residual_without = min(residual_of_constant, residual_of_line)
-    # A jump at step i: one mean before step i, another from step i on.
-    sums, squares = np.cumsum(difference), np.cumsum(difference**2)
-    indices = np.arange(1, count)
-    squares_before = squares[indices - 1] - sums[indices - 1] ** 2 / indices
-    squares_after = (squares[-1] - squares[indices - 1]) - (sums[-1] - sums[indices - 1]) ** 2 / (count - indices)
-    jumps = np.maximum(squares_before + squares_after, 0.0)
-    # Linear growth from the end of step i - 1 on: a mean and a slope.
-    slopes = np.array([_fit_line(np.maximum(steps - steps[index - 1], 0.0), difference) for index in indices])
-    best_jump, best_slope = int(np.argmin(jumps)), int(np.argmin(slopes))
-    departure_index, residual = min(
-        ((best_jump + 1, float(jumps[best_jump])), (best_slope + 1, float(slopes[best_slope]))),
-        key=lambda item: item[1],
-    )
-    if residual_without <= rounding_error or residual >= MAX_RESIDUAL_SHARE * residual_without:
-        return None
-    return departure_index
+    without = min(residual_of_constant, residual_of_line)
+    if without > rounding_error and residuals[best] < MAX_RESIDUAL_SHARE * without:
+        return parts[best]
+    has_grown = residual_of_constant > rounding_error and residual_of_line < MAX_RESIDUAL_SHARE * residual_of_constant
+    return from_start if has_grown else None
 
 
-def _fit_line(positions: Values, values: Values) -> float:
-    """Return the sum of squared residuals of the best straight line."""
-    centered_positions, centered_values = positions - positions.mean(), values - values.mean()
-    spread = float(centered_positions @ centered_positions)
-    slope = float(centered_positions @ centered_values) / spread if spread else 0.0
-    return float(np.sum((centered_values - slope * centered_positions) ** 2))
+def _fit(values: Values, parts: Sequence[Values]) -> tuple[float, Values]:
+    """Return the sum of squared residuals of the best fit by a constant and parts, and their factors."""
+    columns = np.stack([np.ones(len(values)), *parts], axis=1)
+    factors = np.linalg.lstsq(columns, values, rcond=None)[0].astype(np.float64)
+    residuals = values - columns @ factors
+    return float(residuals @ residuals), factors

@@ -21,6 +21,7 @@ from ...reading.integrity import open_at_once
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ...reading.source_code import short_filename
+from ...reading.timeline import MEASURED
 from ..free_memory.oom import find_ooms
 from ..summary import DeviceSummary, Summary, summarize
 
@@ -181,7 +182,7 @@ class PeakLine:
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Live bytes of a device at the ends of at most `MAX_POINTS` steps.
+    """Live bytes of a device at the ends of at most `MAX_POINTS` steps, and their maximum within each.
 
     The step numbers are multiples of a power of two, so that ranks with different numbers of steps have common steps.
     """
@@ -190,9 +191,11 @@ class Levels:
     steps: npt.NDArray[np.int64]
     live: npt.NDArray[np.int64]
     """Requested bytes at the end of each of `steps`."""
+    peak: npt.NDArray[np.int64]
+    """Maximum of the requested bytes within each of `steps`, as measured by the timeline; never below `live`."""
 
     def __post_init__(self) -> None:
-        if len(self.steps) != len(self.live):
+        if not len(self.steps) == len(self.live) == len(self.peak):
             raise ValueError("each step must have its level")
 
 
@@ -317,6 +320,11 @@ def _create_detail(trace: RecordedTrace, devices: Sequence[DeviceSummary], kinds
 def _sample_levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
     table = trace.steps(device)
     steps, live = table["step"], table["live_bytes"]
+    timeline = trace.timeline(MEASURED, device)
+    # A step that is shorter than an interval has only the level at its end.
+    step_of_maximum = np.searchsorted(table["seq"], timeline["seq"])
+    peak = np.append(live, 0)
+    np.maximum.at(peak, step_of_maximum, timeline["requested_bytes_max"])
     # Numbers repeat if a program restarts its step count, for example in each epoch.
     if len(np.unique(steps)) < len(steps):
         steps = np.arange(len(steps), dtype=np.int64)
@@ -324,7 +332,7 @@ def _sample_levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
     while np.count_nonzero(steps % stride == 0) > MAX_POINTS:
         stride *= 2
     is_sampled = steps % stride == 0
-    return Levels(kind, steps[is_sampled], live[is_sampled])
+    return Levels(kind, steps[is_sampled], live[is_sampled], peak[:-1][is_sampled])
 
 
 def _read_rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | None, int | None]:

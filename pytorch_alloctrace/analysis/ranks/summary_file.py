@@ -23,7 +23,7 @@ from ...reading.integrity import is_being_recorded, open_at_once
 from .rank_summary import Detail, Levels, RankSummary, read_session, summarize_trace
 from .typed_json import TypedJsonError, decode, encode
 
-VERSION = 4
+VERSION = 5
 """Version of the file's content. `Source.package` is checked too: another package version may judge differently."""
 PACKAGE = __version__
 SUFFIX = ".summary.json"
@@ -116,7 +116,7 @@ def encode_file(summary: RankSummary, source: Source) -> bytes | None:
         if any(held_lines for _, held_lines in lines):
             lines = tuple((kind, held_lines[: len(held_lines) // 2]) for kind, held_lines in lines)
         elif any(len(level.steps) > 1 for level in levels):
-            levels = tuple(Levels(level.kind, level.steps[::2], level.live[::2]) for level in levels)
+            levels = tuple(Levels(level.kind, level.steps[::2], level.live[::2], level.peak[::2]) for level in levels)
         else:
             return None
 
