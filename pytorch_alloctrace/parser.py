@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     """Return the command and its options. Raises SystemExit for wrong options, and after the help.
 
     Without arguments, or with `help`, the help is shown. Without a command name, `diagnose` reads one trace, and
-    `ranks` reads a folder or several traces.
+    `ranks` reads a folder or several traces; then `omitted` in the options is true.
     """
     first_argument = arguments[0] if arguments else "help"
     if first_argument in ("help", "-h", "--help", "--version") and not os.path.exists(first_argument):
@@ -96,7 +96,9 @@ def parse(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
         has_folder = any(trace.endswith(os.sep) or os.path.isdir(trace) for trace in traces)
         name, command_arguments = "ranks" if has_folder or len(traces) > 1 else "diagnose", arguments
     loaded_command = load(name)
-    return loaded_command, loaded_command.parse(f"{PROGRAM} {name}", command_arguments)
+    options = loaded_command.parse(f"{PROGRAM} {name}", command_arguments)
+    options.omitted = command_arguments is arguments
+    return loaded_command, options
 
 
 def _make_parser() -> Parser:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+from collections.abc import Sequence
 
 from rich.console import Console
 
+from ..analysis.ranks.comparison import Comparison
 from ..analysis.summary import LeaksAnswer
 from ..errors import TraceError
+from ..parser import PROGRAM
 from ..reading.names import named_device
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
@@ -22,7 +27,7 @@ _MAX_REASONS = 4
 class Ranks(TraceCommand):
     description = (
         "Reads the traces of all ranks in parallel processes, and shows which rank differs, in which line and since "
-        "which step. With a folder or several traces, the command can be omitted."
+        "which step. With a folder or the traces of one run, the command can be omitted."
     )
     examples = (
         ("traces/", "the ranks whose traces are in a folder"),
@@ -87,6 +92,9 @@ class Ranks(TraceCommand):
             reasons = [sentence.rstrip(".") for sentence in incomplete_sentences(comparison)]
             more = f"; and {len(reasons) - _MAX_REASONS} more" if len(reasons) > _MAX_REASONS else ""
             raise TraceError("; ".join(reasons[:_MAX_REASONS]) + more)
+        if options.omitted and _are_two_runs(options.traces, comparison):
+            diff = f"{PROGRAM} diff {' '.join(map(shlex.quote, options.traces))}"
+            raise TraceError(f"the two traces are not ranks of one run; to compare two runs: {diff}")
         kind = None if options.device is None else named_device(options.device, comparison.kinds)
         if options.json:
             query.print_json("ranks", ranks_data(comparison, top, kind))
@@ -103,3 +111,11 @@ class Ranks(TraceCommand):
         if comparison.findings:
             return Exit.FOUND
         return Exit.OK if comparison.leaks_answer is LeaksAnswer.NONE else Exit.UNKNOWN
+
+
+def _are_two_runs(paths: Sequence[str], comparison: Comparison) -> bool:
+    """Return whether the paths are two traces that can be read and are not ranks of one run."""
+    if len(paths) != 2 or any(map(os.path.isdir, paths)) or comparison.run is None:
+        return False
+    is_other = any(trace.why in ("copy", "other run", "no rank") for trace in comparison.left_out)
+    return is_other or any(summary.rank is None for summary in comparison.run.summaries)

@@ -22,6 +22,7 @@ from pytorch_alloctrace.analysis.ranks import reduction, workers
 from pytorch_alloctrace.analysis.ranks.outliers import Spread, find_departure
 from pytorch_alloctrace.analysis.ranks.rank_summary import Levels
 from pytorch_alloctrace.analysis.ranks.summary_file import summary_path
+from pytorch_alloctrace.parser import PROGRAM
 
 COUNT = 16
 
@@ -156,6 +157,20 @@ def test_larger_batch_and_leak_of_a_rank_have_their_own_beginnings(tmp_path: Pat
         ("constant", 0, True),
         ("within_steps", 0, True),
     ]
+
+
+def test_two_traces_without_command_are_compared_only_as_ranks_of_one_run(tmp_path: Path) -> None:
+    write_ranks(tmp_path / "a", 2)
+    write_ranks(tmp_path / "later", 1, rank0=Rank(0, 2, begins=7200.0, process=7))
+    ranks = ["a/alloctrace-0-1000.alloctrace", "a/alloctrace-1-1001.alloctrace"]
+    runs = [ranks[0], "later/alloctrace-0-7.alloctrace"]
+
+    error = run_analyze(tmp_path, *runs, status=2)
+
+    advice = f"to compare two runs: {PROGRAM} diff {' '.join(runs)}"
+    assert error.rstrip().endswith(f"error: the two traces are not ranks of one run; {advice}")
+    assert "Both ranks look alike" in run_analyze(tmp_path, *ranks)
+    assert "of another run" in run_analyze(tmp_path, "ranks", *runs)
 
 
 def test_ranks_that_use_device_of_another_rank_are_reported(tmp_path: Path) -> None:
