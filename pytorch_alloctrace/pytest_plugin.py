@@ -104,7 +104,7 @@ class _RecordingPlugin:
             if self._problem:
                 terminalreporter.write_line(f"{NAME}: {self._not_recorded_notice}", yellow=True)
             return
-        terminalreporter.section("memory of torch: highest peaks", sep="=")
+        terminalreporter.section("memory of torch: highest peaks, allocated", sep="=")
         self._peaks.sort(key=lambda peak: -peak[0])
         for peak, device, test in self._peaks[:MAX_TESTS]:
             terminalreporter.write_line(f"{size(peak):>10}  {device:<7} {test}")

@@ -118,8 +118,8 @@ class Ranks:
                 their own, such as "cuda:0"; default the device with the most memory.
 
         Returns:
-            Columns: rank (<NA> if the process had none), host, device (its own name: "cuda:3"), peak_bytes and
-            live_bytes (requested bytes: at the peak, at the end of the last step), reserved_bytes (maximum),
+            Columns: rank (<NA> if the process had none), host, device (its own name: "cuda:3"), peak_bytes
+            (allocated), live_bytes (requested, at the end of the last step), reserved_bytes (maximum),
             leak_bytes_per_unit (allocated), leak_filename, leak_line, seconds_per_step, steps, out_of_memory, state
             ("complete", "killed", "running", "truncated", "gaps", "corrupt"), distance (of the figure furthest from the
             median; 1 or more: an outlier, see docs/ranks.md), path. Unknown values are <NA>.

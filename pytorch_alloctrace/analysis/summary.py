@@ -67,9 +67,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Holding:
-    """Live blocks at one position on one device, by line of user code. Bytes are requested bytes."""
+    """Live blocks at one position on one device, by line of user code. Bytes of lines and roles are requested bytes."""
 
+    allocated_bytes: int
+    """Allocated bytes of all blocks: at the peak torch's max_memory_allocated."""
     bytes: int
+    """Requested bytes of all blocks, the sum of those of lines and of roles."""
     blocks: int
     event: int | None
     """Event of the position; None for the end of the trace."""
@@ -112,7 +115,7 @@ class DeviceSummary:
     inefficiencies: tuple[Inefficiency, ...]
     failure: OutOfMemory | None
     levels: tuple[int, ...]
-    """Live bytes over time: the maximum of each of equal intervals."""
+    """Allocated bytes over time: the maximum of each of equal intervals."""
     library_calls: Mapping[int, LibraryCall] = field(default_factory=dict)
     """What a line that leaks or grows calls in a library, by the first of the stacks of the leak or growth."""
 
@@ -274,7 +277,7 @@ class _DeviceSummarizer:
             growing=() if of_leaks else growing_sites(self._evidence, top),
             inefficiencies=self._list_inefficiencies(collections),
             failure=None if self._failure is None else self._failure.result,
-            levels=tuple(trace.timeline(120, device)["requested_bytes_max"].tolist()),
+            levels=tuple(trace.timeline(120, device)["allocated_bytes_max"].tolist()),
             library_calls=_find_library_calls(trace, device, (*leaks.leaks, *leaks.undecided, *leaks.notes)),
         )
 
@@ -330,6 +333,7 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
     top_lines = top_sites(trace.stacks, sites, top)
     total = int(sites["live_bytes"].sum())
     return Holding(
+        allocated_bytes=int(memory.stacks["live_block_bytes"].sum()) if peak is None else peak.bytes,
         bytes=total,
         blocks=int(sites["live_blocks"].sum()),
         event=event,

@@ -65,14 +65,15 @@ class _Watch:
             numbers["read_age_seconds"] = max(time.time() - view.seen.read_at_ns / 1e9, 0.0)
         for index, requested, allocated, active, reserved in self._recorder.cuda_totals():
             device = f"cuda:{index}"
-            peak_allocated, peak_reserved = self._peaks.get(device, (0, 0))
             numbers[f"{device}/requested_bytes"] = requested
             numbers[f"{device}/allocated_bytes"] = allocated
             numbers[f"{device}/active_bytes"] = active
             numbers[f"{device}/reserved_bytes"] = reserved
             numbers[f"{device}/cached_bytes"] = reserved - active
-            numbers[f"{device}/peak_allocated_bytes"] = max(peak_allocated, allocated)
-            numbers[f"{device}/peak_reserved_bytes"] = max(peak_reserved, reserved)
+            if device in self._peaks:  # else the trace has not been read, and the peak may be above the current bytes
+                peak_allocated, peak_reserved = self._peaks[device]
+                numbers[f"{device}/peak_allocated_bytes"] = max(peak_allocated, allocated)
+                numbers[f"{device}/peak_reserved_bytes"] = max(peak_reserved, reserved)
         return numbers
 
     def _update_from_view(self, view: View, top: int) -> None:

@@ -37,7 +37,7 @@ def write_annotation(annotation: Annotation, span: Span, begin_ns: int, screen: 
     )
     screen.text(title, hanging=indent)
     peak = annotation.peak
-    when = f"{units.size(peak.bytes)} at {units.duration((peak.time_ns - begin_ns) / 1e9)}"
+    when = f"{units.size(peak.bytes)} allocated at {units.duration((peak.time_ns - begin_ns) / 1e9)}"
     step = "" if peak.step is None else f" in step {peak.step}"
     net = "at end: live at the end" if is_whole else "change: by how much its live bytes changed"
     if span.regions:

@@ -98,7 +98,7 @@ def _describe_run(run: ChildRun[Summary], names: SiteNames) -> str:
     if run.summary is None:
         return f"{name}: its trace cannot be read ({names.file(run.trace)})"
     allocating = [device for device in run.summary.devices if device.allocations]
-    peaks = [f"{units.size(device.peak.bytes)} on {device.device}" for device in allocating]
+    peaks = [f"{units.size(device.peak.allocated_bytes)} on {device.device}" for device in allocating]
     first = _first_finding(run)
     verdict = "nothing allocated" if first is None else first.title
     if first is not None and first.kind in _LEAKS:
@@ -123,7 +123,7 @@ def children_data(children: ChildRuns[Summary]) -> dict[str, Any]:
                 "command": run.command,
                 "trace": run.trace,
                 "peaks": [
-                    {"device": device.device, "bytes": device.peak.bytes}
+                    {"device": device.device, "bytes": device.peak.allocated_bytes}
                     for device in (run.summary.devices if run.summary is not None else ())
                 ],
                 "leaks": [

@@ -79,13 +79,13 @@ def grew_sentence(changes: Changes, limit: GrowthLimit) -> str:
 
 
 def amount_of(changes: Changes) -> str:
-    """Return "+6.00 MiB (2.00 MiB to 8.00 MiB, 300 %)", or the live bytes if nothing changed."""
+    """Return "+6.00 MiB requested (2.00 MiB to 8.00 MiB, 300 %)", or the live bytes if nothing changed."""
     if not changes.change:
-        return units.size(changes.bytes_after)
+        return f"{units.size(changes.bytes_after)} requested"
     has_percent = changes.bytes_before and abs(changes.change) <= _MAX_PERCENT_RATIO * changes.bytes_before
     percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if has_percent else ""
     return (
-        f"{units.change(changes.change)} "
+        f"{units.change(changes.change)} requested "
         f"({units.size(changes.bytes_before)} to {units.size(changes.bytes_after)}{percent})"
     )
 

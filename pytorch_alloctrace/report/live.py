@@ -88,7 +88,7 @@ def _write_device(memory: FollowedMemory, view: View, screen: Screen, highest_pe
     amounts = [f"{units.size(counts.allocated)} allocated"]
     if counts.reports_segments:
         amounts.append(f"{units.size(counts.reserved)} reserved ({units.size(memory.cached)} cached)")
-    amounts.append(f"peak {units.size(counts.peak_allocated)}")
+    amounts.append(f"peak {units.size(counts.peak_allocated)} allocated")
     if counts.driver_total and memory.device.startswith("cuda"):
         amounts.append(f"{units.size(counts.driver_total)} in all")
     if counts.failed_allocations:

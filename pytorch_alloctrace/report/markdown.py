@@ -148,7 +148,8 @@ def _format_finding(finding: Finding, names: SiteNames) -> str:
 
 def _format_peak(device: DeviceSummary, names: SiteNames) -> str:
     peak = device.peak
-    heading = f"**PEAK** {device.device}: {units.size(peak.bytes)} in {units.counted(peak.blocks, 'block')}"
+    heading = f"**PEAK** {device.device}: {units.size(peak.allocated_bytes)} allocated in "
+    heading += units.counted(peak.blocks, "block")
     step = "" if peak.step is None else f" in step {peak.step}"
     table_rows = [
         (units.share(site.bytes, peak.bytes), units.size(site.bytes), _format_site(site.site, names))

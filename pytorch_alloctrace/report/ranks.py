@@ -31,7 +31,12 @@ _LABELS = {
     "differs": ("DIFFERS", "bold yellow"),
     "device": ("OTHER DEVICE", "bold yellow"),
 }
-_MEASURES = {"peak": "peak", "reserved": "reserved", "live": "live at the end of the last step", TIME: "time per step"}
+_MEASURES = {
+    "peak": "peak allocated",
+    "reserved": "reserved",
+    "live": "live at the end of the last step",
+    TIME: "time per step",
+}
 _MAX_LISTED = 6  # ranks or files in a sentence
 
 

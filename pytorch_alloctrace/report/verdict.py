@@ -178,7 +178,7 @@ def _write_device(device: DeviceSummary, summary: Summary, screen: Screen, names
         when += f" in step {device.peak.step}"
     _write_holding("PEAK", device.peak, when, device, summary, screen, names)
     if _is_similar(device.end, device.peak):
-        amount = f"{units.size(device.end.bytes)} in {units.counted(device.end.blocks, 'block')}"
+        amount = f"{units.size(device.end.allocated_bytes)} allocated in {units.counted(device.end.blocks, 'block')}"
         screen.blank()
         line = Text.assemble(
             ("AT THE END", "bold"), f"  {device.device}: {amount}, mostly from the same lines as at the peak"
@@ -205,7 +205,8 @@ def _write_small_devices(devices: Sequence[DeviceSummary], screen: Screen) -> No
     if devices:
         screen.blank()
     for device in devices:
-        amounts = f"{units.size(device.peak.bytes)} at the peak, {units.size(device.end.bytes)} at the end"
+        peak, end = (units.size(holding.allocated_bytes) for holding in (device.peak, device.end))
+        amounts = f"{peak} allocated at the peak, {end} at the end"
         screen.text(Text.assemble(("ALSO", "bold"), f"  {device.device}: {amounts}"), hanging=6)
 
 
@@ -213,7 +214,7 @@ def _write_holding(
     label: str, holding: Holding, when: str, device: DeviceSummary, summary: Summary, screen: Screen, names: SiteNames
 ) -> None:
     screen.blank()
-    amount_text = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}"
+    amount_text = f"{units.size(holding.allocated_bytes)} allocated in {units.counted(holding.blocks, 'block')}"
     amount = amount_text if holding.blocks else "nothing is live"
     screen.text(Text.assemble((label, "bold"), f"  {device.device}: {amount} {when}"), hanging=len(label) + 2)
     if holding.blocks:
@@ -260,7 +261,7 @@ def peak_advice(holding: Holding, names: SiteNames) -> list[str]:
 def _write_growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:
     screen.blank()
     growth = device.growth
-    title = "live at the end of each step" if growth else "live over time (the trace has no steps)"
+    title = "live at the end of each step" if growth else "allocated over time (the trace has no steps)"
     screen.text(Text.assemble(("GROWTH", "bold"), f"  {device.device}, {title}"), hanging=8)
     levels = growth.samples if growth else device.levels
     lowest, highest = (
@@ -358,6 +359,7 @@ def _device_data(device: DeviceSummary) -> dict[str, Any]:
 
 def _holding_data(holding: Holding) -> dict[str, Any]:
     return {
+        "allocated_bytes": holding.allocated_bytes,
         "bytes": holding.bytes,
         "blocks": holding.blocks,
         "event": holding.event,

@@ -241,7 +241,7 @@ def test_verdict_of_trace_without_allocations_steps_or_stacks(tmp_path: Path) ->
 
     text = record_and_read(lambda: torch.empty(1000))
     assert "Too short to judge leaks on cpu: no steps" in text
-    assert "GROWTH cpu, live over time" in " ".join(read_verdict(tmp_path, "t", "--verbose").split())
+    assert "GROWTH cpu, allocated over time" in " ".join(read_verdict(tmp_path, "t", "--verbose").split())
     assert "reports none" in read_verdict(tmp_path, "segments", "t")
 
     def keep_blocks() -> list[torch.Tensor]:

@@ -110,7 +110,7 @@ def test_ranks_with_fail_exits_1_for_leak_and_3_when_inconclusive(mixed: Path, t
     run_ranks(mixed, "--fail", status=1)
     write_ranks(tmp_path / "healthy", 4)
     text = run_ranks(tmp_path / "healthy", "--fail")
-    assert "OK All 4 ranks look alike: peak 1.50 GiB" in text and "OK No leak found on any rank." in text
+    assert "OK All 4 ranks look alike: peak allocated 1.50 GiB" in text and "OK No leak found on any rank." in text
     assert "DIFFERS" not in text and "INCOMPLETE" not in text
     (tmp_path / "healthy" / "alloctrace-2-1002.alloctrace").unlink()
     assert "1 of 4 ranks has no trace here: 2" in run_ranks(tmp_path / "healthy", "--fail", status=3)
@@ -129,7 +129,7 @@ def test_no_rank_is_outlier_when_all_ranks_differ(tmp_path: Path) -> None:
     """Example: pipeline parallelism, where each rank has its own layers."""
     write_ranks(tmp_path / "a", 8, **{f"rank{n}": Rank(n, 8, weights=(512 + 256 * n) * MIB) for n in range(8)})
     text = run_ranks(tmp_path / "a")
-    assert "No rank stands out, but they are not alike: peak from 1.00 GiB to 2.75 GiB" in text
+    assert "No rank stands out, but they are not alike: peak allocated from 1.00 GiB to 2.75 GiB" in text
     assert "look alike" not in text and "DIFFERS" not in text
 
 

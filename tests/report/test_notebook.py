@@ -100,7 +100,7 @@ def test_cell_is_a_region_when_recording_is_running(run_cells, tmp_path: Path) -
     )
     text = text_of(train["html"][0])
     assert "PEAK cpu: 19.0 MiB allocated" in text, "live blocks count, freed blocks do not"
-    assert "MORE cpu: +15.0 MiB (4.00 MiB to 19.0 MiB" in text
+    assert "MORE cpu: +15.0 MiB requested (4.00 MiB to 19.0 MiB" in text
     assert "already recording to" in other_path["out"] and other_path["html"] == []
     assert "LESS cpu: -15.0 MiB" in text_of(second["html"][0])
     assert "It allocated nothing." in text_of(nothing["html"][0])

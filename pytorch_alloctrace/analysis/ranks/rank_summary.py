@@ -66,7 +66,7 @@ class DeviceFigures:
     """"cuda" (the rank's own CUDA device), "cuda:3" (another CUDA device that the rank uses), "cpu" or "pinned"."""
     device: str
     peak: int
-    """Requested bytes at the peak."""
+    """Allocated bytes at the peak."""
     peak_step: int | None
     reserved: int | None
     """Maximum reserved bytes; None if the allocator reports no segments."""
@@ -277,7 +277,7 @@ def _create_figures(trace: RecordedTrace, summary: Summary, device: DeviceSummar
     return DeviceFigures(
         kind=kind,
         device=device.device,
-        peak=device.peak.bytes,
+        peak=device.peak.allocated_bytes,
         peak_step=device.peak.step,
         reserved=None if reserved is None else reserved.bytes,
         live=None if growth is None else growth.last_bytes,

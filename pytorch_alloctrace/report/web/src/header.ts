@@ -23,14 +23,14 @@ export function header(model: Model): HTMLElement {
 
 export function overview(model: Model, store: Store): HTMLElement {
   const tiles = model.devices.map((device) => {
-    const peak = device.curves.highest("requested") ?? 0;
+    const peak = device.curves.highest("allocated") ?? 0;
     const last = device.bytesAt(model.snapshots.length - 1);
     const name = device.data.name ? ` (${device.data.name}${device.data.capacity ? `, ${size(device.data.capacity)}` : ""})` : "";
     const reserved = device.curves.highest("reserved");
     const tile = h("button", { type: "button", class: "tile", "data-device": device.name, onclick: () => store.set({ device: device.index }) },
       h("span", { class: "tile-name" }, `${device.name}${name}`),
       h("span", { class: "tile-figures" },
-        h("span", { title: exact(peak) }, h("b", {}, size(peak)), " requested at the peak"),
+        h("span", { title: exact(peak) }, h("b", {}, size(peak)), " allocated at the peak"),
         reserved !== null ? h("span", { title: exact(reserved) }, h("b", {}, size(reserved)), " reserved at the peak") : null,
         h("span", { title: exact(last) }, h("b", {}, size(last)), " live at the end")));
     store.follow(["device"], (state) => tile.setAttribute("aria-pressed", String(state.device === device.index)));
