@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -102,8 +102,6 @@ class DeviceSummary:
     """Memory of a GPU; None if it is not recorded."""
     allocations: int
     total_bytes: int
-    peak_allocated_bytes: int
-    """Torch's `max_memory_allocated`: blocks with the allocator's rounding."""
     peak_reserved_bytes: int
     """Torch's `max_memory_reserved`; 0 on a device without segments."""
     peak: Holding
@@ -262,12 +260,12 @@ class _DeviceSummarizer:
         trace, device = self._trace, self._device
         end, leaks = self._at_end.result, judge_leaks(self._evidence)
         at_end = _build_holding(trace, end, None, top)
+        reserved_peak = trace.replay.peak("reserved", device)
         return DeviceSummary(
             device=device,
             name=trace.device_names.get(device, ""),
             memory_bytes=trace.device_bytes(device) if device in trace.device_names else None,
-            peak_allocated_bytes=_peak_bytes(trace, "allocated", device),
-            peak_reserved_bytes=_peak_bytes(trace, "reserved", device),
+            peak_reserved_bytes=0 if reserved_peak is None else reserved_peak.bytes,
             allocations=int(end.stacks["allocations"].sum()),
             total_bytes=int(end.stacks["total_bytes"].sum()),
             peak=at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top),
@@ -352,11 +350,6 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         roles=memory.roles,
         model_line=memory.model_line,
     )
-
-
-def _peak_bytes(trace: RecordedTrace, measure: Literal["allocated", "reserved"], device: str) -> int:
-    peak = trace.replay.peak(measure, device)
-    return 0 if peak is None else peak.bytes
 
 
 def _frames_of(trace: RecordedTrace, stack_id: int) -> list[Frame]:

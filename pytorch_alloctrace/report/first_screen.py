@@ -99,12 +99,12 @@ def _list_header(summary: Summary, screen: Screen, names: SiteNames) -> list[Tex
 
 def describe_devices(devices: Sequence[DeviceSummary], *, with_name: bool = False) -> str:
     """Return the peaks of the device with the highest one, its memory, and the peak or number of the others."""
-    device, others = devices[0], [device for device in devices[1:] if device.peak_allocated_bytes]
-    amounts = f"peak {units.size(device.peak_allocated_bytes)} allocated"
+    device, others = devices[0], [device for device in devices[1:] if device.peak.allocated_bytes]
+    amounts = f"peak {units.size(device.peak.allocated_bytes)} allocated"
     if device.peak_reserved_bytes:
         total = f" of {units.size(device.memory_bytes)}" if device.memory_bytes else ""
         amounts += f", {units.size(device.peak_reserved_bytes)}{total} reserved"
-    more = f"; {others[0].device} {units.size(others[0].peak_allocated_bytes)}" if others else ""
+    more = f"; {others[0].device} {units.size(others[0].peak.allocated_bytes)}" if others else ""
     if len(others) > 1:
         more = f"; {units.counted(len(others), 'more device')}"
     return f"{device.device}{f' {device.name}' if with_name else ''}: {amounts}{more}"
@@ -206,7 +206,7 @@ def _is_notable(finding: Finding, summary: Summary) -> bool:
 
 
 def _has_share(finding: Finding, share: float, summary: Summary) -> bool:
-    return finding.bytes >= share * max(device.peak_allocated_bytes for device in summary.devices)
+    return finding.bytes >= share * max(device.peak.allocated_bytes for device in summary.devices)
 
 
 def _list_title(finding: Finding, screen: Screen, most: int) -> list[Text]:
