@@ -39,6 +39,8 @@ MEASURES = (*BYTES, TIME)
 CONSTANT, JUMP, GROWTH, WITHIN = "constant", "jump", "growth", "within_steps"
 
 MIN_STEPS = 4
+MAX_STARTS, MAX_TURNS = 24, 20
+"""Maximum number of steps from which each part of a pair is searched, and of turns of the search."""
 MAX_RESIDUAL_SHARE = 0.5
 """Maximum residual of a fit with a departure, as a share of the residual without one."""
 
@@ -183,10 +185,9 @@ def _find_causes(steps: Values, difference: Values, width: float) -> list[Cause]
     first = _find_part(steps, difference, (JUMP, GROWTH))
     parts = [] if first is None else [first]
     if first is not None:
-        second = _find_part(steps, difference, (JUMP if first.kind == GROWTH else GROWTH,), first)
-        parts += [second] if second is not None else []
-    if len(parts) > 1:
-        parts[0] = _find_part(steps, difference, (parts[0].kind,), parts[1]) or parts[0]
+        pair = _find_pair(steps, difference)
+        if _residual(steps, difference, pair) < MAX_RESIDUAL_SHARE * _residual(steps, difference, parts):
+            parts = sorted(pair, key=lambda part: part.kind != parts[0].kind)
     constant, *factors = _fit(difference, [part.values(steps) for part in parts])[1].tolist()
     causes = []
     for number, (part, factor) in enumerate(zip(parts, factors, strict=True)):
@@ -196,6 +197,27 @@ def _find_causes(steps: Values, difference: Values, width: float) -> list[Cause]
     if abs(constant) >= (width if causes else MIN_BYTES):
         causes.append(Cause(CONSTANT, int(steps[0]), True, round(constant)))
     return causes
+
+
+def _find_pair(steps: Values, difference: Values) -> tuple[_Part, _Part]:
+    """Return the jump and the growth that fit a difference best together.
+
+    The search begins at the best of evenly spaced pairs: from the best single part it ends in a local optimum.
+    """
+    indices = np.unique(np.linspace(0, len(steps) - 1, MAX_STARTS).astype(int)).tolist()
+    pairs = [(_Part(JUMP, max(jump, 1)), _Part(GROWTH, growth)) for jump in indices for growth in indices]
+    jump, growth = min(pairs, key=lambda pair: _residual(steps, difference, pair))
+    for _ in range(MAX_TURNS):
+        previous = jump, growth
+        jump = _find_part(steps, difference, (JUMP,), growth) or jump
+        growth = _find_part(steps, difference, (GROWTH,), jump) or growth
+        if (jump, growth) == previous:
+            break
+    return jump, growth
+
+
+def _residual(steps: Values, difference: Values, parts: Sequence[_Part]) -> float:
+    return _fit(difference, [part.values(steps) for part in parts])[0]
 
 
 def _find_cause_within(steps: Values, difference: Values, width: float) -> Cause | None:
@@ -213,12 +235,17 @@ def _find_part(steps: Values, difference: Values, kinds: Sequence[str], other: _
     residual_of_constant = _fit(difference, others)[0]
     residual_of_line = _fit(difference, [*others, from_start.values(steps)])[0] if GROWTH in kinds else np.inf
     parts = [_Part(kind, index) for kind in kinds for index in range(1, len(steps))]
-    residuals = [_fit(difference, [*others, part.values(steps)])[0] for part in parts]
-    best = int(np.argmin(residuals))
+    columns = np.stack([part.values(steps) for part in parts], axis=1)
+    base = np.linalg.qr(np.stack([np.ones(len(steps)), *others], axis=1))[0]
+    remainder, columns = difference - base @ (base.T @ difference), columns - base @ (base.T @ columns)
+    norms = np.sum(columns**2, axis=0)
+    gains = (remainder @ columns) ** 2 / np.where(norms > 0, norms, np.inf)
+    best = int(np.argmax(gains))
+    residual = _fit(difference, [*others, parts[best].values(steps)])[0]
     # Sums of squares in float64 have about 16 exact digits: a smaller residual is rounding error.
     rounding_error = 1e-12 * float(difference @ difference)
     without = min(residual_of_constant, residual_of_line)
-    if without > rounding_error and residuals[best] < MAX_RESIDUAL_SHARE * without:
+    if without > rounding_error and residual < MAX_RESIDUAL_SHARE * without:
         return parts[best]
     has_grown = residual_of_constant > rounding_error and residual_of_line < MAX_RESIDUAL_SHARE * residual_of_constant
     return from_start if has_grown else None
