@@ -402,6 +402,7 @@ def test_each_cause_of_a_difference_has_its_own_beginning(noise: float) -> None:
         ("jump", 200, False, 700),
         ("within_steps", 0, True, 300),
     ]
+    assert find(growth, nothing) == [("growth", 40, False, 5)], "not growth one step earlier and a jump back"
     early_jump, late_growth = np.where(STEPS >= 120, 600.0 * MIB, 0.0), np.maximum(STEPS - 196.0, 0.0) * 12 * MIB
     assert [cause[:3] for cause in find(early_jump + late_growth, nothing)] == [
         ("growth", 200, False),

@@ -184,7 +184,7 @@ def _find_causes(steps: Values, difference: Values, width: float) -> list[Cause]
     """Return the causes of a difference that is not 0, the clearest first."""
     first = _find_part(steps, difference, (JUMP, GROWTH))
     parts = [] if first is None else [first]
-    if first is not None:
+    if first is not None and _residual(steps, difference, parts) > _rounding_error(difference):
         pair = _find_pair(steps, difference)
         if _residual(steps, difference, pair) < MAX_RESIDUAL_SHARE * _residual(steps, difference, parts):
             parts = sorted(pair, key=lambda part: part.kind != parts[0].kind)
@@ -242,13 +242,17 @@ def _find_part(steps: Values, difference: Values, kinds: Sequence[str], other: _
     gains = (remainder @ columns) ** 2 / np.where(norms > 0, norms, np.inf)
     best = int(np.argmax(gains))
     residual = _fit(difference, [*others, parts[best].values(steps)])[0]
-    # Sums of squares in float64 have about 16 exact digits: a smaller residual is rounding error.
-    rounding_error = 1e-12 * float(difference @ difference)
+    rounding_error = _rounding_error(difference)
     without = min(residual_of_constant, residual_of_line)
     if without > rounding_error and residual < MAX_RESIDUAL_SHARE * without:
         return parts[best]
     has_grown = residual_of_constant > rounding_error and residual_of_line < MAX_RESIDUAL_SHARE * residual_of_constant
     return from_start if has_grown else None
+
+
+def _rounding_error(difference: Values) -> float:
+    """Return the residual that is 0: sums of squares in float64 have about 16 exact digits."""
+    return 1e-12 * float(difference @ difference)
 
 
 def _fit(values: Values, parts: Sequence[Values]) -> tuple[float, Values]:
