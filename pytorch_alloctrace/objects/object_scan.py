@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import gc
 import itertools
@@ -83,26 +84,50 @@ class ModuleTensor(NamedTuple):
     reference: StorageWeakRef
 
 
+class ScanResult(enum.Enum):
+    """How an object scan ended: `result` of a final scan in the trace."""
+
+    COMPLETE = "complete"
+    TRUNCATED = "truncated"
+    """The scan ran out of time, or reached the maximum number of objects."""
+    GRAPHS_IN_USE = "graphs in use"
+    """The scan passed over graphs that other threads may have been changing."""
+    FAILED = "failed"
+    """The scan did not run, or ended in an error."""
+    UNSUPPORTED = "unsupported"
+    """This Python has no GIL or an unexpected memory layout: no object can be scanned."""
+
+
 @dataclass(frozen=True)
 class ObjectScan:
     groups: tuple[Group, ...]
     """Groups, most tensors first, then groups reported only for their autograd nodes, without addresses."""
     module_tensors: tuple[ModuleTensor, ...]
     """Parameters and buffers of the modules that the scan reached; parameters first."""
-    complete: bool
-    """False if the scan ran out of time or passed over graphs that other threads may have been changing."""
-    seconds: float
+    result: ScanResult
+    objects: int
+    """Number of visited objects."""
+    unlisted: int
+    """Number of storages of tensors that Python objects hold, but that are in none of the groups."""
+
+    @property
+    def complete(self) -> bool:
+        return self.result is ScanResult.COMPLETE
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.result is ScanResult.TRUNCATED
 
 
 def scan_objects(seconds: float, search_unreached: bool = True) -> ObjectScan:
-    """Scan the objects of the process for about `seconds` and group the tensors by what holds them.
+    """Scan the objects of the process for about `seconds` of processor time; group the tensors by what holds them.
 
     `search_unreached`: if the program's variables do not lead to many of the tensors, search the garbage and the
     variables of libraries, which takes longest.
     """
-    begin = time.monotonic()
+    begin = time.thread_time()
     if not can_read_frames():
-        return ObjectScan((), (), False, 0.0)
+        return ObjectScan((), (), ScanResult.UNSUPPORTED, 0, 0)
     with disable_torch_function():
         return _scan_objects(seconds, begin, search_unreached)
 
@@ -112,14 +137,23 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     # Leave time for grouping the tensors.
     walk = walker.walk(0.7 * seconds, MAX_OBJECTS, libraries=False)
     garbage_groups: list[Group] = []
-    has_time = time.monotonic() - begin < 0.5 * seconds
-    if search_unreached and has_time and walk.within_budget and len(_unreached_tensors(walk)[0]) >= MIN_UNREACHED:
-        garbage_groups = _find_garbage(walk, begin + 0.6 * seconds, begin + seconds) if walk.complete else []
-        if not garbage_groups:
-            walker.walk_libraries(walk, begin + 0.8 * seconds - time.monotonic(), MAX_OBJECTS)
+    unlisted = 0
+    is_searched = not search_unreached
+    has_time = time.thread_time() - begin < 0.5 * seconds
+    if search_unreached and has_time and walk.within_budget:
+        is_searched = True
+        unlisted = len(_unreached_tensors(walk)[0])
+        if unlisted >= MIN_UNREACHED:
+            garbage_groups = _find_garbage(walk, begin + 0.6 * seconds, begin + seconds) if walk.complete else []
+            if not garbage_groups:
+                walker.walk_libraries(walk, begin + 0.8 * seconds - time.thread_time(), MAX_OBJECTS)
+                unlisted = _count_unreached(walk, begin + 0.85 * seconds)
+            else:
+                unlisted = 0
     holders = _HolderSearch(walk)
     storages: dict[int, Storage] = {}
     members, read_share = _group_by_holder(walk, holders, begin + 0.9 * seconds, storages)
+    is_searched &= read_share == 1.0
     nodes, has_all_nodes = _group_nodes_by_holder(walk, holders, begin + 0.95 * seconds)
     for holder, common in holders.find_common_containers(members).items():
         members.setdefault(common, {}).update(members.pop(holder))
@@ -129,17 +163,21 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     largest += sorted(ordered[MAX_GROUPS:], key=lambda item: -_total_bytes(item[1]))[:MAX_GROUPS]
     groups = []
     for number, (holder, group) in enumerate(largest):
-        if number >= MIN_GROUPS and time.monotonic() - begin > seconds:
+        if number >= MIN_GROUPS and time.thread_time() - begin > seconds:
             break
         groups.append(_create_group(walk, holder, group, nodes.pop(holder, []), read_share, has_all_nodes))
+    unlisted += sum(map(len, members.values())) - sum(len(group) for _, group in largest[: len(groups)])
     ordered_nodes = sorted(nodes.items(), key=lambda item: -len(item[1]))
     for number, (holder, node_group) in enumerate(ordered_nodes[:MAX_NODE_GROUPS]):
-        if number and time.monotonic() - begin > seconds:
+        if number and time.thread_time() - begin > seconds:
             break
         reported = _create_group(walk, holder, members.get(holder, {}), node_group, read_share, has_all_nodes)
         groups.append(dataclasses.replace(reported, addresses=()))  # leaks are not named by these groups
     module_tensors = tuple(sorted(_find_module_tensors(walk, storages), key=lambda tensor: tensor.is_buffer))
-    return ObjectScan((*groups, *garbage_groups), module_tensors, walk.complete, time.monotonic() - begin)
+    result = ScanResult.GRAPHS_IN_USE if walk.unread else ScanResult.COMPLETE
+    if not walk.within_budget or not is_searched:
+        result = ScanResult.TRUNCATED
+    return ObjectScan((*groups, *garbage_groups), module_tensors, result, len(walk.objects), unlisted)
 
 
 Members = dict[Storage, int]
@@ -160,7 +198,7 @@ def _group_by_holder(
     members: dict[int, Members] = {}
     storage_keys: set[int] = set()
     for position, number in enumerate(walk.tensors):
-        if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.monotonic() > deadline:
+        if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.thread_time() > deadline:
             return members, position / len(walk.tensors)
         storage = storage_of(walk.objects[number])
         if storage is None or not storage.bytes or not storage.address:
@@ -178,7 +216,7 @@ def _group_nodes_by_holder(walk: Walk, holders: _HolderSearch, deadline: float) 
     """Return the autograd nodes by their holder, and whether these are all nodes."""
     nodes: dict[int, list[int]] = {}
     for position, number in enumerate(walk.nodes):
-        if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.monotonic() > deadline:
+        if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.thread_time() > deadline:
             return nodes, False
         nodes.setdefault(holders.holder_of(number), []).append(number)
     return nodes, walk.complete
@@ -390,13 +428,13 @@ def _find_garbage(walk: Walk, deadline: float, last_deadline: float) -> list[Gro
     `deadline`: after it only `_MIN_SAMPLES` are followed, until `last_deadline`.
     """
     tensors, members = _unreached_tensors(walk)
-    if not tensors or time.monotonic() > deadline:
+    if not tensors or time.thread_time() > deadline:
         return []
     samples_by_name: dict[str, list[tuple[Chain, str]]] = {}
     samples = tensors[:: max(1, len(tensors) // _SAMPLES)]
     read = 0
     for tensor in samples:
-        if read >= _MIN_SAMPLES and time.monotonic() > deadline:
+        if read >= _MIN_SAMPLES and time.thread_time() > deadline:
             break
         read += 1
         chain, note = find_referrers(tensor, walk, [tensors, samples], last_deadline)
@@ -408,6 +446,24 @@ def _find_garbage(walk: Walk, deadline: float, last_deadline: float) -> list[Gro
         return []
     chain, note = largest[0]
     return [Group(chain, note, len(members), _total_bytes(members), _sample_addresses(members))]
+
+
+def _count_unreached(walk: Walk, deadline: float) -> int:
+    """Return the number of storages of the tensors that the walk did not reach; 0 if only C++ code holds them.
+
+    Follows the referrers of a few. After the deadline, those that were not followed count as held by Python objects.
+    """
+    tensors, _ = _unreached_tensors(walk)
+    if len(tensors) >= MIN_UNREACHED:
+        samples = tensors[:: max(1, len(tensors) // _SAMPLES)]
+        for tensor in samples:
+            if time.thread_time() > deadline:
+                return len(tensors)
+            chain, _ = find_referrers(tensor, walk, [tensors, samples], deadline)
+            if chain is not None:
+                return len(tensors)
+        return 0
+    return len(tensors)
 
 
 def _unreached_tensors(walk: Walk) -> tuple[list[Any], Members]:

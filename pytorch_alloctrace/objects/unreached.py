@@ -25,7 +25,7 @@ def find_referrers(
 ) -> tuple[Chain | None, str]:
     """Return the referrer path to a tensor that the walk did not reach, or None, and why the tensor is alive.
 
-    `ignored`: objects of this package that refer to the tensor. `deadline`: end of the search, by `time.monotonic`.
+    `ignored`: objects of this package that refer to the tensor. `deadline`: end of the search, by `time.thread_time`.
     """
     objects, is_cycle = _follow_referrers(tensor, walk, {id(ignored), *map(id, ignored)}, deadline)
     if len(objects) < 2:
@@ -49,7 +49,7 @@ def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int], deadline: 
         position < len(queue)
         and len(queue) < _MAX_REFERRERS
         and position < _MAX_EXPANDED
-        and (not position or time.monotonic() < deadline)  # a call of gc.get_referrers visits all objects
+        and (not position or time.thread_time() < deadline)  # a call of gc.get_referrers visits all objects
     ):
         obj = queue[position]
         position += 1

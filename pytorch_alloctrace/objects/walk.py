@@ -1,4 +1,7 @@
-"""A walk from the roots along references to the tensors, within a budget of time and objects.
+"""A walk from the roots along references to the tensors, within a budget of processor time and objects.
+
+Processor time of the thread: while other threads have the interpreter, or other programs the processor, a walk does not
+run out of time.
 
 The walk is breadth first, so the first path to a tensor is a shortest one. It follows `gc.get_referents`, and the
 references that the garbage collector does not report: autograd graphs, gradients and arrays made from tensors.
@@ -221,7 +224,7 @@ class Walker:
     def walk(self, seconds: float, objects: int, libraries: bool = True) -> Walk:
         """Walk from all roots to at most `objects` objects. `libraries`: at last from the variables of libraries."""
         walk = Walk(within_budget=self._graphs.can_read)
-        deadline = time.monotonic() + seconds
+        deadline = time.thread_time() + seconds
         self._next_number = 0
         program_modules, library_modules, own_variables = modules()
         # Mark the dict of every module as visited: a path through the globals of a function explains nothing.
@@ -246,7 +249,7 @@ class Walker:
             self._next_number = self._follow_references(walk, next_number, deadline, objects)
         self._library_modules = library_modules
         if libraries:
-            self.walk_libraries(walk, deadline - time.monotonic(), objects)
+            self.walk_libraries(walk, deadline - time.thread_time(), objects)
         else:
             walk.prefer(self.rank)
         return walk
@@ -254,7 +257,7 @@ class Walker:
     def walk_libraries(self, walk: Walk, seconds: float, objects: int) -> None:
         """Walk on from the variables of libraries, if the walk from the program's own variables finished."""
         if walk.within_budget:
-            deadline = time.monotonic() + seconds
+            deadline = time.thread_time() + seconds
             with self._torch._C.DisableTorchFunctionSubclass():
                 self._library_names = None
                 for number in self._library_classes:
@@ -303,7 +306,7 @@ class Walker:
                     }
                     return next_number
                 continue
-            if next_number % _CHECK_EVERY == 0 and (time.monotonic() > deadline or len(objects) > max_objects):
+            if next_number % _CHECK_EVERY == 0 and (time.thread_time() > deadline or len(objects) > max_objects):
                 walk.within_budget = False
                 walk.visited_shares |= {number: _SAMPLE_SIZE / len(children) for number, children in large_containers}
                 return next_number
@@ -331,7 +334,7 @@ class Walker:
     ) -> bool:
         """Add all items of a large container. Return False and set `Walk.visited_shares` if the budget ran out."""
         for start in range(0, len(children), _SAMPLE_SIZE):
-            if time.monotonic() > deadline or len(walk.objects) > max_objects:
+            if time.thread_time() > deadline or len(walk.objects) > max_objects:
                 walk.visited_shares[number] = max(start, _SAMPLE_SIZE) / len(children)
                 return False
             self._add(walk, number, children[start : start + _SAMPLE_SIZE])

@@ -90,6 +90,34 @@ class Held:
     if unknown, and in older traces."""
 
 
+@dataclass(frozen=True)
+class FinalScan:
+    """The object scan at the end of the recording."""
+
+    result: str
+    """"complete"; "truncated" (out of time, or too many objects); "graphs in use" (other threads may have been changing
+    graphs); "failed"; "unsupported" (in this Python); "unknown" in older traces."""
+    event: int
+    """Number of the next event at the time of the scan; -1 if it did not run, and in older traces."""
+    objects: int
+    """Number of visited objects; 0 if unknown."""
+    unlisted: int
+    """Number of blocks that Python objects held, but that are in no `Held` of the scan."""
+
+    @classmethod
+    def from_ending(cls, ending: dict[str, Any]) -> FinalScan | None:
+        """Return the final scan, or None if the recording had no end in Python, as when the program was killed."""
+        scan = ending.get("final_scan")
+        # A corrupt trace may contain any value.
+        if isinstance(scan, dict):
+            numbers = [scan.get(name) for name in ("event", "objects", "unlisted")]
+            event, objects, unlisted = (number if isinstance(number, int) else -1 for number in numbers)
+            return cls(str(scan.get("result")), event, max(objects, 0), max(unlisted, 0))
+        if ending.get("last_look") == "cut":  # until format 4 without "final_scan"
+            return cls("truncated", -1, 0, 0)
+        return cls("unknown", -1, 0, 0) if ending.get("reason") in ("disable", "exit") else None
+
+
 def open_reader(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:
     """Open a trace. `spool` is b"" if the spool is next to the trace. Raises TraceError for other files."""
     with explain_other_file(path):
@@ -116,6 +144,7 @@ class RecordedTrace:
         self.header: dict[str, Any] = json_object(self.reader.header_json)
         self.ending: dict[str, Any] = json_object(self.reader.end_json)
         """How the recording ended; empty if the trace has no end."""
+        self.final_scan = FinalScan.from_ending(self.ending)
         self.integrity = Integrity.from_reader(self.reader.integrity, self.path, self.header, self.ending)
         self.user_paths = tuple(user_paths)
         self._code = self._read_user_code()

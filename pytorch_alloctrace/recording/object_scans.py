@@ -3,9 +3,11 @@
 The final scan runs when the recording ends. Leaked tensors are often freed when main() returns, and a killed program
 runs no final scan, so scans also run during the recording. A scan is due when the event count has grown by
 `MIN_SCAN_GROWTH` since the last one, or by more if scans take long (`_scan_growth`). It runs at the end of a step; in a
-program without steps, on the main thread between two instructions, when a polling thread requests it. All scans
+program without steps, on the main thread between two instructions, when a polling thread requests it. While the main
+thread waits (`thread.join()`), it executes no instruction: after `BLOCKED_S` the polling thread scans itself. All scans
 together take at most `FREE_SCAN_S` seconds plus `MAX_SCAN_SHARE` of the elapsed time, in processor time: wall time
-would end the scans of a busy machine early. A scan that ran out of time is repeated when twice the time is available.
+would end the scans of a busy machine early. A scan takes at most `SCAN_SHARE` of the time left, even if it is then
+truncated: short scans until the end show more than a few complete scans at the beginning.
 
 A scan also runs at the start of a full garbage collection, which frees cycles that no variable leads to, and at the
 first two out-of-memory errors. Both scans also search for garbage.
@@ -33,7 +35,7 @@ from .roles import BUFFER, DEVICE_TYPES, PARAMETER, Note
 if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    from ..objects.object_scan import ModuleTensor
+    from ..objects.object_scan import ModuleTensor, ObjectScan
 
 DUE, COLLECTION, OUT_OF_MEMORY = 0, 1, 2
 """Reasons for a scan: `ScanReason` in csrc/python/recording/pending_calls.h."""
@@ -53,6 +55,12 @@ FREE_SCAN_S = 0.2
 """Seconds of processor time that scans may take in any run."""
 MAX_SCAN_SHARE = 0.005
 """Share of the elapsed time that scans may take in addition to `FREE_SCAN_S`."""
+SCAN_SHARE = 1 / 8
+"""Share of the time left to all scans that one scan may take."""
+BLOCKED_S = 0.5
+"""Seconds for which the main thread must not have moved, for the polling thread to scan."""
+MAX_WAIT_S = 1.0
+"""Maximum seconds that the final scan waits for a running scan."""
 MAX_SCAN_S = 0.1
 """Maximum seconds of one scan before the end. Scans at out-of-memory errors may exceed the time of all scans by it."""
 MIN_SCAN_S = 0.003
@@ -73,6 +81,10 @@ class ObjectScans:
         self._due_collection_event = math.inf  # until another scan has shown how long one takes
         self._spent_s = 0.0
         self._needed_s = MIN_SCAN_S
+        self._main_position: tuple[int, int] | None = None
+        self._main_moved = self._began
+        self._final_scan: dict[str, Any] = {}
+        self._scan_event = 0
         self._scan_lock = _thread.allocate_lock()
         self._end_lock = _thread.allocate_lock()
         self._is_active = False
@@ -80,11 +92,13 @@ class ObjectScans:
 
     def start(self) -> None:
         """Enable scans, unless Python runs without a GIL."""
-        if not getattr(sys, "_is_gil_enabled", lambda: True)():
-            return
         # Import here: later it would delay a step, and the polling thread must never import.
-        from ..objects import object_scan  # noqa: F401
+        from ..objects.object_scan import ScanResult
 
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            self._final_scan = {"result": ScanResult.UNSUPPORTED.value}
+            return
+        self._final_scan = {"result": ScanResult.FAILED.value}
         self._collector = Collector()
         self._recorder.set_object_scan(self._scan_for_recorder)
         self._main_thread = threading.main_thread().ident
@@ -110,25 +124,35 @@ class ObjectScans:
             finally:
                 self._scan_lock.release()
 
-    def end(self, final_scan: bool) -> bool:
-        """End the polling thread, then run the final scan if requested. Return False if it is incomplete."""
-        if not self._is_active:
-            return True
-        self._is_active = False
-        if self._end_lock.locked():
-            self._end_lock.release()
-        if final_scan and self._scan_lock.acquire(timeout=MAX_SCAN_S):
-            try:
-                return self._scan(MAX_FINAL_SCAN_S, search_unreached=True)
-            finally:
-                self._scan_lock.release()
-        return not final_scan
+    def end(self) -> dict[str, Any]:
+        """End the polling thread, then run the final scan. Return how the scan ended, for the end of the trace."""
+        if self._is_active:
+            self.stop()
+            if self._scan_lock.acquire(timeout=MAX_WAIT_S):
+                try:
+                    scan = self._scan(MAX_FINAL_SCAN_S, search_unreached=True)
+                finally:
+                    self._scan_lock.release()
+                if scan is not None:
+                    self._final_scan = {
+                        "result": scan.result.value,
+                        "event": self._scan_event,
+                        "objects": scan.objects,
+                        "unlisted": scan.unlisted,
+                    }
+        return self._final_scan
 
     def stop(self) -> None:
-        self.end(final_scan=False)
+        """End the polling thread, without a final scan."""
+        if self._is_active:
+            self._is_active = False
+            if self._end_lock.locked():
+                self._end_lock.release()
 
     def forget_in_child(self) -> None:
-        self._is_active = False
+        if self._is_active:
+            self._is_active = False
+            self._collector.resume_in_child()
 
     def _run_thread(self) -> None:
         with contextlib.suppress(OSError), Path(f"/proc/self/task/{_thread.get_native_id()}/comm").open("w") as name:
@@ -145,6 +169,22 @@ class ObjectScans:
                 # The scan runs on the main thread, which stops the program meanwhile. On this thread, the references
                 # that the walk holds would keep objects alive after the program has dropped them.
                 self._recorder.request_object_scan()
+                if self._main_thread_is_blocked():
+                    with contextlib.suppress(Exception):
+                        self._scan_within_budget()
+            else:
+                self._main_position = None
+
+    def _main_thread_is_blocked(self) -> bool:
+        """Return whether the main thread has not moved for `BLOCKED_S`, and not because of a running backward."""
+        frame = sys._current_frames().get(self._main_thread or 0)
+        position = None if frame is None else (id(frame), frame.f_lasti)
+        is_in_backward = frame is not None and "run_backward" in frame.f_code.co_names
+        del frame  # a reference would keep the variables of the call alive
+        now = time.monotonic()
+        if position != self._main_position:
+            self._main_position, self._main_moved = position, now
+        return position is not None and not is_in_backward and now - self._main_moved >= BLOCKED_S
 
     def _scan_for_recorder(self, reason: int) -> None:
         """Scan on the main thread if a scan is due, else at once for one of the other reasons.
@@ -153,6 +193,7 @@ class ObjectScans:
         Not before collections on other threads: see `_request_due_scans`.
         """
         if reason == DUE:
+            self._main_position = None  # the main thread runs
             self.scan_if_due()
             return
         if reason == COLLECTION and (
@@ -171,17 +212,17 @@ class ObjectScans:
             elapsed_s = began - self._began
             remaining_s = FREE_SCAN_S + MAX_SCAN_SHARE * elapsed_s - self._spent_s
             if reason == OUT_OF_MEMORY:
-                allowed_s, needed_s = MAX_SCAN_S, 0.0
+                allowed_s, min_s = MAX_SCAN_S, 0.0
             elif reason == COLLECTION:
-                allowed_s, needed_s = remaining_s * COLLECTION_SCAN_SHARE, max(self._needed_s, MIN_COLLECTION_SCAN_S)
+                allowed_s, min_s = remaining_s * COLLECTION_SCAN_SHARE, max(self._needed_s, MIN_COLLECTION_SCAN_S)
             else:
-                allowed_s, needed_s = remaining_s, self._needed_s
-            if allowed_s < needed_s:  # a later call has more time
+                allowed_s, min_s = remaining_s * SCAN_SHARE, MIN_SCAN_S
+            if allowed_s < min_s:  # a later call has more time
                 return
             allowed_s = min(allowed_s, MAX_SCAN_S)
-            is_complete, cpu_before = False, time.thread_time()
+            scan, cpu_before = None, time.thread_time()
             try:
-                is_complete = self._scan(allowed_s, search_unreached=reason != DUE)
+                scan = self._scan(allowed_s, search_unreached=reason != DUE)
             finally:
                 scan_s = time.thread_time() - cpu_before
                 self._spent_s += scan_s
@@ -192,32 +233,33 @@ class ObjectScans:
                 return
             if self._due_collection_event == math.inf:
                 self._due_collection_event = event_count
-            self._needed_s = min(max(1.5 * scan_s, MIN_SCAN_S) if is_complete else 2 * allowed_s, MAX_SCAN_S)
-            if is_complete or allowed_s >= MAX_SCAN_S:
-                self._due_event = event_count * _scan_growth(scan_s, elapsed_s)
+            # Not truncated by graphs that other threads change: with more time, it would not read them either.
+            is_truncated = scan is not None and scan.is_truncated
+            self._needed_s = 2 * allowed_s if is_truncated else max(1.5 * scan_s, MIN_SCAN_S)
+            self._due_event = event_count * (MAX_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, elapsed_s))
         finally:
             self._scan_lock.release()
 
-    def _scan(self, seconds: float, search_unreached: bool) -> bool:
-        """Scan and write the results. Return whether the scan is complete."""
+    def _scan(self, seconds: float, search_unreached: bool) -> ObjectScan | None:
+        """Scan, write the results and return the scan; None without torch, and after an error of this package."""
         try:
             if "torch" not in sys.modules or sys.is_finalizing():
-                return True
+                return None
             from ..objects.object_scan import scan_objects
 
-            event = self._recorder.next_event()
+            self._scan_event = event = self._recorder.next_event()
 
-            def scan_and_write() -> bool:
+            def scan_and_write() -> ObjectScan:
                 scan = scan_objects(seconds, search_unreached=search_unreached)
                 for group in scan.groups:
                     self._write_group(event, group)
                 self._write_module_tensors(scan.module_tensors)
-                return scan.complete
+                return scan
 
             return self._collector.run_paused(scan_and_write)
         except Exception as error:
             if is_own_error(error):
-                return False
+                return None
             raise
 
     def _write_group(self, event: int, group: Any) -> None:
@@ -289,6 +331,7 @@ class Collector:
 
     def __init__(self) -> None:
         self._reserve = [_CountedObject() for _ in range(self.RESERVE)]
+        self._is_paused = False
 
     def run_paused(self, function: Callable[[], Result]) -> Result:
         """Return function() without a collection meanwhile, and keep the time of the next one about the same.
@@ -302,6 +345,7 @@ class Collector:
         # Not a context manager: Ctrl-C at the start of its __exit__ would leave the collector disabled. Python handles
         # signals after a call and at the start of a function, so not just before the call of gc.enable.
         try:
+            self._is_paused = was_enabled
             gc.disable()
             return function()
         finally:
@@ -310,6 +354,13 @@ class Collector:
             finally:
                 if was_enabled:
                     gc.enable()
+                self._is_paused = False
+
+    def resume_in_child(self) -> None:
+        """Enable the collector in a forked child if another thread, which the child lacks, has paused it."""
+        if self._is_paused:
+            self._is_paused = False
+            gc.enable()
 
     def _set_count(self, target_count: int) -> None:
         for _ in range(2):  # the first round may reallocate the list, which changes the count

@@ -198,7 +198,7 @@ class Session:
         return bool(self._recorder.flush()) if unread_lines else written
 
     def _stop(self, reason: str) -> None:
-        end_record = {"reason": reason}
+        end_record: dict[str, Any] = {"reason": reason}
         replaced_by = ""
         try:
             with contextlib.ExitStack() as stops:  # runs every callback even if one fails
@@ -207,8 +207,7 @@ class Session:
                     stops.callback(self._oom_report.stop)
                 for stop in reversed(self._at_stop):
                     stops.callback(stop)
-            if not self._object_scans.end(final_scan=True):
-                end_record["last_look"] = "cut"
+            end_record["final_scan"] = self._object_scans.end()
             self._roles.push_notes()
             self._roles.stop()
             if replaced_by := self._recorder.cuda_allocator_instead_of_ours():

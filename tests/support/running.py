@@ -36,8 +36,8 @@ def program_environment(**extra: str) -> dict[str, str]:
 
 
 def ending_without_scan(ending: dict[str, Any]) -> dict[str, Any]:
-    """Return the object of an end block without `last_look`, which depends on the machine's load."""
-    return {name: value for name, value in ending.items() if name != "last_look"}
+    """Return the object of an end block without the final scan, which depends on the machine's load."""
+    return {name: value for name, value in ending.items() if name != "final_scan"}
 
 
 def gpu_count() -> int:
