@@ -30,6 +30,7 @@ from pytorch_alloctrace.analysis.leaks.leak import (
     Leak,
     LeakingSite,
     LeakVerdict,
+    NoHolder,
 )
 from pytorch_alloctrace.analysis.leaks.outside_growth import OutsideGrowth
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
@@ -126,6 +127,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Leak, "each of `LeakReport.leaks` and `LeakVerdict.leaks`"),
     (LeakingSite, "each of `Leak.sites`"),
     (Holder, "`Leak.holder` and `Growth.holder`"),
+    (NoHolder, "`Leak.no_holder` and `Growth.no_holder`"),
     (HeldContainer, "each of `Holder.containers`"),
     (OutsideGrowth, "each of `LeakReport.outside_growth`"),
     (Fragmentation, "`trace.fragmentation()`"),

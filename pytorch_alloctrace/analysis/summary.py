@@ -12,7 +12,7 @@ import numpy as np
 
 from ..reading.integrity import Integrity
 from ..reading.positions import Range
-from ..reading.recorded import RecordedTrace
+from ..reading.recorded import FinalScan, RecordedTrace
 from ..reading.replay import Peak
 from ..reading.sites import Frame, Site, SiteBytes, group_stacks, top_sites
 from ..reading.table import Table
@@ -130,9 +130,8 @@ class Summary:
     integrity: Integrity
     unmatched_frees: int
     """Number of frees of blocks allocated before the recording, or whose allocation was lost."""
-    final_scan_was_truncated: bool
-    has_final_scan: bool
-    """True if the recording ended with a complete scan of the program's objects."""
+    final_scan: FinalScan | None
+    """The object scan at the end of the recording; None if the program was killed or still runs."""
     devices: tuple[DeviceSummary, ...]
     """Highest peak first."""
     outside_growth: tuple[OutsideGrowth, ...]
@@ -217,8 +216,7 @@ def summarize(
         steps=trace.positions.step_count,
         integrity=trace.integrity,
         unmatched_frees=trace.replay.unmatched_frees,
-        final_scan_was_truncated=trace.ending.get("last_look") == "cut",
-        has_final_scan=bool(trace.ending and trace.held) and "last_look" not in trace.ending,
+        final_scan=trace.final_scan,
         devices=device_summaries,
         outside_growth=outside_growth,
         children=_find_children(trace, [name for name in named_devices if name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..analysis.leaks.leak import ADDITION, BACKLOG, GRAPH, GROWING, Growth, Holder, Leak
+from ..analysis.leaks.leak import ADDITION, BACKLOG, GRAPH, GROWING, Growth, Holder, Leak, NoHolder
 from .site_names import SiteNames
 
 _HOOK, _DEFAULT_VALUE = "hook", "default value"
@@ -17,8 +17,8 @@ _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
 
 
-def cure(leak: Leak, names: SiteNames, *, has_final_scan: bool) -> str:
-    """Return a sentence on what to change. has_final_scan: the final scan searched all objects of the program."""
+def cure(leak: Leak, names: SiteNames) -> str:
+    """Return a sentence on what to change."""
     if leak.line.is_workspace:
         return (
             "cuBLAS keeps one for each thread and stream that multiplies, until the process ends: reuse threads and "
@@ -26,7 +26,7 @@ def cure(leak: Leak, names: SiteNames, *, has_final_scan: bool) -> str:
         )
     holder = leak.holder
     if holder is None:
-        return _cure_without_holder(leak, has_final_scan)
+        return _cure_without_holder(leak)
     if leak.kind == GROWING:
         name = quote(names.referrer(holder.name or holder.path))
         return (
@@ -90,15 +90,15 @@ def quote(name: str) -> str:
     return f"`{name}`" if place is None else f"`{name[: place.start()]}`{name[place.start() :]}"
 
 
-def _cure_without_holder(leak: Leak, has_final_scan: bool) -> str:
+def _cure_without_holder(leak: Leak) -> str:
     if leak.kind == GROWING:
         return "This line allocates the larger buffer: keep only its last part, or allocate it once in full length."
     if leak.kind == BACKLOG:
         return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
-    if has_final_scan and leak.allocated_bytes_at_end >= leak.allocated_bytes // 2:
+    if leak.no_holder is NoHolder.CPP:
         return (
-            "No object that holds most of them was found: C++ may keep them (an extension, a cache of autocast until "
-            "its `with` block ends, an autograd graph), or many objects may each keep a few."
+            "Clear or cap the cache of the extension or library that this line calls. Autocast keeps its cache until "
+            "its `with` block ends, an autograd graph what `saved_tensors_hooks` packed."
         )
     return "A reference keeps them: look for a list, an attribute, a closure or an autograd graph near this line."
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..analysis.leaks.doubts import MIN_UNITS
-from ..analysis.leaks.leak import Doubt, Growth, Holder, LeakVerdict
+from ..analysis.leaks.leak import Doubt, Growth, Holder, LeakVerdict, NoHolder
 from ..analysis.leaks.outside_growth import OutsideGrowth
 from ..analysis.summary import Summary
+from ..reading.recorded import FinalScan
 from ..reading.sites import Site
 from . import units
 from .cures import cure_accumulation, quote
@@ -17,6 +18,29 @@ from .finding import Finding
 from .site_names import SiteNames
 
 _STEPS_TO_RECORD = 50
+_SEARCH_LONGER = "Call `alloctrace.holders(tensor)` in the program: it searches longer."
+_SEARCH_LIVE = "Call `alloctrace.holders(tensor)` in the program while they are live."
+_NO_HOLDER: dict[NoHolder | None, str] = {
+    NoHolder.CONVERTED: (
+        ": torch's snapshots contain no references. Record the program with `alloctrace.enable()` instead."
+    ),
+    NoHolder.UNSUPPORTED: ": objects cannot be scanned in the program's Python. Record with another Python.",
+    NoHolder.NO_SCAN: f": no object scan ran. {_SEARCH_LIVE}",
+    NoHolder.NOT_LIVE: (f": most blocks were allocated after the last object scan, or freed before it. {_SEARCH_LIVE}"),
+    NoHolder.NOT_REACHED: (
+        f": the short object scans during the run did not reach it, and no final scan found it. {_SEARCH_LONGER}"
+    ),
+    NoHolder.TRUNCATED: f": the final scan did not reach all objects. {_SEARCH_LONGER}",
+    NoHolder.GRAPHS_IN_USE: (
+        ": another thread was running backward during the final scan. End it before the recording ends."
+    ),
+    NoHolder.MANY: ": many objects hold a few of the blocks each. `alloctrace.holders(tensor)` names those of one.",
+    NoHolder.CPP: (
+        " after a complete scan of all Python objects: nothing in Python refers to them; they are held by C++ (e.g. a "
+        "library's cache)."
+    ),
+}
+"""Ends of the sentence by reason."""
 
 
 def describe_undecided(verdict: LeakVerdict, summary: Summary, names: SiteNames) -> list[Finding]:
@@ -128,6 +152,14 @@ def describe_store(holder: Holder, names: SiteNames) -> list[str]:
     return [f"{subject} at {names.site(holder.store)}."]
 
 
+def describe_no_holder(reason: NoHolder | None, final_scan: FinalScan | None) -> list[str]:
+    """Return why the holder is unknown and what to do to find it; nothing for older traces. For CPP, see `cures`."""
+    if reason is NoHolder.TRUNCATED and final_scan is not None and final_scan.objects:
+        why = f"the final scan ended after {units.counted(final_scan.objects, 'object')}"
+        return [f"Holder not found: {why}. {_SEARCH_LONGER}"]
+    return [] if reason not in _NO_HOLDER else [f"Holder not found{_NO_HOLDER[reason]}"]
+
+
 def describe_basis(verdict: LeakVerdict, names: SiteNames) -> str:
     if verdict.unit == "step":
         return f"{units.counted(verdict.units, 'step')} judged"
@@ -149,6 +181,7 @@ def growth_data(growth: Growth) -> dict[str, Any]:
         "first": growth.first,
         "last": growth.last,
         "holder": None if growth.holder is None else dataclasses.asdict(growth.holder),
+        "no_holder": None if growth.no_holder is None else growth.no_holder.value,
         "call": None if growth.call is None else dataclasses.asdict(growth.call),
         "size": growth.size,
         "bound": growth.bound,
@@ -168,6 +201,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
         sentences.append(describe_holder(first.holder, names))
     if first.doubt is Doubt.JOINED and first.call is not None and first.call.filename:
         sentences.append(f"The parts are concatenated at {names.site(first.call)}.")
+    sentences += describe_no_holder(first.no_holder, summary.final_scan)
     sentences.append(decision)
     return Finding(
         kind="inconclusive",
@@ -178,7 +212,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
         site=first.site,
         stack_id=first.stack_ids[0],
         sentences=tuple(sentences),
-        brief=tuple(" ".join(part) for part in (sentences[1:], sentences[:1])),
+        brief=(decision, *sentences[1:-1], sentences[0]),
         growth=first,
     )
 

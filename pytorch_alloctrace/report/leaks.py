@@ -19,6 +19,7 @@ from .growth import (
     describe_basis,
     describe_end,
     describe_holder,
+    describe_no_holder,
     describe_note,
     describe_outside,
     describe_undecided,
@@ -124,11 +125,8 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
     sentences = describe(leak, when)
     if leak.holder is not None:
         sentences.append(describe_holder(leak.holder, names))
-    elif summary.final_scan_was_truncated and not leak.line.is_workspace:
-        sentences.append(
-            "Their referrers are unknown: the final scan did not reach all objects of the program. "
-            "alloctrace.holders(tensor) searches longer."
-        )
+    elif not leak.line.is_workspace:
+        sentences += describe_no_holder(leak.no_holder, summary.final_scan)
     if _has_growing_graph_pools(leak.device, summary):
         sentences.append(
             f"These are live blocks only. {leak.device} fills faster, because the pools of CUDA graphs grow, too: see"
@@ -139,15 +137,17 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
     if not is_live_at_end:
         last_unit = "the last allocation" if leak.unit == "second" else f"the last {leak.unit}"
         sentences.append(f"It was freed after {last_unit}; it grew while the program ran.")
-    sentences.append(cure(leak, names, has_final_scan=summary.has_final_scan))
+    sentences.append(cure(leak, names))
     if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
 
 
 def _list_brief(leak: Leak, summary: Summary, names: SiteNames) -> tuple[str, ...]:
-    remedy = cure(leak, names, has_final_scan=summary.has_final_scan)
-    holder = "" if leak.holder is None else describe_holder(leak.holder, names)
+    if leak.holder is not None:
+        holder = describe_holder(leak.holder, names)
+    else:
+        holder = " ".join(describe_no_holder(leak.no_holder, summary.final_scan))
     forecast = ""
     if leak.bytes_per_unit >= 1:
         forecast = f"At this rate {_describe_full(leak) or _describe_growth_rate(leak)}. "
@@ -158,7 +158,7 @@ def _list_brief(leak: Leak, summary: Summary, names: SiteNames) -> tuple[str, ..
         basis = f"of {units.counted(leak.reached, 'block')} that reached the age of a leak, {died} was freed later"
     if leak.kind != SURVIVORS:
         basis = "it grew all through the run"
-    return remedy, f"{forecast}{_describe_confidence(leak)}; {basis}.", holder
+    return cure(leak, names), f"{forecast}{_describe_confidence(leak)}; {basis}.", holder
 
 
 def _has_growing_graph_pools(device: str, summary: Summary) -> bool:
@@ -336,6 +336,7 @@ def leak_data(leak: Leak) -> dict[str, Any]:
         "path": [dataclasses.asdict(frame) for frame in leak.path],
         "path_share": round(leak.path_share, 4),
         "holder": None if leak.holder is None else dataclasses.asdict(leak.holder),
+        "no_holder": None if leak.no_holder is None else leak.no_holder.value,
         "sites": [
             {
                 "site": dataclasses.asdict(site.site),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ..analysis.leaks.leak import Leak
 from ..analysis.summary import DeviceSummary, Summary
 from ..reading.integrity import Integrity
 from ..reading.sites import Frame, Site
@@ -13,6 +14,7 @@ from .children import LABEL as CHILD
 from .children import describe_children, leaking_child
 from .difference import Changes, amount_of, label_of, row_name
 from .finding import LABELS, Finding
+from .growth import describe_no_holder
 from .integrity import LABEL, complete_note, effects
 from .leaks import confidence_word, leak_findings
 from .site_names import SiteNames, printable
@@ -74,10 +76,12 @@ def leaks_markdown(summary: Summary, failures: Sequence[str], top: int, region: 
                     live,
                     leak.device,
                     _format_site(leak.line, names),
+                    _format_holder(leak, summary, names),
                     confidence,
                 )
             )
-        paragraphs.append(_make_table(("leak", "live", "device", "line", "confidence"), table_rows, numbers=2))
+        header = ("leak", "live", "device", "line", "held by", "confidence")
+        paragraphs.append(_make_table(header, table_rows, numbers=2))
         if len(leaks) > len(table_rows):
             paragraphs.append(f"and {units.counted(len(leaks) - len(table_rows), 'more leak')}")
     paragraphs += [_make_sentence(finding.title) for finding in findings if finding.leak is None]
@@ -168,6 +172,12 @@ def _make_footer(summary: Summary, names: SiteNames) -> str:
 
 def _format_site(site: Site | Frame, names: SiteNames) -> str:
     return _join_source(names.site(site), names.source(site))
+
+
+def _format_holder(leak: Leak, summary: Summary, names: SiteNames) -> str:
+    if leak.holder is not None:
+        return _escape("; ".join(names.referrer(name) for name in leak.holder.names))
+    return _escape(" ".join(describe_no_holder(leak.no_holder, summary.final_scan)))
 
 
 def _join_source(name: str, source: str | None) -> str:

@@ -28,7 +28,7 @@ MIB = 2**20
 COLUMNS = (
     *("device", "filename", "line", "function", "source", "leak_kind", "bytes_per_unit", "unit", "confidence"),
     *("allocated_bytes", "blocks", "allocated_bytes_at_end", "minor", "oldest_age", "forecast_seconds", "stack_id"),
-    *("holder", "holder_path", "sites"),
+    *("holder", "holder_path", "no_holder", "sites"),
 )
 
 

@@ -58,6 +58,12 @@ def test_converted_trace_has_same_first_finding_and_leaks(pair: Pair) -> None:
         assert converted["unit"].tolist() == ["iteration"]  # loop iterations replace steps
         assert converted["bytes_per_unit"].tolist() == pytest.approx(recorded["bytes_per_unit"].tolist(), rel=0.02)
         assert converted["line"].tolist() == [line_with("# THE LEAK", PROGRAM.read_text())]
+        assert converted["no_holder"].tolist() == ["converted"] and recorded["no_holder"].tolist() == [""]
+        assert "Holder not found: torch's snapshots contain no references." in read_text(pair.converted)
+
+
+def read_text(trace: alloctrace.Trace) -> str:
+    return " ".join(str(trace.diagnose()).split())
 
 
 def test_converted_trace_has_same_failed_allocations(pair: Pair) -> None:

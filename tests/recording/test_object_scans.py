@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import extreme_traces
 import numpy as np
@@ -15,12 +16,15 @@ import pandas as pd
 import pytest
 from format_reader import TraceFile, delta, varint
 from hostile_traces import record, text
+from marked_programs import run_analyze
 from running import needs_cuda_build, run_python
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.leaks.leak import Leak
-from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.analysis.leaks.leak import Leak, NoHolder
+from pytorch_alloctrace.objects.object_scan import ObjectScan, ScanResult
+from pytorch_alloctrace.reading.recorded import FinalScan, RecordedTrace
+from pytorch_alloctrace.recording import object_scans
 from pytorch_alloctrace.report.leaks import leak_data
 
 TRAINER = """
@@ -81,6 +85,10 @@ def first_leak(trace: alloctrace.Trace) -> Leak:
     return next(finding.leak for finding in trace.diagnose() if finding.leak is not None)
 
 
+def sentences_of(trace: alloctrace.Trace) -> str:
+    return " ".join(sentence for finding in trace.diagnose() for sentence in finding.sentences)
+
+
 def load(folder: Path) -> alloctrace.Trace:
     return alloctrace.load(folder / "run.alloctrace")
 
@@ -106,25 +114,206 @@ def test_leak_names_its_referrer_after_each_program_end(record_trainer: RecordTr
 
 
 @pytest.mark.parametrize(
-    ("setting", "is_complete"),
+    ("setting", "result", "sentence"),
     [
-        ("", True),
-        ("object_scans.MAX_FINAL_SCAN_S = 0.0", False),
-        ("object_scans.ObjectScans._write_group = len", False),
+        ("", "complete", "Held by trainer.predictions"),
+        ("object_scans.MAX_FINAL_SCAN_S = 0.0", "truncated", "Holder not found: the final scan ended after "),
+        ("object_scans.ObjectScans._write_group = len", "failed", "Holder not found: no object scan ran."),
     ],
     ids=["time", "no time", "error"],
 )
-def test_verdict_reports_a_truncated_final_scan(run_program, tmp_path: Path, setting: str, is_complete: bool) -> None:
+def test_verdict_reports_how_the_final_scan_ended(
+    run_program, tmp_path: Path, setting: str, result: str, sentence: str
+) -> None:
     set_up = f"object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_SHARE = 0.0\n{setting}\nclass Trainer:"
     program = TRAINER.replace("class Trainer:", set_up, 1)
 
     run_program(program, "disabled")
 
     trace = load(tmp_path)
-    assert trace._recorded.ending == {"reason": "disable"} | ({} if is_complete else {"last_look": "cut"})
-    assert (first_leak(trace).holder is not None) == is_complete
-    verdict = " ".join(sentence for finding in trace.diagnose() for sentence in finding.sentences)
-    assert ("Their referrers are unknown: the final scan did not reach all objects" in verdict) != is_complete
+    final_scan = trace._recorded.final_scan
+    assert final_scan is not None and final_scan.result == result
+    assert (final_scan.event > 0) == (final_scan.objects > 0) == (result != "failed")
+    leak = first_leak(trace)
+    assert (leak.holder is None) == (leak.no_holder is not None) == (result != "complete")
+    (row,) = trace.leaks().to_frame().to_dict("records")
+    assert row["no_holder"] == ("" if leak.no_holder is None else leak.no_holder.value)
+    assert leak_data(leak)["no_holder"] == (row["no_holder"] or None)
+    assert sentence in sentences_of(trace)
+    markdown = run_analyze(tmp_path, "leaks", "run.alloctrace", "--markdown")
+    assert "| held by |" in markdown and sentence.removeprefix("Held by ") in markdown
+
+
+CAPSULES = """
+from torch.utils.dlpack import to_dlpack
+
+exported = []
+
+def main():
+    for number in range(200):
+        exported.append(to_dlpack(torch.ones(1000)))
+        alloctrace.step()
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+def test_finding_reports_blocks_that_only_cpp_holds(tmp_path: Path) -> None:
+    """Check capsules: Python objects whose tensors only C++ code can read."""
+    trace = load(run_source(tmp_path, SET_UP + CAPSULES))
+
+    leak = first_leak(trace)
+    assert (leak.holder, leak.no_holder) == (None, NoHolder.CPP)
+    verdict = sentences_of(trace)
+    assert "Holder not found after a complete scan of all Python objects: nothing in Python refers to them" in verdict
+    assert "Clear or cap the cache of the extension or library" in verdict
+
+
+MANY_HOLDERS = """
+class Part: pass
+
+parts = {f"part{number}": Part() for number in range(100)}
+for part in parts.values():
+    part.kept = []
+globals().update(parts)
+del parts, part
+
+def main():
+    for number in range(1000):
+        globals()[f"part{number % 100}"].kept.append(torch.ones(1000))
+        alloctrace.step()
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+def test_finding_reports_blocks_of_many_holders(tmp_path: Path) -> None:
+    trace = load(run_source(tmp_path, SET_UP + MANY_HOLDERS))
+
+    leak = first_leak(trace)
+    assert (leak.holder, leak.no_holder) == (None, NoHolder.MANY)
+    assert "Holder not found: many objects hold a few of the blocks each." in sentences_of(trace)
+
+
+def test_finding_reports_blocks_that_were_freed_before_the_final_scan(run_program, tmp_path: Path) -> None:
+    set_up = "object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_SHARE = 0.0\nclass Trainer:"
+
+    run_program(TRAINER.replace("class Trainer:", set_up, 1), "returned")
+
+    trace = load(tmp_path)
+    leak = first_leak(trace)
+    assert trace._recorded.final_scan.result == "complete"
+    assert (leak.holder, leak.no_holder) == (None, NoHolder.NOT_LIVE)
+    assert "or freed before it" in sentences_of(trace)
+
+
+@pytest.mark.parametrize(
+    ("ending", "result"),
+    [
+        ({}, None),
+        ({"reason": "SIGTERM"}, None),
+        ({"reason": "exit"}, "unknown"),
+        ({"reason": "exit", "last_look": "cut"}, "truncated"),
+        ({"reason": "exit", "final_scan": {"event": "x", "objects": -7}}, "None"),
+        ({"reason": "exit", "final_scan": []}, "unknown"),
+    ],
+)
+def test_final_scan_is_read_from_older_and_corrupt_traces(ending: dict[str, Any], result: str | None) -> None:
+    scan = FinalScan.from_ending(ending)
+
+    assert (None if scan is None else scan.result) == result
+    assert scan is None or (scan.event, scan.objects, scan.unlisted) == (-1, 0, 0)
+
+
+SLOW_CONSUMER = """
+import queue, threading, time, torch
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import object_scans
+
+object_scans.FREE_SCAN_S, object_scans.BLOCKED_S = 60.0, 0.05
+
+def produce(batches, ended):
+    for number in range(600):
+        batches.put(torch.full((64,), float(number)))
+        time.sleep(0.002)
+    ended.set()
+
+def serve():
+    batches, ended = queue.Queue(), threading.Event()
+    threading.Thread(target=produce, args=(batches, ended)).start()
+    while not ended.is_set():
+        torch.relu(batches.get())
+        time.sleep(0.006)
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+server = threading.Thread(target=serve)
+server.start()
+server.join()
+"""
+
+
+def test_queue_is_named_while_the_main_thread_waits(run_program, tmp_path: Path) -> None:
+    """Guard against a main thread in `join()`, which executes no requested scan."""
+    run_program(SLOW_CONSUMER)
+
+    holders = load(tmp_path).holders()
+    assert holders["holder"].str.startswith("batches.queue (deque of ").any()
+
+
+class SimulatedRun:
+    """Recorder of a run at a constant rate of events, with scans that take all their time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, result: ScanResult, needed_s: float) -> None:
+        self.scanned: list[tuple[int, float]] = []
+        """Event and seconds of each scan."""
+        self._result, self._needed_s = result, needed_s
+        self._now = self._processor = 0.0
+        monkeypatch.setattr(object_scans.time, "monotonic", lambda: self._now)
+        monkeypatch.setattr(object_scans.time, "thread_time", lambda: self._processor)
+        monkeypatch.setattr(object_scans.ObjectScans, "_scan", self._scan)
+
+    def next_event(self) -> int:
+        return round(self._now * 40_000)
+
+    def _scan(self, seconds: float, search_unreached: bool) -> ObjectScan:
+        scan_s = min(seconds, self._needed_s)
+        self.scanned.append((self.next_event(), scan_s))
+        self._processor += scan_s
+        result = ScanResult.TRUNCATED if seconds < self._needed_s else self._result
+        return ObjectScan((), (), result, 1000, 0)
+
+    def run(self, seconds: float) -> None:
+        scans = object_scans.ObjectScans(self)  # type: ignore[arg-type]
+        scans._is_active = True
+        while self._now < seconds:
+            self._now += 0.001
+            scans.scan_if_due()
+
+
+@pytest.mark.parametrize("needed_s", [0.002, 0.02, 0.06, 10.0])
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 5.0, 60.0])
+def test_scans_run_until_the_end_within_their_time(
+    monkeypatch: pytest.MonkeyPatch, needed_s: float, seconds: float
+) -> None:
+    """Guard against early scans that leave no time for later ones: half of the blocks were allocated after them."""
+    run = SimulatedRun(monkeypatch, ScanResult.COMPLETE, needed_s)
+
+    run.run(seconds)
+
+    assert run.scanned[-1][0] > run.next_event() / 2
+    assert sum(scan_s for _, scan_s in run.scanned) <= 0.2 + 0.005 * seconds
+
+
+def test_scan_next_to_a_running_backward_does_not_count_as_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned = []
+    for result in (ScanResult.COMPLETE, ScanResult.GRAPHS_IN_USE):
+        run = SimulatedRun(monkeypatch, result, 0.002)
+        run.run(1.0)
+        scanned.append(run.scanned)
+
+    assert scanned[0] == scanned[1]
 
 
 def test_leak_names_its_referrer_when_main_left_it_in_a_cycle(run_program, tmp_path: Path) -> None:

@@ -15,9 +15,12 @@ from pytorch_alloctrace.analysis.leaks.leak import (
     Holder,
     Leak,
     LeakingSite,
+    NoHolder,
 )
+from pytorch_alloctrace.reading.recorded import FinalScan
 from pytorch_alloctrace.reading.sites import Site
 from pytorch_alloctrace.report.cures import cure
+from pytorch_alloctrace.report.growth import describe_no_holder
 from pytorch_alloctrace.report.site_names import SiteNames
 
 LINE = Site("train.py", 12, "step", "losses.append(loss)", "")
@@ -31,7 +34,7 @@ def container(kind: str, length: int = 46, bound: int | None = None) -> HeldCont
     return HeldContainer(kind, length, length, bound, 0)
 
 
-def leak_of(kind: str, holder: Holder | None, line: Site = LINE, bytes_at_end: int = 4096) -> Leak:
+def leak_of(kind: str, holder: Holder | None, line: Site = LINE, no_holder: NoHolder | None = None) -> Leak:
     numbers: dict[str, Any] = {
         **dict.fromkeys(("blocks_at_onset", "reached", "died", "units_with_survivors", "units_judged"), 0),
         **dict.fromkeys(("bytes_per_unit", "age", "onset", "oldest_age", "confidence", "path_share"), 0.0),
@@ -43,7 +46,7 @@ def leak_of(kind: str, holder: Holder | None, line: Site = LINE, bytes_at_end: i
         judged_at=1000,
         allocated_bytes=4096,
         blocks=4,
-        allocated_bytes_at_end=bytes_at_end,
+        allocated_bytes_at_end=4096,
         never_died=False,
         seconds_per_unit=1.0,
         forecast_seconds=None,
@@ -51,6 +54,7 @@ def leak_of(kind: str, holder: Holder | None, line: Site = LINE, bytes_at_end: i
         line=line,
         path=(),
         holder=holder,
+        no_holder=no_holder,
         **numbers,
     )
 
@@ -108,7 +112,7 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
         (SURVIVORS, holder_of("task.args[0]", "task.args[0][...]", "partial", LIST), "Clear or cap `task.args[0]`"),
         (SURVIVORS, holder_of("streams", "streams[...] > x of f()", "generator", LIST), "call its `close()`"),
         (SURVIVORS, holder_of("local.cache", "local.cache[...]", "thread-local", DICT), "end or reuse threads"),
-        (SURVIVORS, None, "No object that holds most of them was found: C++ may keep them"),
+        (SURVIVORS, None, "A reference keeps them"),
         (GROWING, holder_of("keys", "keys", ""), "`keys` becomes a longer tensor"),
         (
             GROWING,
@@ -123,22 +127,28 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
     ],
 )
 def test_cure_follows_from_kind_and_holder(kind: str, holder: Holder | None, words: str) -> None:
-    assert words in cure(leak_of(kind, holder), SiteNames(""), has_final_scan=True)
+    assert words in cure(leak_of(kind, holder), SiteNames(""))
 
 
-@pytest.mark.parametrize(("has_final_scan", "bytes_at_end"), [(False, 4096), (True, 0)])
-def test_cure_without_holder_claims_nothing_if_the_scan_did_not_see_the_blocks(
-    has_final_scan: bool, bytes_at_end: int
-) -> None:
-    sentence = cure(leak_of(SURVIVORS, None, bytes_at_end=bytes_at_end), SiteNames(""), has_final_scan=has_final_scan)
+@pytest.mark.parametrize("reason", NoHolder)
+def test_cure_without_holder_names_a_cache_only_after_a_complete_scan(reason: NoHolder) -> None:
+    sentence = cure(leak_of(SURVIVORS, None, no_holder=reason), SiteNames(""))
 
-    assert sentence.startswith("A reference keeps them")
+    assert sentence.startswith("Clear or cap the cache of the extension" if reason is NoHolder.CPP else "A reference")
+
+
+@pytest.mark.parametrize("reason", [reason for reason in NoHolder if reason is not NoHolder.UNKNOWN])
+def test_every_reason_without_holder_has_a_sentence(reason: NoHolder) -> None:
+    (sentence,) = describe_no_holder(reason, FinalScan("truncated", 1000, 34_567, 0))
+
+    assert sentence.startswith("Holder not found") and sentence.endswith(".")
+    assert ("ended after 34,567 objects" in sentence) == (reason is NoHolder.TRUNCATED)
 
 
 def test_graph_in_a_thread_names_no_grad_as_state_of_a_thread() -> None:
     leak = leak_of(SURVIVORS, holder_of("results", "results[...].grad_fn", "autograd graph", LIST))
 
-    in_thread = cure(dataclasses.replace(leak, is_in_thread=True), SiteNames(""), has_final_scan=True)
+    in_thread = cure(dataclasses.replace(leak, is_in_thread=True), SiteNames(""))
 
     assert "only in the thread" in in_thread
-    assert "thread" not in cure(leak, SiteNames(""), has_final_scan=True)
+    assert "thread" not in cure(leak, SiteNames(""))

@@ -164,6 +164,7 @@ class DoubtFinder:
             first=leak.onset,
             last=self._clock.first_step + self._clock.length,
             holder=leak.holder,
+            no_holder=leak.no_holder,
         )
 
     def _find_scan(self, holder: Holder) -> Held | None:

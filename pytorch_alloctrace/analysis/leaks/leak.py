@@ -114,6 +114,31 @@ class Holder:
     """Line that stores into the object; None if unknown."""
 
 
+class NoHolder(enum.Enum):
+    """Why the holder of growth is unknown."""
+
+    CONVERTED = "converted"
+    """The trace is converted from a snapshot of torch, which contains no references."""
+    UNSUPPORTED = "unsupported"
+    """Objects cannot be scanned in the program's Python."""
+    NO_SCAN = "no scan"
+    """The trace contains no object scan."""
+    NOT_LIVE = "not live"
+    """The blocks were allocated after the last object scan, or freed before it."""
+    NOT_REACHED = "not reached"
+    """Object scans while the program ran did not reach what holds the blocks, and no final scan ran."""
+    TRUNCATED = "truncated"
+    """The final scan was truncated."""
+    GRAPHS_IN_USE = "graphs in use"
+    """The final scan omitted graphs that other threads may have been changing."""
+    MANY = "many"
+    """Many objects hold a few of the blocks each."""
+    CPP = "c++"
+    """After a complete scan: no Python object refers to the blocks."""
+    UNKNOWN = "unknown"
+    """The trace is of an older version, which did not record how the final scan ended."""
+
+
 @dataclass(frozen=True)
 class Leak:
     """Blocks that accumulate: survivors that are never freed, a backlog, or a growing buffer.
@@ -186,6 +211,8 @@ class Leak:
     blocks times the average block size. Growing: see `buffers_live`."""
     holder: Holder | None = None
     """Object that holds the blocks; None if unknown."""
+    no_holder: NoHolder | None = None
+    """Why `holder` is unknown; None if it is known."""
     is_in_thread: bool = False
     """Survivors: True if a thread of `threading` allocated the blocks."""
     minor: bool = False
@@ -320,6 +347,8 @@ class Growth:
     """Time of the last of these allocations, or the end of the judged part."""
     holder: Holder | None = None
     """Object that holds the blocks; None if unknown."""
+    no_holder: NoHolder | None = None
+    """Why `holder` is unknown; None if it is known, and for growth that is ACCUMULATED."""
     call: Frame | None = None
     """ONE_CALL: the call. JOINED: the line that concatenates. ACCUMULATED within a step: the function whose loop
     accumulates."""

@@ -62,8 +62,9 @@ class LeakReport:
             nothing); oldest_age (in units), forecast_seconds (until the device is full; <NA> if its capacity is
             unknown; for "cpu" the machine's memory), stack_id (a stack through the line), holder (the referrers in
             words: "trainer.losses (list of 46), local of main() at train.py:31"; "" if unknown), holder_path
-            (expression for one block: "trainer.losses[...]"), sites (the lines that allocate the bytes, most bytes
-            first: dicts with filename, line, function, source, bytes_per_unit, allocated_bytes, blocks, stack_id).
+            (expression for one block: "trainer.losses[...]"), no_holder (why the holder is unknown, a value of
+            `NoHolder`; "" if it is known), sites (the lines that allocate the bytes, most bytes first: dicts with
+            filename, line, function, source, bytes_per_unit, allocated_bytes, blocks, stack_id).
         """
         return leaks_as_table(self._trace, self.leaks).to_frame()
 
@@ -103,6 +104,7 @@ def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> Table:
             "stack_id": np.array([_find_stack(trace, leak) for leak in leaks], np.int64),
             "holder": texts("; ".join(leak.holder.names) if leak.holder else "" for leak in leaks),
             "holder_path": texts(leak.holder.path if leak.holder else "" for leak in leaks),
+            "no_holder": texts(leak.no_holder.value if leak.no_holder else "" for leak in leaks),
             "sites": texts(
                 [
                     _site_data(site.site)

@@ -7,6 +7,9 @@ together hold at least half, all of them are named.
 
 The last scan in which an object holds the blocks counts: at the end of a run main() may have returned and freed its
 locals. Garbage is named only if no scan found another object: a cycle that main() has just left is garbage only then.
+
+Where no object is named, `NoHolder` has the reason. If at least half of the blocks were live at the final scan, the
+reason follows from that scan, else from the scans while the program ran.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import CompactedError
-from ...reading.recorded import Held, RecordedTrace
+from ...reading.recorded import FinalScan, Held, RecordedTrace
 from ...reading.sites import Frame
 from ...reading.table import Table
-from .leak import GRAPH, GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak, merge_leaks
+from .leak import GRAPH, GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak, NoHolder, merge_leaks
 
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence, PartEvidence
@@ -43,6 +46,14 @@ _INTERVAL_GROWTH = 4 / 3
 _MIN_BLOCKS = 3
 """Minimum number of live blocks of a leak at a scan."""
 
+_REASONS = {
+    "truncated": NoHolder.TRUNCATED,
+    "graphs in use": NoHolder.GRAPHS_IN_USE,
+    "unsupported": NoHolder.UNSUPPORTED,
+    "unknown": NoHolder.UNKNOWN,
+}
+"""By `FinalScan.result`: reasons that do not depend on the blocks."""
+
 _Growing = TypeVar("_Growing", Leak, Growth)
 
 
@@ -55,8 +66,19 @@ class _Accused:
     """Allocation events of the part's blocks that are live at the judged event; None if blocks replace others of the
     same line."""
     min_blocks: int
+    blocks: int
+    """Number of the blocks at the judged event."""
     is_of_stacks: bool = False
     """True for the blocks of the stacks alone, not of all stacks of the same lines."""
+
+
+@dataclass
+class _Result:
+    """The holder of the blocks, or the reason why there is none."""
+
+    holder: Holder | None = None
+    garbage: Holder | None = None
+    no_holder: NoHolder = NoHolder.NO_SCAN
 
 
 def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> list[_Growing]:
@@ -67,11 +89,14 @@ def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> lis
             growth.stack_ids,
             _list_survivors(part_of[growth.judged_at]) if growth.kind == SURVIVORS else None,
             1 if growth.kind == GROWING else _MIN_BLOCKS,
+            growth.blocks,
         )
         for growth in growths
     ]
-    holders = _find_holders(evidence, accused)
-    return [dataclasses.replace(growth, holder=holders.get(index)) for index, growth in enumerate(growths)]
+    return [
+        dataclasses.replace(growth, holder=result.holder, no_holder=None if result.holder else result.no_holder)
+        for growth, result in zip(growths, _find_holders(evidence, accused), strict=True)
+    ]
 
 
 def find_holder(
@@ -81,7 +106,9 @@ def find_holder(
 
     alloc_seqs: the allocation events of the blocks; None for all blocks of exactly these stacks.
     """
-    return _find_holders(evidence, [_Accused(stack_ids, alloc_seqs, _MIN_BLOCKS, alloc_seqs is None)]).get(0)
+    block_count = 0 if alloc_seqs is None else len(alloc_seqs)
+    (result,) = _find_holders(evidence, [_Accused(stack_ids, alloc_seqs, _MIN_BLOCKS, block_count, alloc_seqs is None)])
+    return result.holder
 
 
 def _list_survivors(part: PartEvidence) -> npt.NDArray[np.int64]:
@@ -102,46 +129,73 @@ def merge_by_holder(leaks: Sequence[Leak]) -> list[Leak]:
     return [merge_leaks(group) for group in groups.values()]
 
 
-def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> dict[int, Holder]:
-    """Return the holders by the index in `accused`."""
+def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> list[_Result]:
+    """Return the result for each of `accused`."""
+    if not accused:
+        return []
     trace = evidence.trace
     scans: dict[int, list[Held]] = {}
     for referrer in trace.held:
         if not len(referrer.addresses):  # recorded for its autograd nodes
             continue
         scans.setdefault(referrer.event, []).append(referrer)
-    if not scans or not accused:
-        return {}
-    holders: dict[int, Holder] = {}
-    garbage_holders: dict[int, Holder] = {}
-    for event in _select_scans(scans):
+    final = trace.final_scan
+    final_event = final.event if final is not None and final.event <= trace.end_seq else -1
+    # Apart from the others: main() may have freed the blocks between the last of them and the final scan.
+    final_referrers = scans.pop(final_event, [])
+    events = [event for event in (final_event, *_select_scans(scans)) if event > 0]
+    results = [_Result(no_holder=_explain_without_blocks(trace, bool(events))) for _ in accused]
+    for event in events:
+        referrers = final_referrers if event == final_event else scans[event]
         try:
             live = evidence.parts[0].blocks_at(event - 1)
         except CompactedError:
             continue  # the last scan of an interval only after the compaction
         site = evidence.numbers.of(live["stack_id"])
         step = _find_step(trace, event)
-        for index, blocks_of in enumerate(accused):
-            if index not in holders:
+        for blocks_of, result in zip(accused, results, strict=True):
+            if result.holder is None:
                 blocks = _select_blocks(live, site, evidence, blocks_of)
                 if len(blocks) < blocks_of.min_blocks:
                     continue
-                garbage = [referrer for referrer in scans[event] if referrer.is_garbage]
-                others = [referrer for referrer in scans[event] if not referrer.is_garbage]
-                holder = _find_holder(trace, blocks, others, step)
-                if holder is not None:
-                    holders[index] = holder
-                elif index not in garbage_holders:
-                    holder = _find_holder(trace, blocks, garbage, step)
-                    if holder is not None:
-                        garbage_holders[index] = holder
-        if len(holders) == len(accused):
+                result.holder = _find_holder(trace, blocks, [held for held in referrers if not held.is_garbage], step)
+                if result.holder is None and result.garbage is None:
+                    result.garbage = _find_holder(trace, blocks, [held for held in referrers if held.is_garbage], step)
+                if 2 * len(blocks) < blocks_of.blocks:
+                    continue
+                if final is not None and event == final_event:
+                    result.no_holder = _explain_final_scan(final, blocks, referrers)
+                elif result.no_holder is NoHolder.NOT_LIVE:
+                    result.no_holder = NoHolder.NOT_REACHED
+        if all(result.holder for result in results):
             break
-    return garbage_holders | holders
+    for result in results:
+        result.holder = result.holder or result.garbage
+    return results
+
+
+def _explain_without_blocks(trace: RecordedTrace, has_scans: bool) -> NoHolder:
+    """Return why there is no holder of blocks that were not live at a scan."""
+    final = trace.final_scan
+    if trace.ending.get("reason") == "converted":
+        return NoHolder.CONVERTED
+    if final is not None and (final.event < 0 or final.result == "unsupported") and final.result in _REASONS:
+        return _REASONS[final.result]
+    return NoHolder.NOT_LIVE if has_scans else NoHolder.NO_SCAN
+
+
+def _explain_final_scan(final: FinalScan, blocks: npt.NDArray[np.int64], scan: Sequence[Held]) -> NoHolder:
+    """Return why the final scan named no holder of blocks that were live."""
+    if final.result in _REASONS:
+        return _REASONS[final.result]
+    block_count = sum(_estimate_share(blocks, referrer)[0] for referrer in scan) + final.unlisted
+    return NoHolder.CPP if block_count < (1 - MIN_SHARE) * len(blocks) else NoHolder.MANY
 
 
 def _select_scans(events: Iterable[int]) -> list[int]:
     """Return the events of the scans to examine, from the last: of eight intervals, which reach back to a tenth.
+
+    Without the final scan.
 
     Compaction keeps the memory at them. The intervals are fixed, so that later scans do not change the selection.
     """
