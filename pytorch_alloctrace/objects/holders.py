@@ -65,7 +65,7 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
 
     Args:
         tensor: The tensor to search for.
-        seconds: Time limit.
+        seconds: Limit of processor time.
 
     Returns:
         The holders. `Holders.complete` is False if the time ran out, or if gradients and graphs were passed over

@@ -9,6 +9,7 @@ import gc
 import itertools
 import random
 import time
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,6 +45,8 @@ MIN_LINKED_LIST = 10
 """Minimum length in objects of a path without a container that counts as a linked list."""
 _MODULE_ATTRIBUTES = ("_modules", "_parameters", "_buffers")
 """Attributes of torch modules that are not collections of the program."""
+_CPP_SAMPLES = 16
+"""Maximum number of unreached tensors of which it is examined whether a Python object refers to them."""
 _SAMPLES, _MIN_SAMPLES = 5, 2
 """Approximate number of unreached tensors whose referrers are followed, and the number followed past the deadline."""
 
@@ -147,7 +150,8 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
             garbage_groups = _find_garbage(walk, begin + 0.6 * seconds, begin + seconds) if walk.complete else []
             if not garbage_groups:
                 walker.walk_libraries(walk, begin + 0.8 * seconds - time.thread_time(), MAX_OBJECTS)
-                unlisted = _count_unreached(walk, begin + 0.85 * seconds)
+                is_searched = time.thread_time() - begin < 0.85 * seconds
+                unlisted = _count_held_unreached(walk) if is_searched else 0
             else:
                 unlisted = 0
     holders = _HolderSearch(walk)
@@ -448,22 +452,17 @@ def _find_garbage(walk: Walk, deadline: float, last_deadline: float) -> list[Gro
     return [Group(chain, note, len(members), _total_bytes(members), _sample_addresses(members))]
 
 
-def _count_unreached(walk: Walk, deadline: float) -> int:
-    """Return the number of storages of the tensors that the walk did not reach; 0 if only C++ code holds them.
-
-    Follows the referrers of a few. After the deadline, those that were not followed count as held by Python objects.
-    """
+def _count_held_unreached(walk: Walk) -> int:
+    """Return the number of storages of unreached tensors to which a Python object refers, estimated from a sample."""
     tensors, _ = _unreached_tensors(walk)
-    if len(tensors) >= MIN_UNREACHED:
-        samples = tensors[:: max(1, len(tensors) // _SAMPLES)]
-        for tensor in samples:
-            if time.thread_time() > deadline:
-                return len(tensors)
-            chain, _ = find_referrers(tensor, walk, [tensors, samples], deadline)
-            if chain is not None:
-                return len(tensors)
+    if not tensors:
         return 0
-    return len(tensors)
+    samples = tensors[:: -(-len(tensors) // _CPP_SAMPLES)]
+    held_ids: set[int] = set()
+    for referrer in gc.get_referrers(*samples):  # one visit of all objects
+        if id(referrer) not in (id(tensors), id(samples)) and type(referrer) is not types.FrameType:
+            held_ids.update(map(id, gc.get_referents(referrer)))
+    return round(sum(id(tensor) in held_ids for tensor in samples) / len(samples) * len(tensors))
 
 
 def _unreached_tensors(walk: Walk) -> tuple[list[Any], Members]:

@@ -32,7 +32,8 @@ _NO_HOLDER: dict[NoHolder | None, str] = {
     ),
     NoHolder.TRUNCATED: f": the final scan did not reach all objects. {_SEARCH_LONGER}",
     NoHolder.GRAPHS_IN_USE: (
-        ": another thread was running backward during the final scan. End it before the recording ends."
+        ": another thread may have been changing autograd graphs during the final scan. End it before the recording "
+        "ends."
     ),
     NoHolder.MANY: ": many objects hold a few of the blocks each. `alloctrace.holders(tensor)` names those of one.",
     NoHolder.CPP: (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import types
 from typing import Any
@@ -170,3 +171,22 @@ def test_scan_in_finalizer_keeps_no_garbage_alive() -> None:
 
     assert len(scans) == 1
     assert not [item for item in gc.get_objects() if type(item) is Circle]
+
+
+@pytest.mark.parametrize("is_in_list", [True, False], ids=["list", "C++"])
+def test_unreached_tensors_are_unlisted_only_if_a_python_object_refers_to_them(is_in_list: bool) -> None:
+    """Guard against blocks reported as held by C++ that an object out of reach holds."""
+    unlisted_before = scan_objects(10.0).unlisted
+    tensors = [torch.ones(7) for _ in range(200)]
+    leaked = [tensors] if is_in_list else tensors[:]
+    for obj in leaked:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(obj))
+    addresses = [id(obj) for obj in leaked]
+    del tensors, leaked, obj
+
+    scan = scan_objects(10.0)
+
+    assert scan.complete
+    assert (scan.unlisted - unlisted_before >= 150) == is_in_list
+    for address in addresses:
+        ctypes.pythonapi.Py_DecRef(ctypes.cast(address, ctypes.py_object))

@@ -686,6 +686,35 @@ def test_older_trace_has_neither_containers_nor_nodes(tmp_path: Path) -> None:
     assert (row["containers"], row["nodes"], row["has_all_nodes"]) == ([], 0, False)
 
 
+FORKED = """
+import gc, os, threading
+from pytorch_alloctrace.recording.object_scans import Collector
+
+collector, paused, ended = Collector(), threading.Event(), threading.Event()
+
+def scan():
+    paused.set()
+    ended.wait()
+
+thread = threading.Thread(target=collector.run_paused, args=(scan,))
+thread.start()
+paused.wait()
+child = os.fork()
+if child == 0:
+    collector.resume_in_child()
+    os._exit(gc.isenabled())
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+ended.set()
+thread.join()
+collector.resume_in_child()
+assert gc.isenabled()
+"""
+
+
+def test_child_forked_during_a_scan_of_another_thread_collects_garbage(run_program) -> None:
+    run_program(FORKED)
+
+
 CYCLES = """
 import gc, torch
 import pytorch_alloctrace as alloctrace

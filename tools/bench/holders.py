@@ -67,8 +67,8 @@ def measure(objects: int) -> dict[str, Any]:
     middle = trainer.predictions[TENSORS // 2]
     holders_s, holders = measure_search(lambda: alloctrace.holders(middle, seconds=TIMEOUT_S))
     tensors_s, tensors = measure_search(lambda: alloctrace.tensors(lines=False, seconds=TIMEOUT_S))
-    final_scan_s, final_scan = measure_search(lambda: scan_objects(MAX_FINAL_SCAN_S, more=True))
-    running_scan_s, _ = measure_search(lambda: scan_objects(MAX_SCAN_S, more=False))
+    final_scan_s, final_scan = measure_search(lambda: scan_objects(MAX_FINAL_SCAN_S))
+    running_scan_s, _ = measure_search(lambda: scan_objects(MAX_SCAN_S, search_unreached=False))
     assert holders.complete and str(holders.chains[0]).startswith("trainer.predictions"), str(holders)
     assert tensors.attrs["complete"] and len(tensors) >= TENSORS
     assert str(final_scan.groups[0]).startswith("trainer.predictions"), final_scan
