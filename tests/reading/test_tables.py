@@ -38,8 +38,10 @@ def refuse():
     except torch.OutOfMemoryError:
         pass
 
+gc.disable()  # a collection is an event
 with alloctrace.enable("nothing.alloctrace", devices=("cpu",)):
     pass
+gc.enable()
 with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
     model = torch.nn.Linear(64, 64, device="cuda")
     optimizer = torch.optim.Adam(model.parameters())
