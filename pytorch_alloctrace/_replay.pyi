@@ -342,9 +342,20 @@ class Replay:
     def loops(self) -> list[Loop]: ...
     def nodes_created(self) -> npt.NDArray[Any]: ...
     def named_blocks(self) -> Columns: ...
-    def role_timelines(
-        self, points: int, progress: Callable[[float], object] | None = None
-    ) -> list[list[npt.NDArray[Any]]]: ...
+    def group_timelines(
+        self,
+        points: int,
+        begin_ns: int,
+        end_ns: int,
+        site_of_stack: Sequence[npt.NDArray[Any] | Sequence[int]],
+        site_count: int,
+        with_extremes: bool,
+        progress: Callable[[float], object] | None = None,
+    ) -> list[Columns]:
+        """Return, by device, last, and with_extremes lowest, highest, at_peak and peak_seq.
+
+        Bytes of intervals x (roles, then sites), flat; peak_seq: a row per interval.
+        """
     def role_allocations(self, first: int, until: int) -> list[Columns]:
         """Return allocations, bytes, exact_bytes and largest of events [first, until) by device, role number."""
     def samples(self) -> Columns: ...

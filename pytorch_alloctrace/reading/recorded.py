@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,7 +21,7 @@ from .locations import Locations
 from .names import KINDS, SIMULATED_DEVICE, STEP, counted, device_name, kind_name, named_device
 from .other_files import explain_other_file
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
-from .replay import MAXIMA, Replay
+from .replay import MAXIMA, GroupTimeline, Replay
 from .sites import Frame, StackIndex, group_stacks
 from .source_code import UserCode, packages_to_open, working_directory_of
 from .table import Table, maxima, sums
@@ -380,7 +380,19 @@ class RecordedTrace:
     def role_timelines(self, points: int) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
         """Return the requested bytes at the end of each measured interval, by device and role. Takes another pass."""
         with self._pass("replaying"):
-            return self.replay.role_timelines(points, self._progress)
+            return self.replay.role_timelines(points, self.begin_ns, self.end_ns, self._progress)
+
+    def group_timelines(
+        self,
+        points: int,
+        begin_ns: int,
+        end_ns: int,
+        site_of_stack: Mapping[str, npt.NDArray[np.integer[Any]]],
+        site_count: int,
+    ) -> dict[str, GroupTimeline]:
+        """Return `Replay.group_timelines`."""
+        with self._pass("replaying"):
+            return self.replay.group_timelines(points, begin_ns, end_ns, site_of_stack, site_count, self._progress)
 
     def predicted(self, simulations: Sequence[_replay.SimulationOptions], *, device: str) -> _replay.Prediction:
         """Run simulations of torch's allocator (`analysis.what_if`) over a device's requests, in one pass."""

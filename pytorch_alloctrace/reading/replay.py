@@ -6,7 +6,7 @@ csrc/core/replay computes the memory from the events alone. This module names de
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,23 @@ class Peak:
     bytes: int
     seq: int
     time_ns: int
+
+
+@dataclass(frozen=True)
+class GroupTimeline:
+    """Requested bytes of a device's live blocks in equal intervals: a row per interval; by role, then by site.
+
+    An interval includes the level at its begin. The rows of a compacted part are 0.
+    """
+
+    at_peak: npt.NDArray[np.int64]
+    """Bytes after the event with the highest sum of all groups in the interval."""
+    lowest: npt.NDArray[np.int64]
+    """Minimum of each group by itself."""
+    highest: npt.NDArray[np.int64]
+    """Maximum of each group by itself."""
+    peak_seq: npt.NDArray[np.int64]
+    """Event of `at_peak`, by interval."""
 
 
 @dataclass(frozen=True)
@@ -286,12 +303,44 @@ class Replay:
         return Table({**columns, "device": names[columns["device"]]})
 
     def role_timelines(
-        self, points: int, progress: Callable[[float], None] | None = None
+        self, points: int, begin_ns: int, end_ns: int, progress: Callable[[float], None] | None = None
     ) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
         """Return the requested bytes at the end of each interval, by device and role. Takes another pass."""
-        timelines = self._run.role_timelines(points, progress)
+        timelines = self._run.group_timelines(points, begin_ns, end_ns, (), 0, False, progress)
         return {
-            name: {role: columns[ROLES.index(role)] for role in ROLES_SHOWN}
+            name: {role: columns["last"].reshape(points, -1)[:, ROLES.index(role)] for role in ROLES_SHOWN}
+            for name, columns in zip(self._names, timelines, strict=False)
+        }
+
+    def group_timelines(
+        self,
+        points: int,
+        begin_ns: int,
+        end_ns: int,
+        site_of_stack: Mapping[str, npt.NDArray[np.integer[Any]]],
+        site_count: int,
+        progress: Callable[[float], None] | None = None,
+    ) -> dict[str, GroupTimeline]:
+        """Return the requested bytes of each role and site in equal intervals, by device. Takes a pass over them.
+
+        Args:
+            points: Number of intervals.
+            begin_ns: Begin of the first interval (wall clock).
+            end_ns: End of the last interval.
+            site_of_stack: By device, the site (below `site_count` - 1) of each stack id. All other stacks belong to
+                the last site.
+            site_count: Number of sites.
+            progress: Gets a fraction from 0 to 1.
+        """
+        sites = [site_of_stack.get(name, np.zeros(0, np.int64)) for name in self._names]
+        timelines = self._run.group_timelines(points, begin_ns, end_ns, sites, site_count, True, progress)
+        return {
+            name: GroupTimeline(
+                columns["at_peak"].reshape(points, -1),
+                columns["lowest"].reshape(points, -1),
+                columns["highest"].reshape(points, -1),
+                columns["peak_seq"],
+            )
             for name, columns in zip(self._names, timelines, strict=False)
         }
 

@@ -127,6 +127,16 @@ TraceCursor ReplayRun::cursor_before(std::uint64_t sequence) const {
   return cursor;
 }
 
+std::vector<GroupTimeline> ReplayRun::group_timelines(GroupOptions options,
+                                                      const std::function<void(double)>& progress) const {
+  // The complete run includes events whose time is wrong.
+  if (options.begin_ns > trace_->begin_ns()) options.first = sequence_after(options.begin_ns - 1);
+  if (options.end_ns < trace_->end_ns()) options.until = sequence_after(options.end_ns);
+  options.first = std::min(options.first, end_sequence());
+  options.devices = end_.devices().size();
+  return alloctrace::group_timelines(*trace_, cursor_before(options.first), roles(), options, progress);
+}
+
 TraceCursor ReplayRun::cursor_at_beginning() const {
   TraceCursor cursor(trace_);
   cursor.restore(beginning_);

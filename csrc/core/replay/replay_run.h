@@ -13,9 +13,9 @@
 #include "../format/event_fields.h"
 #include "../reading/trace_reader.h"
 #include "compacted_state.h"
+#include "group_timeline.h"
 #include "lifetime_thread.h"
 #include "replay.h"
-#include "role_timeline.h"
 #include "run_evidence.h"
 #include "trace_cursor.h"
 
@@ -62,11 +62,9 @@ class ReplayRun {
   std::uint64_t end_sequence() const { return trace_->chunks().empty() ? 0 : trace_->chunks().back().end_sequence(); }
   // Return the state before a compacted event. Throws CompactedError unless it is one of compacted_positions().
   Replay compacted_state_before(std::uint64_t until) const;
-  // See role_timelines(). All bytes in the compacted part are 0 (unknown).
-  std::vector<std::vector<RoleBytes>> role_timelines(std::size_t points,
-                                                     const std::function<void(double)>& progress = {}) const {
-    return alloctrace::role_timelines(trace_, cursor_before(0), roles(), points, progress);
-  }
+  // Intervals from `begin_ns` to `end_ns`. All bytes in the compacted part are 0 (unknown).
+  std::vector<GroupTimeline> group_timelines(GroupOptions options,
+                                             const std::function<void(double)>& progress = {}) const;
   std::vector<std::array<RoleAllocations, kRoleCount>> role_allocations(std::uint64_t first,
                                                                         std::uint64_t until) const {
     return alloctrace::role_allocations(cursor_before(first), roles(), first, until);

@@ -94,21 +94,35 @@ py::dict named_columns(const std::vector<NamedBlock>& blocks) {
   return result;
 }
 
-// Return, by device and role number, the requested bytes at the end of each interval.
-std::vector<std::vector<py::array_t<std::int64_t>>> role_timeline_columns(const ReplayRun& run, std::size_t points,
-                                                                          const py::object& callback) {
+// Return, by device, bytes of each interval and group, one interval after the other; see GroupTimeline.
+std::vector<py::dict> group_timeline_columns(const ReplayRun& run, std::size_t points, std::int64_t begin_ns,
+                                             std::int64_t end_ns, std::vector<std::vector<std::uint32_t>> site_of_stack,
+                                             std::size_t site_count, bool with_extremes, const py::object& callback) {
   const Progress progress = with_gil(callback);
-  std::vector<std::vector<RoleBytes>> timelines;
+  GroupOptions options;
+  options.points = std::max<std::size_t>(points, 1);
+  options.begin_ns = begin_ns;
+  options.end_ns = end_ns;
+  options.site_of_stack = std::move(site_of_stack);
+  options.site_count = site_count;
+  options.with_extremes = with_extremes;
+  std::vector<GroupTimeline> timelines;
   {
     const py::gil_scoped_release unlocked;
-    timelines = run.role_timelines(points, progress);
+    timelines = run.group_timelines(std::move(options), progress);
   }
-  std::vector<std::vector<py::array_t<std::int64_t>>> result;
-  for (const std::vector<RoleBytes>& timeline : timelines) {
-    auto& columns = result.emplace_back();
-    for (std::size_t role = 0; role < kRoleCount; ++role) {
-      columns.push_back(integers(timeline, [role](const RoleBytes& row) { return row[role]; }));
-    }
+  std::vector<py::dict> result;
+  for (const GroupTimeline& timeline : timelines) {
+    py::dict& columns = result.emplace_back();
+    const auto add = [&](const char* name, const std::vector<std::uint64_t>& values) {
+      columns[name] = integers(values, [](std::uint64_t value) { return value; });
+    };
+    add("last", timeline.last);
+    if (!with_extremes) continue;
+    add("lowest", timeline.lowest);
+    add("highest", timeline.highest);
+    add("at_peak", timeline.at_peak);
+    add("peak_seq", timeline.peak_sequences);
   }
   return result;
 }
@@ -333,7 +347,8 @@ void define_replay_run(py::module_& module) {
       .def_property_readonly("unmatched_frees", &sum_of_devices<&DeviceHistory::unmatched_frees>)
       .def_property_readonly("missed_frees", &sum_of_devices<&DeviceHistory::missed_frees>)
       .def("named_blocks", [](const ReplayRun& run) { return named_columns(run.roles().named()); })
-      .def("role_timelines", &role_timeline_columns, py::arg("points"), py::arg("progress") = py::none())
+      .def("group_timelines", &group_timeline_columns, py::arg("points"), py::arg("begin_ns"), py::arg("end_ns"),
+           py::arg("site_of_stack"), py::arg("site_count"), py::arg("with_extremes"), py::arg("progress") = py::none())
       .def("role_allocations", &role_allocation_columns, py::arg("first"), py::arg("until"))
       .def("samples", [](const ReplayRun& run) { return sample_columns(run.samples()); })
       .def_property_readonly("findings", &ReplayRun::findings);
