@@ -35,6 +35,19 @@ alloctrace.enable("empty.alloctrace", devices=["cpu"])
 alloctrace.disable()
 """
 
+TRAINING = """
+import torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("roles.alloctrace", devices=["cpu"])
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(6):
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    alloctrace.step()
+alloctrace.disable()
+"""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
@@ -188,6 +201,87 @@ def test_click_on_timeline_sets_cursor_and_dragging_zooms(tab: Report) -> None:
     assert not tab.page.is_visible("text=Whole run")
 
 
+LEVELS = """
+import time, torch
+import pytorch_alloctrace as alloctrace
+alloctrace.enable("levels.alloctrace", devices=["cpu"])
+kept = []
+for mib in (16, 64, 32):
+    kept.append(torch.empty(mib << 20, dtype=torch.uint8))
+    time.sleep(0.3)
+alloctrace.disable()
+"""
+AREA_HEIGHTS = """canvas => {
+    const {width, height} = canvas;
+    const pixels = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+    const heights = {};
+    for (let x = 0; x < width; x++) {
+        let count = 0;
+        for (let y = 0; y < height; y++) {
+            const [r, g, b] = pixels.slice(4 * (y * width + x));
+            count += r === 0 && g === 114 && b === 178;
+        }
+        if (count) heights[count] = (heights[count] ?? 0) + 1;
+    }
+    return heights;
+}"""
+"""Number of pixel columns by the number of their pixels in the colour of the largest line."""
+
+
+def test_memory_by_line_is_drawn_in_steps(open_page: OpenPage, tmp_path: Path) -> None:
+    """Slopes between the snapshots showed memory that never was."""
+    trace = alloctrace.load(run_source(tmp_path, LEVELS) / "levels.alloctrace")
+    tab = open_page(trace.report().write(tmp_path / "levels.html"))
+    tab.page.click("text=By line")
+
+    heights = tab.page.eval_on_selector("#timeline .chart canvas", AREA_HEIGHTS)
+    columns = sum(heights.values())
+    most = sorted(heights.values(), reverse=True)[:3]
+    # Marks at the edges of the chart cover some pixels of a few columns.
+    assert columns > 500 and sum(most) > 0.9 * columns, heights
+
+
+def test_timeline_by_role_and_of_one_line(tab: Report, trace: alloctrace.Trace) -> None:
+    def picture() -> str:
+        return tab.picture("#timeline .chart canvas")
+
+    tab.page.click("text=By line")
+    all_lines = picture()
+    tab.page.click("#timeline .legend-item >> nth=0")
+    assert picture() != all_lines and " alone: " in tab.page.inner_text("#timeline")
+
+    tab.page.hover("#timeline .u-over", position={"x": 700, "y": 60})
+    assert re.search(r"after event [\d,]+", tab.page.inner_text(".tooltip"))
+    tab.page.keyboard.press("Escape")
+    assert picture() == all_lines
+
+
+def test_timeline_by_role_names_roles(open_page: OpenPage, tmp_path: Path) -> None:
+    trace = alloctrace.load(run_source(tmp_path, TRAINING) / "roles.alloctrace")
+    tab = open_page(trace.report().write(tmp_path / "roles.html"))
+    tab.page.click("text=By role")
+    timeline = trace.timeline(by="role", device="cpu")
+    used = [role for role in timeline.columns[2:] if timeline[role].any()]
+
+    legend = tab.page.inner_text("#timeline .legend")
+    assert len(used) > 3 and all(role in legend for role in used)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_page_and_tables_fit_the_screen(browser: Any, report_path: Path, width: int, scheme: str) -> None:
+    page = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
+    page.goto(report_path.as_uri())
+    page.wait_for_selector("html[data-ready]")
+
+    for button in ("By line", "Levels", "Compare from here"):
+        page.click(f"text={button}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        too_wide = "boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).map(box => box.innerText)"
+        assert page.eval_on_selector_all(".table-box, .segmented", too_wide) == []
+    page.context.close()
+
+
 def test_search_filters_memory_table(tab: Report, trace: alloctrace.Trace) -> None:
     tab.page.keyboard.press("/")
     tab.page.keyboard.type("small.append")
@@ -302,9 +396,8 @@ def test_page_explains_missing_segments_and_allocations(open_page: OpenPage, run
 
     tab = open_page(tmp_path / "cpu.html")
 
-    assert "reports no segments" in tab.page.inner_text("#segments")
-    assert "reports no segments" in tab.page.inner_text("#fragmentation")
-    assert "cpu has no allocator settings" in tab.page.inner_text("#what-if")
+    assert "Segments, fragmentation and what-if are left out" in tab.page.inner_text("footer")
+    assert tab.page.locator("#segments, #fragmentation, #what-if").count() == 0
     assert tab.bytes("#live-bytes") == 12 << 20
     assert "Nothing was allocated" in open_page(tmp_path / "empty.html").page.inner_text("#diagnosis")
 
@@ -436,6 +529,26 @@ def test_figures_match_api_at_any_served_event(served: Served, trace: alloctrace
         assert served.go_to_event(seq) == seq
         compare_with_api(served, trace, seq, device)
         assert "nearest snapshot" not in served.page.inner_text("#segments")
+
+
+def test_zoom_requests_finer_layers(served: Served) -> None:
+    served.page.click("text=By line")
+    over = served.page.locator("#timeline .u-over").bounding_box()
+    served.page.mouse.move(over["x"] + 2, over["y"] + 50)
+    served.page.mouse.down()
+    served.page.mouse.move(over["x"] + 25, over["y"] + 50, steps=4)
+    with served.page.expect_response("**/layers?**") as response:
+        served.page.mouse.up()
+    begin, end = map(int, re.findall(r"=(\d+)", response.value.url))
+
+    assert response.value.status == 200 and 0 < begin < end
+    for attempt in range(200):
+        served.page.mouse.move(over["x"] + 400 + attempt % 2, over["y"] + 50)
+        match = re.search(r"from ([\d.]+) (m?s) to ([\d.]+)", served.page.inner_text(".tooltip"))
+        if match and (float(match[3]) - float(match[1])) * (1e9 if match[2] == "s" else 1e6) < (end - begin) / 100:
+            return
+        served.page.wait_for_timeout(50)
+    pytest.fail("the drawn intervals are not finer than those of the page")
 
 
 def test_click_selects_event_at_its_time(served: Served, trace: alloctrace.Trace) -> None:

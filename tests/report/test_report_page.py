@@ -26,11 +26,12 @@ from format_reader import Cursor
 from marked_programs import run_analyze
 from report_in_browser import labels
 from running import ROOT, run_python
-from shared_recordings import record_once, record_report
+from shared_recordings import record_once, record_report, run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import ReportError
 from pytorch_alloctrace.reading.replay import MEASURES
+from pytorch_alloctrace.report.page import layers as layers_module
 from pytorch_alloctrace.report.page import snapshots, what_if
 from pytorch_alloctrace.report.page.columns import Columns, unpack
 from pytorch_alloctrace.report.page.maps import collect_holdings, merge_runs, pack_holdings
@@ -111,10 +112,135 @@ def test_curves_match_timeline(trace: alloctrace.Trace, page: Page) -> None:
         rows = timeline[timeline["device"] == device]
         for measure in MEASURES:
             references = curve["measures"][measure.removesuffix("_bytes")]
-            last, above, below = (np.array(page.column(references[name])) for name in ("last", "above", "below"))
-            assert (last == rows[measure]).all()
-            assert (last + above == rows[f"{measure}_max"]).all()
-            assert (last - below == rows[f"{measure}_min"]).all()
+            for name, column in (("last", measure), ("least", f"{measure}_min"), ("most", f"{measure}_max")):
+                assert (np.array(page.column(references[name])) == rows[column]).all()
+
+
+class Layers:
+    """Layers of a device on a page: bytes by name in each interval."""
+
+    def __init__(self, page: Page, device: str) -> None:
+        data = page.data["layers"]
+        of_device = data["devices"][device]
+        (lines,) = (row["lines"] for row in page.data["devices"] if row["device"] == device)
+        sites = page.data["stacks"]["sites"]
+        line_names = [page.data["texts"][sites[number][0]] for number in lines]
+        self.points, self.begin, self.end = data["points"], data["begin"], data["end"]
+        self.seq = page.column(of_device["seq"])
+        self.roles = self._read(page, of_device["roles"], page.data["roles"])
+        self.lines = self._read(page, of_device["lines"], [*line_names, ""])
+
+    @staticmethod
+    def _read(page: Page, references: list[Any], names: list[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """Return rows of peak, lowest and highest bytes by name."""
+        layers = {}
+        for name, layer in zip(names, references, strict=True):
+            if layer is not None:
+                at_peak, above, least = (np.array(page.column(reference)) for reference in layer)
+                layers[name] = np.array([at_peak, least, at_peak + above])
+        return layers
+
+    def interval(self, since_begin_ns: int) -> int:
+        share = (since_begin_ns - self.begin) / (self.end - self.begin)
+        return min(max(int(share * self.points), 0), self.points - 1)
+
+
+def nonzero(values: dict[str, int]) -> dict[str, int]:
+    return {name: value for name, value in values.items() if value}
+
+
+def assert_layers_are_states(trace: alloctrace.Trace, page: Page, device: str) -> int:
+    """Compare states, minima and maxima of random intervals with the memory after each of their events.
+
+    Returns the number of events compared.
+    """
+    layers = Layers(page, device)
+    events = trace.events(columns=["seq", "time_ns", "device"])
+    intervals = np.array([layers.interval(int(time_ns) - trace.begin_ns) for time_ns in events["time_ns"]])
+    compared = 0
+
+    def state(seq: int, by: str) -> dict[str, int]:
+        table = trace.usage(seq, device=device, by=by)
+        return labels(trace, table, "live_bytes") if by == "line" else {**table.set_index("role")["live_bytes"]}
+
+    for interval in np.random.default_rng(1).choice(np.unique(intervals[events["device"] == device]), 8):
+        seqs = events["seq"][intervals == interval].tolist()
+        first = max(seqs[0] - 1, 0)
+        if len(seqs) > 200:
+            continue
+        for by, of_page in (("line", layers.lines), ("role", layers.roles)):
+            states = [state(seq, by) for seq in (first, *seqs)]
+            compared += len(states)
+            shown = {name: int(values[0, interval]) for name, values in of_page.items()}
+            assert nonzero(shown) == nonzero(state(layers.seq[interval], by))
+            assert sum(shown.values()) == max(sum(row.values()) for row in states)
+            for name, (_, least, most) in ((name, values[:, interval]) for name, values in of_page.items()):
+                of_name = [row.get(name, 0) for row in states]
+                assert (least, most) == (min(of_name), max(of_name)), (by, name, interval)
+    return compared
+
+
+def test_layers_are_states_of_their_intervals(trace: alloctrace.Trace, page: Page) -> None:
+    for device in trace.devices:
+        assert assert_layers_are_states(trace, page, device) > 20
+
+
+TRAINING = """
+import torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("roles.alloctrace", devices=["cpu"])
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(6):
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    alloctrace.step()
+alloctrace.disable()
+"""
+
+
+def test_layers_by_role_match_usage_and_timeline(tmp_path: Path) -> None:
+    trace = alloctrace.load(run_source(tmp_path, TRAINING) / "roles.alloctrace")
+    page = Page(trace.report().html)
+    layers = Layers(page, "cpu")
+
+    assert assert_layers_are_states(trace, page, "cpu") > 20
+    assert {"parameter", "gradient", "optimizer state", "activation"} <= {*layers.roles}
+    for role, values in layers.roles.items():
+        timeline = trace.timeline(200, by="role", device="cpu")[role]
+        assert timeline.max() <= values[2].max() and timeline.iloc[-1] <= values[2, -1]
+
+
+def test_layers_beyond_the_largest_lines_are_one(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers_module, "_MAX_LINES", 2)
+    page = Page(trace.report().html)
+
+    for device in trace.devices:
+        of_page = Layers(page, device)
+        for interval in (100, 500, of_page.points - 1):
+            usage = labels(trace, trace.usage(of_page.seq[interval], device=device), "live_bytes")
+            shown = {name: int(values[0, interval]) for name, values in of_page.lines.items()}
+            rest = shown.pop("", 0)
+            assert nonzero(shown) == {name: usage[name] for name in usage.keys() & shown.keys() if usage[name]}
+            assert rest == sum(usage.values()) - sum(shown.values())
+    assert len(of_page.lines) <= 3
+
+
+def test_layers_are_unknown_in_compacted_part(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    compacted_until = trace._recorded.end_seq // 2
+    trace._recorded.write_compacted(os.fsencode(tmp_path / "compacted.alloctrace"), compacted_until, False)
+    compacted = alloctrace.load(tmp_path / "compacted.alloctrace")
+    page = Page(compacted.report().html)
+
+    for device in compacted.devices:
+        layers = Layers(page, device)
+        is_unknown = np.array(layers.seq) < 0
+        assert is_unknown.any() and not is_unknown.all()
+        known = np.flatnonzero(~is_unknown)
+        assert (np.diff(known) == 1).all() and min(layers.seq[row] for row in known) >= compacted_until - 1
+        for row in (known[0], known[-1]):
+            live_bytes = compacted.live(layers.seq[row], device=device)["requested_bytes"].sum()
+            assert sum(values[0, row] for values in layers.lines.values()) == live_bytes
 
 
 def test_segment_events_match_events(trace: alloctrace.Trace, page: Page) -> None:

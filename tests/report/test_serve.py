@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
+from format_reader import Cursor
 from hypothesis import given
 from hypothesis import strategies as st
 from report_servers import running_server, serve_trace
@@ -118,6 +120,8 @@ def test_request_is_forbidden_unless_host_is_local(server: ReportServer, host: s
         *("/{token}/snapshot/../../etc/passwd", "/{token}//etc/passwd", "/{token}/file:///etc/passwd"),
         *("/{token}/snapshot", "/{token}/snapshot?seq=", "/{token}/snapshot?seq=-1", "/{token}/snapshot?seq=1.5"),
         *("/{token}/snapshot?seq=99999999999999999999999999", "/{token}/snapshot?seq=1000000"),
+        *("/{token}/layers", "/{token}/layers?begin=5&end=5", "/{token}/layers?begin=0&end=999999999999999999"),
+        *("/{token}/layers?begin=-1&end=5", "/{token}/layers?begin=0&end=x", "/{token}/layers?end=5"),
         *("/{token}/snapshot?seq=" + quote("١٢"), "/{token}/snapshot?ns=abc", "/{token}/snapshot?path=/etc/passwd"),
     ],
 )
@@ -175,6 +179,33 @@ def test_snapshot_matches_trace(server: ReportServer, trace: alloctrace.Trace) -
         (device,) = manifest["devices"]
         live_bytes = sum(nbytes for _, nbytes, _ in device["maps"]["groups"]["phase"].get("0", []))
         assert live_bytes == trace.live(seq)["requested_bytes"].sum()
+
+
+def test_layers_of_part_match_trace(server: ReportServer, trace: alloctrace.Trace) -> None:
+    """Finer than those of the page: each interval of the part holds at most a few events."""
+    duration = trace._recorded.end_ns - trace.begin_ns
+    times = trace.events(columns=["seq", "time_ns"])["time_ns"] - trace.begin_ns
+    begin, end = int(times[40]), int(times[80])
+    status, content, _ = send_request(server, f"{base_path(server)}layers?begin={begin}&end={end}")
+    manifest, columns = unpack(content.decode())
+    seqs = read_column(columns, manifest["devices"]["cpu"]["seq"])
+    lines = [read_column(columns, layer[0]) for layer in manifest["devices"]["cpu"]["lines"] if layer]
+
+    assert status == 200 and (manifest["begin"], manifest["end"]) == (begin, end)
+    assert len({*seqs}) > 10 and begin < end < duration
+    _, content, _ = send_request(server, f"{base_path(server)}layers?begin=0&end=1")
+    manifest, _ = unpack(content.decode())
+    assert [*manifest["devices"]] == ["cpu"], "a device has layers even before its first event"
+    for row in (0, 300, len(seqs) - 1):
+        live_bytes = trace.usage(seqs[row])["live_bytes"].sum()
+        assert sum(line[row] for line in lines) == live_bytes
+
+
+def read_column(columns: bytes, reference: list[int]) -> list[int]:
+    begin, count, is_difference = reference
+    numbers = Cursor(columns[begin:])
+    values = [numbers.signed() for _ in range(count)]
+    return [*itertools.accumulate(values)] if is_difference else values
 
 
 def test_time_selects_last_event_up_to_it(server: ReportServer, trace: alloctrace.Trace) -> None:

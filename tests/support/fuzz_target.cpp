@@ -143,7 +143,14 @@ void read_everything(const std::string& path, const std::string& spool) {
       look();
     }
     static_cast<void>(replayed.sequence_after(trace.begin_ns()));
-    static_cast<void>(replayed.role_timelines(20));
+    GroupOptions options;
+    options.points = 20;
+    options.begin_ns = trace.begin_ns();
+    options.end_ns = trace.end_ns();
+    options.site_of_stack = {{0, 1, 0}};
+    options.site_count = 2;
+    options.with_extremes = true;
+    static_cast<void>(replayed.group_timelines(options));
     static_cast<void>(replayed.role_allocations(events / 4, events / 2));
     for (const DeviceMemory& device : replayed.end().devices()) {
       std::vector<SegmentView> segments;

@@ -8,6 +8,7 @@ deflated together. `web/src/columns.ts` decodes them.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import struct
 import zlib
@@ -30,15 +31,22 @@ class Columns:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
+        self._references: dict[tuple[bytes, bool], list[int]] = {}
 
     def add(self, values: Any, *, differences: bool = True) -> list[int]:
-        """Append a column; return its JSON reference: byte offset, number of values, 1 if they are differences."""
+        """Add a column; return its JSON reference: byte offset, number of values, 1 if they are differences.
+
+        Equal columns are stored once: memory is mostly active as long as it is allocated.
+        """
         numbers = _integers(values)
         stored = np.diff(numbers, prepend=np.int64(0)) if differences else numbers
         data = _encode(stored)
-        offset, self._size = self._size, self._size + len(data)
-        self._parts.append(data)
-        return [offset, len(numbers), int(differences)]
+        key = hashlib.sha256(data).digest(), differences
+        if key not in self._references:
+            self._references[key] = [self._size, len(numbers), int(differences)]
+            self._size += len(data)
+            self._parts.append(data)
+        return self._references[key]
 
     def pack(self, manifest: Any) -> str:
         """Return the JSON and the columns, deflated. Base64 keeps texts of a trace from being read as HTML."""

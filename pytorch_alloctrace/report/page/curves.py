@@ -21,7 +21,7 @@ _SEGMENT_ALLOCATIONS = ("segment_alloc", "segment_map")
 def pack_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, columns: Columns) -> dict[str, Any]:
     """Return the timeline of each device in POINTS intervals of equal length.
 
-    A measure has its value at the end of each interval, and the distances of its maximum and minimum from this value.
+    A measure has its value at the end of each interval, and its minimum and maximum within it.
     """
     data: dict[str, Any] = {"points": POINTS, "devices": {}}
     for device in devices:
@@ -31,11 +31,10 @@ def pack_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, co
         for name in MEASURES:
             if np.ma.getmaskarray(timeline[name]).all():
                 continue
-            at_end, lowest, highest = timeline[name], timeline[f"{name}_min"], timeline[f"{name}_max"]
             measures[name.removesuffix("_bytes")] = {
-                "last": columns.add(at_end),
-                "above": columns.add(highest - at_end, differences=False),
-                "below": columns.add(at_end - lowest, differences=False),
+                "last": columns.add(timeline[name]),
+                "least": columns.add(timeline[f"{name}_min"]),
+                "most": columns.add(timeline[f"{name}_max"]),
             }
         data["devices"][device] = {
             "measures": measures,

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...analysis.summary import Summary, summarize
-from ...reading.names import device_name
+from ...reading.names import ROLES_SHOWN, device_name
 from ...reading.recorded import RecordedTrace
+from ...reading.timeline import POINTS
 from ..site_names import SiteNames, printable
 from .columns import Columns
 from .curves import pack_curves, pack_positions
 from .findings import pack_failed_allocations, pack_findings, pack_sites
+from .layers import Lines, choose_lines, pack_layers
 from .maps import collect_holdings, collect_maps, pack_holdings, pack_maps
 from .names import PageStacks, RedactedNames, Redaction
 from .snapshots import SERVED_SNAPSHOT_BOUNDS, choose_bounds, choose_snapshots, rank_snapshots
 from .what_if import pack_what_if
 
-VERSION = 5
+VERSION = 6
 """Version of the data format. The page's script refuses every other version."""
 _SUMMARY_ROWS = 10
 
 
-def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False) -> tuple[str, str]:
-    """Return the title and the packed data of the page.
+class PageData(NamedTuple):
+    """Data of a page, and what the answers to its requests need."""
 
-    `redact` omits source, arguments, host and folders. `live` lets the page request `build_snapshot_data`.
+    title: str
+    packed: str
+    lines: Mapping[str, Lines]
+    """Lines with a timeline, by device."""
+
+
+def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False) -> PageData:
+    """Return the data of the page.
+
+    `redact` omits source, arguments, host and folders. `live` lets the page request `build_snapshot_data` and
+    `build_layers_data`.
     """
     bounds = choose_bounds(trace.integrity.events, len(trace.devices))
     columns = Columns()
@@ -38,9 +53,10 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
     snapshots = choose_snapshots(trace, summary, shown_devices, bounds.snapshots) if shown_devices else []
     seqs = [snapshot.seq for snapshot in snapshots]
     ranked = rank_snapshots(snapshots)
-    devices = []
+    devices, lines = [], {}
     for device in shown_devices:
         holdings = collect_holdings(trace, device, seqs, bounds)
+        lines[device] = choose_lines(trace, holdings)
         maps = collect_maps(trace, device, seqs, ranked, holdings, stacks, bounds)
         devices.append(
             {
@@ -50,11 +66,13 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
                 "holdings": pack_holdings(holdings, stacks, columns),
                 "maps": pack_maps(maps, holdings, stacks, columns),
                 "sites": pack_sites(trace, device, stacks, bounds),
+                "lines": [stacks.site(stack) for stack in lines[device].stack_ids],
                 "stacks_put_together": sum(
                     1 for stack, representative in holdings.representatives.items() if stack != representative
                 ),
             }
         )
+    duration = max(trace.end_ns - trace.begin_ns, 1)
     failed_allocations, earlier_count = pack_failed_allocations(trace, names, stacks, bounds)
     data: dict[str, Any] = {
         "version": VERSION,
@@ -63,7 +81,7 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
         "header": _header(trace, summary, names, redact),
         "findings": pack_findings(trace, summary, names, stacks),
         "seconds": summary.seconds,
-        "duration": max(trace.end_ns - trace.begin_ns, 1),
+        "duration": duration,
         "snapshots": {
             "seq": columns.add(seqs),
             "time": columns.add([max(trace.time_ns(seq) - trace.begin_ns, 0) for seq in seqs]),
@@ -72,6 +90,8 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
         },
         "positions": pack_positions(trace, bounds, columns),
         "curves": pack_curves(trace, shown_devices, bounds, columns),
+        "roles": ROLES_SHOWN,
+        "layers": pack_layers(trace, lines, columns, _first_use_ns(trace, shown_devices), duration),
         "devices": devices,
         "devices_left_out": len(trace.devices) - len(shown_devices),
         "failed_allocations": failed_allocations,
@@ -83,7 +103,13 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
     if redact:
         redaction = Redaction([str(trace.path), summary.program.path], summary.program.working_directory)
         data = redaction.redact(data)
-    return str(data["header"]["title"]), columns.pack(data)
+    return PageData(str(data["header"]["title"]), columns.pack(data), lines)
+
+
+def build_layers_data(trace: RecordedTrace, lines: Mapping[str, Lines], begin_ns: int, end_ns: int) -> str:
+    """Return the packed memory by role and line between two times since the recording began, for a served page."""
+    columns = Columns()
+    return columns.pack({"version": VERSION, **pack_layers(trace, lines, columns, begin_ns, end_ns)})
 
 
 def build_snapshot_data(trace: RecordedTrace, seq: int) -> str:
@@ -108,6 +134,15 @@ def build_snapshot_data(trace: RecordedTrace, seq: int) -> str:
     data["stacks"] = stacks.pack(columns)
     data["texts"] = stacks.texts.all
     return columns.pack(data)
+
+
+def _first_use_ns(trace: RecordedTrace, devices: Sequence[str]) -> int:
+    """Return a time shortly before the first allocation, in nanoseconds since the recording began."""
+    first = POINTS
+    for device in devices:
+        used = np.flatnonzero(trace.timeline(POINTS, device)["requested_bytes_max"])
+        first = min(first, int(used[0]) if len(used) else POINTS)
+    return (trace.end_ns - trace.begin_ns) * (first % POINTS) // POINTS
 
 
 def _step_or_missing(trace: RecordedTrace, seq: int) -> int:

@@ -77,7 +77,8 @@ class Report:
     @functools.cached_property
     def html(self) -> str:
         """The page, as HTML."""
-        return render_page(*build_page_data(self._trace, redact=self._redact))
+        page = build_page_data(self._trace, redact=self._redact)
+        return render_page(page.title, page.packed)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to a file, atomically, and return its path.

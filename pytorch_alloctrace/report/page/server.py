@@ -1,4 +1,6 @@
-"""Server of the page for browsers on this machine. The page requests the memory at any event of the trace.
+"""Server of the page for browsers on this machine.
+
+The page requests the memory at any event of the trace, and the memory by role and line over any part of the run.
 
 A request is answered if it arrives at the loopback address, its path has the token, and its Host header names this
 machine. Without the check of Host, a foreign page could make its own name resolve to this machine (DNS rebinding).
@@ -19,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,12 +30,12 @@ from urllib.parse import parse_qs, urlsplit
 
 from ...errors import PositionError, ReportError
 from ...reading.recorded import RecordedTrace
-from .data import build_page_data, build_snapshot_data
+from .data import PageData, build_layers_data, build_page_data, build_snapshot_data
 from .report import render_page
 
 _ADDRESS = "127.0.0.1"
 _HOST_NAMES = (_ADDRESS, "localhost")
-_MAX_CACHED_SNAPSHOTS = 64
+_MAX_CACHED_ANSWERS = 64
 MAX_CONNECTIONS = 32
 """A browser opens about six connections at once."""
 RECEIVE_TIMEOUT_S = 30
@@ -55,7 +58,7 @@ class ReportServer:
         self._trace = trace
         self._token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
-        self._snapshots: OrderedDict[int, bytes] = OrderedDict()
+        self._answers: OrderedDict[tuple[int, ...], bytes] = OrderedDict()
         self._redirect: Path | None = None
         try:
             self._server = _Server((_ADDRESS, port), functools.partial(_Handler, self))
@@ -74,9 +77,12 @@ class ReportServer:
         return f"http://{_ADDRESS}:{self.port}/{self._token}/"
 
     @functools.cached_property
+    def _data(self) -> PageData:
+        return build_page_data(self._trace, live=True)
+
+    @functools.cached_property
     def page(self) -> bytes:
-        title, data = build_page_data(self._trace, live=True)
-        return render_page(title, data, live=True).encode()
+        return render_page(self._data.title, self._data.packed, live=True).encode()
 
     def write_redirect(self) -> Path:
         """Write a file that leads a browser to `address`, and return its path.
@@ -137,36 +143,49 @@ class ReportServer:
             seq = self._parse_event(query)
             if seq is not None:
                 try:
-                    return HTTPStatus.OK, "text/plain; charset=ascii", self._read_snapshot(seq)
+                    content = self._read((seq,), lambda: build_snapshot_data(self._trace, seq))
+                    return HTTPStatus.OK, "text/plain; charset=ascii", content
                 except PositionError as error:  # the event lies in the compacted part of the trace
                     return HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode()
+        if resource == "layers":
+            begin_ns, end_ns = _parse_number(query, "begin"), _parse_number(query, "end")
+            duration = self._trace.end_ns - self._trace.begin_ns
+            if begin_ns is not None and end_ns is not None and begin_ns < end_ns <= max(duration, 1):
+                content = self._read(
+                    (begin_ns, end_ns), lambda: build_layers_data(self._trace, self._data.lines, begin_ns, end_ns)
+                )
+                return HTTPStatus.OK, "text/plain; charset=ascii", content
         return HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n"
 
     def _parse_event(self, query: dict[str, list[str]]) -> int | None:
         """Return the event `seq`, or the last event up to `ns` nanoseconds after the beginning, or None."""
-        for name in ("seq", "ns"):
-            text = query.get(name, [""])[-1]
-            if not (text.isascii() and text.isdecimal() and len(text) < 19):
-                continue
-            if name == "seq":
-                return int(text) if int(text) < self._trace.end_seq else None
-            # Times have 64 bits, and a corrupt trace may begin at the largest one: the sum would overflow.
-            time_ns = min(self._trace.begin_ns + int(text) + 1, sys.maxsize)
-            with self._lock:
-                next_seq = self._trace.first_event_after_time(time_ns)
-            return max(next_seq - 1, 0) if self._trace.end_seq else None
-        return None
+        seq, ns = _parse_number(query, "seq"), _parse_number(query, "ns")
+        if seq is not None:
+            return seq if seq < self._trace.end_seq else None
+        if ns is None or not self._trace.end_seq:
+            return None
+        # Times have 64 bits, and a corrupt trace may begin at the largest one: the sum would overflow.
+        time_ns = min(self._trace.begin_ns + ns + 1, sys.maxsize)
+        with self._lock:
+            next_seq = self._trace.first_event_after_time(time_ns)
+        return max(next_seq - 1, 0)
 
-    def _read_snapshot(self, seq: int) -> bytes:
+    def _read(self, key: tuple[int, ...], build: Callable[[], str]) -> bytes:
         # One replay at a time: each holds a complete allocator state in memory.
         with self._lock:
-            data = self._snapshots.get(seq)
+            data = self._answers.get(key)
             if data is None:
-                data = self._snapshots[seq] = build_snapshot_data(self._trace, seq).encode("ascii")
-                if len(self._snapshots) > _MAX_CACHED_SNAPSHOTS:
-                    self._snapshots.popitem(last=False)
-            self._snapshots.move_to_end(seq)
+                data = self._answers[key] = build().encode("ascii")
+                if len(self._answers) > _MAX_CACHED_ANSWERS:
+                    self._answers.popitem(last=False)
+            self._answers.move_to_end(key)
             return data
+
+
+def _parse_number(query: dict[str, list[str]], name: str) -> int | None:
+    """Return a field of a query that is a number of at most 18 digits, or None."""
+    text = query.get(name, [""])[-1]
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
 class _Server(ThreadingHTTPServer):

@@ -5,7 +5,10 @@ import { OTHER_SITE, type Model } from "./model";
 
 const DISTINCT = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999933", "#882255"];
 const GREYS = ["#7d8793", "#98a1ac", "#66707c", "#b0b8c1"];
-export const DISTINCT_COUNT = DISTINCT.length;
+const ROLES: Record<string, string> = {
+  parameter: "#0072b2", buffer: "#56b4e9", "optimizer state": "#882255", gradient: "#d55e00", activation: "#009e73",
+  input: "#e69f00", temporary: "#cc79a7", "library workspace": "#999933", other: "#7d8793", unknown: "#b0b8c1",
+};
 
 export class Colors {
   private readonly bySite = new Map<number, string>();
@@ -27,6 +30,10 @@ export class Colors {
   of(site: number): string {
     return this.bySite.get(site) ?? GREYS[3];
   }
+}
+
+export function roleColor(role: string): string {
+  return ROLES[role] ?? GREYS[3];
 }
 
 /** Returns a colour of the style sheet, in the current light or dark scheme. */

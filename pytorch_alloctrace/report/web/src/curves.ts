@@ -95,10 +95,8 @@ export class Curves {
     if (cached) return cached;
     const refs = this.data.measures[measure];
     if (!refs) return null;
-    const last = this.columns.read(refs.last);
-    const most = this.columns.read(refs.above).map((above, i) => last[i] + above);
-    const least = this.columns.read(refs.below).map((below, i) => last[i] - below);
-    const levels: Level[] = [{ last, least, most }];
+    const { columns } = this;
+    const levels: Level[] = [{ last: columns.read(refs.last), least: columns.read(refs.least), most: columns.read(refs.most) }];
     while (levels[levels.length - 1].last.length > 200) levels.push(halve(levels[levels.length - 1]));
     this.levels.set(measure, levels);
     return levels;

@@ -107,9 +107,11 @@ function pinners(model: Model, data: FragmentationData, store: Store, colors: Co
 }
 
 function pools(data: FragmentationData): HTMLElement {
-  const head = ["Pool, stream", "Segments", "Reserved", "In use", "Free", "Largest free"].map((text, i) => h("th", { class: i ? "" : "wide" }, text));
+  const titles = ["Pool, stream", "Segments", "Reserved", "In use", "Free", "Largest free"];
+  const head = titles.map((text, i) => h("th", { class: i ? "" : "wide" }, text));
   const rows = data.pools.map(([pool, stream, type, segments, total, active, free, largest]) => h("tr", {},
     h("td", { class: "wide" }, `${pool[0] || pool[1] ? `pool (${pool.join(", ")})` : "default pool"}, ${stream ? `stream ${hexadecimal(stream)}` : "default stream"}, ${type}`),
-    h("td", {}, number(segments)), ...[total, active, free, largest].map((bytes) => h("td", { title: exact(bytes) }, size(bytes)))));
+    h("td", { "data-title": titles[1] }, number(segments)),
+    ...[total, active, free, largest].map((bytes, i) => h("td", { title: exact(bytes), "data-title": titles[i + 2] }, size(bytes)))));
   return h("div", { class: "table-box" }, h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows)));
 }

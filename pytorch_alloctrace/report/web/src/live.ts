@@ -1,7 +1,7 @@
 // Requests of a served page to `alloctrace serve`: the memory at any event, in full detail. A page from a file sends none.
 
 import { unpack } from "./columns";
-import type { SnapshotManifest } from "./manifest";
+import type { LayersData, SnapshotManifest } from "./manifest";
 import type { Model } from "./model";
 import type { Store } from "./store";
 
@@ -9,7 +9,11 @@ export type CursorName = "cursor" | "other";
 /** An event, or a time in seconds since the recording began. */
 export type Place = { seq: number } | { seconds: number };
 
+/** A zoom by the wheel changes many times a second. */
+const REFINE_DELAY_MS = 200;
+
 export class Live {
+  private refining: ReturnType<typeof setTimeout> | undefined;
   private latestRequest = 0;
   /** Progress or error, which the cursor bar shows. */
   status = "";
@@ -52,6 +56,25 @@ export class Live {
       // fetch() reports no reason for a failed connection.
       this.setStatus(error instanceof TypeError ? "alloctrace serve does not answer: was it stopped?" : error instanceof Error ? error.message : String(error));
     }
+  }
+
+  /** Requests the layers of a part of the run, unless the page has them as fine; then calls `draw`. */
+  refineLayers(begin: number, end: number, draw: () => void): void {
+    clearTimeout(this.refining);
+    const { seconds, devices } = this.model;
+    const shown = devices[0].layers(begin, end);
+    if ((shown.end - shown.begin) / (end - begin) < 1.5) return;
+    this.refining = setTimeout(async () => {
+      try {
+        const response = await fetch(`layers?begin=${Math.floor(begin * 1e9)}&end=${Math.min(Math.ceil(end * 1e9), Math.round(seconds * 1e9))}`);
+        if (!response.ok) return;
+        const { manifest, columns } = await unpack(await response.text());
+        for (const device of devices) device.refineLayers(columns, manifest as LayersData);
+        draw();
+      } catch {
+        // The coarser layers stay: the next move of the cursor reports the lost connection.
+      }
+    }, REFINE_DELAY_MS);
   }
 
   private setStatus(text: string): void {

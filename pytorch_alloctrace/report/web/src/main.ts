@@ -44,7 +44,7 @@ function show(root: HTMLElement, model: Model): void {
   const peak = model.snapshots.find((snapshot) => snapshot.reasons.some((reason) => reason === `peak of allocated memory on ${model.devices[0].name}`));
   const store = new Store({
     device: 0, cursor: peak?.index ?? model.snapshots.length - 1, other: null, zoom: model.devices[0].curves.usedPart(model.steps.time.length ? model.steps.time[0] / 1e9 : null), site: null, query: "",
-    groupBy: "line", allFrames: false, colorBy: "site", stacked: false, outside: false,
+    groupBy: "line", allFrames: false, colorBy: "site", timeline: "levels", outside: false,
   });
   if (manifest.live) store.live = new Live(model, store);
   const colors = new Colors(model);
@@ -60,9 +60,11 @@ function show(root: HTMLElement, model: Model): void {
     ["diagnosis", "Diagnosis", "", diagnosis(model, go)],
     ["timeline", "Timeline", "", timeline(model, store, colors)],
     ["memory", "What was in memory", "At the cursor: each call is as wide as the memory that it and its callees hold.", memory(model, store, colors)],
-    ["segments", "Segments", "At the cursor: what torch holds from the driver, and the blocks in it.", segments(model, store, colors)],
-    ["fragmentation", "Fragmentation", "", fragmentation(model, store, colors)],
-    ["what-if", "What if", "", whatIf(model, store)],
+    ...(hasCache(model) ? [
+      ["segments", "Segments", "At the cursor: what torch holds from the driver, and the blocks in it.", segments(model, store, colors)],
+      ["fragmentation", "Fragmentation", "", fragmentation(model, store, colors)],
+      ["what-if", "What if", "", whatIf(model, store)],
+    ] as typeof parts : []),
     ["leaks", "Leaks", "", leaks(model, colors, go)],
   ];
   if (manifest.failed_allocations.length) parts.push(["oom", "Out of memory", "", failedAllocations(model, colors, go)]);
@@ -83,6 +85,11 @@ function section(id: string, title: string, about: string, ...body: Child[]): HT
   return h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), about ? h("p", { class: "about" }, about) : null, ...body);
 }
 
+/** Returns true if a device has an allocator with a cache and settings: torch's of CUDA. */
+function hasCache(model: Model): boolean {
+  return model.devices.some(({ name }) => name.startsWith("cuda"));
+}
+
 function foot(model: Model): HTMLElement {
   const { manifest } = model;
   const { positions } = manifest;
@@ -90,6 +97,7 @@ function foot(model: Model): HTMLElement {
   const devices = manifest.devices_left_out ? ` ${counted(manifest.devices_left_out, "device")} that had the least memory ${manifest.devices_left_out === 1 ? "is" : "are"} not shown.` : "";
   const undrawnMarks = positions.marks_left_out ? ` ${number(positions.marks_left_out)} marks and regions are not drawn.` : "";
   return h("footer", {},
+    hasCache(model) ? null : h("p", {}, `Segments, fragmentation and what-if are left out: the allocator of ${model.devices.map(({ name }) => name).join(", ")} keeps no cache and has no settings.`),
     manifest.live
       ? h("p", {}, `The cursor moves to any event: click into the timeline, or type its number. The arrows move between ${model.snapshots.length} prepared snapshots.${undrawnMarks}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`)
       : h("p", {}, `The cursor stops at ${model.snapshots.length} snapshots (${maps}): the peaks of each device, the end, failed allocations, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${undrawnMarks}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),

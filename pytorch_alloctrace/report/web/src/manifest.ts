@@ -2,7 +2,7 @@
 
 import type { ColumnRef } from "./columns";
 
-export const VERSION = 5;
+export const VERSION = 6;
 
 export interface Manifest {
   version: number;
@@ -17,6 +17,9 @@ export interface Manifest {
   snapshots: { seq: ColumnRef; time: ColumnRef; step: ColumnRef; reasons: string[][] };
   positions: Positions;
   curves: { points: number; devices: Record<string, DeviceCurves> };
+  /** Names of the roles, in the order of their layers. */
+  roles: string[];
+  layers: LayersData;
   devices: DeviceData[];
   devices_left_out: number;
   failed_allocations: FailedAllocation[];
@@ -94,11 +97,31 @@ export const MEASURES = ["requested", "allocated", "active", "reserved", "releas
 export type Measure = (typeof MEASURES)[number];
 
 export interface DeviceCurves {
-  measures: Partial<Record<Measure, { last: ColumnRef; above: ColumnRef; below: ColumnRef }>>;
+  measures: Partial<Record<Measure, { last: ColumnRef; least: ColumnRef; most: ColumnRef }>>;
   outside: ColumnRef | null;
   blocks: ColumnRef;
   segment_events: { time: ColumnRef; bytes: ColumnRef; left_out: number };
   capacity: number | null;
+}
+
+/** Memory by role and by line in `points` equal intervals, from `begin` to `end` in nanoseconds since the recording began. */
+export interface LayersData {
+  version?: number;
+  points: number;
+  begin: number;
+  end: number;
+  devices: Record<string, DeviceLayers>;
+}
+
+/** Bytes in the state with the most memory, distance of the maximum from them, and minimum; null if always 0. */
+type LayerRefs = [peak: ColumnRef, above: ColumnRef, least: ColumnRef] | null;
+
+export interface DeviceLayers {
+  /** Event of each interval's state. */
+  seq: ColumnRef;
+  roles: LayerRefs[];
+  /** Of each line of `DeviceData.lines`, and of all other lines. */
+  lines: LayerRefs[];
 }
 
 export interface DeviceData {
@@ -107,6 +130,8 @@ export interface DeviceData {
   name: string;
   holdings: Record<"frame" | "bytes" | "blocks" | "backward" | "first" | "length", ColumnRef>;
   maps: MapData;
+  /** Sites of the lines that have a layer. */
+  lines: number[];
   sites: { columns: string[]; rows: (number | null)[][]; left_out: number };
   stacks_put_together: number;
 }

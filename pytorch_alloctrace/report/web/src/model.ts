@@ -2,8 +2,9 @@
 
 import { Columns, type ColumnRef } from "./columns";
 import { Curves } from "./curves";
+import { Layers } from "./layers";
 import { DeviceMaps } from "./maps";
-import type { DeviceData, FrameColumn, Manifest, SnapshotManifest, SiteRow } from "./manifest";
+import type { DeviceData, FrameColumn, LayersData, Manifest, SnapshotManifest, SiteRow } from "./manifest";
 import { Names } from "./names";
 
 export interface Site {
@@ -146,6 +147,9 @@ export class Device {
   readonly name: string;
   readonly curves: Curves;
   readonly maps: DeviceMaps;
+  private readonly layersOfRun: Layers;
+  /** Finer intervals of a part of the run, which a served page requests. */
+  private finerLayers: Layers | null = null;
   private readonly runs: Record<"frame" | "bytes" | "blocks" | "backward" | "first" | "length", Float64Array>;
   private readonly totals: { bytes: Float64Array; blocks: Float64Array };
   private sums: Map<number, Float64Array> | null = null;
@@ -154,6 +158,7 @@ export class Device {
   constructor(readonly model: Model, readonly data: DeviceData, readonly index: number) {
     this.name = data.device;
     this.curves = new Curves(model.columns, model.manifest.curves.devices[data.device], model.manifest.curves.points, model.seconds);
+    this.layersOfRun = new Layers(model.columns, model.manifest.layers, model.manifest.layers.devices[data.device]);
     this.maps = new DeviceMaps(model.columns, data.maps);
     const refs = data.holdings;
     this.runs = Object.fromEntries(Object.entries(refs).map(([name, ref]) => [name, model.columns.read(ref)])) as typeof this.runs;
@@ -173,6 +178,15 @@ export class Device {
     const [frame, bytes, blocks, backward] = (["frame", "bytes", "blocks", "backward"] as const).map((name) => columns.read(refs[name]));
     this.requestedHoldings.set(snapshot, [...frame].map((number, i) => ({ frame: number < 0 ? -1 : frames[number], bytes: bytes[i], blocks: blocks[i], backward: backward[i] })));
     this.maps.add(snapshot, columns, data.maps, frames);
+  }
+
+  /** Returns the finest layers of a part of the run. */
+  layers(begin: number, end: number): Layers {
+    return this.finerLayers?.covers(begin, end) ? this.finerLayers : this.layersOfRun;
+  }
+
+  refineLayers(columns: Columns, data: LayersData): void {
+    this.finerLayers = new Layers(columns, data, data.devices[this.name]);
   }
 
   holdings(snapshot: number): Holding[] {

@@ -1,6 +1,7 @@
 // State of the page, which all views follow.
 
 import type { Live } from "./live";
+import type { LayerBy } from "./layers";
 import type { Grouping } from "./manifest";
 
 export type GroupBy = "line" | "function" | "file" | Grouping;
@@ -19,7 +20,7 @@ export interface State {
   groupBy: GroupBy;
   allFrames: boolean;
   colorBy: ColorBy;
-  stacked: boolean;
+  timeline: "levels" | LayerBy;
   /** True if the timeline includes the memory used outside PyTorch. */
   outside: boolean;
 }

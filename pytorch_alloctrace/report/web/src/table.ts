@@ -51,7 +51,7 @@ export class Table<Row> {
     const body = visible.map((row) => {
       const cells = options.columns.map((column) => {
         const value = column.value(row);
-        return h("td", { class: column.wide ? "wide" : "", title: column.exact?.(row), "data-value": value ?? undefined }, column.show(row));
+        return h("td", { class: column.wide ? "wide" : "", title: column.exact?.(row), "data-title": column.title, "data-value": value ?? undefined }, column.show(row));
       });
       const element = h("tr", { class: options.highlighted?.(row) ? "highlighted" : "" }, ...cells);
       if (options.choose) {

@@ -3,13 +3,14 @@
 import uPlot from "uplot";
 
 import { Chart, verticalLine, type ChartOptions } from "./chart";
-import { faded, themed, type Colors } from "./colors";
+import { faded, roleColor, themed, type Colors } from "./colors";
 import { fit, h, replace, swatch } from "./dom";
+import type { LayerBy } from "./layers";
 import type { Measure } from "./manifest";
 import type { Device, Model } from "./model";
-import type { Store } from "./store";
+import type { State, Store } from "./store";
 import { line, showTooltip } from "./tooltip";
-import { exact, instant, number, size } from "./units";
+import { counted, exact, instant, number, size } from "./units";
 
 const stepped = uPlot.paths.stepped!({ align: 1 });
 const NAMES: Record<string, string> = {
@@ -19,35 +20,45 @@ const NAMES: Record<string, string> = {
 
 export function timeline(model: Model, store: Store, colors: Colors): HTMLElement {
   const device = () => model.devices[store.state.device];
-  const chart = new Chart(model, store, () => (store.state.stacked ? stackedOptions(model, store, colors) : levelOptions(model, store)));
+  const chart = new Chart(model, store, () => (store.state.timeline === "levels" ? levelOptions(model, store) : layerOptions(model, store, colors, store.state.timeline)));
   const legend = h("div", { class: "legend" });
   const overview = new Overview(model, store, device);
-  const mode = (stacked: boolean, text: string) => h("button", { type: "button", "data-stacked": String(stacked), onclick: () => store.set({ stacked }) }, text);
-  const modes = h("div", { class: "segmented", role: "group", "aria-label": "What the timeline shows" }, mode(false, "Levels"), mode(true, "By line"));
+  const mode = (timeline: State["timeline"], text: string) => h("button", { type: "button", "data-timeline": timeline, onclick: () => store.set({ timeline }) }, text);
+  const modes = h("div", { class: "segmented", role: "group", "aria-label": "What the timeline shows" }, mode("levels", "Levels"), mode("line", "By line"), hasRoles(model) ? mode("role", "By role") : null);
+  const refine = () => {
+    if (store.state.timeline !== "levels") store.live?.refineLayers(...store.state.zoom, () => chart.refresh());
+  };
   const reset = h("button", { type: "button", class: "quiet", onclick: () => store.set({ zoom: [0, model.seconds] }) }, "Whole run");
   const note = h("p", { class: "hint" });
 
-  store.follow(["device", "stacked", "outside"], (state) => {
-    for (const button of modes.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.stacked === String(state.stacked)));
-    replace(legend, ...(state.stacked ? stackedLegend(model, store, colors) : levelLegend(store, device())));
+  const showMode = (state: State) => {
+    for (const button of modes.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.timeline === state.timeline));
+    replace(legend, ...(state.timeline === "levels" ? levelLegend(store, device()) : layerLegend(model, store, colors, state.timeline)));
     const undrawnEvents = device().data ? model.manifest.curves.devices[device().name].segment_events.left_out : 0;
-    replace(note, state.stacked
-      ? `Drawn at the ${number(model.snapshots.length)} snapshots at which the cursor stops. Levels shows what happens between them.`
+    replace(note, state.timeline !== "levels"
+      ? layerNote(model, store, colors, state.timeline)
       : `Drag to zoom, Ctrl + wheel to zoom, Shift + wheel to move, double-click for the whole run; click to set the cursor, Shift + click to compare. Each pixel shows the lowest (dark) and the highest (light) within it, measured in ${number(model.manifest.curves.points)} intervals.${undrawnEvents ? ` ${number(undrawnEvents)} small segment events are not drawn.` : ""}`);
     chart.rebuild();
-  });
+  };
+  store.follow(["device", "timeline", "outside"], showMode);
+  store.follow(["timeline"], refine);
   store.follow(["zoom"], (state) => {
     chart.refresh();
+    refine();
     reset.hidden = state.zoom[0] <= 0 && state.zoom[1] >= model.seconds;
   });
   store.follow(["cursor", "other", "site"], () => chart.redraw());
-  store.follow(["site"], (state) => state.stacked && chart.rebuild());
+  store.follow(["site"], (state) => state.timeline === "line" && showMode(state));
   store.follow(["zoom", "device", "cursor", "other"], () => overview.draw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     chart.rebuild();
     overview.draw();
   });
   return h("div", {}, h("div", { class: "toolbar" }, modes, legend, h("span", { class: "spring" }), reset), chart.element, overview.canvas, note);
+}
+
+function hasRoles(model: Model): boolean {
+  return model.devices.some((device) => device.layers(0, model.seconds).used("role").some((role) => model.manifest.roles[role] !== "unknown"));
 }
 
 /** Returns the curves, from back to front. Each area starts at zero. */
@@ -237,53 +248,100 @@ function shorten(context: CanvasRenderingContext2D, text: string, room: number):
   return `${text.slice(0, length)}…`;
 }
 
-/** Returns the bytes of each line with a distinct colour, and of all other lines together, at each snapshot. */
-function layers(model: Model, store: Store, colors: Colors): { site: number | null; bytes: Float64Array }[] {
+interface Layer {
+  number: number;
+  name: string;
+  /** Line that a click highlights; null for roles and for all other lines. */
+  site: number | null;
+  color: string;
+}
+
+/** Returns the roles or lines that ever had memory on a device, from bottom to top. */
+function layersOf(model: Model, store: Store, colors: Colors, by: LayerBy): Layer[] {
   const device = model.devices[store.state.device];
-  const sums = device.bytesBySite();
-  const distinctSites = colors.top.filter((site) => sums.get(site)?.some((bytes) => bytes > 0));
-  const otherBytes = new Float64Array(model.snapshots.length);
-  for (const [site, bytes] of sums) if (!distinctSites.includes(site)) bytes.forEach((value, i) => (otherBytes[i] += value));
-  const layers: { site: number | null; bytes: Float64Array }[] = distinctSites.map((site) => ({ site, bytes: sums.get(site)! }));
-  return otherBytes.some((value) => value > 0) ? [...layers, { site: null, bytes: otherBytes }] : layers;
+  const { lines } = device.data;
+  return device.layers(0, model.seconds).used(by).map((number): Layer => {
+    if (by === "role") return { number, name: model.manifest.roles[number], site: null, color: roleColor(model.manifest.roles[number]) };
+    const site = lines[number] ?? null;
+    return { number, site, name: site === null ? "other lines" : model.site(site).label, color: site === null ? themed("rest") : colors.of(site) };
+  });
 }
 
-function layerColor(site: number | null, colors: Colors, highlighted: number | null): string {
-  const color = site === null ? themed("rest") : colors.of(site);
-  return highlighted !== null && highlighted !== site ? faded(color, 0.25) : color;
+/** Returns the highlighted line, which is drawn alone. */
+function aloneOf(layers: Layer[], store: Store): Layer | undefined {
+  return layers.find(({ site }) => site !== null && site === store.state.site);
 }
 
-function stackedLegend(model: Model, store: Store, colors: Colors): HTMLElement[] {
-  return layers(model, store, colors).map(({ site }) =>
-    h("button", { type: "button", class: "legend-item", title: site === null ? "all other lines" : model.site(site).label, onclick: () => store.set({ site: store.state.site === site ? null : site }) },
-      swatch(layerColor(site, colors, null)), site === null ? "other lines" : shortLabel(model.site(site).label)));
+function layerLegend(model: Model, store: Store, colors: Colors, by: LayerBy): HTMLElement[] {
+  const layers = layersOf(model, store, colors, by);
+  const alone = aloneOf(layers, store);
+  const isSmall = (layer: Layer) => layer.site !== null && !colors.top.includes(layer.site) && layer !== alone;
+  const isRest = (layer: Layer) => by === "line" && layer.site === null;
+  const item = (layer: Layer) => layer.site === null
+    ? h("span", {}, swatch(layer.color), layer.name)
+    : h("button", { type: "button", class: "legend-item", title: layer.name, "aria-pressed": String(layer === alone), onclick: () => store.set({ site: store.state.site === layer.site ? null : layer.site }) },
+      swatch(layer.color), shortLabel(layer.name));
+  const small = layers.filter(isSmall);
+  return [
+    ...layers.filter((layer) => !isSmall(layer) && !isRest(layer)).map(item),
+    ...(small.length ? [h("span", {}, swatch(small[0].color), counted(small.length, "smaller line"))] : []),
+    ...layers.filter(isRest).map(item),
+  ];
 }
 
 function shortLabel(label: string): string {
   return label.replace(/^.*[/\\]/, "").replace(/ in .*$/, "");
 }
 
-function stackedOptions(model: Model, store: Store, colors: Colors): ChartOptions {
+const MAX_TOOLTIP_LINES = 12;
+
+function layerOptions(model: Model, store: Store, colors: Colors, by: LayerBy): ChartOptions {
   const device = model.devices[store.state.device];
-  const stack = layers(model, store, colors);
-  const times = model.snapshots.map((snapshot) => snapshot.time);
-  const levels: number[][] = [];
-  let below = times.map(() => 0);
-  for (const { bytes } of stack) levels.push((below = below.map((value, i) => value + bytes[i])));
-  // The highest layer first: each later layer covers the lower part of the layers before.
-  const order = [...stack.keys()].reverse();
+  const layers = layersOf(model, store, colors, by);
+  const alone = aloneOf(layers, store);
+  const area = (fill: string): uPlot.Series => ({ fill, width: 0, paths: stepped, points: { show: false } });
+  let width = 0;
   return {
     height: 280,
-    series: order.map((i) => ({ fill: layerColor(stack[i].site, colors, store.state.site), width: 0, points: { show: false } })),
-    data: () => [times, ...order.map((i) => levels[i])] as uPlot.AlignedData,
+    // The highest layer first: each later layer covers the lower part of the layers before.
+    series: alone ? [area(faded(alone.color, 0.45)), area(alone.color)] : [...layers].reverse().map(({ color }) => area(color)),
+    data: (begin, end, chartWidth) => {
+      width = chartWidth;
+      const slice = device.layers(begin, end).slice(by, begin, end, chartWidth);
+      if (alone) return [slice.times, slice.values(alone.number, "most"), slice.values(alone.number, "least")] as uPlot.AlignedData;
+      let below: (number | null)[] = slice.times.map(() => 0);
+      const tops = layers.map(({ number }) => {
+        const bytes = slice.values(number, "peak");
+        return (below = below.map((value, i) => (value === null || bytes[i] === null ? null : value + bytes[i])));
+      });
+      return [slice.times, ...tops.reverse()] as uPlot.AlignedData;
+    },
     hover: (seconds, event) => {
-      const snapshot = model.snapshots[model.nearestSnapshot(seconds)];
-      const rows = stack.map(({ site, bytes }) => ({ site, bytes: bytes[snapshot.index] })).filter(({ bytes }) => bytes > 0).sort((a, b) => b.bytes - a.bytes);
-      showTooltip(event, h("div", { class: "tooltip-title" }, `event ${number(snapshot.seq)} at ${instant(snapshot.time, model.seconds)}: ${size(device.bytesAt(snapshot.index))}`),
-        ...rows.map(({ site, bytes }) => line(h("span", {}, swatch(layerColor(site, colors, null)), site === null ? "other lines" : model.site(site).label), size(bytes))));
+      const [begin, end] = store.state.zoom;
+      const drawn = device.layers(begin, end);
+      const state = drawn.at(by, seconds, begin, end, width);
+      if (!state) return showTooltip(event, h("div", {}, seconds < drawn.begin ? "Nothing was allocated yet." : "Not known: this part of the trace is compacted."));
+      const rows = layers.map((layer) => ({ layer, ...state.of(layer.number) })).filter(({ most }) => most > 0).sort((a, b) => b.peak - a.peak || b.most - a.most);
+      const left = rows.slice(MAX_TOOLTIP_LINES);
+      const range = (least: number, most: number) => (least === most ? "" : ` (${size(least)} to ${size(most)})`);
+      showTooltip(event,
+        h("div", { class: "tooltip-title" }, `${size(state.total)} after event ${number(state.seq)}`),
+        h("div", { class: "hint" }, `the most from ${instant(state.begin, end - begin)} to ${instant(state.end, end - begin)}${rows.some(({ least, most }) => least !== most) ? "; in brackets the lowest and highest of each" : ""}`),
+        ...rows.slice(0, MAX_TOOLTIP_LINES).map(({ layer, peak, least, most }) => line(h("span", {}, swatch(layer.color), layer.name), size(peak) + range(least, most))),
+        left.length ? line(`${counted(left.length, "more")}`.replace(/s$/, ""), size(left.reduce((sum, { peak }) => sum + peak, 0))) : null);
     },
     overlay: (u) => overlay(u, model, device),
   };
+}
+
+function layerNote(model: Model, store: Store, colors: Colors, by: LayerBy): string {
+  const { points } = model.manifest.layers;
+  const finer = store.live ? "Zooming in requests finer intervals." : "For finer intervals, open the trace with alloctrace serve.";
+  const measured = `Measured in ${number(points)} intervals. ${finer}`;
+  const alone = aloneOf(layersOf(model, store, colors, by), store);
+  if (alone) return `${alone.name} alone: each pixel shows the lowest (dark) and the highest (light) within it. Click it again, or press Esc, to see all lines. ${measured}`;
+  const click = by === "line" ? " Click a line to see it alone." : "";
+  return `Requested bytes. Each step shows the memory after one event: that of its interval with the most memory.${click} ${measured}`;
 }
 
 /** Strip of the whole run, in which the visible part can be dragged or selected. */

@@ -20,20 +20,21 @@ function isTried(prediction: WhatIf | NotTried | undefined): prediction is WhatI
   return prediction !== undefined && "outcomes" in prediction;
 }
 
+const HEADS: [title: string, about: string][] = [
+  ["Setting", "PYTORCH_ALLOC_CONF; as recorded, then the best first"], ["", ""],
+  ["Peak reserved", "From the best to the worst order of the driver's addresses"],
+  ["Device memory", "Reserved memory and the memory outside torch"],
+  ["Retries", "Number of times that torch returns its cache and waits for the device"],
+  ["Smallest GPU", "Of the common GPUs: the run fits on this one and on all larger ones"],
+];
+
 function outcomes(model: Model, prediction: WhatIf): Child[] {
   const maxBytes = Math.max(1, ...prediction.outcomes.map((outcome) => outcome.peak_reserved_bytes[1]));
-  const heads: [title: string, about: string][] = [
-    ["Setting", "PYTORCH_ALLOC_CONF; as recorded, then the best first"], ["", ""],
-    ["Peak reserved", "From the best to the worst order of the driver's addresses"],
-    ["Device memory", "Reserved memory and the memory outside torch"],
-    ["Retries", "Number of times that torch returns its cache and waits for the device"],
-    ["Smallest GPU", "Of the common GPUs: the run fits on this one and on all larger ones"],
-  ];
   const leftOut = prediction.left_out.length ? [h("p", { class: "hint" }, `Not tried, since the trace is long: ${prediction.left_out.join(", ")}. The command what-if tries them.`)] : [];
   return [
     h("p", { class: "about" }, [prediction.check, ...prediction.conditions].join(" ")),
     h("div", { class: "table-box" }, h("table", { class: "what-if" },
-      h("thead", {}, h("tr", {}, ...heads.map(([title, about], i) => h("th", { class: i === 0 || i === 5 ? "words" : i === 1 ? "drawn" : "", title: about }, title)))),
+      h("thead", {}, h("tr", {}, ...HEADS.map(([title, about], i) => h("th", { class: i === 0 || i === 5 ? "words" : i === 1 ? "drawn" : "", title: about }, title)))),
       h("tbody", {}, ...prediction.outcomes.map((outcome, i) => row(model, prediction, outcome, maxBytes, i === 0))))),
     ...leftOut,
     h("p", { class: "hint" }, prediction.notes.join(" ")),
@@ -47,10 +48,10 @@ function row(model: Model, prediction: WhatIf, outcome: Outcome, maxBytes: numbe
   return h("tr", { class: isRecorded ? "recorded" : "" },
     h("td", { class: "words", "data-value": outcome.setting }, isRecorded ? outcome.setting : h("code", {}, outcome.setting), ...remarks(model, outcome)),
     h("td", { class: "drawn" }, bar(best, worst, maxBytes)),
-    h("td", { title: bytes, "data-value": best, "data-most": worst }, range(best, worst)),
-    h("td", { title: exact(outcome.device_used_bytes), "data-value": outcome.device_used_bytes }, size(outcome.device_used_bytes)),
-    h("td", { "data-value": outcome.retries[1] }, retries),
-    h("td", { class: "words", "data-value": outcome.smallest?.memory ?? "", title: outcome.smallest?.about }, !prediction.gpus_tried ? "not tried" : outcome.smallest ? outcome.smallest.name : "none of them"));
+    h("td", { title: bytes, "data-title": HEADS[2][0], "data-value": best, "data-most": worst }, range(best, worst)),
+    h("td", { title: exact(outcome.device_used_bytes), "data-title": HEADS[3][0], "data-value": outcome.device_used_bytes }, size(outcome.device_used_bytes)),
+    h("td", { "data-title": HEADS[4][0], "data-value": outcome.retries[1] }, retries),
+    h("td", { class: "words", "data-title": HEADS[5][0], "data-value": outcome.smallest?.memory ?? "", title: outcome.smallest?.about }, !prediction.gpus_tried ? "not tried" : outcome.smallest ? outcome.smallest.name : "none of them"));
 }
 
 /** Formats a range of sizes, or one size if both are formatted alike. */
