@@ -106,6 +106,8 @@ def parse_gpu_memory(text: str) -> GpuMemory:
         known = ", ".join(model.name for model in GPU_MODELS)
         raise ValueError(f"{text!r} is not a known GPU: write one of {known}, or a size such as 24GB")
     size = parse_size(text)
+    if not size:
+        raise ValueError(f"{text!r} is no memory: write the name of a GPU, or a size such as 24GB")
     if re.search(r"\d\s*B\s*$", text, re.IGNORECASE):
         return GpuMemory(size)
     nominal = re.fullmatch(r"\s*(\d+)\s*G(?:i?B?)\s*", text, re.IGNORECASE)

@@ -40,7 +40,10 @@ class Diagnose(TraceCommand):
         parser.add_brief()
         parser.add_top(_ROWS)
         parser.add_code()
-        parser.notes = "Sizes are requested bytes. docs/json.md describes the fields of --json.\n"
+        parser.notes = (
+            "Peaks are allocated bytes, as torch counts them; lines and roles are requested\nbytes. docs/json.md "
+            "describes the fields of --json.\n"
+        )
 
     def complete_options(self, options: argparse.Namespace) -> None:
         options.verbose = options.verbose or options.all_frames or options.top is not None
@@ -53,8 +56,6 @@ class Diagnose(TraceCommand):
         summary = summarize(query.trace, top=query.rows(_ROWS), devices=query.options.device)
         if query.options.json:
             query.print_json("verdict", verdict_data(summary))
-        elif query.options.verbose:
-            write_verdict(summary, query.screen, query.frames)
         elif query.options.markdown:
             from ..report.markdown import verdict_markdown
 
@@ -63,6 +64,8 @@ class Diagnose(TraceCommand):
             from ..report.run_summary import run_summary
 
             query.print_text(run_summary(summary))
+        elif query.options.verbose:
+            write_verdict(summary, query.screen, query.frames)
         else:
             write_first_screen(summary, query.screen)
         return Exit.OK

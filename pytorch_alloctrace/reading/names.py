@@ -53,10 +53,14 @@ _DEVICE_TYPES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 1000: "pinned"}
 """Names by c10::DeviceType; 1000, not a type of torch, is pinned host memory."""
 
 
+HOST_DEVICES = ("cpu", "pinned")
+"""Devices whose memory is that of the machine; all others are GPUs."""
+
+
 def device_name(device_type: int, device_index: int) -> str:
     """Return the name of a device in torch's spelling ("cpu", "cuda:0"), or "pinned"."""
     name = _DEVICE_TYPES.get(device_type, f"device{device_type}")
-    return name if name in ("cpu", "pinned") else f"{name}:{device_index}"
+    return name if name in HOST_DEVICES else f"{name}:{device_index}"
 
 
 def named_device(name: str, devices: Sequence[str]) -> str:

@@ -344,7 +344,7 @@ class _Ending:
 
 def _is_read(stream: TextIO | None) -> bool:
     """Return whether a stream is open, and not a pipe without a reader: a write could end the process by SIGPIPE."""
-    if stream is None or stream.closed:
+    if stream is None or getattr(stream, "closed", False):  # a program's own object may lack it
         return False
     try:
         number = stream.fileno()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from rich.text import Text
 
 from ..analysis.child_runs import MAX_BYTES, ChildRun, ChildRuns
 from ..analysis.summary import Summary
+from ..command import path_argument, spelled
 from . import units
 from .finding import LABELS, Finding
 from .leaks import leak_findings
@@ -65,7 +65,7 @@ def describe_children(children: ChildRuns[Summary], names: SiteNames) -> list[st
         verb, which = ("was", "it") if len(children.unjudged) == 1 else ("were", "the largest")
         sentences.append(
             f"{traces} {verb} not judged (limit: {units.size(MAX_BYTES)} for the traces of all children). To judge "
-            f"{which}: alloctrace leaks {shlex.quote(names.file(trace))}"
+            f"{which}: {spelled()} leaks {path_argument(trace)}"
         )
     return sentences
 

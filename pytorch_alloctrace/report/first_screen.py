@@ -15,6 +15,7 @@ from rich.text import Text
 from ..analysis.summary import DeviceSummary, Summary
 from ..analysis.usage.roles import RoleShares
 from ..command import path_argument, spelled
+from ..reading.names import HOST_DEVICES
 from ..reading.sites import SiteBytes
 from . import units
 from .children import children_line, leaking_child
@@ -30,7 +31,7 @@ from .verdict import NO_STACKS, diagnosis, no_allocations, peak_advice
 LINES = 25
 _MAX_IN_FULL = 2
 _FINDING_LINES = 5
-_MAX_SHORT_KINDS = 4
+_MAX_SHORT_FINDINGS = 4
 _INDENT = 6
 _PATHS_PER_LINE = 3  # a longer path is shortened
 _MIN_SECOND_SHARE = 0.05  # of the highest peak, to be shown in full beside another finding
@@ -39,7 +40,7 @@ _MIN_NOTE_SHARE = 0.01  # of the peak
 _SHOWN_ROLES = 4
 _BAR_WIDTH = 12
 _PACKAGE_LINES = 2  # below a line that calls a package
-_MIN_SOURCE = 12  # columns
+_MIN_SOURCE = _MIN_COMMAND = 12  # columns
 _ADVICE_LINES = 4
 _INCOMPLETE_LINES = 3
 _ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."
@@ -61,30 +62,38 @@ def write_first_screen(summary: Summary, screen: Screen) -> None:
     names = SiteNames(
         summary.program.working_directory, longest=screen.width // _PATHS_PER_LINE, ellipsis=screen.ellipsis
     )
-    header = _list_header(summary, screen, names)
     findings = (
         [finding for finding in diagnosis(summary, names) if finding.kind != "incomplete"] if summary.devices else []
     )
+    devices = order_devices(summary, findings)
+    header = _list_header(summary, devices, screen, names)
     ending = _list_ending(summary, findings, screen, names)
     if not summary.devices:
-        ending = [Text(no_allocations(summary)), Text(), *ending]
+        ending = [*screen.brief(no_allocations(summary), 0, 3), Text(), *ending]
     command_lines = -(-cell_len(ending[-1].plain) // screen.width)  # it is not shortened
     room = LINES - len(header) - len(ending) - command_lines - 1
-    peak = _list_peak(summary, screen, names, room) if summary.devices and room > 0 else []
+    peak = _list_peak(summary, devices[0], screen, names, room) if devices and room > 0 else []
     for part in (header, peak, ending):
         screen.lines([Text(), *part] if part and part is not header else part)
 
 
-def _list_header(summary: Summary, screen: Screen, names: SiteNames) -> list[Text]:
+def order_devices(summary: Summary, findings: Sequence[Finding]) -> list[DeviceSummary]:
+    """Return the device of the most severe problem first, else the GPU with the highest peak, then by peak."""
+    problems = [finding.device for finding in findings if finding.kind not in (*NOTES, *_SHORT_KINDS)][:1]
+    return sorted(summary.devices, key=lambda device: (device.device not in problems, device.device in HOST_DEVICES))
+
+
+def _list_header(summary: Summary, devices: Sequence[DeviceSummary], screen: Screen, names: SiteNames) -> list[Text]:
     program, integrity = summary.program, summary.integrity
     rank = f", rank {program.rank}" if program.rank not in ("", "0") else ""
     steps = units.counted(summary.steps, "step") if summary.steps else "no steps"
     facts = f"{rank}  {units.duration(summary.seconds)}, {steps}"
-    command = screen.brief(names.command(program), 0, 1, width=screen.width - len(facts))[0]
+    room = max(screen.width - len(facts), _MIN_COMMAND)
+    command = screen.brief(names.command(program), 0, 1, width=room)[0]
     command.stylize("bold")
-    lines = [command + Text(facts)]
-    if summary.devices:
-        lines += _list_devices(summary.devices, screen)
+    lines = screen.brief(command + Text(facts), 0, 1)
+    if devices:
+        lines += _list_devices(devices, screen)
     if integrity.is_complete:
         events = units.counted(integrity.events, "event")
         lines += screen.brief(f"{events} in {units.size(summary.file_bytes)}: {integrity}", 0, 1, style="dim")
@@ -98,7 +107,7 @@ def _list_header(summary: Summary, screen: Screen, names: SiteNames) -> list[Tex
 
 
 def describe_devices(devices: Sequence[DeviceSummary], *, with_name: bool = False) -> str:
-    """Return the peaks of the device with the highest one, its memory, and the peak or number of the others."""
+    """Return the peaks of the first device, its memory, and the peak or number of the others."""
     device, others = devices[0], [device for device in devices[1:] if device.peak.allocated_bytes]
     amounts = f"peak {units.size(device.peak.allocated_bytes)} allocated"
     if device.peak_reserved_bytes:
@@ -119,9 +128,8 @@ def _list_devices(devices: Sequence[DeviceSummary], screen: Screen) -> list[Text
     return screen.brief(line, 0, 1)
 
 
-def _list_peak(summary: Summary, screen: Screen, names: SiteNames, room: int) -> list[Text]:
+def _list_peak(summary: Summary, device: DeviceSummary, screen: Screen, names: SiteNames, room: int) -> list[Text]:
     """Return the memory over time, the roles and largest lines of the peak, and advice, in at most `room` lines."""
-    device = summary.devices[0]
     peak, lines = device.peak, []
     if len(device.levels) > 1:
         when = f"peak in step {peak.step}" if peak.step is not None else f"peak at {units.duration(peak.seconds)}"
@@ -135,12 +143,12 @@ def _list_peak(summary: Summary, screen: Screen, names: SiteNames, room: int) ->
     for site, package_lines in zip(peak.sites, peak.package_lines, strict=True):
         # Nobody can act on a library's workspace.
         if not site.site.is_workspace:
-            lines += screen.brief(_describe_site(site, peak.bytes, screen, names), 0, 1)
+            lines.append(_describe_site(site, peak.bytes, screen, names))
         for line in package_lines.lines[:_PACKAGE_LINES] if package_lines is not None else ():
             amount = f"{units.share(line.bytes, peak.bytes):>6}  {units.size(line.bytes):>9}  "
             lines += screen.brief(f"{amount}  {package_line_name(line, names)}", 0, 1, style="dim")
     lines = lines[:room]
-    if device.device not in ("cpu", "pinned") and device.failure is None:
+    if device.device not in HOST_DEVICES and device.failure is None:
         for sentence in peak_advice(peak, names):
             advice = screen.brief(sentence, 0, _ADVICE_LINES)
             lines += advice if len(lines) + len(advice) <= room else []
@@ -149,7 +157,8 @@ def _list_peak(summary: Summary, screen: Screen, names: SiteNames, room: int) ->
 
 def _describe_site(site: SiteBytes, total: int, screen: Screen, names: SiteNames) -> Text:
     """Return the amount and name of a line, with its source if there is room."""
-    text = Text(f"{units.share(site.bytes, total):>6}  {units.size(site.bytes):>9}  {names.site(site.site)}")
+    amount = f"{units.share(site.bytes, total):>6}  {units.size(site.bytes):>9}  "
+    (text,) = screen.brief(f"{amount}{names.site(site.site)}", 0, 1)
     source, room = names.source(site.site), screen.width - cell_len(text.plain) - 2
     if source and room >= _MIN_SOURCE:
         text.append(f"  {shortened(source, room, screen.ellipsis)}", "cyan")
@@ -172,31 +181,36 @@ def _draw_roles(shares: RoleShares, total: int, screen: Screen) -> Text:
 
 def _list_ending(summary: Summary, findings: Sequence[Finding], screen: Screen, names: SiteNames) -> list[Text]:
     """Return what was not recorded, the findings, the most severe last, and the next command."""
-    in_full = [finding for finding in findings if finding.kind not in (*NOTES, *_SHORT_KINDS)][:_MAX_IN_FULL]
-    in_full = [
-        finding for finding in in_full if finding is in_full[0] or _has_share(finding, _MIN_SECOND_SHARE, summary)
-    ]
+    in_full = _select_in_full(findings, summary)
     others = [finding for finding in findings if finding not in in_full and _is_notable(finding, summary)]
     lines = []
     child = leaking_child(summary.children, names)
     if child is None and summary.children is not None and (children := children_line(summary.children, names)):
         lines += screen.brief(children, 0, 1, style="dim")
-    if len(others) > _MAX_SHORT_KINDS:
-        omitted = units.counted(len(others) - _MAX_SHORT_KINDS, "more finding")
+    if len(others) > _MAX_SHORT_FINDINGS:
+        omitted = units.counted(len(others) - _MAX_SHORT_FINDINGS, "more finding")
         lines.append(Text(f"and {omitted} (--verbose)", style="dim"))
-    lines += [
-        line
-        for finding in reversed(others[:_MAX_SHORT_KINDS])
-        for line in _list_title(finding, screen, 1 + (finding.kind in _SHORT_KINDS))
-    ]
+    for finding in reversed(others[:_MAX_SHORT_FINDINGS]):
+        lines += _list_title(finding, screen, 2 if finding.kind in _SHORT_KINDS else 1)
     if child is not None:
         lines += screen.brief(Text(child, style="bold red"), 0, 2, hanging=_INDENT)
     paragraphs = [lines] if lines else []
     paragraphs += [_list_finding(finding, screen, names) for finding in reversed(in_full)]
-    kind = next((finding.kind for finding in (*in_full, *findings)), "")
+    kind = "leak" if child is not None and not in_full else next((f.kind for f in (*in_full, *findings)), "")
     command = f"{spelled()} {_COMMANDS.get(kind, 'peak')} {path_argument(summary.trace)}"
     paragraphs.append([Text.assemble(("Next:", "bold"), f" {command}")])
     return [line for paragraph in paragraphs for line in (Text(), *paragraph)][1:]
+
+
+def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Finding]:
+    """Return the most severe problem, and a second one that holds much memory and is decided."""
+    problems = [finding for finding in findings if finding.kind not in (*NOTES, *_SHORT_KINDS)]
+    further = [
+        finding
+        for finding in problems[1:]
+        if finding.kind != "inconclusive" and _has_share(finding, _MIN_SECOND_SHARE, summary)
+    ]
+    return [*problems[:1], *further[: _MAX_IN_FULL - 1]]
 
 
 def _is_notable(finding: Finding, summary: Summary) -> bool:
@@ -209,8 +223,11 @@ def _has_share(finding: Finding, share: float, summary: Summary) -> bool:
     return finding.bytes >= share * max(device.peak.allocated_bytes for device in summary.devices)
 
 
-def _list_title(finding: Finding, screen: Screen, most: int) -> list[Text]:
-    return screen.brief(Text.assemble(label_text(finding), "  ", (finding.title, "bold")), 0, most, hanging=_INDENT)
+def _list_title(finding: Finding, screen: Screen, max_lines: int) -> list[Text]:
+    title, suffix = finding.title, f" on {finding.device}"
+    if max_lines == 1 and title.endswith(suffix):  # it would be cut
+        title = f"{finding.device}: {title.removesuffix(suffix)}"
+    return screen.brief(Text.assemble(label_text(finding), "  ", (title, "bold")), 0, max_lines, hanging=_INDENT)
 
 
 def _list_finding(finding: Finding, screen: Screen, names: SiteNames) -> list[Text]:
@@ -219,8 +236,8 @@ def _list_finding(finding: Finding, screen: Screen, names: SiteNames) -> list[Te
     source = names.source(finding.site) if finding.site is not None else None
     if source and finding.site is not None:
         name = names.site(finding.site)
-        named = source if name in finding.title else f"{name}: {source}"
-        lines += screen.brief(Text(named, style="cyan"), _INDENT, 1)
+        text = source if name in finding.title else f"{name}: {source}"
+        lines.append(Text(" " * _INDENT + shortened(text, screen.width - _INDENT, screen.ellipsis), style="cyan"))
     for sentence in finding.brief:
         if sentence and (room := _FINDING_LINES - len(lines)) > 0:
             lines += screen.brief(sentence, _INDENT, room)

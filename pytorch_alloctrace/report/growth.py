@@ -10,6 +10,7 @@ from ..analysis.leaks.doubts import MIN_UNITS
 from ..analysis.leaks.leak import Doubt, Growth, Holder, LeakVerdict, NoHolder
 from ..analysis.leaks.outside_growth import OutsideGrowth
 from ..analysis.summary import Summary
+from ..reading.names import HOST_DEVICES
 from ..reading.recorded import FinalScan
 from ..reading.sites import Site
 from . import units
@@ -35,7 +36,7 @@ _NO_HOLDER: dict[NoHolder | None, str] = {
         ": another thread may have been changing autograd graphs during the final scan. End it before the recording "
         "ends."
     ),
-    NoHolder.MANY: ": many objects hold a few of the blocks each. `alloctrace.holders(tensor)` names those of one.",
+    NoHolder.MANY: ": no object holds most of the blocks. `alloctrace.holders(tensor)` names those of one.",
     NoHolder.CPP: (
         " after a complete scan of all Python objects: nothing in Python refers to them; they are held by C++ (e.g. a "
         "library's cache)."
@@ -220,7 +221,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
 
 def on_device(device: str, summary: Summary) -> str:
     """Return " on cpu"; "" for the only device, or the only GPU."""
-    gpus = [other.device for other in summary.devices if other.device not in ("cpu", "pinned")]
+    gpus = [other.device for other in summary.devices if other.device not in HOST_DEVICES]
     is_obvious = gpus == [device] or len(summary.devices) == 1
     return "" if is_obvious else f" on {device}"
 

@@ -154,8 +154,8 @@ def _list_brief(leak: Leak, summary: Summary, names: SiteNames) -> tuple[str, ..
     if leak.never_died:
         basis = f"none of {units.counted(leak.reached, 'block')} was ever freed"
     else:
-        died = units.number(leak.died) if leak.died else "none"
-        basis = f"of {units.counted(leak.reached, 'block')} that reached the age of a leak, {died} was freed later"
+        freed = f"only {units.number(leak.died)} freed later" if leak.died else "none was freed later"
+        basis = f"of {units.counted(leak.reached, 'block')} that grew old, {freed}"
     if leak.kind != SURVIVORS:
         basis = "it grew all through the run"
     return cure(leak, names), f"{forecast}{_describe_confidence(leak)}; {basis}.", holder

@@ -274,14 +274,16 @@ def _describe_departure(finding: RankFinding) -> list[str]:
             verb = "holds" if finding.rank_count == 2 else "hold"
             return [f"At the ends of its steps it holds what {others} {verb}; its peak is within step {step:,}."]
         return []
-    subject = "It" if len(finding.ranks) == 1 else _capitalize(finding.ranks[0].name)
+    is_alone = len(finding.ranks) == 1
+    name = "it" if is_alone else finding.ranks[0].name
+    subject = "It" if is_alone else _capitalize(name)
     sentences = []
     for number, cause in enumerate(departure.causes):
         since = "since the first step" if cause.from_start else f"since step {cause.step:,}"
         amount = f"{units.size(abs(cause.bytes))} {'more' if cause.bytes > 0 else 'less'} than {others}"
         also = "also " if number else ""
         if cause.kind == WITHIN:
-            sentences.append(f"Within its steps {subject.lower()} has {also}needed {amount} {since}.")
+            sentences.append(f"Within its steps {name} has {also}needed {amount} {since}.")
         elif cause.kind == GROWTH:
             change = units.change(cause.bytes)
             sentences.append(f"Its difference from {others} has {also}grown by {change} per step {since}.")

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..analysis.summary import Summary
 from . import units
 from .children import leaking_child
-from .finding import LABELS, NOTES
-from .first_screen import describe_devices
+from .finding import LABELS, NOTES, Finding
+from .first_screen import describe_devices, order_devices
 from .site_names import SiteNames
-from .verdict import diagnosis
+from .verdict import diagnosis, no_allocations
 
 _LEAKS = ("leak", "growth")
 
 
 def run_summary(summary: Summary) -> str:
     """Return the peaks of the devices, as on the first screen, and the first finding, a line each."""
-    peaks = describe_devices(summary.devices) if summary.devices else "Nothing was allocated through torch"
-    return f"{peaks}\n{_describe_finding(summary)}\n"
-
-
-def _describe_finding(summary: Summary) -> str:
     findings = [finding for finding in diagnosis(summary) if finding.kind not in NOTES]
+    if not summary.devices:
+        incomplete = [_describe_finding(findings)] if findings else []
+        return "\n".join((no_allocations(summary), *incomplete, ""))
     child = leaking_child(summary.children, SiteNames(summary.program.working_directory))
-    if child is not None and not any(finding.kind in _LEAKS for finding in findings):
-        return child
-    if not findings:
-        return "OK  Nothing to report"
+    is_leaking = any(finding.kind in _LEAKS for finding in findings)
+    first = _describe_finding(findings) if child is None or is_leaking else child
+    return f"{describe_devices(order_devices(summary, findings))}\n{first}\n"
+
+
+def _describe_finding(findings: Sequence[Finding]) -> str:
     others = sum(finding.kind not in ("no_leak", "not_judged") for finding in findings[1:])
     more = f" (and {units.counted(others, 'more finding')})" if others else ""
     return f"{LABELS[findings[0].kind]}  {findings[0].title}{more}"

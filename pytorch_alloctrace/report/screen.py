@@ -49,13 +49,13 @@ class Screen:
         self,
         text: Text | str,
         indent: int,
-        most: int,
+        max_lines: int,
         *,
         hanging: int | None = None,
         style: str = "",
         width: int | None = None,
     ) -> list[Text]:
-        """Return at most `most` lines with as many of the sentences and clauses as fit, also for a pipe.
+        """Return at most `max_lines` lines with as many of the sentences and clauses as fit, also for a pipe.
 
         If the first clause does not fit, its longest word is shortened in the middle, then the clause at its end.
         """
@@ -69,12 +69,14 @@ class Screen:
             if part.plain.endswith(";"):
                 part = Text.assemble(part[:-1], ".")
             lines = self._wrap(part, indent, further_indent, width)
-            if len(lines) <= most:
+            if len(lines) <= max_lines:
                 return lines
-        room = width * most - indent - further_indent * (most - 1)
+        room = width * max_lines - indent - further_indent * (max_lines - 1)
         lines = self._wrap(_shorten_word(part, room, self.ellipsis), indent, further_indent, width)
-        if len(lines) > most:
-            lines[most - 1 :] = [Text(" ").join([lines[most - 1], *(_stripped(line) for line in lines[most:])])]
+        if len(lines) > max_lines:
+            lines[max_lines - 1 :] = [
+                Text(" ").join([lines[max_lines - 1], *(_stripped(line) for line in lines[max_lines:])])
+            ]
         return [self._cut(line, width) for line in lines]
 
     def _cut(self, line: Text, width: int) -> Text:

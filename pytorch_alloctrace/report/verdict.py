@@ -12,6 +12,7 @@ from ..analysis.free_memory.oom import FRAGMENTED
 from ..analysis.leaks.growth import StepGrowth
 from ..analysis.summary import MIN_ACTIVATION_SHARE, DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
+from ..reading.names import HOST_DEVICES
 from ..reading.sites import Site
 from . import units
 from .children import children_data, write_children
@@ -192,7 +193,7 @@ def _write_device(device: DeviceSummary, summary: Summary, screen: Screen, names
 def _is_unremarkable_cpu(device: DeviceSummary, summary: Summary) -> bool:
     """Return whether the device is host memory without findings, in a trace of a GPU."""
     findings = device.leaks.leaks or device.inefficiencies or device.failure is not None
-    return device.device in ("cpu", "pinned") and summary.devices[0].device not in ("cpu", "pinned") and not findings
+    return device.device in HOST_DEVICES and summary.devices[0].device not in HOST_DEVICES and not findings
 
 
 def _is_similar(end: Holding, peak: Holding) -> bool:
@@ -231,7 +232,7 @@ def _write_holding(
     if holding.more_sites:
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
-    if label == "PEAK" and device.device not in ("cpu", "pinned"):
+    if label == "PEAK" and device.device not in HOST_DEVICES:
         for sentence in peak_advice(holding, names):
             screen.text(sentence, 2)
 

@@ -167,6 +167,13 @@ def test_trace_is_read_when_its_name_is_a_command_or_an_option(
     assert "Next: " in text
 
 
+def test_number_of_rows_does_not_change_the_format_of_the_diagnosis(folder: Path) -> None:
+    for name in ("--markdown", "--brief"):
+        assert run_analyze(folder, "diagnose", "run.alloctrace", name) == run_analyze(
+            folder, "diagnose", "run.alloctrace", name, "--verbose", "--top", "5"
+        )
+
+
 @pytest.mark.parametrize("name", TRACE_COMMANDS)
 def test_examples_of_help_exit_with_expected_status(name: str, folder: Path) -> None:
     for arguments, _ in TRACE_COMMANDS[name].examples:

@@ -63,7 +63,7 @@ def test_converted_trace_has_same_first_finding_and_leaks(pair: Pair) -> None:
 
 
 def read_text(trace: alloctrace.Trace) -> str:
-    return " ".join(str(trace.diagnose()).split())
+    return " ".join(" ".join((finding.title, *finding.sentences)) for finding in trace.diagnose())
 
 
 def test_converted_trace_has_same_failed_allocations(pair: Pair) -> None:

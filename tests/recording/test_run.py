@@ -205,6 +205,18 @@ def test_peak_and_first_finding_are_printed_at_the_end(tmp_path: Path) -> None:
     assert finding.startswith(f"{PREFIX}LEAK  program.py:6 in work: +3.91 KiB per ")
 
 
+def test_summary_is_printed_to_a_stderr_of_the_program_that_has_only_write_and_flush(tmp_path: Path) -> None:
+    log = (
+        "import sys\nclass Log:\n    def write(self, text): open('log', 'a').write(text)\n"
+        "    def flush(self): pass\nsys.stderr = Log()\n"
+    )
+    write_file(tmp_path, "program.py", LEAKING.replace("import ", f"{log}import ", 1))
+
+    run_recorded(["program.py"], tmp_path, [])
+
+    assert (tmp_path / "log").read_text().count(PREFIX) == 3
+
+
 def test_other_ranks_print_only_the_closing_line(tmp_path: Path) -> None:
     write_file(tmp_path, "program.py", LEAKING)
 

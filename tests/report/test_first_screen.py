@@ -37,9 +37,10 @@ def draw(summary: Summary, width: int = 80, encoding: str = "utf-8") -> list[str
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
 def test_any_run_fits_on_25_lines(summaries: list[Summary], width: int, encoding: str) -> None:
-    for summary in summaries:
+    empty = dataclasses.replace(summaries[0], devices=())
+    for summary in (*summaries, empty):
         lines = draw(summary, width, encoding)
         assert len(lines) <= LINES
         assert all(cell_len(line) <= width for line in lines[:-1]), "The command is not shortened."
@@ -53,14 +54,18 @@ def test_many_findings_and_devices_still_fit(summaries: list[Summary]) -> None:
         for leak in device.leaks.leaks
         for number in range(9)
     )
-    crowded = dataclasses.replace(device, leaks=dataclasses.replace(device.leaks, leaks=leaks))
-    devices = [dataclasses.replace(crowded, device=f"cuda:{number}") for number in range(4)]
+    devices = []
+    for name in ("cuda:0", "cuda:1", "cuda:2", "cuda:3"):
+        named = tuple(dataclasses.replace(leak, device=name) for leak in leaks[:3])
+        devices.append(dataclasses.replace(device, device=name, leaks=dataclasses.replace(device.leaks, leaks=named)))
 
     lines = draw(dataclasses.replace(summary, devices=tuple(devices)))
 
     assert len(lines) <= LINES
     assert "3 more devices" in lines[1]
     assert any("more findings (--verbose)" in line for line in lines)
+    one_line = [line for line in lines if line.startswith("LEAK  cuda:")]
+    assert len(set(one_line)) > 1, "Leaks of several devices differ at their begin, which is not cut."
 
 
 def test_most_severe_finding_is_last_before_the_next_command(summaries: list[Summary]) -> None:
@@ -80,6 +85,29 @@ def test_header_names_device_size_and_torchs_own_figures(summaries: list[Summary
     assert lines[0].startswith("train.py  19.9 s, 40 steps")
     assert lines[1].startswith("cuda:0 NVIDIA A10G: peak 1.50 GiB allocated, 1.50 GiB of 22.0 GiB reserved")
     assert "complete, nothing lost" in lines[2]
+
+
+def test_header_has_the_device_of_the_worst_finding_before_that_of_the_highest_peak(summaries: list[Summary]) -> None:
+    summary = summaries[1]
+    gpu, host = summary.devices[0], dataclasses.replace(summary.devices[0], device="cpu", failure=None)
+    quiet = dataclasses.replace(host, leaks=summaries[0].devices[0].leaks)
+
+    assert draw(dataclasses.replace(summary, devices=(quiet, gpu)))[1].startswith("cuda:1")
+    no_findings = dataclasses.replace(summaries[0].devices[0], device="cpu")
+    assert draw(dataclasses.replace(summaries[0], devices=(no_findings, *summaries[0].devices)))[1].startswith("cuda:0")
+
+
+def test_source_is_cut_with_an_ellipsis_and_never_ends_as_a_sentence(summaries: list[Summary]) -> None:
+    summary = summaries[1]
+    device = summary.devices[0]
+    source = "self.kept.append(model(x)); optimizer.step(); scheduler.step(); print('Done. Loss', loss)"
+    assert device.failure is not None
+    failure = dataclasses.replace(device.failure, site=dataclasses.replace(device.failure.site, source=source))
+
+    lines = draw(dataclasses.replace(summary, devices=(dataclasses.replace(device, failure=failure),)), 60)
+
+    (quoted,) = [line for line in lines if "optimizer.step()" in line]
+    assert quoted.strip() == source[: len(quoted.strip()) - 1] + "…"
 
 
 def test_verdict_of_an_incomplete_trace_says_what_is_unknown(summaries: list[Summary], tmp_path: Path) -> None:

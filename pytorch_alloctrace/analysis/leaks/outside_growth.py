@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ...reading.names import HOST_DEVICES
 from ...reading.recorded import Held, RecordedTrace
 from .clock import Clock
 from .doubts import MIN_UNITS
@@ -79,7 +80,7 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
     shares = [_BEGIN - _WINDOW, _BEGIN, _END - _WINDOW, _END]
     events = np.interp([share * clock.length for share in shares], clock.counts, clock.ends).astype(np.int64)
     times = [trace.replay.time_before(int(event) + 1) for event in events]
-    for device in ("cpu", "pinned"):
+    for device in HOST_DEVICES:
         samples = trace.driver_samples(device)
         column = "anonymous_bytes" if device == "cpu" else "used_bytes"
         is_known = ~np.ma.getmaskarray(samples[column])

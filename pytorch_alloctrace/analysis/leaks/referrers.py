@@ -43,6 +43,8 @@ _MAX_SCANS = 8
 """Maximum number of object scans examined."""
 _INTERVAL_GROWTH = 4 / 3
 """Factor from the first event of an interval to that of the next: the last scan of each interval is examined."""
+_MAX_CPP_SHARE = 0.05
+"""Maximum share of the blocks that objects hold if C++ holds them."""
 _MIN_BLOCKS = 3
 """Minimum number of live blocks of a leak at a scan."""
 
@@ -189,7 +191,7 @@ def _explain_final_scan(final: FinalScan, blocks: npt.NDArray[np.int64], scan: S
     if final.result in _REASONS:
         return _REASONS[final.result]
     block_count = sum(_estimate_share(blocks, referrer)[0] for referrer in scan) + final.unlisted
-    return NoHolder.CPP if block_count < (1 - MIN_SHARE) * len(blocks) else NoHolder.MANY
+    return NoHolder.CPP if block_count <= _MAX_CPP_SHARE * len(blocks) else NoHolder.MANY
 
 
 def _select_scans(events: Iterable[int]) -> list[int]:

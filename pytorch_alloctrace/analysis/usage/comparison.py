@@ -88,7 +88,8 @@ def compare(
     table = _join_compositions(before, after, "pair", ["pair", "filename", "function", "user"])
     matched = [pairs.pairs[number] for number in table["pair"]]
     filenames = zip(matched, table["filename"], strict=True)
-    table["filename"] = [pair.after[0].filename if pair.after else filename for pair, filename in filenames]
+    names = [pair.after[0].filename if pair.after else filename for pair, filename in filenames]
+    table["filename"] = pd.Series(names, dtype=TEXT, index=table.index)
     for when, side in (("before", before), ("after", after)):
         innermost = [chain[0] if (chain := getattr(pair, when)) else None for pair in matched]
         lines = [None if line is None else line.line for line in innermost]

@@ -14,6 +14,7 @@ from ..what_if import (
     ENDED_OUT_OF_MEMORY,
     GPU_SIZES_ARE_NOMINAL,
     INHERITED,
+    MEMORY_FRACTION,
     UNKNOWN,
     describe_gpu,
     for_torch,
@@ -66,6 +67,8 @@ def _pack_choices(choices: Choices, stacks: PageStacks, *, is_complete: bool) ->
 def _describe_conditions(prediction: WhatIf, *, is_complete: bool) -> list[str]:
     """Return sentences on the GPU of the simulations, and on what the trace lacks."""
     sentences = [f"Settings are tried on {describe_gpu(prediction.gpu, is_known=prediction.outside_is_known)}."]
+    if prediction.has_memory_fraction:
+        sentences.append(MEMORY_FRACTION)
     if prediction.ended_out_of_memory:
         sentences.append(ENDED_OUT_OF_MEMORY)
     if prediction.inherited:
