@@ -18,13 +18,11 @@ _LEAKS = ("leak", "growth")
 def run_summary(summary: Summary) -> str:
     """Return the peaks of the devices, as on the first screen, and the first finding, a line each."""
     findings = [finding for finding in diagnosis(summary) if finding.kind not in NOTES]
-    if not summary.devices:
-        incomplete = [_describe_finding(findings)] if findings else []
-        return "\n".join((no_allocations(summary), *incomplete, ""))
     child = leaking_child(summary.children, SiteNames(summary.program.working_directory))
     is_leaking = any(finding.kind in _LEAKS for finding in findings)
-    first = _describe_finding(findings) if child is None or is_leaking else child
-    return f"{describe_devices(order_devices(summary, findings))}\n{first}\n"
+    worst = [child] if child is not None and not is_leaking else [_describe_finding(findings)] if findings else []
+    devices = order_devices(summary, findings)
+    return "\n".join((describe_devices(devices) if devices else no_allocations(summary), *worst, ""))
 
 
 def _describe_finding(findings: Sequence[Finding]) -> str:
