@@ -121,6 +121,12 @@ def test_container_that_is_not_full_is_a_note_with_its_bytes_when_full(program: 
     assert f"{growth.size} of 200, about 19.1 MiB when full" in text_of(program)
 
 
+def test_full_container_that_holds_all_blocks_is_a_note() -> None:
+    growth = only_growth("deque that another line filled before")
+
+    assert (growth.doubt, growth.is_note, growth.size, growth.bound) == (Doubt.BOUNDED, True, STEPS // 2, STEPS // 2)
+
+
 def test_optimizer_state_of_unfrozen_layers_is_a_note() -> None:
     growth = only_growth("unfrozen layers")
 

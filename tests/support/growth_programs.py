@@ -105,6 +105,16 @@ def main() -> None:
     run_steps(lambda number: results.put(block()))
 
 
+@program("deque that another line filled before")
+def main() -> None:
+    recent: collections.deque[torch.Tensor] = collections.deque(maxlen=STEPS // 2)
+
+    def keep(number: int) -> None:
+        recent.append(torch.empty(4096, dtype=torch.uint8) if number < STEPS // 3 else block())
+
+    run_steps(keep, STEPS // 3 + STEPS // 2 - 2)
+
+
 @program("full deque of growing lists")
 def main() -> None:
     users = collections.deque([[] for _ in range(5)], maxlen=5)

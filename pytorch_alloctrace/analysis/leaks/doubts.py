@@ -4,8 +4,8 @@ The first that applies decides. A note needs proof that the growth ends; where t
 undecided.
 
 bounded           of the containers on the referrer path, at least one has more than one item, and all that have are
-                  tuples, did not grow between two object scans, or state their bound; one states it. It is not full,
-                  blocks per entry did not grow, and it holds `MIN_BOUNDED_SHARE` of the blocks. When full, it fits
+                  tuples, did not grow between two object scans, or state their bound; one states it. Blocks per entry
+                  did not grow, and it holds `MIN_BOUNDED_SHARE` of the blocks. When full, it fits
 optimizer state   nearly all blocks are optimizer state, and hardly any parameters are younger than the first of them
 one call          a local variable of a function holds the blocks until the function returns. Not of main() or a module,
                   and not of the function whose loop contains the steps: there, any holder may leak. If no holder is
@@ -192,7 +192,8 @@ class DoubtFinder:
         for level, container in enumerate(held.containers):
             size, bound = container["size"], container["bound"]
             if bound:
-                if size >= bound:
+                # In a full container, each new block replaces one: more blocks than it holds are elsewhere.
+                if size >= bound and MIN_BOUNDED_SHARE * leak.blocks > held.count:
                     return None
                 bounds.append((size, bound, level))
             elif container["length"] > 1 and container["type"] != "tuple":
