@@ -16,7 +16,7 @@ from ..analysis.summary import DeviceSummary, Summary
 from ..analysis.usage.roles import RoleShares
 from ..command import path_argument, spelled
 from ..reading.names import HOST_DEVICES
-from ..reading.sites import SiteBytes
+from ..reading.sites import Site, SiteBytes
 from . import units
 from .children import children_line, leaking_child
 from .finding import NOTES, Finding, label_text
@@ -32,6 +32,7 @@ LINES = 25
 _MAX_IN_FULL = 2
 _FINDING_LINES = 5
 _MAX_SHORT_FINDINGS = 4
+_MAX_SHORT_LINES = 4
 _INDENT = 6
 _PATHS_PER_LINE = 3  # a longer path is shortened
 _MIN_SECOND_SHARE = 0.05  # of the highest peak, to be shown in full beside another finding
@@ -46,15 +47,20 @@ _INCOMPLETE_LINES = 3
 _ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."
 _ROLE_STYLES = ("cyan", "green", "magenta", "yellow")
 _MIN_ROLE_SHARE = 0.01
+_INEFFICIENCIES = ("fragmentation", "cache", "rounding", "pending", "churn", "outside")
+_MIN_DEVICE_SHARE = 0.03  # of the GPU's memory, for an inefficiency to be shown in full
 _SHORT_KINDS = ("no_leak", "not_judged")
+_ALL_LEAKS = ("leaks", "all leaks, with their evidence and callers")
 _COMMANDS = {
-    "oom": "oom",
-    "leak": "leaks",
-    "growth": "leaks",
-    "inconclusive": "leaks",
-    "fragmentation": "fragmentation",
+    "oom": ("oom", "what filled the memory"),
+    "leak": _ALL_LEAKS,
+    "growth": _ALL_LEAKS,
+    "inconclusive": _ALL_LEAKS,
+    "fragmentation": ("fragmentation", "all lines that pin memory"),
 }
-"""By kind of the most severe finding: the command that shows more of it."""
+"""By kind of the most severe finding: the command that shows more of it, and what that is."""
+_PEAK_COMMAND = ("peak", "what the peak was made of")
+_STORES = {"registration": "registered", "definition": "defined"}
 
 
 def write_first_screen(summary: Summary, screen: Screen) -> None:
@@ -66,20 +72,23 @@ def write_first_screen(summary: Summary, screen: Screen) -> None:
         [finding for finding in diagnosis(summary, names) if finding.kind != "incomplete"] if summary.devices else []
     )
     devices = order_devices(summary, findings)
+    in_full = _select_in_full(findings, summary)
     header = _list_header(summary, devices, screen, names)
-    ending = _list_ending(summary, findings, screen, names)
-    if not summary.devices:
-        ending = [*screen.brief(no_allocations(summary), 0, 3), Text(), *ending]
-    command_lines = -(-cell_len(ending[-1].plain) // screen.width)  # it is not shortened
-    room = LINES - len(header) - len(ending) - command_lines - 1
-    peak = _list_peak(summary, devices[0], screen, names, room) if devices and room > 0 else []
+    room = LINES - len(header) - 1
+    for short_lines in range(_MAX_SHORT_LINES, 0, -1):
+        ending = _list_ending(summary, findings, in_full, screen, names, short_lines)
+        line_count = len(ending) - 1 - (-cell_len(ending[-1].plain) // screen.width)  # the command may need several
+        if line_count <= room:
+            break
+    room -= line_count + 1
+    peak = _list_peak(summary, devices[0], screen, names, room, advises=not in_full) if devices and room > 0 else []
     for part in (header, peak, ending):
         screen.lines([Text(), *part] if part and part is not header else part)
 
 
 def order_devices(summary: Summary, findings: Sequence[Finding]) -> list[DeviceSummary]:
-    """Return the device of the most severe problem first, else the GPU with the highest peak, then by peak."""
-    problems = [finding.device for finding in findings if finding.kind not in (*NOTES, *_SHORT_KINDS)][:1]
+    """Return the device of the most severe problem first, else the GPU with the highest peak; the others by peak."""
+    problems = [finding.device for finding in _select_in_full(findings, summary)[:1]]
     return sorted(summary.devices, key=lambda device: (device.device not in problems, device.device in HOST_DEVICES))
 
 
@@ -108,7 +117,9 @@ def _list_header(summary: Summary, devices: Sequence[DeviceSummary], screen: Scr
 
 def describe_devices(devices: Sequence[DeviceSummary], *, with_name: bool = False) -> str:
     """Return the peaks of the first device, its memory, and the peak or number of the others."""
-    device, others = devices[0], [device for device in devices[1:] if device.peak.allocated_bytes]
+    device = devices[0]
+    minimum = _MIN_NOTE_SHARE * max(device.peak.allocated_bytes for device in devices)
+    others = [device for device in devices[1:] if device.peak.allocated_bytes > minimum]
     amounts = f"peak {units.size(device.peak.allocated_bytes)} allocated"
     if device.peak_reserved_bytes:
         total = f" of {units.size(device.memory_bytes)}" if device.memory_bytes else ""
@@ -128,7 +139,9 @@ def _list_devices(devices: Sequence[DeviceSummary], screen: Screen) -> list[Text
     return screen.brief(line, 0, 1)
 
 
-def _list_peak(summary: Summary, device: DeviceSummary, screen: Screen, names: SiteNames, room: int) -> list[Text]:
+def _list_peak(
+    summary: Summary, device: DeviceSummary, screen: Screen, names: SiteNames, room: int, *, advises: bool
+) -> list[Text]:
     """Return the memory over time, the roles and largest lines of the peak, and advice, in at most `room` lines."""
     peak, lines = device.peak, []
     if len(device.levels) > 1:
@@ -148,7 +161,7 @@ def _list_peak(summary: Summary, device: DeviceSummary, screen: Screen, names: S
             amount = f"{units.share(line.bytes, peak.bytes):>6}  {units.size(line.bytes):>9}  "
             lines += screen.brief(f"{amount}  {package_line_name(line, names)}", 0, 1, style="dim")
     lines = lines[:room]
-    if device.device not in HOST_DEVICES and device.failure is None:
+    if advises and device.device not in HOST_DEVICES:
         for sentence in peak_advice(peak, names):
             advice = screen.brief(sentence, 0, _ADVICE_LINES)
             lines += advice if len(lines) + len(advice) <= room else []
@@ -179,32 +192,54 @@ def _draw_roles(shares: RoleShares, total: int, screen: Screen) -> Text:
     return Text.assemble("roles   ", bar, legend)
 
 
-def _list_ending(summary: Summary, findings: Sequence[Finding], screen: Screen, names: SiteNames) -> list[Text]:
-    """Return what was not recorded, the findings, the most severe last, and the next command."""
-    in_full = _select_in_full(findings, summary)
-    others = [finding for finding in findings if finding not in in_full and _is_notable(finding, summary)]
+def _list_ending(
+    summary: Summary,
+    findings: Sequence[Finding],
+    in_full: Sequence[Finding],
+    screen: Screen,
+    names: SiteNames,
+    short_lines: int,
+) -> list[Text]:
+    """Return what was not recorded, the findings, the most severe last, and the next command.
+
+    short_lines: maximum number of lines of each finding that is not shown in full.
+    """
+    paragraphs = [] if summary.devices else [screen.brief(no_allocations(summary), 0, _INCOMPLETE_LINES)]
     lines = []
     child = leaking_child(summary.children, names)
     if child is None and summary.children is not None and (children := children_line(summary.children, names)):
         lines += screen.brief(children, 0, 1, style="dim")
+    others = [finding for finding in findings if finding not in in_full and _is_listed(finding, in_full, summary)]
     if len(others) > _MAX_SHORT_FINDINGS:
         omitted = units.counted(len(others) - _MAX_SHORT_FINDINGS, "more finding")
         lines.append(Text(f"and {omitted} (--verbose)", style="dim"))
     for finding in reversed(others[:_MAX_SHORT_FINDINGS]):
-        lines += _list_title(finding, screen, 2 if finding.kind in _SHORT_KINDS else 1)
+        lines += _list_title(finding, screen, short_lines)
     if child is not None:
         lines += screen.brief(Text(child, style="bold red"), 0, 2, hanging=_INDENT)
-    paragraphs = [lines] if lines else []
+    paragraphs += [lines] if lines else []
     paragraphs += [_list_finding(finding, screen, names) for finding in reversed(in_full)]
     kind = "leak" if child is not None and not in_full else next((f.kind for f in (*in_full, *findings)), "")
-    command = f"{spelled()} {_COMMANDS.get(kind, 'peak')} {path_argument(summary.trace)}"
-    paragraphs.append([Text.assemble(("Next:", "bold"), f" {command}")])
+    paragraphs.append([_make_command(kind, summary, screen)])
     return [line for paragraph in paragraphs for line in (Text(), *paragraph)][1:]
+
+
+def _make_command(kind: str, summary: Summary, screen: Screen) -> Text:
+    """Return the next command, unshortened, and what it shows if that fits on its line."""
+    name, effect = _COMMANDS.get(kind, _PEAK_COMMAND)
+    command = f"{spelled()} {name} {path_argument(summary.trace)}"
+    line = Text.assemble(("Next:", "bold"), f" {command}")
+    comment = Text(f"  # {effect}", style="dim")
+    return line + comment if cell_len(line.plain + comment.plain) <= screen.width else line
 
 
 def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Finding]:
     """Return the most severe problem, and a second one that holds much memory and is decided."""
-    problems = [finding for finding in findings if finding.kind not in (*NOTES, *_SHORT_KINDS)]
+    problems = [
+        finding
+        for finding in findings
+        if finding.kind == "oom" or (finding.kind not in (*NOTES, *_SHORT_KINDS) and _is_notable(finding, summary))
+    ]
     further = [
         finding
         for finding in problems[1:]
@@ -213,10 +248,18 @@ def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Findi
     return [*problems[:1], *further[: _MAX_IN_FULL - 1]]
 
 
+def _is_listed(finding: Finding, in_full: Sequence[Finding], summary: Summary) -> bool:
+    """Return whether a finding has a line: notes on much memory, and no all-clear beside an out of memory."""
+    if finding.kind in _SHORT_KINDS:
+        return all(shown.kind != "oom" for shown in in_full)
+    return finding.kind not in NOTES or _is_notable(finding, summary)
+
+
 def _is_notable(finding: Finding, summary: Summary) -> bool:
-    if finding.kind not in NOTES:
-        return True
-    return finding.bytes >= _MIN_NOTE_BYTES and _has_share(finding, _MIN_NOTE_SHARE, summary)
+    if finding.kind in _INEFFICIENCIES:
+        (memory,) = [device.memory_bytes for device in summary.devices if device.device == finding.device]
+        return finding.bytes >= _MIN_DEVICE_SHARE * (memory or 0)
+    return finding.bytes >= _MIN_NOTE_BYTES or _has_share(finding, _MIN_NOTE_SHARE, summary)
 
 
 def _has_share(finding: Finding, share: float, summary: Summary) -> bool:
@@ -227,18 +270,42 @@ def _list_title(finding: Finding, screen: Screen, max_lines: int) -> list[Text]:
     title, suffix = finding.title, f" on {finding.device}"
     if max_lines == 1 and title.endswith(suffix):  # it would be cut
         title = f"{finding.device}: {title.removesuffix(suffix)}"
-    return screen.brief(Text.assemble(label_text(finding), "  ", (title, "bold")), 0, max_lines, hanging=_INDENT)
+    if finding.kind in NOTES:
+        title = " ".join((f"{title}.", *finding.sentences[-1:]))
+    return screen.brief(
+        Text.assemble(label_text(finding), "  ", (title, "" if finding.kind in NOTES else "bold")),
+        0,
+        max_lines,
+        hanging=_INDENT,
+    )
 
 
 def _list_finding(finding: Finding, screen: Screen, names: SiteNames) -> list[Text]:
     """Return title, source, remedy and evidence in at most _FINDING_LINES lines."""
     lines = _list_title(finding, screen, 2)
-    source = names.source(finding.site) if finding.site is not None else None
-    if source and finding.site is not None:
-        name = names.site(finding.site)
-        text = source if name in finding.title else f"{name}: {source}"
-        lines.append(Text(" " * _INDENT + shortened(text, screen.width - _INDENT, screen.ellipsis), style="cyan"))
+    source = _quote_source(finding, names)
+    if source:
+        lines.append(Text(" " * _INDENT + shortened(source, screen.width - _INDENT, screen.ellipsis), style="cyan"))
     for sentence in finding.brief:
         if sentence and (room := _FINDING_LINES - len(lines)) > 0:
             lines += screen.brief(sentence, _INDENT, room)
     return lines
+
+
+def _quote_source(finding: Finding, names: SiteNames) -> str:
+    """Return the line that stores the blocks, which is the one to change, or else the line of the finding."""
+    growth = finding.leak or finding.growth
+    holder = None if growth is None else growth.holder
+    store = None if holder is None else holder.store
+    if holder is not None and store is not None and (store.filename, store.line) != _place(finding.site):
+        verb = _STORES.get(holder.store_kind, "stored")
+        return ": ".join(filter(None, (f"{verb} at {names.site(store)}", names.source(store))))
+    source = None if finding.site is None else names.source(finding.site)
+    if finding.site is None or source is None:
+        return ""
+    name = names.site(finding.site)
+    return source if name in finding.title else f"{name}: {source}"
+
+
+def _place(site: Site | None) -> tuple[str, int] | None:
+    return None if site is None else (site.filename, site.line)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..analysis.leaks.doubts import MIN_UNITS
-from ..analysis.leaks.leak import Doubt, Growth, Holder, LeakVerdict, NoHolder
+from ..analysis.leaks.leak import GROWING, Doubt, Growth, Holder, LeakVerdict, NoHolder
 from ..analysis.leaks.outside_growth import OutsideGrowth
 from ..analysis.summary import Summary
 from ..reading.names import HOST_DEVICES
 from ..reading.recorded import FinalScan
 from ..reading.sites import Site
 from . import units
-from .cures import cure_accumulation, quote
+from .cures import cure_accumulation, cure_holder, quote
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -61,6 +61,10 @@ def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding
             sentences = [describe_referrers(growth.holder, names)]
             sentences.append(f"Most of it was allocated at {names.site(growth.site)}.")
         sentences += cure_accumulation(growth, names)
+    if growth.doubt is Doubt.OPTIMIZER_STATE:
+        sentences.append(
+            "It ends with the parameters, but stays when parameters are frozen again: `del optimizer.state[parameter]`."
+        )
     return Finding(
         kind="note",
         title=title,
@@ -204,6 +208,11 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
     if first.doubt is Doubt.JOINED and first.call is not None and first.call.filename:
         sentences.append(f"The parts are concatenated at {names.site(first.call)}.")
     sentences += describe_no_holder(first.no_holder, summary.final_scan)
+    advice = ""
+    if first.holder is not None and first.kind != GROWING:
+        cure = cure_holder(first.holder, first.kind, first.device, names)
+        advice = f"If it is one: {cure[:1].lower()}{cure[1:]}"
+        sentences.append(advice)
     sentences.append(decision)
     return Finding(
         kind="inconclusive",
@@ -214,7 +223,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
         site=first.site,
         stack_id=first.stack_ids[0],
         sentences=tuple(sentences),
-        brief=(decision, *sentences[1:-1], sentences[0]),
+        brief=(advice, decision, *sentences[:2]),
         growth=first,
     )
 
@@ -360,7 +369,7 @@ def _note_bounded(growth: Growth, names: SiteNames) -> str:
 def _note_optimizer_state(growth: Growth, names: SiteNames) -> str:
     return (
         f"{names.site(growth.site)} made {units.size(growth.allocated_bytes)} of optimizer state for parameters that "
-        "it updated for the first time: it ends with the parameters"
+        "were new to it"
     )
 
 

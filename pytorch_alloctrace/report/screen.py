@@ -178,9 +178,9 @@ def _stripped(text: Text) -> Text:
 
 
 def _shorten_word(line: Text, room: int, ellipsis: str) -> Text:
-    """Shorten the longest word of a line in its middle if the line does not fit."""
+    """Shorten the longest path of a line in its middle if the line does not fit."""
     excess = cell_len(line.plain) - room
-    longest = max(re.finditer(r"\S+", line.plain), key=lambda word: cell_len(word[0]), default=None)
+    longest = max(re.finditer(r"[^\s=]*[/\\][^\s=]*", line.plain), key=lambda word: cell_len(word[0]), default=None)
     if excess <= 0 or longest is None or cell_len(longest[0]) <= _MIN_PATH:
         return line
     remaining = max(len(longest[0]) - excess - len(ellipsis), _MIN_PATH)

@@ -191,7 +191,7 @@ def test_page_has_no_invisible_character_from_trace(folder: Path, monkeypatch: p
     monkeypatch.setattr("pytorch_alloctrace.report.page.what_if.MOST_WORK", 5_000)
     trace = RecordedTrace(folder / "run.alloctrace")
 
-    title, data = build_page_data(trace)
+    title, data, _ = build_page_data(trace)
 
     for text in (title, *find_texts(unpack(data)[0]), *find_texts(unpack(build_snapshot_data(trace, 100))[0])):
         assert not find_invisible(text) and "\n" not in text

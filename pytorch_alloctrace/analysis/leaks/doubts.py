@@ -185,7 +185,8 @@ class DoubtFinder:
         ]
 
     def _find_bound(self, leak: Leak, holder: Holder, held: Held) -> Growth | None:
-        if len(holder.names) > 1 or holder.share < MIN_BOUNDED_SHARE:
+        # An entry that keeps the autograd graph of its step is a fault, though the number of entries has a bound.
+        if len(holder.names) > 1 or holder.share < MIN_BOUNDED_SHARE or holder.through == GRAPH:
             return None
         earlier = self._earlier_scans(held)
         bounds = []
