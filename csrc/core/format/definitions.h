@@ -110,7 +110,7 @@ struct HolderRecord {
   std::string function;                     // that has the local variable: "main"
   std::string through;                      // "autograd graph", "closure"; "": attributes and containers alone
   // Line of the program that stores into the holder; "" and 0 if unknown.
-  std::string store_kind;  // "assignment", "addition", "call", "definition"
+  std::string store_kind;  // "assignment", "addition", "update", "call", "definition", "registration"
   std::string store_filename, store_function;
   std::uint64_t store_line = 0;
 };
