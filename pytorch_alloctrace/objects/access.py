@@ -1,4 +1,8 @@
-"""Access to objects of the program that runs no program code: no property, `__getattr__`, `__eq__` or `__repr__`."""
+"""Access to objects of the program that runs no program code: no property, `__getattr__`, `__eq__` or `__repr__`.
+
+A metaclass of the program may define `__eq__` and `__hash__` too. So no class of the program is an operand of `==` or
+`in`, a key of a dict or an item of a set: `is_a` and `has_exact_type` compare by identity, dicts have ids as keys.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,21 @@ _type_attributes: Any = type.__dict__
 _module_attributes: Any = vars(types.ModuleType)
 _mro = _type_attributes["__mro__"].__get__
 _type_dict = _type_attributes["__dict__"].__get__
+_name = _type_attributes["__name__"].__get__
 _qualname = _type_attributes["__qualname__"].__get__
 _module_dict = _module_attributes["__dict__"].__get__
 
 DICTS = (dict, OrderedDict, defaultdict)
 SEQUENCES = (list, tuple, deque)
 SETS = (set, frozenset)
+CONTAINERS = (*DICTS, *SEQUENCES, *SETS)
+_WRAPPERS = (
+    *((functools.partial, "func"), (types.MethodType, "__func__"), (staticmethod, "__func__")),
+    *((classmethod, "__func__"), (property, "fget"), (property, "fset"), (property, "fdel")),
+)
+"""Types that wrap functions, and the attribute with the function."""
+_MAX_WRAPPED = 8
+"""Maximum number of functions read from one object."""
 
 
 def raised_here(error: Exception) -> bool:
@@ -34,13 +47,28 @@ def mro(cls: type) -> tuple[type, ...]:
     return classes
 
 
-def is_a(obj: object, base: type) -> bool:
-    """Return isinstance(obj, base) by the true type, which `__class__` cannot change."""
-    return base in _mro(type(obj))
+def is_a(obj: object, bases: type | tuple[type, ...]) -> bool:
+    """Return isinstance(obj, bases) by the true type, which `__class__` cannot change.
+
+    `bases` are classes of Python or torch: their metaclasses run no code of the program.
+    """
+    return issubclass(type(obj), bases)
+
+
+def has_exact_type(obj: object, classes: tuple[type, ...]) -> bool:
+    """Return whether the type of an object is one of some classes."""
+    cls = type(obj)
+    return any(candidate is cls for candidate in classes)
 
 
 def is_class(obj: object) -> bool:
-    return type in _mro(type(obj))
+    return issubclass(type(obj), type)
+
+
+def class_name(cls: type) -> str:
+    """Return `__name__` of a class. A metaclass cannot change the result."""
+    name: str = _name(cls)
+    return name
 
 
 def type_name(cls: type) -> str:
@@ -71,11 +99,11 @@ def items(mapping: object) -> list[tuple[object, object]]:
 
 def attributes(obj: object) -> dict[str, object] | None:
     """Return the attribute dict of an object, or None. Creates the dict if Python has not done so yet."""
-    if _thread_local in _mro(type(obj)):  # reading it would run the program's __init__ for this thread
+    if is_a(obj, _thread_local):  # reading it would run the program's __init__ for this thread
         return None
     for cls in _mro(type(obj)):
         getter = _type_dict(cls).get("__dict__")
-        if type(getter) in (types.GetSetDescriptorType, types.MemberDescriptorType):  # the latter of SimpleNamespace
+        if is_a(getter, (types.GetSetDescriptorType, types.MemberDescriptorType)):  # the latter of SimpleNamespace
             try:
                 attribute_dict = getter.__get__(obj)
             except AttributeError as error:
@@ -121,8 +149,29 @@ def cache_info(cache: object) -> Any:
 def length(obj: object) -> int | None:
     if type(obj) is functools._lru_cache_wrapper:
         return int(cache_info(obj).currsize)
-    bases = _mro(type(obj))
     for container in (dict, list, tuple, deque, set, frozenset):
-        if container in bases:
+        if is_a(obj, container):
             return container.__len__(obj)  # type: ignore[arg-type]
     return None
+
+
+def codes_of(obj: object) -> list[types.CodeType]:
+    """Return the code of a function, and of the functions wrapped in an object: by decorators, methods, properties.
+
+    Of another object that can be called, the code of its class's `__call__`.
+    """
+    codes: list[types.CodeType] = []
+    pending = [obj]
+    for value in pending:
+        wrapped = [base.__dict__[name].__get__(value) for base, name in _WRAPPERS if is_a(value, base)]
+        if type(value) is types.FunctionType:
+            codes.append(value.__code__)
+        elif value is obj and not wrapped:
+            calls = (class_dict(cls).get("__call__") for cls in mro(type(value)))
+            wrapped = [next((call for call in calls if call is not None), None)]
+        own_attributes = attributes(value) or {}
+        wrapped.append(own_attributes.get("__wrapped__"))  # by a decorator, such as torch.no_grad()
+        if is_a(value, (functools.cached_property, functools.partialmethod)):
+            wrapped.append(own_attributes.get("func"))
+        pending += [function for function in wrapped if function is not None][: _MAX_WRAPPED - len(pending)]
+    return codes

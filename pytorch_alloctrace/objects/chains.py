@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 import types
@@ -15,6 +16,7 @@ from typing import Any
 from . import access
 from .containers import Container, container_type, read_container
 from .edges import Edge, How, find_default, find_edge
+from .own_errors import is_own_error
 from .roots import WAITING, FrameRoot, ModuleRoot
 from .stores import UNKNOWN, Store, find_store
 
@@ -106,13 +108,15 @@ class _Candidate:
     position: int
 
 
-def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bool = True) -> Chain:
+def chain_of(
+    objects: Sequence[Any], container: Any = None, reads_containers: bool = True, deadline: float = math.inf
+) -> Chain:
     """Return the referrer path of a root and the objects below it, each referred to by its predecessor.
 
     `container`: the holder, whose items are written without an index. Default, and if it is the dict of a module's
     submodules: the fullest container.
     `reads_containers`: whether to set `Chain.containers`, which takes up to a millisecond for each list, and
-    `Chain.store`.
+    `Chain.store`. `deadline`: end of the search for the store, by `time.thread_time`.
     """
     first_position, root_name, root, filename, line = _describe_root(objects)
     scope, function = _scope_of(objects[first_position], bool(root_name))
@@ -157,8 +161,18 @@ def chain_of(objects: Sequence[Any], container: Any = None, reads_containers: bo
     return Chain(
         *(path, holder.name, holder.contents, root, filename, line, len(links) == 1, scope, function),
         *(_first_way(ways), _first_way(ways[holder.position :]), tuple(containers)),
-        find_store(nodes, [link.edge for link in links], holder.position) if reads_containers else UNKNOWN,
+        _find_store(nodes, [link.edge for link in links], holder.position, deadline) if reads_containers else UNKNOWN,
     )
+
+
+def _find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadline: float) -> Store:
+    """Return the line that stores into the holder. Bytecode that cannot be read costs the line, not the path."""
+    try:
+        return find_store(nodes, edges, position, deadline)
+    except Exception as error:
+        if not is_own_error(error):
+            raise
+        return UNKNOWN
 
 
 def _in_traceback(name: str) -> str:
@@ -196,7 +210,7 @@ def _way_of(edge: Edge, referrer: Any) -> str:
     if edge.how is How.CLOSED_OVER:
         return CLOSURE
     if edge.how is How.VARIABLE:
-        return GENERATOR if cls in _GENERATORS else EXCEPTION if cls is types.FrameType else ""
+        return GENERATOR if access.is_a(referrer, _GENERATORS) else EXCEPTION if cls is types.FrameType else ""
     if edge.how is How.ATTRIBUTE:
         if cls is functools.partial:
             return PARTIAL
@@ -206,7 +220,7 @@ def _way_of(edge: Edge, referrer: Any) -> str:
             return FINALIZER
         if edge.text.endswith(_HOOKS):
             return HOOK
-        return THREAD_LOCAL if _thread_local in access.mro(cls) else ""
+        return THREAD_LOCAL if access.is_a(referrer, _thread_local) else ""
     return ""
 
 
@@ -285,9 +299,9 @@ def _is_internal(parent: Any, child: Any, next_object: Any) -> bool:
             return any(value is next_object for value in access.class_dict(parent).values())
         if type(parent) is functools._lru_cache_wrapper:
             return True
-        if _thread_local in access.mro(type(parent)):
+        if access.is_a(parent, _thread_local):
             return True
-        return type(parent) not in (dict, ModuleRoot, FrameRoot) and access.attributes(parent) is child
+        return not access.has_exact_type(parent, (dict, ModuleRoot, FrameRoot)) and access.attributes(parent) is child
     if kind is tuple and type(parent) is types.FunctionType:
         return child is parent.__closure__
     return False
@@ -295,7 +309,7 @@ def _is_internal(parent: Any, child: Any, next_object: Any) -> bool:
 
 def _is_module(obj: Any) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and torch.nn.Module in access.mro(type(obj))
+    return torch is not None and access.is_a(obj, torch.nn.Module)
 
 
 def _find_module_attribute(attributes: dict[Any, Any], child: Any) -> Edge | None:
@@ -309,7 +323,7 @@ def _owner_name(obj: Any) -> str:
     kind = type(obj)
     if kind is types.FunctionType:
         return f"{_strip_locals(obj.__qualname__)}()"
-    if kind in _GENERATORS:
+    if access.is_a(obj, _GENERATORS):
         return f"the suspended {_strip_locals(_qualname(obj))}()"
     if kind is types.FrameType:
         return f"{_strip_locals(getattr(obj.f_code, 'co_qualname', obj.f_code.co_name))}()"

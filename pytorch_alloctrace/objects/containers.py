@@ -45,15 +45,14 @@ def container_type(container: object) -> str:
 def read_container(container: Any, owner: object = None) -> Container:
     """Return the length and bound of a container. owner: the object that has the container as an attribute."""
     length = access.length(container) or 0
-    bases = access.mro(type(container))
     size, bound = length, 0
     if type(container) is functools._lru_cache_wrapper:
         bound = _as_bound(access.cache_info(container).maxsize)
-    elif deque in bases:
+    elif access.is_a(container, deque):
         bound = _as_bound(deque.__dict__["maxlen"].__get__(container))
     if not bound:
         size, bound = _read_owner(container, owner, length)
-    nones = _count_nones(container) if list in bases else 0
+    nones = _count_nones(container) if access.is_a(container, list) else 0
     return Container(container_type(container), length, size, bound, nones)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import gc
+import sys
 import threading
 import types
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from . import access
 from .frames import variables
 from .roots import FrameRoot, ModuleRoot
 
-_GENERATORS = {
-    types.GeneratorType: ("gi_frame", "gi_code"),
-    types.CoroutineType: ("cr_frame", "cr_code"),
-    types.AsyncGeneratorType: ("ag_frame", "ag_code"),
-}
+_GENERATOR_FRAMES = (
+    (types.GeneratorType, "gi_frame"),
+    (types.CoroutineType, "cr_frame"),
+    (types.AsyncGeneratorType, "ag_frame"),
+)
 _MAX_KEY = 40
 """Maximum length of a key in characters."""
 
@@ -49,22 +50,22 @@ def find_edge(parent: Any, child: Any, without_index: bool = False) -> Edge:
     cls = type(parent)
     if cls is ModuleRoot or cls is FrameRoot:
         return _find_variable(parent, child)
-    bases = access.mro(cls)
-    if dict in bases:
-        attribute = _find_attribute(parent, child) if cls not in access.DICTS else None
+    if access.is_a(parent, dict):
+        attribute = None if access.has_exact_type(parent, access.DICTS) else _find_attribute(parent, child)
         return attribute or _find_dict_item(parent, child, without_index)
-    if any(base in bases for base in access.SEQUENCES):
+    if access.is_a(parent, access.SEQUENCES):
         return _find_item(parent, child, without_index)
-    if any(base in bases for base in access.SETS):
+    if access.is_a(parent, access.SETS):
         return Edge(How.ITEM, "{...}")
-    if type in bases:
+    if access.is_class(parent):
         for name, value in list(access.class_dict(parent).items()):
             if value is child:
                 return Edge(How.ATTRIBUTE, f".{name}")
         return NOTHING
-    if cls in _GENERATORS:
-        frame = getattr(parent, _GENERATORS[cls][0])
-        return _find_name(variables(frame) if frame is not None else [], child)
+    for generator_type, frame_name in _GENERATOR_FRAMES:
+        if cls is generator_type:
+            frame = getattr(parent, frame_name)
+            return _find_name(variables(frame) if frame is not None else [], child)
     if cls is types.FrameType:
         return _find_name(variables(parent), child)
     if cls is types.FunctionType:
@@ -104,16 +105,16 @@ def _find_dict_item(parent: Any, child: object, without_index: bool) -> Edge:
 def _find_item(parent: Any, child: object, without_index: bool) -> Edge:
     bases = access.mro(type(parent))
     fields = next((names for base in bases if (names := access.class_dict(base).get("_fields")) is not None), None)
-    if type(fields) is tuple and tuple in bases:
+    if type(fields) is tuple and access.is_a(parent, tuple):
         position = next((n for n, value in enumerate(tuple.__iter__(parent)) if value is child), None)
         if position is not None and position < len(fields) and type(fields[position]) is str:
             return Edge(How.ATTRIBUTE, f".{fields[position]}")
-    attribute = _find_attribute(parent, child) if type(parent) not in access.SEQUENCES else None
+    attribute = None if access.has_exact_type(parent, access.SEQUENCES) else _find_attribute(parent, child)
     if attribute:
         return attribute
     if without_index:
         return Edge(How.ITEM, "[...]")
-    base = next(base for base in access.SEQUENCES if base in bases)
+    base = next(base for base in access.SEQUENCES if access.is_a(parent, base))
     for position, value in enumerate(base.__iter__(parent)):
         if value is child:
             return Edge(How.ITEM, f"[{position}]")
@@ -126,7 +127,7 @@ def _format_key(key: object) -> str:
         text = repr(key)
         text = '"' + text[1:-1] + '"' if text[0] == "'" and '"' not in text else text
         return text if len(text) <= _MAX_KEY else text[: _MAX_KEY - 4] + '..."'
-    if type(key) in (int, bool, float, type(None)):
+    if access.has_exact_type(key, (int, bool, float, type(None))):
         return repr(key)
     if type(key) is tuple:
         return "(...)"
@@ -191,10 +192,9 @@ def _find_thread_local(parent: Any, child: object) -> Edge | None:
 
 
 def _find_special_reference(parent: Any, child: object) -> Edge | None:
-    bases = access.mro(type(parent))
-    if threading.local in bases:
+    if access.is_a(parent, threading.local):
         return _find_thread_local(parent, child)
-    if BaseException in bases:
+    if access.is_a(parent, BaseException):
         getter = BaseException.__dict__["__traceback__"].__get__
         if getter(parent) is child:
             return Edge(How.ATTRIBUTE, ".__traceback__")
@@ -202,14 +202,22 @@ def _find_special_reference(parent: Any, child: object) -> Edge | None:
             return Edge(How.ATTRIBUTE, ".args")
         if BaseException.__dict__["__context__"].__get__(parent) is child:
             return Edge(How.ATTRIBUTE, ".__context__")
-    if any("next_functions" in access.class_dict(base) for base in bases):
+    if _is_node(parent):
         return Edge(How.GRAPH, "")
-    if any(base.__name__ == "TensorBase" for base in bases):
-        child_bases = access.mro(type(child))
-        if any("next_functions" in access.class_dict(base) for base in child_bases):
+    if _is_tensor(parent):
+        if _is_node(child):
             return Edge(How.GRAPH, ".grad_fn")
-        if any(base.__name__ == "TensorBase" for base in child_bases):
+        if _is_tensor(child):
             return Edge(How.ATTRIBUTE, ".grad")
-        if dict in child_bases:
+        if access.is_a(child, dict):
             return Edge(How.ATTRIBUTE, "._backward_hooks")
     return None
+
+
+def _is_node(obj: object) -> bool:
+    return any("next_functions" in access.class_dict(base) for base in access.mro(type(obj)))
+
+
+def _is_tensor(obj: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and access.is_a(obj, torch._C.TensorBase)

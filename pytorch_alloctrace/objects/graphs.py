@@ -35,7 +35,8 @@ class GraphReader:
 
         self._recorder = sys.modules.get(_RECORDER)
         self._saved_type: type = torch._C._autograd.SavedTensor
-        self._getters: dict[type, tuple[Any, ...]] = {}
+        self._getters: dict[int, tuple[Any, ...]] = {}  # by `id` of the class
+        self._classes: list[type] = []  # keeps these ids from being reused
 
     @property
     def can_read(self) -> bool:
@@ -55,9 +56,10 @@ class GraphReader:
         """
         if self._recorder is None:
             return []
-        getters = self._getters.get(type(node))
+        getters = self._getters.get(id(type(node)))
         if getters is None:
-            getters = self._getters[type(node)] = tuple(
+            self._classes.append(type(node))
+            getters = self._getters[id(type(node))] = tuple(
                 descriptor.__get__
                 for base in access.mro(type(node))
                 for name, descriptor in list(access.class_dict(base).items())

@@ -76,7 +76,7 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
     """
     import torch
 
-    if torch._C.TensorBase not in access.mro(type(tensor)):
+    if not access.is_a(tensor, torch._C.TensorBase):
         raise TypeError(f"holders() takes a tensor, not {access.type_name(type(tensor))}")
     if not can_read_frames():
         return Holders((), False, "unknown: the local variables of this Python's functions cannot be read")
@@ -136,7 +136,7 @@ def _find_chains(walk: Walk, tensor: Any, rank: Callable[[Any], int]) -> tuple[l
         chain = chain_of(objects)
         # An optimizer owns its state, so a path through it explains a state tensor. The model owns the parameters.
         rank_of_path = max(map(rank, objects))
-        if rank_of_path == 1 and not any(torch.nn.Parameter in access.mro(type(obj)) for obj in objects):
+        if rank_of_path == 1 and not any(access.is_a(obj, torch.nn.Parameter) for obj in objects):
             rank_of_path = 0
         is_waiting = type(objects[0]) is ModuleRoot and objects[0].name in WAITING
         sort_key = (rank_of_path, is_waiting, chain.is_direct, not chain.container)

@@ -40,7 +40,7 @@ def storage_of(tensor: Any) -> Storage | None:
     import torch
 
     try:
-        if torch._C.StorageBase in type(tensor).__mro__:
+        if access.is_a(tensor, torch._C.StorageBase):
             storage = tensor
         else:
             if torch._C._is_cow_tensor(tensor):
@@ -66,7 +66,7 @@ def weak_reference_of(tensor: Any) -> StorageWeakRef:
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    if torch._C.StorageBase in type(tensor).__mro__:
+    if access.is_a(tensor, torch._C.StorageBase):
         return StorageWeakRef(tensor)
     return StorageWeakRef(torch._C.TensorBase.untyped_storage(tensor))
 
@@ -141,7 +141,7 @@ def inventory(seconds: float) -> Inventory:
 
 def _create_item(walk: Walk, storage: Storage, numbers: list[int], roles: dict[int, str], with_name: bool) -> Item:
     sharers = [walk.objects[number] for number in numbers]
-    tensors = [obj for obj in sharers if tensor_type() in access.mro(type(obj))]
+    tensors = [obj for obj in sharers if access.is_a(obj, tensor_type())]
     base = tensor_type()
     shape, dtype = ((storage.bytes,), "storage")
     requires_grad = False
@@ -150,8 +150,8 @@ def _create_item(walk: Walk, storage: Storage, numbers: list[int], roles: dict[i
         largest = max(tensors, key=base.numel)  # type: ignore[attr-defined]
         number = next(candidate for candidate in numbers if walk.objects[candidate] is largest)
         shape = tuple(base.size(largest))  # type: ignore[attr-defined]
-        dtype = str(largest.dtype).removeprefix("torch.")
-        requires_grad = any(tensor.requires_grad for tensor in tensors)
+        dtype = str(base.dtype.__get__(largest)).removeprefix("torch.")  # type: ignore[attr-defined]
+        requires_grad = any(base.requires_grad.__get__(tensor) for tensor in tensors)  # type: ignore[attr-defined]
     name = holder = ""
     if with_name:
         chain = chain_of([walk.objects[step] for step in walk.short_path_to(number)], reads_containers=False)
@@ -168,16 +168,15 @@ def _find_roles(walk: Walk) -> Iterator[tuple[int, str]]:
     for gradient in walk.gradients:
         yield gradient, "gradient"
     for obj in walk.objects:
-        bases = access.mro(type(obj))
-        if module in bases:
+        if access.is_a(obj, module):
             attributes = access.attributes(obj) or {}
             for attribute_name, role in (("_buffers", "buffer"), ("_parameters", "parameter")):
                 tensors_by_name = attributes.get(attribute_name)
                 for value in dict.values(tensors_by_name) if type(tensors_by_name) is dict else ():
                     if value is not None:
                         yield id(value), role
-        elif optimizer in bases:
+        elif access.is_a(obj, optimizer):
             state = (access.attributes(obj) or {}).get("state")
-            for _, values in access.items(state) if dict in access.mro(type(state)) else ():
+            for _, values in access.items(state) if access.is_a(state, dict) else ():
                 for value in dict.values(values) if type(values) is dict else ():
                     yield id(value), "optimizer state"

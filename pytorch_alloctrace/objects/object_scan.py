@@ -33,7 +33,6 @@ MAX_NODE_GROUPS = 4
 MAX_ADDRESSES = 128
 """Maximum number of addresses reported of a group; of more, a random sample."""
 MAX_OBJECTS = 2_000_000
-_CONTAINERS = frozenset((*access.DICTS, *access.SEQUENCES, *access.SETS))
 MIN_UNREACHED = 8
 """Minimum number of unreached tensors for a search of garbage and libraries."""
 TENSORS_PER_CHECK = 256
@@ -169,13 +168,17 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     for number, (holder, group) in enumerate(largest):
         if number >= MIN_GROUPS and time.thread_time() - begin > seconds:
             break
-        groups.append(_create_group(walk, holder, group, nodes.pop(holder, []), read_share, has_all_nodes))
+        groups.append(
+            _create_group(walk, holder, group, nodes.pop(holder, []), read_share, has_all_nodes, begin + seconds)
+        )
     unlisted += sum(map(len, members.values())) - sum(len(group) for _, group in largest[: len(groups)])
     ordered_nodes = sorted(nodes.items(), key=lambda item: -len(item[1]))
     for number, (holder, node_group) in enumerate(ordered_nodes[:MAX_NODE_GROUPS]):
         if number and time.thread_time() - begin > seconds:
             break
-        reported = _create_group(walk, holder, members.get(holder, {}), node_group, read_share, has_all_nodes)
+        reported = _create_group(
+            walk, holder, members.get(holder, {}), node_group, read_share, has_all_nodes, begin + seconds
+        )
         groups.append(dataclasses.replace(reported, addresses=()))  # leaks are not named by these groups
     module_tensors = tuple(sorted(_find_module_tensors(walk, storages), key=lambda tensor: tensor.is_buffer))
     result = ScanResult.GRAPHS_IN_USE if walk.unread else ScanResult.COMPLETE
@@ -266,25 +269,28 @@ class _HolderSearch:
         By holder. Containers are similar if the objects between them and the common container have the same types.
         """
         common: dict[int, int] = {}
-        siblings: dict[tuple[int, tuple[type, ...]], list[int]] = {}
+        siblings: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for holder in members:
-            container, types = self._container_above(holder) if self._size_of(holder) else (-1, ())
+            container, type_ids = self._container_above(holder) if self._size_of(holder) else (-1, ())
             if container >= 0:
-                siblings.setdefault((container, types), []).append(holder)
+                siblings.setdefault((container, type_ids), []).append(holder)
         for (container, _), holders in siblings.items():
             counts = [len(members[holder]) for holder in holders]
             if len(holders) >= MIN_SIBLINGS and 2 * max(counts) <= sum(counts):
                 common.update(dict.fromkeys(holders, container))
         return common
 
-    def _container_above(self, number: int) -> tuple[int, tuple[type, ...]]:
-        """Return the nearest container above an object, or -1, and the types below it, without attribute dicts."""
-        walk, types = self._walk, [type(self._walk.objects[number])]
-        while (parent := walk.parents[number]) != number and len(types) <= MAX_LEVELS:
+    def _container_above(self, number: int) -> tuple[int, tuple[int, ...]]:
+        """Return the nearest container above an object, or -1, and the `id` of the types below it.
+
+        Attribute dicts are left out.
+        """
+        walk, type_ids = self._walk, [id(type(self._walk.objects[number]))]
+        while (parent := walk.parents[number]) != number and len(type_ids) <= MAX_LEVELS:
             if self._size_of(parent) or _is_submodules(walk, parent):
-                return parent, tuple(types)
+                return parent, tuple(type_ids)
             if type(walk.objects[parent]) is not dict:
-                types.append(type(walk.objects[parent]))
+                type_ids.append(id(type(walk.objects[parent])))
             number = parent
         return -1, ()
 
@@ -314,10 +320,10 @@ def _collection_size(walk: Walk, number: int) -> int:
     obj = walk.objects[number]
     if type(obj) is functools._lru_cache_wrapper:
         return access.length(obj) or 0
-    if not _is_container(type(obj)):
+    if not access.is_a(obj, access.CONTAINERS):
         return 0
     parent = walk.objects[walk.parents[number]]
-    if type(obj) is dict and type(parent) not in _CONTAINERS and _is_attribute_dict(obj, parent):
+    if type(obj) is dict and not access.has_exact_type(parent, access.CONTAINERS) and _is_attribute_dict(obj, parent):
         return 0
     if type(parent) is dict and any(parent.get(name) is obj for name in _MODULE_ATTRIBUTES):
         return 0
@@ -332,10 +338,6 @@ def _is_submodules(walk: Walk, number: int) -> bool:
     return type(obj) is dict and type(parent) is dict and parent.get("_modules") is obj
 
 
-def _is_container(cls: type) -> bool:
-    return cls in _CONTAINERS or not _CONTAINERS.isdisjoint(access.mro(cls))
-
-
 def _is_attribute_dict(mapping: dict[Any, Any], parent: Any) -> bool:
     return access.is_class(parent) or (
         all(type(key) is str for key in mapping) and access.attributes(parent) is mapping
@@ -346,8 +348,7 @@ def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[M
     """Yield the parameters and buffers of the modules in the walk. Reads only the attributes of modules."""
     import torch
 
-    module_types = {cls for cls in set(map(type, walk.objects)) if torch.nn.Module in access.mro(cls)}
-    modules = itertools.compress(walk.objects, map(module_types.__contains__, map(type, walk.objects)))
+    modules = _select_instances(walk.objects, torch.nn.Module)
     attributes = {id(module): access.attributes(module) or {} for module in modules}
     child_ids = {id(child) for own in attributes.values() for _, child in _named_items(own, "_modules")}
     # Last, hence read first, are the outermost modules: a submodule has the name that it has there.
@@ -382,20 +383,26 @@ def _storages_of(walk: Walk, tensor: Any, storages: dict[int, Storage]) -> list[
     storage = storages.get(walk.index.get(id(tensor), -1))
     if storage is not None:
         return [(storage, tensor)]
-    if tensor_type() not in access.mro(type(tensor)):
+    if not access.is_a(tensor, tensor_type()):
         return []
     wrapped = [(walk.index.get(id(value), -1), value) for value in (access.attributes(tensor) or {}).values()]
     return [(storages[number], value) for number, value in wrapped if number in storages]
 
 
 def _create_group(
-    walk: Walk, holder: int, members: Members, nodes: list[int], read_share: float, has_all_nodes: bool
+    walk: Walk,
+    holder: int,
+    members: Members,
+    nodes: list[int],
+    read_share: float,
+    has_all_nodes: bool,
+    deadline: float,
 ) -> Group:
     # Extrapolate from the visited share of the container and the share of the tensors that were read.
     scale = 1 / walk.visited_shares.get(holder, 1.0) / (read_share if len(members) >= TENSORS_PER_CHECK // 2 else 1.0)
     numbers = sorted(members.values()) or nodes
     return Group(
-        _chain_to(walk, holder, numbers[len(numbers) // 2]),
+        _chain_to(walk, holder, numbers[len(numbers) // 2], deadline),
         "",
         round(scale * len(members)),
         round(scale * _total_bytes(members)),
@@ -406,18 +413,19 @@ def _create_group(
     )
 
 
-def _chain_to(walk: Walk, holder: int, number: int) -> Chain:
+def _chain_to(walk: Walk, holder: int, number: int, deadline: float) -> Chain:
     """Return the referrer path to an object below a holder.
 
-    If the holder is not a container, the path ends at the holder, or at the first node of its graph.
+    If the holder is not a container, the path ends at the holder, or at the first node of its graph. `deadline`: end of
+    the search for the line that stores into the holder.
     """
     path_numbers = walk.short_path_to(number)
     objects = [walk.objects[object_number] for object_number in path_numbers]
     position = path_numbers.index(holder)
     if _collection_size(walk, holder) or _is_submodules(walk, holder):
-        return chain_of(objects, objects[position])
+        return chain_of(objects, objects[position], deadline=deadline)
     first_node = next((n for n in range(position, len(objects)) if path_numbers[n] in walk.nodes), position)
-    return chain_of(objects[: first_node + 1])
+    return chain_of(objects[: first_node + 1], deadline=deadline)
 
 
 def _sample_addresses(members: Members) -> tuple[int, ...]:
@@ -467,16 +475,18 @@ def _count_held_unreached(walk: Walk) -> int:
 
 def _unreached_tensors(walk: Walk) -> tuple[list[Any], Members]:
     """Return the tensors that the walk did not reach, one of each storage."""
-    base = tensor_type()
     reached_keys = {storage.key for number in walk.tensors if (storage := storage_of(walk.objects[number]))}
     members: Members = {}
     unreached_tensors: list[Any] = []
-    objects = gc.get_objects()
-    tensor_types = {cls for cls in set(map(type, objects)) if base in access.mro(cls)}
-    for obj in itertools.compress(objects, map(tensor_types.__contains__, map(type, objects))):
+    for obj in _select_instances(gc.get_objects(), tensor_type()):
         if id(obj) not in walk.index:
             storage = storage_of(obj)
             if storage is not None and storage.bytes and storage.key not in reached_keys and storage not in members:
                 members[storage] = len(unreached_tensors)
                 unreached_tensors.append(obj)
     return unreached_tensors, members
+
+
+def _select_instances(objects: list[Any], base: type) -> Iterator[Any]:
+    """Yield the instances of a class of torch. Fast: most objects are skipped without Python code."""
+    return itertools.compress(objects, map(issubclass, map(type, objects), itertools.repeat(base)))

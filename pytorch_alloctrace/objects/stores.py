@@ -1,7 +1,8 @@
 """Lines of the program that store into a holder, found in the bytecode of functions: no source is read, no code is run.
 
 A variable or attribute is stored by an assignment, a container also by a call such as `append` or an assignment to an
-item. Of several lines, those that also read the name (`total += loss`) come first, then those in a loop. A function
+item. Of several lines, those that also read the name (`total += loss`) come first, then those in a loop. A constructor
+that sets the first value of an attribute stores nothing, nor does code that was compiled from text. A function
 that keeps values, in its closure or its default values, is stored by the line that defines it; a hook by the line that
 registers it.
 """
@@ -9,9 +10,12 @@ registers it.
 from __future__ import annotations
 
 import dis
+import itertools
+import math
 import re
+import time
 import types
-import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -36,12 +40,20 @@ _REGISTRATIONS = {
 }
 """By attribute with hooks of a module or tensor: the methods that add to it."""
 _ACCESS = re.compile(r"(LOAD|STORE)_(?:FAST_CHECK|FAST_BORROW|FAST|DEREF|CLASSDEREF|GLOBAL|NAME|ATTR|METHOD)")
-_MAX_CODE_BYTES = 1 << 15
-"""Maximum length of the bytecode of a function that is searched."""
-_MAX_CODES = 64
-"""Maximum number of functions searched for one holder."""
-_MAX_WRAPPERS = 8
-"""Maximum number of decorators of a function that are followed."""
+_ITEM_STORES = {"STORE_SUBSCR": -2, "STORE_SLICE": -3}
+"""By instruction that assigns to items: position of the container on the stack."""
+_COPIES = {"COPY": 0, "DUP_TOP": 1, "DUP_TOP_TWO": 2}
+_ROTATIONS = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4, "ROT_N": 0}
+"""By instruction: the number of values at the top of the stack that it copies or rotates; 0: its argument."""
+_PUSHES_NOTHING = ("DELETE_", "EXTENDED_ARG", "JUMP", "NOP", "NOT_TAKEN", "POP_", "STORE_")
+"""Beginnings of the names of instructions after which the top of the stack is an older value."""
+_CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
+_NOTEBOOK_CELL = "<ipython-input-"
+"""Beginning of the file names of cells before ipykernel 6; later cells have the name of a temporary file."""
+_MAX_CODE_BYTES = 1 << 16
+"""Maximum length of the bytecode that is read for one holder: about 0.1 s."""
+_MAX_CODES = 1024
+"""Maximum number of functions whose names are searched for one holder."""
 
 
 class Store(NamedTuple):
@@ -61,29 +73,34 @@ class Store(NamedTuple):
 UNKNOWN = Store()
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Access:
     """One access of a function to a variable or attribute."""
 
     name: str
     line: int
-    kind: str
-    """`ASSIGNMENT`, `ADDITION`, `UPDATE` or `CALL`; "" if the name is only read."""
     is_in_loop: bool
     is_attribute: bool
-    is_constant: bool
+    kind: str = ""
+    """`ASSIGNMENT`, `ADDITION`, `UPDATE` or `CALL`; "" if the name is only read."""
+    is_constant: bool = False
     """True if a constant is assigned, such as `total = 0`."""
+    is_item_store: bool = False
+    """True for a `CALL` that is an assignment to an item."""
+    is_nested: bool = False
+    """True for an item of the variable or attribute, which a `CALL` fills: `groups[key].append(loss)`."""
 
 
-def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int) -> Store:
+def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadline: float = math.inf) -> Store:
     """Return the line of user code that stores into a holder; `UNKNOWN` if none is found.
 
     Args:
         nodes: Objects of a referrer path, the root first.
         edges: Reference of each object to the next.
         position: Index of the holder in `nodes`.
+        deadline: End of the search, by `time.thread_time`.
     """
-    hook = _find_hook(nodes, edges)
+    hook = _find_hook(nodes, edges, deadline)
     if hook is not UNKNOWN:
         return hook
     for node, edge in zip(nodes[position:], edges[position:], strict=False):
@@ -94,24 +111,25 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int) -> St
         position -= 1
     if not position:
         return UNKNOWN
-    referrer, edge, holder = nodes[position - 1], edges[position - 1], nodes[position]
-    is_container = any(access.is_a(holder, base) for base in (*access.DICTS, *access.SEQUENCES, *access.SETS))
+    referrer, edge, holders = nodes[position - 1], edges[position - 1], nodes[position : position + 2]
     if edge.how is How.DEFAULT:
-        return _find_in([referrer.__code__], edge.text, False, is_container) or _find_definition(referrer)
+        codes = iter([referrer.__code__])
+        return _find_in(codes, edge.text, False, holders, deadline) or _find_definition(referrer)
     if edge.how is How.CLOSED_OVER:
-        return _find_in(_list_codes([referrer], nodes[0]), edge.text, False, is_container) or UNKNOWN
-    if edge.how is How.VARIABLE and type(referrer) is FrameRoot:
-        return _find_in([referrer.code], edge.text, False, is_container) or UNKNOWN
-    if edge.how is How.VARIABLE and type(referrer) is ModuleRoot:
+        codes = _list_codes([referrer], nodes[0])
+    elif edge.how is How.VARIABLE and type(referrer) is FrameRoot:
+        codes = iter([referrer.code])
+    elif edge.how is How.VARIABLE and type(referrer) is ModuleRoot:
         codes = _list_codes(referrer.variables.values(), nodes[0])
-        return _find_in(codes, edge.text, False, is_container) or UNKNOWN
-    if edge.how is How.ATTRIBUTE and edge.text[:1] == ".":
+    elif edge.how is How.ATTRIBUTE and edge.text[:1] == ".":
         methods = [value for cls in access.mro(type(referrer)) for value in access.class_dict(cls).values()]
-        return _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, is_container) or UNKNOWN
-    return UNKNOWN
+        return _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, deadline) or UNKNOWN
+    else:
+        return UNKNOWN
+    return _find_in(codes, edge.text, False, holders, deadline) or UNKNOWN
 
 
-def _find_hook(nodes: Sequence[Any], edges: Sequence[Edge]) -> Store:
+def _find_hook(nodes: Sequence[Any], edges: Sequence[Edge], deadline: float) -> Store:
     """Return the line that registers the hook on a path, else the line that defines it."""
     methods: tuple[str, ...] = ()
     for node, edge in zip(nodes, edges, strict=False):
@@ -119,35 +137,49 @@ def _find_hook(nodes: Sequence[Any], edges: Sequence[Edge]) -> Store:
             methods = _REGISTRATIONS.get(edge.text[1:], methods)
         elif methods and type(node) is types.FunctionType:
             code = node.__code__
-            callers = [*_list_codes(node.__globals__.values(), nodes[0])]
+            callers = list(itertools.islice(_list_codes(node.__globals__.values(), nodes[0]), _MAX_CODES))
             # The function that defines the hook usually registers it.
-            for caller in sorted(callers, key=lambda caller: not any(const is code for const in caller.co_consts)):
-                for found in _read_accesses(caller):
-                    if found.is_attribute and found.name in methods:
-                        return _store_at(REGISTRATION, caller, found.line)
+            callers.sort(key=lambda caller: not any(const is code for const in caller.co_consts))
+            for caller, name_access in _read_accesses(callers, methods, deadline):
+                if name_access.is_attribute:
+                    return _store_at(REGISTRATION, caller, name_access.line)
             return _find_definition(node)
     return UNKNOWN
 
 
 def _find_definition(function: types.FunctionType) -> Store:
     code = function.__code__
-    return UNKNOWN if is_library_file(code.co_filename) else _store_at(DEFINITION, code, code.co_firstlineno)
+    return _store_at(DEFINITION, code, code.co_firstlineno) if _is_user_code(code) else UNKNOWN
 
 
-def _find_in(codes: Iterable[types.CodeType], name: str, is_attribute: bool, is_container: bool) -> Store | None:
+def _find_in(
+    codes: Iterable[types.CodeType], name: str, is_attribute: bool, holders: Sequence[object], deadline: float
+) -> Store | None:
+    """Return the line that stores into a variable or attribute. holders: its value, and the next object of the path."""
+    is_container, has_containers = (
+        position < len(holders) and access.is_a(holders[position], access.CONTAINERS) for position in range(2)
+    )
     best: tuple[tuple[bool, ...], Store] | None = None
-    for code in codes:
-        if is_library_file(code.co_filename):
+    for code, name_access in _read_accesses(codes, (name,), deadline):
+        if (
+            name_access.is_attribute != is_attribute
+            or not name_access.kind
+            or (name_access.is_nested and not has_containers)
+        ):
             continue
-        for found in _read_accesses(code):
-            if found.name != name or found.is_attribute != is_attribute or not found.kind:
-                continue
-            adds = found.kind != ASSIGNMENT
-            if is_container and not adds:  # made there, not filled
-                continue
-            rank = adds and (found.kind == CALL) == is_container, adds, found.is_in_loop, not found.is_constant
-            if best is None or rank > best[0]:
-                best = rank, _store_at(found.kind, code, found.line)
+        adds = name_access.kind != ASSIGNMENT
+        is_initial = is_attribute and code.co_name in _CONSTRUCTORS
+        if not adds and (is_container or is_initial):  # made there, not filled; set to its first value
+            continue
+        rank = (
+            *(adds and (name_access.kind == CALL) == is_container, adds),
+            name_access.is_nested,
+            # Items of a list that are assigned replace others.
+            not name_access.is_item_store or access.is_a(holders[0], dict),
+            *(not is_initial, name_access.is_in_loop, not name_access.is_constant),
+        )
+        if best is None or rank > best[0]:
+            best = rank, _store_at(name_access.kind, code, name_access.line)
     return None if best is None else best[1]
 
 
@@ -156,90 +188,144 @@ def _store_at(kind: str, code: types.CodeType, line: int) -> Store:
     return Store(kind, code.co_filename, function, line)
 
 
+def _is_user_code(code: types.CodeType) -> bool:
+    """Return whether code is in a file of the user or a notebook cell, not of a library or generated."""
+    filename = code.co_filename
+    return not is_library_file(filename) and (filename[0] != "<" or filename.startswith(_NOTEBOOK_CELL))
+
+
 def _list_codes(values: Iterable[object], root: Any) -> Iterator[types.CodeType]:
     """Yield the code of a root's function, then that of functions and methods among the values, with nested code."""
-    pending: list[types.CodeType] = [root.code] if type(root) is FrameRoot else []
+    if type(root) is FrameRoot:
+        yield from _list_nested(root.code)
     for value in list(values):
-        pending += _codes_of(value)
-        if access.is_class(value):
-            for member in access.class_dict(value).values():  # type: ignore[arg-type]
-                pending += _codes_of(member)
-    count = 0
-    while pending and count < _MAX_CODES:
-        code = pending.pop(0)
-        if not is_library_file(code.co_filename):
-            yield code
-            count += 1
-            pending += [const for const in code.co_consts if type(const) is types.CodeType]
+        members = access.class_dict(value).values() if access.is_class(value) else ()  # type: ignore[arg-type]
+        for function in (value, *members):
+            for code in access.codes_of(function):
+                yield from _list_nested(code)
 
 
-def _codes_of(value: object) -> list[types.CodeType]:
-    if type(value) in (staticmethod, classmethod):
-        value = value.__func__  # type: ignore[attr-defined]
-    elif type(value) is property:
-        value = value.fget
-    codes: list[types.CodeType] = []
-    while type(value) is types.FunctionType and len(codes) < _MAX_WRAPPERS:
-        codes.append(value.__code__)
-        value = (access.attributes(value) or {}).get("__wrapped__")  # by a decorator, such as torch.no_grad()
-    return codes
+def _list_nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield user code and the functions defined in it, outermost first."""
+    pending = deque([code] if _is_user_code(code) else [])
+    while pending:
+        code = pending.popleft()
+        yield code
+        pending += [const for const in code.co_consts if type(const) is types.CodeType]
 
 
-_cache: weakref.WeakKeyDictionary[types.CodeType, tuple[_Access, ...]] = weakref.WeakKeyDictionary()
+def _read_accesses(
+    codes: Iterable[types.CodeType], names: tuple[str, ...], deadline: float
+) -> Iterator[tuple[types.CodeType, _Access]]:
+    """Yield the accesses of functions to variables and attributes of these names, in the order of the bytecode."""
+    code_bytes = 0
+    for count, code in enumerate(codes):
+        if count == _MAX_CODES or time.thread_time() > deadline:
+            return
+        code_names = (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
+        if not any(name in group for group in code_names for name in names) or not _is_user_code(code):
+            continue
+        if code_bytes + len(code.co_code) > _MAX_CODE_BYTES:
+            continue
+        code_bytes += len(code.co_code)
+        for name_access in _decode(code):
+            if name_access.name in names:
+                yield code, name_access
 
 
-def _read_accesses(code: types.CodeType) -> tuple[_Access, ...]:
-    """Return the accesses of a function to variables and attributes, in the order of its bytecode."""
-    accesses = _cache.get(code)
-    if accesses is None:
-        accesses = _cache[code] = tuple(_decode(code)) if len(code.co_code) <= _MAX_CODE_BYTES else ()
+def _decode(code: types.CodeType) -> list[_Access]:
+    """Return the accesses of a function, in the order of its bytecode."""
+    # Without constants: dis writes their `repr`, which may be long, or a method of the program.
+    instructions = list(dis.get_instructions(code.replace(co_consts=(None,) * len(code.co_consts))))
+    loop_ends: dict[int, int] = {}  # by offset of the first instruction
+    for instruction in instructions:
+        target = instruction.argval
+        if "JUMP" in instruction.opname and type(target) is int and target < instruction.offset:
+            loop_ends[target] = instruction.offset
+    accesses: list[_Access] = []
+    names_by_line: dict[int, set[tuple[str, bool]]] = {}  # names that the line has read, attributes with True
+    stack = _Stack()
+    previous_names = ("", "")
+    line = loop_end = 0
+    for instruction in instructions:
+        opname = instruction.opname
+        line_number = getattr(instruction, "line_number", instruction.starts_line)
+        line = line_number if type(line_number) is int else line
+        loop_end = max(loop_end, loop_ends.get(instruction.offset, 0))
+        is_in_loop = instruction.offset <= loop_end
+        is_attribute = "ATTR" in opname or "METHOD" in opname
+        names_read = names_by_line.setdefault(line, set())
+        container = stack.peek(_ITEM_STORES.get(opname, 0))
+        if is_attribute and opname.startswith("LOAD") and instruction.argval in _ADDING_METHODS:
+            container = stack.peek(-1)
+        if container is not None:
+            container.kind, container.is_item_store = CALL, opname in _ITEM_STORES
+        item_of = stack.peek(-2) if _is_subscript(instruction) else None
+        stack.apply(instruction)
+        names = instruction.argval if type(instruction.argval) is tuple else (instruction.argval,)
+        for way, name in zip(_ACCESS.findall(opname), names, strict=False):
+            if type(name) is not str:
+                continue
+            name_access = _Access(name, line, is_in_loop, is_attribute)
+            accesses.append(name_access)
+            if way == "LOAD":
+                names_read.add((name, is_attribute))
+                stack.replace_top(name_access)
+                continue
+            is_sum = any(previous.startswith(("BINARY_OP", "BINARY_ADD", "INPLACE_")) for previous in previous_names)
+            is_read = (name, is_attribute) in names_read
+            name_access.kind = (ADDITION if is_sum else UPDATE) if is_read else ASSIGNMENT
+            name_access.is_constant = any(previous in ("LOAD_CONST", "LOAD_SMALL_INT") for previous in previous_names)
+        if item_of is not None:
+            accesses.append(_Access(item_of.name, line, is_in_loop, item_of.is_attribute, is_nested=True))
+            stack.replace_top(accesses[-1])
+        previous_names = previous_names[1], opname if not _is_subscript(instruction) else ""
     return accesses
 
 
-def _decode(code: types.CodeType) -> Iterator[_Access]:
-    instructions = list(dis.get_instructions(code))
-    lines = _lines_of(instructions)
-    loops = [
-        (instruction.argval, instruction.offset)
-        for instruction in instructions
-        if "JUMP" in instruction.opname and type(instruction.argval) is int and instruction.argval < instruction.offset
-    ]
-    statements: dict[int, set[tuple[str, bool]]] = {}
-    subscript_lines = {lines[number] for number, item in enumerate(instructions) if item.opname == "STORE_SUBSCR"}
-    for number, instruction in enumerate(instructions):
-        following = instructions[number + 1].opname if number + 1 < len(instructions) else ""
-        following_name = instructions[number + 1].argval if number + 1 < len(instructions) else None
-        previous_names = [previous.opname for previous in instructions[max(number - 2, 0) : number]]
-        line = lines[number]
-        is_attribute = "ATTR" in instruction.opname or "METHOD" in instruction.opname
-        names = instruction.argval if type(instruction.argval) is tuple else (instruction.argval,)
-        for way, name in zip(_ACCESS.findall(instruction.opname), names, strict=False):
-            if type(name) is not str:
-                continue
-            kind = ""
-            read_names = statements.setdefault(line, set())
-            if way == "STORE":
-                is_sum = any(
-                    previous.startswith(("BINARY_OP", "BINARY_ADD", "INPLACE_")) for previous in previous_names
-                )
-                kind = ASSIGNMENT if (name, is_attribute) not in read_names else ADDITION if is_sum else UPDATE
-            else:
-                read_names.add((name, is_attribute))
-                is_method = "ATTR" in following or "METHOD" in following
-                if (is_method and following_name in _ADDING_METHODS) or (
-                    line in subscript_lines and not is_method and not following.startswith("CALL")
-                ):
-                    kind = CALL
-            is_in_loop = any(begin <= instruction.offset <= end for begin, end in loops)
-            is_constant = any(previous in ("LOAD_CONST", "LOAD_SMALL_INT") for previous in previous_names)
-            yield _Access(name, line, kind, is_in_loop, is_attribute, way == "STORE" and is_constant)
+def _is_subscript(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "BINARY_SUBSCR" or (instruction.opname == "BINARY_OP" and instruction.argrepr == "[]")
 
 
-def _lines_of(instructions: Sequence[dis.Instruction]) -> list[int]:
-    """Return the line of each instruction."""
-    lines, line = [], 0
-    for instruction in instructions:
-        number = getattr(instruction, "line_number", instruction.starts_line)
-        line = number if type(number) is int else line
-        lines.append(line)
-    return lines
+class _Stack:
+    """The accesses whose values are on the stack of a function, None for other values.
+
+    A missing value, after an instruction that is reached only by an exception, is None too.
+    """
+
+    def __init__(self) -> None:
+        self._values: list[_Access | None] = []
+        self._by_target: dict[int, list[_Access | None]] = {}
+        """Stack at the targets of forward jumps, by offset."""
+
+    def peek(self, position: int) -> _Access | None:
+        """Return the value at a negative position, -1 at the top; None for position 0."""
+        return self._values[position] if 0 < -position <= len(self._values) else None
+
+    def replace_top(self, name_access: _Access) -> None:
+        self._values[-1:] = [name_access]
+
+    def apply(self, instruction: dis.Instruction) -> None:
+        """Execute an instruction. The values that it pushes are None, except copies."""
+        opname, argument = instruction.opname, instruction.arg or 0
+        values = self._by_target.pop(instruction.offset, self._values)
+        self._values = values
+        if opname in _COPIES:
+            count = _COPIES[opname] or argument
+            copied = [self.peek(-position) for position in range(count, 0, -1)]
+            values += copied[: 1 if opname == "COPY" else None]
+        elif opname == "SWAP" or opname in _ROTATIONS:
+            count = _ROTATIONS.get(opname, 0) or argument
+            moved = [self.peek(-position) for position in range(count, 0, -1)]
+            first, *middle, last = moved
+            values[-count:] = [last, *middle, first] if opname == "SWAP" else [last, first, *middle]
+        else:
+            effect = dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+            if "JUMP" in opname and type(instruction.argval) is int and instruction.argval > instruction.offset:
+                jump_effect = dis.stack_effect(instruction.opcode, instruction.arg, jump=True)
+                self._by_target[instruction.argval] = values[: len(values) + min(jump_effect, 0)]
+            if effect < 0:
+                del values[effect:]
+            values += [None] * effect
+            if values and not opname.startswith(_PUSHES_NOTHING):
+                values[-1] = None

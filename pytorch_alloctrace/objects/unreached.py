@@ -30,7 +30,7 @@ def find_referrers(
     objects, is_cycle = _follow_referrers(tensor, walk, {id(ignored), *map(id, ignored)}, deadline)
     if len(objects) < 2:
         return None, OF_CPP
-    return chain_of(objects), GARBAGE if is_cycle else OF_CPP.replace("it", "that")
+    return chain_of(objects, deadline=deadline), GARBAGE if is_cycle else OF_CPP.replace("it", "that")
 
 
 def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int], deadline: float) -> tuple[list[Any], bool]:
@@ -58,7 +58,7 @@ def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int], deadline: 
             if (
                 id(referrer) in ignored_ids
                 or id(referrer) in walk.index
-                or type(referrer) in (types.FrameType, FrameRoot, ModuleRoot)
+                or access.has_exact_type(referrer, (types.FrameType, FrameRoot, ModuleRoot))
             ):
                 continue
             references.setdefault(id(referrer), []).append(id(obj))

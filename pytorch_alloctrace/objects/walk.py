@@ -79,7 +79,8 @@ _ATOMS = (
     types.MemberDescriptorType,
 )
 
-_COLLECTIONS = frozenset({list, tuple, deque, dict, set, frozenset})
+_COLLECTIONS = frozenset(map(id, (list, tuple, deque, dict, set, frozenset)))
+"""`id` of the types of collections."""
 _PACKAGE = __name__.partition(".")[0]
 _FINALIZER = getattr(weakref.finalize, "_Info", None)
 
@@ -166,7 +167,7 @@ def reference_pairs(flat: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _collection_size(obj: Any) -> int:
-    return len(obj) if type(obj) in _COLLECTIONS else 0
+    return len(obj) if id(type(obj)) in _COLLECTIONS else 0
 
 
 def is_deferred_variable(call: FrameRoot, name: str) -> bool:
@@ -183,7 +184,8 @@ class Walker:
         self._is_leaf = base.is_leaf.__get__
         self._grad_fn = base.grad_fn.__get__
         self._forget_operators = getattr(torch.library, "_del_library", None)
-        self._kinds: dict[type, Kind] = {}
+        self._kinds: dict[int, Kind] = {id(cls): Kind.ATOM for cls in _ATOMS}  # by `id` of the class
+        self._classes: list[type] = []  # keeps these ids from being reused
         self._graphs = GraphReader()
         self._library_names: set[str] | None = None
         self._library_classes: list[int] = []
@@ -191,26 +193,27 @@ class Walker:
         self._next_number = 0
 
     def kind(self, cls: type) -> Kind:
-        kind = self._kinds.get(cls)
+        kind = self._kinds.get(id(cls))
         if kind is None:
-            kind = self._kinds[cls] = self._determine_kind(cls)
+            self._classes.append(cls)
+            kind = self._kinds[id(cls)] = self._determine_kind(cls)
         return kind
 
     def _determine_kind(self, cls: type) -> Kind:
         torch = self._torch
         bases = access.mro(cls)
-        if cls in _ATOMS or any(base in bases for base in (torch.dtype, torch.device, torch.layout)):
+        if issubclass(cls, (torch.dtype, torch.device, torch.layout)):
             return Kind.ATOM
         # This package has many objects of its own. They refer to no tensors.
         if access.module_of(cls).partition(".")[0] == _PACKAGE:
             return Kind.ATOM
-        if self._tensor in bases:
+        if issubclass(cls, self._tensor):
             return Kind.TENSOR
-        if torch._C.StorageBase in bases:
+        if issubclass(cls, torch._C.StorageBase):
             return Kind.STORAGE
-        if types.ModuleType in bases:
+        if issubclass(cls, types.ModuleType):
             return Kind.MODULE
-        if type in bases:
+        if issubclass(cls, type):
             return Kind.CLASS
         numpy = sys.modules.get("numpy")
         if numpy is not None and bases[0] is getattr(numpy, "ndarray", None):
@@ -272,9 +275,9 @@ class Walker:
         cls = type(obj)
         if cls is ModuleRoot or cls is FrameRoot:
             return 0
-        if self._kinds.get(cls) is Kind.NODE:
+        if self._kinds.get(id(cls)) is Kind.NODE:
             return 2
-        return int(self._torch.optim.Optimizer in access.mro(cls))
+        return int(issubclass(cls, self._torch.optim.Optimizer))
 
     def _add_module(self, walk: Walk, root: ModuleRoot) -> None:
         existing_number = walk.index.get(id(root.variables), -1)
@@ -313,7 +316,7 @@ class Walker:
             obj = objects[next_number]
             cls = type(obj)
             if cls is not ModuleRoot and cls is not FrameRoot:
-                kind = kinds[cls]
+                kind = kinds[id(cls)]
                 if kind is _CLASS and self._library_names is not None:
                     if access.module_of(obj) in self._library_names:
                         self._library_classes.append(next_number)
@@ -344,16 +347,15 @@ class Walker:
         index, objects, parents, kinds = walk.index, walk.objects, walk.parents, self._kinds
         is_collection = (
             len(children) >= _MIN_COLLECTION
-            and type(objects[parent]) in _COLLECTIONS
+            and id(type(objects[parent])) in _COLLECTIONS
             and _collection_size(objects[parent]) >= _MIN_COLLECTION
         )
         is_collection = is_collection and len(walk.containers) < 2 * _MAX_CONTAINER_REFERENCES
         for child in children:
-            cls = type(child)
             try:
-                kind = kinds[cls]
+                kind = kinds[id(type(child))]
             except KeyError:
-                kind = self.kind(cls)
+                kind = self.kind(type(child))
             if kind is _ATOM:
                 continue
             number = index.get(id(child))
@@ -372,7 +374,7 @@ class Walker:
                 walk.references += parent, number
                 if is_collection and number >= 0:
                     walk.containers += parent, number
-            elif kind is _NODE and kinds.get(type(objects[parent])) is _TENSOR:
+            elif kind is _NODE and kinds.get(id(type(objects[parent]))) is _TENSOR:
                 # A variable's own graph explains more than the graph of a later result that leads to it.
                 walk.references += parent, number
             elif is_collection and number >= 0:

@@ -10,7 +10,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ..objects import access
-from .own_errors import is_own_error
+from ..objects.own_errors import is_own_error
 
 
 def start_naming(recorder: ModuleType, is_requested: bool) -> bool:
@@ -103,7 +103,7 @@ class ModuleNames:
 
     def _add(self, module: Any, owner: int, name: str, hook_identifier: int) -> _NamedModule:
         address = id(module)
-        class_name = type(module).__name__
+        class_name = access.class_name(type(module))
         number = 0
         if owner == 0:
             used_numbers = self._numbers.setdefault(class_name, set())

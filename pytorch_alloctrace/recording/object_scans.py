@@ -29,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .own_errors import is_own_error
+from ..objects.own_errors import is_own_error
 from .roles import BUFFER, DEVICE_TYPES, PARAMETER, Note
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..objects.own_errors import is_from_signal_handler
 from .analysis_process import AnalysisError, run_analysis
-from .own_errors import is_from_signal_handler
 
 FLUSH_SECONDS = 10.0
 SECONDS = 60.0

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from .own_errors import is_from_signal_handler
+from ..objects.own_errors import is_from_signal_handler
 from .steps import listen_to_steps
 
 PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3, 4

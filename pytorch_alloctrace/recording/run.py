@@ -29,11 +29,11 @@ from typing import Any, TextIO
 
 from .. import command
 from ..errors import AlloctraceError
+from ..objects.own_errors import is_from_signal_handler
 from ..parser import Parser
 from . import children, loading, program, session
 from .analysis_process import run_analysis
 from .options import DEVICES, STACKS
-from .own_errors import is_from_signal_handler
 
 SUMMARY_SECONDS = 5.0
 """Maximum wait at the exit for the summary of the run, in seconds."""

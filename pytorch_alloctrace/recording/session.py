@@ -16,6 +16,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import RecorderUnavailableError, SessionError
+from ..objects.own_errors import is_from_signal_handler
 from . import program
 from .loading import load_recorder
 from .modules import start_naming
@@ -33,7 +34,6 @@ from .options import (
     parse_max_bytes,
     resolve_path,
 )
-from .own_errors import is_from_signal_handler
 from .roles import RoleNotes, add_observed
 from .steps import OptimizerSteps
 

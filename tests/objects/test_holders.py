@@ -21,7 +21,9 @@ import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.objects.graphs import load_reader
 from pytorch_alloctrace.objects.inventory import inventory
+from pytorch_alloctrace.objects.object_scan import ScanResult, scan_objects
 
 FILE = "test_holders.py"
 
@@ -427,6 +429,62 @@ def test_holders_calls_no_method_of_the_program() -> None:
 
     assert RecordingObject.calls == []
     assert result.chain is not None and result.chain.path == 'held["one"].tensor'
+
+
+class RecordingMeta(type):
+    """Metaclass that records each use of its classes."""
+
+    calls: ClassVar[list[str]] = []
+    is_recording = False
+
+    def __getattribute__(cls, name: str) -> Any:
+        if RecordingMeta.is_recording:
+            RecordingMeta.calls.append(name)
+        return super().__getattribute__(name)
+
+    def _record_call(cls, *_: object) -> Any:
+        RecordingMeta.calls.append("method")
+        raise AttributeError("called")
+
+    __eq__ = __hash__ = __instancecheck__ = __subclasscheck__ = _record_call  # type: ignore[assignment]
+
+
+class RecordingTensorMeta(RecordingMeta, type(torch.Tensor)):  # type: ignore[misc]
+    pass
+
+
+def test_scans_call_no_method_of_a_metaclass(monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = RecordingMeta("Recording", (), {})
+    error = RecordingMeta("Error", (Exception,), {})()
+    containers = [RecordingMeta("Container", (base,), {})() for base in (dict, list, tuple, set, collections.deque)]
+    module = RecordingMeta("Module", (torch.nn.Linear,), {})(2, 2)
+    optimizer = RecordingMeta("Optimizer", (torch.optim.SGD,), {})(module.parameters(), momentum=0.9)
+    parameter = RecordingTensorMeta("Tensor", (torch.Tensor,), {})([1.0])
+    keys = {RecordingMeta("Key", (int,), {})(1): [torch.ones(1)], (cls(),): [torch.ones(1)]}
+    holder, other = cls(), cls()
+    holder.tensors = [torch.ones(3) for _ in range(10)]
+    other.function = functools.partial(max, torch.ones(2))
+    containers[0]["items"] = {1: cls(), 2: torch.ones(3)}
+    cycle = [torch.ones(2) for _ in range(10)]
+    cycle.append(cls())  # type: ignore[arg-type]
+    cycle[-1].cycle = cycle  # type: ignore[attr-defined]
+    tensor = cycle[0]
+    del cycle
+
+    assert not load_reader()
+    monkeypatch.setattr(RecordingMeta, "is_recording", True)
+    scan = scan_objects(60.0)
+    result = alloctrace.holders(holder.tensors[1])
+    others = alloctrace.holders(parameter), alloctrace.holders(tensor), alloctrace.holders(keys[1][0])
+    items = alloctrace.tensors()
+    monkeypatch.setattr(RecordingMeta, "is_recording", False)
+
+    assert RecordingMeta.calls == []
+    assert scan.result is ScanResult.COMPLETE and items is not None
+    assert result.chain is not None and result.chain.holder == "holder.tensors"
+    assert all(other_result.chain is not None for other_result in others)
+    del cls, error, containers, module, optimizer, other
+    gc.collect()
 
 
 def test_holders_does_not_unpack_saved_tensors() -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+import types
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.objects import chains
+from pytorch_alloctrace.objects.edges import Edge, How
+from pytorch_alloctrace.objects.roots import ModuleRoot
+from pytorch_alloctrace.objects.stores import Store, find_store
 
 
 def stored_at(tensor: torch.Tensor) -> tuple[str, str]:
@@ -111,3 +119,176 @@ def test_list_that_nothing_fills_has_no_store() -> None:
     tensors = [torch.ones(2) for _ in range(3)]
 
     assert stored_at(tensors[1]) == ("", "")
+
+
+history: list[Any] = []
+labels: dict[str, Any] = {}
+features: dict[str, Any] = {}
+groups: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+last: list[Any] = [None] * 4
+
+
+def read_containers(keys: list[str]) -> None:
+    for number, key in enumerate(keys):
+        last[number % 4] = history[-1].shape
+        labels[key] = features[key]
+        history[0] = history[-1]
+
+
+def fill_containers(keys: list[str]) -> None:
+    for key in keys:
+        history.append(torch.ones(2))
+        features[key if key else "unknown"] = torch.ones(2)
+        groups[key].append(torch.ones(2))
+
+
+@pytest.fixture
+def filled_containers() -> Iterator[None]:
+    fill_containers(["a", "b"])
+    yield
+    for container in (history, features, groups):
+        container.clear()  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("filled_containers")
+def test_container_is_not_filled_by_a_line_that_reads_it() -> None:
+    assert stored_at(history[1]) == ("call", "history.append(torch.ones(2))")
+    assert stored_at(features["b"]) == ("call", 'features[key if key else "unknown"] = torch.ones(2)')
+
+
+@pytest.mark.usefixtures("filled_containers")
+def test_container_of_containers_is_filled_by_the_line_that_fills_its_items() -> None:
+    assert stored_at(groups["a"][0]) == ("call", "groups[key].append(torch.ones(2))")
+
+
+def test_dict_is_stored_by_the_line_that_adds_to_its_items() -> None:
+    sums = {"loss": torch.zeros(()), "error": torch.zeros(())}
+    for key in sums:
+        sums[key] += torch.ones(())
+
+    assert stored_at(sums["loss"]) == ("call", "sums[key] += torch.ones(())")
+
+
+@dataclasses.dataclass
+class Metrics:
+    total: Any = None
+    worst: Any = None
+
+    def update(self, loss: torch.Tensor) -> None:
+        self.worst = loss
+
+
+class Best:
+    def __init__(self, model: Any) -> None:
+        self.first = model
+        self.last = model
+        self.recent: list[torch.Tensor] = []
+
+    @property
+    def output(self) -> Any:
+        return self.last
+
+    @output.setter
+    def output(self, value: torch.Tensor) -> None:
+        self.last = value
+
+
+def test_attribute_is_not_stored_by_a_constructor() -> None:
+    metrics = Metrics(torch.ones(2), torch.ones(2))
+    metrics.update(torch.ones(2))
+    best = Best(torch.ones(2))
+
+    assert stored_at(metrics.total) == ("", "")
+    assert stored_at(metrics.worst) == ("assignment", "self.worst = loss")
+    assert stored_at(best.first) == ("", "")
+
+
+def test_attribute_is_stored_by_a_setter() -> None:
+    best = Best(None)
+    best.output = torch.ones(2)
+
+    assert stored_at(best.last) == ("assignment", "self.last = value")
+
+
+def test_code_compiled_from_text_is_not_named() -> None:
+    source = "kept = []\ndef keep(tensor): kept.append(tensor)"
+    named, unnamed = types.ModuleType("named"), types.ModuleType("unnamed")
+    for module, filename in ((named, "<ipython-input-3-0123456789ab>"), (unnamed, "<string>")):
+        exec(compile(source, filename, "exec"), vars(module))
+        vars(module)["keep"](torch.ones(2))
+
+    stores = [_find_global_store(module, "kept") for module in (named, unnamed)]
+
+    assert stores == [Store("call", "<ipython-input-3-0123456789ab>", "keep", 2), Store()]
+
+
+def _find_global_store(module: types.ModuleType, name: str, *deadline: float) -> Store:
+    holder = vars(module)[name]
+    root = ModuleRoot(module.__name__, "", vars(module), False)
+    edges = [Edge(How.VARIABLE, name), Edge(How.ITEM, "[0]")]
+    return find_store([root, holder, holder[0]], edges, 1, *deadline)
+
+
+def _load(source: str) -> types.ModuleType:
+    module = types.ModuleType("program")
+    exec(compile(source, "/home/user/program.py", "exec"), vars(module))
+    return module
+
+
+KEEP = "kept = [1]\ndef keep(value): kept.append(value)\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Meta(type): __eq__ = lambda cls, other: cls.key == other.key\nclass A(metaclass=Meta): pass\na = A()\n",
+        "def read(): kept\nread.__code__ = read.__code__.replace(co_consts=([],))\n",
+        "keep.__code__ = keep.__code__.replace(co_consts=(None, []))\n",
+        "def read():\n" + "  kept[0]\n" * 20_000,
+    ],
+    ids=["metaclass", "unhashable constant", "unhashable constant in the function that stores", "long function"],
+)
+def test_store_is_found_beside(source: str) -> None:
+    module = _load(KEEP + source)
+
+    assert _find_global_store(module, "kept") == Store("call", "/home/user/program.py", "keep", 2)
+
+
+def test_functions_are_found_in_wrappers() -> None:
+    module = _load(
+        """
+import functools, types
+kept = [1]
+class Cache:
+    def bound(self, value): kept.append(value)
+    @functools.cached_property
+    def cached(self): first.append(1)
+first, second = [1], [1]
+def keep(value): second.append(value)
+hooks = functools.partial(keep, 1)
+keep = None
+method = Cache().bound
+del Cache.bound
+"""
+    )
+
+    assert [_find_global_store(module, name).line for name in ("kept", "first", "second")] == [5, 7, 9]
+
+
+def test_store_is_unknown_after_the_deadline() -> None:
+    assert _find_global_store(_load(KEEP), "kept", -1.0) == Store()
+
+
+def test_store_is_unknown_if_functions_are_too_long() -> None:
+    module = _load("kept = [1]\ndef keep(value):\n" + "  kept.append(value)\n" * 20_000)
+
+    assert _find_global_store(module, "kept") == Store()
+
+
+def test_path_is_found_if_the_search_for_its_store_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "find_store", functools.partial(max, [0], key=1))  # raises TypeError in C code
+    tensors = [torch.ones(2), torch.ones(2)]
+
+    chain = alloctrace.holders(tensors[0]).chain
+
+    assert chain is not None and (chain.holder, chain.store) == ("tensors", Store())

@@ -168,3 +168,27 @@ def test_scan_propagates_exceptions_of_the_program_only(run_program, tmp_path: P
     run_program(INTERRUPTED)
 
     assert ending_without_scan(alloctrace.load(tmp_path / "run.alloctrace")._recorded.ending) == {"reason": "disable"}
+
+
+METACLASS = """
+import torch
+import pytorch_alloctrace as alloctrace
+
+class Meta(type):
+    __eq__ = lambda cls, other: cls.key == other.key
+
+class Config(metaclass=Meta):
+    key = "a"
+
+config = Config()
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+kept = [torch.ones(1000) for _ in range(50)]
+alloctrace.disable()
+"""
+
+
+def test_scan_calls_no_metaclass_of_the_program(run_program, tmp_path: Path) -> None:
+    run_program(METACLASS)
+
+    ending = alloctrace.load(tmp_path / "run.alloctrace")._recorded.ending
+    assert ending["final_scan"]["result"] != "failed", ending
