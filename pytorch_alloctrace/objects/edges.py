@@ -204,10 +204,10 @@ def _find_special_reference(parent: Any, child: object) -> Edge | None:
             return Edge(How.ATTRIBUTE, ".__context__")
     if _is_node(parent):
         return Edge(How.GRAPH, "")
-    if _is_tensor(parent):
+    if is_tensor(parent):
         if _is_node(child):
             return Edge(How.GRAPH, ".grad_fn")
-        if _is_tensor(child):
+        if is_tensor(child):
             return Edge(How.ATTRIBUTE, ".grad")
         if access.is_a(child, dict):
             return Edge(How.ATTRIBUTE, "._backward_hooks")
@@ -218,6 +218,6 @@ def _is_node(obj: object) -> bool:
     return any("next_functions" in access.class_dict(base) for base in access.mro(type(obj)))
 
 
-def _is_tensor(obj: object) -> bool:
+def is_tensor(obj: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and access.is_a(obj, torch._C.TensorBase)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import access
-from .edges import Edge, How
+from .edges import Edge, How, is_tensor
 from .roots import FrameRoot, ModuleRoot, is_library_file
 
 ASSIGNMENT, ADDITION, UPDATE, CALL = "assignment", "addition", "update", "call"
@@ -166,6 +166,8 @@ def _find_in(
             or not name_access.kind
             or (name_access.is_nested and not has_containers)
         ):
+            continue
+        if name_access.kind == CALL and is_tensor(holders[0]):  # `total.add(1)` returns another tensor
             continue
         adds = name_access.kind != ASSIGNMENT
         is_initial = is_attribute and code.co_name in _CONSTRUCTORS

@@ -169,6 +169,15 @@ def test_dict_is_stored_by_the_line_that_adds_to_its_items() -> None:
     assert stored_at(sums["loss"]) == ("call", "sums[key] += torch.ones(())")
 
 
+def test_tensor_is_not_stored_by_a_line_that_calls_its_methods() -> None:
+    total = torch.zeros(2)
+    shifted = total.add(1)
+    total[0] = 1
+
+    assert stored_at(total) == ("assignment", "total = torch.zeros(2)")
+    del shifted
+
+
 @dataclasses.dataclass
 class Metrics:
     total: Any = None
