@@ -7,6 +7,7 @@ visits them (`Walk`). A few are known only afterwards, such as the allocation of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
 from ..reading.sites import SiteNumbers
 from ..reading.table import Table
+from .free_memory.autocast_cache import AutocastExit, list_autocast_exits
 from .leaks.clock import Clock, Clocks
 from .leaks.largest_blocks import LargestBlocks, choose_first_positions, find_growing_stacks, find_largest_blocks
 from .leaks.lifetimes import find_last_border
@@ -104,6 +106,10 @@ class DeviceEvidence:
         warmup_end = find_warmup_end(trace, clock) if with_growth and not clock.is_too_short else clock.judged_at
         if warmup_end < clock.judged_at:
             self.at_warmup_end = walk.visit(warmup_end + 1, lambda: replay.stacks(warmup_end + 1, device))
+
+    @functools.cached_property
+    def autocast_exits(self) -> list[AutocastExit]:
+        return list_autocast_exits(self.trace, self.device)
 
 
 def collect_evidence(trace: RecordedTrace, device: str, within: Range | None = None) -> DeviceEvidence:

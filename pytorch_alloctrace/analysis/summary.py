@@ -19,6 +19,7 @@ from ..reading.table import Table
 from .advice import Advisor
 from .child_runs import ChildRuns, find_child_runs
 from .evidence import DeviceEvidence
+from .free_memory.autocast_cache import find_autocast_cache
 from .free_memory.garbage_cycles import Collection, find_garbage, list_collections
 from .free_memory.inefficiencies import (
     Inefficiency,
@@ -281,7 +282,9 @@ class _DeviceSummarizer:
         if self._inefficiencies is None:
             return ()
         garbage = find_garbage(self._trace, self._device, collections)
-        return (*inefficiencies_of(self._inefficiencies), *([] if garbage is None else [garbage]))
+        autocast = find_autocast_cache(self._trace, self._device, self._evidence.autocast_exits)
+        others = [inefficiency for inefficiency in (garbage, autocast) if inefficiency is not None]
+        return (*inefficiencies_of(self._inefficiencies), *others)
 
 
 def _find_library_calls(trace: RecordedTrace, device: str, growths: Sequence[Leak | Growth]) -> dict[int, LibraryCall]:

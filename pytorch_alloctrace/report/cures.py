@@ -5,16 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..analysis.leaks.leak import ADDITION, BACKLOG, GRAPH, GROWING, Growth, Holder, Leak, NoHolder
+from ..analysis.leaks.leak import ADDITION, AUTOCAST, BACKLOG, GRAPH, GROWING, Growth, Holder, Leak, NoHolder
+from ..reading.sites import Site
+from . import units
 from .site_names import SiteNames
 
 _HOOK, _DEFAULT_VALUE = "hook", "default value"
 _DEFAULT = "the default value of "
 _PLACE = re.compile(r" (in the|of the|of) ")
 """Begin of the place in the name of a holder: "hidden of the suspended client()"."""
+AUTOCAST_CURE = (
+    "What helps: leave `torch.autocast` in each iteration, or pass it `cache_enabled=False`; without backward, use "
+    "`torch.no_grad()`."
+)
 _EXPRESSION = re.compile(r"[\w.]+")
 _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
+
+
+def describe_autocast(size: int, copied: int, site: Site, names: SiteNames) -> str:
+    """Describe what a region of autocast keeps: `size` bytes, of which `copied` are copies and the rest weights."""
+    weights = f", and {units.size(size - copied)} of weights to which only the copies refer" if size > copied else ""
+    return (
+        "While gradients are enabled, autocast keeps a 16-bit copy of each float32 weight until its outermost region "
+        f"ends: {units.size(copied)} of copies{weights}. The region is entered at {names.site(site)} and spans many "
+        "iterations."
+    )
 
 
 def cure(leak: Leak, names: SiteNames) -> str:
@@ -150,10 +166,15 @@ def _cure_thread_local(name: str) -> str:
     return f"Each thread keeps its own entry of {name} until it ends: end or reuse threads, or delete the entry."
 
 
+def _cure_autocast(name: str, holder: Holder) -> str:
+    return AUTOCAST_CURE
+
+
 _CAUSES: dict[str, Callable[[str, Holder], str]] = {
     GRAPH: _cure_graph,
     "exception": _cure_exception,
     _HOOK: _cure_hook,
+    AUTOCAST: _cure_autocast,
 }
 """By `Holder.through`: cures of what must not be on the path."""
 _PLACES: dict[str, Callable[[str], str]] = {

@@ -28,6 +28,7 @@ _STYLES = {
     "pending": ("PENDING FREES", "bold yellow"),
     "churn": ("CHURN", "bold yellow"),
     "garbage": ("GARBAGE", "bold yellow"),
+    "autocast": ("AUTOCAST CACHE", "bold yellow"),
     "outside": ("OUTSIDE", "bold yellow"),
 }
 NOTES = ("note", "minor_leak")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..analysis.leaks.doubts import MIN_UNITS
-from ..analysis.leaks.leak import GROWING, Doubt, Growth, Holder, LeakVerdict, NoHolder
+from ..analysis.leaks.leak import AUTOCAST, GROWING, Doubt, Growth, Holder, LeakVerdict, NoHolder
 from ..analysis.leaks.outside_growth import OutsideGrowth
 from ..analysis.summary import Summary
 from ..reading.names import HOST_DEVICES
 from ..reading.recorded import FinalScan
 from ..reading.sites import Site
 from . import units
-from .cures import cure_accumulation, cure_holder, quote
+from .cures import AUTOCAST_CURE, cure_accumulation, cure_holder, quote
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -152,6 +152,7 @@ def describe_store(holder: Holder, names: SiteNames) -> list[str]:
         return []
     subject = {
         "registration": "The hook is registered",
+        "region": "The region is entered",
         "definition": "The function that keeps them is defined",
         "call": f"{quote(names.referrer(holder.name))} is filled",
     }.get(holder.store_kind, f"{quote(names.referrer(holder.name))} is assigned")
@@ -198,6 +199,8 @@ def growth_data(growth: Growth) -> dict[str, Any]:
 def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Summary, names: SiteNames) -> Finding:
     first = growths[0]
     title, decision = _DOUBTS[first.doubt](first)
+    if first.holder is not None and first.holder.through == AUTOCAST:
+        title, decision = f"keeps {units.size(first.allocated_bytes)} in autocast's cache", AUTOCAST_CURE
     size = units.size(sum(growth.allocated_bytes for growth in growths))
     blocks = units.counted(sum(growth.blocks for growth in growths), "block")
     more = f" and {units.counted(len(growths) - 1, 'more line')}" if len(growths) > 1 else ""

@@ -9,6 +9,7 @@ from ..analysis.free_memory.allocator import MIB
 from ..analysis.free_memory.inefficiencies import Cause, Inefficiency, UnusableMemory
 from ..analysis.what_if.settings import DEFAULTS, EXPANDABLE
 from . import units
+from .cures import AUTOCAST_CURE, describe_autocast
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -45,6 +46,7 @@ def _make_title(inefficiency: Inefficiency) -> str:
         "pending": f"{amount} of {total} reserved was freed, but held back for another stream",
         "churn": f"{amount} was returned to the driver and requested again",
         "garbage": f"{amount} of {total} allocated was garbage of reference cycles",
+        "autocast": f"{amount} of {total} allocated was kept by torch.autocast until its region ended",
         "outside": f"{amount} of the device's {total} is used outside PyTorch",
     }
     return f"{inefficiency.device}: {title_by_kind[inefficiency.kind]}"
@@ -232,12 +234,21 @@ def _describe_garbage(inefficiency: Inefficiency, names: SiteNames) -> tuple[str
     )
 
 
+def _describe_autocast(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+    assert inefficiency.site is not None
+    return (
+        describe_autocast(inefficiency.bytes, inefficiency.site_bytes, inefficiency.site, names),
+        AUTOCAST_CURE,
+    )
+
+
 _DESCRIBE_BY_KIND: dict[str, Callable[[Inefficiency, SiteNames], tuple[str, ...]]] = {
     "cache": _describe_cache,
     "rounding": _describe_rounding,
     "pending": _describe_pending,
     "churn": _describe_churn,
     "garbage": _describe_garbage,
+    "autocast": _describe_autocast,
     "outside": _describe_outside,
 }
 

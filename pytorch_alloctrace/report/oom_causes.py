@@ -11,6 +11,7 @@ from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import Leak
 from ..reading.sites import Site, SiteBytes
 from . import units
+from .cures import AUTOCAST_CURE, describe_autocast
 from .site_names import SiteNames
 
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
@@ -74,6 +75,18 @@ def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
             "What helps: a traceback keeps the local variables of all its frames. Keep `str(error)`, or call"
             " `traceback.clear_frames(error.__traceback__)`, and try again outside of the `except` block."
         ],
+    )
+
+
+def _describe_autocast(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    memory = failure.program.autocast
+    assert memory is not None, "this cause requires memory of autocast"
+    return CauseText(
+        f"Autocast keeps {_with_share(memory.bytes, failure)} until its region ends at {names.site(memory.site)}",
+        memory.site,
+        memory.stack_id,
+        [describe_autocast(memory.bytes, memory.copied_bytes, memory.site, names)],
+        [AUTOCAST_CURE],
     )
 
 
@@ -354,6 +367,7 @@ def _list_lines(sites: tuple[SiteBytes, ...], names: SiteNames) -> list[str]:
 
 _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
     causes.KEPT_EXCEPTION: _describe_exception,
+    causes.AUTOCAST_CACHE: _describe_autocast,
     causes.NO_BACKWARD: _describe_no_backward,
     causes.MANY_FORWARDS: _describe_many_forwards,
     causes.CHECKPOINT: _describe_checkpoint,

@@ -106,6 +106,28 @@ def test_garbage_of_reference_cycles_is_found_with_its_line(traces: Path) -> Non
     assert finding.bytes == 12 * 20 * MIB
 
 
+def test_copies_of_a_long_autocast_region_are_found_with_its_line(traces: Path) -> None:
+    trace = alloctrace.load(traces / "autocast.alloctrace")
+
+    findings = trace.diagnose()
+
+    [finding] = [finding for finding in findings if finding.kind == "autocast"]
+    assert finding.site is not None and finding.site.line == marked_line(PROGRAM, "autocast", "LINE")
+    # The copies of 12 models, and the models.
+    assert finding.bytes >= 12 * 4 * (2 + 4) * MIB
+    assert "96.1 MiB of copies" in finding.sentences[0] and "weights to which only the copies" in finding.sentences[0]
+    assert "cache_enabled=False" in finding.sentences[-1]
+    [growth] = [finding for finding in findings if finding.kind in ("leak", "inconclusive")]
+    assert "autocast's cache" in " ".join((growth.title, *growth.sentences))
+    assert finding.sentences[-1] in growth.sentences
+
+
+def test_autocast_in_each_step_is_no_finding(traces: Path) -> None:
+    findings = alloctrace.load(traces / "autocast_in_each_step.alloctrace").diagnose()
+
+    assert [finding.kind for finding in findings] == ["no_leak"]
+
+
 def test_cache_is_not_judged_in_recording_without_repeated_work(tmp_path: Path) -> None:
     program = """
 import torch, pytorch_alloctrace as alloctrace

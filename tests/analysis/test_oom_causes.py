@@ -56,6 +56,7 @@ CASES = [
     Case("broadcast_of_losses", causes.LARGE_REQUEST, " at once", "(30,000,) broadcast to (30,000, 30,000)"),
     Case("long_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend"),
     Case("layers_of_attention", causes.ACTIVATIONS, "The activations of ", "does not store the attention matrices"),
+    Case("models_in_one_autocast_region", causes.AUTOCAST_CACHE, "Autocast keeps 1.", "`cache_enabled=False`"),
     Case("all_pairs", causes.LARGE_REQUEST, " at once", "in chunks"),
     Case("preallocated_cache", causes.KEPT, " keeps 1.28 GiB (64 % of cuda:0)", "a shorter cache"),
     Case("frozen_layers_of_a_large_batch", causes.FORWARD, "A forward without gradients fills ", SMALLER_BATCH),

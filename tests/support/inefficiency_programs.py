@@ -166,7 +166,27 @@ def garbage() -> Program:
     yield
 
 
+def _run_layers(layers: torch.nn.Module) -> None:
+    # Without a graph that outlives the call.
+    layers(torch.empty(4, 1024, device="cuda")).sum().item()
+
+
+def autocast() -> Program:
+    with torch.autocast("cuda", dtype=torch.bfloat16):  # LINE
+        for _ in range(STEPS):
+            _run_layers(torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda())
+            yield
+
+
+def autocast_in_each_step() -> Program:
+    for _ in range(STEPS):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            _run_layers(torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda())
+        yield
+
+
 PROGRAMS = (healthy, fragmentation, cache, rounding, pending, churn)
+PROGRAMS += (autocast, autocast_in_each_step)
 PROGRAMS += (garbage, pinned, sizes, streams, graphs, graphs_in_one_pool, mempools, split_limit)
 
 if __name__ == "__main__":

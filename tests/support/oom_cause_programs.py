@@ -224,6 +224,13 @@ def frozen_layers_of_a_large_batch() -> None:
         model(torch.empty(rows, 2048, device=DEVICE)).mean().backward()  # CHANGE
 
 
+def models_in_one_autocast_region() -> None:
+    with torch.autocast("cuda", dtype=torch.bfloat16):  # CHANGE
+        while True:
+            model = make_layers(4, 2048).to(DEVICE)
+            model(torch.empty(16, 2048, device=DEVICE)).mean().item()
+
+
 def leak_beside_the_model() -> None:
     model = make_layers(8, 2048).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters())

@@ -116,7 +116,8 @@ class Inefficiency:
     """One inefficiency of a device. Sizes are bytes of blocks, after rounding."""
 
     kind: str
-    """One of fragmentation, cache, rounding, pending, churn, outside, garbage (see `garbage_cycles`)."""
+    """One of fragmentation, cache, rounding, pending, churn, outside, garbage (see `garbage_cycles`), autocast (see
+    `autocast_cache`)."""
     device: str
     bytes: int
     total_bytes: int

@@ -11,6 +11,7 @@ The cause is the first that applies. *Usable* is the limit of the process, else 
 
 exception                      tracebacks of exceptions held a quarter of the usable bytes at the last object scan, and
                                most of it is still live
+autocast's cache               a region of autocast that spans many iterations (see `autocast_cache`) holds a quarter
 forward without backward       activations hold a quarter of the usable bytes, and the line that called the model has
                                called it twice or more for new inputs, and backward never evaluated nodes of that line
 many forwards before backward  likewise, but backward has evaluated nodes of that line; since then, the line has called
@@ -47,9 +48,11 @@ from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
 from ..usage.composition import StackPhases
 from ..usage.roles import find_model_line
+from .autocast_cache import AutocastMemory, find_autocast_memory
 from .failed_allocations import FailedAllocation
 
 KEPT_EXCEPTION = "exception"
+AUTOCAST_CACHE = "autocast's cache"
 NO_BACKWARD = "forward without backward"
 MANY_FORWARDS = "many forwards before backward"
 CHECKPOINT = "checkpoint on the device"
@@ -59,7 +62,8 @@ LARGE_REQUEST = "large request"
 COPIES = "copies of the model"
 MODEL, ACTIVATIONS, FORWARD, KEPT = USES = ("model", "activations", "forward", "kept")
 CAUSES = (
-    *(KEPT_EXCEPTION, NO_BACKWARD, MANY_FORWARDS, CHECKPOINT, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES),
+    *(KEPT_EXCEPTION, AUTOCAST_CACHE, NO_BACKWARD, MANY_FORWARDS),
+    *(CHECKPOINT, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES),
     *USES,
 )
 MIN_FORWARDS = 2
@@ -152,6 +156,8 @@ class ProgramMemory:
     """Bytes that tracebacks of exceptions hold, of an object scan."""
     exception_holder: str
     """Object that keeps the exceptions: "finder.failures (dict of 1), local of main() at find.py:61, through ..."."""
+    autocast: AutocastMemory | None
+    """Copies and weights that autocast kept until its region ended after the failure; None if there are none."""
 
     def cause(self, usable_bytes: int) -> str:
         """Return what filled the memory: one of CAUSES."""
@@ -175,9 +181,11 @@ class ProgramMemory:
         return self.bytes_by_use[use] + (self.requested_bytes if use == self.request_use else 0)
 
     def leading_cause(self, usable_bytes: int) -> str | None:
-        """Return KEPT_EXCEPTION, NO_BACKWARD or MANY_FORWARDS if one of them is the cause, else None."""
+        """Return KEPT_EXCEPTION, AUTOCAST_CACHE, NO_BACKWARD or MANY_FORWARDS if one is the cause, else None."""
         if self.exception_bytes >= LARGE_SHARE * usable_bytes:
             return KEPT_EXCEPTION
+        if self.autocast is not None and self.autocast.bytes >= LARGE_SHARE * usable_bytes:
+            return AUTOCAST_CACHE
         forwards = self.forwards
         if forwards is None or forwards.site.bytes < LARGE_SHARE * usable_bytes:
             return None
@@ -259,6 +267,7 @@ class _MemoryReader:
             kept_has_freed=kept_allocations > int(kept_rows.sum()),
             exception_bytes=exception_bytes,
             exception_holder=exception_holder,
+            autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
         )
 
     def _is_true_of_stack(self, predicate: Callable[[int], bool]) -> _Mask:

@@ -19,6 +19,7 @@ BACKLOG = "backlog"
 GROWING = "growing"
 GRAPH = "autograd graph"
 EXCEPTION = "exception"
+AUTOCAST = "autocast"
 """Value of `Holder.through`."""
 ADDITION = "addition"
 """Value of `Holder.store_kind`."""
@@ -103,13 +104,13 @@ class Holder:
     through: str = ""
     """References on the path besides attributes and containers: "exception" (its traceback), "autograd graph",
     "finalizer" (arguments of `weakref.finalize`), "hook", "default value", "partial", "generator" (or another suspended
-    function), "closure", "thread-local"; of several, the first in this order. "" if nothing."""
+    function), "closure", "thread-local", "autocast" (its cache); of several, the first in this order. "" if nothing."""
     containers: tuple[HeldContainer, ...] = ()
     """Containers on the path, outermost first."""
     store_kind: str = ""
     """How the program stores into the object: "assignment"; "addition" (`total += loss`); "update", which reads the
     object in another way (`parts = torch.cat((parts, part))`); "call" of a method, such as `append`; "definition" of a
-    function that keeps values; "registration" of a hook; "" if unknown."""
+    function that keeps values; "registration" of a hook; "region" of autocast; "" if unknown."""
     store: Frame | None = None
     """Line that stores into the object; None if unknown."""
 

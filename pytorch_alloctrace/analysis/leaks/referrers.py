@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from ...errors import CompactedError
 from ...reading.recorded import FinalScan, Held, RecordedTrace
-from ...reading.sites import Frame
+from ...reading.sites import Frame, Site
 from ...reading.table import Table
-from .leak import GRAPH, GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak, NoHolder, merge_leaks
+from .leak import AUTOCAST, GRAPH, GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak, NoHolder, merge_leaks
 
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence, PartEvidence
@@ -47,6 +47,8 @@ _MAX_CPP_SHARE = 0.05
 """Maximum share of the blocks that objects hold if C++ holds them."""
 _MIN_BLOCKS = 3
 """Minimum number of live blocks of a leak at a scan."""
+
+_AUTOCAST_CACHE = "autocast's cache"
 
 _REASONS = {
     "truncated": NoHolder.TRUNCATED,
@@ -95,10 +97,42 @@ def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> lis
         )
         for growth in growths
     ]
+    results = _find_holders(evidence, accused)
+    for growth, result in zip(growths, results, strict=True):
+        result.holder = _find_autocast(evidence, growth) or result.holder
     return [
         dataclasses.replace(growth, holder=result.holder, no_holder=None if result.holder else result.no_holder)
-        for growth, result in zip(growths, _find_holders(evidence, accused), strict=True)
+        for growth, result in zip(growths, results, strict=True)
     ]
+
+
+def _find_autocast(evidence: DeviceEvidence, growth: Leak | Growth) -> Holder | None:
+    """Return the cache of autocast if the end of its region, after the judged event, freed the blocks of survivors."""
+    region = next((region for region in evidence.autocast_exits if region.first > growth.judged_at), None)
+    if region is None or growth.kind != SURVIVORS:
+        return None
+    (part,) = (part for part in evidence.parts if part.clock.judged_at == growth.judged_at)
+    live = part.blocks_at(growth.judged_at)
+    live = live.take(live["alloc_seq"] >= part.clock.begin)
+    is_of_lines = np.isin(evidence.numbers.of(live["stack_id"]), evidence.numbers.of(list(growth.stack_ids)))
+    is_freed = np.isin(live["address"][is_of_lines], region.addresses)
+    if not len(is_freed) or is_freed.mean() < MIN_SHARE:
+        return None
+    site = Site.of_stack(evidence.trace.stacks, region.stack_id)
+    return Holder(
+        names=(_AUTOCAST_CACHE,),
+        path="cache",
+        filename=site.filename,
+        line=site.line,
+        event=growth.judged_at + 1,
+        step=None,
+        share=float(is_freed.mean()),
+        name=_AUTOCAST_CACHE,
+        function=site.function,
+        through=AUTOCAST,
+        store_kind="region",
+        store=Frame(site.function, site.filename, site.line, site.source),
+    )
 
 
 def find_holder(
