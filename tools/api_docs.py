@@ -18,6 +18,7 @@ from typing import Any
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import AllocatorSettings
+from pytorch_alloctrace.analysis.free_memory.autocast_cache import AutocastMemory
 from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAllocation
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
@@ -135,6 +136,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (FailedAllocation, "`OutOfMemory.request`"),
     (ProgramMemory, "`OutOfMemory.program`"),
     (Forwards, "`ProgramMemory.forwards`"),
+    (AutocastMemory, "`ProgramMemory.autocast`"),
     (SiteBytes, "each of `OutOfMemory.top_sites`"),
     (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),
     (WhatIf, "`trace.what_if()`"),

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.text import Text
 
-from ..analysis.free_memory.oom import FRAGMENTED
 from ..analysis.leaks.growth import StepGrowth
 from ..analysis.summary import MIN_ACTIVATION_SHARE, DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
@@ -46,10 +45,9 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         inefficiency
         for device in summary.devices
         for inefficiency in device.inefficiencies
-        # The finding on the failed allocation describes this fragmentation.
-        if not (
-            inefficiency.kind == "fragmentation" and device.failure is not None and device.failure.verdict == FRAGMENTED
-        )
+        if inefficiency.kind != "fragmentation"
+        or device.failure is None
+        or device.failure.needs_finding_on_fragmentation(inefficiency.bytes)
     ]
     leaks = leak_findings(summary, names)
     return (

@@ -106,6 +106,16 @@ def test_garbage_of_reference_cycles_is_found_with_its_line(traces: Path) -> Non
     assert finding.bytes == 12 * 20 * MIB
 
 
+def test_fragmentation_names_the_large_request_before_small_ones_at_the_peak(traces: Path) -> None:
+    trace = RecordedTrace(traces / "small_requests.alloctrace")
+
+    [fragmentation] = find_inefficiencies(trace, "cuda:0")
+
+    assert fragmentation.kind == "fragmentation" and fragmentation.request is not None
+    assert fragmentation.request.requested_bytes == 95 * MIB
+    assert fragmentation.request.site.line == marked_line(PROGRAM, "small_requests", "LINE")
+
+
 def test_copies_of_a_long_autocast_region_are_found_with_its_line(traces: Path) -> None:
     trace = alloctrace.load(traces / "autocast.alloctrace")
 

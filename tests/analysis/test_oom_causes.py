@@ -12,6 +12,7 @@ from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory import program_memory as causes
+from pytorch_alloctrace.analysis.free_memory.inefficiencies import find_inefficiencies
 
 pytestmark = [needs_cuda_build, pytest.mark.skipif(has_nvidia_gpu(), reason="needs a device of 2 GiB")]
 PROGRAM = "oom_cause_programs.py"
@@ -56,6 +57,7 @@ CASES = [
     Case("broadcast_of_losses", causes.LARGE_REQUEST, " at once", "(30,000,) broadcast to (30,000, 30,000)"),
     Case("long_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend"),
     Case("layers_of_attention", causes.ACTIVATIONS, "The activations of ", "does not store the attention matrices"),
+    Case("large_request_beside_stranded_memory", causes.LARGE_REQUEST, " at once", "in chunks"),
     Case("models_in_one_autocast_region", causes.AUTOCAST_CACHE, "Autocast keeps 1.", "`cache_enabled=False`"),
     Case("all_pairs", causes.LARGE_REQUEST, " at once", "in chunks"),
     Case("preallocated_cache", causes.KEPT, " keeps 1.28 GiB (64 % of cuda:0)", "a shorter cache"),
@@ -116,3 +118,12 @@ def test_oom_command_shows_title_and_line_of_the_cause(folder: Path) -> None:
 
     assert "runs forward without torch.no_grad()" in " ".join(text.split())
     assert "outputs.append(model(x))  # CHANGE" in text
+
+
+def test_negligible_fragmentation_is_no_finding_beside_another_cause(folder: Path) -> None:
+    trace = alloctrace.load(folder / "large_request_beside_stranded_memory.alloctrace")
+
+    [inefficiency] = find_inefficiencies(trace._recorded, "cuda:0")
+    kinds = [finding.kind for finding in trace.diagnose()]
+
+    assert inefficiency.kind == "fragmentation" and "oom" in kinds and "fragmentation" not in kinds

@@ -185,8 +185,17 @@ def autocast_in_each_step() -> Program:
         yield
 
 
+def small_requests() -> Program:
+    statistics = []
+    for number in range(STEPS):
+        scores = torch.empty((40 + 5 * number) * MIB, dtype=torch.uint8, device="cuda")  # LINE
+        del scores
+        statistics.append([torch.empty(MIB, dtype=torch.uint8, device="cuda") for _ in range(4)])
+        yield
+
+
 PROGRAMS = (healthy, fragmentation, cache, rounding, pending, churn)
-PROGRAMS += (autocast, autocast_in_each_step)
+PROGRAMS += (autocast, autocast_in_each_step, small_requests)
 PROGRAMS += (garbage, pinned, sizes, streams, graphs, graphs_in_one_pool, mempools, split_limit)
 
 if __name__ == "__main__":

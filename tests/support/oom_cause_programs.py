@@ -224,6 +224,17 @@ def frozen_layers_of_a_large_batch() -> None:
         model(torch.empty(rows, 2048, device=DEVICE)).mean().backward()  # CHANGE
 
 
+def large_request_beside_stranded_memory() -> None:
+    blocks, pinning = [], []
+    for _ in range(8):  # each round fills a segment of 20 MiB
+        blocks += [torch.empty(15 * MIB // 2, dtype=torch.uint8, device=DEVICE) for _ in range(2)]
+        pinning.append(torch.empty(5 * MIB, dtype=torch.uint8, device=DEVICE))
+    del blocks
+    for _ in range(60):
+        torch.empty(2 * MIB, dtype=torch.uint8, device=DEVICE)
+    torch.empty(50_000, device=DEVICE) - torch.empty(50_000, 1, device=DEVICE)  # CHANGE
+
+
 def models_in_one_autocast_region() -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):  # CHANGE
         while True:

@@ -91,7 +91,9 @@ class AutocastMemory:
     stack_id: int
     """Stack of the end of the region."""
     blocks: int
+    """Number of blocks that the end of the region freed."""
     bytes: int
+    """Bytes of these blocks."""
     copied_bytes: int
     """Bytes of the copies; the rest are weights to which only the copies referred."""
 

@@ -7,7 +7,8 @@ The run ends where leaks are judged (`leaks.clock`): afterwards main() has retur
 
     fragmentation  peak of reserved bytes - peak of active bytes - largest pool of a CUDA graph, whose replays use its
                    free memory: without fragmentation the rest would have been enough. `unusable` is the free memory
-                   that the request at the peak could not use, by cause.
+                   that the request at the peak could not use, by cause: the last for which torch reserved more than a
+                   segment of the small pool.
                    Else stranded bytes at the last position of the trace with at least their median over the run, since
                    every program strands some within a step
     cache          releasable bytes that were not used in the second half of the run, outside private pools and unless
@@ -32,6 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._replay import SMALL_SEGMENT
 from ...reading.names import KINDS
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
@@ -206,7 +208,8 @@ class InefficiencyEvidence:
         peak = self.trace.replay.peak("reserved", self.device)
         if peak is None or not _is_notable(peak.bytes - max_active, peak.bytes, MIN_LOST_SHARE):
             return
-        self.peak_request = _find_peak_request(self.trace, self.device, peak.seq)
+        segment = _find_peak_segment(self.trace, self.device, peak.seq)
+        self.peak_request = _find_peak_request(self.trace, self.device, segment)
         if self.peak_request is not None:
             self.max_active_bytes, seq = max_active, self.peak_request.seq
             self.at_peak = walk.visit(seq + 1, partial(fragmentation_at, self.trace, seq, device=self.device))
@@ -266,6 +269,19 @@ def inefficiencies_of(evidence: InefficiencyEvidence) -> tuple[Inefficiency, ...
 
 def _is_notable(size: int, total: int, min_share: float = MIN_SHARE) -> bool:
     return size >= MIN_BYTES and size >= min_share * total
+
+
+def _find_peak_segment(trace: RecordedTrace, device: str, peak_seq: int) -> int:
+    """Return the event of the last segment up to the peak of reserved bytes that is not of the small pool.
+
+    A segment of the small pool, of 2 MiB, is often the last, and its request has no part in the fragmentation. If there
+    is no other segment, the event of the peak is returned.
+    """
+    seq, kinds = peak_seq, ("segment_alloc", "segment_map")
+    for events in trace.iter_events(Range(trace.integrity.compacted_until, peak_seq + 1), kinds, with_state=False):
+        is_large = (trace.devices_of(events) == device) & (events["requested_bytes"] > SMALL_SEGMENT)
+        seq = int(events["seq"][is_large].max(initial=0)) or seq
+    return seq
 
 
 def _find_peak_request(trace: RecordedTrace, device: str, peak_seq: int) -> PeakRequest | None:
@@ -472,7 +488,8 @@ def _judge_cache(evidence: InefficiencyEvidence, fragmentation: Sequence[Ineffic
     if not evidence.at_end_of_work.is_compacted:
         # empty_cache() returns nothing of private pools, such as those of live CUDA graphs.
         unused -= evidence.at_end_of_work.result.releasable_bytes_of_pools
-    if not _is_notable(unused, reserved) or any(finding.bytes >= unused for finding in fragmentation):
+    explained = max((finding.bytes for finding in fragmentation), default=0)
+    if not _is_notable(unused - explained, reserved):
         return
     share = evidence.allocation_share
     last_needed = int(np.flatnonzero(evidence.values("releasable_bytes_min") < evidence.unused_bytes).max(initial=0))

@@ -218,6 +218,14 @@ class OutOfMemory:
             return LARGE_REQUEST
         return self.program.cause(self.usable_bytes) if self.verdict == FULL else None
 
+    def needs_finding_on_fragmentation(self, fragmented_bytes: int) -> bool:
+        """Return whether fragmentation of the device deserves a finding besides the one on this failure.
+
+        The finding on a failure with the verdict FRAGMENTED describes it. Beside another verdict, less than
+        `MIN_CAUSE_SHARE` of what the process may use is negligible.
+        """
+        return self.verdict != FRAGMENTED and fragmented_bytes >= MIN_CAUSE_SHARE * self.usable_bytes
+
     def find_leading_leak(self, leaks: Sequence[Leak]) -> Leak | None:
         """Return the largest leak if it holds a quarter of the usable bytes, and the program's cause is no other.
 
