@@ -58,6 +58,11 @@ class PartEvidence:
             replay.live(position + 1, device.device, self.growing_stacks), device.numbers
         )
 
+    @functools.cached_property
+    def live(self) -> Table:
+        """`Replay.live` after the judged event, with the blocks of earlier parts of the run."""
+        return self.blocks_at(self.clock.judged_at)
+
     def blocks_at(self, event: int, stacks: Sequence[int] | None = None) -> Table:
         """Return `Replay.live`, of some stacks or all, after an event that was unknown before the walk."""
         self._count_lookup()

@@ -181,6 +181,18 @@ def test_collected_parts_name_the_line_that_concatenates() -> None:
     assert f"The parts are concatenated at {growth.call.filename}:{growth.call.line}" in text_of("joined")
 
 
+def test_blocks_that_replace_others_of_their_sizes_are_no_growth() -> None:
+    verdict = verdict_on("blocks that move one by one")
+
+    assert not (verdict.leaks or verdict.undecided or verdict.notes)
+
+
+def test_blocks_in_addition_to_others_of_their_sizes_are_a_leak() -> None:
+    leak = only_leak("blocks that move and are kept")
+
+    assert leak.blocks >= STEPS // 2
+
+
 def test_backlog_of_longer_inputs_is_undecided() -> None:
     growth = only_growth("longer inputs")
 

@@ -577,6 +577,28 @@ def main() -> None:
     run_steps(lambda number: window.append(block()), 4 * STEPS)
 
 
+@program("blocks that move one by one")
+def main() -> None:
+    blocks = [block() for _ in range(STEPS)]
+
+    def move(number: int) -> None:
+        blocks[number] = blocks[number].clone()
+
+    run_steps(move)
+
+
+@program("blocks that move and are kept")
+def main() -> None:
+    blocks = [block() for _ in range(STEPS)]
+    earlier = []
+
+    def move(number: int) -> None:
+        earlier.append(blocks[number])
+        blocks[number] = blocks[number].clone()
+
+    run_steps(move)
+
+
 def run_epochs(validate: Callable[[], Any]) -> None:
     for _ in range(3):
         run_steps(lambda number: None, STEPS // 3)

@@ -30,7 +30,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +60,10 @@ LARGE_SHARE = 0.25
 MAX_CONFIDENCE_SHORT = 0.69
 """Maximum confidence of a leak that would be too short or too rare if it were smaller: possible."""
 MIN_STATE_SHARE = 0.9
+MAX_GROWN_SHARE = 0.2
+"""Maximum share of survivors in addition to the earlier blocks of their sizes, for them to have replaced these."""
+_MAX_EXAMINED = 4
+"""Maximum number of leaks, and of other growth, that are searched for replaced blocks."""
 _MAX_STATE_BLOCKS = 8
 """Maximum number of blocks of optimizer state for each parameter."""
 MIN_MODULE_SHARE = 1 / 3
@@ -71,6 +77,7 @@ _MAIN = re.compile(r"(\w*_)?main(_\w+)?|<.*>")
 _COMPREHENSION = re.compile(r"(\.<locals>\.<\w+>)+$")
 _VARIABLE = re.compile(r"\w+([\[{][^\]}]*[\]}])*")
 _ALLOC = KINDS.index("alloc")
+_Growing = TypeVar("_Growing", Leak, Growth)
 _PARAMETER, _BUFFER, _STATE = (ROLES.index(role) for role in ("parameter", "buffer", "optimizer state"))
 
 
@@ -106,6 +113,34 @@ class DoubtFinder:
             return dataclasses.replace(leak, confidence=min(leak.confidence, MAX_CONFIDENCE_SHORT))
         growth = self._doubt(leak, short)
         return dataclasses.replace(growth, is_model=self._is_model(leak)) if short is Doubt.RARE else growth
+
+    def omit_replacements(self, growths: Sequence[_Growing]) -> list[_Growing]:
+        """Return the growths without those whose blocks replaced blocks of other lines: there, nothing grows.
+
+        Models that move to the CPU one after the other are allocated anew, while their blocks before the move were
+        freed. Of each size of survivors, hardly more blocks are live at the last of them than at the first. Only the
+        `_MAX_EXAMINED` largest are examined.
+        """
+        survivors = [growth for growth in growths if growth.kind == SURVIVORS]
+        largest = sorted(survivors, key=lambda growth: -growth.allocated_bytes)[:_MAX_EXAMINED]
+        replacing_ids = {id(growth) for growth in largest if self._replaces_others(growth)}
+        return [growth for growth in growths if id(growth) not in replacing_ids]
+
+    def _replaces_others(self, growth: Leak | Growth) -> bool:
+        own = self._live.take(self._is_leaked(growth) & (self._live["alloc_seq"] >= self._clock.begin))
+        if not len(own):
+            return False
+        # Of one stack: in different phases of an iteration, different temporaries are live.
+        of_stack = own["alloc_seq"][own["stack_id"] == own["stack_id"][0]].tolist()
+        try:
+            first, last = (self._part.blocks_at(seq - 1) for seq in (of_stack[0], of_stack[-1]))
+        except CompactedError:
+            return False
+        own = own.take(own["alloc_seq"] < of_stack[-1])
+        sizes, before, after = (Counter[int](table["requested_bytes"].tolist()) for table in (own, first, last))
+        grown_bytes = sum(size * min(max(after[size] - before[size], 0), count) for size, count in sizes.items())
+        total = sum(size * count for size, count in sizes.items())
+        return bool(total > 0 and grown_bytes <= MAX_GROWN_SHARE * total)
 
     def _find_other_reading(self, leak: Leak) -> Growth | None:
         holder = leak.holder
@@ -251,14 +286,14 @@ class DoubtFinder:
             np.unique(inside)
         )
 
-    def _is_leaked(self, leak: Leak) -> npt.NDArray[np.bool_]:
+    def _is_leaked(self, leak: Leak | Growth) -> npt.NDArray[np.bool_]:
         """Return which of `_live` were allocated at the lines of a leak."""
         sites = self._part.device.numbers.of(list(leak.stack_ids))
         return np.isin(self._live_sites, sites)
 
-    @functools.cached_property
+    @property
     def _live(self) -> Table:
-        return self._part.blocks_at(self._clock.judged_at)
+        return self._part.live
 
     @functools.cached_property
     def _live_sites(self) -> npt.NDArray[np.int64]:

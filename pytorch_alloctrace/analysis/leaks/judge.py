@@ -148,11 +148,14 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
             leaks.append(leak)
             lines |= _list_lines([leak])
     doubts = DoubtFinder(part, loops, free_bytes, trace.device_bytes(device), lifetimes.is_loading)
-    examined = [doubts.examine(leak) for leak in merge_by_holder(attach_holders(part.device, leaks))]
     other_growth = [
         growth
         for growth in (*_list_possible_buffers(part), *_list_unclear_lines(trace, lifetimes, judged))
         if growth.allocated_bytes and not _list_lines([growth]) & lines
+    ]
+    other_growth = doubts.omit_replacements(other_growth)
+    examined = [
+        doubts.examine(leak) for leak in merge_by_holder(attach_holders(part.device, doubts.omit_replacements(leaks)))
     ]
     accumulation = find_accumulation(part, lifetimes, loops)
     if accumulation is not None and not _list_lines([accumulation]) & lines:

@@ -112,8 +112,7 @@ def _find_autocast(evidence: DeviceEvidence, growth: Leak | Growth) -> Holder | 
     if region is None or growth.kind != SURVIVORS:
         return None
     (part,) = (part for part in evidence.parts if part.clock.judged_at == growth.judged_at)
-    live = part.blocks_at(growth.judged_at)
-    live = live.take(live["alloc_seq"] >= part.clock.begin)
+    live = part.live.take(part.live["alloc_seq"] >= part.clock.begin)
     is_of_lines = np.isin(evidence.numbers.of(live["stack_id"]), evidence.numbers.of(list(growth.stack_ids)))
     is_freed = np.isin(live["address"][is_of_lines], region.addresses)
     if not len(is_freed) or is_freed.mean() < MIN_SHARE:
