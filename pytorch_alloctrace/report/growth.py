@@ -399,9 +399,17 @@ def _note_accumulated(growth: Growth, names: SiteNames) -> str:
     return f"{place} accumulates: at the peak, {size} of {peak} were blocks of {arrivals}, released together later"
 
 
+def _note_taken(growth: Growth, names: SiteNames) -> str:
+    return (
+        f"{names.site(growth.site)} grew to {units.size(growth.allocated_bytes)}, by as much as blocks of another line "
+        "shrank: it ends with them"
+    )
+
+
 _NOTES: dict[Doubt, Callable[[Growth, SiteNames], str]] = {
     Doubt.BOUNDED: _note_bounded,
     Doubt.OPTIMIZER_STATE: _note_optimizer_state,
+    Doubt.TAKEN: _note_taken,
     Doubt.STOPPED: _note_stopped,
     Doubt.ACCUMULATED: _note_accumulated,
     Doubt.RARE: _note_rare,

@@ -193,6 +193,26 @@ def test_blocks_in_addition_to_others_of_their_sizes_are_a_leak() -> None:
     assert leak.blocks >= STEPS // 2
 
 
+def test_buffer_that_takes_from_a_pool_is_a_note_and_what_comes_in_its_rounds_undecided() -> None:
+    verdict = verdict_on("buffer taken from a pool")
+
+    assert not verdict.leaks
+    [note], [growth] = verdict.notes, verdict.undecided
+    assert note.doubt is Doubt.TAKEN and "cat" in (note.site.source or "")
+    assert growth.doubt is Doubt.RARE and growth.arrivals >= STEPS // 2
+    assert "as much as blocks of another line shrank" in text_of("buffer taken from a pool")
+
+
+def test_two_buffers_that_grow_alike_are_leaks() -> None:
+    assert verdict_on("buffer beside another").leaks
+
+
+def test_buffer_that_restarts_in_each_step_is_no_growth() -> None:
+    verdict = verdict_on("buffer that restarts")
+
+    assert not (verdict.leaks or verdict.undecided)
+
+
 def test_backlog_of_longer_inputs_is_undecided() -> None:
     growth = only_growth("longer inputs")
 

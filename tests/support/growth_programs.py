@@ -599,6 +599,41 @@ def main() -> None:
     run_steps(move)
 
 
+@program("buffer taken from a pool")
+def main() -> None:
+    pool, chosen, rounds = block(40 * STEPS * 100), block(0), []
+
+    def take(number: int) -> None:
+        nonlocal pool, chosen
+        chosen = torch.cat((chosen, pool[:4000]))
+        pool = pool[4000:].clone()
+        rounds.append(block(3000))
+
+    run_steps(take)
+
+
+@program("buffer beside another")
+def main() -> None:
+    chosen, other = block(0), block(0)
+
+    def take(number: int) -> None:
+        nonlocal chosen, other
+        chosen = torch.cat((chosen, block(4000)))
+        other = torch.cat((other, block(4000)))
+
+    run_steps(take)
+
+
+@program("buffer that restarts")
+def main() -> None:
+    for number in range(STEPS):
+        tokens = block(8)
+        for _ in range(10 + 4 * number):
+            scan()
+            tokens = torch.cat((tokens, block(8)))
+        alloctrace.step()
+
+
 def run_epochs(validate: Callable[[], Any]) -> None:
     for _ in range(3):
         run_steps(lambda number: None, STEPS // 3)

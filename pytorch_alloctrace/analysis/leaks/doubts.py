@@ -7,6 +7,8 @@ bounded           of the containers on the referrer path, at least one has more 
                   tuples, did not grow between two object scans, or state their bound; one states it. Blocks per entry
                   did not grow, and it holds `MIN_BOUNDED_SHARE` of the blocks. When full, it fits
 optimizer state   nearly all blocks are optimizer state, and hardly any parameters are younger than the first of them
+taken             a growing buffer grows by as much as blocks of another line shrink, such as the labelled part of a
+                  data set: it ends with them
 one call          a local variable of a function holds the blocks until the function returns. Not of main() or a module,
                   and not of the function whose loop contains the steps: there, any holder may leak. If no holder is
                   known: the function that iterates, or a comprehension in it, allocated the blocks itself, and they
@@ -19,7 +21,7 @@ one pass          each module that the stacks call allocated only a few of the b
                   model in each iteration
 short             less than `MIN_UNITS` units were judged; or without steps, no caller of the line came again so often:
                   one pass is not a loop
-rare              blocks were left behind in less than `MIN_ARRIVALS` units
+rare              blocks were left behind in less than `MIN_ARRIVALS` units, or in the rounds of a buffer that is TAKEN
 
 A run that ended in out of memory, and growth that holds a quarter of the device, are never too short or too rare: they
 are possible leaks.
@@ -44,7 +46,8 @@ from ...reading.recorded import Held
 from ...reading.sites import Frame
 from ...reading.table import Table
 from ..free_memory.failed_allocations import ENDED, find_failed_allocations
-from .leak import BACKLOG, GRAPH, SURVIVORS, Doubt, Growth, Holder, Leak
+from .block_sizes import count_rounds_taken
+from .leak import BACKLOG, GRAPH, GROWING, SURVIVORS, Doubt, Growth, Holder, Leak
 from .loops import MIN_ITERATIONS, LoopIndex
 
 if TYPE_CHECKING:
@@ -62,6 +65,8 @@ MAX_CONFIDENCE_SHORT = 0.69
 MIN_STATE_SHARE = 0.9
 MAX_GROWN_SHARE = 0.2
 """Maximum share of survivors in addition to the earlier blocks of their sizes, for them to have replaced these."""
+MAX_ROUNDS_RATIO = 1.25
+"""Maximum ratio of the steps with survivors to the times that a buffer grew, for both to come once in each round."""
 _MAX_EXAMINED = 4
 """Maximum number of leaks, and of other growth, that are searched for replaced blocks."""
 _MAX_STATE_BLOCKS = 8
@@ -142,6 +147,19 @@ class DoubtFinder:
         total = sum(size * count for size, count in sizes.items())
         return bool(total > 0 and grown_bytes <= MAX_GROWN_SHARE * total)
 
+    def doubt_leaks_of_rounds(self, examined: Sequence[Leak | Growth]) -> list[Leak | Growth]:
+        """Return the leaks and growth; leaks of survivors that come as seldom as a TAKEN buffer grows are RARE."""
+        taken = [growth for growth in examined if isinstance(growth, Growth) and growth.doubt is Doubt.TAKEN]
+        rounds = max((growth.arrivals for growth in taken), default=0)
+        return [
+            self._doubt(growth, Doubt.RARE)
+            if isinstance(growth, Leak)
+            and growth.kind == SURVIVORS
+            and growth.units_with_survivors <= MAX_ROUNDS_RATIO * rounds
+            else growth
+            for growth in examined
+        ]
+
     def _find_other_reading(self, leak: Leak) -> Growth | None:
         holder = leak.holder
         scan = None if holder is None else self._find_scan(holder)
@@ -151,6 +169,10 @@ class DoubtFinder:
                 return bounded
         if self._is_optimizer_state(leak):
             return self._doubt(leak, Doubt.OPTIMIZER_STATE)
+        if leak.kind == GROWING:
+            site = int(self._part.device.numbers.of([leak.stack_ids[0]])[0])
+            if rounds := count_rounds_taken(self._part, site):
+                return dataclasses.replace(self._doubt(leak, Doubt.TAKEN), arrivals=rounds)
         call = self._find_one_call(leak)
         if call is not None:
             return dataclasses.replace(self._doubt(leak, Doubt.ONE_CALL), call=call)

@@ -4,7 +4,8 @@ First, the largest live block of each site is compared over the run after its wa
 window and at one position within it, which differs from window to window: a cache that is reset every 19 steps would
 seem to grow slowly if it were read every 20. A site is a candidate if all of these hold:
 
-never smaller     the largest block never shrinks: a cache that is reset is not a leak
+never smaller     the largest block never shrinks: a cache that is reset is not a leak, nor are tokens
+                  that are generated anew (see `block_sizes.restarts`)
 coverage          in at least 80 % of the windows the site got a larger block and no additional blocks
 still growing     the growth has not stopped (see `Windows.has_stopped`): the buffer has not reached a bound
 
@@ -48,6 +49,7 @@ from ...reading.positions import Range
 from ...reading.recorded import FREES, RecordedTrace
 from ...reading.sites import Site, bytes_by_stack
 from ...reading.table import Table, maxima, sums
+from .block_sizes import restarts
 from .call_paths import CallTree, find_common_path
 from .largest_blocks import LargestOverRun, choose_positions, find_growing_stacks, find_largest_blocks
 from .leak import GROWING, MIN_COVERAGE, Leak, LeakingSite, compute_certainty, group_by_times
@@ -108,7 +110,8 @@ def find_growing_leaks(part: PartEvidence, free_bytes: int | None) -> list[Leak]
     replacements = {candidate.site: _list_replacements(candidate, largest) for candidate in candidates}
     buffers = _select_buffers(part, windows, replacements)
     groups = group_by_times(
-        [candidate for candidate in candidates if candidate.site in buffers], lambda candidate: candidate.rows
+        [candidate for candidate in candidates if candidate.site in buffers and not restarts(part, candidate.site)],
+        lambda candidate: candidate.rows,
     )
     return [_build_leak(part, windows, group, free_bytes) for group in groups]
 

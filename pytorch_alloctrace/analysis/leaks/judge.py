@@ -154,9 +154,8 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
         if growth.allocated_bytes and not _list_lines([growth]) & lines
     ]
     other_growth = doubts.omit_replacements(other_growth)
-    examined = [
-        doubts.examine(leak) for leak in merge_by_holder(attach_holders(part.device, doubts.omit_replacements(leaks)))
-    ]
+    leaks = merge_by_holder(attach_holders(part.device, doubts.omit_replacements(leaks)))
+    examined = doubts.doubt_leaks_of_rounds([doubts.examine(leak) for leak in leaks])
     accumulation = find_accumulation(part, lifetimes, loops)
     if accumulation is not None and not _list_lines([accumulation]) & lines:
         other_growth.append(accumulation)

@@ -273,6 +273,8 @@ class Doubt(enum.Enum):
     """A note: a container that states its bound, and is not full yet, holds the blocks."""
     OPTIMIZER_STATE = "optimizer state"
     """A note: an optimizer made state for parameters that it updated for the first time."""
+    TAKEN = "taken"
+    """A note: a buffer grows by as much as blocks of another line shrink."""
     STOPPED = "stopped"
     """A note: the line grew until well before the end, and not since."""
     ACCUMULATED = "accumulated"
@@ -303,10 +305,11 @@ class Doubt(enum.Enum):
 
 
 MAX_NOTED_ARRIVALS = 5
-_NOTES = (Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.STOPPED, Doubt.ACCUMULATED)
+_NOTES = (Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.TAKEN, Doubt.STOPPED, Doubt.ACCUMULATED)
 _OTHER_READINGS = (
     Doubt.BOUNDED,
     Doubt.OPTIMIZER_STATE,
+    Doubt.TAKEN,
     Doubt.RARE,
     Doubt.ONE_CALL,
     Doubt.JOINED,
