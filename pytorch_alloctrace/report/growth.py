@@ -212,7 +212,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
         sentences.append(f"The parts are concatenated at {names.site(first.call)}.")
     sentences += describe_no_holder(first.no_holder, summary.final_scan)
     advice = ""
-    if first.holder is not None and first.kind != GROWING:
+    if first.holder is not None and first.kind != GROWING and first.holder.through != AUTOCAST:
         cure = cure_holder(first.holder, first.kind, first.device, names)
         advice = f"If it is one: {cure[:1].lower()}{cure[1:]}"
         sentences.append(advice)
@@ -401,8 +401,8 @@ def _note_accumulated(growth: Growth, names: SiteNames) -> str:
 
 def _note_taken(growth: Growth, names: SiteNames) -> str:
     return (
-        f"{names.site(growth.site)} grew to {units.size(growth.allocated_bytes)}, by as much as blocks of another line "
-        "shrank: it ends with them"
+        f"{names.site(growth.site)} grew to {units.size(growth.allocated_bytes)}, by as much as another line "
+        "allocated less each time, as if it took from there: it ends with the rest"
     )
 
 

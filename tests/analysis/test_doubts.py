@@ -200,7 +200,7 @@ def test_buffer_that_takes_from_a_pool_is_a_note_and_what_comes_in_its_rounds_un
     [note], [growth] = verdict.notes, verdict.undecided
     assert note.doubt is Doubt.TAKEN and "cat" in (note.site.source or "")
     assert growth.doubt is Doubt.RARE and growth.arrivals >= STEPS // 2
-    assert "as much as blocks of another line shrank" in text_of("buffer taken from a pool")
+    assert "as much as another line allocated less" in text_of("buffer taken from a pool")
 
 
 def test_two_buffers_that_grow_alike_are_leaks() -> None:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 MIN_RESTARTS = 2
 MIN_SMALL_BLOCKS = 3
 """Minimum number of blocks of at most half of the largest size before, for a buffer to have restarted."""
-MIN_RECORDS = 8
-"""Minimum number of sizes of a buffer, each larger than all before."""
+MIN_ROUNDS = 8
+"""Minimum number of times that a buffer grew."""
 MIN_TAKEN_SHARE = 0.8
-"""Minimum share of the growths of a buffer by which the blocks of another line shrink."""
-MAX_DISTINCT_SHARE = 8
-"""Maximum number of sizes of the other stack, as a multiple of that of the buffer."""
+"""Minimum share of the growths of a buffer by which another stack allocates less."""
+TOLERANCE = 0.1
+"""Maximum difference between both, as a share of the growth."""
+MAX_SUMS = 1 << 23
+"""Maximum number of sums, one of each stack between two growths."""
 MAX_EVENTS = 1 << 20
 """Number of events searched, the last of the part."""
 _ALLOC = KINDS.index("alloc")
@@ -56,7 +58,7 @@ def restarts(part: PartEvidence, site: int) -> bool:
 
 
 def count_rounds_taken(part: PartEvidence, site: int) -> int:
-    """Return how often the buffer of a line grew, if blocks of another stack shrank each time by as much; else 0."""
+    """Return how often the buffer of a line grew, if another stack allocated less each time by as much; else 0."""
     parts = [
         np.stack([events[name].astype(np.int64) for name in ("stack_id", "requested_bytes")], axis=1)
         for events in _read_events(part, ("alloc",))
@@ -64,23 +66,19 @@ def count_rounds_taken(part: PartEvidence, site: int) -> int:
     if not parts:
         return 0
     stacks, sizes = np.concatenate(parts).T
-    own = sizes[part.device.numbers.of(stacks) == site]
-    records = own[own > np.append(-1, np.maximum.accumulate(own)[:-1])]
-    if len(records) < MIN_RECORDS:
+    own_rows = np.flatnonzero(part.device.numbers.of(stacks) == site)
+    own_sizes = sizes[own_rows]
+    is_record = own_sizes > np.append(-1, np.maximum.accumulate(own_sizes)[:-1])
+    growth = np.diff(own_sizes[is_record])
+    distinct, stack_of_row = np.unique(stacks, return_inverse=True)
+    if len(growth) < MIN_ROUNDS or len(distinct) * (len(growth) + 2) > MAX_SUMS:
         return 0
-    min_matches = MIN_TAKEN_SHARE * len(records)
-    distinct_stacks, counts = np.unique(stacks, return_counts=True)
-    for stack in distinct_stacks[counts >= min_matches].tolist():
-        distinct, first_at = np.unique(sizes[stacks == stack], return_index=True)
-        if not min_matches <= len(distinct) <= MAX_DISTINCT_SHARE * len(records):
-            continue
-        for size in distinct.tolist():
-            rests = int(records[-1]) + size - records
-            rows = np.minimum(np.searchsorted(distinct, rests), len(distinct) - 1)
-            positions = first_at[rows[distinct[rows] == rests]]
-            if len(positions) >= min_matches and (np.diff(positions) > 0).all():
-                return len(records)
-    return 0
+    totals = np.zeros((len(distinct), len(growth) + 2), np.int64)
+    np.add.at(totals, (stack_of_row, np.searchsorted(own_rows[is_record], np.arange(len(sizes)), side="right")), sizes)
+    # Without what was allocated before the first round, and in the last, which may be incomplete.
+    fall = -np.diff(totals[:, 1:-1], axis=1)
+    is_taken = np.abs(fall - growth[:-1]) <= TOLERANCE * growth[:-1]
+    return len(growth) if (is_taken.mean(axis=1) >= MIN_TAKEN_SHARE).any() else 0
 
 
 def _read_events(part: PartEvidence, kinds: tuple[str, ...]) -> list[Table]:

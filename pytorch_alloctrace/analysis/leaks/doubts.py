@@ -7,8 +7,8 @@ bounded           of the containers on the referrer path, at least one has more 
                   tuples, did not grow between two object scans, or state their bound; one states it. Blocks per entry
                   did not grow, and it holds `MIN_BOUNDED_SHARE` of the blocks. When full, it fits
 optimizer state   nearly all blocks are optimizer state, and hardly any parameters are younger than the first of them
-taken             a growing buffer grows by as much as blocks of another line shrink, such as the labelled part of a
-                  data set: it ends with them
+taken             a growing buffer grows each time by as much as another line allocates less, such as the labelled part
+                  of a data set whose rest is scored: it ends with the rest
 one call          a local variable of a function holds the blocks until the function returns. Not of main() or a module,
                   and not of the function whose loop contains the steps: there, any holder may leak. If no holder is
                   known: the function that iterates, or a comprehension in it, allocated the blocks itself, and they

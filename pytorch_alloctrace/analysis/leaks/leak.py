@@ -274,7 +274,7 @@ class Doubt(enum.Enum):
     OPTIMIZER_STATE = "optimizer state"
     """A note: an optimizer made state for parameters that it updated for the first time."""
     TAKEN = "taken"
-    """A note: a buffer grows by as much as blocks of another line shrink."""
+    """A note: a buffer grows each time by as much as another line allocates less."""
     STOPPED = "stopped"
     """A note: the line grew until well before the end, and not since."""
     ACCUMULATED = "accumulated"
