@@ -301,7 +301,12 @@ def _find_library_calls(trace: RecordedTrace, device: str, growths: Sequence[Lea
         ):
             continue
         live = trace.replay.stacks(growth.judged_at + 1, device)
-        held = live.take((live["live_bytes"] > 0) & np.isin(stacks.same[live["stack_id"]], stacks.same[stack_ids]))
+        is_of_growth = (
+            np.isin(live["stack_id"], growth.block_stacks)
+            if growth.block_stacks
+            else np.isin(stacks.same[live["stack_id"]], stacks.same[stack_ids])
+        )
+        held = live.take((live["live_bytes"] > 0) & is_of_growth)
         call = find_library_call(stacks, held)
         if call is not None:
             calls[growth.stack_ids[0]] = call

@@ -17,8 +17,8 @@ joined            an allocation as large as all the blocks was followed by their
 load              a backlog (see `backlog`) whose referrer path shows no growing container, or a variable that is filled
                   anew in each step, or whose number of blocks fell by `LOAD_FALL`
 loading           without steps, next to nothing was freed, and no autograd graph holds the blocks
-one pass          each module that the stacks call allocated only a few of the blocks: a loop over layers, or a new
-                  model in each iteration
+one pass          each module that the stacks call allocated only a few of the blocks, and was not called more often: a
+                  loop over layers, or a new model in each iteration
 short             less than `MIN_UNITS` units were judged; or without steps, no caller of the line came again so often:
                   one pass is not a loop
 rare              blocks were left behind in less than `MIN_ARRIVALS` units, or in the rounds of a buffer that is TAKEN
@@ -222,6 +222,7 @@ class DoubtFinder:
             last=self._clock.first_step + self._clock.length,
             holder=leak.holder,
             no_holder=leak.no_holder,
+            block_stacks=leak.block_stacks,
         )
 
     def _find_scan(self, holder: Holder) -> Held | None:
@@ -298,28 +299,29 @@ class DoubtFinder:
         return bool(len(roles)) and bool(np.isin(roles, [_PARAMETER, _BUFFER]).mean() >= MIN_STATE_SHARE)
 
     def _calls_each_module_once(self, leak: Leak) -> bool:
-        """Return whether hardly any module allocated more than `_MAX_BLOCKS_OF_PASS` of the blocks."""
+        """Return whether hardly any module allocated more than `_MAX_BLOCKS_OF_PASS` blocks, kept or freed."""
         stacks = self._trace.stacks
         if not stacks.has_modules:
             return False
         modules = stacks.modules.called(self._live["stack_id"][self._is_leaked(leak)])
         inside = modules[modules > 0]
-        return len(inside) > MIN_MODULE_SHARE * len(modules) and len(inside) <= _MAX_BLOCKS_OF_PASS * len(
-            np.unique(inside)
-        )
+        max_blocks = _MAX_BLOCKS_OF_PASS * len(np.unique(inside))
+        if len(inside) <= MIN_MODULE_SHARE * len(modules) or len(inside) > max_blocks:
+            return False
+        if self._loops.is_in_one_pass(leak.stack_ids[0]):
+            return True
+        # A layer whose output is kept only at times allocates it in each call.
+        totals = self._part.stacks.result
+        is_inside = np.isin(totals["stack_id"], leak.block_stacks) & (stacks.modules.called(totals["stack_id"]) > 0)
+        return int(totals["allocations"][is_inside].sum()) <= max_blocks
 
     def _is_leaked(self, leak: Leak | Growth) -> npt.NDArray[np.bool_]:
-        """Return which of `_live` were allocated at the lines of a leak."""
-        sites = self._part.device.numbers.of(list(leak.stack_ids))
-        return np.isin(self._live_sites, sites)
+        """Return which of `_live` were allocated by the stacks of a leak's survivors."""
+        return np.isin(self._live["stack_id"], leak.block_stacks)
 
     @property
     def _live(self) -> Table:
         return self._part.live
-
-    @functools.cached_property
-    def _live_sites(self) -> npt.NDArray[np.int64]:
-        return self._part.device.numbers.of(self._live["stack_id"])
 
     def _find_one_call(self, leak: Leak) -> Frame | None:
         if leak.holder is not None:
@@ -367,8 +369,7 @@ class DoubtFinder:
         """Return the line of an allocation as large as all the blocks, which was followed by their release."""
         if leak.allocated_bytes_at_end > leak.allocated_bytes // 2:
             return None
-        sites = self._part.device.numbers.of(list(leak.stack_ids))
-        blocks = self._live.take(np.isin(self._live_sites, sites))
+        blocks = self._live.take(self._is_leaked(leak))
         if not len(blocks):
             return None
         total = int(blocks["requested_bytes"].sum())

@@ -218,6 +218,8 @@ class Leak:
     """Survivors: True if a thread of `threading` allocated the blocks."""
     minor: bool = False
     """True if the leak costs next to nothing, in this run and on this device (see `is_minor`)."""
+    block_stacks: tuple[int, ...] = ()
+    """Survivors: all stacks that allocated the blocks, by module. Other blocks of the sites have other stacks."""
 
     @property
     def stack_ids(self) -> tuple[int, ...]:
@@ -356,6 +358,8 @@ class Growth:
     call: Frame | None = None
     """ONE_CALL: the call. JOINED: the line that concatenates. ACCUMULATED within a step: the function whose loop
     accumulates."""
+    block_stacks: tuple[int, ...] = ()
+    """As in `Leak`."""
     is_model: bool = False
     """RARE: whether nearly all blocks are parameters and buffers."""
     size: int = 0
@@ -427,6 +431,7 @@ def merge_leaks(leaks: Sequence[Leak]) -> Leak:
         sites=tuple(sorted((site for leak in leaks for site in leak.sites), key=lambda site: -site.allocated_bytes)),
         path=_find_common_frames([leak.path for leak in leaks]),
         path_share=min(leak.path_share for leak in leaks),
+        block_stacks=tuple(sorted({stack for leak in leaks for stack in leak.block_stacks})),
         allocated_bytes_over_run=tuple(
             sum(samples) for samples in zip(*(leak.allocated_bytes_over_run for leak in leaks), strict=False)
         ),

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from ...errors import CompactedError
 from ...reading.recorded import FinalScan, Held, RecordedTrace
-from ...reading.sites import Frame, Site
+from ...reading.sites import Frame, Site, StackIndex
 from ...reading.table import Table
 from .leak import AUTOCAST, GRAPH, GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak, NoHolder, merge_leaks
 
@@ -65,15 +65,14 @@ _Growing = TypeVar("_Growing", Leak, Growth)
 class _Accused:
     """Blocks whose holder is searched."""
 
-    stack_ids: tuple[int, ...]
+    stack_ids: npt.NDArray[np.int64]
+    """All stacks of such blocks."""
     live_at_judged: npt.NDArray[np.int64] | None
     """Allocation events of the part's blocks that are live at the judged event; None if blocks replace others of the
     same line."""
     min_blocks: int
     blocks: int
     """Number of the blocks at the judged event."""
-    is_of_stacks: bool = False
-    """True for the blocks of the stacks alone, not of all stacks of the same lines."""
 
 
 @dataclass
@@ -90,7 +89,7 @@ def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> lis
     part_of = {part.clock.judged_at: part for part in evidence.parts}
     accused = [
         _Accused(
-            growth.stack_ids,
+            _list_stacks(evidence.trace.stacks, growth),
             _list_survivors(part_of[growth.judged_at]) if growth.kind == SURVIVORS else None,
             1 if growth.kind == GROWING else _MIN_BLOCKS,
             growth.blocks,
@@ -142,8 +141,17 @@ def find_holder(
     alloc_seqs: the allocation events of the blocks; None for all blocks of exactly these stacks.
     """
     block_count = 0 if alloc_seqs is None else len(alloc_seqs)
-    (result,) = _find_holders(evidence, [_Accused(stack_ids, alloc_seqs, _MIN_BLOCKS, block_count, alloc_seqs is None)])
+    same_stacks = np.flatnonzero(np.isin(evidence.trace.stacks.same, stack_ids))
+    (result,) = _find_holders(evidence, [_Accused(same_stacks, alloc_seqs, _MIN_BLOCKS, block_count)])
     return result.holder
+
+
+def _list_stacks(stacks: StackIndex, growth: Leak | Growth) -> npt.NDArray[np.int64]:
+    """Return the stacks of the growth's blocks; all stacks of its lines if the blocks replace others."""
+    if growth.block_stacks:
+        return np.array(growth.block_stacks, np.int64)
+    lines = stacks.line_numbers
+    return np.flatnonzero(np.isin(lines, lines[list(growth.stack_ids)]))
 
 
 def _list_survivors(part: PartEvidence) -> npt.NDArray[np.int64]:
@@ -186,11 +194,10 @@ def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> list
             live = evidence.parts[0].blocks_at(event - 1)
         except CompactedError:
             continue  # the last scan of an interval only after the compaction
-        site = evidence.numbers.of(live["stack_id"])
         step = _find_step(trace, event)
         for blocks_of, result in zip(accused, results, strict=True):
             if result.holder is None:
-                blocks = _select_blocks(live, site, evidence, blocks_of)
+                blocks = _select_blocks(live, blocks_of)
                 if len(blocks) < blocks_of.min_blocks:
                     continue
                 result.holder = _find_holder(trace, blocks, [held for held in referrers if not held.is_garbage], step)
@@ -244,14 +251,9 @@ def _find_step(trace: RecordedTrace, event: int) -> int | None:
     return trace.positions.step_at(event) if index + 1 < len(trace.positions.step_ends) else None
 
 
-def _select_blocks(
-    live: Table, site: npt.NDArray[np.int64], evidence: DeviceEvidence, accused: _Accused
-) -> npt.NDArray[np.int64]:
+def _select_blocks(live: Table, accused: _Accused) -> npt.NDArray[np.int64]:
     """Return the addresses of the accused blocks that were live at the scan, in the order of their allocation."""
-    if accused.is_of_stacks:
-        is_accused = np.isin(evidence.trace.stacks.same[live["stack_id"]], accused.stack_ids)
-    else:
-        is_accused = np.isin(site, evidence.numbers.of(list(accused.stack_ids)))
+    is_accused = np.isin(live["stack_id"], accused.stack_ids)
     if accused.live_at_judged is not None:
         is_accused &= np.isin(live["alloc_seq"], accused.live_at_judged)
     addresses: npt.NDArray[np.int64] = live["address"][is_accused]

@@ -160,6 +160,7 @@ class LeakBuilder:
             path_share=path_share,
             allocated_bytes_over_run=self._sample_live_bytes([line.site for line in group]),
             is_in_thread=self._is_in_thread(sites[0].stack_id),
+            block_stacks=tuple(np.unique(survivors.stack[rows]).tolist()),
         )
 
     def _is_in_thread(self, stack: int) -> bool:
