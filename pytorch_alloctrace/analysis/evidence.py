@@ -89,7 +89,7 @@ class DeviceEvidence:
     ) -> None:
         self.trace = trace
         self.device = device
-        self.numbers = SiteNumbers(trace.stacks)
+        self.numbers = SiteNumbers(trace.stacks.package_line_numbers)
         clocks = Clocks(trace, device)
         self.clocks: tuple[Clock, ...] = tuple(clocks) if within is None else (clocks.within(within),)
         """Clocks of the judged parts of the run, in order."""

@@ -193,7 +193,7 @@ class RecordedTrace:
     def replay(self) -> Replay:
         with self._pass("replaying"):
             run = _replay.Replay(
-                self.reader, MEASURED, self.stacks.line_numbers, self._progress, self._autograd_nodes_at_begin
+                self.reader, MEASURED, self.stacks.package_line_numbers, self._progress, self._autograd_nodes_at_begin
             )
             return Replay(self.reader, run, self.locations)
 

@@ -305,6 +305,15 @@ class StackIndex:
         """By stack: the number of its site, from 0."""
         return np.unique(self.group("line"), return_inverse=True)[1].astype(np.uint32)
 
+    @functools.cached_property
+    def package_line_numbers(self) -> _Ids:
+        """By stack: as `line_numbers`, with further numbers for the lines that a site calls in a package (`opened`)."""
+        numbers = self.line_numbers.copy()
+        calls = np.flatnonzero((self.site > 0) & (self.opened > 0))
+        pairs = np.stack([numbers[calls], self.lines[self.opened[calls]]])
+        numbers[calls] = int(numbers.max()) + 1 + np.unique(pairs, axis=1, return_inverse=True)[1]
+        return numbers
+
     def key(self, stack_id: int, by: str) -> tuple[Any, ...]:
         if stack_id in self._labels:
             return (self._labels[stack_id],)
@@ -421,12 +430,15 @@ _AGGREGATIONS = {name: "max" if name in MAXIMA else "sum" for name in SITE_TOTAL
 
 
 class SiteNumbers:
-    """Numbers of sites in the order of the first request, the same for all tables."""
+    """Numbers of sites in the order of the first request, the same for all tables.
 
-    def __init__(self, stacks: StackIndex) -> None:
-        self._stacks = stacks
+    groups: by stack, a number of its site, such as `StackIndex.line_numbers`.
+    """
+
+    def __init__(self, groups: _Ids) -> None:
+        self._groups = groups
         self._numbers: dict[int, int] = {}
-        self._by_stack = np.full(len(stacks), -1, np.int64)  # -1: no number yet
+        self._by_stack = np.full(len(groups), -1, np.int64)  # -1: no number yet
 
     def of(self, stack_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the number of each stack's site. Rows without a stack share one site."""
@@ -436,9 +448,7 @@ class SiteNumbers:
             is_new = np.zeros(len(self._by_stack), np.bool_)
             is_new[stacks[site_numbers < 0]] = True
             new_stacks = np.flatnonzero(is_new)
-            lines, first_rows, of_stack = np.unique(
-                self._stacks.group("line")[new_stacks], return_index=True, return_inverse=True
-            )
+            lines, first_rows, of_stack = np.unique(self._groups[new_stacks], return_index=True, return_inverse=True)
             numbers = np.zeros(len(lines), np.int64)
             for line in np.argsort(first_rows).tolist():
                 numbers[line] = self._numbers.setdefault(int(lines[line]), len(self._numbers))

@@ -11,7 +11,7 @@ import pytest
 from running import program_environment, run_python, with_cuda
 from shared_recordings import record_once
 
-from pytorch_alloctrace.analysis.leaks.leak import Doubt
+from pytorch_alloctrace.analysis.leaks.leak import BACKLOG, GROWING, Doubt
 from pytorch_alloctrace.analysis.summary import DeviceSummary, summarize
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report.leaks import leak_findings
@@ -57,6 +57,27 @@ class Trainer:
             self.optimizer.step()
             alloctrace.step()
 
+    def collect(self):
+        self.collected = self.make_batch()
+        for _ in range(self.steps):
+            self.optimizer.zero_grad()
+            output = self.net(self.make_batch())
+            output.sum().backward()
+            self.optimizer.step()
+            self.collected = torch.cat([self.collected, output.detach()])
+            alloctrace.step()
+
+    def register(self):
+        self.cells = []
+        for _ in range(self.steps):
+            self.cells.append(cell := {})
+            self.net.layers[3].register_forward_hook(
+                lambda module, inputs, output, cell=cell: cell.update(last=output.detach() * 2)
+            )
+            self.net(self.make_batch()).sum().backward()
+            self.optimizer.step()
+            alloctrace.step()
+
     @torch.no_grad()
     def embed(self):
         x = self.make_batch()
@@ -94,6 +115,14 @@ def optimizer_state(kept):
     trainer.net.layers[5].norm.register_forward_hook(lambda module, inputs, output: kept.append(output.detach()))
     trainer.train()
 
+def buffer():
+    trainer = library.Trainer(steps=120, optimizer=torch.optim.AdamW)
+    trainer.collect()
+
+def backlog():
+    trainer = library.Trainer(steps=120, optimizer=torch.optim.AdamW)
+    trainer.register()
+
 def one_pass(kept):
     trainer = library.Trainer(depth=60)
     keep_outputs(trainer, kept)
@@ -105,6 +134,8 @@ programs = {
     "healthy": lambda: one_layer(collections.deque(maxlen=2), 40),
     "layers_by_turns": lambda: layers_by_turns([]),
     "optimizer_state": lambda: optimizer_state([]),
+    "buffer": buffer,
+    "backlog": backlog,
     "one_pass": lambda: one_pass([]),
 }
 for name, program in programs.items():
@@ -159,3 +190,12 @@ def test_share_of_a_library_line_counts_all_stacks_of_a_leak() -> None:
     _, text = judge("optimizer_state")
 
     assert " 50 % of it at library.py:1" in text, text
+
+
+@pytest.mark.parametrize(("program", "holder"), [("buffer", "trainer.collected"), ("backlog", "trainer.cells")])
+def test_other_blocks_below_the_line_do_not_hide_a_buffer_or_backlog(program: str, holder: str) -> None:
+    (leak,) = judge(program)[0].leaks.leaks
+
+    assert leak.kind == {"buffer": GROWING, "backlog": BACKLOG}[program]
+    assert leak.holder is not None and leak.holder.name == holder, leak.holder
+    assert leak.blocks == {"buffer": 1, "backlog": 120}[program]

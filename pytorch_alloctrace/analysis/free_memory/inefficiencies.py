@@ -571,7 +571,7 @@ def _attribute_to_line(
 ) -> Inefficiency:
     """Return an inefficiency with `sizes` at stake, by stack, and the line with the largest part."""
     trace = evidence.trace
-    numbers = SiteNumbers(trace.stacks).of(stack_ids)
+    numbers = SiteNumbers(trace.stacks.line_numbers).of(stack_ids)
     by_line = sums(numbers, sizes, int(numbers.max()) + 1)
     largest = int(by_line.argmax())
     stack = int(stack_ids[numbers == largest][0])

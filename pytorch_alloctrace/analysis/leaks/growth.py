@@ -100,13 +100,13 @@ def growing_sites(evidence: DeviceEvidence, top: int) -> tuple[GrowingSite, ...]
     )
     before = group_stacks(trace.stacks, evidence.at_warmup_end.result, "line")
     after = group_stacks(trace.stacks, evidence.parts[0].stacks.result, "line")
-    numbers = evidence.numbers
-    bytes_before = dict(zip(numbers.of(before["stack_id"]).tolist(), before["live_bytes"].tolist(), strict=True))
+    numbers = trace.stacks.line_numbers
+    bytes_before = dict(zip(numbers[before["stack_id"]].tolist(), before["live_bytes"].tolist(), strict=True))
     begin_ns, end_ns = (trace.replay.time_before(event + 1) for event in (warmup_end, clock.judged_at))
     length = clock.length - warmup_length if clock.is_discrete else (end_ns - begin_ns) / 1e9
     growing = []
     for line, stack, after_bytes in zip(
-        numbers.of(after["stack_id"]).tolist(), after["stack_id"].tolist(), after["live_bytes"].tolist(), strict=True
+        numbers[after["stack_id"]].tolist(), after["stack_id"].tolist(), after["live_bytes"].tolist(), strict=True
     ):
         before_bytes = bytes_before.get(line, 0)
         if after_bytes > before_bytes:

@@ -8,6 +8,9 @@ survivors (see `survivors`)        from some age on, the blocks of a line are no
 backlog (see `backlog`)            each block of a line is freed, but more and more are live at once
 growing (see `growing_buffers`)    a block of a line is replaced again and again by a larger block until the end
 
+A line is one of user code. If it calls a package other than torch (`trainer.train()`), it is judged for each line of the
+package by itself: the blocks of one do not hide those of another.
+
 Growth of these kinds may have another reading (see `doubts`). What is then not called a leak, and lines that hold more
 and more but fit none of the three, are undecided growth with a reason, or a note where the growth is known to end.
 """
@@ -189,11 +192,13 @@ def _list_possible_buffers(part: PartEvidence) -> list[Growth]:
 
 
 def _map_functions(trace: RecordedTrace, lifetimes: LifetimeEvidence) -> dict[int, tuple[object, ...]]:
-    freed_blocks, survivors = lifetimes.freed_blocks, lifetimes.survivors
+    stacks, freed_blocks, survivors = trace.stacks, lifetimes.freed_blocks, lifetimes.survivors
     first_stacks = {site: int(freed_blocks.stack[rows[0]]) for site, rows in freed_blocks.rows_of_site.items()}
     first_stacks |= {site: int(survivors.stack[rows[0]]) for site, rows in survivors.rows_of_site.items()}
     return {
-        site: trace.stacks.key(stack, "function") if trace.stacks.has_frames(stack) else (site,)
+        site: stacks.call(int(stacks.opened[stack]) or stacks.representative(stack))[1:]
+        if stacks.has_frames(stack)
+        else (site,)
         for site, stack in sorted(first_stacks.items())
     }
 

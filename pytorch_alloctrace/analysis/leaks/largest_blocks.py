@@ -110,5 +110,5 @@ def find_growing_stacks(trace: RecordedTrace, device: str, windows: Windows) -> 
         growing_lines.update(np.flatnonzero(covered_windows >= MIN_COVERAGE * count).tolist())
     if not growing_lines:
         return []
-    stacks: list[int] = np.flatnonzero(np.isin(trace.stacks.line_numbers, list(growing_lines))).tolist()
+    stacks: list[int] = np.flatnonzero(np.isin(trace.stacks.package_line_numbers, list(growing_lines))).tolist()
     return stacks

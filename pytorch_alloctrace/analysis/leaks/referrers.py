@@ -150,7 +150,7 @@ def _list_stacks(stacks: StackIndex, growth: Leak | Growth) -> npt.NDArray[np.in
     """Return the stacks of the growth's blocks; all stacks of its lines if the blocks replace others."""
     if growth.block_stacks:
         return np.array(growth.block_stacks, np.int64)
-    lines = stacks.line_numbers
+    lines = stacks.package_line_numbers
     return np.flatnonzero(np.isin(lines, lines[list(growth.stack_ids)]))
 
 

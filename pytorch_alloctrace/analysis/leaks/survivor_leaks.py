@@ -213,10 +213,11 @@ class LeakBuilder:
         return float(confidence * compute_certainty(self.trace, clock.is_discrete))
 
     def _build_sites(self, group: list[JudgedLine], length: float) -> tuple[LeakingSite, ...]:
-        """Build one site for each line, most bytes first; `group` has several stacks of some lines."""
+        """Build one site for each line of user code, most bytes first; `group` has several stacks of some lines."""
+        user_lines = self.trace.stacks.line_numbers[self.lifetimes.survivors.stack]
         rows_of_line: dict[int, list[npt.NDArray[np.int64]]] = {}
         for line in group:
-            rows_of_line.setdefault(line.site, []).append(line.rows)
+            rows_of_line.setdefault(int(user_lines[line.rows[0]]), []).append(line.rows)
         sites = []
         for row_parts in rows_of_line.values():
             rows = np.concatenate(row_parts)

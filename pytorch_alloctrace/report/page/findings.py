@@ -46,7 +46,7 @@ class AllocationCharts:
 
     def __init__(self, trace: RecordedTrace) -> None:
         self._trace = trace
-        self._numbers = SiteNumbers(trace.stacks)
+        self._numbers = SiteNumbers(trace.stacks.line_numbers)
         self._live_blocks: dict[tuple[str, int], _LiveBlocks] = {}
         self._steps = trace.steps()["step"]
 
