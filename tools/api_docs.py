@@ -34,6 +34,7 @@ from pytorch_alloctrace.analysis.leaks.leak import (
     NoHolder,
 )
 from pytorch_alloctrace.analysis.leaks.outside_growth import OutsideGrowth
+from pytorch_alloctrace.analysis.usage.package_lines import LibraryCall
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
 from pytorch_alloctrace.analysis.what_if.model import Check, Gpu
@@ -138,6 +139,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Forwards, "`ProgramMemory.forwards`"),
     (AutocastMemory, "`ProgramMemory.autocast`"),
     (SiteBytes, "each of `OutOfMemory.top_sites`"),
+    (LibraryCall, "`OutOfMemory.library_call`"),
     (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),
     (WhatIf, "`trace.what_if()`"),
     (CostlyChanges, "`WhatIf.costly`"),

@@ -55,7 +55,11 @@ def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Fin
         findings.append(_describe_unjudged(unjudged))
     return (
         *(_add_library_call(finding, summary, names) for finding in findings),
-        *(describe_note(growth, summary, names) for device in judged for growth in device.leaks.notes),
+        *(
+            _add_library_call(describe_note(growth, summary, names), summary, names)
+            for device in judged
+            for growth in device.leaks.notes
+        ),
         *(_describe_minor_leak(leak, summary, names) for leak in leaks if leak.minor),
     )
 

@@ -18,6 +18,7 @@ from . import units
 from .finding import Finding
 from .fragmentation import describe_pinner, write_pinners
 from .oom_causes import describe_cause, describe_leading_leak
+from .package_lines import describe_library_call
 from .screen import Screen
 from .site_names import SiteNames
 from .tables import records, rows
@@ -60,7 +61,10 @@ def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> Fin
         site=advice.line or failure.site,
         stack_id=failure.request.stack_id if advice.line is None else advice.stack_id,
         sentences=_list_sentences(failure, advice, names),
-        brief=(" ".join(advice.help), " ".join((_describe_request(failure, advice, names), *advice.why))),
+        brief=(
+            " ".join(advice.help),
+            " ".join((_describe_request(failure, advice, names), *advice.why)),
+        ),
     )
 
 
@@ -81,7 +85,21 @@ def _list_sentences(failure: OutOfMemory, advice: _Advice, names: SiteNames) -> 
     return (request, *advice.why, *pinning, *advice.help, *_describe_outcome(failure))
 
 
+def _describe_library_call(failure: OutOfMemory, advice: _Advice, names: SiteNames) -> list[str]:
+    """Name the module and the library line of a line that only calls a library, such as trainer.train()."""
+    largest = failure.top_sites[0] if failure.top_sites else None
+    if largest is None or failure.library_call is None or largest.site != (advice.line or failure.site):
+        return []
+    call = describe_library_call(failure.library_call, names)
+    return [f"This line holds {units.size(largest.bytes)}: {call}."]
+
+
 def _advise(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
+    advice = _advise_on_cause(failure, names, advisor)
+    return dataclasses.replace(advice, why=[*advice.why, *_describe_library_call(failure, advice, names)])
+
+
+def _advise_on_cause(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
     leak = advisor.leading_leak(failure)
     cause = describe_cause(failure, names) if leak is None else describe_leading_leak(leak, failure, names)
     if cause is not None:

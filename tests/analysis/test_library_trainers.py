@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import program_environment, run_python, with_cuda
+from running import has_nvidia_gpu, program_environment, run_python, with_cuda
 from shared_recordings import record_once
 
 from pytorch_alloctrace.analysis.leaks.leak import BACKLOG, GROWING, Doubt
 from pytorch_alloctrace.analysis.summary import DeviceSummary, summarize
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report.leaks import leak_findings
+from pytorch_alloctrace.report.oom import oom_finding
+from pytorch_alloctrace.report.site_names import SiteNames
 
 LIBRARY = """
 import torch
@@ -123,6 +125,22 @@ def backlog():
     trainer = library.Trainer(steps=120, optimizer=torch.optim.AdamW)
     trainer.register()
 
+def stopped(kept):
+    trainer = library.Trainer(steps=120)
+    trainer.make_batch = lambda: torch.ones(1 << 10, 64, device="cuda")
+    trainer.net.layers[5].register_forward_hook(
+        lambda module, inputs, output: kept.append(output.detach()) if len(kept) < 60 else None
+    )
+    trainer.train()
+
+def out_of_memory():
+    trainer = library.Trainer()
+    trainer.make_batch = lambda: torch.empty(1 << 19, 64, device="cuda")
+    try:
+        trainer.train()
+    except torch.OutOfMemoryError:
+        pass
+
 def one_pass(kept):
     trainer = library.Trainer(depth=60)
     keep_outputs(trainer, kept)
@@ -136,6 +154,8 @@ programs = {
     "optimizer_state": lambda: optimizer_state([]),
     "buffer": buffer,
     "backlog": backlog,
+    "stopped": lambda: stopped([]),
+    "out_of_memory": out_of_memory,
     "one_pass": lambda: one_pass([]),
 }
 for name, program in programs.items():
@@ -149,7 +169,11 @@ def record(folder: Path) -> None:
     (folder / "site-packages/library.py").write_text(LIBRARY)
     (folder / "program.py").write_text(PROGRAM)
     path = os.pathsep.join([str(folder / "site-packages"), program_environment()["PYTHONPATH"]])
-    run_python(folder, with_cuda([sys.executable, "program.py"]), True, 600, {"PYTHONPATH": path})
+    run_python(folder, with_cuda([sys.executable, "program.py"], "4GiB"), True, 600, {"PYTHONPATH": path})
+
+
+def trace_of(program: str) -> RecordedTrace:
+    return RecordedTrace(record_once("library-trainers", record) / f"{program}.alloctrace")
 
 
 @functools.cache
@@ -199,3 +223,21 @@ def test_other_blocks_below_the_line_do_not_hide_a_buffer_or_backlog(program: st
     assert leak.kind == {"buffer": GROWING, "backlog": BACKLOG}[program]
     assert leak.holder is not None and leak.holder.name == holder, leak.holder
     assert leak.blocks == {"buffer": 1, "backlog": 120}[program]
+
+
+def test_note_names_module_and_library_line() -> None:
+    summary = summarize(trace_of("stopped"), of_leaks=True)
+    (note,) = [finding for finding in leak_findings(summary) if finding.kind == "note"]
+
+    assert note.sentences[0] == "All of it at library.py:14 in Block.forward (Net.layers.5).", note
+
+
+@pytest.mark.skipif(has_nvidia_gpu(), reason="the sizes need a device of 4 GiB")
+def test_out_of_memory_names_module_and_library_line_of_the_line_that_holds_the_most() -> None:
+    summary = summarize(trace_of("out_of_memory"))
+    failure = summary.devices[0].failure
+    assert failure is not None
+    finding = oom_finding(failure, SiteNames(summary.program.working_directory), summary.advisor)
+
+    sentences = [sentence for sentence in finding.sentences if sentence.startswith("This line holds ")]
+    assert len(sentences) == 1 and " (Net.layers.*" in sentences[0], finding

@@ -39,6 +39,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import ALLOCATED, INACTIVE, Table
 from ..leaks.leak import Leak
+from ..usage.package_lines import LibraryCall, find_library_call, live_by_stack
 from ..walk import Visit, Walk
 from .allocator import SettingsHistory
 from .failed_allocations import ENDED, FailedAllocation, find_failed_allocations
@@ -100,6 +101,8 @@ class OutOfMemory:
     """Segments of other pools and streams."""
     top_sites: tuple[SiteBytes, ...] = field(repr=False)
     """Lines with the most live bytes. Requested bytes."""
+    library_call: LibraryCall | None = field(repr=False)
+    """What the first of `top_sites` calls in a package; None if nothing."""
     pool_sites: tuple[SiteBytes, ...] = field(repr=False)
     """Lines with blocks in the pool that the request could not use and that has the most free bytes.
 
@@ -324,6 +327,7 @@ def _explain_failure(
     device_bytes, other_processes_bytes = _read_device_memory(trace, request)
     allocated = int(blocks["block_bytes"][blocks["state"] == ALLOCATED].sum())
     peak = trace.replay.peak("reserved", device)
+    sites = top_sites(trace.stacks, sites_of_blocks(trace.stacks, live), MAX_SITES)
     oom = OutOfMemory(
         request=request,
         step=trace.positions.step_at(request.seq),
@@ -338,11 +342,17 @@ def _explain_failure(
         peak_reserved_bytes=peak.bytes if peak is not None else 0,
         here=parts[0],
         elsewhere=parts[1],
-        top_sites=top_sites(trace.stacks, sites_of_blocks(trace.stacks, live), MAX_SITES),
+        top_sites=sites,
+        library_call=_find_library_call(trace, sites[0].stack_id, live) if sites else None,
         pool_sites=_find_pool_sites(trace, parts[1], live),
         program=read_program_memory(trace, request, live),
     )
     return oom, len(blocks)
+
+
+def _find_library_call(trace: RecordedTrace, stack_id: int, live: Table) -> LibraryCall | None:
+    lines = trace.stacks.line_numbers
+    return find_library_call(trace.stacks, live_by_stack(live.take(lines[live["stack_id"]] == lines[stack_id])))
 
 
 def _find_pool_sites(trace: RecordedTrace, elsewhere: Fragmentation, live: Table) -> tuple[SiteBytes, ...]:

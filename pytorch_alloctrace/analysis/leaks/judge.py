@@ -8,8 +8,8 @@ survivors (see `survivors`)        from some age on, the blocks of a line are no
 backlog (see `backlog`)            each block of a line is freed, but more and more are live at once
 growing (see `growing_buffers`)    a block of a line is replaced again and again by a larger block until the end
 
-A line is one of user code. If it calls a package other than torch (`trainer.train()`), it is judged for each line of the
-package by itself: the blocks of one do not hide those of another.
+A line is one of user code. If it calls a package other than torch (`trainer.train()`), it is judged for each line of
+the package by itself: the blocks of one do not hide those of another.
 
 Growth of these kinds may have another reading (see `doubts`). What is then not called a leak, and lines that hold more
 and more but fit none of the three, are undecided growth with a reason, or a note where the growth is known to end.

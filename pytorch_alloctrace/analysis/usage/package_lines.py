@@ -29,8 +29,9 @@ class LibraryCall:
     """Package line that allocated the most of the memory of a role or of a finding."""
 
     frame: Frame
+    """Line of the package."""
     module: str
-    """As in `PackageLine`."""
+    """The torch.nn.Module being called: "GPT.h.3.mlp", or "GPT.h.*.mlp" for several; "" for none or unrecorded ones."""
     share: float
     """Share of the memory below the line of user code that it allocated, from 0 to 1."""
 
@@ -41,7 +42,7 @@ class PackageLine:
 
     frame: Frame
     module: str
-    """The torch.nn.Module being called: "GPT.h.3.mlp", or "GPT.h.*.mlp" for several; "" for none or unrecorded ones."""
+    """As in `LibraryCall`."""
     bytes: int
     blocks: int
     stack_id: int
