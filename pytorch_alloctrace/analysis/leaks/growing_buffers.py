@@ -173,15 +173,18 @@ def _build_leak(part: PartEvidence, windows: Windows, group: list[_Candidate], f
     blocks = blocks.take(np.isin(blocks["site"], site_numbers))
     total = int(blocks["block_bytes"].sum())
     length = max(windows.units * windows.unit_length, 1e-9)  # the times of a corrupt trace may all be equal
-    rate = (total - int(before["block_bytes"][np.isin(before["site"], site_numbers)].sum())) / length
+    before = before.take(np.isin(before["site"], site_numbers))
+    rate = (total - int(before["block_bytes"].sum())) / length
+    lines, package_lines = trace.stacks.line_numbers, trace.stacks.package_line_numbers
+    line_of, line_before = lines[blocks["stack_id"]], lines[before["stack_id"]]
     sites = {
-        site: _build_site(trace, blocks.take(blocks["site"] == site), before.take(before["site"] == site), length)
-        for site in site_numbers
+        line: _build_site(trace, blocks.take(line_of == line), before.take(line_before == line), length)
+        for line in np.unique(line_of).tolist()
     }
     path, path_share = find_common_path(
         CallTree(trace.stacks, bytes_by_stack(blocks["stack_id"], blocks["requested_bytes"]))
     )
-    line = sites[_find_origin(group)].site
+    line = sites[int(line_of[blocks["site"] == _find_origin(group)][0])].site
     if path and (path[0].filename, path[0].line) == (line.filename, line.line):
         path = path[1:]
     growing_windows, judged_windows, confidence = _compute_confidence(trace, group[0], windows)
@@ -217,6 +220,7 @@ def _build_leak(part: PartEvidence, windows: Windows, group: list[_Candidate], f
             np.concatenate([candidate.units for candidate in group]),
             np.concatenate([candidate.growth for candidate in group]),
         ),
+        block_stacks=tuple(np.flatnonzero(np.isin(package_lines, package_lines[blocks["stack_id"]])).tolist()),
     )
 
 

@@ -219,7 +219,10 @@ class Leak:
     minor: bool = False
     """True if the leak costs next to nothing, in this run and on this device (see `is_minor`)."""
     block_stacks: tuple[int, ...] = ()
-    """Survivors: all stacks that allocated the blocks, by module. Other blocks of the sites have other stacks."""
+    """All stacks that allocated the blocks, by module; other blocks of the sites have other stacks.
+
+    Growing: all stacks of the package lines that allocated the buffers. Backlog: empty.
+    """
 
     @property
     def stack_ids(self) -> tuple[int, ...]:
