@@ -87,6 +87,15 @@ def module_dict(module: types.ModuleType) -> dict[str, object]:
     return variables
 
 
+def function_of_context(cls: type) -> str:
+    """Return the name of the `torch.autograd.Function` whose `ctx` has this class, or ""."""
+    for base in _mro(cls):
+        function = _type_dict(base).get("_forward_cls")
+        if function is not None:
+            return type_name(function) if is_class(function) else ""
+    return ""
+
+
 def module_of(cls: type) -> str:
     name = class_dict(cls).get("__module__")
     return name if type(name) is str else ""

@@ -26,15 +26,22 @@ _MAX_PATH = 160
 """Maximum length of a path in characters. A longer path is shortened in the middle."""
 _FINALIZE_RECORD = getattr(weakref.finalize, "_Info", None)
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-EXCEPTION, GRAPH, FINALIZER, HOOK, DEFAULT, PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL = THROUGH = (
+CONTEXT, TENSOR_HOOK, GRADIENT = "ctx", "tensor hook", "gradient"
+EXCEPTION, GRAPH, FINALIZER, HOOK, DEFAULT, PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL = (
     *("exception", "autograd graph", "finalizer", "hook", "default value"),
     *("partial", "generator", "closure", "thread-local"),
+)
+CYCLE = "cycle"
+THROUGH = (
+    *(CONTEXT, TENSOR_HOOK, EXCEPTION, GRADIENT, GRAPH, FINALIZER, HOOK, DEFAULT),
+    *(PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL, CYCLE),
 )
 """Values of `Chain.through`: of several, the first is reported."""
 _HOOKS = ("hooks", "hooks_with_kwargs", "hooks_always_called")
 """Last words of the attributes of modules and tensors that contain hooks."""
 _PHRASES = {
     EXCEPTION: "through the traceback of an exception",
+    GRADIENT: "through the graph of a gradient",
     GRAPH: "through an autograd graph",
     FINALIZER: "through the arguments of a finalizer",
     HOOK: "through a hook",
@@ -77,9 +84,11 @@ class Chain:
     function: str = ""
     """Function of a local variable: "main"; "" for other scopes."""
     through: str = ""
-    """References on the path besides attributes and containers: "exception" (its traceback), "autograd graph",
-    "finalizer" (arguments of `weakref.finalize`), "hook", "default value", "partial", "generator" (or another suspended
-    function), "closure", "thread-local"; of several, the first in this order. "" if nothing."""
+    """References on the path besides attributes and containers: "ctx" (a reference cycle through the `ctx` of a
+    `torch.autograd.Function`), "tensor hook" (a cycle through a hook of the tensor), "exception" (its traceback),
+    "gradient" (the graph of a gradient), "autograd graph", "finalizer" (arguments of `weakref.finalize`), "hook",
+    "default value", "partial", "generator" (or another suspended function), "closure", "thread-local", "cycle" (another
+    reference cycle); of several, the first in this order. "" if nothing."""
     through_below: str = ""
     """References below the holder; a value of `through`."""
     containers: tuple[Container, ...] = ()
@@ -90,7 +99,7 @@ class Chain:
     @property
     def through_graph(self) -> bool:
         """True if the path goes through an autograd graph below the holder."""
-        return self.through_below == GRAPH
+        return self.through_below in (GRADIENT, GRAPH)
 
     def __str__(self) -> str:
         holder = f"{self.holder} ({self.container})" if self.container else self.holder
@@ -122,11 +131,18 @@ def chain_of(
     scope, function = _scope_of(objects[first_position], bool(root_name))
     nodes, links = _collect_links(objects[first_position:], container)
     path = name = root_name
-    place = ""  # of the variable at which `name` begins, if it is not the root
+    function_name = access.function_of_context(type(nodes[0]))
+    # Of the variable at which `name` begins, if it is not the root.
+    place = f" of {function_name}" if function_name else ""
     candidates: list[_Candidate] = []
     containers: list[Container] = []
     is_written = any(node is container for node in nodes)
     ways = [_way_of(link.edge, node) for link, node in zip(links, nodes, strict=False)]
+    for position in range(1, len(links)):
+        if ways[position] == GRAPH and _is_gradient(links[position - 1].edge, nodes[position - 1]):
+            ways[position] = GRADIENT
+    if root_name and links and not root:
+        ways[0] = _cycle_way(links[0].edge, nodes[0]) or ways[0]
     for position, link in enumerate(links):
         how, text = link.edge.how, link.edge.text
         referrer = nodes[position]
@@ -151,7 +167,7 @@ def chain_of(
         elif how is How.DEFAULT:
             place = f" in {link.owner}"
             path, name = f"{path} > default value of {text} in {link.owner}", f"the default value of {text}"
-        elif how is How.GRAPH and GRAPH not in ways[:position]:
+        elif how is How.GRAPH and not {GRADIENT, GRAPH}.intersection(ways[:position]):
             candidates.append(_Candidate(name + place, "", 1, position))
             path += ".grad_fn"
     # The fullest container; the outermost of equally full containers.
@@ -224,6 +240,20 @@ def _way_of(edge: Edge, referrer: Any) -> str:
     return ""
 
 
+def _is_gradient(edge: Edge, referrer: Any) -> bool:
+    bases = access.mro(type(referrer))
+    return edge == Edge(How.ATTRIBUTE, ".grad") and any(base.__name__ == "TensorBase" for base in bases)
+
+
+def _cycle_way(edge: Edge, referrer: Any) -> str:
+    """Return the value of `Chain.through` for the first reference of a path without a root, or ""."""
+    if edge.how is not How.ATTRIBUTE:
+        return ""
+    if access.function_of_context(type(referrer)):
+        return CONTEXT
+    return TENSOR_HOOK if edge.text == "._backward_hooks" else ""
+
+
 def _describe_root(objects: Sequence[Any]) -> tuple[int, str, str, str, int]:
     """Return the position at which the written path begins, its name, and the scope, file and line of the root.
 
@@ -249,6 +279,8 @@ def _describe_root(objects: Sequence[Any]) -> tuple[int, str, str, str, int]:
         if root.is_library:
             return 0, "", f"global of module {root.name}", root.filename, 0
         return 0, "", f"global of {os.path.basename(root.filename) or root.name}", root.filename, 0
+    if access.function_of_context(type(root)):
+        return 0, "ctx", "", "", 0
     return 0, access.type_name(type(root)), "", "", 0
 
 

@@ -18,7 +18,8 @@ from . import access
 from .chains import Chain, chain_of
 from .frames import can_read_frames
 from .inventory import Storage, disable_torch_function, storage_of, tensor_type, weak_reference_of
-from .unreached import GARBAGE, find_referrers
+from .stores import UNKNOWN
+from .unreached import CPP_CYCLE, GARBAGE, find_cycle, find_referrers
 from .walk import Walk, Walker
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ _MODULE_ATTRIBUTES = ("_modules", "_parameters", "_buffers")
 """Attributes of torch modules that are not collections of the program."""
 _CPP_SAMPLES = 16
 """Maximum number of unreached tensors of which it is examined whether a Python object refers to them."""
+_MIN_UNREACHED_S = 0.02
+"""Minimum seconds of a walk from unreached tensors, even past the deadline."""
 _SAMPLES, _MIN_SAMPLES = 5, 2
 """Approximate number of unreached tensors whose referrers are followed, and the number followed past the deadline."""
 
@@ -144,10 +147,18 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     has_time = time.thread_time() - begin < 0.5 * seconds
     if search_unreached and has_time and walk.within_budget:
         is_searched = True
-        unlisted = len(_unreached_tensors(walk)[0])
+        tensors = _unreached_tensors(walk)
+        unlisted = len(tensors)
         if unlisted >= MIN_UNREACHED:
-            garbage_groups = _find_garbage(walk, begin + 0.6 * seconds, begin + seconds) if walk.complete else []
-            if not garbage_groups:
+            if walk.complete:
+                garbage_groups = _find_tensor_cycles(walker, walk, tensors, begin + 0.6 * seconds)
+                unlisted = len(tensors)
+            garbage = []
+            if walk.complete and unlisted >= MIN_UNREACHED:
+                garbage = _find_garbage(walker, walk, tensors, begin + 0.6 * seconds, begin + seconds)
+                garbage_groups += garbage
+            del tensors[:]
+            if unlisted >= MIN_UNREACHED and not garbage:
                 walker.walk_libraries(walk, begin + 0.8 * seconds - time.thread_time(), MAX_OBJECTS)
                 is_searched = time.thread_time() - begin < 0.85 * seconds
                 unlisted = _count_held_unreached(walk) if is_searched else 0
@@ -434,15 +445,46 @@ def _sample_addresses(members: Members) -> tuple[int, ...]:
     return tuple(addresses if len(addresses) <= MAX_ADDRESSES else random.Random(0).sample(addresses, MAX_ADDRESSES))
 
 
-def _find_garbage(walk: Walk, deadline: float, last_deadline: float) -> list[Group]:
-    """Return a group of the tensors to which no root leads, if most of a few samples are in cycles of the same name.
+def _find_tensor_cycles(walker: Walker, walk: Walk, tensors: list[Any], deadline: float) -> list[Group]:
+    """Return groups of what unreached tensors keep that refer to themselves: see `Walker.find_possible_cycle`.
+
+    Removes the tensors of the groups from `tensors`.
+    """
+    roots: dict[type, list[Any]] = {}
+    for position, tensor in enumerate(tensors):
+        if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.thread_time() > deadline:
+            break
+        reference = walker.find_possible_cycle(tensor)
+        if reference is not None:
+            roots.setdefault(type(reference), []).append(tensor)
+        del reference
+    groups = []
+    for group_roots in roots.values():
+        if time.thread_time() > deadline:
+            break
+        samples = group_roots[:: -(-len(group_roots) // _SAMPLES)]
+        seconds = max((deadline - time.thread_time()) / 2, _MIN_UNREACHED_S)
+        chains = [find_cycle(sample, walker, walk, seconds / len(samples)) for sample in samples]
+        found = [(chain, note) for chain, note in chains if chain is not None]
+        if 2 * len(found) <= len(samples):
+            continue
+        below = walker.walk_unreached(walk, group_roots, seconds, MAX_OBJECTS)
+        members = _members_of(walk, below)
+        tensors[:] = [tensor for tensor in tensors if below.index.get(id(tensor), -1) < 0]
+        addresses = _sample_addresses(members)
+        chain, note = found[0]
+        groups.append(Group(chain, note, len(members), _total_bytes(members), addresses, len(below.nodes)))
+    return groups
+
+
+def _find_garbage(walker: Walker, walk: Walk, tensors: list[Any], deadline: float, last_deadline: float) -> list[Group]:
+    """Return a group of the tensors to which no root leads, if most of a few samples are in cycles of the same owner.
 
     `deadline`: after it only `_MIN_SAMPLES` are followed, until `last_deadline`.
     """
-    tensors, members = _unreached_tensors(walk)
-    if not tensors or time.thread_time() > deadline:
+    if time.thread_time() > deadline:
         return []
-    samples_by_name: dict[str, list[tuple[Chain, str]]] = {}
+    samples_by_owner: dict[str, list[tuple[Chain, str]]] = {}
     samples = tensors[:: max(1, len(tensors) // _SAMPLES)]
     read = 0
     for tensor in samples:
@@ -451,18 +493,23 @@ def _find_garbage(walk: Walk, deadline: float, last_deadline: float) -> list[Gro
         read += 1
         chain, note = find_referrers(tensor, walk, [tensors, samples], last_deadline)
         # A tensor that is in no cycle may be held by a library.
-        if chain is not None and note == GARBAGE:
-            samples_by_name.setdefault(str(chain), []).append((chain, note))
-    largest = max(samples_by_name.values(), key=len, default=[])
+        if chain is not None and note in (GARBAGE, CPP_CYCLE):
+            owner = chain.holder.partition(".")[0].partition("[")[0]
+            samples_by_owner.setdefault(owner, []).append((chain, note))
+    owner, largest = max(samples_by_owner.items(), key=lambda item: len(item[1]), default=("", []))
     if 2 * len(largest) <= read:  # several kinds, or no name
         return []
     chain, note = largest[0]
+    if any(other.holder != chain.holder for other, _ in largest):
+        chain = dataclasses.replace(chain, path=owner, holder=owner, container="", containers=(), store=UNKNOWN)
+    seconds = max(last_deadline - time.thread_time(), _MIN_UNREACHED_S)
+    members = _members_of(walk, walker.walk_unreached(walk, tensors, seconds, MAX_OBJECTS))
     return [Group(chain, note, len(members), _total_bytes(members), _sample_addresses(members))]
 
 
 def _count_held_unreached(walk: Walk) -> int:
     """Return the number of storages of unreached tensors to which a Python object refers, estimated from a sample."""
-    tensors, _ = _unreached_tensors(walk)
+    tensors = _unreached_tensors(walk)
     if not tensors:
         return 0
     samples = tensors[:: -(-len(tensors) // _CPP_SAMPLES)]
@@ -473,20 +520,34 @@ def _count_held_unreached(walk: Walk) -> int:
     return round(sum(id(tensor) in held_ids for tensor in samples) / len(samples) * len(tensors))
 
 
-def _unreached_tensors(walk: Walk) -> tuple[list[Any], Members]:
+def _unreached_tensors(walk: Walk) -> list[Any]:
     """Return the tensors that the walk did not reach, one of each storage."""
-    reached_keys = {storage.key for number in walk.tensors if (storage := storage_of(walk.objects[number]))}
-    members: Members = {}
+    storage_keys = _reached_keys(walk)
     unreached_tensors: list[Any] = []
     for obj in _select_instances(gc.get_objects(), tensor_type()):
         if id(obj) not in walk.index:
             storage = storage_of(obj)
-            if storage is not None and storage.bytes and storage.key not in reached_keys and storage not in members:
-                members[storage] = len(unreached_tensors)
+            if storage is not None and storage.bytes and storage.key not in storage_keys:
+                storage_keys.add(storage.key)
                 unreached_tensors.append(obj)
-    return unreached_tensors, members
+    return unreached_tensors
 
 
 def _select_instances(objects: list[Any], base: type) -> Iterator[Any]:
     """Yield the instances of a class of torch. Fast: most objects are skipped without Python code."""
     return itertools.compress(objects, map(issubclass, map(type, objects), itertools.repeat(base)))
+
+
+def _reached_keys(walk: Walk) -> set[int]:
+    return {storage.key for number in walk.tensors if (storage := storage_of(walk.objects[number]))}
+
+
+def _members_of(walk: Walk, below: Walk) -> Members:
+    """Return the storages of the tensors of a walk from unreached tensors."""
+    reached_keys = _reached_keys(walk)
+    members: Members = {}
+    for number in below.tensors:
+        storage = storage_of(below.objects[number])
+        if storage is not None and storage.bytes and storage.address and storage.key not in reached_keys:
+            members.setdefault(storage, number)
+    return members

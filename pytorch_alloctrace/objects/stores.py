@@ -122,6 +122,8 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     elif edge.how is How.VARIABLE and type(referrer) is ModuleRoot:
         codes = _list_codes(referrer.variables.values(), nodes[0])
     elif edge.how is How.ATTRIBUTE and edge.text[:1] == ".":
+        if access.function_of_context(type(referrer)):  # made and filled in one line
+            holders = [None]
         methods = [value for cls in access.mro(type(referrer)) for value in access.class_dict(cls).values()]
         return _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, deadline) or UNKNOWN
     else:
@@ -133,17 +135,18 @@ def _find_hook(nodes: Sequence[Any], edges: Sequence[Edge], deadline: float) -> 
     """Return the line that registers the hook on a path, else the line that defines it."""
     methods: tuple[str, ...] = ()
     for node, edge in zip(nodes, edges, strict=False):
-        if edge.how is How.ATTRIBUTE:
-            methods = _REGISTRATIONS.get(edge.text[1:], methods)
-        elif methods and type(node) is types.FunctionType:
-            code = node.__code__
-            callers = list(itertools.islice(_list_codes(node.__globals__.values(), nodes[0]), _MAX_CODES))
+        function = node.__func__ if type(node) is types.MethodType else node
+        if methods and type(function) is types.FunctionType:
+            code = function.__code__
+            callers = list(itertools.islice(_list_codes(function.__globals__.values(), nodes[0]), _MAX_CODES))
             # The function that defines the hook usually registers it.
             callers.sort(key=lambda caller: not any(const is code for const in caller.co_consts))
             for caller, name_access in _read_accesses(callers, methods, deadline):
                 if name_access.is_attribute:
                     return _store_at(REGISTRATION, caller, name_access.line)
-            return _find_definition(node)
+            return _find_definition(function)
+        if edge.how is How.ATTRIBUTE:
+            methods = _REGISTRATIONS.get(edge.text[1:], methods)
     return UNKNOWN
 
 

@@ -270,6 +270,35 @@ class Walker:
                 self._next_number = self._follow_references(walk, self._next_number, deadline, objects)
         walk.prefer(self.rank)
 
+    def walk_unreached(self, walk: Walk, tensors: list[Any], seconds: float, objects: int) -> Walk:
+        """Walk from tensors that the walk did not reach. The objects of the walk are not visited again."""
+        more = Walk(index=dict.fromkeys(walk.index, -1))
+        for tensor in tensors:
+            if id(tensor) not in more.index:
+                self.kind(type(tensor))  # for `_follow_references`
+                number = more.index[id(tensor)] = len(more.objects)
+                more.objects.append(tensor)
+                more.parents.append(number)
+                more.tensors.append(number)
+        self._follow_references(more, 0, time.thread_time() + seconds, objects)
+        return more
+
+    def find_possible_cycle(self, tensor: Any) -> Any:
+        """Return an object to which a tensor refers and that may lead back to the tensor, else None.
+
+        It is a gradient that has a graph, the `ctx` of a `torch.autograd.Function` that made the tensor, or its hooks.
+        """
+        attributes = access.attributes(tensor)
+        for obj in self._tensor_referents(Walk(), tensor):
+            kind = self.kind(type(obj))
+            if kind is _TENSOR and not self._is_leaf(obj):
+                return obj
+            if kind is _NODE and access.function_of_context(type(obj)):
+                return obj
+            if access.is_a(obj, dict) and obj is not attributes and access.length(obj):
+                return obj
+        return None
+
     def rank(self, obj: Any) -> int:
         """Return 0, or more for objects that seldom keep a tensor alive: 1 for optimizers, 2 for graph nodes."""
         cls = type(obj)

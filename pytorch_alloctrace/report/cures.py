@@ -5,7 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..analysis.leaks.leak import ADDITION, AUTOCAST, BACKLOG, GRAPH, GROWING, Growth, Holder, Leak, NoHolder
+from ..analysis.leaks.leak import (
+    ADDITION,
+    AUTOCAST,
+    BACKLOG,
+    GRADIENT,
+    GRAPH,
+    GROWING,
+    Growth,
+    Holder,
+    Leak,
+    NoHolder,
+)
 from ..reading.sites import Site
 from . import units
 from .site_names import SiteNames
@@ -42,7 +53,7 @@ def cure(leak: Leak, names: SiteNames) -> str:
         )
     holder = leak.holder
     if holder is None:
-        return _cure_without_holder(leak)
+        return _cure_without_holder(leak, names)
     if leak.kind == GROWING:
         name = quote(names.referrer(holder.name or holder.path))
         return (
@@ -59,6 +70,8 @@ def cure(leak: Leak, names: SiteNames) -> str:
 def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str:
     """Return a sentence on what to change at a holder. kind: `Leak.kind` of the growth, but not GROWING."""
     name = quote(names.referrer(holder.name or holder.path))
+    if holder.through in _CYCLES:
+        return _CYCLES[holder.through](name, "" if holder.store is None else f" at {names.site(holder.store)}")
     is_in_function = _IN_FUNCTION.search(name) is not None
     if holder.through in _CAUSES and not (holder.through == _HOOK and is_in_function):
         return _CAUSES[holder.through](name, holder)
@@ -106,17 +119,47 @@ def quote(name: str) -> str:
     return f"`{name}`" if place is None else f"`{name[: place.start()]}`{name[place.start() :]}"
 
 
-def _cure_without_holder(leak: Leak) -> str:
+def _cure_without_holder(leak: Leak, names: SiteNames) -> str:
     if leak.kind == GROWING:
         return "This line allocates the larger buffer: keep only its last part, or allocate it once in full length."
     if leak.kind == BACKLOG:
         return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
+    if leak.gradient_graph is not None:
+        return f"Probably {_cure_gradient('', f' at {names.site(leak.gradient_graph)}')}"
     if leak.no_holder is NoHolder.CPP:
         return (
             "Clear or cap the cache of the extension or library that this line calls. Autocast keeps its cache until "
             "its `with` block ends, an autograd graph what `saved_tensors_hooks` packed."
         )
     return "A reference keeps them: look for a list, an attribute, a closure or an autograd graph near this line."
+
+
+def _cure_gradient(name: str, where: str) -> str:
+    return (
+        f"`backward(create_graph=True)`{where}: each gradient keeps its graph, a cycle: set `.grad = None` after each "
+        "use, of inputs too, or use `torch.autograd.grad(..., create_graph=True)`. `gc.collect()` does not free it."
+    )
+
+
+def _cure_context(name: str, where: str) -> str:
+    return (
+        f"The autograd.Function {name.rpartition(' of ')[2]} stores a tensor on `ctx`{where} that refers to `ctx`, a "
+        "reference cycle: call `ctx.save_for_backward(...)` instead."
+    )
+
+
+def _cure_tensor_hook(name: str, where: str) -> str:
+    return (
+        f"A hook{where} refers to the tensor that has it, a reference cycle: use `.detach()` of the tensor in the hook,"
+        " or call `remove()` on its handle. `gc.collect()` may not free it."
+    )
+
+
+def _cure_cycle(name: str, where: str) -> str:
+    return (
+        f"{name}{where} is in a reference cycle, which only Python's garbage collector frees: break the cycle with a "
+        "`weakref` or by removing hooks and callbacks, or call `gc.collect()` after each use."
+    )
 
 
 def _cure_graph(name: str, holder: Holder) -> str:
@@ -177,6 +220,13 @@ _CAUSES: dict[str, Callable[[str, Holder], str]] = {
     AUTOCAST: _cure_autocast,
 }
 """By `Holder.through`: cures of what must not be on the path."""
+_CYCLES: dict[str, Callable[[str, str], str]] = {
+    "ctx": _cure_context,
+    "tensor hook": _cure_tensor_hook,
+    GRADIENT: _cure_gradient,
+    "cycle": _cure_cycle,
+}
+"""By `Holder.through`: cures of reference cycles. The second argument is the place of the line that makes the cycle."""
 _PLACES: dict[str, Callable[[str], str]] = {
     _DEFAULT_VALUE: _cure_default,
     "partial": _cure_closure,

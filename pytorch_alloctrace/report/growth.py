@@ -154,6 +154,7 @@ def describe_store(holder: Holder, names: SiteNames) -> list[str]:
         "registration": "The hook is registered",
         "region": "The region is entered",
         "definition": "The function that keeps them is defined",
+        "backward": "`backward(create_graph=True)` is called",
         "call": f"{quote(names.referrer(holder.name))} is filled",
     }.get(holder.store_kind, f"{quote(names.referrer(holder.name))} is assigned")
     return [f"{subject} at {names.site(holder.store)}."]

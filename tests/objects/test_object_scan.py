@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
+import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import leak_cases_serving
@@ -48,6 +51,105 @@ def test_leak_is_named(name: str) -> None:
     assert group.count == len(group.addresses) or group.count > 128
     del kept
     gc.collect()
+
+
+class StoringExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        ctx.stored = (value.exp(), value.sin())
+        return ctx.stored[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * ctx.stored[0]
+
+
+class Scaling:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        tensor.register_hook(self.scale)
+
+    def scale(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / self.tensor.norm()
+
+
+def make_gradient_cycle(weight: torch.Tensor) -> None:
+    value = torch.ones(100, requires_grad=True)
+    (value * weight).exp().sum().backward(create_graph=True)
+    weight.grad = None
+
+
+def make_context_cycle(weight: torch.Tensor) -> None:
+    StoringExp.apply(weight * 2)
+
+
+def make_hook_cycle(weight: torch.Tensor) -> None:
+    Scaling(weight * 2)
+
+
+def make_hook_cycle_in_closure(weight: torch.Tensor) -> None:
+    value = weight * 2
+    value.register_hook(lambda gradient: gradient / value.norm())
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.parametrize(
+    ("make_cycle", "name", "through", "line"),
+    [
+        (make_gradient_cycle, "tensor.grad", "gradient", ""),
+        (make_context_cycle, "ctx.stored of StoringExp", "ctx", "ctx.stored = (value.exp(), value.sin())"),
+        (make_hook_cycle, "Tensor._backward_hooks", "tensor hook", "tensor.register_hook(self.scale)"),
+        (
+            make_hook_cycle_in_closure,
+            "Tensor._backward_hooks",
+            "tensor hook",
+            "value.register_hook(lambda gradient: gradient / value.norm())",
+        ),
+    ],
+)
+def test_cycle_of_tensor_and_autograd_is_found(
+    make_cycle: Callable[[torch.Tensor], None], name: str, through: str, line: str
+) -> None:
+    assert not load_reader()
+    gc.collect()
+    gc.disable()
+    weight = torch.ones(100, requires_grad=True)
+    for _ in range(40):
+        make_cycle(weight)
+
+    scan = scan_objects(10.0)
+
+    gc.enable()
+    break_cycles()
+    assert scan.complete
+    (group,) = (group for group in scan.groups if group.note)
+    assert (group.chain.holder, group.chain.through) == (name, through)
+    assert group.count >= 40
+    source = inspect.getsource(sys.modules[__name__]).splitlines()
+    assert (source[group.chain.store.line - 1].strip() if group.chain.store.line else "") == line
+
+
+def break_cycles() -> None:
+    for tensor in [obj for obj in gc.get_objects() if type(obj) is torch.Tensor]:
+        if tensor.is_leaf:
+            tensor.grad = None
+        if tensor._backward_hooks:
+            tensor._backward_hooks.clear()
+    gc.collect()
+
+
+def test_gradients_that_lead_to_no_cycle_are_not_reported() -> None:
+    assert not load_reader()
+    gc.collect()
+    kept = [torch.ones(100, requires_grad=True) for _ in range(40)]
+    for tensor in kept:
+        tensor.exp().sum().backward()
+        tensor.register_hook(torch.clone)
+
+    scan = scan_objects(10.0)
+
+    assert not any(group.note for group in scan.groups)
+    assert not {group.chain.through for group in scan.groups} & {"gradient", "ctx", "tensor hook"}
 
 
 def test_class_attribute_is_named() -> None:

@@ -436,6 +436,48 @@ def test_referrer_of_long_graph_is_named_when_the_scan_is_truncated(tmp_path: Pa
     assert holder.path == "total.grad_fn"
 
 
+GRADIENT_PENALTY = """
+def main():
+    layer = torch.nn.Linear(64, 32)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+    for _ in range(60):
+        images = torch.randn(16, 64, requires_grad=True)
+        layer(images).tanh().sum().backward(create_graph=True)
+        penalty = images.grad.pow(2).sum()
+        optimizer.zero_grad()
+        penalty.backward()
+        optimizer.step()
+        if not is_kept:
+            images.grad = None
+    alloctrace.disable()
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+@pytest.mark.parametrize("has_scan", [True, False])
+def test_gradients_with_graphs_are_the_cause_of_a_leak(tmp_path: Path, has_scan: bool) -> None:
+    scan = "" if has_scan else "object_scans.MAX_FINAL_SCAN_S = object_scans.FREE_SCAN_S = 0.0\n"
+
+    trace = load(run_source(tmp_path, SET_UP + scan + "is_kept = True\n" + GRADIENT_PENALTY))
+
+    leak = first_leak(trace)
+    backward = leak.gradient_graph if leak.holder is None else leak.holder.store
+    assert backward is not None and backward.source is not None
+    assert backward.source.strip() == "layer(images).tanh().sum().backward(create_graph=True)"
+    assert (leak.holder is not None) == has_scan
+    if leak.holder is not None:
+        assert (leak.holder.through, leak.holder.store_kind) == ("gradient", "backward")
+    assert "`.grad = None`" in sentences_of(trace)
+
+
+def test_gradients_with_graphs_that_are_released_are_no_leak(tmp_path: Path) -> None:
+    trace = load(run_source(tmp_path, SET_UP + "is_kept = False\n" + GRADIENT_PENALTY))
+
+    assert not any(finding.leak for finding in trace.diagnose())
+
+
 FEW_BLOCKS = """
 def main():
     best = []

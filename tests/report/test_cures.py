@@ -18,7 +18,7 @@ from pytorch_alloctrace.analysis.leaks.leak import (
     NoHolder,
 )
 from pytorch_alloctrace.reading.recorded import FinalScan
-from pytorch_alloctrace.reading.sites import Site
+from pytorch_alloctrace.reading.sites import Frame, Site
 from pytorch_alloctrace.report.cures import cure
 from pytorch_alloctrace.report.growth import describe_no_holder
 from pytorch_alloctrace.report.site_names import SiteNames
@@ -94,6 +94,14 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
             holder_of("hidden of the suspended client()", "hidden.grad_fn", "autograd graph"),
             "`hidden` of the suspended client() carries the graph of all former steps: call `.detach()`",
         ),
+        (
+            SURVIVORS,
+            holder_of("tensor.grad", "tensor.grad", "gradient"),
+            "`backward(create_graph=True)`: each gradient",
+        ),
+        (SURVIVORS, holder_of("ctx.y of Swish", "ctx.y", "ctx"), "Swish stores a tensor on `ctx` that refers to `ctx`"),
+        (SURVIVORS, holder_of("Tensor._backward_hooks", "hook", "tensor hook", HOOK), "A hook refers to the tensor"),
+        (SURVIVORS, holder_of("Linear.input", "Linear.input", "cycle"), "`Linear.input` is in a reference cycle"),
         (SURVIVORS, holder_of("errors", "errors[...].__traceback__", "exception", LIST), "keep `str(error)`"),
         (SURVIVORS, holder_of("net._forward_hooks", "net._forward_hooks[...]", "hook", HOOKS), "call `remove()`"),
         (SURVIVORS, holder_of(SEEN, "net > seen[...]", "hook", HOOK, LIST), "Clear or cap `seen` in the closure of"),
@@ -135,6 +143,14 @@ def test_cure_without_holder_names_a_cache_only_after_a_complete_scan(reason: No
     sentence = cure(leak_of(SURVIVORS, None, no_holder=reason), SiteNames(""))
 
     assert sentence.startswith("Clear or cap the cache of the extension" if reason is NoHolder.CPP else "A reference")
+
+
+def test_cure_without_holder_names_the_call_that_gives_gradients_graphs() -> None:
+    call = Frame("train", "train.py", 61, "loss.backward(create_graph=True)")
+
+    sentence = cure(dataclasses.replace(leak_of(SURVIVORS, None), gradient_graph=call), SiteNames(""))
+
+    assert sentence.startswith("Probably `backward(create_graph=True)` at train.py:61 in train: ")
 
 
 @pytest.mark.parametrize("reason", [reason for reason in NoHolder if reason is not NoHolder.UNKNOWN])

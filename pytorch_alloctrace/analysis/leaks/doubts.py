@@ -47,7 +47,7 @@ from ...reading.sites import Frame
 from ...reading.table import Table
 from ..free_memory.failed_allocations import ENDED, find_failed_allocations
 from .block_sizes import count_rounds_taken
-from .leak import BACKLOG, GRAPH, GROWING, SURVIVORS, Doubt, Growth, Holder, Leak
+from .leak import BACKLOG, GRAPHS, GROWING, SURVIVORS, Doubt, Growth, Holder, Leak
 from .loops import MIN_ITERATIONS, LoopIndex
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class DoubtFinder:
             return self._doubt(leak, Doubt.LOAD)
         if leak.kind == SURVIVORS and self._calls_each_module_once(leak):
             return self._doubt(leak, Doubt.ONE_PASS)
-        if self._is_loading and leak.kind == SURVIVORS and (holder is None or holder.through != GRAPH):
+        if self._is_loading and leak.kind == SURVIVORS and (holder is None or holder.through not in GRAPHS):
             return self._doubt(leak, Doubt.LOADING)
         return None
 
@@ -244,7 +244,7 @@ class DoubtFinder:
 
     def _find_bound(self, leak: Leak, holder: Holder, held: Held) -> Growth | None:
         # An entry that keeps the autograd graph of its step is a fault, though the number of entries has a bound.
-        if len(holder.names) > 1 or holder.share < MIN_BOUNDED_SHARE or holder.through == GRAPH:
+        if len(holder.names) > 1 or holder.share < MIN_BOUNDED_SHARE or holder.through in GRAPHS:
             return None
         earlier = self._earlier_scans(held)
         bounds = []

@@ -44,7 +44,7 @@ from .leak import (
 )
 from .lifetimes import LifetimeEvidence
 from .loops import LoopIndex
-from .referrers import attach_holders, merge_by_holder
+from .referrers import attach_holders, find_gradient_graph, merge_by_holder
 from .survivor_leaks import LeakBuilder
 from .survivors import JudgedLine, LineStatus, judge_lines
 
@@ -99,7 +99,7 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         loop=first_clock.loop,
         leaks=tuple(
             sorted(
-                (dataclasses.replace(leak, minor=leak.is_minor(peak_bytes)) for leak in leaks),
+                (_complete_leak(leak, evidence.trace, peak_bytes) for leak in leaks),
                 key=lambda leak: leak.weight,
                 reverse=True,
             )
@@ -107,6 +107,12 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         undecided=tuple(_attach_missing_holders(evidence, undecided)),
         notes=tuple(_attach_missing_holders(evidence, notes)),
     )
+
+
+def _complete_leak(leak: Leak, trace: RecordedTrace, peak_bytes: int) -> Leak:
+    may_be_gradient = leak.kind == SURVIVORS and leak.holder is None
+    gradient_graph = find_gradient_graph(trace) if may_be_gradient else None
+    return dataclasses.replace(leak, minor=leak.is_minor(peak_bytes), gradient_graph=gradient_graph)
 
 
 def _select_growth(growths: Sequence[Growth], min_bytes: float) -> tuple[list[Growth], list[Growth]]:

@@ -18,11 +18,14 @@ SURVIVORS = "survivors"
 BACKLOG = "backlog"
 GROWING = "growing"
 GRAPH = "autograd graph"
+GRADIENT = "gradient"
+GRAPHS = (GRADIENT, GRAPH)
 EXCEPTION = "exception"
 AUTOCAST = "autocast"
 """Value of `Holder.through`."""
 ADDITION = "addition"
-"""Value of `Holder.store_kind`."""
+BACKWARD = "backward"
+"""Values of `Holder.store_kind`."""
 CERTAIN = 0.9
 """Minimum confidence of an almost certain leak."""
 LIKELY = 0.7
@@ -102,15 +105,18 @@ class Holder:
     function: str = ""
     """Function of a local variable: "main"; "" for other scopes."""
     through: str = ""
-    """References on the path besides attributes and containers: "exception" (its traceback), "autograd graph",
-    "finalizer" (arguments of `weakref.finalize`), "hook", "default value", "partial", "generator" (or another suspended
-    function), "closure", "thread-local", "autocast" (its cache); of several, the first in this order. "" if nothing."""
+    """References on the path besides attributes and containers: "ctx" (a reference cycle through the `ctx` of a
+    `torch.autograd.Function`), "tensor hook" (a cycle through a hook of the tensor), "exception" (its traceback),
+    "gradient" (the graph of a gradient), "autograd graph", "finalizer" (arguments of `weakref.finalize`), "hook",
+    "default value", "partial", "generator" (or another suspended function), "closure", "thread-local", "autocast" (its
+    cache), "cycle" (another reference cycle); of several, the first in this order. "" if nothing."""
     containers: tuple[HeldContainer, ...] = ()
     """Containers on the path, outermost first."""
     store_kind: str = ""
     """How the program stores into the object: "assignment"; "addition" (`total += loss`); "update", which reads the
     object in another way (`parts = torch.cat((parts, part))`); "call" of a method, such as `append`; "definition" of a
-    function that keeps values; "registration" of a hook; "region" of autocast; "" if unknown."""
+    function that keeps values; "registration" of a hook; "region" of autocast; "backward" with `create_graph=True`, which gives a gradient
+    its graph; "" if unknown."""
     store: Frame | None = None
     """Line that stores into the object; None if unknown."""
 
@@ -214,6 +220,8 @@ class Leak:
     """Object that holds the blocks; None if unknown."""
     no_holder: NoHolder | None = None
     """Why `holder` is unknown; None if it is known."""
+    gradient_graph: Frame | None = None
+    """Call of `backward(create_graph=True)`, which may be the cause; None if there is none, or if `holder` is known."""
     is_in_thread: bool = False
     """Survivors: True if a thread of `threading` allocated the blocks."""
     minor: bool = False

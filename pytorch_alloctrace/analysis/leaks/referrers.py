@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -27,7 +28,20 @@ from ...errors import CompactedError
 from ...reading.recorded import FinalScan, Held, RecordedTrace
 from ...reading.sites import Frame, Site, StackIndex
 from ...reading.table import Table
-from .leak import AUTOCAST, GRAPH, GROWING, SURVIVORS, Growth, HeldContainer, Holder, Leak, NoHolder, merge_leaks
+from .leak import (
+    AUTOCAST,
+    BACKWARD,
+    GRADIENT,
+    GRAPHS,
+    GROWING,
+    SURVIVORS,
+    Growth,
+    HeldContainer,
+    Holder,
+    Leak,
+    NoHolder,
+    merge_leaks,
+)
 
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence, PartEvidence
@@ -57,6 +71,11 @@ _REASONS = {
     "unknown": NoHolder.UNKNOWN,
 }
 """By `FinalScan.result`: reasons that do not depend on the blocks."""
+
+_GRADIENT_GRAPH = re.compile(r"\bbackward\(.*\bcreate_graph\s*=\s*(?!False\b)")
+"""Text of a line that gives gradients graphs."""
+_BACKWARD = re.compile(r"\bbackward\(\s*$")
+"""Text of a line whose call of backward ends on a later line."""
 
 _Growing = TypeVar("_Growing", Leak, Growth)
 
@@ -271,7 +290,7 @@ def _estimate_share(blocks: npt.NDArray[np.int64], referrer: Held) -> tuple[floa
     if not matches:
         return 0.0, 0.0
     reached = len(blocks)
-    if referrer.through == GRAPH and not referrer.has_all_nodes:
+    if referrer.through in GRAPHS and not referrer.has_all_nodes:
         newer = len(blocks) - int(is_held.argmax())
         reached = newer if newer >= MIN_REACHED_SHARE * len(blocks) else reached
     block_count = matches / len(referrer.addresses) * referrer.count
@@ -291,6 +310,7 @@ def _find_holder(
     total_share = min(1.0, sum(share for _, share, _ in largest))
     if total_share < MIN_SHARE:
         return None
+    backward = find_gradient_graph(trace, is_certain=True) if referrer.through == GRADIENT else None
     return Holder(
         names=tuple(largest_referrer.holder for *_, largest_referrer in largest),
         path=referrer.path,
@@ -306,9 +326,24 @@ def _find_holder(
         containers=tuple(
             HeldContainer(**(container | {"bound": container["bound"] or None})) for container in referrer.containers
         ),
-        store_kind=referrer.store[0],
-        store=_read_store(trace, referrer),
+        store_kind=referrer.store[0] if backward is None else BACKWARD,
+        store=_read_store(trace, referrer) if backward is None else backward,
     )
+
+
+def find_gradient_graph(trace: RecordedTrace, is_certain: bool = False) -> Frame | None:
+    """Return the first line of user code that calls `backward(create_graph=True)`, None if no stack contains one.
+
+    `is_certain`: there was such a call; its arguments may be on the lines below.
+    """
+    stacks = trace.stacks
+    first_stacks = np.unique(stacks.line_numbers, return_index=True)[1]
+    frames = [stacks.frame(stack) for stack in first_stacks[stacks.is_user[first_stacks]].tolist()]
+    for text in (_GRADIENT_GRAPH, _BACKWARD)[: 2 if is_certain else 1]:
+        for frame in frames:
+            if text.search(frame.source or ""):
+                return frame
+    return None
 
 
 def _read_store(trace: RecordedTrace, referrer: Held) -> Frame | None:
