@@ -229,8 +229,8 @@ def _describe_garbage(inefficiency: Inefficiency, names: SiteNames) -> tuple[str
         f"{units.counted(int(inefficiency.figures['blocks']), 'block')} ({collections} in all): it counts objects, not "
         "bytes.",
         *([] if inefficiency.site is None else [_describe_site(inefficiency, names)]),
-        "What helps: break the cycle, such as a hook or a callback that refers to the object that has it (remove its "
-        "handle, or use weakref); until then, call `gc.collect()` after each use.",
+        "What helps: `gc.collect()` after each use, or no cycle: remove hooks and callbacks that refer to their owner, "
+        "use weakref, or call `ctx.save_for_backward` instead of storing on `ctx`.",
     )
 
 
