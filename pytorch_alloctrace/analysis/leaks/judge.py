@@ -40,6 +40,7 @@ from .leak import (
     Leak,
     LeakingSite,
     LeakVerdict,
+    NoHolder,
     estimate_free_bytes,
 )
 from .lifetimes import LifetimeEvidence
@@ -110,7 +111,9 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
 
 
 def _complete_leak(leak: Leak, trace: RecordedTrace, peak_bytes: int) -> Leak:
-    may_be_gradient = leak.kind == SURVIVORS and leak.holder is None
+    # A complete scan finds such gradients.
+    is_complete = leak.no_holder in (NoHolder.CPP, NoHolder.MANY)
+    may_be_gradient = leak.kind == SURVIVORS and leak.holder is None and not is_complete
     gradient_graph = find_gradient_graph(trace) if may_be_gradient else None
     return dataclasses.replace(leak, minor=leak.is_minor(peak_bytes), gradient_graph=gradient_graph)
 

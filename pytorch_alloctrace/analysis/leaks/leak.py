@@ -221,7 +221,8 @@ class Leak:
     no_holder: NoHolder | None = None
     """Why `holder` is unknown; None if it is known."""
     gradient_graph: Frame | None = None
-    """Call of `backward(create_graph=True)`, which may be the cause; None if there is none, or if `holder` is known."""
+    """Call of `backward(create_graph=True)`, which may be the cause; None if there is none, if `holder` is known, or
+    after a complete scan."""
     is_in_thread: bool = False
     """Survivors: True if a thread of `threading` allocated the blocks."""
     minor: bool = False
