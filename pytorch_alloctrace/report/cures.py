@@ -29,6 +29,7 @@ AUTOCAST_CURE = (
     "What helps: leave `torch.autocast` in each iteration, or pass it `cache_enabled=False`; without backward, use "
     "`torch.no_grad()`."
 )
+SHARE_MODEL = "make one model and share it, also between threads"
 _EXPRESSION = re.compile(r"[\w.]+")
 _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
@@ -60,6 +61,11 @@ def cure(leak: Leak, names: SiteNames) -> str:
             f"Each time, {name} becomes a longer tensor: keep only its last part, or allocate it once in full length."
         )
     sentence = cure_holder(holder, leak.kind, leak.device, names)
+    if leak.is_model:
+        if not holder.through and "list" in {container.type for container in holder.containers}:
+            name = quote(names.referrer(holder.name or holder.path))
+            sentence = f"Remove models that are done from {name}, or cap it."
+        return f"{sentence} Or {SHARE_MODEL}."
     if holder.through == GRAPH and leak.is_in_thread:
         return (
             f"{sentence} torch.no_grad() and the current device hold only in the thread that set them: set them here."
@@ -126,6 +132,8 @@ def _cure_without_holder(leak: Leak, names: SiteNames) -> str:
         return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
     if leak.gradient_graph is not None:
         return f"Probably {_cure_gradient('', f' at {names.site(leak.gradient_graph)}')}"
+    if leak.is_model:
+        return f"A reference keeps each model that this line makes: {SHARE_MODEL}, or remove models that are done."
     if leak.no_holder is NoHolder.CPP:
         return (
             "Clear or cap the cache of the extension or library that this line calls. Autocast keeps its cache until "

@@ -301,6 +301,13 @@ def _describe_short(growth: Growth) -> tuple[str, str]:
 
 
 def _describe_rare(growth: Growth) -> tuple[str, str]:
+    if growth.is_model:
+        return (
+            f"made models in {growth.arrivals} of {units.counted(growth.units, growth.unit)}, and all are kept: "
+            f"{units.size(growth.allocated_bytes)}",
+            "A leak if models are made as long as the program runs; none if their number is fixed, such as one for "
+            "each fold. To hold less, keep only the best model or copies on the CPU.",
+        )
     return (
         f"kept {units.size(growth.allocated_bytes)}, allocated in {growth.arrivals} of "
         f"{units.counted(growth.units, growth.unit)}",

@@ -91,7 +91,7 @@ def _describe_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
     device = on_device(leak.device, summary)
     return Finding(
         kind="growth" if leak.kind == BACKLOG else "leak",
-        title=f"{names.site(leak.line)}: {units.rate(leak.bytes_per_unit, leak.unit)}{device}",
+        title=f"{_describe_place(leak, names)}: {units.rate(leak.bytes_per_unit, leak.unit)}{device}",
         device=leak.device,
         bytes=leak.allocated_bytes,
         confidence=leak.confidence,
@@ -103,9 +103,23 @@ def _describe_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
     )
 
 
+def _describe_place(leak: Leak, names: SiteNames) -> str:
+    """Return the line to inspect, with the number of other lines whose bytes the leak sums."""
+    others = _count_other_lines(leak)
+    return names.site(leak.line) + (f" and {units.counted(others, 'more line')}" if others else "")
+
+
+def _count_other_lines(leak: Leak) -> int:
+    """Return the number of lines besides the line to inspect; 0 if that line calls the lines that allocate."""
+    place = leak.line.filename, leak.line.line
+    others = sum((site.site.filename, site.site.line) != place for site in leak.sites)
+    return 0 if others == len(leak.sites) else others
+
+
 def _describe_minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
     device = on_device(leak.device, summary)
-    title = f"{names.site(leak.line)} keeps {units.rate(leak.bytes_per_unit, leak.unit).lstrip('+')}{device}"
+    verb = "keep" if _count_other_lines(leak) else "keeps"
+    title = f"{_describe_place(leak, names)} {verb} {units.rate(leak.bytes_per_unit, leak.unit).lstrip('+')}{device}"
     cost = f"{units.size(leak.allocated_bytes)} in this run"
     if leak.forecast_seconds is not None:
         cost += f"; {leak.device} would be full in {units.duration(leak.forecast_seconds)}"

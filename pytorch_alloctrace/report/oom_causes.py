@@ -11,13 +11,14 @@ from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import Leak
 from ..reading.sites import Site, SiteBytes
 from . import units
-from .cures import AUTOCAST_CURE, describe_autocast
+from .cures import AUTOCAST_CURE, SHARE_MODEL, cure, describe_autocast
 from .site_names import SiteNames
 
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _MAX_LINES = 3
 _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+_BACKWARD_EACH = "call backward after each forward ((loss / n).backward() for each micro-batch), as gradients add up"
 _PLURALS = {
     "parameter": "parameters",
     "gradient": "gradients",
@@ -47,7 +48,7 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
         leak.line,
         leak.sites[0].stack_id,
         [_describe_usage(failure)],
-        [f"What helps: fix this leak first (command leaks). It keeps {units.counted(leak.blocks, 'block')}."],
+        [f"What helps: fix this leak first (command leaks). {cure(leak, names)}"],
     )
 
 
@@ -100,21 +101,25 @@ def _largest_site(failure: OutOfMemory) -> tuple[Site, int]:
 def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = _forwards(failure)
     site = forwards.site
-    remedy = "What helps: run this line under torch.no_grad() or torch.inference_mode()"
+    no_grad = "run this line under torch.no_grad() or torch.inference_mode()"
     if forwards.is_training:
-        action, alternative = "runs forward without torch.no_grad() and without backward", ""
+        title = f"{names.site(site.site)} runs forward without torch.no_grad() and without backward"
+        remedy = f"{no_grad}."
     else:
-        action = f"runs {units.number(forwards.count)} forwards without torch.no_grad(), and no backward followed"
-        alternative = "; in training, call backward after each forward"
+        title = (
+            f"{names.site(site.site)} runs {units.number(forwards.count)} forwards without torch.no_grad(), and no"
+            " backward ran between them"
+        )
+        remedy = f"in training, {_BACKWARD_EACH}; in evaluation, {no_grad}."
     return CauseText(
-        f"{names.site(site.site)} {action}: {_with_share(site.bytes, failure)} of activations",
+        f"{title}: {_with_share(site.bytes, failure)} of activations",
         site.site,
         site.stack_id,
         [
             f"Autograd keeps activations until backward, and none has followed the {units.number(forwards.count)}"
             " forwards of this line."
         ],
-        [f"{remedy}{alternative}."],
+        [f"What helps: {remedy}"],
     )
 
 
@@ -123,15 +128,31 @@ def _describe_many_forwards(failure: OutOfMemory, names: SiteNames) -> CauseText
     site = forwards.site
     calls = units.counted(forwards.count, "call")
     return CauseText(
-        f"{names.site(site.site)} runs {units.number(forwards.count)} forwards before one backward:"
-        f" {_with_share(site.bytes, failure)} of activations",
+        f"{names.site(site.site)} runs {units.number(forwards.count)} forwards before one backward, and their graphs"
+        f" live together: {_with_share(site.bytes, failure)} of activations",
         site.site,
         site.stack_id,
         [f"Autograd keeps the activations of all {calls} since the last backward."],
         [
-            "What helps: call backward after each forward or a few, as gradients add up, and add up losses as"
-            " numbers (loss.item()); if this is an evaluation, run it under torch.no_grad()."
+            f"What helps: {_BACKWARD_EACH}, and add up losses as numbers (loss.item()); if one loss needs all of"
+            " them, use activation checkpointing; if this is an evaluation, run it under torch.no_grad()."
         ],
+    )
+
+
+def _describe_many_models(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    models = failure.program.models
+    assert models is not None, "this cause requires models"
+    site = models.site
+    holder = [f"Held by {names.referrer(models.holder)}."] if models.holder else []
+    done = "models, with their optimizers," if failure.program.bytes_by_role["optimizer state"] else "models"
+    return CauseText(
+        f"{units.number(models.count)} models made at {names.site(site.site)} are kept:"
+        f" {_with_share(site.bytes, failure)} of weights",
+        site.site,
+        site.stack_id,
+        [*holder, *_list_roles(failure)],
+        [f"What helps: {SHARE_MODEL}; or remove {done} that are done, or keep copies on the CPU (`.cpu()`)."],
     )
 
 
@@ -254,14 +275,21 @@ def _describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:
 def _describe_model(failure: OutOfMemory, names: SiteNames) -> CauseText:
     size = failure.program.bytes_by_use[causes.MODEL]
     site, stack = _top_line(failure.program.sites_by_use[causes.MODEL], failure)
+    by_role = failure.program.bytes_by_role
+    parts = ["weights"] if by_role["parameter"] or by_role["buffer"] else []
+    parts += ["gradients"] if by_role["gradient"] else []
+    parts += ["optimizer state"] if by_role["optimizer state"] else []
+    *others, last_part = parts or ["weights"]
+    subject = f"{', '.join(others)} and {last_part}" if others else last_part
+    less_state = "an optimizer with less state, " if by_role["optimizer state"] else ""
     return CauseText(
-        f"Weights, gradients and optimizer state fill {failure.device}: {_with_share(size, failure)}",
+        f"{subject.capitalize()} fill {failure.device}: {_with_share(size, failure)}",
         site,
         stack,
         [*_list_roles(failure), *_list_lines(failure.program.sites_by_use[causes.MODEL], names)],
         [
-            "What helps: lower precision, an optimizer with less state, sharding over devices, or a smaller model. A"
-            " smaller batch would not."
+            f"What helps: lower precision, {less_state}sharding over devices, or a smaller model. A smaller batch would"
+            " not."
         ],
     )
 
@@ -370,6 +398,7 @@ _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
     causes.AUTOCAST_CACHE: _describe_autocast,
     causes.NO_BACKWARD: _describe_no_backward,
     causes.MANY_FORWARDS: _describe_many_forwards,
+    causes.MANY_MODELS: _describe_many_models,
     causes.CHECKPOINT: _describe_checkpoint,
     causes.OPTIMIZER_STATE: _describe_optimizer_state,
     causes.OPTIMIZER_STEP: _describe_optimizer_step,

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,24 @@ def losses_are_added_up() -> None:
         optimizer.step()
 
 
+def losses_of_micro_batches() -> None:
+    model = make_layers(8, 1024).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters())
+    for rows in (128, 128, 128, 2048):
+        losses = [model(torch.empty(rows, 1024, device=DEVICE)).mean() for _ in range(16)]  # CHANGE
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def first_micro_batches() -> None:
+    model = make_layers(8, 1024).to(DEVICE)
+    losses = []
+    for _ in range(32):
+        losses.append(model(torch.empty(2048, 1024, device=DEVICE)).mean())  # CHANGE
+    torch.stack(losses).mean().backward()
+
+
 def checkpoint_beside_the_model() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "checkpoint.pt")
@@ -155,6 +174,23 @@ def models_of_a_search() -> None:
         optimizer = torch.optim.Adam(model.parameters())
         train_step(model, optimizer, 16, 1536)
         trials.append((model, optimizer))
+
+
+def models_of_threads() -> None:
+    sessions = {}
+
+    def answer(user: int) -> None:
+        model = make_layers(10, 1536).to(DEVICE)  # CHANGE
+        sessions[user] = model
+        with torch.no_grad():
+            model(torch.empty(16, 1536, device=DEVICE))
+
+    for user in range(30):
+        thread = threading.Thread(target=answer, args=(user,))
+        thread.start()
+        thread.join()
+        if thread.is_alive() or user not in sessions:
+            return
 
 
 def model_does_not_fit() -> None:

@@ -1,5 +1,6 @@
 #include "loops.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace alloctrace {
@@ -29,7 +30,13 @@ std::uint32_t Loops::loop_between(std::uint32_t before, std::uint32_t now) {
   const FrameRecord& last = definitions_->frame(first);
   const FrameRecord& next = definitions_->frame(second);
   if (last.code == next.code && next.instruction >= last.instruction) return kNoLoop;  // went forward
-  const std::uint64_t key = std::uint64_t{caller} << 32 | (last.code == next.code ? next.code : UINT32_MAX);
+  // If the functions differ, the caller iterates.
+  const bool is_same = last.code == next.code;
+  return find_or_add(caller, is_same ? next.code : UINT32_MAX, is_same || caller == 0 ? second : caller);
+}
+
+std::uint32_t Loops::find_or_add(std::uint32_t caller, std::uint32_t code, std::uint32_t function) {
+  const std::uint64_t key = std::uint64_t{caller} << 32 | code;
   const auto [entry, is_new] = loop_by_key_.try_emplace(key, static_cast<std::uint32_t>(loops_.size()));
   if (is_new) {
     if (loops_.size() == kMaxLoops) {
@@ -38,12 +45,23 @@ std::uint32_t Loops::loop_between(std::uint32_t before, std::uint32_t now) {
     }
     Loop loop;
     loop.caller = caller;
-    // If the functions differ, the caller iterates.
-    loop.function = last.code == next.code || caller == 0 ? second : caller;
+    loop.function = function;
     loop.depth = calls_[caller].depth;
     loops_.push_back(loop);
   }
   return entry->second;
+}
+
+void Loops::enter_thread(std::uint32_t stack, std::uint64_t sequence) {
+  if (std::all_of(last_.begin(), last_.end(), [](std::uint32_t last) { return last == 0; })) return;
+  while (stack > 0 && stack < calls_.size()) {
+    const std::size_t loop_count = loops_.size();
+    const std::uint32_t caller = calls_[stack].caller;
+    const std::uint32_t loop = find_or_add(caller, definitions_->frame(stack).code, stack);
+    // The first thread that enters a function begins no new round.
+    if (loop != kNoLoop && loops_.size() == loop_count) add_round(loop, sequence);
+    stack = caller;
+  }
 }
 
 void Loops::add_round(std::uint32_t number, std::uint64_t sequence) {

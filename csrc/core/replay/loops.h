@@ -2,6 +2,8 @@
 // The stacks of two successive events of a thread are compared from the outermost frame on. At the first difference,
 // the same function at an earlier instruction has iterated or was called again. Another function at that depth was
 // called by the same instruction of the caller, so the caller has iterated.
+// Threads that each run one request have a single such stack. The first stack of a new thread enters all of its
+// functions again that another thread's first stack entered. This leaves out the first thread, which runs the program.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +44,7 @@ class Loops {
     const std::uint32_t now = same_stacks_.first_equal(event.stack);
     const std::uint32_t before = last_[event.thread];
     if (before == now) return;
+    if (before == 0) enter_thread(now, sequence);
     last_[event.thread] = now;
     if (before == 0) return;
     const std::uint64_t pair = std::uint64_t{before} << 32 | now;
@@ -68,6 +71,9 @@ class Loops {
   };
 
   std::uint32_t loop_between(std::uint32_t before, std::uint32_t now);
+  // The loop of a function, given by a stack that ends in it, under a caller. A new loop has no rounds.
+  std::uint32_t find_or_add(std::uint32_t caller, std::uint32_t code, std::uint32_t function);
+  void enter_thread(std::uint32_t stack, std::uint64_t sequence);
   void add_round(std::uint32_t loop, std::uint64_t sequence);
 
   const Definitions* definitions_;

@@ -15,7 +15,10 @@ autocast's cache               a region of autocast that spans many iterations (
 forward without backward       activations hold a quarter of the usable bytes, and the line that called the model has
                                called it twice or more for new inputs, and backward never evaluated nodes of that line
 many forwards before backward  likewise, but backward has evaluated nodes of that line; since then, the line has called
-                               the model at least twice as often as before earlier passes of backward
+                               the model at least twice as often as before earlier passes of backward, or for three new
+                               inputs
+many models                    one line made three models or more, in a loop that also calls a model; their weights hold
+                               a tenth
 checkpoint on the device       blocks of torch.load or safetensors with the sizes of the model's hold a tenth
 copies of the model            other lines, or the same line after backward, hold blocks with the sizes of the model's:
                                a quarter, or a tenth if a copy is younger than a pass of backward
@@ -28,6 +31,7 @@ model, activations, ...        the use with the most bytes, with the request
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -44,6 +48,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, SiteBytes, StackIndex, sites_of_blocks, top_sites
 from ...reading.table import Table
 from ..leaks.leak import EXCEPTION
+from ..leaks.loops import LoopIndex
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
 from ..usage.composition import StackPhases
@@ -55,6 +60,7 @@ KEPT_EXCEPTION = "exception"
 AUTOCAST_CACHE = "autocast's cache"
 NO_BACKWARD = "forward without backward"
 MANY_FORWARDS = "many forwards before backward"
+MANY_MODELS = "many models"
 CHECKPOINT = "checkpoint on the device"
 OPTIMIZER_STATE = "optimizer state"
 OPTIMIZER_STEP = "optimizer step"
@@ -62,16 +68,19 @@ LARGE_REQUEST = "large request"
 COPIES = "copies of the model"
 MODEL, ACTIVATIONS, FORWARD, KEPT = USES = ("model", "activations", "forward", "kept")
 CAUSES = (
-    *(KEPT_EXCEPTION, AUTOCAST_CACHE, NO_BACKWARD, MANY_FORWARDS),
-    *(CHECKPOINT, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES),
-    *USES,
+    *(KEPT_EXCEPTION, AUTOCAST_CACHE, NO_BACKWARD, MANY_FORWARDS, MANY_MODELS, CHECKPOINT),
+    *(OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, *USES),
 )
 MIN_FORWARDS = 2
 """Minimum number of forwards without backward, and minimum factor on the usual number before a backward."""
+MIN_INPUTS = 3
+"""Minimum number of new inputs before a backward to be micro-batches: pairs of inputs have one loss."""
+MIN_MODELS = 3
+"""Minimum number of models that a line made: the second may be a copy of the first."""
 LARGE_SHARE = 0.25
 """Minimum share of the usable bytes that one thing holds to be the cause, whatever else applies."""
 MIN_CHECKPOINT_SHARE = 0.1
-"""The same of a loaded checkpoint, and of copies of a trained model."""
+"""The same of a loaded checkpoint, of copies of a trained model, and of many models."""
 MIN_COPY_SHARE = 0.01
 """Minimum share of the live bytes of one copy."""
 MIN_COMMON_SHARE = 0.9
@@ -102,12 +111,26 @@ class Forwards:
     """The line that calls the model, with the activations of `count` calls."""
     count: int
     """Number of calls since backward last evaluated nodes of this line, else of all calls."""
+    input_count: int
+    """Number of these calls that new inputs separate: neither layers nor time steps."""
     usual_count: int
     """Maximum number of calls before an earlier pass of backward over this line; 0 if there was none."""
     has_backward: bool
     """True if backward evaluated nodes of this line before."""
     is_training: bool
     """True if there was any backward before."""
+
+
+@dataclass(frozen=True)
+class MadeModels:
+    """Models that one line made."""
+
+    site: SiteBytes
+    """The line, with the weights of all these models."""
+    count: int
+    """Number of models."""
+    holder: str
+    """Object that held most of them at the last object scan; "" if unknown."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +155,8 @@ class ProgramMemory:
     """True if the foreach implementation of an optimizer made the request."""
     forwards: Forwards | None
     """Calls of the model by the line with the most activations; None without a call of a module."""
+    models: MadeModels | None
+    """Models of the line that made the most bytes of them; None if no line made `MIN_MODELS`."""
     checkpoints: tuple[SiteBytes, ...]
     """Lines that loaded blocks with the sizes of the model's blocks, the most bytes first."""
     copies: tuple[SiteBytes, ...]
@@ -164,6 +189,8 @@ class ProgramMemory:
         large = LARGE_SHARE * usable_bytes
         if (cause := self.leading_cause(usable_bytes)) is not None:
             return cause
+        if self.models is not None and self.models.site.bytes >= MIN_CHECKPOINT_SHARE * usable_bytes:
+            return MANY_MODELS
         if self.checkpoints and sum(site.bytes for site in self.checkpoints) >= MIN_CHECKPOINT_SHARE * usable_bytes:
             return CHECKPOINT
         min_copies = (MIN_CHECKPOINT_SHARE if self.has_late_copies else LARGE_SHARE) * usable_bytes
@@ -189,7 +216,9 @@ class ProgramMemory:
         forwards = self.forwards
         if forwards is None or forwards.site.bytes < LARGE_SHARE * usable_bytes:
             return None
-        if forwards.count < max(MIN_FORWARDS, MIN_FORWARDS * forwards.usual_count):
+        if forwards.count < max(MIN_FORWARDS, MIN_FORWARDS * forwards.usual_count) and (
+            not forwards.has_backward or forwards.input_count < MIN_INPUTS
+        ):
             return None
         return MANY_FORWARDS if forwards.has_backward else NO_BACKWARD
 
@@ -255,6 +284,7 @@ class _MemoryReader:
             in_foreach=self._is_in_optimizer and any(frame.name.startswith(_FOREACH) for frame in frames),
             is_first_step=not (self._of_optimizer & (self._live["alloc_seq"] < last_pass)).any(),
             forwards=forwards,
+            models=self._find_made_models(),
             checkpoints=self._find_checkpoints(),
             copies=copies,
             has_late_copies=has_late_copies,
@@ -348,11 +378,14 @@ class _MemoryReader:
         is_training = bool(is_backward.any())
         # In the first pass, only new inputs distinguish calls of the model from layers and time steps.
         is_counted = is_of_line | is_training | ~self._creates_nodes[events["stack"]]
-        call_counts = _count_calls((is_of_line & ~is_backward)[is_counted], (is_of_line & is_in_past_pass)[is_counted])
+        is_call, is_pass = is_of_line & ~is_backward, is_of_line & is_in_past_pass
+        call_counts = _count_calls(is_call[is_counted], is_pass[is_counted])
+        is_input = is_of_line | ~is_backward & ~self._creates_nodes[events["stack"]]
         caller = int(self._stacks.parent[calls[int(live_stacks[rows][0])]])
         return last_pass, Forwards(
             SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller),
             int(call_counts[-1]),
+            input_count=int(_count_calls(is_call[is_input], is_pass[is_input])[-1]),
             usual_count=int(call_counts[:-1].max(initial=0)),
             has_backward=bool((is_of_line & is_backward).any()),
             is_training=is_training,
@@ -380,7 +413,58 @@ class _MemoryReader:
             stack = int(self._stacks.parent[stack])
         return call
 
-    # Copies of the model
+    # Models
+
+    def _find_made_models(self) -> MadeModels | None:
+        """Return the models of the line that made the most bytes of them, if it made several in a loop.
+
+        The loop of a line that makes models also calls a model in at least half of its rounds. A loop that makes the
+        layers of one model does not.
+        """
+        loops = LoopIndex(self._trace)
+        weights = self._is_weight & ~self._is_true_of_stack(self._is_loaded)
+        live_stacks, alloc_seq = self._live["stack_id"], self._live["alloc_seq"].astype(np.int64)
+        maker_of = {stack: loops.find_maker(stack) for stack in np.unique(live_stacks[weights]).tolist()}
+        bytes_by_line: Counter[int] = Counter()
+        for stack, size in zip(live_stacks[weights].tolist(), self._bytes[weights].tolist(), strict=True):
+            bytes_by_line[int(self._lines[maker_of[stack]])] += size
+        if not bytes_by_line:
+            return None
+        [(line, _)] = bytes_by_line.most_common(1)
+        stacks = [stack for stack, maker in maker_of.items() if self._lines[maker] == line]
+        rows = weights & np.isin(live_stacks, stacks)
+        makers = Counter(maker_of[stack] for stack in live_stacks[rows].tolist())
+        maker = makers.most_common(1)[0][0]
+        events = self._events["stack"]
+        calling_stacks = [stack for stack in np.unique(events).tolist() if self._find_call(stack)]
+        calls = self._events["seq"][np.isin(events, calling_stacks)]
+        seqs = np.sort(alloc_seq[rows])
+        for loop in loops.loops_around(maker):
+            rounds = np.searchsorted(loop.begins, seqs, side="right")
+            firsts = np.flatnonzero(np.append(True, rounds[1:] != rounds[:-1]))
+            begins, ends = seqs[firsts[1:]], seqs[firsts[1:] - 1]
+            has_call = np.searchsorted(calls, begins) > np.searchsorted(calls, ends)
+            if len(firsts) >= MIN_MODELS and 2 * int(has_call.sum()) >= len(has_call):
+                size, site = int(self._bytes[rows].sum()), Site.of_stack(self._stacks, maker)
+                held = self._find_holder(self._live["address"][rows])
+                return MadeModels(SiteBytes(site, size, int(rows.sum()), maker), len(firsts), held)
+        return None
+
+    def _find_holder(self, addresses: npt.NDArray[Any]) -> str:
+        """Return what held most of these blocks at the last object scan; "" if unknown."""
+        counts = {
+            held.holder: int(np.isin(held.addresses, addresses).sum())
+            for held in self._trace.held
+            if held.event == self._last_scan
+        }
+        holder = max(counts, key=counts.__getitem__, default="")
+        return holder if 2 * counts.get(holder, 0) > len(addresses) else ""
+
+    @functools.cached_property
+    def _last_scan(self) -> int:
+        """Event of the last object scan; a scan at this failure comes after its event."""
+        until = self._request.seq + 2
+        return max((held.event for held in self._trace.held if held.event < until), default=-1)
 
     def _is_loaded(self, stack: int) -> bool:
         return is_loaded(self._frames(stack))
@@ -449,8 +533,7 @@ class _MemoryReader:
 
     def _find_exceptions(self) -> tuple[int, str]:
         """Return the bytes that exceptions held at the last object scan and still hold, and what keeps them."""
-        until = self._request.seq + 2  # a scan at this failure comes after its event
-        last_scan = max((held.event for held in self._trace.held if held.event < until), default=-1)
+        last_scan = self._last_scan
         older = self._live["address"][self._live["alloc_seq"] < last_scan]
         alive = [
             held

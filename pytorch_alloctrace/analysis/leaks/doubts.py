@@ -17,8 +17,8 @@ joined            an allocation as large as all the blocks was followed by their
 load              a backlog (see `backlog`) whose referrer path shows no growing container, or a variable that is filled
                   anew in each step, or whose number of blocks fell by `LOAD_FALL`
 loading           without steps, next to nothing was freed, and no autograd graph holds the blocks
-one pass          each module that the stacks call allocated only a few of the blocks, and was not called more often: a
-                  loop over layers, or a new model in each iteration
+one pass          each module that the stacks call allocated only a few of the blocks, which are not of models, and was not
+                  called more often: a loop over layers
 short             less than `MIN_UNITS` units were judged; or without steps, no caller of the line came again so often:
                   one pass is not a loop
 rare              blocks were left behind in less than `MIN_ARRIVALS` units, or in the rounds of a buffer that is TAKEN
@@ -43,12 +43,12 @@ from ...errors import CompactedError
 from ...reading.names import KINDS, ROLES
 from ...reading.positions import Range
 from ...reading.recorded import Held
-from ...reading.sites import Frame
+from ...reading.sites import Frame, Site
 from ...reading.table import Table
 from ..free_memory.failed_allocations import ENDED, find_failed_allocations
 from .block_sizes import count_rounds_taken
 from .leak import BACKLOG, GRAPHS, GROWING, SURVIVORS, Doubt, Growth, Holder, Leak
-from .loops import MIN_ITERATIONS, LoopIndex
+from .loops import CONSTRUCTOR, MIN_ITERATIONS, LoopIndex
 
 if TYPE_CHECKING:
     from ..evidence import PartEvidence
@@ -83,7 +83,9 @@ _COMPREHENSION = re.compile(r"(\.<locals>\.<\w+>)+$")
 _VARIABLE = re.compile(r"\w+([\[{][^\]}]*[\]}])*")
 _ALLOC = KINDS.index("alloc")
 _Growing = TypeVar("_Growing", Leak, Growth)
-_PARAMETER, _BUFFER, _STATE = (ROLES.index(role) for role in ("parameter", "buffer", "optimizer state"))
+_MODEL = [ROLES.index(role) for role in ("parameter", "buffer", "gradient", "optimizer state")]
+_PARAMETER, _BUFFER, _, _STATE = _MODEL
+_WEIGHTS = (_PARAMETER, _BUFFER)
 
 
 class DoubtFinder:
@@ -108,6 +110,8 @@ class DoubtFinder:
 
     def examine(self, leak: Leak) -> Leak | Growth:
         """Return the leak, or growth with a doubt."""
+        if leak.kind == SURVIVORS and self._is_model(leak):
+            leak = dataclasses.replace(leak, is_model=True, line=self._find_maker(leak))
         doubt = self._find_other_reading(leak)
         if doubt is not None:
             return doubt
@@ -116,8 +120,7 @@ class DoubtFinder:
             return leak
         if self._clock.is_discrete and self._is_large(leak):
             return dataclasses.replace(leak, confidence=min(leak.confidence, MAX_CONFIDENCE_SHORT))
-        growth = self._doubt(leak, short)
-        return dataclasses.replace(growth, is_model=self._is_model(leak)) if short is Doubt.RARE else growth
+        return self._doubt(leak, short)
 
     def omit_replacements(self, growths: Sequence[_Growing]) -> list[_Growing]:
         """Return the growths without those whose blocks replaced blocks of other lines: there, nothing grows.
@@ -186,7 +189,7 @@ class DoubtFinder:
             or _has_fallen(leak)
         ):
             return self._doubt(leak, Doubt.LOAD)
-        if leak.kind == SURVIVORS and self._calls_each_module_once(leak):
+        if leak.kind == SURVIVORS and not leak.is_model and self._calls_each_module_once(leak):
             return self._doubt(leak, Doubt.ONE_PASS)
         if self._is_loading and leak.kind == SURVIVORS and (holder is None or holder.through not in GRAPHS):
             return self._doubt(leak, Doubt.LOADING)
@@ -223,6 +226,7 @@ class DoubtFinder:
             holder=leak.holder,
             no_holder=leak.no_holder,
             block_stacks=leak.block_stacks,
+            is_model=leak.is_model,
         )
 
     def _find_scan(self, holder: Holder) -> Held | None:
@@ -296,7 +300,15 @@ class DoubtFinder:
 
     def _is_model(self, leak: Leak) -> bool:
         roles = self._live["role"][self._is_leaked(leak)]
-        return bool(len(roles)) and bool(np.isin(roles, [_PARAMETER, _BUFFER]).mean() >= MIN_STATE_SHARE)
+        has_weights = bool(np.isin(roles, _WEIGHTS).any())
+        return has_weights and bool(np.isin(roles, _MODEL).mean() >= MIN_STATE_SHARE)
+
+    def _find_maker(self, leak: Leak) -> Site:
+        """Return the line that makes the models of a leak."""
+        stacks = self._trace.stacks
+        if CONSTRUCTOR not in leak.line.function or not stacks.has_frames(leak.stack_ids[0]):
+            return leak.line
+        return Site.of_stack(stacks, self._loops.find_maker(leak.stack_ids[0]))
 
     def _calls_each_module_once(self, leak: Leak) -> bool:
         """Return whether hardly any module allocated more than `_MAX_BLOCKS_OF_PASS` blocks, kept or freed."""

@@ -225,6 +225,8 @@ class Leak:
     after a complete scan."""
     is_in_thread: bool = False
     """Survivors: True if a thread of `threading` allocated the blocks."""
+    is_model: bool = False
+    """Survivors: True if nearly all blocks are of models. `line` then makes them."""
     minor: bool = False
     """True if the leak costs next to nothing, in this run and on this device (see `is_minor`)."""
     block_stacks: tuple[int, ...] = ()
@@ -373,7 +375,7 @@ class Growth:
     block_stacks: tuple[int, ...] = ()
     """As in `Leak`."""
     is_model: bool = False
-    """RARE: whether nearly all blocks are parameters and buffers."""
+    """Whether nearly all blocks are of models: parameters and buffers, with their gradients and optimizer state."""
     size: int = 0
     """BOUNDED: size of the container at the last object scan (see `HeldContainer.size`)."""
     bound: int = 0

@@ -1,13 +1,15 @@
 """Loops of the program that stacks show, and one pass over a model, which looks like a loop over its layers.
 
 A call came again if its function was entered again from the same place of the same calling stack, or iterated: stacks
-do not tell these apart. The layers of a model are built, moved, loaded, run and updated one after the other: such a
-loop counts only if the outermost call of this kind, on its stack, came again `MIN_ITERATIONS` times.
+do not tell these apart. Threads that run a function once each enter it again, too. The layers of a model are built,
+moved, loaded, run and updated one after the other: such a loop counts only if the outermost call of this kind, on its
+stack, came again `MIN_ITERATIONS` times.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,9 @@ _PASSES = {
     "torch/optim/optimizer.py": ("wrapper",),
 }
 """By file: functions of torch that go through the layers of a module, or the parameters of an optimizer."""
-_CONSTRUCTOR = "__init__"
+CONSTRUCTOR = "__init__"
+_REQUEST_HANDLERS = "socketserver.py"
+"""File whose constructors handle a request."""
 
 
 class LoopIndex:
@@ -59,6 +63,26 @@ class LoopIndex:
         """Return whether a stack contains a call that goes through the layers of a model, or makes a model."""
         return any(self._is_constructor[node] or self._is_pass[node] for node in self.calls(stack))
 
+    def find_maker(self, stack: int) -> int:
+        """Return the stack, of user code, that makes the model of which a stack allocates a part.
+
+        This is the caller of the outermost constructor that came again, or else the innermost user code.
+        """
+        calls = self.calls(stack)
+        user = [node for node in calls if self._stacks.is_user[node]]
+        if not user or any(self._is_pass[node] or self._is_copy[node] for node in calls):
+            return user[-1] if user else stack
+        is_repeated = False
+        for node, inner in itertools.pairwise(calls):
+            is_repeated |= self.is_repeated(inner)
+            if is_repeated and self._is_constructor[inner] and self._stacks.is_user[node]:
+                return node
+        return user[-1]
+
+    def loops_around(self, stack: int) -> list[_replay.Loop]:
+        """Return the loops of the calls of a stack, innermost first."""
+        return [loop for node in self.calls(stack)[::-1] for loop in self._by_call.get(self._stacks.call(node), ())]
+
     def is_in_loop(self, stack: int) -> bool:
         """Return whether a stack contains a call that came again often enough, not within one pass.
 
@@ -86,7 +110,15 @@ class LoopIndex:
 
     @functools.cached_property
     def _is_constructor(self) -> npt.NDArray[np.bool_]:
-        return self._stacks.ends_in(lambda filename, function: function.rpartition(".")[2] == _CONSTRUCTOR)
+        return self._stacks.ends_in(
+            lambda filename, function: (
+                function.rpartition(".")[2] == CONSTRUCTOR and not filename.endswith(_REQUEST_HANDLERS)
+            )
+        )
+
+    @functools.cached_property
+    def _is_copy(self) -> npt.NDArray[np.bool_]:
+        return self._stacks.ends_in(lambda filename, function: function == "deepcopy")
 
     @functools.cached_property
     def _is_pass(self) -> npt.NDArray[np.bool_]:
