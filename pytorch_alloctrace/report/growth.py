@@ -331,6 +331,14 @@ def _describe_late(growth: Growth) -> tuple[str, str]:
     )
 
 
+def _describe_out_of_memory(growth: Growth) -> tuple[str, str]:
+    return (
+        f"grew by {units.size(growth.allocated_bytes)} until an allocation failed, and not since",
+        "A leak if it stopped because memory ran out; none if it was complete. Free what it keeps, or record on a "
+        "larger device to decide it.",
+    )
+
+
 def _describe_bursts(growth: Growth) -> tuple[str, str]:
     return (
         f"grew by {units.size(growth.allocated_bytes)} in bursts, with long pauses",
@@ -362,6 +370,7 @@ _DOUBTS: dict[Doubt, Callable[[Growth], tuple[str, str]]] = {
     Doubt.RARE: _describe_rare,
     Doubt.FEW: _describe_few,
     Doubt.LATE: _describe_late,
+    Doubt.OUT_OF_MEMORY: _describe_out_of_memory,
     Doubt.BURSTS: _describe_bursts,
     Doubt.LOADING: _describe_loading,
     Doubt.COMPACTED: _describe_compacted,

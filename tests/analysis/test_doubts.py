@@ -269,6 +269,38 @@ def test_few_arrivals_are_undecided_and_five_models_are_a_note() -> None:
     assert (growth.doubt, growth.is_model) == (Doubt.RARE, True)
 
 
+@pytest.mark.parametrize(
+    ("program", "holder", "source"),
+    [("models of requests", "registry", "registry.setdefault"), ("models of threads", "models", "copy.deepcopy(base)")],
+)
+def test_model_for_each_request_is_a_leak_of_the_line_that_makes_it(program: str, holder: str, source: str) -> None:
+    leak = only_leak(program)
+    cure = findings_on(program)[0].sentences[-1]
+
+    assert leak.is_model and leak.unit == "iteration"
+    assert leak.line.source is not None and source in leak.line.source
+    assert leak.holder is not None and leak.holder.name.startswith(holder)
+    assert f"`{holder}`" in cure and "make one model and share it, also between threads" in cure
+
+
+@pytest.mark.parametrize("program", ["models of the last requests", "models of threads that end"])
+def test_models_that_are_removed_are_no_leak(program: str) -> None:
+    verdict = verdict_on(program)
+
+    assert (verdict.leaks, verdict.undecided, verdict.decided, verdict.unit) == ((), (), True, "iteration")
+
+
+def test_models_of_ten_folds_are_undecided_models() -> None:
+    growth = only_growth("models of folds")
+
+    assert (growth.doubt, growth.is_model) == (Doubt.RARE, True)
+    assert f"made models in {growth.arrivals} of 100 steps, and all are kept" in text_of("models of folds")
+
+
+def test_layers_of_one_model_are_no_models_of_requests() -> None:
+    assert not summary_of("layers added one by one").devices[0].leaks.leaks
+
+
 def test_growth_that_stopped_is_a_note_with_its_last_step() -> None:
     growth = only_growth("stopped")
 

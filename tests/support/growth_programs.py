@@ -7,9 +7,11 @@ python tests/support/growth_programs.py     # PROGRAM.alloctrace for each progra
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import queue
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -530,6 +532,72 @@ def main() -> None:
 def main() -> None:
     models: dict[int, torch.nn.Module] = {}
     run_steps(lambda number: models.setdefault(number // 20, torch.nn.Linear(160, 160)), 105)
+
+
+def answer(model: torch.nn.Module) -> None:
+    scan()
+    with torch.no_grad():
+        model(torch.randn(8, 64))
+
+
+@program("models of requests")
+def main() -> None:
+    registry: dict[int, torch.nn.Module] = {}
+    for user in range(STEPS):
+        answer(registry.setdefault(user, Layers(3)))
+
+
+@program("models of the last requests")
+def main() -> None:
+    registry: dict[int, torch.nn.Module] = {}
+    for user in range(STEPS):
+        answer(registry.setdefault(user, Layers(3)))
+        registry.pop(user - 1, None)
+
+
+def run_threads(serve: Callable[[], None]) -> None:
+    for _ in range(STEPS):
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+
+
+@program("models of threads")
+def main() -> None:
+    base, models = Layers(3), []
+
+    def serve() -> None:
+        models.append(copy.deepcopy(base))
+        answer(models[-1])
+
+    run_threads(serve)
+
+
+@program("models of threads that end")
+def main() -> None:
+    base = Layers(3)
+    run_threads(lambda: answer(copy.deepcopy(base)))
+
+
+@program("models of folds")
+def main() -> None:
+    models: list[torch.nn.Module] = []
+
+    def train(number: int) -> None:
+        if number % 10 == 0:
+            models.append(Layers(3))
+        fit(models[-1], torch.optim.SGD(models[-1].parameters()))
+
+    run_steps(train, 100)
+
+
+@program("layers added one by one")
+def main() -> None:
+    layers = []
+    for _ in range(LAYERS):
+        scan()
+        layers.append(torch.nn.Linear(64, 64))
+    answer(torch.nn.Sequential(*layers))
 
 
 @program("7 arrivals")

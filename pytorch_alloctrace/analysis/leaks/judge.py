@@ -27,9 +27,10 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ..evidence import DeviceEvidence, PartEvidence, collect_evidence
+from ..free_memory.failed_allocations import find_failed_allocations
 from .accumulation import find_accumulation
 from .backlog import find_backlogs
-from .doubts import DoubtFinder
+from .doubts import LARGE_SHARE, DoubtFinder
 from .growing_buffers import find_growing_leaks, find_possible_buffers
 from .leak import (
     GROWING,
@@ -219,20 +220,29 @@ def _list_unclear_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence, lines
         LineStatus.BURSTS: Doubt.BURSTS,
         LineStatus.STOPPED: Doubt.STOPPED,
     }
+    survivors, device_bytes = lifetimes.survivors, trace.device_bytes(lifetimes.device)
+    min_large_bytes = np.inf if device_bytes is None else LARGE_SHARE * device_bytes
+    failures = [failure.seq for failure in find_failed_allocations(trace, device=lifetimes.device)]
     growths = []
     for line in lines:
-        alloc_times = lifetimes.survivors.alloc_times[line.rows]
+        alloc_times = survivors.alloc_times[line.rows]
         if line.status is LineStatus.FEW:
             if len(np.unique(alloc_times[alloc_times > RECENT_SHARE * lifetimes.clock.length])) > 1:
                 growths.append(_build_growth(trace, lifetimes, line, Doubt.FEW))
         elif line.status in doubts:
-            growths.append(_build_growth(trace, lifetimes, line, doubts[line.status]))
+            doubt = doubts[line.status]
+            if doubt is Doubt.STOPPED and int(survivors.bytes[line.rows].sum()) >= min_large_bytes:
+                last_seq = int(survivors.alloc_seqs[line.rows].max())
+                if any(failed_at > last_seq for failed_at in failures):
+                    doubt = Doubt.OUT_OF_MEMORY
+            growths.append(_build_growth(trace, lifetimes, line, doubt))
     return growths
 
 
 def _build_growth(trace: RecordedTrace, lifetimes: LifetimeEvidence, line: JudgedLine, doubt: Doubt) -> Growth:
     survivors, clock = lifetimes.survivors, lifetimes.clock
-    rows = line.rows[survivors.alloc_times[line.rows] > BEGINNING_SHARE * clock.length]
+    beginning = 0.0 if doubt is Doubt.OUT_OF_MEMORY else BEGINNING_SHARE * clock.length
+    rows = line.rows[survivors.alloc_times[line.rows] > beginning]
     stacks, stack_of_row = np.unique(survivors.stack[line.rows], return_inverse=True)
     by_size = np.argsort(-np.bincount(stack_of_row), kind="stable")
     return Growth(

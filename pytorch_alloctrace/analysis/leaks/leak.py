@@ -293,6 +293,8 @@ class Doubt(enum.Enum):
     """A note: a buffer grows each time by as much as another line allocates less."""
     STOPPED = "stopped"
     """A note: the line grew until well before the end, and not since."""
+    OUT_OF_MEMORY = "out of memory"
+    """The line grew until an allocation failed, and not since."""
     ACCUMULATED = "accumulated"
     """A note: blocks of many steps, or of many iterations of a loop within a step, made up the peak, and were then
     released at once."""
