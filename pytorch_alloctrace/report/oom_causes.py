@@ -18,7 +18,7 @@ _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept fro
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _MAX_LINES = 3
 _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
-_BACKWARD_EACH = "call backward after each forward ((loss / n).backward() for each micro-batch), as gradients add up"
+_BACKWARD_EACH = "call backward after each forward, (loss / n).backward() for each micro-batch"
 _PLURALS = {
     "parameter": "parameters",
     "gradient": "gradients",
@@ -101,13 +101,14 @@ def _largest_site(failure: OutOfMemory) -> tuple[Site, int]:
 def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = _forwards(failure)
     site = forwards.site
+    count = max(forwards.count, forwards.call_count)
     no_grad = "run this line under torch.no_grad() or torch.inference_mode()"
     if forwards.is_training:
         title = f"{names.site(site.site)} runs forward without torch.no_grad() and without backward"
         remedy = f"{no_grad}."
     else:
         title = (
-            f"{names.site(site.site)} runs {units.number(forwards.count)} forwards without torch.no_grad(), and no"
+            f"{names.site(site.site)} runs {units.number(count)} forwards without torch.no_grad(), and no"
             " backward ran between them"
         )
         remedy = f"in training, {_BACKWARD_EACH}; in evaluation, {no_grad}."
@@ -116,7 +117,7 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
         site.site,
         site.stack_id,
         [
-            f"Autograd keeps activations until backward, and none has followed the {units.number(forwards.count)}"
+            f"Autograd keeps activations until backward, and none has followed the {units.number(count)}"
             " forwards of this line."
         ],
         [f"What helps: {remedy}"],
@@ -134,8 +135,8 @@ def _describe_many_forwards(failure: OutOfMemory, names: SiteNames) -> CauseText
         site.stack_id,
         [f"Autograd keeps the activations of all {calls} since the last backward."],
         [
-            f"What helps: {_BACKWARD_EACH}, and add up losses as numbers (loss.item()); if one loss needs all of"
-            " them, use activation checkpointing; if this is an evaluation, run it under torch.no_grad()."
+            f"What helps: {_BACKWARD_EACH}; if one loss needs all of them, activation checkpointing. Gradients add up;"
+            " add up losses as numbers (loss.item()). If this is an evaluation, run it under torch.no_grad()."
         ],
     )
 

@@ -49,6 +49,7 @@ CASES = [
     Case("inference_without_no_grad", causes.NO_BACKWARD, " forwards without torch.no_grad()", "torch.no_grad()"),
     Case("losses_are_added_up", causes.MANY_FORWARDS, " forwards before one backward", "backward after each forward"),
     Case("losses_of_micro_batches", causes.MANY_FORWARDS, " their graphs live together", "for each micro-batch"),
+    Case("chunks_of_a_batch", causes.MANY_FORWARDS, " their graphs live together", "for each micro-batch"),
     Case("first_micro_batches", causes.NO_BACKWARD, " no backward ran between them", "for each micro-batch"),
     Case("checkpoint_beside_the_model", causes.CHECKPOINT, " loaded a checkpoint onto ", 'map_location="cpu"'),
     Case("checkpoint_before_the_model", causes.CHECKPOINT, " loaded a checkpoint onto ", 'map_location="cpu"'),

@@ -124,6 +124,18 @@ def losses_of_micro_batches() -> None:
         optimizer.zero_grad()
 
 
+def chunks_of_a_batch() -> None:
+    model = make_layers(8, 1024).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters())
+    for rows in (2048, 2048, 2048, 49152):
+        batch, loss = torch.empty(rows, 1024, device=DEVICE), torch.zeros((), device=DEVICE)
+        for chunk in batch.chunk(16):
+            loss = loss + model(chunk).square().mean()  # CHANGE
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def first_micro_batches() -> None:
     model = make_layers(8, 1024).to(DEVICE)
     losses = []

@@ -13,10 +13,11 @@ exception                      tracebacks of exceptions held a quarter of the us
                                most of it is still live
 autocast's cache               a region of autocast that spans many iterations (see `autocast_cache`) holds a quarter
 forward without backward       activations hold a quarter of the usable bytes, and the line that called the model has
-                               called it twice or more for new inputs, and backward never evaluated nodes of that line
+                               called it twice or more for new inputs, or each module three times with other work
+                               between, and backward never evaluated nodes of that line
 many forwards before backward  likewise, but backward has evaluated nodes of that line; since then, the line has called
-                               the model at least twice as often as before earlier passes of backward, or for three new
-                               inputs
+                               the model at least twice as often as before earlier passes of backward, or each module
+                               three times, with other work between
 many models                    one line made three models or more, in a loop that also calls a model; their weights hold
                                a tenth
 checkpoint on the device       blocks of torch.load or safetensors with the sizes of the model's hold a tenth
@@ -73,8 +74,8 @@ CAUSES = (
 )
 MIN_FORWARDS = 2
 """Minimum number of forwards without backward, and minimum factor on the usual number before a backward."""
-MIN_INPUTS = 3
-"""Minimum number of new inputs before a backward to be micro-batches: pairs of inputs have one loss."""
+MIN_CALLS = 3
+"""Minimum number of calls of each module before a backward to be micro-batches: pairs of inputs have one loss."""
 MIN_MODELS = 3
 """Minimum number of models that a line made: the second may be a copy of the first."""
 LARGE_SHARE = 0.25
@@ -111,8 +112,8 @@ class Forwards:
     """The line that calls the model, with the activations of `count` calls."""
     count: int
     """Number of calls since backward last evaluated nodes of this line, else of all calls."""
-    input_count: int
-    """Number of these calls that new inputs separate: neither layers nor time steps."""
+    call_count: int
+    """Number of calls of each module since then, with other work between them: of micro-batches, not of layers."""
     usual_count: int
     """Maximum number of calls before an earlier pass of backward over this line; 0 if there was none."""
     has_backward: bool
@@ -216,9 +217,8 @@ class ProgramMemory:
         forwards = self.forwards
         if forwards is None or forwards.site.bytes < LARGE_SHARE * usable_bytes:
             return None
-        if forwards.count < max(MIN_FORWARDS, MIN_FORWARDS * forwards.usual_count) and (
-            not forwards.has_backward or forwards.input_count < MIN_INPUTS
-        ):
+        is_unusual = forwards.count >= max(MIN_FORWARDS, MIN_FORWARDS * forwards.usual_count)
+        if not is_unusual and forwards.call_count < MIN_CALLS:
             return None
         return MANY_FORWARDS if forwards.has_backward else NO_BACKWARD
 
@@ -380,16 +380,26 @@ class _MemoryReader:
         is_counted = is_of_line | is_training | ~self._creates_nodes[events["stack"]]
         is_call, is_pass = is_of_line & ~is_backward, is_of_line & is_in_past_pass
         call_counts = _count_calls(is_call[is_counted], is_pass[is_counted])
-        is_input = is_of_line | ~is_backward & ~self._creates_nodes[events["stack"]]
         caller = int(self._stacks.parent[calls[int(live_stacks[rows][0])]])
         return last_pass, Forwards(
             SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller),
             int(call_counts[-1]),
-            input_count=int(_count_calls(is_call[is_input], is_pass[is_input])[-1]),
+            call_count=self._count_calls_of_modules(is_call & (events["seq"] > last_pass_of_line)),
             usual_count=int(call_counts[:-1].max(initial=0)),
             has_backward=bool((is_of_line & is_backward).any()),
             is_training=is_training,
         )
+
+    def _count_calls_of_modules(self, is_recent: _Mask) -> int:
+        """Return how often each module was called by the allocations of a mask, with other work between: the minimum.
+
+        Layers and their model are called once in a forward. Modules without such allocations do not count.
+        """
+        if not self._stacks.has_modules:
+            return 0
+        modules = np.where(is_recent, self._stacks.modules.called(self._events["stack"]), 0)
+        begins = modules[(modules != np.append(0, modules[:-1])) & (modules > 0)]
+        return int(np.unique(begins, return_counts=True)[1].min(initial=len(begins)))
 
     def _read_events(self) -> dict[str, npt.NDArray[Any]]:
         """Return the last allocations before the request: seq, node_type, stack (in backward that of forward)."""

@@ -17,8 +17,8 @@ joined            an allocation as large as all the blocks was followed by their
 load              a backlog (see `backlog`) whose referrer path shows no growing container, or a variable that is filled
                   anew in each step, or whose number of blocks fell by `LOAD_FALL`
 loading           without steps, next to nothing was freed, and no autograd graph holds the blocks
-one pass          each module that the stacks call allocated only a few of the blocks, which are not of models, and was not
-                  called more often: a loop over layers
+one pass          each module that the stacks call allocated only a few of the blocks, which are not of models, and
+                  was not called more often: a loop over layers
 short             less than `MIN_UNITS` units were judged; or without steps, no caller of the line came again so often:
                   one pass is not a loop
 rare              blocks were left behind in less than `MIN_ARRIVALS` units, or in the rounds of a buffer that is TAKEN
