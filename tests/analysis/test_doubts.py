@@ -283,6 +283,12 @@ def test_model_for_each_request_is_a_leak_of_the_line_that_makes_it(program: str
     assert f"`{holder}`" in cure and "make one model and share it, also between threads" in cure
 
 
+def test_title_of_a_leak_of_several_lines_counts_the_others() -> None:
+    [leak, title] = only_leak("lines of one list"), findings_on("lines of one list")[0].title
+
+    assert len(leak.sites) == 2 and " in main.<locals>.keep and 1 more line: +" in title
+
+
 @pytest.mark.parametrize("program", ["models of the last requests", "models of threads that end"])
 def test_models_that_are_removed_are_no_leak(program: str) -> None:
     verdict = verdict_on(program)

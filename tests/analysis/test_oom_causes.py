@@ -13,6 +13,7 @@ from shared_recordings import record_once
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory import program_memory as causes
 from pytorch_alloctrace.analysis.free_memory.inefficiencies import find_inefficiencies
+from pytorch_alloctrace.analysis.leaks.leak import Doubt
 
 pytestmark = [needs_cuda_build, pytest.mark.skipif(has_nvidia_gpu(), reason="needs a device of 2 GiB")]
 PROGRAM = "oom_cause_programs.py"
@@ -56,7 +57,13 @@ CASES = [
     Case("first_step_of_adam", causes.OPTIMIZER_STATE, " allocates the optimizer's state ", "sharding it over devices"),
     Case("copies_of_the_model", causes.COPIES, " puts another copy of the model on ", "keep copies in host memory"),
     Case("models_of_a_search", causes.MANY_MODELS, "4 models made at ", "models, with their optimizers"),
-    Case("models_of_threads", causes.MANY_MODELS, " models made at ", "share it, also between threads"),
+    Case(
+        "models_of_threads",
+        causes.MANY_MODELS,
+        " models made at ",
+        "share it, also between threads",
+        "serve_in_threads",
+    ),
     Case("model_does_not_fit", causes.MODEL, "Weights fill ", "smaller batch would not"),
     Case("broadcast_of_losses", causes.LARGE_REQUEST, " at once", "(30,000,) broadcast to (30,000, 30,000)"),
     Case("long_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend"),
@@ -69,12 +76,13 @@ CASES = [
     Case("inference_of_a_large_batch", causes.FORWARD, "A forward without gradients fills ", SMALLER_BATCH),
 ]
 LEAK = "leak_beside_the_model"
+GOES_ON = "threads_that_go_on"
 
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
     def record(path: Path) -> None:
-        run_marked(PROGRAM, path, *(case.name for case in CASES), LEAK, memory="2GiB")
+        run_marked(PROGRAM, path, *(case.name for case in CASES), LEAK, GOES_ON, memory="2GiB")
 
     return record_once("causes-of-oom", record)
 
@@ -115,6 +123,15 @@ def test_leak_with_a_quarter_of_the_device_leads(folder: Path) -> None:
     assert finding.site is not None and finding.site.line == marked_line(PROGRAM, LEAK, "CHANGE")
     assert "fix this leak first" in " ".join(finding.sentences)
     assert finding.title in " ".join(run_analyze(folder, "oom", f"{LEAK}.alloctrace", "--width", "300").split())
+
+
+def test_growth_that_a_failed_allocation_stopped_is_undecided(folder: Path) -> None:
+    trace = alloctrace.load(folder / f"{GOES_ON}.alloctrace")
+
+    [growth] = trace.leaks().verdicts["cuda:0"].undecided
+
+    assert growth.doubt is Doubt.OUT_OF_MEMORY
+    assert growth.site.line == marked_line(PROGRAM, "serve_in_threads", "CHANGE")
 
 
 def test_oom_command_shows_title_and_line_of_the_cause(folder: Path) -> None:

@@ -540,6 +540,18 @@ def answer(model: torch.nn.Module) -> None:
         model(torch.randn(8, 64))
 
 
+@program("lines of one list")
+def main() -> None:
+    kept = []
+
+    def keep() -> None:
+        large = torch.empty(SIZE, dtype=torch.uint8)
+        small = torch.empty(SIZE // 10, dtype=torch.uint8)
+        kept.append((large, small))
+
+    run_steps(lambda number: keep())
+
+
 @program("models of requests")
 def main() -> None:
     registry: dict[int, torch.nn.Module] = {}
