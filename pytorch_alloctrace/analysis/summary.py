@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..reading.integrity import Integrity
+from ..reading.names import HOST_DEVICES
 from ..reading.positions import Range
 from ..reading.recorded import FinalScan, RecordedTrace
 from ..reading.replay import Peak
@@ -28,7 +29,7 @@ from .free_memory.inefficiencies import (
 )
 from .free_memory.oom import OutOfMemory, visit_last_oom
 from .free_memory.program_memory import is_loaded
-from .leaks.clock import Clock
+from .leaks.clock import LEAST_ALLOCATIONS, Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
 from .leaks.leak import Growth, Leak
@@ -142,8 +143,15 @@ class Summary:
     advisor: Advisor = field(repr=False, compare=False)
 
     def is_small(self, device: DeviceSummary) -> bool:
-        """Return whether a device is negligible: no leak, and a peak below a twentieth of the largest device's."""
-        return device.peak.bytes * 20 < self.devices[0].peak.bytes and not device.leaks.leaks
+        """Return whether a device is negligible: no leak, and a peak below a twentieth of the largest device's.
+
+        So is host memory with too few allocations to judge beside a GPU that is judged: where the model was made.
+        """
+        if device.leaks.leaks:
+            return False
+        is_unused = device.device in HOST_DEVICES and device.allocations < LEAST_ALLOCATIONS
+        is_beside = any(other.leaks.judged for other in self.devices if other.device not in HOST_DEVICES)
+        return device.peak.bytes * 20 < self.devices[0].peak.bytes or (is_unused and is_beside)
 
     @property
     def leaks_answer(self) -> LeaksAnswer:

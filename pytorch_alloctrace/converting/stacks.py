@@ -24,8 +24,12 @@ Frame = tuple[str, str, int]
 """Name, filename and line of a frame."""
 _NODE = re.compile(r"(.+)::apply\(.*", re.DOTALL)
 _NODE_CALL = "torch::autograd::Node::operator()("
-_WORKSPACE = re.compile(r"at::cuda::\w*Workspace\(.*", re.DOTALL)
-"""Functions of torch that allocate workspaces: `getNewWorkspace` and `getNewCUDABlasLtWorkspace`."""
+_WORKSPACE = re.compile(
+    r"at::cuda::(?:\(anonymous namespace\)::)?(?:\w*Workspace|\w*BlasHandle|setWorkspaceForHandle)\(.*", re.DOTALL
+)
+"""Functions of torch that allocate workspaces, such as `getNewWorkspace` and `getNewCUDABlasLtWorkspace`; a handle gets
+its workspace when it is made.
+"""
 _MAX_TABLE_BYTES = 1 << 16
 _MAX_LINE_STEP = 127
 """Maximum distance in lines of one entry of a line table."""

@@ -49,7 +49,7 @@ def _describe_unrecorded(children: ChildRuns[Summary]) -> str:
     more = "; ..." if len(shown) > _MAX_COMMANDS else ""
     count = children.unrecorded_count
     ran = "1 child process ran and was" if count == 1 else f"{units.number(count)} child processes ran and were"
-    return f"{ran} not recorded ({commands}{more}): alloctrace run --follow records them."
+    return f"{ran} not recorded: alloctrace run --follow records them ({commands}{more})."
 
 
 def describe_children(children: ChildRuns[Summary], names: SiteNames) -> list[str]:
@@ -94,16 +94,16 @@ def _rank(run: ChildRun[Summary]) -> int:
 
 
 def _describe_run(run: ChildRun[Summary], names: SiteNames) -> str:
-    name = f"process {run.process}, {_shorten(run.command)}"
+    process, command = f"process {run.process}", _shorten(run.command)
     if run.summary is None:
-        return f"{name}: its trace cannot be read ({names.file(run.trace)})"
+        return f"{process}: its trace cannot be read ({names.file(run.trace)}; {command})"
     allocating = [device for device in run.summary.devices if device.allocations]
     peaks = [f"{units.size(device.peak.allocated_bytes)} on {device.device}" for device in allocating]
     first = _first_finding(run)
     verdict = "nothing allocated" if first is None else first.title
     if first is not None and first.kind in _LEAKS:
         verdict = f"{LABELS[first.kind]} {verdict}"
-    return f"{name}: peak {' and '.join(peaks) or '0 B'}; {verdict} ({names.file(run.trace)})"
+    return f"{process}: peak {' and '.join(peaks) or '0 B'}, {verdict} ({names.file(run.trace)}; {command})"
 
 
 def _shorten(command: str) -> str:

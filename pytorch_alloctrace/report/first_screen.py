@@ -39,6 +39,7 @@ _MIN_SECOND_SHARE = 0.05  # of the highest peak, to be shown in full beside anot
 _MIN_NOTE_BYTES = 1 << 20
 _MIN_NOTE_SHARE = 0.01  # of the peak
 _SHOWN_ROLES = 4
+_LABEL = 8  # columns
 _BAR_WIDTH = 12
 _PACKAGE_LINES = 2  # below a line that calls a package
 _MIN_SOURCE = _MIN_COMMAND = 12  # columns
@@ -146,17 +147,16 @@ def _list_peak(
     peak, lines = device.peak, []
     if len(device.levels) > 1:
         when = f"peak in step {peak.step}" if peak.step is not None else f"peak at {units.duration(peak.seconds)}"
-        chart = units.sparkline(device.levels, screen.width - len(when) - 10, plain=screen.plain, minimum=0)
-        lines.append(Text.assemble("live    ", (chart, "green"), f"  {when}"))
+        chart = units.sparkline(device.levels, screen.width - len(when) - _LABEL - 2, plain=screen.plain, minimum=0)
+        lines.append(Text.assemble(f"{'live':{_LABEL}}", (chart, "green"), f"  {when}"))
     if peak.blocks and peak.roles.are_known:
         lines += screen.brief(_draw_roles(peak.roles, peak.bytes, screen), 0, 1)
     if peak.blocks and summary.program.stacks == "none":
         lines += screen.brief(NO_STACKS, 0, 1)
         return lines[:room]
-    for site, package_lines in zip(peak.sites, peak.package_lines, strict=True):
-        # Nobody can act on a library's workspace.
-        if not site.site.is_workspace:
-            lines.append(_describe_site(site, peak.bytes, screen, names))
+    rows = zip(peak.sites, peak.package_lines, strict=True)
+    for site, package_lines in sorted(rows, key=lambda row: row[0].site.is_workspace):  # nobody can act on these
+        lines.append(_describe_site(site, peak.bytes, screen, names))
         for line in package_lines.lines[:_PACKAGE_LINES] if package_lines is not None else ():
             amount = f"{units.share(line.bytes, peak.bytes):>6}  {units.size(line.bytes):>9}  "
             lines += screen.brief(f"{amount}  {package_line_name(line, names)}", 0, 1, style="dim")
@@ -179,17 +179,19 @@ def _describe_site(site: SiteBytes, total: int, screen: Screen, names: SiteNames
 
 
 def _draw_roles(shares: RoleShares, total: int, screen: Screen) -> Text:
-    """Return one bar of the roles, the largest first, and its legend."""
+    """Return one bar of the roles, the largest first, with as many names as fit; the rest of the bar is blank."""
     parts = sorted(shares.roles, key=lambda part: -part.bytes)[:_SHOWN_ROLES]
     marks = _PLAIN_ROLE_MARKS if screen.plain else _ROLE_MARKS
     bar, legend = Text(), Text()
     for part, mark, style in zip(parts, marks, _ROLE_STYLES, strict=False):
-        bar.append(mark * round(_BAR_WIDTH * part.bytes / max(total, 1)), style)
         name = f" {role_names(part.role)} {units.share(part.bytes, total)}"
-        if part.bytes >= _MIN_ROLE_SHARE * total and 8 + _BAR_WIDTH + len(legend) + len(name) + 4 <= screen.width:
-            legend.append(f"  {mark}", style)
-            legend.append(name)
-    return Text.assemble("roles   ", bar, legend)
+        if part.bytes < _MIN_ROLE_SHARE * total or _LABEL + _BAR_WIDTH + len(legend) + len(name) + 3 > screen.width:
+            break
+        bar.append(mark * round(_BAR_WIDTH * part.bytes / max(total, 1)), style)
+        legend.append(f"  {mark}", style)
+        legend.append(name)
+    bar.pad_right(max(_BAR_WIDTH - len(bar), 0))
+    return Text.assemble(f"{'roles':{_LABEL}}", bar, legend)
 
 
 def _list_ending(

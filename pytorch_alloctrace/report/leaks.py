@@ -260,7 +260,11 @@ def _describe_full(leak: Leak) -> str:
     # No forecast for "cpu": other programs share the memory of the machine.
     if leak.forecast_seconds is None or leak.device == "cpu":
         return ""
-    return f"{leak.device} is full in about {units.duration(leak.forecast_seconds)}"
+    seconds = units.duration(leak.forecast_seconds)
+    if leak.unit == "second":
+        return f"{leak.device} is full in about {seconds}"
+    count = max(round(leak.forecast_seconds / leak.seconds_per_unit), 1)
+    return f"{leak.device} is full in about {units.counted(count, leak.unit)} ({seconds})"
 
 
 def _describe_no_leak(devices: Sequence[DeviceSummary], summary: Summary, names: SiteNames) -> Finding:

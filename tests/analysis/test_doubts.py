@@ -16,7 +16,7 @@ from steady_clock import TICK_NS
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.clock import Clock
-from pytorch_alloctrace.analysis.leaks.leak import Doubt, Growth, Leak, LeakVerdict
+from pytorch_alloctrace.analysis.leaks.leak import Doubt, Growth, Leak, LeakVerdict, estimate_free_bytes
 from pytorch_alloctrace.analysis.leaks.loops import LoopIndex
 from pytorch_alloctrace.analysis.leaks.outside_growth import find_outside_growth
 from pytorch_alloctrace.analysis.summary import Summary, summarize
@@ -382,6 +382,20 @@ def test_graph_of_a_running_total_is_undecided_and_the_variable_is_named() -> No
 def test_running_total_of_numbers_is_no_leak() -> None:
     assert summary_of("running total of numbers").leaks_are_known
     assert [finding.kind for finding in findings_on("running total of numbers")] == ["no_leak"]
+
+
+def test_forecast_leaves_room_for_the_temporaries_of_a_step_though_the_driver_was_asked_long_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace = trace_of("wait before the growth")
+    columns = {"time_ns": trace.begin_ns, "total_bytes": 8000, "used_bytes": 1032, "reserved_bytes": 532}
+    samples = Table({name: np.ma.array([value]) for name, value in columns.items()})
+    times = np.linspace(trace.begin_ns, trace.end_ns, 5).astype(np.int64)
+    levels = Table({"time_ns": times, "allocated_bytes_max": np.array([100, 500, 700, 986, 900])})
+    monkeypatch.setattr(RecordedTrace, "driver_samples", lambda self, device=None: samples)
+    monkeypatch.setattr(RecordedTrace, "timeline", lambda self, points, device: levels)
+
+    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880) == 8000 - (1032 - 532) - 986
 
 
 def test_forecast_counts_the_seconds_since_the_onset() -> None:

@@ -488,12 +488,17 @@ def group_by_times(
     return groups
 
 
+_POINTS = 120  # as in the chart of the summary
+_RECENT_POINTS = 4
+
+
 def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_bytes: int) -> int | None:
     """Return the bytes that could still be allocated at the end of the judged part; None if the capacity is unknown.
 
-    They are the driver's free memory plus what torch caches: reserved less live bytes. For "cpu" they are the machine's
-    memory less the resident memory of this process: the use of other processes is unknown. Without reports of the
-    driver, they are the device's size less the live bytes.
+    They are the device's memory less what is used outside torch and less the highest allocated bytes shortly before,
+    since each unit of the program needs its temporaries again. For "cpu" they are the machine's memory less the
+    resident memory of this process: the use of other processes is unknown. Without reports of the driver, they are the
+    device's size less the live bytes.
     """
     samples = trace.driver_samples(device)
     is_missing = np.ma.getmaskarray(samples["total_bytes"]) | np.ma.getmaskarray(samples["used_bytes"])
@@ -502,6 +507,12 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
         size = trace.device_bytes(device)
         return None if size is None else max(size - live_bytes, 0)
     sample = max(int(np.searchsorted(samples["time_ns"], judged_ns, side="right")) - 1, 0)
+    total, used = int(samples["total_bytes"][sample]), int(samples["used_bytes"][sample])
     reserved = samples["reserved_bytes"][sample]
-    cached = 0 if reserved is np.ma.masked else max(int(reserved) - live_bytes, 0)
-    return max(int(samples["total_bytes"][sample]) - int(samples["used_bytes"][sample]) + cached, 0)
+    if reserved is np.ma.masked:
+        return max(total - used, 0)
+    timeline = trace.timeline(_POINTS, device)
+    end = int(np.searchsorted(timeline["time_ns"], judged_ns, side="right"))
+    needed = max([live_bytes, *timeline["allocated_bytes_max"][max(end - _RECENT_POINTS, 0) : end + 1].tolist()])
+    # The sample may be old: what others use changes less than what torch reserves.
+    return max(total - max(used - int(reserved), 0) - int(needed), 0)

@@ -132,7 +132,10 @@ def _find_largest(groups: npt.NDArray[np.int64], stack_rows: Table) -> int:
 
 
 def _name_module(stacks: StackIndex, stack_rows: Table) -> str:
-    """Return the module with the most bytes. Modules that differ only in their numbers, as layers do, are one."""
+    """Return the module with the most bytes. Modules that differ only in their numbers, as layers do, are one.
+
+    The numbers in which they differ become "*": "GPT.h.*.mlp", but "GPT.h.2.mlp.*" for parts of one layer.
+    """
     if not stacks.has_modules:
         return ""
     patterns: dict[str, dict[str, int]] = {}
@@ -145,4 +148,7 @@ def _name_module(stacks: StackIndex, stack_rows: Table) -> str:
     if pattern == OUTSIDE:
         return ""
     name = max(sizes, key=sizes.__getitem__)
-    return name if sizes[name] >= _MIN_CALL_SHARE * sum(sizes.values()) else pattern
+    if sizes[name] >= _MIN_CALL_SHARE * sum(sizes.values()):
+        return name
+    parts = zip(*(other.split(".") for other in sizes), strict=True)
+    return ".".join(values[0] if len(set(values)) == 1 else "*" for values in parts)
