@@ -22,7 +22,7 @@ from pytorch_alloctrace.analysis.free_memory.autocast_cache import AutocastMemor
 from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAllocation
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
-from pytorch_alloctrace.analysis.free_memory.program_memory import Forwards, ProgramMemory
+from pytorch_alloctrace.analysis.free_memory.program_memory import Forwards, MadeModels, ProgramMemory
 from pytorch_alloctrace.analysis.leaks.leak import (
     Doubt,
     Growth,
@@ -138,6 +138,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (ProgramMemory, "`OutOfMemory.program`"),
     (Forwards, "`ProgramMemory.forwards`"),
     (AutocastMemory, "`ProgramMemory.autocast`"),
+    (MadeModels, "`ProgramMemory.models`"),
     (SiteBytes, "each of `OutOfMemory.top_sites`"),
     (LibraryCall, "`OutOfMemory.library_call`"),
     (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),

@@ -109,6 +109,8 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     # An entry of a container in a container is stored by the line that fills the outermost of them.
     while position > 1 and edges[position - 1].how is How.ITEM:
         position -= 1
+        if edges[position].text[1:2] in ("'", '"'):  # `logs["loss"]`: a line may fill another item of it
+            return UNKNOWN
     if not position:
         return UNKNOWN
     referrer, edge, holders = nodes[position - 1], edges[position - 1], nodes[position : position + 2]

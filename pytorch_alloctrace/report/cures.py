@@ -131,7 +131,8 @@ def _cure_without_holder(leak: Leak, names: SiteNames) -> str:
     if leak.kind == BACKLOG:
         return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
     if leak.gradient_graph is not None:
-        return f"Probably {_cure_gradient('', f' at {names.site(leak.gradient_graph)}')}"
+        sentence = _cure_gradient("", f" at {names.site(leak.gradient_graph)}")
+        return f"Probably {sentence[0].lower()}{sentence[1:]}"
     if leak.is_model:
         return f"A reference keeps each model that this line makes: {SHARE_MODEL}, or remove models that are done."
     if leak.no_holder is NoHolder.CPP:
@@ -144,15 +145,15 @@ def _cure_without_holder(leak: Leak, names: SiteNames) -> str:
 
 def _cure_gradient(name: str, where: str) -> str:
     return (
-        f"`backward(create_graph=True)`{where}: each gradient keeps its graph, a cycle: set `.grad = None` after each "
-        "use, of inputs too, or use `torch.autograd.grad(..., create_graph=True)`. `gc.collect()` does not free it."
+        "Gradients of `backward(create_graph=True)` keep their graphs, a cycle: set `.grad = None` after each use, of "
+        f"inputs too, or use `torch.autograd.grad`. `gc.collect()` does not free it.{where and f' The call is{where}.'}"
     )
 
 
 def _cure_context(name: str, where: str) -> str:
     return (
-        f"The autograd.Function {name.rpartition(' of ')[2]} stores a tensor on `ctx`{where} that refers to `ctx`, a "
-        "reference cycle: call `ctx.save_for_backward(...)` instead."
+        f"The autograd.Function {name.rpartition(' of ')[2]} keeps a tensor on `ctx` that refers to `ctx`: call "
+        f"`ctx.save_for_backward(...)` instead{where}."
     )
 
 

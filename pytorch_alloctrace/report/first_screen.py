@@ -212,9 +212,10 @@ def _list_ending(
     if child is None and summary.children is not None and (children := children_line(summary.children, names)):
         lines += screen.brief(children, 0, 1, style="dim")
     others = [finding for finding in findings if finding not in in_full and _is_listed(finding, in_full, summary)]
-    if len(others) > _MAX_SHORT_FINDINGS:
-        omitted = units.counted(len(others) - _MAX_SHORT_FINDINGS, "more finding")
-        lines.append(Text(f"and {omitted} (--verbose)", style="dim"))
+    shown = [*in_full, *others[:_MAX_SHORT_FINDINGS]]
+    problems = [finding for finding in findings if finding.kind not in (*NOTES, *_SHORT_KINDS)]
+    if omitted := sum(finding not in shown for finding in problems):
+        lines.append(Text(f"and {units.counted(omitted, 'more finding')} (--verbose)", style="dim"))
     for finding in reversed(others[:_MAX_SHORT_FINDINGS]):
         lines += _list_title(finding, screen, short_lines)
     if child is not None:
@@ -251,10 +252,11 @@ def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Findi
 
 
 def _is_listed(finding: Finding, in_full: Sequence[Finding], summary: Summary) -> bool:
-    """Return whether a finding has a line: notes on much memory, and no all-clear beside an out of memory."""
+    """Return whether a finding has a line: if it is on much memory, or an answer on leaks, not beside out of memory."""
     if finding.kind in _SHORT_KINDS:
         return all(shown.kind != "oom" for shown in in_full)
-    return finding.kind not in NOTES or _is_notable(finding, summary)
+    is_answer = not in_full and finding.kind not in (*NOTES, *_INEFFICIENCIES)
+    return is_answer or _is_notable(finding, summary)
 
 
 def _is_notable(finding: Finding, summary: Summary) -> bool:

@@ -169,6 +169,18 @@ def test_dict_is_stored_by_the_line_that_adds_to_its_items() -> None:
     assert stored_at(sums["loss"]) == ("call", "sums[key] += torch.ones(())")
 
 
+def write_log(log: dict[str, list[Any]], name: str, value: torch.Tensor) -> None:
+    log[name].append(value)
+
+
+def test_item_is_not_stored_by_a_line_that_fills_another_item() -> None:
+    log: dict[str, list[Any]] = {"loss": [], "output": []}
+    for number in range(3):
+        log["loss"].append(number)
+    write_log(log, "".join(("out", "put")), kept := torch.ones(2))
+    assert stored_at(kept)[1] != 'log["loss"].append(number)'
+
+
 def test_tensor_is_not_stored_by_a_line_that_calls_its_methods() -> None:
     total = torch.zeros(2)
     shifted = total.add(1)

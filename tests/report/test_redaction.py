@@ -72,7 +72,7 @@ def test_redacted_page_contains_no_folder(tmp_path: Path, holders: tuple[str, ..
 
     assert "SECRET" not in page
     for text in (
-        "keep.py:20 in keep: +13.0 MiB per step",
+        "keep.py:20 in keep and 1 more line: +13.0 MiB per step",
         "which refused 4.00 GiB at net.py:12 in forward",
         "cache.py:30",
     ):
