@@ -107,10 +107,12 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
         if type(node) is types.FunctionType and edge.how in (How.CLOSED_OVER, How.DEFAULT):
             return _find_definition(node)
     # An entry of a container in a container is stored by the line that fills the outermost of them.
+    end = position
     while position > 1 and edges[position - 1].how is How.ITEM:
         position -= 1
-        if edges[position].text[1:2] in ("'", '"'):  # `logs["loss"]`: a line may fill another item of it
-            return UNKNOWN
+    items = [edge for edge in edges[position : end + 1] if edge.how is How.ITEM]
+    if any(edge.text[1:2] in ("'", '"') for edge in items):  # `logs["loss"]`: a line may fill another item of it
+        return UNKNOWN
     if not position:
         return UNKNOWN
     referrer, edge, holders = nodes[position - 1], edges[position - 1], nodes[position : position + 2]
