@@ -87,6 +87,8 @@ class _Access:
     """True if a constant is assigned, such as `total = 0`."""
     is_item_store: bool = False
     """True for a `CALL` that is an assignment to an item."""
+    key: str = ""
+    """Key of the item that it reads or assigns, if that is a constant text."""
     is_nested: bool = False
     """True for an item of the variable or attribute, which a `CALL` fills: `groups[key].append(loss)`."""
 
@@ -110,15 +112,15 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     end = position
     while position > 1 and edges[position - 1].how is How.ITEM:
         position -= 1
-    items = [edge for edge in edges[position : end + 1] if edge.how is How.ITEM]
-    if any(edge.text[1:2] in ("'", '"') for edge in items):  # `logs["loss"]`: a line may fill another item of it
-        return UNKNOWN
+    items = [edge.text for edge in edges[position : end + 1] if edge.how is How.ITEM]
+    # A line that has the key of another item fills that one.
+    key = next((text[2:-2] for text in items if text[1:2] in ("'", '"')), "")
     if not position:
         return UNKNOWN
     referrer, edge, holders = nodes[position - 1], edges[position - 1], nodes[position : position + 2]
     if edge.how is How.DEFAULT:
         codes = iter([referrer.__code__])
-        return _find_in(codes, edge.text, False, holders, deadline) or _find_definition(referrer)
+        return _find_in(codes, edge.text, False, holders, key, deadline) or _find_definition(referrer)
     if edge.how is How.CLOSED_OVER:
         codes = _list_codes([referrer], nodes[0])
     elif edge.how is How.VARIABLE and type(referrer) is FrameRoot:
@@ -129,10 +131,10 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
         if access.function_of_context(type(referrer)):  # made and filled in one line
             holders = [None]
         methods = [value for cls in access.mro(type(referrer)) for value in access.class_dict(cls).values()]
-        return _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, deadline) or UNKNOWN
+        return _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, key, deadline) or UNKNOWN
     else:
         return UNKNOWN
-    return _find_in(codes, edge.text, False, holders, deadline) or UNKNOWN
+    return _find_in(codes, edge.text, False, holders, key, deadline) or UNKNOWN
 
 
 def _find_hook(nodes: Sequence[Any], edges: Sequence[Edge], deadline: float) -> Store:
@@ -160,9 +162,17 @@ def _find_definition(function: types.FunctionType) -> Store:
 
 
 def _find_in(
-    codes: Iterable[types.CodeType], name: str, is_attribute: bool, holders: Sequence[object], deadline: float
+    codes: Iterable[types.CodeType],
+    name: str,
+    is_attribute: bool,
+    holders: Sequence[object],
+    key: str,
+    deadline: float,
 ) -> Store | None:
-    """Return the line that stores into a variable or attribute. holders: its value, and the next object of the path."""
+    """Return the line that stores into a variable or attribute.
+
+    holders: its value, and the next object of the path. key: the key of the item on the path; "" if it is no text.
+    """
     is_container, has_containers = (
         position < len(holders) and access.is_a(holders[position], access.CONTAINERS) for position in range(2)
     )
@@ -172,6 +182,7 @@ def _find_in(
             name_access.is_attribute != is_attribute
             or not name_access.kind
             or (name_access.is_nested and not has_containers)
+            or (key and name_access.key not in ("", key))
         ):
             continue
         if name_access.kind == CALL and is_tensor(holders[0]):  # `total.add(1)` returns another tensor
@@ -255,6 +266,7 @@ def _decode(code: types.CodeType) -> list[_Access]:
     names_by_line: dict[int, set[tuple[str, bool]]] = {}  # names that the line has read, attributes with True
     stack = _Stack()
     previous_names = ("", "")
+    key = ""  # the constant that the previous instruction has loaded
     line = loop_end = 0
     for instruction in instructions:
         opname = instruction.opname
@@ -264,11 +276,13 @@ def _decode(code: types.CodeType) -> list[_Access]:
         is_in_loop = instruction.offset <= loop_end
         is_attribute = "ATTR" in opname or "METHOD" in opname
         names_read = names_by_line.setdefault(line, set())
+        key = "" if instruction.is_jump_target else key  # `d[key if key else "unknown"]`
         container = stack.peek(_ITEM_STORES.get(opname, 0))
         if is_attribute and opname.startswith("LOAD") and instruction.argval in _ADDING_METHODS:
             container = stack.peek(-1)
         if container is not None:
             container.kind, container.is_item_store = CALL, opname in _ITEM_STORES
+            container.key = key if container.is_item_store else container.key
         item_of = stack.peek(-2) if _is_subscript(instruction) else None
         stack.apply(instruction)
         names = instruction.argval if type(instruction.argval) is tuple else (instruction.argval,)
@@ -286,8 +300,10 @@ def _decode(code: types.CodeType) -> list[_Access]:
             name_access.kind = (ADDITION if is_sum else UPDATE) if is_read else ASSIGNMENT
             name_access.is_constant = any(previous in ("LOAD_CONST", "LOAD_SMALL_INT") for previous in previous_names)
         if item_of is not None:
-            accesses.append(_Access(item_of.name, line, is_in_loop, item_of.is_attribute, is_nested=True))
+            accesses.append(_Access(item_of.name, line, is_in_loop, item_of.is_attribute, key=key, is_nested=True))
             stack.replace_top(accesses[-1])
+        constant = code.co_consts[instruction.arg or 0] if opname == "LOAD_CONST" else ""
+        key = constant if type(constant) is str else ""
         previous_names = previous_names[1], opname if not _is_subscript(instruction) else ""
     return accesses
 
