@@ -280,7 +280,12 @@ class Walker:
                 more.objects.append(tensor)
                 more.parents.append(number)
                 more.tensors.append(number)
-        self._follow_references(more, 0, time.thread_time() + seconds, objects)
+        library_classes, self._library_classes = self._library_classes, []  # their numbers are those of the first walk
+        try:
+            self._follow_references(more, 0, time.thread_time() + seconds, objects)
+        finally:
+            self._library_classes = library_classes
+        walk.unread += more.unread
         return more
 
     def find_possible_cycle(self, tensor: Any) -> Any:

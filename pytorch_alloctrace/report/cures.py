@@ -130,11 +130,14 @@ def _cure_without_holder(leak: Leak, names: SiteNames) -> str:
         return "This line allocates the larger buffer: keep only its last part, or allocate it once in full length."
     if leak.kind == BACKLOG:
         return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
-    if leak.gradient_graph is not None:
-        sentence = _cure_gradient("", f" at {names.site(leak.gradient_graph)}")
-        return f"Probably {sentence[0].lower()}{sentence[1:]}"
     if leak.is_model:
         return f"A reference keeps each model that this line makes: {SHARE_MODEL}, or remove models that are done."
+    if leak.gradient_graph is not None:
+        return (
+            "A reference keeps them: look for a list, an attribute or a closure near this line, or for gradients that "
+            f"keep their graphs since `backward(create_graph=True)` at {names.site(leak.gradient_graph)}: set `.grad = "
+            "None` after each use."
+        )
     if leak.no_holder is NoHolder.CPP:
         return (
             "Clear or cap the cache of the extension or library that this line calls. Autocast keeps its cache until "

@@ -61,7 +61,7 @@ _COMMANDS = {
 }
 """By kind of the most severe finding: the command that shows more of it, and what that is."""
 _PEAK_COMMAND = ("peak", "what the peak was made of")
-_STORES = {"registration": "registered", "definition": "defined"}
+_STORES = {"registration": "registered", "definition": "defined", "region": "entered", "backward": "called"}
 
 
 def write_first_screen(summary: Summary, screen: Screen) -> None:
@@ -267,7 +267,7 @@ def _is_notable(finding: Finding, summary: Summary) -> bool:
 
 
 def _has_share(finding: Finding, share: float, summary: Summary) -> bool:
-    return finding.bytes >= share * max(device.peak.allocated_bytes for device in summary.devices)
+    return finding.bytes >= share * max((device.peak.allocated_bytes for device in summary.devices), default=0)
 
 
 def _list_title(finding: Finding, screen: Screen, max_lines: int) -> list[Text]:

@@ -215,7 +215,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
     advice = ""
     if first.holder is not None and first.kind != GROWING and first.holder.through != AUTOCAST:
         cure = cure_holder(first.holder, first.kind, first.device, names)
-        advice = f"If it is one: {cure[:1].lower()}{cure[1:]}"
+        advice = f"If this is a leak: {cure[:1].lower()}{cure[1:]}"
         sentences.append(advice)
     sentences.append(decision)
     return Finding(
@@ -227,7 +227,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
         site=first.site,
         stack_id=first.stack_ids[0],
         sentences=tuple(sentences),
-        brief=(advice, decision, *sentences[:2]),
+        brief=(advice, decision, *sentences[:-1][:2]),
         growth=first,
     )
 

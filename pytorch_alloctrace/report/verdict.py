@@ -8,7 +8,10 @@ from typing import Any
 
 from rich.text import Text
 
+from ..analysis.free_memory.inefficiencies import Inefficiency
+from ..analysis.free_memory.program_memory import AUTOCAST_CACHE
 from ..analysis.leaks.growth import StepGrowth
+from ..analysis.leaks.leak import AUTOCAST
 from ..analysis.summary import MIN_ACTIVATION_SHARE, DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
 from ..reading.names import HOST_DEVICES
@@ -45,9 +48,7 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         inefficiency
         for device in summary.devices
         for inefficiency in device.inefficiencies
-        if inefficiency.kind != "fragmentation"
-        or device.failure is None
-        or device.failure.needs_finding_on_fragmentation(inefficiency.bytes)
+        if not _is_described(inefficiency, device)
     ]
     leaks = leak_findings(summary, names)
     return (
@@ -59,6 +60,20 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
             for finding in sorted(inefficiencies, key=lambda finding: -finding.bytes)
         ),
         *(finding for finding in leaks if finding.kind in NOTES),
+    )
+
+
+def _is_described(inefficiency: Inefficiency, device: DeviceSummary) -> bool:
+    """Return whether the finding on a failed allocation or on a leak describes an inefficiency."""
+    failure = device.failure
+    if inefficiency.kind == "autocast":
+        holders = [leak.holder for leak in device.leaks.leaks]
+        is_leak = any(holder is not None and holder.through == AUTOCAST for holder in holders)
+        return is_leak or (failure is not None and failure.cause == AUTOCAST_CACHE)
+    return (
+        inefficiency.kind == "fragmentation"
+        and failure is not None
+        and not failure.needs_finding_on_fragmentation(inefficiency.bytes)
     )
 
 

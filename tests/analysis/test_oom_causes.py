@@ -33,6 +33,7 @@ class Case:
 CASES = [
     Case("batch_grows", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
     Case("first_backward_fails", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
+    Case("recurrent_model", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
     Case(
         "time_steps_in_first_forward",
         causes.ACTIVATIONS,

@@ -35,6 +35,7 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "diagnose": ("diagnose",),
     "diagnose-json": ("diagnose", "--json"),
+    "diagnose-brief": ("diagnose", "--brief"),
     "diagnose-markdown": ("diagnose", "--markdown"),
     "leaks": ("leaks", "--all-frames"),
     "leaks-json": ("leaks", "--json"),

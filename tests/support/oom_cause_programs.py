@@ -75,6 +75,33 @@ def time_steps_in_first_forward() -> None:
         hidden = cell(row, hidden)  # CHANGE
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = torch.nn.ModuleList([torch.nn.LSTMCell(512, 512), torch.nn.LSTMCell(512, 512)])
+        self.head = torch.nn.Linear(512, 512)
+
+    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
+        states: list[Any] = [None, None]
+        outputs = []
+        for x in sequence:
+            for number, cell in enumerate(self.cells):
+                states[number] = cell(x, states[number])
+                x = states[number][0]
+            outputs.append(self.head(x))
+        return torch.stack(outputs)
+
+
+def recurrent_model() -> None:
+    model = Recurrent().to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters())
+    for length in (10, 10, 10, 4000):
+        loss = model(torch.empty(length, 256, 512, device=DEVICE)).sum()  # CHANGE
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def layers_in_first_forward() -> None:
     layers = make_layers(40, 1024).to(DEVICE)
     x = torch.empty(8192, 1024, device=DEVICE)

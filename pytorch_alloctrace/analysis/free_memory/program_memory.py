@@ -393,13 +393,15 @@ class _MemoryReader:
     def _count_calls_of_modules(self, is_recent: _Mask) -> int:
         """Return how often each module was called by the allocations of a mask, with other work between: the minimum.
 
-        Layers and their model are called once in a forward. Modules without such allocations do not count.
+        Layers and their model are called once in a forward. So is a recurrent model, whose layers are called again and
+        again: outermost calls count, too. Modules without such allocations do not count.
         """
-        if not self._stacks.has_modules:
+        if not self._stacks.has_modules or not is_recent.any():
             return 0
-        modules = np.where(is_recent, self._stacks.modules.called(self._events["stack"]), 0)
-        begins = modules[(modules != np.append(0, modules[:-1])) & (modules > 0)]
-        return int(np.unique(begins, return_counts=True)[1].min(initial=len(begins)))
+        distinct, stack_of_row = np.unique(self._events["stack"], return_inverse=True)
+        outermost = np.array([self._find_call(stack) for stack in distinct.tolist()], np.int64)
+        groups = self._stacks.modules.called(self._events["stack"]), outermost[stack_of_row]
+        return min(_count_begins(np.where(is_recent, group, 0)) for group in groups)
 
     def _read_events(self) -> dict[str, npt.NDArray[Any]]:
         """Return the last allocations before the request: seq, node_type, stack (in backward that of forward)."""
@@ -580,3 +582,9 @@ def _count_calls(is_call: _Mask, is_pass: _Mask) -> npt.NDArray[np.int64]:
     begins = is_call & ~np.append(False, is_call[:-1])
     pass_begins = is_pass & ~np.append(False, is_pass[:-1])
     return np.bincount(np.cumsum(pass_begins), begins, int(pass_begins.sum()) + 1).astype(np.int64)
+
+
+def _count_begins(groups: npt.NDArray[np.int64]) -> int:
+    """Return how often each group, except 0, begins in a sequence: the minimum."""
+    begins = groups[(groups != np.append(0, groups[:-1])) & (groups > 0)]
+    return int(np.unique(begins, return_counts=True)[1].min(initial=len(begins)))

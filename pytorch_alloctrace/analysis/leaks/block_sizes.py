@@ -34,6 +34,7 @@ _ALLOC = KINDS.index("alloc")
 def restarts(part: PartEvidence, site: int) -> bool:
     """Return whether the largest block of a line became small again and again, and then grew again."""
     live: dict[int, int] = {}
+    live_largest: int | None = 0  # None after it was freed
     largest = small_blocks = restart_count = 0
     for events in _read_events(part, ("alloc", *FREES)):
         is_of_line = (events["kind"] == _ALLOC) & (part.device.numbers.of(events["stack_id"]) == site)
@@ -46,14 +47,18 @@ def restarts(part: PartEvidence, site: int) -> bool:
             strict=True,
         ):
             if not is_allocation:
-                live.pop(address, None)
+                if live.pop(address, None) == live_largest:
+                    live_largest = None
                 continue
             live[address] = size
+            live_largest = None if live_largest is None else max(live_largest, size)
             small_blocks = small_blocks + 1 if 2 * size <= largest else 0
             largest = max(largest, size)
-            if small_blocks >= MIN_SMALL_BLOCKS and 2 * (live_largest := max(live.values())) <= largest:
-                restart_count += 1
-                largest, small_blocks = live_largest, 0
+            if small_blocks >= MIN_SMALL_BLOCKS:
+                live_largest = max(live.values()) if live_largest is None else live_largest
+                if 2 * live_largest <= largest:
+                    restart_count += 1
+                    largest, small_blocks = live_largest, 0
     return restart_count >= MIN_RESTARTS
 
 

@@ -213,6 +213,10 @@ def _map_functions(trace: RecordedTrace, lifetimes: LifetimeEvidence) -> dict[in
     }
 
 
+_MAX_INTERVALS = 2
+"""Maximum time between the last block of a line and the failed allocation that stopped it, in those between blocks."""
+
+
 def _list_unclear_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence, lines: Sequence[JudgedLine]) -> list[Growth]:
     """Return the growth of lines that kept blocks but fit no kind of leak."""
     doubts = {
@@ -222,7 +226,11 @@ def _list_unclear_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence, lines
     }
     survivors, device_bytes = lifetimes.survivors, trace.device_bytes(lifetimes.device)
     min_large_bytes = np.inf if device_bytes is None else LARGE_SHARE * device_bytes
-    failures = [failure.seq for failure in find_failed_allocations(trace, device=lifetimes.device)]
+    failures = [
+        failure.seq
+        for failure in find_failed_allocations(trace, device=lifetimes.device)
+        if device_bytes is None or failure.requested_bytes <= device_bytes
+    ]
     growths = []
     for line in lines:
         alloc_times = survivors.alloc_times[line.rows]
@@ -232,8 +240,9 @@ def _list_unclear_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence, lines
         elif line.status in doubts:
             doubt = doubts[line.status]
             if doubt is Doubt.STOPPED and int(survivors.bytes[line.rows].sum()) >= min_large_bytes:
-                last_seq = int(survivors.alloc_seqs[line.rows].max())
-                if any(failed_at > last_seq for failed_at in failures):
+                seqs = survivors.alloc_seqs[line.rows]
+                last_seq, interval = int(seqs.max()), int(np.ptp(seqs)) // len(np.unique(alloc_times))
+                if any(last_seq < failed_at <= last_seq + _MAX_INTERVALS * interval for failed_at in failures):
                     doubt = Doubt.OUT_OF_MEMORY
             growths.append(_build_growth(trace, lifetimes, line, doubt))
     return growths
