@@ -132,9 +132,10 @@ def describe_devices(devices: Sequence[DeviceSummary], *, with_name: bool = Fals
 
 
 def _list_devices(devices: Sequence[DeviceSummary], screen: Screen) -> list[Text]:
-    """Return a line on the devices, with the name of the first one if it fits."""
-    named = describe_devices(devices, with_name=bool(devices[0].name))
-    text = named if cell_len(named.partition(";")[0]) <= screen.width else describe_devices(devices)
+    """Return a line on the devices, with the name of the first one and with the others, as far as they fit."""
+    named, unnamed = (describe_devices(devices, with_name=with_name) for with_name in (bool(devices[0].name), False))
+    texts = named, unnamed, named.partition(";")[0], unnamed.partition(";")[0]
+    text = next((text for text in texts if cell_len(text) <= screen.width), texts[-1])
     line = Text(text)
     line.stylize("bold", 0, text.index(": peak"))
     return screen.brief(line, 0, 1)

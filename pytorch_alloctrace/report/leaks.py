@@ -151,7 +151,7 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
             " the finding on fragmentation."
         )
     elif leak.bytes_per_unit >= 1:
-        sentences.append(_describe_forecast(leak))
+        sentences.append(_describe_forecast(leak, summary))
     if not is_live_at_end:
         last_unit = "the last allocation" if leak.unit == "second" else f"the last {leak.unit}"
         sentences.append(f"It was freed after {last_unit}; it grew while the program ran.")
@@ -168,7 +168,7 @@ def _list_brief(leak: Leak, summary: Summary, names: SiteNames) -> tuple[str, ..
         holder = " ".join(describe_no_holder(leak.no_holder, summary.final_scan))
     forecast = ""
     if leak.bytes_per_unit >= 1:
-        forecast = f"At this rate {_describe_full(leak) or _describe_growth_rate(leak)}. "
+        forecast = f"At this rate {_describe_full(leak, summary) or _describe_growth_rate(leak)}. "
     if leak.never_died:
         basis = f"none of {units.counted(leak.reached, 'block')} was ever freed"
     else:
@@ -243,8 +243,8 @@ def _describe_buffers(leak: Leak, when: str) -> str:
     return f"{replaced}: {units.size(leak.allocated_bytes)} {when}."
 
 
-def _describe_forecast(leak: Leak) -> str:
-    growth, full = _describe_growth_rate(leak), _describe_full(leak)
+def _describe_forecast(leak: Leak, summary: Summary) -> str:
+    growth, full = _describe_growth_rate(leak), _describe_full(leak, summary)
     return f"At this rate {full}; {growth}." if full else f"At this rate {growth}."
 
 
@@ -256,9 +256,10 @@ def _describe_growth_rate(leak: Leak) -> str:
     return f"1 GiB more takes {units.counted(max(round(units_needed), 1), leak.unit)} (about {time_left})"
 
 
-def _describe_full(leak: Leak) -> str:
-    # No forecast for "cpu": other programs share the memory of the machine.
-    if leak.forecast_seconds is None or leak.device == "cpu":
+def _describe_full(leak: Leak, summary: Summary) -> str:
+    # No forecast for "cpu": other programs share the memory of the machine. None after memory ran out.
+    has_failed = any(device.failure is not None for device in summary.devices if device.device == leak.device)
+    if leak.forecast_seconds is None or leak.device == "cpu" or has_failed:
         return ""
     seconds = units.duration(leak.forecast_seconds)
     if leak.unit == "second":
