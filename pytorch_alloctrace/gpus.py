@@ -103,8 +103,8 @@ def parse_gpu_memory(text: str) -> GpuMemory:
     if models:
         return GpuMemory(models[0].total_mib * _MIB, (models[0].name,))
     if re.search(r"[a-z]", name) and not re.match(r"\s*[\d.]", text):
-        known = ", ".join(model.name for model in GPU_MODELS)
-        raise ValueError(f"{text!r} is not a known GPU: write one of {known}, or a size such as 24GB")
+        gpu_names = ", ".join(model.name for model in GPU_MODELS)
+        raise ValueError(f"{text!r} is not a known GPU: write one of {gpu_names}, or a size such as 24GB")
     size = parse_size(text)
     if not size:
         raise ValueError(f"{text!r} is no memory: write the name of a GPU, or a size such as 24GB")

@@ -117,7 +117,7 @@ class DeviceSummary:
     levels: tuple[int, ...]
     """Allocated bytes over time: the maximum of each of equal intervals."""
     library_calls: Mapping[int, LibraryCall] = field(default_factory=dict)
-    """What a line that leaks or grows calls in a library, by the first of the stacks of the leak or growth."""
+    """Line of a library that a line with a leak or growth calls, by the first stack of the leak or growth."""
 
 
 @dataclass(frozen=True)

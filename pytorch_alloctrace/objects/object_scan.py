@@ -465,14 +465,14 @@ def _find_tensor_cycles(walker: Walker, walk: Walk, tensors: list[Any], deadline
         samples = group_roots[:: -(-len(group_roots) // _SAMPLES)]
         seconds = max((deadline - time.thread_time()) / 2, _MIN_UNREACHED_S)
         chains = [find_cycle(sample, walker, walk, seconds / len(samples)) for sample in samples]
-        found = [(chain, note) for chain, note in chains if chain is not None]
-        if 2 * len(found) <= len(samples):
+        cycles = [(chain, note) for chain, note in chains if chain is not None]
+        if 2 * len(cycles) <= len(samples):
             continue
         below = walker.walk_unreached(walk, group_roots, seconds, MAX_OBJECTS)
         members = _members_of(walk, below)
         tensors[:] = [tensor for tensor in tensors if below.index.get(id(tensor), -1) < 0]
         addresses = _sample_addresses(members)
-        chain, note = found[0]
+        chain, note = cycles[0]
         groups.append(Group(chain, note, len(members), _total_bytes(members), addresses, len(below.nodes)))
     return groups
 

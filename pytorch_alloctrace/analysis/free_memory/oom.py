@@ -102,7 +102,7 @@ class OutOfMemory:
     top_sites: tuple[SiteBytes, ...] = field(repr=False)
     """Lines with the most live bytes. Requested bytes."""
     library_call: LibraryCall | None = field(repr=False)
-    """What the first of `top_sites` calls in a package; None if nothing."""
+    """Line of a package that the first of `top_sites` calls; None if it calls none."""
     pool_sites: tuple[SiteBytes, ...] = field(repr=False)
     """Lines with blocks in the pool that the request could not use and that has the most free bytes.
 

@@ -458,8 +458,8 @@ class _MemoryReader:
             has_call = np.searchsorted(calls, begins) > np.searchsorted(calls, ends)
             if len(firsts) >= MIN_MODELS and 2 * int(has_call.sum()) >= len(has_call):
                 size, site = int(self._bytes[rows].sum()), Site.of_stack(self._stacks, maker)
-                held = self._find_holder(self._live["address"][rows])
-                return MadeModels(SiteBytes(site, size, int(rows.sum()), maker), len(firsts), held)
+                holder = self._find_holder(self._live["address"][rows])
+                return MadeModels(SiteBytes(site, size, int(rows.sum()), maker), len(firsts), holder)
         return None
 
     def _find_holder(self, addresses: npt.NDArray[Any]) -> str:

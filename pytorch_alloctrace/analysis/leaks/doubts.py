@@ -138,7 +138,7 @@ class DoubtFinder:
         own = self._live.take(self._is_leaked(growth) & (self._live["alloc_seq"] >= self._clock.begin))
         if not len(own):
             return False
-        # Of one stack: in different phases of an iteration, different temporaries are live.
+        # Blocks of one stack: different phases of an iteration have different temporaries.
         of_stack = own["alloc_seq"][own["stack_id"] == own["stack_id"][0]].tolist()
         try:
             first, last = (self._part.blocks_at(seq - 1) for seq in (of_stack[0], of_stack[-1]))

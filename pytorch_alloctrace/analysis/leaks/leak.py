@@ -377,7 +377,7 @@ class Growth:
     block_stacks: tuple[int, ...] = ()
     """As in `Leak`."""
     is_model: bool = False
-    """Whether nearly all blocks are of models: parameters and buffers, with their gradients and optimizer state."""
+    """True if nearly all blocks are of models: parameters and buffers, with their gradients and optimizer state."""
     size: int = 0
     """BOUNDED: size of the container at the last object scan (see `HeldContainer.size`)."""
     bound: int = 0
