@@ -89,7 +89,9 @@ def test_terminal_output_has_colours_and_80_columns(folder: Path) -> None:
     assert "\x1b[1;31mLEAK" in text
     assert "\x1b[31mred" not in text, "an escape sequence of the program's source reached the terminal"
     uncoloured = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    assert max(map(len, uncoloured.splitlines())) <= 80
+    *lines, command = uncoloured.splitlines()
+    assert command.startswith("Next: "), "the command to copy, never cut: as long as the interpreter's path"
+    assert max(map(len, lines)) <= 80
     assert read_terminal(folder, NO_COLOR="1").count("\x1b[1;31m") == 0
     assert uncoloured.splitlines()[3] == read_verdict(folder, "run.alloctrace").splitlines()[3]
 
