@@ -110,8 +110,10 @@ def _find_in_loop(
             continue
         begins = loop.begins.astype(np.int64)
         rounds = np.searchsorted(begins, live["alloc_seq"], side="right")
-        is_old = is_freed & stacks.inside(loop.function)[live["stack_id"]] & (rounds > 0)
-        is_old &= rounds < int(np.searchsorted(begins, peak.seq, side="right"))
+        is_old = is_freed & (rounds > 0) & (rounds < int(np.searchsorted(begins, peak.seq, side="right")))
+        if int(live["block_bytes"][is_old].sum()) < min_bytes:
+            continue
+        is_old &= stacks.inside(loop.function)[live["stack_id"]]
         total = int(live["block_bytes"][is_old].sum())
         if total < min_bytes or len(np.unique(rounds[is_old])) * loop.stride < MIN_ARRIVALS:
             continue

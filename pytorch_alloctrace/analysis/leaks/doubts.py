@@ -34,7 +34,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -67,8 +67,8 @@ MAX_GROWN_SHARE = 0.2
 """Maximum share of survivors in addition to the earlier blocks of their sizes, for them to have replaced these."""
 MAX_ROUNDS_RATIO = 1.25
 """Maximum ratio of the steps with survivors to the times that a buffer grew, for both to come once in each round."""
-_MAX_EXAMINED = 4
-"""Maximum number of leaks, and of other growth, that are searched for replaced blocks."""
+_MAX_EXAMINED = 8
+"""Maximum number of leaks and other growth that are searched for replaced blocks."""
 _MAX_STATE_BLOCKS = 8
 """Maximum number of blocks of optimizer state for each parameter."""
 MIN_MODULE_SHARE = 1 / 3
@@ -82,10 +82,26 @@ _MAIN = re.compile(r"(\w*_)?main(_\w+)?|<.*>")
 _COMPREHENSION = re.compile(r"(\.<locals>\.<\w+>)+$")
 _VARIABLE = re.compile(r"\w+([\[{][^\]}]*[\]}])*")
 _ALLOC = KINDS.index("alloc")
-_Growing = TypeVar("_Growing", Leak, Growth)
 _MODEL = [ROLES.index(role) for role in ("parameter", "buffer", "gradient", "optimizer state")]
 _PARAMETER, _BUFFER, _, _STATE = _MODEL
 _WEIGHTS = (_PARAMETER, _BUFFER)
+
+
+@dataclasses.dataclass
+class _Comparison:
+    """The sizes of a growth's blocks, its first and last block, and the sizes that were live before the first."""
+
+    growth_id: int
+    own: Counter[int]
+    first: int
+    last: int
+    before: Counter[int] = dataclasses.field(default_factory=Counter)
+
+    def is_replaced_by(self, after: Counter[int]) -> bool:
+        """Return whether hardly more blocks of these sizes are live later, counted in `after`."""
+        grown = sum(size * min(max(after[size] - self.before[size], 0), count) for size, count in self.own.items())
+        total = sum(size * count for size, count in self.own.items())
+        return total > 0 and grown <= MAX_GROWN_SHARE * total
 
 
 class DoubtFinder:
@@ -122,7 +138,7 @@ class DoubtFinder:
             return dataclasses.replace(leak, confidence=min(leak.confidence, MAX_CONFIDENCE_SHORT))
         return self._doubt(leak, short)
 
-    def omit_replacements(self, growths: Sequence[_Growing]) -> list[_Growing]:
+    def omit_replacements(self, growths: Sequence[Leak | Growth]) -> list[Leak | Growth]:
         """Return the growths without those whose blocks replaced blocks of other lines: there, nothing grows.
 
         Models that move to the CPU one after the other are allocated anew, while their blocks before the move were
@@ -131,24 +147,33 @@ class DoubtFinder:
         """
         survivors = [growth for growth in growths if growth.kind == SURVIVORS]
         largest = sorted(survivors, key=lambda growth: -growth.allocated_bytes)[:_MAX_EXAMINED]
-        replacing_ids = {id(growth) for growth in largest if self._replaces_others(growth)}
+        comparisons = [_Comparison(id(growth), *blocks) for growth in largest if (blocks := self._find_blocks(growth))]
+        comparisons = [
+            comparison
+            for comparison in comparisons
+            if all(self._trace.is_known_at(seq - 1) for seq in (comparison.first, comparison.last))
+        ]
+        # In this order, each read continues the replay of the read before it.
+        for comparison in sorted(comparisons, key=lambda comparison: comparison.first):
+            comparison.before = _count_sizes(self._part.blocks_at(comparison.first - 1))
+        live, replacing_ids = self._live, set()
+        for comparison in sorted(comparisons, key=lambda comparison: comparison.last):
+            # The blocks that stay are enough to show most growth.
+            stay = live.take(live["alloc_seq"] < comparison.last)
+            if comparison.is_replaced_by(_count_sizes(stay)) and comparison.is_replaced_by(
+                _count_sizes(self._part.blocks_at(comparison.last - 1))
+            ):
+                replacing_ids.add(comparison.growth_id)
         return [growth for growth in growths if id(growth) not in replacing_ids]
 
-    def _replaces_others(self, growth: Leak | Growth) -> bool:
+    def _find_blocks(self, growth: Leak | Growth) -> tuple[Counter[int], int, int] | None:
+        """Return the sizes of the growth's blocks, and its first and last block of one stack."""
         own = self._live.take(self._is_leaked(growth) & (self._live["alloc_seq"] >= self._clock.begin))
         if not len(own):
-            return False
-        # Blocks of one stack: different phases of an iteration have different temporaries.
+            return None
+        # Of one stack: different phases of an iteration have different temporaries.
         of_stack = own["alloc_seq"][own["stack_id"] == own["stack_id"][0]].tolist()
-        try:
-            first, last = (self._part.blocks_at(seq - 1) for seq in (of_stack[0], of_stack[-1]))
-        except CompactedError:
-            return False
-        own = own.take(own["alloc_seq"] < of_stack[-1])
-        sizes, before, after = (Counter[int](table["requested_bytes"].tolist()) for table in (own, first, last))
-        grown_bytes = sum(size * min(max(after[size] - before[size], 0), count) for size, count in sizes.items())
-        total = sum(size * count for size, count in sizes.items())
-        return bool(total > 0 and grown_bytes <= MAX_GROWN_SHARE * total)
+        return _count_sizes(own.take(own["alloc_seq"] < of_stack[-1])), of_stack[0], of_stack[-1]
 
     def doubt_leaks_of_rounds(self, examined: Sequence[Leak | Growth]) -> list[Leak | Growth]:
         """Return the leaks and growth; leaks of survivors that come as seldom as a TAKEN buffer grows are RARE."""
@@ -411,6 +436,11 @@ class DoubtFinder:
             return None
         stacks = self._trace.stacks
         return stacks.frame(stacks.representative(join_stack)) if stacks.has_frames(join_stack) else Frame("", "", 0)
+
+
+def _count_sizes(blocks: Table) -> Counter[int]:
+    """Return the number of blocks of each requested size."""
+    return Counter(blocks["requested_bytes"].tolist())
 
 
 def _has_fallen(leak: Leak) -> bool:
