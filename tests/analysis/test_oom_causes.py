@@ -58,6 +58,7 @@ CASES = [
     Case("first_step_of_adam", causes.OPTIMIZER_STATE, " allocates the optimizer's state ", "sharding it over devices"),
     Case("copies_of_the_model", causes.COPIES, " puts another copy of the model on ", "keep copies in host memory"),
     Case("models_of_a_search", causes.MANY_MODELS, "4 models made at ", "models, with their optimizers"),
+    Case("models_of_many_layers", causes.MANY_MODELS, " models made at ", "Held by versions"),
     Case(
         "models_of_threads",
         causes.MANY_MODELS,

@@ -215,6 +215,15 @@ def models_of_a_search() -> None:
         trials.append((model, optimizer))
 
 
+def models_of_many_layers() -> None:
+    versions = []
+    for _ in range(16):
+        model = make_layers(100, 768).to(DEVICE)  # CHANGE
+        with torch.no_grad():
+            model(torch.empty(16, 768, device=DEVICE))
+        versions.append(model)
+
+
 def models_of_threads() -> None:
     serve_in_threads(30, layers=10, goes_on=False)
 

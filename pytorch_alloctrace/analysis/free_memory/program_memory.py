@@ -32,7 +32,6 @@ model, activations, ...        the use with the most bytes, with the request
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -43,13 +42,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._replay import MIN_BLOCK_SIZE
-from ...reading.names import ROLES
+from ...reading.names import KINDS, ROLES
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, SiteBytes, StackIndex, sites_of_blocks, top_sites
 from ...reading.table import Table
 from ..leaks.leak import EXCEPTION
 from ..leaks.loops import LoopIndex
+from ..leaks.referrers import MIN_SHARE, estimate_share
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
 from ..usage.composition import StackPhases
@@ -90,6 +90,9 @@ MODEL_ROLES = ("parameter", "gradient", "optimizer state", "buffer")
 _WEIGHT_ROLES = ("parameter", "buffer")
 _MAX_EVENTS = 200_000
 """Number of events before the failure that are searched for forwards and backwards."""
+_MAX_EVENTS_TO_SCAN = 256
+"""Number of events after the failure that are searched for the end of its object scan."""
+_LATENCY = KINDS.index("latency")
 _MAX_SITES = 5
 _MODULE_CALL = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _LOAD = re.compile(r"[/\\](torch[/\\]serialization|safetensors[/\\]torch)\.py$")
@@ -463,20 +466,28 @@ class _MemoryReader:
         return None
 
     def _find_holder(self, addresses: npt.NDArray[Any]) -> str:
-        """Return what held most of these blocks at the last object scan; "" if unknown."""
-        counts = {
-            held.holder: int(np.isin(held.addresses, addresses).sum())
+        """Return what held most of these blocks at the failure; "" if unknown."""
+        scan = self._find_scan_of_failure()
+        shares = {
+            held.holder: estimate_share(addresses, held)[1]
             for held in self._trace.held
-            if held.event == self._last_scan
+            if held.event == scan and len(held.addresses)
         }
-        holder = max(counts, key=counts.__getitem__, default="")
-        return holder if 2 * counts.get(holder, 0) > len(addresses) else ""
+        holder = max(shares, key=shares.__getitem__, default="")
+        return holder if shares.get(holder, 0) > MIN_SHARE else ""
 
-    @functools.cached_property
-    def _last_scan(self) -> int:
-        """Event of the last object scan; a scan at this failure comes after its event."""
-        until = self._request.seq + 2
-        return max((held.event for held in self._trace.held if held.event < until), default=-1)
+    def _find_scan_of_failure(self) -> int:
+        """Return the event of the last object scan before the failed request's thread went on."""
+        request = self._request
+        within = Range(request.seq + 1, min(request.seq + _MAX_EVENTS_TO_SCAN, self._trace.end_seq))
+        until = within.first
+        for events in self._trace.iter_events(within, with_state=False):
+            goes_on = (events["thread"] == request.thread) & (events["kind"] != _LATENCY)
+            until = int(events["seq"][goes_on.argmax()]) if goes_on.any() else within.end
+        return self._find_last_scan(until)
+
+    def _find_last_scan(self, until: int) -> int:
+        return max((held.event for held in self._trace.held if held.event <= until), default=-1)
 
     def _is_loaded(self, stack: int) -> bool:
         return is_loaded(self._frames(stack))
@@ -544,8 +555,9 @@ class _MemoryReader:
         return sum(common_sizes.values()) >= MIN_COMMON_SHARE * sum(expected.values())
 
     def _find_exceptions(self) -> tuple[int, str]:
-        """Return the bytes that exceptions held at the last object scan and still hold, and what keeps them."""
-        last_scan = self._last_scan
+        """Return the bytes that earlier exceptions held at the last object scan and still hold, and what keeps them."""
+        # Later scans find the exception of this failure, too.
+        last_scan = self._find_last_scan(self._request.seq + 1)
         older = self._live["address"][self._live["alloc_seq"] < last_scan]
         alive = [
             held

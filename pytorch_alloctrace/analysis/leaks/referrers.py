@@ -249,7 +249,7 @@ def _explain_final_scan(final: FinalScan, blocks: npt.NDArray[np.int64], scan: S
     """Return why the final scan named no holder of blocks that were live."""
     if final.result in _REASONS:
         return _REASONS[final.result]
-    block_count = sum(_estimate_share(blocks, referrer)[0] for referrer in scan) + final.unlisted
+    block_count = sum(estimate_share(blocks, referrer)[0] for referrer in scan) + final.unlisted
     return NoHolder.CPP if block_count <= _MAX_CPP_SHARE * len(blocks) else NoHolder.MANY
 
 
@@ -279,7 +279,7 @@ def _select_blocks(live: Table, accused: _Accused) -> npt.NDArray[np.int64]:
     return addresses[np.argsort(live["alloc_seq"][is_accused])]
 
 
-def _estimate_share(blocks: npt.NDArray[np.int64], referrer: Held) -> tuple[float, float]:
+def estimate_share(blocks: npt.NDArray[np.int64], referrer: Held) -> tuple[float, float]:
     """Return how many of the blocks an object holds, and their share. The addresses are a sample: both are estimates.
 
     A scan that ran out of time has followed a graph from its newest nodes to older ones. The blocks before those that
@@ -300,7 +300,7 @@ def _estimate_share(blocks: npt.NDArray[np.int64], referrer: Held) -> tuple[floa
 def _find_holder(
     trace: RecordedTrace, blocks: npt.NDArray[np.int64], scan: Sequence[Held], step: int | None
 ) -> Holder | None:
-    estimates = [(*_estimate_share(blocks, referrer), referrer) for referrer in scan]
+    estimates = [(*estimate_share(blocks, referrer), referrer) for referrer in scan]
     estimates = [estimate for estimate in estimates if estimate[1] >= MIN_SHARE_EACH]
     estimates.sort(key=lambda estimate: -estimate[0])
     if not estimates:
