@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ..analysis.leaks.leak import Growth, Leak
+from ..analysis.leaks.leak import Growth, Holder, Leak
 from ..reading.sites import Site
 from .integrity import LABEL
 from .screen import Screen, html_of
@@ -65,6 +65,8 @@ class Finding:
     """Leak that the finding describes."""
     growth: Growth | None = None
     """Growth that an inconclusive finding or a note describes; of several lines, the largest."""
+    holder: Holder | None = None
+    """What holds the blocks; for out of memory, those of the leak that led to it."""
 
     def _repr_html_(self) -> str:
         def write(screen: Screen) -> None:

@@ -7,6 +7,7 @@ severe one last. Lines of the peak get the room that findings leave.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -238,7 +239,7 @@ def _make_command(kind: str, summary: Summary, screen: Screen) -> Text:
 
 
 def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Finding]:
-    """Return the most severe problem, and a second one that holds much memory and is decided."""
+    """Return the most severe problem, and one at another line that holds much memory and is decided."""
     problems = [
         finding
         for finding in findings
@@ -247,7 +248,9 @@ def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Findi
     further = [
         finding
         for finding in problems[1:]
-        if finding.kind != "inconclusive" and _has_share(finding, _MIN_SECOND_SHARE, summary)
+        if finding.kind != "inconclusive"
+        and (finding.site is None or finding.site != problems[0].site)
+        and _has_share(finding, _MIN_SECOND_SHARE, summary)
     ]
     return [*problems[:1], *further[: _MAX_IN_FULL - 1]]
 
@@ -299,11 +302,12 @@ def _list_finding(finding: Finding, screen: Screen, names: SiteNames) -> list[Te
 
 def _quote_source(finding: Finding, names: SiteNames) -> str:
     """Return the line that stores the blocks, which is the one to change, or else the line of the finding."""
-    growth = finding.leak or finding.growth
-    holder = None if growth is None else growth.holder
+    holder = finding.holder
     store = None if holder is None else holder.store
     if holder is not None and store is not None and (store.filename, store.line) != _place(finding.site):
         verb = _STORES.get(holder.store_kind, "stored")
+        if finding.site is not None and store.function == finding.site.function:
+            store = dataclasses.replace(store, function="")  # the title has it
         return ": ".join(filter(None, (f"{verb} at {names.site(store)}", names.source(store))))
     source = None if finding.site is None else names.source(finding.site)
     if finding.site is None or source is None:

@@ -75,6 +75,7 @@ def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding
         stack_id=growth.stack_ids[0],
         sentences=tuple(sentences),
         growth=growth,
+        holder=growth.holder,
     )
 
 
@@ -229,6 +230,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
         sentences=tuple(sentences),
         brief=(advice, decision, *sentences[:-1][:2]),
         growth=first,
+        holder=first.holder,
     )
 
 

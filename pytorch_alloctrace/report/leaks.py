@@ -100,6 +100,7 @@ def _describe_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
         sentences=tuple(_list_sentences(leak, summary, names)),
         brief=_list_brief(leak, summary, names),
         leak=leak,
+        holder=leak.holder,
     )
 
 
@@ -133,6 +134,7 @@ def _describe_minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Find
         stack_id=leak.sites[0].stack_id,
         sentences=(),
         leak=leak,
+        holder=leak.holder,
     )
 
 

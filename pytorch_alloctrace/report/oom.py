@@ -51,7 +51,7 @@ class _Advice:
 
 
 def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> Finding:
-    advice = _advise(failure, names, advisor)
+    advice, leak = _advise(failure, names, advisor), advisor.leading_leak(failure)
     return Finding(
         kind="oom",
         title=advice.title,
@@ -65,6 +65,7 @@ def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> Fin
             " ".join(advice.help),
             " ".join((_describe_request(failure, advice, names), *advice.why)),
         ),
+        holder=None if leak is None else leak.holder,
     )
 
 

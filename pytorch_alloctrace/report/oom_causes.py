@@ -43,12 +43,13 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
 
 
 def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) -> CauseText:
+    remedy = cure(leak, names)
     return CauseText(
         f"{names.site(leak.line)} leaks: {_with_share(leak.allocated_bytes, failure)}",
         leak.line,
         leak.sites[0].stack_id,
         [_describe_usage(failure)],
-        [f"What helps: fix this leak first (command leaks). {cure(leak, names)}"],
+        [f"What helps: {remedy[:1].lower()}{remedy[1:]}"],
     )
 
 

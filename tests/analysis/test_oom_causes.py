@@ -123,8 +123,16 @@ def test_leak_with_a_quarter_of_the_device_leads(folder: Path) -> None:
 
     assert finding.kind == "oom" and " leaks: " in finding.title
     assert finding.site is not None and finding.site.line == marked_line(PROGRAM, LEAK, "CHANGE")
-    assert "fix this leak first" in " ".join(finding.sentences)
+    assert "What helps: clear or cap " in " ".join(finding.sentences)
     assert finding.title in " ".join(run_analyze(folder, "oom", f"{LEAK}.alloctrace", "--width", "300").split())
+
+
+def test_first_screen_shows_the_cure_once_and_quotes_the_line_that_stores(folder: Path) -> None:
+    text = run_analyze(folder, f"{LEAK}.alloctrace")
+
+    line = marked_line(PROGRAM, LEAK, "STORE")
+    assert f"…/{PROGRAM}:{line}: outputs.append(out.detach())" in text
+    assert text.count("clear or cap `outputs`") == 1
 
 
 def test_growth_that_a_failed_allocation_stopped_is_undecided(folder: Path) -> None:

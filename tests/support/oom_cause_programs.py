@@ -343,7 +343,7 @@ def leak_beside_the_model() -> None:
         optimizer.zero_grad()
         out.mean().backward()
         optimizer.step()
-        outputs.append(out.detach())
+        outputs.append(out.detach())  # STORE
 
 
 def run(program: Callable[[], Any], folder: Path) -> None:

@@ -75,7 +75,8 @@ void Recorder::add_library_block(std::uint64_t event, std::uint64_t address, con
 bool Recorder::add_holder(const HolderRecord& holder) {
   Bytes record;
   put_holder(record, holder);
-  return spool_->definitions().append(record);
+  sources_->add_other_line(holder.store_filename, static_cast<std::int32_t>(holder.store_line));
+  return spool_->definitions().append(record);  // then the writer requests the line
 }
 
 void Recorder::add_child(const ChildRecord& child) {

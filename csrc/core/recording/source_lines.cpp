@@ -165,13 +165,33 @@ void SourceLines::add_frame(const Definitions& names, const FrameRecord& frame) 
   const std::int32_t line = names.line_of(frame);
   if (line <= 0 || !is_user_file(filename)) return;
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (!seen_lines_.insert({code.filename, line}).second) return;
   filename_ids_[filename] = code.filename;
+  queue(code.filename, filename, line);
+}
+
+void SourceLines::add_other_line(const std::string& filename, std::int32_t line) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (policy_.enabled && line > 0) other_lines_.emplace_back(filename, line);
+}
+
+void SourceLines::queue(std::uint32_t filename_id, const std::string& filename, std::int32_t line) {
+  if (!seen_lines_.insert({filename_id, line}).second) return;
   if (filename.starts_with('<')) {
     unread_.emplace_back(filename, line);
   } else {
-    queued_.push_back({code.filename, filename, line});
+    queued_.push_back({filename_id, filename, line});
   }
+}
+
+void SourceLines::request_lines() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (const auto& [filename, line] : std::exchange(other_lines_, {})) {
+      const auto entry = filename_ids_.find(filename);
+      if (entry != filename_ids_.end()) queue(entry->second, filename, line);
+    }
+  }
+  reader_.request(std::exchange(queued_, {}));
 }
 
 void SourceLines::drain_records(Bytes& out) {

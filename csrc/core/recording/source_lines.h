@@ -88,7 +88,11 @@ class SourceLines {
   // Queue the source line of a new frame, if it is user code and not queued before. `names` has the frame's code.
   // Call request_lines() afterwards. Neither waits for a file.
   void add_frame(const Definitions& names, const FrameRecord& frame);
-  void request_lines() { reader_.request(std::exchange(queued_, {})); }
+  void request_lines();
+
+  // Queue a line that no stack may contain, for the writer's next request_lines(). Ignored if no stack contains the
+  // file.
+  void add_other_line(const std::string& filename, std::int32_t line);
 
   // Wait until all requested lines are read, for at most `timeout` in case a file hangs.
   void wait(std::chrono::milliseconds timeout = SourceReader::kTimeout) { reader_.wait(timeout); }
@@ -105,6 +109,7 @@ class SourceLines {
 
  private:
   bool is_user_file(const std::string& filename) const;
+  void queue(std::uint32_t filename_id, const std::string& filename, std::int32_t line);
 
   const SourcePolicy policy_;
   SourceReader reader_;
@@ -114,7 +119,7 @@ class SourceLines {
   std::mutex mutex_;  // guards all below
   std::set<std::pair<std::uint32_t, std::int32_t>> seen_lines_;
   std::unordered_map<std::string, std::uint32_t> filename_ids_;
-  std::vector<std::pair<std::string, std::int32_t>> unread_;
+  std::vector<std::pair<std::string, std::int32_t>> other_lines_, unread_;
   Bytes records_;
 };
 
