@@ -1,4 +1,4 @@
-"""Scores the holders that leaks are said to have, on the programs of score.py, by holders.json.
+"""Scores the holders that leaks are said to have, on the programs of score.py that are in holders.json.
 
     python tests/corpus/score.py record TRACES --only leak_
     python tests/corpus/holders.py TRACES [--json RESULT]
@@ -69,7 +69,9 @@ def main() -> None:
     counts: dict[tuple[str, str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for trace in sorted(options.folder.glob("*leak_*.alloctrace")):
         corpus, stem, device, end = trace.stem.rsplit("-", 3)
-        expected = everything.get(stem) or everything.get(f"{corpus}/{stem}") or everything[f"{corpus}/{stem}.py"]
+        expected = everything.get(stem) or everything.get(f"{corpus}/{stem}") or everything.get(f"{corpus}/{stem}.py")
+        if expected is None:
+            continue
         found, texts = said_of(trace, HERE / corpus / f"{stem}.py")
         result = judged(texts, expected) if found else "missed"
         rows.append({"program": stem, "corpus": corpus, "device": device, "end": end, "result": result, "said": texts})
