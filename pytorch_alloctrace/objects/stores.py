@@ -3,8 +3,8 @@
 A variable or attribute is stored by an assignment, a container also by a call such as `append` or an assignment to an
 item. Of several lines, those that also read the name (`total += loss`) come first, then those in a loop. A constructor
 that sets the first value of an attribute stores nothing, nor does code that was compiled from text. A function
-that keeps values, in its closure or its default values, is stored by the line that defines it; a hook by the line that
-registers it.
+that keeps values, in its closure or its default values, is stored by the line that adds it to the holder, else by the
+one that defines it; a hook by the line that registers it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dis
 import itertools
 import math
 import re
+import sys
 import time
 import types
 from collections import deque
@@ -105,9 +106,21 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     hook = _find_hook(nodes, edges, deadline)
     if hook is not UNKNOWN:
         return hook
-    for node, edge in zip(nodes[position:], edges[position:], strict=False):
-        if type(node) is types.FunctionType and edge.how in (How.CLOSED_OVER, How.DEFAULT):
-            return _find_definition(node)
+    keepers = (
+        node
+        for node, edge in zip(nodes[position:], edges[position:], strict=False)
+        if type(node) is types.FunctionType and edge.how in (How.CLOSED_OVER, How.DEFAULT)
+    )
+    keeper = next(keepers, None)
+    if keeper is None:
+        return _find_filling(nodes, edges, position, deadline)
+    is_container = access.is_a(nodes[position], access.CONTAINERS)
+    filling = _find_filling(nodes, edges, position, deadline) if is_container else UNKNOWN
+    return _find_definition(keeper) if filling is UNKNOWN else filling
+
+
+def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadline: float) -> Store:
+    """Return the line that assigns a holder or, if it is a container, fills it."""
     # An entry of a container in a container is stored by the line that fills the outermost of them.
     end = position
     while position > 1 and edges[position - 1].how is How.ITEM:
@@ -128,9 +141,11 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     elif edge.how is How.VARIABLE and type(referrer) is ModuleRoot:
         codes = _list_codes(referrer.variables.values(), nodes[0])
     elif edge.how is How.ATTRIBUTE and edge.text[:1] == ".":
-        if access.function_of_context(type(referrer)):  # made and filled in one line
+        is_context = bool(access.function_of_context(type(referrer)))
+        if is_context:  # made and filled in one line
             holders = [None]
-        methods = [value for cls in access.mro(type(referrer)) for value in access.class_dict(cls).values()]
+        classes = [cls for cls in access.mro(type(referrer)) if is_context or not _is_library_class(cls)]
+        methods = [value for cls in classes for value in access.class_dict(cls).values()]
         return _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, key, deadline) or UNKNOWN
     else:
         return UNKNOWN
@@ -219,10 +234,23 @@ def _list_codes(values: Iterable[object], root: Any) -> Iterator[types.CodeType]
     if type(root) is FrameRoot:
         yield from _list_nested(root.code)
     for value in list(values):
-        members = access.class_dict(value).values() if access.is_class(value) else ()  # type: ignore[arg-type]
+        is_class = access.is_class(value)
+        if is_class and _is_library_class(value):  # type: ignore[arg-type]
+            continue
+        members = access.class_dict(value).values() if is_class else ()  # type: ignore[arg-type]
         for function in (value, *members):
             for code in access.codes_of(function):
                 yield from _list_nested(code)
+
+
+def _is_library_class(cls: type) -> bool:
+    """Return whether a class is defined in a library or in C: none of its code is the user's."""
+    name = access.class_dict(cls).get("__module__")
+    module = sys.modules.get(name) if type(name) is str else None
+    if type(module) is not types.ModuleType:
+        return name is None  # a class of C code has none
+    filename = access.module_dict(module).get("__file__")
+    return name != "__main__" and (type(filename) is not str or is_library_file(filename))
 
 
 def _list_nested(code: types.CodeType) -> Iterator[types.CodeType]:

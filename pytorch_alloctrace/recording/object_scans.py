@@ -7,7 +7,8 @@ program without steps, on the main thread between two instructions, when a polli
 thread waits (`thread.join()`), it executes no instruction: after `BLOCKED_S` the polling thread scans itself. All scans
 together take at most `FREE_SCAN_S` seconds plus `MAX_SCAN_SHARE` of the elapsed time, in processor time: wall time
 would end the scans of a busy machine early. A scan takes at most `SCAN_SHARE` of the time left, even if it is then
-truncated: short scans until the end show more than a few complete scans at the beginning.
+truncated: short scans until the end show more than a few complete scans at the beginning. It takes up to half of that
+time if this is enough for another complete scan.
 
 A scan also runs at the start of a full garbage collection, which frees cycles that no variable leads to, and at the
 first two out-of-memory errors. Both scans also search for garbage.
@@ -81,6 +82,7 @@ class ObjectScans:
         self._due_collection_event = math.inf  # until another scan has shown how long one takes
         self._spent_s = 0.0
         self._needed_s = MIN_SCAN_S
+        self._complete_s = math.inf  # enough for a scan like the last complete one
         self._main_position: tuple[int, int] | None = None
         self._main_moved = self._began
         self._final_scan: dict[str, Any] = {}
@@ -217,6 +219,8 @@ class ObjectScans:
                 allowed_s, min_s = remaining_s * COLLECTION_SCAN_SHARE, max(self._needed_s, MIN_COLLECTION_SCAN_S)
             else:
                 allowed_s, min_s = remaining_s * SCAN_SHARE, MIN_SCAN_S
+                if self._complete_s <= remaining_s / 2:
+                    allowed_s = max(allowed_s, self._complete_s)
             if allowed_s < min_s:  # a later call has more time
                 return
             allowed_s = min(allowed_s, MAX_SCAN_S)
@@ -236,6 +240,8 @@ class ObjectScans:
             # Not truncated by graphs that other threads change: with more time, it would not read them either.
             is_truncated = scan is not None and scan.is_truncated
             self._needed_s = 2 * allowed_s if is_truncated else max(1.5 * scan_s, MIN_SCAN_S)
+            if not is_truncated:
+                self._complete_s = self._needed_s
             self._due_event = event_count * (MAX_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, elapsed_s))
         finally:
             self._scan_lock.release()

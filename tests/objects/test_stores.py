@@ -102,17 +102,28 @@ def test_hook_is_stored_by_the_line_that_registers_it() -> None:
 
 
 def test_default_value_is_stored_by_the_definition_of_its_function() -> None:
-    callbacks: list[Callable[[], Any]] = []
-    for _ in range(2):
+    def draw(images: list[torch.Tensor] = [torch.ones(2), torch.ones(2)]) -> Any:  # noqa: B006, B008
+        return images[0]
 
-        def draw(images: list[torch.Tensor] = [torch.ones(2), torch.ones(2)]) -> Any:  # noqa: B006, B008
-            return images[0]
-
-        callbacks.append(draw)
-
-    kind, line = stored_at(callbacks[0]())
+    kind, line = stored_at(draw())
 
     assert kind == "definition" and line.startswith("def draw")
+
+
+def test_function_in_a_list_is_stored_by_the_line_that_adds_it() -> None:
+    pending: list[Callable[[], torch.Tensor]] = []
+    for _ in range(3):
+        prediction = torch.ones(2)
+
+        def compute(prediction: torch.Tensor = prediction) -> torch.Tensor:
+            return prediction
+
+        pending.append(compute)
+    del prediction
+
+    store = stored_at(pending[1]())
+
+    assert store == ("call", "pending.append(compute)")
 
 
 def test_list_that_nothing_fills_has_no_store() -> None:
