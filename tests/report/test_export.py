@@ -214,6 +214,11 @@ def test_stacks_are_exported_at_the_peak_without_frames_of_the_launcher(tmp_path
 
     (line,) = [line for line in lines if line.endswith(" 400000")]
     assert line.startswith("cpu;<module> (") and "program.py:2)" in line and "recording" not in line
+    speedscope = export_trace(trace, "speedscope", tmp_path)
+    assert [profile["name"] for profile in speedscope["profiles"]] == ["cpu: live at peak"]
+    assert speedscope["profiles"][0]["endValue"] == trace.live("peak")["requested_bytes"].sum() >= 400_000
+    assert {frame["file"] for frame in speedscope["shared"]["frames"]} == {str(tmp_path / "program.py")}
     with pytest.raises(alloctrace.TraceError, match="CUDA devices only"):
         trace.export(tmp_path / "t.pickle", to="memory-viz")
+    run_analyze(tmp_path, "export", "t.alloctrace", "--to", "memory-viz", "-o", "t.pickle", status=2)
     assert not (tmp_path / "t.pickle").exists()

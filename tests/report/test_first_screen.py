@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from made_up_ranks import Rank, write_ranks
 from rich.cells import cell_len
 from rich.console import Console
 
+from pytorch_alloctrace.analysis.free_memory.inefficiencies import Inefficiency
 from pytorch_alloctrace.analysis.summary import Summary, summarize
 from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.reading.sites import Site
 from pytorch_alloctrace.report.finding import LABELS
 from pytorch_alloctrace.report.first_screen import LINES, write_first_screen
 from pytorch_alloctrace.report.screen import Screen
@@ -94,6 +97,30 @@ def test_header_has_the_device_of_the_worst_finding_before_that_of_the_highest_p
     assert draw(dataclasses.replace(summary, devices=(quiet, gpu)))[1].startswith("cuda:1")
     no_findings = dataclasses.replace(summaries[0].devices[0], device="cpu")
     assert draw(dataclasses.replace(summaries[0], devices=(no_findings, *summaries[0].devices)))[1].startswith("cuda:0")
+
+
+def test_line_of_the_program_is_before_a_larger_workspace(summaries: list[Summary]) -> None:
+    device = summaries[0].devices[0]
+    largest, *others = device.peak.sites
+    workspace = dataclasses.replace(largest, site=Site("", 0, "cuBLAS workspace", None, False))
+    peak = dataclasses.replace(device.peak, sites=(workspace, *others))
+
+    lines = draw(dataclasses.replace(summaries[0], devices=(dataclasses.replace(device, peak=peak),)))
+
+    shares = [line for line in lines if re.match(r" *\d+ %  ", line)]
+    assert "train.py:12 in forward" in shares[0] and "cuBLAS workspace" in shares[-1]
+
+
+@pytest.mark.parametrize(("mebibytes", "is_listed"), [(500, False), (3000, True)])
+def test_unused_cache_is_listed_if_it_is_much_of_the_device(
+    summaries: list[Summary], mebibytes: int, is_listed: bool
+) -> None:
+    cache = Inefficiency("cache", "cuda:0", mebibytes << 20, 4 << 30, 1.0, figures={"is_warmup": 0})
+    device = dataclasses.replace(summaries[0].devices[0], memory_bytes=22 << 30, inefficiencies=(cache,))
+
+    lines = draw(dataclasses.replace(summaries[0], devices=(device,)))
+
+    assert any(line.startswith("UNUSED CACHE") for line in lines) is is_listed
 
 
 def test_source_is_cut_with_an_ellipsis_and_never_ends_as_a_sentence(summaries: list[Summary]) -> None:

@@ -63,6 +63,10 @@ def test_gpus_are_listed_by_memory_each_once_and_with_source() -> None:
     assert [name for memory in GPUS for name in memory.names] == [model.name for model in GPU_MODELS]
     for model in GPU_MODELS:
         assert 0.9 < model.total_mib / (1024 * model.nominal_gb) < 1.03
+    names = {model.name for model in GPU_MODELS}
+    assert {"T4", "V100 16GB", "V100 32GB", "A10G", "L4", "L40S", "A6000", "RTX 3090", "RTX 4090", "RTX 5090"} <= names
+    assert {"A100 40GB", "A100 80GB", "H100", "H200", "B200"} <= names
+    assert {8, 12, 16, 24, 32, 40, 48, 80} <= {model.nominal_gb for model in GPU_MODELS}
 
 
 def test_documentation_has_the_table_of_gpus() -> None:
