@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from ..analysis.summary import DeviceSummary, Summary
+from ..analysis.usage.package_lines import PackageLine
 from ..analysis.usage.roles import RoleShares
 from ..command import path_argument, spelled
 from ..reading.names import HOST_DEVICES
@@ -160,8 +161,7 @@ def _list_peak(
     for site, package_lines in sorted(rows, key=lambda row: row[0].site.is_workspace):  # nobody can act on these
         lines.append(_describe_site(site, peak.bytes, screen, names))
         for line in package_lines.lines[:_PACKAGE_LINES] if package_lines is not None else ():
-            amount = f"{units.share(line.bytes, peak.bytes):>6}  {units.size(line.bytes):>9}  "
-            lines += screen.brief(f"{amount}  {package_line_name(line, names)}", 0, 1, style="dim")
+            lines += screen.brief(_describe_package_line(line, peak.bytes, screen, names), 0, 1, style="dim")
     lines = lines[:room]
     if advises and device.device not in HOST_DEVICES:
         for sentence in peak_advice(peak, names):
@@ -177,6 +177,21 @@ def _describe_site(site: SiteBytes, total: int, screen: Screen, names: SiteNames
     source, room = names.source(site.site), screen.width - cell_len(text.plain) - 2
     if source and room >= _MIN_SOURCE:
         text.append(f"  {shortened(source, room, screen.ellipsis)}", "cyan")
+    return text
+
+
+def _describe_package_line(line: PackageLine, total: int, screen: Screen, names: SiteNames) -> str:
+    """Return the amount, line and module; if that is too long, without function and outermost parts of the module."""
+    amount = f"{units.share(line.bytes, total):>6}  {units.size(line.bytes):>9}    "
+    text = amount + package_line_name(line, names)
+    parts = line.module.split(".")
+    if line.module and cell_len(text) > screen.width:
+        in_short = dataclasses.replace(line, frame=dataclasses.replace(line.frame, function=""))
+        text = amount + package_line_name(in_short, names)
+        while cell_len(text) > screen.width and len(parts) > 1:
+            del parts[0]
+            module = screen.ellipsis + ".".join(parts)
+            text = amount + package_line_name(dataclasses.replace(in_short, module=module), names)
     return text
 
 

@@ -16,8 +16,9 @@ from rich.console import Console
 
 from pytorch_alloctrace.analysis.free_memory.inefficiencies import Inefficiency
 from pytorch_alloctrace.analysis.summary import Summary, summarize
+from pytorch_alloctrace.analysis.usage.package_lines import PackageLine, PackageLines
 from pytorch_alloctrace.reading.recorded import RecordedTrace
-from pytorch_alloctrace.reading.sites import Site
+from pytorch_alloctrace.reading.sites import Frame, Site
 from pytorch_alloctrace.report.finding import LABELS
 from pytorch_alloctrace.report.first_screen import LINES, write_first_screen
 from pytorch_alloctrace.report.screen import Screen
@@ -109,6 +110,25 @@ def test_line_of_the_program_is_before_a_larger_workspace(summaries: list[Summar
 
     shares = [line for line in lines if re.match(r" *\d+ %  ", line)]
     assert "train.py:12 in forward" in shares[0] and "cuBLAS workspace" in shares[-1]
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("GPT.h.*.act", "transformers/activations.py:66 in Activation.forward (GPT.h.*.act)"),
+        ("GPT2LMHeadModel.h.*.mlp.act", "transformers/activations.py:66 (GPT2LMHeadModel.h.*.mlp.act)"),
+        ("GPT2LMHeadModel.transformer.h.*.mlp.act", "transformers/activations.py:66 (…transformer.h.*.mlp.act)"),
+    ],
+)
+def test_module_below_a_call_of_a_library_is_never_cut_off(summaries: list[Summary], module: str, text: str) -> None:
+    device = summaries[0].devices[0]
+    frame = Frame("Activation.forward", "/site-packages/transformers/activations.py", 66)
+    package_lines = PackageLines("transformers", 1 << 20, (PackageLine(frame, module, 1 << 20, 1, 1),))
+    peak = dataclasses.replace(device.peak, package_lines=(package_lines, *device.peak.package_lines[1:]))
+
+    lines = draw(dataclasses.replace(summaries[0], devices=(dataclasses.replace(device, peak=peak),)), 90)
+
+    assert [line.partition("MiB    ")[2] for line in lines if "activations.py" in line] == [text]
 
 
 @pytest.mark.parametrize(("mebibytes", "is_listed"), [(500, False), (3000, True)])
