@@ -110,6 +110,13 @@ PAIRS: dict[str, tuple[str, str, set[tuple[str, int, int]]]] = {
         "c = torch.full((n,), 2.0)\n",
         {("same", 2, 2), ("near", 3, 4), ("same", 4, 5)},
     ),
+    # In place, the file of the first run has line 2 only since the second.
+    "appended": (
+        "x = torch.ones(MIB)\n",
+        "x = torch.ones(MIB)\n"
+        "y = torch.zeros(MIB)\n",
+        {("same", 1, 1), ("new", 0, 2)},
+    ),
     "removed": (
         "a = torch.ones(MIB)\n"
         "b = torch.zeros(2 * MIB)\n"
