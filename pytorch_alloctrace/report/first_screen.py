@@ -40,7 +40,8 @@ _PATHS_PER_LINE = 3  # a longer path is shortened
 _MIN_SECOND_SHARE = 0.05  # of the highest peak, to be shown in full beside another finding
 _MIN_NOTE_BYTES = 1 << 20
 _MIN_NOTE_SHARE = 0.01  # of the peak
-_SHOWN_ROLES = 4
+_MIN_ROUNDING = 0.05
+"""Minimum share of the peak that is allocated in addition to what was requested, for both to be shown."""
 _LABEL = 8  # columns
 _BAR_WIDTH = 12
 _PACKAGE_LINES = 2  # below a line that calls a package
@@ -119,14 +120,18 @@ def _list_header(summary: Summary, devices: Sequence[DeviceSummary], screen: Scr
 
 
 def describe_devices(devices: Sequence[DeviceSummary], *, with_name: bool = False) -> str:
-    """Return the peaks of the first device, its memory, and the peak or number of the others."""
+    """Return the peaks of the first device, its memory, and the peak of the others or their number."""
     device = devices[0]
     minimum = _MIN_NOTE_SHARE * max(device.peak.allocated_bytes for device in devices)
     others = [device for device in devices[1:] if device.peak.allocated_bytes > minimum]
     amounts = f"peak {units.size(device.peak.allocated_bytes)} allocated"
+    if device.peak.allocated_bytes > (1 + _MIN_ROUNDING) * device.peak.bytes:
+        amounts += f" ({units.size(device.peak.bytes)} requested)"  # the lines below have requested bytes
     if device.peak_reserved_bytes:
-        total = f" of {units.size(device.memory_bytes)}" if device.memory_bytes else ""
-        amounts += f", {units.size(device.peak_reserved_bytes)}{total} reserved"
+        reserved, total = units.size(device.peak_reserved_bytes), units.size(device.memory_bytes or 0)
+        number, unit = reserved.split(" ")
+        short = number if total.endswith(f" {unit}") else reserved
+        amounts += f", {short} of {total} reserved" if device.memory_bytes else f", {reserved} reserved"
     more = f"; {others[0].device} {units.size(others[0].peak.allocated_bytes)}" if others else ""
     if len(others) > 1:
         more = f"; {units.counted(len(others), 'more device')}"
@@ -196,18 +201,20 @@ def _describe_package_line(line: PackageLine, total: int, screen: Screen, names:
 
 
 def _draw_roles(shares: RoleShares, total: int, screen: Screen) -> Text:
-    """Return one bar of the roles, the largest first, with as many names as fit; the rest of the bar is blank."""
-    parts = sorted(shares.roles, key=lambda part: -part.bytes)[:_SHOWN_ROLES]
+    """Return the names of the largest roles, as many as fit, after a bar of them if there is room; its rest is blank."""
+    parts = [part for part in shares.roles if part.bytes >= _MIN_ROLE_SHARE * total]
     marks = _PLAIN_ROLE_MARKS if screen.plain else _ROLE_MARKS
     bar, legend = Text(), Text()
-    for part, mark, style in zip(parts, marks, _ROLE_STYLES, strict=False):
+    for part, mark, style in zip(sorted(parts, key=lambda part: -part.bytes), marks, _ROLE_STYLES, strict=False):
         name = f" {role_names(part.role)} {units.share(part.bytes, total)}"
-        if part.bytes < _MIN_ROLE_SHARE * total or _LABEL + _BAR_WIDTH + len(legend) + len(name) + 3 > screen.width:
+        if _LABEL + len(legend) + len(name) + 2 > screen.width:
             break
         bar.append(mark * round(_BAR_WIDTH * part.bytes / max(total, 1)), style)
-        legend.append(f"  {mark}", style)
+        legend.append(f" {mark}"[not legend :], style)
         legend.append(name)
-    bar.pad_right(max(_BAR_WIDTH - len(bar), 0))
+    bar.pad_right(max(_BAR_WIDTH + 2 - len(bar), 1))
+    if _LABEL + len(bar) + len(legend) > screen.width:
+        bar = Text()
     return Text.assemble(f"{'roles':{_LABEL}}", bar, legend)
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from pytorch_alloctrace.analysis.free_memory.inefficiencies import Inefficiency
 from pytorch_alloctrace.analysis.summary import Summary, summarize
+from pytorch_alloctrace.analysis.usage.roles import RoleBytes, RoleShares
 from pytorch_alloctrace.analysis.usage.package_lines import PackageLine, PackageLines
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.sites import Frame, Site
@@ -86,8 +87,28 @@ def test_header_names_device_size_and_torchs_own_figures(summaries: list[Summary
     lines = draw(dataclasses.replace(summary, devices=(device, *summary.devices[1:])))
 
     assert lines[0].startswith("train.py  19.9 s, 40 steps")
-    assert lines[1].startswith("cuda:0 NVIDIA A10G: peak 1.50 GiB allocated, 1.50 GiB of 22.0 GiB reserved")
+    assert lines[1].startswith("cuda:0 NVIDIA A10G: peak 1.50 GiB allocated, 1.50 of 22.0 GiB reserved")
     assert "complete, nothing lost" in lines[2]
+
+
+def test_header_has_requested_bytes_if_rounding_takes_much(summaries: list[Summary]) -> None:
+    summary = summaries[0]
+    for allocated, expected in ((1.04, "allocated, "), (1.5, "allocated (1.50 GiB requested), ")):
+        device = summary.devices[0]
+        peak = dataclasses.replace(device.peak, allocated_bytes=round(allocated * device.peak.bytes))
+        device = dataclasses.replace(device, peak=peak)
+        assert f" GiB {expected}" in draw(dataclasses.replace(summary, devices=(device,)))[1]
+
+
+def test_roles_are_named_before_a_bar_takes_their_room(summaries: list[Summary]) -> None:
+    (device, *_), roles = summaries[0].devices, ("parameter", "optimizer state", "gradient", "activation")
+    total = device.peak.bytes
+    shares = RoleShares(tuple(RoleBytes(role, total // 4, 0, 1) for role in roles), are_named=False)
+    summary = dataclasses.replace(
+        summaries[0], devices=(dataclasses.replace(device, peak=dataclasses.replace(device.peak, roles=shares)),)
+    )
+    (line,) = (line for line in draw(summary) if line.startswith("roles"))
+    assert line == "roles   ███▓▓▓▒▒▒     █ parameters 25 % ▓ optimizer state 25 % ▒ gradients 25 %"
 
 
 def test_header_has_the_device_of_the_worst_finding_before_that_of_the_highest_peak(summaries: list[Summary]) -> None:
