@@ -201,7 +201,7 @@ def _describe_package_line(line: PackageLine, total: int, screen: Screen, names:
 
 
 def _draw_roles(shares: RoleShares, total: int, screen: Screen) -> Text:
-    """Return the names of the largest roles, as many as fit, after a bar of them if there is room; its rest is blank."""
+    """Return the names of the largest roles, as many as fit, after a bar of them if there is room."""
     parts = [part for part in shares.roles if part.bytes >= _MIN_ROLE_SHARE * total]
     marks = _PLAIN_ROLE_MARKS if screen.plain else _ROLE_MARKS
     bar, legend = Text(), Text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..analysis.advice import Advice, Advisor
 from ..analysis.free_memory.allocator import MIB
@@ -56,18 +56,17 @@ def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice
     if not inefficiency.unusable:
         return (
             f"Which lines pin the memory is unknown: the run {_describe_time(inefficiency)} is compacted into sums.",
-            f"What helps: allocate long-lived memory before large memory{'; or ' if advice.helping else ''}"
-            f"{_describe_setting(advice)}",
+            _describe_remedies(["allocate long-lived memory before large memory"], advice),
         )
     causes = [part.cause for part in inefficiency.unusable]
-    cures = [_CURES[cause] for cause in causes if cause in _CURES]
-    has_setting = bool(advice.helping)
+    cures = [
+        _SIZES_CURE if part.is_of_step else _CURES[part.cause] for part in inefficiency.unusable if part.cause in _CURES
+    ]
     position = "" if inefficiency.request is None else " --at peak:reserved"
     command = f" The command fragmentation{position} shows all lines that pin memory."
     return (
         *(_describe_unusable(part, inefficiency, names) for part in inefficiency.unusable),
-        f"What helps: {'; '.join(cures)}{'; or ' if cures and has_setting else ''}{_describe_setting(advice)}"
-        f"{command if Cause.PINNED in causes else ''}",
+        f"{_describe_remedies([*dict.fromkeys(cures)], advice)}{command if Cause.PINNED in causes else ''}",
     )
 
 
@@ -86,9 +85,10 @@ def _describe_unusable(part: UnusableMemory, inefficiency: Inefficiency, names: 
     amount, all_bytes = units.size(part.bytes), units.size(part.total_bytes)
     at_line = "" if part.site is None else f" at {names.site(part.site)}"
     if part.cause == Cause.PINNED:
-        subject = f"1 block of {all_bytes}{at_line} keeps"
+        of_step = ", of the same step," if part.is_of_step else ""
+        subject = f"1 block of {all_bytes}{at_line}{of_step} keeps"
         if part.count != 1:
-            subject = f"{part.count:,} blocks ({all_bytes}){at_line} keep"
+            subject = f"{part.count:,} blocks ({all_bytes}){at_line}{of_step} keep"
         return f"Pinned: {subject} {units.size(part.site_bytes)} of the {total} from being reused and returned."
     assert inefficiency.request is not None
     request = f"{units.size(inefficiency.request.requested_bytes)} requested at {names.site(inefficiency.request.site)}"
@@ -139,10 +139,11 @@ _FRAGMENTATION_TITLES = {
     Cause.POOLS: "cached in private pools",
     Cause.DEFAULT_POOL: "cached in the default pool, which private pools cannot use",
 }
+_SIZES_CURE = "pad the sizes to a few, or allocate the largest first (a buffer that grows at its final size)"
 _CURES = {
     Cause.PINNED: "allocate these long-lived blocks before the large ones, or copy them out (clone()) once the large"
     " ones are freed",
-    Cause.SIZES: "pad the sizes to a few, or allocate the largest first (a buffer that grows at its final size)",
+    Cause.SIZES: _SIZES_CURE,
     Cause.STREAMS: "use fewer streams, or allocate on one stream and share the tensors (record_stream())",
     Cause.GRAPHS: "pad the shapes to a few sizes, so that fewer graphs are captured, let all graphs share one pool"
     " (torch.cuda.graph(graph, pool=handle)), and drop old graphs",
@@ -151,27 +152,25 @@ _CURES = {
 }
 
 
-def _describe_setting(advice: Advice) -> str:
-    """Return the end of a sentence: the setting that would have helped, if any."""
+def _describe_remedies(cures: Sequence[str], advice: Advice) -> str:
+    """Return what helps: a setting that would have, which takes no change of the program, then the cures."""
+    setting, note = "", ""
     if advice.why_not:
-        return f". {_VARIABLE}={EXPANDABLE} may help, too (not simulated)."
-    if not advice.helping:
+        note = f" {_VARIABLE}={EXPANDABLE} may help, too (not simulated)."
+    elif advice.helping:
+        outcome = advice.helping[0]
+        text = outcome.setting.text
+        setting = f"unset {_VARIABLE}" if text == DEFAULTS else f"set {_VARIABLE}={text}"
+        removed = [change for change in advice.changes if change not in text]
+        if removed and text != DEFAULTS:
+            setting += f" (without {' and '.join(removed)})"
+        reserved = units.sizes(*outcome.peak_reserved_bytes)
+        setting += f": at most {reserved} would have been reserved, as a model of torch's allocator shows"
+    elif advice.tried:
         tried = " or ".join(advice.tried)
-        return (
-            f". ({tried} would not have reserved notably less, as a model of torch's allocator shows.)"
-            if tried
-            else "."
-        )
-    outcome = advice.helping[0]
-    text = outcome.setting.text
-    clause = f"unset {_VARIABLE}" if text == DEFAULTS else f"set {_VARIABLE}={text}"
-    removed = [change for change in advice.changes if change not in text]
-    if removed and text != DEFAULTS:
-        clause += f" (without {' and '.join(removed)})"
-    return (
-        f"{clause}: at most {units.sizes(*outcome.peak_reserved_bytes)} would have been reserved, as a model of torch's"
-        " allocator shows."
-    )
+        note = f" ({tried} would not have reserved notably less, as a model of torch's allocator shows.)"
+    remedies = "; or ".join(filter(None, (setting, "; ".join(cures))))
+    return f"What helps: {remedies}.{note}"
 
 
 def _describe_cache(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:

@@ -92,6 +92,16 @@ def pinned() -> Program:
     del table
 
 
+def pinned_in_step() -> Program:
+    for _ in range(STEPS):
+        warmup = block(900)
+        del warmup
+        output = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda")  # LINE
+        large = block(905)
+        del output, large
+        yield
+
+
 def sizes() -> Program:
     cache = block(100)
     for step in range(STEPS):
@@ -196,7 +206,7 @@ def small_requests() -> Program:
 
 PROGRAMS = (healthy, fragmentation, cache, rounding, pending, churn)
 PROGRAMS += (autocast, autocast_in_each_step, small_requests)
-PROGRAMS += (garbage, pinned, sizes, streams, graphs, graphs_in_one_pool, mempools, split_limit)
+PROGRAMS += (garbage, pinned, pinned_in_step, sizes, streams, graphs, graphs_in_one_pool, mempools, split_limit)
 
 if __name__ == "__main__":
     for program in PROGRAMS:

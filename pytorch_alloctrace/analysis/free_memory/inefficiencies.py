@@ -98,6 +98,8 @@ class UnusableMemory:
     """Bytes that the blocks of `site` pin."""
     largest_bytes: int = 0
     """Bytes of the largest free piece."""
+    is_of_step: bool = False
+    """True if the blocks of `site` that pin it are freed before the step of the request ends."""
 
 
 @dataclass(frozen=True)
@@ -351,6 +353,18 @@ def _describe_pinned(trace: RecordedTrace, fragmentation: Fragmentation) -> Unus
     )
 
 
+def _are_freed_in_step(trace: RecordedTrace, here: Fragmentation, stack: int, request: PeakRequest) -> bool:
+    """Return whether the blocks of a stack that pin memory at a request are freed before its step ends."""
+    ends = trace.positions.step_ends
+    after = int(np.searchsorted(ends, request.seq))
+    if after == len(ends):
+        return False
+    pinners = here.pinners
+    own = pinners["alloc_seq"][pinners["stack_id"] == stack]
+    later = trace.replay.live(int(ends[after]), here.device, [stack])
+    return not np.isin(np.ma.filled(own, -1), later["alloc_seq"]).any()
+
+
 def _explain_peak(evidence: InefficiencyEvidence, at_peak: Fragmentation) -> Inefficiency | None:
     """Return the fragmentation at the peak of reserved bytes, with its causes; None if it is not notable."""
     request, trace = evidence.peak_request, evidence.trace
@@ -463,7 +477,8 @@ def _list_causes_here(trace: RecordedTrace, here: Fragmentation, request: PeakRe
     above = int(here.sizes[is_above].sum())
     yield UnusableMemory(Cause.SPLIT_LIMIT, above, int(is_above.sum()), above)
     pinned = _describe_pinned(trace, here)
-    yield replace(pinned, bytes=min(pinned.bytes, here.free_bytes - above))
+    is_of_step = pinned.site is not None and _are_freed_in_step(trace, here, pinned.stack_id, request)
+    yield replace(pinned, bytes=min(pinned.bytes, here.free_bytes - above), is_of_step=is_of_step)
     free_segments = here.segments.take(here.segments["live_blocks"] == 0)
     released = max(here.releasable_bytes - above, 0)
     largest = int(free_segments["largest_free_bytes"].max(initial=0))
