@@ -200,16 +200,23 @@ def growth_data(growth: Growth) -> dict[str, Any]:
 
 def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Summary, names: SiteNames) -> Finding:
     first = growths[0]
-    title, decision = _DOUBTS[first.doubt](first)
+    total = dataclasses.replace(
+        first,
+        allocated_bytes=sum(growth.allocated_bytes for growth in growths),
+        blocks=sum(growth.blocks for growth in growths),
+    )
+    title, decision = _DOUBTS[first.doubt](total)
     if first.holder is not None and first.holder.through == AUTOCAST:
         title, decision = f"keeps {units.size(first.allocated_bytes)} in autocast's cache", AUTOCAST_CURE
-    size = units.size(sum(growth.allocated_bytes for growth in growths))
-    blocks = units.counted(sum(growth.blocks for growth in growths), "block")
+    size, blocks = units.size(total.allocated_bytes), units.counted(total.blocks, "block")
     more = f" and {units.counted(len(growths) - 1, 'more line')}" if len(growths) > 1 else ""
     basis = describe_basis(verdict, names) if first.unit == verdict.unit else _describe_units(first)
     sentences = [f"{size} in {blocks}, live {describe_end(first.unit)} ({basis})."]
     if first.holder is not None:
         sentences.append(describe_holder(first.holder, names))
+        others = {growth.holder.names for growth in growths if growth.holder is not None} - {first.holder.names}
+        if others:
+            sentences.append(f"The rest is held by {'; '.join(names.referrer(other[0]) for other in sorted(others))}.")
     if first.doubt is Doubt.JOINED and first.call is not None and first.call.filename:
         sentences.append(f"The parts are concatenated at {names.site(first.call)}.")
     sentences += describe_no_holder(first.no_holder, summary.final_scan)
@@ -223,7 +230,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
         kind="inconclusive",
         title=f"A leak or not? {names.site(first.site)}{more} {title}{on_device(first.device, summary)}",
         device=first.device,
-        bytes=sum(growth.allocated_bytes for growth in growths),
+        bytes=total.allocated_bytes,
         confidence=None,
         site=first.site,
         stack_id=first.stack_ids[0],

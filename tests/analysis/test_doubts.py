@@ -22,6 +22,7 @@ from pytorch_alloctrace.analysis.leaks.outside_growth import find_outside_growth
 from pytorch_alloctrace.analysis.summary import Summary, summarize
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.table import Table
+from pytorch_alloctrace.report import units
 from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.growth import growth_data
 from pytorch_alloctrace.report.leaks import leak_findings
@@ -281,6 +282,18 @@ def test_model_for_each_request_is_a_leak_of_the_line_that_makes_it(program: str
     assert leak.line.source is not None and source in leak.line.source
     assert leak.holder is not None and leak.holder.name.startswith(holder)
     assert f"`{holder}`" in cure and "make one model and share it, also between threads" in cure
+
+
+def test_undecided_growth_of_several_lines_has_one_size_and_all_holders() -> None:
+    [finding] = findings_on("two lists that grow now and then")
+
+    assert (
+        finding.title.startswith("A leak or not?")
+        and f"and 1 more line kept {units.size(finding.bytes)}, " in finding.title
+    )
+    assert finding.sentences[0].startswith(f"{units.size(finding.bytes)} in ")
+    text = " ".join(finding.sentences)
+    assert all(f" held by {name} (list of" in text.lower() for name in ("inputs", "outputs"))
 
 
 def test_title_of_a_leak_of_several_lines_counts_the_others() -> None:

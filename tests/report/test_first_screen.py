@@ -16,8 +16,8 @@ from rich.console import Console
 
 from pytorch_alloctrace.analysis.free_memory.inefficiencies import Inefficiency
 from pytorch_alloctrace.analysis.summary import Summary, summarize
-from pytorch_alloctrace.analysis.usage.roles import RoleBytes, RoleShares
 from pytorch_alloctrace.analysis.usage.package_lines import PackageLine, PackageLines
+from pytorch_alloctrace.analysis.usage.roles import RoleBytes, RoleShares
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.sites import Frame, Site
 from pytorch_alloctrace.report.finding import LABELS

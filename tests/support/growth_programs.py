@@ -651,6 +651,18 @@ def main() -> None:
         run_steps(lambda number, outputs=outputs: outputs.append(block()))
 
 
+@program("two lists that grow now and then")
+def main() -> None:
+    inputs, outputs = [], []
+
+    def keep(number: int) -> None:
+        if number % 20 == 0:
+            inputs.extend(torch.empty(SIZE, dtype=torch.uint8) for _ in range(4))
+            outputs.extend(torch.empty(SIZE, dtype=torch.uint8) for _ in range(4))
+
+    run_steps(keep, 200)
+
+
 @program("sliding window")
 def main() -> None:
     window: collections.deque[torch.Tensor] = collections.deque(maxlen=STEPS // 2)
