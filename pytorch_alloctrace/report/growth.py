@@ -149,7 +149,7 @@ def describe_referrers(holder: Holder, names: SiteNames) -> str:
 
 def describe_store(holder: Holder, names: SiteNames) -> list[str]:
     """Return a sentence on the line of the program that stores into the object; none if it is unknown."""
-    if holder.store is None or len(holder.names) > 1:
+    if holder.store is None:
         return []
     subject = {
         "registration": "The hook is registered",

@@ -655,10 +655,17 @@ def main() -> None:
 def main() -> None:
     inputs, outputs = [], []
 
+    def keep_input() -> None:
+        inputs.append(torch.empty(SIZE, dtype=torch.uint8))
+
+    def keep_output() -> None:
+        outputs.append(torch.empty(2 * SIZE, dtype=torch.uint8))
+
     def keep(number: int) -> None:
-        if number % 20 == 0:
-            inputs.extend(torch.empty(SIZE, dtype=torch.uint8) for _ in range(4))
-            outputs.extend(torch.empty(SIZE, dtype=torch.uint8) for _ in range(4))
+        for _ in range(4 if number % 20 == 0 else 0):
+            keep_input()
+            work()
+            keep_output()
 
     run_steps(keep, 200)
 

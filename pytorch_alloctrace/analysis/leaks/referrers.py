@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 MIN_SHARE = 0.5
 """Minimum share of the blocks that the named objects hold together."""
+MIN_SHARE_ALONE = 0.8
+"""Minimum share of the blocks of an object, for it alone to be named."""
 MAX_HOLDERS = 3
 MIN_SHARE_EACH = 0.15
 """Minimum share of the blocks that each of several named objects holds."""
@@ -306,7 +308,7 @@ def _find_holder(
     if not estimates:
         return None
     _, share, referrer = estimates[0]
-    largest = estimates[: 1 if share >= MIN_SHARE else MAX_HOLDERS]
+    largest = estimates[: 1 if share >= MIN_SHARE_ALONE else MAX_HOLDERS]
     total_share = min(1.0, sum(share for _, share, _ in largest))
     if total_share < MIN_SHARE:
         return None
