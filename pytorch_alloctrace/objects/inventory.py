@@ -58,6 +58,14 @@ def storage_of(tensor: Any) -> Storage | None:
         return None
 
 
+def bytes_of(tensor: Any) -> int:
+    """Return the bytes of a tensor's elements, which may be a part of its storage. Runs no code of the program."""
+    import torch
+
+    base = torch._C.TensorBase
+    return base.numel(tensor) * base.element_size(tensor) if access.is_a(tensor, base) else 0
+
+
 def weak_reference_of(tensor: Any) -> StorageWeakRef:
     """Return a weak reference that reserves `Storage.key`: no other storage gets the key while the reference exists.
 

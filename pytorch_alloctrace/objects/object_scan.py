@@ -10,6 +10,7 @@ import itertools
 import random
 import time
 import types
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import access
 from .chains import Chain, chain_of
 from .frames import can_read_frames
-from .inventory import Storage, disable_torch_function, storage_of, tensor_type, weak_reference_of
+from .inventory import Storage, bytes_of, disable_torch_function, storage_of, tensor_type, weak_reference_of
 from .stores import UNKNOWN
 from .unreached import CPP_CYCLE, GARBAGE, find_cycle, find_referrers
 from .walk import Walk, Walker
@@ -70,6 +71,8 @@ class Group:
     """False if there may be more nodes: time ran out, or other threads may have been changing graphs."""
     foreign_bytes: int = 0
     """Bytes of the storages whose memory no allocator of torch provided, estimated like `count`."""
+    tensor_bytes: int = 0
+    """Bytes of the tensors, at most those of their storages: fewer than `bytes` if they are views. 0: unknown."""
 
     @property
     def is_garbage(self) -> bool:
@@ -166,11 +169,12 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
                 unlisted = 0
     holders = _HolderSearch(walk)
     storages: dict[int, Storage] = {}
-    members, read_share = _group_by_holder(walk, holders, begin + 0.9 * seconds, storages)
+    members, read_share, tensor_bytes = _group_by_holder(walk, holders, begin + 0.9 * seconds, storages)
     is_searched &= read_share == 1.0
     nodes, has_all_nodes = _group_nodes_by_holder(walk, holders, begin + 0.95 * seconds)
     for holder, common in holders.find_common_containers(members).items():
         members.setdefault(common, {}).update(members.pop(holder))
+        tensor_bytes[common] += tensor_bytes.pop(holder)
         nodes.setdefault(common, []).extend(nodes.pop(holder, []))
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), -_total_bytes(item[1])))
     largest = ordered[:MAX_GROUPS]
@@ -179,9 +183,9 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     for number, (holder, group) in enumerate(largest):
         if number >= MIN_GROUPS and time.thread_time() - begin > seconds:
             break
-        groups.append(
-            _create_group(walk, holder, group, nodes.pop(holder, []), read_share, has_all_nodes, begin + seconds)
-        )
+        created = _create_group(walk, holder, group, nodes.pop(holder, []), read_share, has_all_nodes, begin + seconds)
+        share = tensor_bytes[holder] / max(_total_bytes(group), 1)
+        groups.append(dataclasses.replace(created, tensor_bytes=round(min(share, 1.0) * created.bytes)))
     unlisted += sum(map(len, members.values())) - sum(len(group) for _, group in largest[: len(groups)])
     ordered_nodes = sorted(nodes.items(), key=lambda item: -len(item[1]))
     for number, (holder, node_group) in enumerate(ordered_nodes[:MAX_NODE_GROUPS]):
@@ -208,26 +212,27 @@ def _total_bytes(members: Members) -> int:
 
 def _group_by_holder(
     walk: Walk, holders: _HolderSearch, deadline: float, storages: dict[int, Storage]
-) -> tuple[dict[int, Members], float]:
-    """Return the storages by their holder (see `_PathState`), and the share of the tensors read before the deadline.
+) -> tuple[dict[int, Members], float, Counter[int]]:
+    """Return the storages by their holder (see `_PathState`), the share of the tensors read, and the tensors' bytes.
 
-    Adds the storages to `storages`, by the number of each tensor in the walk.
+    The bytes are by the holder of the storages. Reading ends at the deadline. Adds the storages to `storages`, by the
+    number of each tensor in the walk.
     """
     members: dict[int, Members] = {}
-    storage_keys: set[int] = set()
+    holder_of_storage: dict[int, int] = {}
+    tensor_bytes: Counter[int] = Counter()
     for position, number in enumerate(walk.tensors):
         if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.thread_time() > deadline:
-            return members, position / len(walk.tensors)
+            return members, position / len(walk.tensors), tensor_bytes
         storage = storage_of(walk.objects[number])
         if storage is None or not storage.bytes or not storage.address:
             continue
         storages[number] = storage
-        if storage.key in storage_keys:
-            continue
-        storage_keys.add(storage.key)
-        holder = holders.holder_of(number)
-        members.setdefault(holder, {})[storage] = number
-    return members, 1.0
+        if storage.key not in holder_of_storage:
+            holder_of_storage[storage.key] = holder = holders.holder_of(number)
+            members.setdefault(holder, {})[storage] = number
+        tensor_bytes[holder_of_storage[storage.key]] += bytes_of(walk.objects[number])
+    return members, 1.0, tensor_bytes
 
 
 def _group_nodes_by_holder(walk: Walk, holders: _HolderSearch, deadline: float) -> tuple[dict[int, list[int]], bool]:

@@ -88,6 +88,8 @@ class Held:
     store: tuple[str, str, str, int]
     """Line of user code that stores into the holder, as kind, file, function and line: see `objects.stores`; "" and 0
     if unknown, and in older traces."""
+    tensor_bytes: int
+    """Those of `bytes` that are elements of the tensors: fewer if they are views. 0 if unknown, and in older traces."""
 
 
 @dataclass(frozen=True)

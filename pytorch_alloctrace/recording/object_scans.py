@@ -289,6 +289,7 @@ class ObjectScans:
             function=chain.function,
             through=chain.through,
             store=tuple(chain.store),
+            tensor_bytes=group.tensor_bytes,
         )
 
     def _write_module_tensors(self, module_tensors: Sequence[ModuleTensor]) -> None:

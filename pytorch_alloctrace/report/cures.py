@@ -30,6 +30,8 @@ AUTOCAST_CURE = (
     "`torch.no_grad()`."
 )
 SHARE_MODEL = "make one model and share it, also between threads"
+_MAX_VIEW_SHARE = 0.5
+"""Maximum share of their memory that tensors use, for `clone()` to be a cure."""
 _EXPRESSION = re.compile(r"[\w.]+")
 _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
@@ -89,6 +91,12 @@ def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str
     if holder.through in _PLACES and not is_in_function and not is_list_of_functions:
         return _PLACES[holder.through](name)
     sentence = _cure_container(name, holder, device)
+    if holder.tensor_share <= _MAX_VIEW_SHARE:
+        share = units.share(holder.tensor_share, 1)
+        sentence = (
+            f"The tensors in {name} are views, which use {share} of the memory that they keep: store `.clone()` of "
+            f"each. {sentence}"
+        )
     if is_list_of_functions:
         return f"Functions keep their default values as long as they are kept. {sentence}"
     if holder.through == _HOOK:

@@ -294,6 +294,16 @@ def test_undecided_growth_has_one_size_and_all_its_holders() -> None:
     assert all(f"{name} (list of " in text for name in ("inputs", "outputs"))
 
 
+def test_views_are_to_be_cloned() -> None:
+    leak = only_leak("views of batches")
+
+    assert leak.holder is not None and leak.holder.tensor_share == 1000 / SIZE
+    cure = findings_on("views of batches")[0].sentences[-1]
+    assert "views, which use 1 % of the memory that they keep: store `.clone()` of each. Clear or cap `last`" in cure
+    other = only_leak("lines of one list").holder
+    assert other is not None and other.tensor_share == 1
+
+
 def test_title_of_a_leak_of_several_lines_counts_the_others() -> None:
     [leak, title] = only_leak("lines of one list"), findings_on("lines of one list")[0].title
 

@@ -552,6 +552,17 @@ def main() -> None:
     run_steps(lambda number: keep())
 
 
+@program("views of batches")
+def main() -> None:
+    last = []
+
+    def keep(number: int) -> None:
+        batch = torch.zeros(SIZE // 1000, 250)
+        last.append(batch[-1])
+
+    run_steps(keep)
+
+
 @program("models of requests")
 def main() -> None:
     registry: dict[int, torch.nn.Module] = {}

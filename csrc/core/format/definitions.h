@@ -113,6 +113,7 @@ struct HolderRecord {
   std::string store_kind;  // "assignment", "addition", "update", "call", "definition", "registration"
   std::string store_filename, store_function;
   std::uint64_t store_line = 0;
+  std::uint64_t tensor_bytes = 0;  // of `bytes`: those of the tensors' elements, the rest is kept by views; 0: unknown
 };
 
 // Process that the program, or one of its children, has started. A later record of the process replaces the command.

@@ -245,7 +245,8 @@ void define_trace_reader(py::module_& module) {
                                             containers, row.nodes, row.has_all_nodes, row.foreign_bytes, text(row.name),
                                             text(row.scope), text(row.function), text(row.through),
                                             py::make_tuple(text(row.store_kind), text(row.store_filename),
-                                                           text(row.store_function), row.store_line)));
+                                                           text(row.store_function), row.store_line),
+                                            row.tensor_bytes));
              }
              return result;
            })

@@ -119,6 +119,8 @@ class Holder:
     `create_graph=True`, which gives a gradient its graph; "" if unknown."""
     store: Frame | None = None
     """Line that stores into the object; None if unknown."""
+    tensor_share: float = 1.0
+    """Share of the object's memory that its tensors use: below 1 if they are views of larger ones. 1 if unknown."""
 
 
 class NoHolder(enum.Enum):

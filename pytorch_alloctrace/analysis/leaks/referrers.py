@@ -330,6 +330,7 @@ def _find_holder(
         ),
         store_kind=referrer.store[0] if backward is None else BACKWARD,
         store=_read_store(trace, referrer) if backward is None else backward,
+        tensor_share=referrer.tensor_bytes / referrer.bytes if referrer.tensor_bytes else 1.0,
     )
 
 
