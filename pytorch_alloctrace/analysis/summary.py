@@ -29,6 +29,7 @@ from .free_memory.inefficiencies import (
 )
 from .free_memory.oom import OutOfMemory, visit_last_oom
 from .free_memory.program_memory import is_loaded
+from .free_memory.unused_graph import find_unused_graph
 from .leaks.clock import LEAST_ALLOCATIONS, Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
@@ -257,6 +258,10 @@ class _DeviceSummarizer:
             self._at_peak = walk.visit(until, lambda: _LiveMemory.read_before(trace, device, until))
         self._inefficiencies = None if of_leaks else InefficiencyEvidence(walk, trace, device, self._evidence.clocks)
         self._failure = None if of_leaks else visit_last_oom(walk, trace, device)
+        self._unused_graph: Visit[Inefficiency | None] | None = None
+        # The finding on a failure describes forwards without backward.
+        if not of_leaks and self._failure is None and (peak := self._peak) is not None:
+            self._unused_graph = walk.visit(peak.seq + 1, lambda: find_unused_graph(trace, device, peak))
 
     @property
     def clock(self) -> Clock:
@@ -291,7 +296,9 @@ class _DeviceSummarizer:
             return ()
         garbage = find_garbage(self._trace, self._device, collections)
         autocast = find_autocast_cache(self._trace, self._device, self._evidence.autocast_exits)
-        others = [inefficiency for inefficiency in (garbage, autocast) if inefficiency is not None]
+        graph = self._unused_graph
+        unused_graph = None if graph is None or graph.is_compacted else graph.result
+        others = [inefficiency for inefficiency in (garbage, autocast, unused_graph) if inefficiency is not None]
         return (*inefficiencies_of(self._inefficiencies), *others)
 
 

@@ -29,6 +29,7 @@ AUTOCAST_CURE = (
     "What helps: leave `torch.autocast` in each iteration, or pass it `cache_enabled=False`; without backward, use "
     "`torch.no_grad()`."
 )
+NO_GRAD = "run this line under torch.no_grad() or torch.inference_mode()"
 SHARE_MODEL = "make one model and share it, also between threads"
 _MAX_VIEW_SHARE = 0.5
 """Maximum share of their memory that tensors use, for `clone()` to be a cure."""

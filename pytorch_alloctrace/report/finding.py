@@ -29,6 +29,7 @@ _STYLES = {
     "churn": ("CHURN", "bold yellow"),
     "garbage": ("GARBAGE", "bold yellow"),
     "autocast": ("AUTOCAST CACHE", "bold yellow"),
+    "unused_graph": ("UNUSED GRAPH", "bold yellow"),
     "outside": ("OUTSIDE", "bold yellow"),
 }
 NOTES = ("note", "minor_leak")

@@ -169,7 +169,7 @@ def _list_peak(
             lines += screen.brief(_describe_package_line(line, peak.bytes, screen, names), 0, 1, style="dim")
     lines = lines[:room]
     if advises and device.device not in HOST_DEVICES:
-        for sentence in peak_advice(peak, names):
+        for sentence in peak_advice(device, names):
             advice = screen.brief(sentence, 0, _ADVICE_LINES)
             lines += advice if len(lines) + len(advice) <= room else []
     return lines

@@ -9,7 +9,7 @@ from ..analysis.free_memory.allocator import MIB
 from ..analysis.free_memory.inefficiencies import Cause, Inefficiency, UnusableMemory
 from ..analysis.what_if.settings import DEFAULTS, EXPANDABLE
 from . import units
-from .cures import AUTOCAST_CURE, describe_autocast
+from .cures import AUTOCAST_CURE, NO_GRAD, describe_autocast
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -24,7 +24,7 @@ def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: 
         sentences = _DESCRIBE_BY_KIND[inefficiency.kind](inefficiency, names)
     return Finding(
         kind=inefficiency.kind,
-        title=_make_title(inefficiency),
+        title=_make_title(inefficiency, names),
         device=inefficiency.device,
         bytes=inefficiency.bytes,
         confidence=None,
@@ -35,7 +35,7 @@ def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: 
     )
 
 
-def _make_title(inefficiency: Inefficiency) -> str:
+def _make_title(inefficiency: Inefficiency, names: SiteNames) -> str:
     amount, total = units.size(inefficiency.bytes), units.size(inefficiency.total_bytes)
     causes = [part.cause for part in inefficiency.unusable] or [Cause.PINNED]
     fragmentation = _FRAGMENTATION_TITLES[causes[0]] if len(causes) == 1 else "lost to fragmentation"
@@ -47,6 +47,8 @@ def _make_title(inefficiency: Inefficiency) -> str:
         "churn": f"{amount} was returned to the driver and requested again",
         "garbage": f"{amount} of {total} allocated was garbage of reference cycles",
         "autocast": f"{amount} of {total} allocated was kept by torch.autocast until its region ended",
+        "unused_graph": f"{amount} of {total} allocated at the peak is the autograd graph of"
+        f" {_describe_site(inefficiency, names)}, and no backward uses it",
         "outside": f"{amount} of the device's {total} is used outside PyTorch",
     }
     return f"{inefficiency.device}: {title_by_kind[inefficiency.kind]}"
@@ -241,6 +243,21 @@ def _describe_autocast(inefficiency: Inefficiency, names: SiteNames) -> tuple[st
     )
 
 
+def _describe_unused_graph(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+    other_peak = inefficiency.figures.get("other_peak_bytes")
+    without = "" if other_peak is None else f"While this line does not run, the peak is {units.size(other_peak)}. "
+    where = ""
+    if not inefficiency.figures["is_training"]:
+        where = ", unless it is to be trained"
+    elif inefficiency.figures["is_trained"]:
+        where = " wherever no backward follows, as in an evaluation"
+    return (
+        f"{without}Autograd keeps activations for a backward, and none followed: they were freed unused"
+        f" ({_describe_time(inefficiency)}).",
+        f"What helps: {NO_GRAD}{where}.",
+    )
+
+
 _DESCRIBE_BY_KIND: dict[str, Callable[[Inefficiency, SiteNames], tuple[str, ...]]] = {
     "cache": _describe_cache,
     "rounding": _describe_rounding,
@@ -248,6 +265,7 @@ _DESCRIBE_BY_KIND: dict[str, Callable[[Inefficiency, SiteNames], tuple[str, ...]
     "churn": _describe_churn,
     "garbage": _describe_garbage,
     "autocast": _describe_autocast,
+    "unused_graph": _describe_unused_graph,
     "outside": _describe_outside,
 }
 

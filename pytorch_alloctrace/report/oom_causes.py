@@ -11,7 +11,7 @@ from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import Leak
 from ..reading.sites import Site, SiteBytes
 from . import units
-from .cures import AUTOCAST_CURE, SHARE_MODEL, cure, describe_autocast
+from .cures import AUTOCAST_CURE, NO_GRAD, SHARE_MODEL, cure, describe_autocast
 from .site_names import SiteNames
 
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
@@ -103,16 +103,15 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = _forwards(failure)
     site = forwards.site
     count = max(forwards.count, forwards.call_count)
-    no_grad = "run this line under torch.no_grad() or torch.inference_mode()"
     if forwards.is_training:
         title = f"{names.site(site.site)} runs forward without torch.no_grad() and without backward"
-        remedy = f"{no_grad}."
+        remedy = f"{NO_GRAD}."
     else:
         title = (
             f"{names.site(site.site)} runs {units.number(count)} forwards without torch.no_grad(), and no"
             " backward ran between them"
         )
-        remedy = f"in training, {_BACKWARD_EACH}; in evaluation, {no_grad}."
+        remedy = f"in training, {_BACKWARD_EACH}; in evaluation, {NO_GRAD}."
     return CauseText(
         f"{title}: {_with_share(site.bytes, failure)} of activations",
         site.site,

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from ..analysis.free_memory.inefficiencies import Inefficiency
 from ..analysis.free_memory.program_memory import AUTOCAST_CACHE
+from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
 from ..analysis.leaks.growth import StepGrowth
-from ..analysis.leaks.leak import AUTOCAST
+from ..analysis.leaks.leak import AUTOCAST, Doubt, Growth
 from ..analysis.summary import MIN_ACTIVATION_SHARE, DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
 from ..reading.names import HOST_DEVICES
@@ -33,6 +34,7 @@ _MAX_DIFFERENCE = 0.2  # between the lines at the end and at the peak, as a shar
 _SIZE_COLUMN = 11
 _MIN_LOADED_SHARE = 0.25  # of the peak
 _MIN_ADVISED_BYTES = 64 << 20
+_LEAKS = ("leak", "growth")
 
 
 NO_STACKS = 'The trace has no stacks (stacks="none"), so no lines of code can be named.'
@@ -41,7 +43,8 @@ NO_STACKS = 'The trace has no stacks (stacks="none"), so no lines of code can be
 def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
     """Return all findings, the most severe first.
 
-    The order is: incomplete trace, failed allocations, leaks (or their absence), inefficiencies by bytes, minor leaks.
+    The order is: incomplete trace, failed allocations, leaks, unused graphs, undecided growth (or the absence of
+    leaks), inefficiencies by bytes, minor leaks.
     """
     names = names or SiteNames(summary.program.working_directory)
     inefficiencies = [
@@ -50,17 +53,27 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         for inefficiency in device.inefficiencies
         if not _is_described(inefficiency, device)
     ]
-    leaks = leak_findings(summary, names)
+    leaks = [finding for finding in leak_findings(summary, names) if not _is_of_unused_graph(finding, summary)]
+    inefficiencies = sorted(inefficiencies, key=lambda finding: -finding.bytes)
+    graphs = [finding for finding in inefficiencies if finding.kind == UNUSED_GRAPH]
     return (
         *_list_incomplete(summary.integrity),
         *_list_failed_allocations(summary, names),
-        *(finding for finding in leaks if finding.kind not in NOTES),
-        *(
-            inefficiency_finding(finding, names, summary.advisor)
-            for finding in sorted(inefficiencies, key=lambda finding: -finding.bytes)
-        ),
+        *(finding for finding in leaks if finding.kind in _LEAKS),
+        *(inefficiency_finding(finding, names, summary.advisor) for finding in graphs),
+        *(finding for finding in leaks if finding.kind not in (*NOTES, *_LEAKS)),
+        *(inefficiency_finding(finding, names, summary.advisor) for finding in inefficiencies if finding not in graphs),
         *(finding for finding in leaks if finding.kind in NOTES),
     )
+
+
+def _is_of_unused_graph(finding: Finding, summary: Summary) -> bool:
+    """Return whether a note on accumulation repeats an unused graph: both have blocks of it if both exceed the peak."""
+    growth = finding.growth
+    if growth is None or growth.doubt is not Doubt.ACCUMULATED or not growth.has_graph:
+        return False
+    [graph] = [_find_unused_graph(device) for device in summary.devices if device.device == growth.device]
+    return graph is not None and graph.bytes + growth.allocated_bytes > graph.total_bytes
 
 
 def _is_described(inefficiency: Inefficiency, device: DeviceSummary) -> bool:
@@ -246,13 +259,16 @@ def _write_holding(
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
     if label == "PEAK" and device.device not in HOST_DEVICES:
-        for sentence in peak_advice(holding, names):
+        for sentence in peak_advice(device, names):
             screen.text(sentence, 2)
 
 
-def peak_advice(holding: Holding, names: SiteNames) -> list[str]:
-    """Return sentences on what lowers a peak on a GPU that one thing makes: loaded tensors or activations."""
-    advice = []
+def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
+    """Return sentences on what lowers a peak on a GPU that one thing makes: loaded tensors or activations.
+
+    What a finding or a note on the peak explains needs no advice.
+    """
+    advice, holding = [], device.peak
     loaded = [site for site, is_loaded in zip(holding.sites, holding.are_loaded, strict=True) if is_loaded]
     loaded_bytes = sum(site.bytes for site in loaded)
     if loaded_bytes >= _MIN_LOADED_SHARE * holding.bytes and loaded_bytes >= _MIN_ADVISED_BYTES:
@@ -261,7 +277,9 @@ def peak_advice(holding: Holding, names: SiteNames) -> list[str]:
             'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.'
         )
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
-    if activations >= MIN_ACTIVATION_SHARE * holding.bytes and activations >= _MIN_ADVISED_BYTES:
+    activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
+    are_most = activations >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
+    if are_most and _find_unused_graph(device) is None:
         line = holding.model_line
         where = "" if line is None else f", switched on where the model is made, {names.site(line)}"
         advice.append(
@@ -270,6 +288,14 @@ def peak_advice(holding: Holding, names: SiteNames) -> list[str]:
             "model.train())."
         )
     return advice
+
+
+def _find_unused_graph(device: DeviceSummary) -> Inefficiency | None:
+    return next((finding for finding in device.inefficiencies if finding.kind == UNUSED_GRAPH), None)
+
+
+def _list_accumulations(device: DeviceSummary) -> list[Growth]:
+    return [growth for growth in device.leaks.notes if growth.doubt is Doubt.ACCUMULATED]
 
 
 def _write_growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:

@@ -121,7 +121,7 @@ class Inefficiency:
 
     kind: str
     """One of fragmentation, cache, rounding, pending, churn, outside, garbage (see `garbage_cycles`), autocast (see
-    `autocast_cache`)."""
+    `autocast_cache`), unused_graph (see `unused_graph`)."""
     device: str
     bytes: int
     total_bytes: int

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,56 +45,51 @@ from ..._replay import MIN_BLOCK_SIZE
 from ...reading.names import KINDS, ROLES
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import Frame, Site, SiteBytes, StackIndex, sites_of_blocks, top_sites
+from ...reading.sites import Frame, Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
 from ..leaks.leak import EXCEPTION
 from ..leaks.loops import LoopIndex
 from ..leaks.referrers import MIN_SHARE, estimate_share
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
-from ..usage.composition import StackPhases
 from ..usage.roles import find_model_line
 from .autocast_cache import AutocastMemory, find_autocast_memory
 from .failed_allocations import FailedAllocation
+from .forwards import ACTIVATIONS as ACTIVATIONS
+from .forwards import FORWARD as FORWARD
+from .forwards import KEPT as KEPT
+from .forwards import LARGE_SHARE as LARGE_SHARE
+from .forwards import MANY_FORWARDS as MANY_FORWARDS
+from .forwards import MODEL as MODEL
+from .forwards import MODEL_ROLES, USES, ForwardReader
+from .forwards import NO_BACKWARD as NO_BACKWARD
+from .forwards import Forwards as Forwards
 
 KEPT_EXCEPTION = "exception"
 AUTOCAST_CACHE = "autocast's cache"
-NO_BACKWARD = "forward without backward"
-MANY_FORWARDS = "many forwards before backward"
 MANY_MODELS = "many models"
 CHECKPOINT = "checkpoint on the device"
 OPTIMIZER_STATE = "optimizer state"
 OPTIMIZER_STEP = "optimizer step"
 LARGE_REQUEST = "large request"
 COPIES = "copies of the model"
-MODEL, ACTIVATIONS, FORWARD, KEPT = USES = ("model", "activations", "forward", "kept")
 CAUSES = (
     *(KEPT_EXCEPTION, AUTOCAST_CACHE, NO_BACKWARD, MANY_FORWARDS, MANY_MODELS, CHECKPOINT),
     *(OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, *USES),
 )
-MIN_FORWARDS = 2
-"""Minimum number of forwards without backward, and minimum factor on the usual number before a backward."""
-MIN_CALLS = 3
-"""Minimum number of calls of each module before a backward to be micro-batches: pairs of inputs have one loss."""
 MIN_MODELS = 3
 """Minimum number of models that a line made: the second may be a copy of the first."""
-LARGE_SHARE = 0.25
-"""Minimum share of the usable bytes that one thing holds to be the cause, whatever else applies."""
 MIN_CHECKPOINT_SHARE = 0.1
 """The same of a loaded checkpoint, of copies of a trained model, and of many models."""
 MIN_COPY_SHARE = 0.01
 """Minimum share of the live bytes of one copy."""
 MIN_COMMON_SHARE = 0.9
 """Minimum share of the bytes of a copy in blocks with sizes of the model's blocks."""
-MODEL_ROLES = ("parameter", "gradient", "optimizer state", "buffer")
 _WEIGHT_ROLES = ("parameter", "buffer")
-_MAX_EVENTS = 200_000
-"""Number of events before the failure that are searched for forwards and backwards."""
 _MAX_EVENTS_TO_SCAN = 256
 """Number of events after the failure that are searched for the end of its object scan."""
 _LATENCY = KINDS.index("latency")
 _MAX_SITES = 5
-_MODULE_CALL = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _LOAD = re.compile(r"[/\\](torch[/\\]serialization|safetensors[/\\]torch)\.py$")
 _COPY = re.compile(r"[/\\](copy|torch[/\\]nn[/\\]modules[/\\]module)\.py$")
 _COPY_FUNCTIONS = ("deepcopy", "_apply")
@@ -105,24 +100,6 @@ _INNERMOST_FRAMES = 3
 _ITEM_BYTES = (4, 2, 8, 1)
 
 _Mask = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Forwards:
-    """Calls of the model by one line, and their live activations."""
-
-    site: SiteBytes
-    """The line that calls the model, with the activations of `count` calls."""
-    count: int
-    """Number of calls since backward last evaluated nodes of this line, else of all calls."""
-    call_count: int
-    """Number of calls of each module since then, with other work between them: of micro-batches, not of layers."""
-    usual_count: int
-    """Maximum number of calls before an earlier pass of backward over this line; 0 if there was none."""
-    has_backward: bool
-    """True if backward evaluated nodes of this line before."""
-    is_training: bool
-    """True if there was any backward before."""
 
 
 @dataclass(frozen=True)
@@ -217,13 +194,7 @@ class ProgramMemory:
             return KEPT_EXCEPTION
         if self.autocast is not None and self.autocast.bytes >= LARGE_SHARE * usable_bytes:
             return AUTOCAST_CACHE
-        forwards = self.forwards
-        if forwards is None or forwards.site.bytes < LARGE_SHARE * usable_bytes:
-            return None
-        is_unusual = forwards.count >= max(MIN_FORWARDS, MIN_FORWARDS * forwards.usual_count)
-        if not is_unusual and forwards.call_count < MIN_CALLS:
-            return None
-        return MANY_FORWARDS if forwards.has_backward else NO_BACKWARD
+        return None if self.forwards is None else self.forwards.find_cause(usable_bytes)
 
 
 def read_program_memory(trace: RecordedTrace, request: FailedAllocation, live: Table) -> ProgramMemory:
@@ -236,36 +207,20 @@ def is_loaded(frames: Sequence[Frame]) -> bool:
     return any(_LOAD.search(frame.filename) for frame in frames)
 
 
-class _MemoryReader:
+class _MemoryReader(ForwardReader):
     def __init__(self, trace: RecordedTrace, request: FailedAllocation, live: Table) -> None:
-        self._trace = trace
+        super().__init__(trace, request.device, request.seq, live, in_backward=request.node_type != "")
         self._request = request
-        self._live = live
-        self._stacks: StackIndex = trace.stacks
         # A corrupt trace may lack the stack.
         self._request_stack = request.stack_id if 0 <= request.stack_id < len(trace.stacks) else 0
-        self._phases = StackPhases(trace)
-        self._lines: npt.NDArray[np.int64] = trace.stacks.group("line")
-        self._bytes: npt.NDArray[np.int64] = live["requested_bytes"].astype(np.int64)
-        self._in_backward: _Mask = live["node_type"] != 0
-        self._of_optimizer = ~self._in_backward & self._is_true_of_stack(
-            lambda stack: self._phases.of_stack(stack) == OPTIMIZER_PHASE
-        )
-        self._creates_nodes: _Mask = np.zeros(len(trace.stacks), np.bool_)
-        nodes_created = trace.replay.nodes_created[: len(trace.stacks)]
-        # An allocation may be counted for a node that an in-place operator or an unrecorded one created.
-        live_blocks = np.bincount(live["stack_id"][~self._in_backward], minlength=len(trace.stacks))
-        self._creates_nodes[: len(nodes_created)] = 2 * nodes_created > live_blocks[: len(nodes_created)]
-        self._uses = self._find_uses()
         self._is_weight: _Mask = self._has_role(*_WEIGHT_ROLES) | (
-            ~self._uses[MODEL] & ~self._in_backward & self._is_true_of_stack(self._is_copied)
+            ~self._uses[MODEL] & ~self._of_backward & self._is_true_of_stack(self._is_copied)
         )
-        self._events = self._read_events()
         self._totals = trace.replay.stacks(request.seq, request.device)
 
     def read(self) -> ProgramMemory:
         request = self._request
-        last_pass, forwards = self._read_forwards()
+        last_pass, found = self.read_forwards()
         copies, has_late_copies = self._find_copies()
         exception_bytes, exception_holder = self._find_exceptions()
         is_kept = self._uses[KEPT]
@@ -286,7 +241,7 @@ class _MemoryReader:
             in_optimizer=self._is_in_optimizer,
             in_foreach=self._is_in_optimizer and any(frame.name.startswith(_FOREACH) for frame in frames),
             is_first_step=not (self._of_optimizer & (self._live["alloc_seq"] < last_pass)).any(),
-            forwards=forwards,
+            forwards=None if found is None else found.forwards,
             models=self._find_made_models(),
             checkpoints=self._find_checkpoints(),
             copies=copies,
@@ -303,23 +258,6 @@ class _MemoryReader:
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
         )
 
-    def _is_true_of_stack(self, predicate: Callable[[int], bool]) -> _Mask:
-        """Return for each block whether a predicate applies to its stack."""
-        stacks, of_row = np.unique(self._live["stack_id"], return_inverse=True)
-        return np.array([predicate(stack) for stack in stacks.tolist()], np.bool_)[of_row.reshape(-1)]
-
-    def _has_role(self, *roles: str) -> _Mask:
-        return np.isin(self._live["role"], [ROLES.index(role) for role in roles])
-
-    def _find_uses(self) -> dict[str, _Mask]:
-        is_model = self._has_role(*MODEL_ROLES) | self._of_optimizer
-        in_module = self._is_true_of_stack(lambda stack: self._phases.of_stack(stack) == FORWARD_PHASE)
-        creates_nodes = self._creates_nodes[self._live["stack_id"]] | in_module & self._has_role("activation")
-        is_activation = (self._in_backward | creates_nodes) & ~is_model
-        is_forward = in_module & ~is_model & ~is_activation
-        is_kept = ~(is_model | is_activation | is_forward)
-        return {MODEL: is_model, ACTIVATIONS: is_activation, FORWARD: is_forward, KEPT: is_kept}
-
     @property
     def _is_in_optimizer(self) -> bool:
         return not self._request.node_type and self._phases.of_stack(self._request_stack) == OPTIMIZER_PHASE
@@ -335,7 +273,7 @@ class _MemoryReader:
             return FORWARD
         # The first request of its stack: no allocation shows whether its operator creates a node.
         activation_bytes, forward_bytes = (
-            int(self._bytes[self._uses[use] & ~self._in_backward].sum()) for use in (ACTIVATIONS, FORWARD)
+            int(self._bytes[self._uses[use] & ~self._of_backward].sum()) for use in (ACTIVATIONS, FORWARD)
         )
         return ACTIVATIONS if activation_bytes > forward_bytes else FORWARD
 
@@ -345,88 +283,6 @@ class _MemoryReader:
     def _sum_roles(self) -> dict[str, int]:
         roles = np.where(self._of_optimizer, ROLES.index("optimizer state"), self._live["role"])
         return {role: int(self._bytes[roles == ROLES.index(role)].sum()) for role in MODEL_ROLES}
-
-    # Forward and backward
-
-    def _read_forwards(self) -> tuple[int, Forwards | None]:
-        """Return the last event of backward, -1 if there is none, and the calls with the most activations."""
-        activations = self._uses[ACTIVATIONS] & ~self._in_backward
-        calls = {stack: self._find_call(stack) for stack in np.unique(self._live["stack_id"][activations]).tolist()}
-        events = self._events
-        for stack in np.unique(events["stack"]).tolist():
-            calls.setdefault(stack, self._find_call(stack))
-        line_of_stack = {stack: int(self._lines[self._stacks.parent[call]]) for stack, call in calls.items() if call}
-        is_backward = events["node_type"] != 0
-        is_in_past_pass = is_backward
-        if self._request.node_type:
-            # The pass that made the request still needs the activations of the calls that it evaluates.
-            is_in_past_pass = is_backward & (events["seq"] < events["seq"][~is_backward].max(initial=-1))
-        last_pass = int(events["seq"][is_in_past_pass].max(initial=-1))
-
-        live_stacks = self._live["stack_id"]
-        bytes_by_line: Counter[int] = Counter()
-        for stack, size in zip(live_stacks[activations].tolist(), self._bytes[activations].tolist(), strict=True):
-            if stack in line_of_stack:
-                bytes_by_line[line_of_stack[stack]] += size
-        if not bytes_by_line:
-            return last_pass, None
-        [(line, _)] = bytes_by_line.most_common(1)
-        stacks_of_line = [stack for stack, call_line in line_of_stack.items() if call_line == line]
-
-        is_of_line = np.isin(events["stack"], stacks_of_line)
-        last_pass_of_line = int(events["seq"][is_of_line & is_in_past_pass].max(initial=-1))
-        rows = activations & np.isin(live_stacks, stacks_of_line) & (self._live["alloc_seq"] > last_pass_of_line)
-        if not rows.any():
-            return last_pass, None
-        is_training = bool(is_backward.any())
-        # In the first pass, only new inputs distinguish calls of the model from layers and time steps.
-        is_counted = is_of_line | is_training | ~self._creates_nodes[events["stack"]]
-        is_call, is_pass = is_of_line & ~is_backward, is_of_line & is_in_past_pass
-        call_counts = _count_calls(is_call[is_counted], is_pass[is_counted])
-        caller = int(self._stacks.parent[calls[int(live_stacks[rows][0])]])
-        return last_pass, Forwards(
-            SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller),
-            int(call_counts[-1]),
-            call_count=self._count_calls_of_modules(is_call & (events["seq"] > last_pass_of_line)),
-            usual_count=int(call_counts[:-1].max(initial=0)),
-            has_backward=bool((is_of_line & is_backward).any()),
-            is_training=is_training,
-        )
-
-    def _count_calls_of_modules(self, is_recent: _Mask) -> int:
-        """Return how often each module was called by the allocations of a mask, with other work between: the minimum.
-
-        Layers and their model are called once in a forward. So is a recurrent model, whose layers are called again and
-        again: outermost calls count, too. Modules without such allocations do not count.
-        """
-        if not self._stacks.has_modules or not is_recent.any():
-            return 0
-        distinct, stack_of_row = np.unique(self._events["stack"], return_inverse=True)
-        outermost = np.array([self._find_call(stack) for stack in distinct.tolist()], np.int64)
-        groups = self._stacks.modules.called(self._events["stack"]), outermost[stack_of_row]
-        return min(_count_begins(np.where(is_recent, group, 0)) for group in groups)
-
-    def _read_events(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the last allocations before the request: seq, node_type, stack (in backward that of forward)."""
-        request, columns = self._request, ("seq", "node_type", "stack")
-        first = max(request.seq - _MAX_EVENTS, self._trace.integrity.compacted_until)
-        parts: list[dict[str, npt.NDArray[Any]]] = [{name: np.zeros(0, np.int64) for name in columns}]
-        for events in self._trace.iter_events(Range(first, request.seq), ("alloc",), chunk=_MAX_EVENTS):
-            rows = events.take(self._trace.devices_of(events) == request.device)
-            in_backward = rows["node_type"] != 0
-            stack = np.where(in_backward, np.maximum(rows["forward_stack_id"], rows["stack_id"]), rows["stack_id"])
-            stack = np.where((stack >= 0) & (stack < len(self._stacks)), stack, 0)
-            parts.append({"seq": rows["seq"], "node_type": rows["node_type"], "stack": stack})
-        return {name: np.concatenate([part[name] for part in parts]).astype(np.int64) for name in columns}
-
-    def _find_call(self, stack: int) -> int:
-        """Return the stack of the outermost call of a module within a stack; 0 if there is none."""
-        call = 0
-        while self._stacks.has_frames(stack):
-            if _MODULE_CALL.search(self._stacks.frame(stack).filename):
-                call = stack
-            stack = int(self._stacks.parent[stack])
-        return call
 
     # Models
 
@@ -496,9 +352,6 @@ class _MemoryReader:
         return any(
             _COPY.search(frame.filename) and frame.name in _COPY_FUNCTIONS for frame in self._frames(stack)
         ) and not self._is_loaded(stack)
-
-    def _frames(self, stack: int) -> list[Frame]:
-        return self._stacks.frames(stack) if self._stacks.has_frames(stack) else []
 
     def _find_checkpoints(self) -> tuple[SiteBytes, ...]:
         rows = (self._uses[KEPT] | self._has_role(*_WEIGHT_ROLES)) & self._is_true_of_stack(self._is_loaded)
@@ -582,21 +435,3 @@ class _MemoryReader:
 def _mentions_attention(places: Sequence[Frame] | Sequence[Site]) -> bool:
     texts = [f"{place.function} {place.source or ''}" for place in places]
     return any(_ATTENTION.search(text) for text in texts) and not any(_FUSED_ATTENTION in text for text in texts)
-
-
-def _count_calls(is_call: _Mask, is_pass: _Mask) -> npt.NDArray[np.int64]:
-    """Return the number of calls before each pass of backward, and after the last pass.
-
-    Args:
-        is_call: By allocation, in order, whether a call of the model made the allocation.
-        is_pass: Whether backward of such a call made the allocation.
-    """
-    begins = is_call & ~np.append(False, is_call[:-1])
-    pass_begins = is_pass & ~np.append(False, is_pass[:-1])
-    return np.bincount(np.cumsum(pass_begins), begins, int(pass_begins.sum()) + 1).astype(np.int64)
-
-
-def _count_begins(groups: npt.NDArray[np.int64]) -> int:
-    """Return how often each group, except 0, begins in a sequence: the minimum."""
-    begins = groups[(groups != np.append(0, groups[:-1])) & (groups > 0)]
-    return int(np.unique(begins, return_counts=True)[1].min(initial=len(begins)))

@@ -1,0 +1,137 @@
+"""Autograd graph at the peak that no backward uses: an evaluation without `torch.no_grad()`.
+
+The activations of a line's calls of the model (`forwards`) hold `LARGE_SHARE` of the peak. Later they are freed, but
+not by backward, and no pass of backward evaluates the line before. Calls count that would be the cause of out of
+memory, and in training a single call from a line that backward never evaluates.
+
+A run may end between forward and backward, by an exception. So the program must allocate afterwards, or have trained by
+other lines alone, or have called the model more often than `MIN_CALLS` times without any backward.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ...reading.names import HOST_DEVICES
+from ...reading.positions import Range
+from ...reading.recorded import FREES, RecordedTrace
+from ...reading.replay import Peak
+from ...reading.sites import Site, StackIndex
+from ...reading.table import Table
+from .forwards import LARGE_SHARE, MAX_EVENTS, MIN_CALLS, ForwardReader
+from .inefficiencies import MIN_BYTES, Inefficiency
+
+UNUSED_GRAPH = "unused_graph"
+MIN_FREED_SHARE = 0.9
+"""Minimum share of the bytes of the graph to be freed before backward evaluates its line, if it ever does."""
+MAX_BACKWARD_SHARE = 0.3
+"""Maximum share of the bytes of the graph that backward frees."""
+MAX_OTHER_SHARE = 0.01
+"""Maximum share of the bytes of the graph that its line holds while it does not run."""
+_POINTS = 2000
+
+
+def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Inefficiency | None:
+    """Return the graph at the peak of allocated bytes that no backward uses. Raises CompactedError.
+
+    Its line calls the model, or calls the function that does if backward evaluates calls from elsewhere. figures:
+    is_training (1 if any backward ran before), is_trained (1 if backward evaluates other calls of the line),
+    other_peak_bytes (peak while the line does not run; absent if unknown).
+    """
+    # On the CPU, backward runs on the calling thread, and the forward of its allocations is not recorded.
+    if peak.bytes < MIN_BYTES or device in HOST_DEVICES:
+        return None
+    until = peak.seq + 1
+    live = trace.replay.live(until, device)
+    [event] = trace.iter_events(Range(peak.seq, until))
+    reader = ForwardReader(trace, device, until, live, in_backward=bool(event["node_type"][0]))
+    _, found = reader.read_forwards()
+    if found is None:
+        return None
+    size = int(live["block_bytes"][found.rows].sum())
+    if size < max(MIN_BYTES, LARGE_SHARE * peak.bytes):
+        return None
+    later = reader.read_events(Range(until, min(until + MAX_EVENTS, trace.end_seq)))
+    is_backward = later["node_type"] != 0
+    evaluated = np.union1d(found.evaluated, later["stack"][is_backward])
+    caller = _find_own_caller(trace.stacks, found.forwards.site.stack_id, evaluated)
+    forwards = found.forwards
+    is_evaluation = forwards.is_training and caller > 0
+    if not is_evaluation and forwards.find_cause(peak.bytes) is None:
+        return None
+    end = _find_end(trace, device, until, live.take(found.rows))
+    passes = later["stack"][is_backward & (later["seq"] < end)]
+    if not end or np.isin(passes, found.stacks).any():
+        return None
+    goes_on = (later["seq"] > end).any()
+    is_inference = not forwards.is_training and max(forwards.count, forwards.call_count) > MIN_CALLS
+    if not (goes_on or is_evaluation or is_inference):
+        return None
+    figures = {"is_training": float(forwards.is_training), "is_trained": float(not caller)}
+    if caller and (other_peak := _find_other_peak(trace, device, caller, size)):
+        figures["other_peak_bytes"] = other_peak
+    stack = caller or found.forwards.site.stack_id
+    return Inefficiency(
+        kind=UNUSED_GRAPH,
+        device=device,
+        bytes=size,
+        total_bytes=peak.bytes,
+        seconds=max(peak.time_ns - trace.begin_ns, 0) / 1e9,
+        site=Site.of_stack(trace.stacks, stack),
+        stack_id=stack,
+        site_bytes=size,
+        figures=figures,
+    )
+
+
+def _find_own_caller(stacks: StackIndex, stack: int, evaluated: npt.NDArray[np.int64]) -> int:
+    """Return the innermost part of a stack at a line that no evaluated stack contains; 0 if there is none."""
+    lines, parent = stacks.group("line"), stacks.parent
+    shared_lines: set[int] = set()
+    pending = {int(stack) for stack in evaluated.tolist()}
+    seen: set[int] = set()
+    while pending:
+        seen |= pending
+        shared_lines.update(lines[list(pending)].tolist())
+        pending = {int(parent[stack]) for stack in pending} - seen - {0}
+    while stacks.has_frames(stack):
+        if int(lines[stack]) not in shared_lines:
+            return stack
+        stack = int(parent[stack])
+    return 0
+
+
+def _find_end(trace: RecordedTrace, device: str, until: int, graph: Table) -> int:
+    """Return the event by which the graph was freed without backward; 0 if backward freed it, or if unknown.
+
+    A graph that is live when the program exits ends there.
+    """
+    sizes = dict(zip(graph["address"].tolist(), graph["block_bytes"].tolist(), strict=True))
+    total = sum(sizes.values())
+    freed = by_backward = 0
+    last = min(until + MAX_EVENTS, trace.end_seq)
+    for events in trace.iter_events(Range(until, last), FREES, with_state=False):
+        rows = events.take((trace.devices_of(events) == device) & np.isin(events["address"], graph["address"]))
+        columns = (rows[name].tolist() for name in ("address", "seq", "node_type"))
+        for address, seq, node_type in zip(*columns, strict=True):
+            size = sizes.pop(address, 0)  # later frees are of other blocks
+            freed += size
+            by_backward += size if node_type else 0
+            if freed >= MIN_FREED_SHARE * total:
+                return int(seq) if by_backward <= MAX_BACKWARD_SHARE * freed else 0
+    has_ended = trace.final_scan is not None and trace.integrity.is_complete
+    return last if last == trace.end_seq and has_ended else 0
+
+
+def _find_other_peak(trace: RecordedTrace, device: str, caller: int, size: int) -> int:
+    """Return the peak of allocated bytes in intervals without the graph of a line; 0 if each has some."""
+    stacks = trace.stacks
+    contains = stacks.group("line") == stacks.group("line")[caller]
+    while (more := contains | contains[stacks.parent]).sum() > contains.sum():
+        contains = more
+    timeline = trace.timeline(_POINTS, device)
+    groups = trace.group_timelines(_POINTS, trace.begin_ns, trace.end_ns, {device: (~contains).astype(np.int64)}, 2)
+    highest = groups[device].highest  # 0 in a compacted part
+    is_without = (highest[:, -2] <= MAX_OTHER_SHARE * size) & highest.any(axis=1)
+    return int(timeline["allocated_bytes_max"][is_without].max(initial=0))
