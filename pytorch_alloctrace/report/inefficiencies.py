@@ -47,8 +47,8 @@ def _make_title(inefficiency: Inefficiency, names: SiteNames) -> str:
         "churn": f"{amount} was returned to the driver and requested again",
         "garbage": f"{amount} of {total} allocated was garbage of reference cycles",
         "autocast": f"{amount} of {total} allocated was kept by torch.autocast until its region ended",
-        "unused_graph": f"{amount} of {total} allocated at the peak is the autograd graph of"
-        f" {_describe_site(inefficiency, names)}, and no backward uses it",
+        "unused_graph": f"{amount} of {total} at the peak is an autograd graph that no backward uses, of"
+        f" {_describe_site(inefficiency, names)}",
         "outside": f"{amount} of the device's {total} is used outside PyTorch",
     }
     return f"{inefficiency.device}: {title_by_kind[inefficiency.kind]}"

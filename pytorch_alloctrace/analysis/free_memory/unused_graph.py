@@ -37,7 +37,7 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
 
     Its line calls the model, or calls the function that does if backward evaluates calls from elsewhere. figures:
     is_training (1 if any backward ran before), is_trained (1 if backward evaluates other calls of the line),
-    other_peak_bytes (peak while the line does not run; absent if unknown).
+    other_peak_bytes (peak of training while the line does not run; absent if unknown).
     """
     # On the CPU, backward runs on the calling thread, and the forward of its allocations is not recorded.
     if peak.bytes < MIN_BYTES or device in HOST_DEVICES:
@@ -69,7 +69,7 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
     if not (goes_on or is_evaluation or is_inference):
         return None
     figures = {"is_training": float(forwards.is_training), "is_trained": float(not caller)}
-    if caller and (other_peak := _find_other_peak(trace, device, caller, size)):
+    if caller and (other_peak := _find_other_peak(trace, device, caller, evaluated, size)):
         figures["other_peak_bytes"] = other_peak
     stack = caller or found.forwards.site.stack_id
     return Inefficiency(
@@ -124,14 +124,23 @@ def _find_end(trace: RecordedTrace, device: str, until: int, graph: Table) -> in
     return last if last == trace.end_seq and has_ended else 0
 
 
-def _find_other_peak(trace: RecordedTrace, device: str, caller: int, size: int) -> int:
-    """Return the peak of allocated bytes in intervals without the graph of a line; 0 if each has some."""
+def _find_other_peak(
+    trace: RecordedTrace, device: str, caller: int, evaluated: npt.NDArray[np.int64], size: int
+) -> int:
+    """Return the peak of allocated bytes in intervals without the graph of a line; 0 if none of them has training.
+
+    evaluated: Stacks of forward that backward evaluates.
+    """
     stacks = trace.stacks
     contains = stacks.group("line") == stacks.group("line")[caller]
     while (more := contains | contains[stacks.parent]).sum() > contains.sum():
         contains = more
-    timeline = trace.timeline(_POINTS, device)
-    groups = trace.group_timelines(_POINTS, trace.begin_ns, trace.end_ns, {device: (~contains).astype(np.int64)}, 2)
-    highest = groups[device].highest  # 0 in a compacted part
-    is_without = (highest[:, -2] <= MAX_OTHER_SHARE * size) & highest.any(axis=1)
-    return int(timeline["allocated_bytes_max"][is_without].max(initial=0))
+    groups = np.where(contains, 0, 2)
+    groups[evaluated] = 1
+    timelines = trace.group_timelines(_POINTS, trace.begin_ns, trace.end_ns, {device: groups}, 3)
+    graph, training, _ = timelines[device].highest[:, -3:].T
+    is_without = graph <= MAX_OTHER_SHARE * size
+    if not training[is_without].any():
+        return 0
+    is_known = timelines[device].highest.any(axis=1)  # not compacted
+    return int(trace.timeline(_POINTS, device)["allocated_bytes_max"][is_without & is_known].max(initial=0))
