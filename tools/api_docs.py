@@ -20,9 +20,10 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import AllocatorSettings
 from pytorch_alloctrace.analysis.free_memory.autocast_cache import AutocastMemory
 from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAllocation
+from pytorch_alloctrace.analysis.free_memory.forwards import Forwards
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
-from pytorch_alloctrace.analysis.free_memory.program_memory import Forwards, MadeModels, ProgramMemory
+from pytorch_alloctrace.analysis.free_memory.program_memory import MadeModels, ProgramMemory
 from pytorch_alloctrace.analysis.leaks.leak import (
     Doubt,
     Growth,

@@ -44,8 +44,8 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
         return None
     until = peak.seq + 1
     live = trace.replay.live(until, device)
-    [event] = trace.iter_events(Range(peak.seq, until))
-    reader = ForwardReader(trace, device, until, live, in_backward=bool(event["node_type"][0]))
+    in_backward = any(events["node_type"].any() for events in trace.iter_events(Range(peak.seq, until)))
+    reader = ForwardReader(trace, device, until, live, in_backward=in_backward)
     _, found = reader.read_forwards()
     if found is None:
         return None
