@@ -29,7 +29,8 @@ UNUSED = {
 """End of the remedy, by case."""
 HEALTHY = (
     *("peak_in_training", "micro_batches", "more_and_more_micro_batches", "gan", "served_in_inference_mode"),
-    *("evaluation_under_no_grad", "phases_with_gradients_disabled", "gradients_by_function", "checkpointed"),
+    *("evaluation_under_no_grad", "phases_with_gradients_disabled", "gradients_by_function"),
+    *("outputs_without_graph", "checkpointed"),
     *("functions_with_own_backward", "one_forward", "skipped_batch", "interrupted"),
 )
 ADVICE = "Activations make this peak"
@@ -86,8 +87,9 @@ def test_graph_that_backward_uses_is_no_finding(folder: Path, case: str) -> None
     assert UNUSED_GRAPH not in [finding.kind for finding in findings]
 
 
-def test_outputs_collected_under_no_grad_have_the_note_and_no_advice(folder: Path) -> None:
-    text = " ".join(run_analyze(folder, "evaluation_under_no_grad.alloctrace").split())
+@pytest.mark.parametrize("case", ["evaluation_under_no_grad", "outputs_without_graph"])
+def test_outputs_collected_under_no_grad_have_the_note_and_no_advice(folder: Path, case: str) -> None:
+    text = " ".join(run_analyze(folder, f"{case}.alloctrace").split())
 
     assert "accumulates: at the peak" in text and "Keep less of each iteration" in text
     assert ADVICE not in text and "torch.no_grad()" not in text

@@ -210,6 +210,21 @@ def phases_with_gradients_disabled() -> None:
             del features
 
 
+def outputs_without_graph() -> None:
+    training = Training()
+    for _ in range(3):
+        for is_training in (True, False):
+            outputs = []
+            for inputs, _ in make_batches(40):
+                with torch.set_grad_enabled(is_training):
+                    output = training.model[:-1](inputs)
+                if is_training:
+                    training.update(output.mean())
+                else:
+                    outputs.append(output)
+            del outputs
+
+
 def gradients_by_function() -> None:
     training = Training()
     parameters = [*training.model.parameters()]

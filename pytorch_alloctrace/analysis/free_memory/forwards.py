@@ -183,11 +183,8 @@ class ForwardReader:
 
     def _has_graph(self, rows: _Mask) -> bool:
         """Return whether autograd nodes were created with these blocks: a line may run under no_grad at times."""
-        events = self._events
-        is_of_row = np.isin(events["seq"], self._live["alloc_seq"][rows])
-        nodes = len(np.unique(events["autograd_seq"][is_of_row]))
-        # Older blocks than the events read are not judged.
-        return not is_of_row.any() or nodes >= max(MIN_NODES, MIN_NODES_PER_BLOCK * int(is_of_row.sum()))
+        is_of_row = np.isin(self._events["seq"], self._live["alloc_seq"][rows])
+        return have_nodes(self._events["autograd_seq"][is_of_row])
 
     def _count_calls_of_modules(self, is_recent: _Mask) -> int:
         """Return how often each module was called by the allocations of a mask, with other work between: the minimum.
@@ -225,6 +222,12 @@ class ForwardReader:
 
     def _frames(self, stack: int) -> list[Frame]:
         return self._stacks.frames(stack) if self._stacks.has_frames(stack) else []
+
+
+def have_nodes(autograd_seqs: npt.NDArray[np.int64]) -> bool:
+    """Return whether autograd nodes were created with allocations, by their `autograd_seq`; True if there are none."""
+    count = len(autograd_seqs)
+    return not count or len(np.unique(autograd_seqs)) >= max(MIN_NODES, MIN_NODES_PER_BLOCK * count)
 
 
 def _count_calls(is_call: _Mask, is_pass: _Mask) -> npt.NDArray[np.int64]:

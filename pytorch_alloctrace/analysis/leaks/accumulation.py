@@ -27,6 +27,7 @@ from ...reading.recorded import FREES
 from ...reading.replay import Peak
 from ...reading.sites import Frame, Site
 from ...reading.table import Table
+from ..free_memory.forwards import have_nodes
 from .call_paths import CallTree, find_line_to_inspect
 from .doubts import MIN_ARRIVALS
 from .leak import SURVIVORS, Doubt, Growth
@@ -206,6 +207,14 @@ def _build_growth(
     nodes_created = device.trace.replay.nodes_created
     counted = live["stack_id"][rows]
     counted = counted[counted < len(nodes_created)]
+    has_graph = bool((nodes_created[counted] > 0).mean() >= MIN_GRAPH_SHARE) if len(counted) else False
+    if has_graph:  # these lines may create nodes in training alone
+        within = Range(max(peak.seq - _MAX_EVENTS, part.clock.begin), peak.seq + 1)
+        nodes = [
+            events["autograd_seq"][np.isin(events["seq"], live["alloc_seq"][rows])]
+            for events in _read_events(device, within, ["alloc"])
+        ]
+        has_graph = have_nodes(np.concatenate([np.zeros(0, np.int64), *nodes]))
     return Growth(
         doubt=Doubt.ACCUMULATED,
         site=find_line_to_inspect(tree) or Site.of_stack(index, stack_ids[0]),
@@ -223,7 +232,7 @@ def _build_growth(
         holder=find_holder(device, stack_ids, live["alloc_seq"][rows]) or find_holder(device, stack_ids, None),
         call=call,
         peak_bytes=peak.bytes,
-        has_graph=bool((nodes_created[counted] > 0).mean() >= MIN_GRAPH_SHARE) if len(counted) else False,
+        has_graph=has_graph,
     )
 
 
