@@ -58,8 +58,6 @@ is more. Error correction takes about 6 % where it is optional (A6000).
 """
 _MAX_GROUP_RATIO = 1.02
 """Maximum ratio between the memories of GPUs that are listed together."""
-_MAX_EXCESS = 1.1
-"""Maximum ratio between a size and the memory of the GPU that it stands for: nvidia-smi shows up to 5 % more."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +84,10 @@ GPUS = _group(GPU_MODELS)
 
 
 def parse_gpu_memory(text: str) -> GpuMemory:
-    """Return the memory of a GPU by its name ("A10G", "NVIDIA A100-SXM4-80GB"), its nominal size or its exact size.
+    """Return the memory of a GPU by its name ("A10G", "NVIDIA A100-SXM4-80GB"), its nominal size or an exact size.
 
-    A nominal size ("24GB", "24GiB") stands for the smallest GPU that is sold with it. Another size that exceeds the
-    memory of the nearest GPU by up to 10 % (nvidia-smi's "24564MiB") stands for that GPU. All else is exact, also a
-    number of bytes ("24000000000B"): for a GPU with more memory, the prediction would be too good.
+    A nominal size ("24GB", "24G") stands for the smallest GPU that is sold with it. All else is exact: binary units
+    ("24GiB", "24564MiB"), a number of bytes, and gigabytes with which no GPU is sold.
 
     Raises:
         ValueError: It is neither; the message is for users.
@@ -108,14 +105,11 @@ def parse_gpu_memory(text: str) -> GpuMemory:
     size = parse_size(text)
     if not size:
         raise ValueError(f"{text!r} is no memory: write the name of a GPU, or a size such as 24GB")
-    if re.search(r"\d\s*B\s*$", text, re.IGNORECASE):
-        return GpuMemory(size)
-    nominal = re.fullmatch(r"\s*(\d+)\s*G(?:i?B?)\s*", text, re.IGNORECASE)
+    nominal = re.fullmatch(r"\s*(\d+)\s*GB?\s*", text, re.IGNORECASE)
     sold = [model for model in GPU_MODELS if nominal is not None and model.nominal_gb == int(nominal[1])]
     if sold:
         return next(memory for memory in GPUS if sold[0].name in memory.names)
-    nearest = min(GPUS, key=lambda memory: max(memory.bytes, size) / max(min(memory.bytes, size), 1))
-    return nearest if nearest.bytes <= size <= _MAX_EXCESS * nearest.bytes else GpuMemory(size)
+    return GpuMemory(size)
 
 
 def _list_names(model: GpuModel) -> tuple[str, ...]:

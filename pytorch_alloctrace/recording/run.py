@@ -82,6 +82,7 @@ class Run:
         )
         parser.add_argument("--no-sources", action="store_true", help="do not store source lines in the trace")
         parser.add_argument(
+            "-q",
             "--quiet",
             action="store_true",
             help="print nothing at the end: neither peak and first finding, nor the command that reads the trace",

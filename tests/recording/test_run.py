@@ -52,7 +52,7 @@ def run_unrecorded(arguments: Sequence[str], folder: Path) -> subprocess.Complet
 def run_recorded(
     arguments: Sequence[str],
     folder: Path,
-    options: Sequence[str] = ("--quiet",),
+    options: Sequence[str] = ("-q",),
     flags: Sequence[str] = (),
     fresh: bool = False,
     **environment: str,

@@ -18,9 +18,11 @@ MIB, GIB = 2**20, 2**30
         ("NVIDIA A100-SXM4-80GB", ["A100 80GB"], 81_039),
         ("NVIDIA H100 80GB HBM3", ["H100"], 81_079),
         ("24GB", ["L4", "A10G"], 22_558),
-        ("24 GiB", ["L4", "A10G"], 22_558),
+        ("24 GiB", [], 24_576),
+        ("12GiB", [], 12_288),
+        ("14920MiB", [], 14_920),
         ("24G", ["L4", "A10G"], 22_558),
-        ("24564MiB", ["RTX 3090", "RTX 4090"], 24_139),
+        ("24 gb", ["L4", "A10G"], 22_558),
         ("80GB", ["A100 80GB", "H100"], 81_039),
         ("8GB", ["RTX 3070"], 7842),
         ("7.5GiB", [], 7680),
@@ -51,10 +53,11 @@ def test_invalid_gpu_memory_is_an_error_that_says_what_to_write(text: str, messa
         parse_gpu_memory(text)
 
 
-def test_size_is_taken_for_a_gpu_with_more_memory_only_if_nominal() -> None:
-    for mebibytes in range(1, 200_000, 97):
-        memory = parse_gpu_memory(f"{mebibytes}MiB")
-        assert 0.9 * mebibytes * MIB < memory.bytes <= mebibytes * MIB
+def test_size_in_binary_units_is_exact() -> None:
+    for gibibytes in range(1, 200):
+        memory = parse_gpu_memory(f"{gibibytes}GiB")
+
+        assert memory.bytes == gibibytes * GIB and not memory.names
 
 
 def test_gpus_are_listed_by_memory_each_once_and_with_source() -> None:
