@@ -8,11 +8,13 @@ from ..analysis.usage.composition import COMPOSITION_BY
 from ..analysis.usage.differing_frames import differing_frames
 from ..analysis.usage.live_memory import LiveMemory, highest_of_ranges
 from ..reading.positions import PEAKS
-from ..report.composition import composition_data, position_data, write_composition, write_position
-from .arguments import CommandParser, parse_gpu
+from ..report.composition import composition_data, peak_above_sentence, position_data, write_composition, write_position
+from .arguments import CommandParser, parse_byte_count, parse_gpu
 from .trace_command import Exit, Query, TraceCommand
 
 _ROWS = 10
+_BY_SEVERITY = (Exit.OK, Exit.UNKNOWN, Exit.FOUND)
+_STATUS_BY_FIT = {True: Exit.OK, False: Exit.FOUND, None: Exit.UNKNOWN}
 
 
 class Peak(TraceCommand):
@@ -29,6 +31,7 @@ class Peak(TraceCommand):
         ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
         ("peak run.alloctrace --since step:10 --until step:20", "the peak within ten steps"),
         ("peak run.alloctrace --in validation", "the highest peak of all regions of this name"),
+        ("peak run.alloctrace --fail-above 20GiB", "exit with status 1 if more was allocated"),
         ("peak run.alloctrace --top 3 --all-frames", "the three lines that hold most, each with its whole stack"),
     )
     if_truncated = "A higher peak may have come after the break."
@@ -50,7 +53,14 @@ class Peak(TraceCommand):
             "--fits",
             type=parse_gpu,
             metavar="GPU",
-            help="also show whether the run fits on this GPU: a name such as A10G, or a size such as 24GB",
+            help="also show whether the run fits on this GPU: a name such as A10G, or a size such as 24GB; exit with "
+            "status 1 if it does not fit, 3 if this cannot be predicted",
+        )
+        parser.add_argument(
+            "--fail-above",
+            type=parse_byte_count,
+            metavar="SIZE",
+            help="exit with status 1 when the peak of allocated bytes is more, such as 20GiB",
         )
         parser.add_device("show only this device (default: the one with the highest peak)")
         parser.add_csv()
@@ -59,6 +69,8 @@ class Peak(TraceCommand):
 
     def find_mistake(self, options: argparse.Namespace) -> str | None:
         has_range = (options.since, options.until, options.region) != (None, None, None)
+        if options.fail_above is not None and options.at != PEAKS[0]:
+            return f"--fail-above limits the peak of allocated bytes: omit --at {options.at}"
         if has_range and options.at not in PEAKS:
             return f"--since, --until and --in look for a peak: use --at peak or peak:reserved, not {options.at}"
         if options.tree and options.by != COMPOSITION_BY[0]:
@@ -71,10 +83,11 @@ class Peak(TraceCommand):
         trace, options = query.trace, query.options
         memory = highest_of_ranges(trace, query.ranges, options.at, by=query.by, device=options.device)
         top = query.rows(_ROWS)
+        status = Exit.OK
         if options.fits is not None:
             from ..report.what_if import write_fits
 
-            write_fits(trace, options.fits, memory.device, query.screen)
+            status = _STATUS_BY_FIT[write_fits(trace, options.fits, memory.device, query.screen)]
         if options.tree:
             self._write_tree(query, memory)
         elif options.json:
@@ -85,7 +98,21 @@ class Peak(TraceCommand):
             stack_ids = memory.composition["stack_id"][:top].tolist() if options.by == "stack" else ()
             differing = differing_frames(trace.stacks, stack_ids)
             write_composition(memory, trace.begin_ns, query.screen, query.names, top, differing)
-        return Exit.OK
+        if options.fail_above is not None:
+            status = max(status, self._judge(query, memory), key=_BY_SEVERITY.index)
+        return status
+
+    def _judge(self, query: Query, memory: LiveMemory) -> Exit:
+        limit, peak, integrity = query.options.fail_above, memory.peak, query.trace.integrity
+        is_exceeded = peak is not None and peak.bytes > limit
+        is_certain = integrity.is_complete or (is_exceeded and not integrity.has_gaps)
+        if not (query.options.json or query.options.csv):
+            if not is_certain:
+                sentence = "Cannot tell whether the peak is above the limit: a part of the trace is missing."
+                query.screen.text(f"UNKNOWN  {sentence}", hanging=9, style="bold")
+            elif peak is not None and is_exceeded:
+                query.screen.text(f"FAIL  {peak_above_sentence(peak, limit)}", hanging=6, style="bold red")
+        return Exit.UNKNOWN if not is_certain else Exit.FOUND if is_exceeded else Exit.OK
 
     def _write_tree(self, query: Query, memory: LiveMemory) -> None:
         from ..analysis.usage.tree import tree_at

@@ -42,10 +42,10 @@ _HELP_WIDTH = 79
 class Exit(enum.IntEnum):
     OK = 0
     FOUND = 1
-    """`verify` found a fault, `leaks --fail` a leak, `diff --fail-above` a device that grew too much."""
+    """A fault (`verify`), a leak (`leaks --fail`), bytes above `--fail-above`, or no fit (`peak --fits`)."""
     BAD_INPUT = command.BAD_INPUT
     UNKNOWN = 3
-    """--fail or --fail-above cannot be decided: the trace is too short or incomplete."""
+    """--fail, --fail-above or --fits cannot be decided: the trace is too short or incomplete."""
     INTERRUPTED = command.INTERRUPTED
     BROKEN_PIPE = command.BROKEN_PIPE
 

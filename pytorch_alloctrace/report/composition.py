@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ..analysis.usage.live_memory import DeviceNeed, LiveMemory
 from ..analysis.usage.package_lines import LibraryCall, PackageLines
+from ..analysis.usage.peak import PeakMemory
 from ..analysis.usage.roles import RoleBytes
 from ..reading.sites import Frame, groups_stacks
 from ..reading.table import Table
@@ -92,6 +93,11 @@ def write_position(memory: LiveMemory, begin_ns: int, screen: Screen) -> None:
         )
     if memory.need is not None:
         screen.text(_describe_need(memory.need), len(label) + 2)
+
+
+def peak_above_sentence(peak: PeakMemory, limit: int) -> str:
+    amount = f"{units.size(peak.bytes)} ({peak.bytes:,} B)"
+    return f"The peak of {peak.device} was {amount} allocated: more than {units.size(limit)} (--fail-above)"
 
 
 def _describe_need(need: DeviceNeed) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, fits_on
+from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, fits_on, judge_fit
 from ..analysis.what_if.model import Check, Gpu, Model
 from ..analysis.what_if.prediction import CostlyChanges, Outcome, WhatIf
 from ..errors import NotPredictableError
@@ -284,10 +284,14 @@ def fits_sentence(outcome: Outcome, model: Model) -> str:
     return f"{subject} the run does not fit: a request fails at event {event:,}.{check_note}"
 
 
-def write_fits(trace: RecordedTrace, memory: GpuMemory, device: str, screen: Screen) -> None:
-    """Write whether the run fits on a GPU with this memory, or why that cannot be predicted."""
+def write_fits(trace: RecordedTrace, memory: GpuMemory, device: str, screen: Screen) -> bool | None:
+    """Write whether the run fits on a GPU with this memory, and return the answer; None if it cannot be predicted."""
+    fits = None
     try:
-        screen.text(fits_sentence(*fits_on(trace, memory, device=device)))
+        outcome, model = fits_on(trace, memory, device=device)
+        screen.text(fits_sentence(outcome, model))
+        fits = judge_fit(outcome, model)
     except NotPredictableError as error:
         screen.text(f"Cannot predict whether the run fits on {units.size(memory.bytes)}. {error}")
     screen.blank()
+    return fits

@@ -52,6 +52,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("trace", "limit", "status"),
+    [
+        ("complete", "1GiB", 0),
+        ("complete", "1KiB", 1),
+        ("truncated", "1KiB", 1),
+        ("truncated", "1GiB", 3),
+        ("corrupt", "1KiB", 3),
+    ],
+)
+def test_peak_fail_above_exits_1_only_if_the_peak_is_certainly_higher(
+    folder: Path, trace: str, limit: str, status: int
+) -> None:
+    text = run_analyze(folder, "peak", f"{trace}.alloctrace", "--fail-above", limit, status=status)
+
+    failure = "FAIL The peak of cpu was 19.5 KiB (20,000 B) allocated: more than 1.00 KiB (--fail-above)"
+    assert (failure in " ".join(text.split())) is (limit == "1KiB" and status == 1)
+    assert (status == 3) is ("UNKNOWN" in text)
+
+
+def test_peak_fits_exits_3_if_it_cannot_be_predicted(folder: Path) -> None:
+    text = run_analyze(folder, "peak", "complete.alloctrace", "--fits", "24GB", status=3)
+
+    assert text.startswith("Cannot predict whether the run fits")
+
+
+def test_peak_fail_above_needs_the_peak_of_allocated_bytes(folder: Path) -> None:
+    text = run_analyze(folder, "peak", "complete.alloctrace", "--fail-above", "1GiB", "--at", "end", status=2)
+
+    assert "--fail-above limits the peak of allocated bytes: omit --at end" in text
+
+
 @pytest.mark.parametrize("name", EVENT_COMMANDS)
 def test_command_reports_incomplete_trace_first(folder: Path, name: str) -> None:
     process = run_command(folder, [name, "truncated.alloctrace", *EVENT_COMMANDS[name]])

@@ -155,6 +155,13 @@ def fits_on(trace: RecordedTrace, memory: int | str | GpuMemory, *, device: str 
     return result, model
 
 
+def judge_fit(outcome: Outcome, model: Model) -> bool | None:
+    """Return whether the run fits; None if the driver's addresses or a missing part of the run decide it."""
+    if outcome.fits:
+        return True if model.trace.integrity.is_complete and not model.fatal_failures else None
+    return False if outcome.failing_orders == outcome.orders else None
+
+
 class _Search:
     """Simulations of one model in all orders of addresses."""
 
