@@ -241,7 +241,7 @@ def _list_ending(
     if omitted := sum(finding not in shown for finding in problems):
         lines.append(Text(f"and {units.counted(omitted, 'more finding')} (--verbose)", style="dim"))
     for finding in reversed(others[:_MAX_SHORT_FINDINGS]):
-        lines += _list_title(finding, screen, short_lines)
+        lines += _list_title(finding, screen, short_lines, with_remedy=finding.kind in _INEFFICIENCIES)
     if child is not None:
         lines += screen.brief(Text(child, style="bold red"), 0, 2, hanging=_INDENT)
     paragraphs += [lines] if lines else []
@@ -296,14 +296,15 @@ def _has_share(finding: Finding, share: float, summary: Summary) -> bool:
     return finding.bytes >= share * max((device.peak.allocated_bytes for device in summary.devices), default=0)
 
 
-def _list_title(finding: Finding, screen: Screen, max_lines: int) -> list[Text]:
+def _list_title(finding: Finding, screen: Screen, max_lines: int, *, with_remedy: bool = False) -> list[Text]:
     title, suffix = finding.title, f" on {finding.device}"
     if max_lines == 1 and title.endswith(suffix):  # it would be cut
         title = f"{finding.device}: {title.removesuffix(suffix)}"
     if finding.kind in NOTES:
         title = " ".join((f"{title}.", *finding.sentences[-1:]))
+    remedy = f". {finding.brief[0]}" if with_remedy else ""
     return screen.brief(
-        Text.assemble(label_text(finding), "  ", (title, "" if finding.kind in NOTES else "bold")),
+        Text.assemble(label_text(finding), "  ", (title, "" if finding.kind in NOTES else "bold"), remedy),
         0,
         max_lines,
         hanging=_INDENT,

@@ -184,12 +184,19 @@ def _describe_cache(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, 
 
 
 def _describe_rounding(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+    if inefficiency.figures["wasted_bytes"] > MIB:
+        rule = "Requests are rounded up, or get blocks that are not split, as a setting demands."
+        cure = f"a finer roundup_power2_divisions, or no max_split_size_mb, whichever is set in {_VARIABLE}"
+    elif inefficiency.figures["block_bytes"] > MIB:
+        rule = "A request of over 1 MiB also gets the rest of its block if that is at most 1 MiB."
+        cure = "tensors of a multiple of 2 MiB, or of slightly less; or one large tensor in place of many"
+    else:
+        rule = "torch rounds requests up to a multiple of 512 B."
+        cure = "one large tensor in place of many small ones"
     return (
         f"Blocks are larger than requested, most of all at {_describe_site(inefficiency, names)}:"
-        f" {units.size(inefficiency.site_bytes)}.",
-        "torch rounds requests up to a multiple of 512 B; a request of over 1 MiB also gets the rest of its block if"
-        " that is less than 1 MiB. What helps: sizes just below a multiple of 2 MiB or, if it is set, a finer"
-        f" roundup_power2_divisions in {_VARIABLE}.",
+        f" {units.size(inefficiency.site_bytes)}. {rule}",
+        f"What helps: {cure}.",
     )
 
 

@@ -96,6 +96,23 @@ def test_fragmentation_at_peak_names_line_cause_and_cure(
     assert ("clone()" in text) == (name == "pinned"), "only blocks that outlive the step can be allocated earlier"
 
 
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("rounding", "What helps: a finer roundup_power2_divisions, or no max_split_size_mb, whichever is set in"),
+        ("remainders", "What helps: tensors of a multiple of 2 MiB"),
+        ("tiny_requests", "What helps: one large tensor in place of many small ones."),
+    ],
+)
+def test_cure_of_rounding_depends_on_sizes(traces: Path, name: str, cure: str) -> None:
+    trace = alloctrace.load(traces / f"{name}.alloctrace")
+
+    [finding] = [finding for finding in trace.diagnose() if finding.kind == "rounding"]
+
+    assert finding.sentences[-1].startswith(cure) and finding.site is not None
+    assert finding.site.line == marked_line(PROGRAM, name, "LINE")
+
+
 def test_garbage_of_reference_cycles_is_found_with_its_line(traces: Path) -> None:
     [finding] = [
         finding

@@ -177,6 +177,21 @@ def test_source_is_cut_with_an_ellipsis_and_never_ends_as_a_sentence(summaries: 
     assert quoted.strip() == source[: len(quoted.strip()) - 1] + "…"
 
 
+def test_inefficiency_on_few_lines_has_its_remedy(summaries: list[Summary]) -> None:
+    summary = summaries[1]
+    device = summary.devices[0]
+    figures = {"block_bytes": 4 * 2**20, "wasted_bytes": 2**20}
+    rounding = Inefficiency("rounding", device.device, 2**30, 2**32, 1.0, figures=figures)
+
+    text = " ".join(
+        " ".join(
+            draw(dataclasses.replace(summary, devices=(dataclasses.replace(device, inefficiencies=(rounding,)),)))
+        ).split()
+    )
+
+    assert "is rounding waste. What helps: tensors of a multiple of 2 MiB" in text
+
+
 def test_verdict_of_an_incomplete_trace_says_what_is_unknown(summaries: list[Summary], tmp_path: Path) -> None:
     path = tmp_path / "broken.alloctrace"
     content = Path(summaries[0].trace).read_bytes()

@@ -60,6 +60,26 @@ def rounding() -> Program:
         yield
 
 
+def remainders() -> Program:
+    blocks = []
+    for _ in range(STEPS):
+        # Every second block is freed, so that each hole of 2 MiB has neighbours in use.
+        larger = []
+        for _ in range(20):
+            larger.append(torch.empty(2 * MIB, dtype=torch.uint8, device="cuda"))
+            blocks.append(torch.empty(MIB + MIB // 4, dtype=torch.uint8, device="cuda"))
+        larger.clear()
+        blocks += [torch.empty(MIB + MIB // 4, dtype=torch.uint8, device="cuda") for _ in range(20)]  # LINE
+        yield
+
+
+def tiny_requests() -> Program:
+    blocks = []
+    for _ in range(STEPS):
+        blocks += [torch.empty(4, dtype=torch.uint8, device="cuda") for _ in range(12_000)]  # LINE
+        yield
+
+
 def pending() -> Program:
     other = torch.cuda.Stream()
     for _ in range(STEPS):
@@ -206,7 +226,19 @@ def small_requests() -> Program:
 
 PROGRAMS = (healthy, fragmentation, cache, rounding, pending, churn)
 PROGRAMS += (autocast, autocast_in_each_step, small_requests)
-PROGRAMS += (garbage, pinned, pinned_in_step, sizes, streams, graphs, graphs_in_one_pool, mempools, split_limit)
+PROGRAMS += (
+    remainders,
+    tiny_requests,
+    garbage,
+    pinned,
+    pinned_in_step,
+    sizes,
+    streams,
+    graphs,
+    graphs_in_one_pool,
+    mempools,
+    split_limit,
+)
 
 if __name__ == "__main__":
     for program in PROGRAMS:

@@ -520,7 +520,13 @@ def _judge_rounding(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     wasted = np.maximum(stacks["live_block_bytes"] - stacks["live_bytes"], 0)
     allocated = int(stacks["live_block_bytes"].sum())
     if _is_notable(int(wasted.sum()), allocated):
-        yield _attribute_to_line(evidence, "rounding", stacks["stack_id"], wasted, evidence.peak.until - 1, allocated)
+        blocks = np.maximum(stacks["live_blocks"], 1)
+        figures = {
+            "block_bytes": float(np.average(stacks["live_block_bytes"] / blocks, weights=wasted)),
+            "wasted_bytes": float(np.average(wasted / blocks, weights=wasted)),
+        }
+        stack_ids, seq = stacks["stack_id"], evidence.peak.until - 1
+        yield _attribute_to_line(evidence, "rounding", stack_ids, wasted, seq, allocated, figures)
 
 
 def _pending_blocks(trace: RecordedTrace, until: int, device: str) -> Table:
