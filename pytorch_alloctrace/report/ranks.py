@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from ..analysis.ranks.comparison import Comparison, RankFinding
+from ..analysis.ranks.comparison import Comparison, Explanation, RankFinding
 from ..analysis.ranks.outliers import BYTES, GROWTH, TIME, WITHIN, Deviation
 from ..analysis.ranks.rank_summary import CUDA, RankSummary
 from ..analysis.ranks.runs import LeftOut
@@ -260,8 +260,19 @@ def _explain_difference(finding: RankFinding, names: SiteNames) -> list[str]:
     )
     return [
         f"At its peak {names.site(explanation.site)} holds {units.size(explanation.bytes)}, on {_name_others(finding)} "
-        f"{units.size(explanation.usual)}: {change} {direction}, of {difference} in all."
+        f"{units.size(explanation.usual)}: {change} {direction}, of {difference} in all.",
+        *_describe_factor(explanation),
     ]
+
+
+def _describe_factor(explanation: Explanation) -> list[str]:
+    factor = explanation.factor
+    if factor is None:
+        return []
+    lines = "All lines that differ hold" if explanation.has_equal_lines else "All its lines hold"
+    model = "" if explanation.has_equal_lines else f", or {'more' if factor > 1 else 'less'} of the model"
+    cause = f"a {'larger' if factor > 1 else 'smaller'} input or batch{model}"
+    return [f"{lines} {factor:.3g} times as much: {cause}."]
 
 
 def _describe_departure(finding: RankFinding) -> list[str]:
@@ -316,9 +327,11 @@ def _write_finding(report: RankReport, screen: Screen) -> None:
     label, style = _LABELS[report.kind]
     indent = len(label) + 2
     screen.text(Text.assemble((label, style), "  ", (report.title, "bold")), hanging=indent)
-    source = _site_names(report._finding.ranks[0]).source(report.site) if report.site is not None else None
-    if source:
-        screen.source(source, indent)
+    if report.site is not None:
+        names = _site_names(report._finding.ranks[0])
+        name, source = names.site(report.site), names.source(report.site)
+        if source:
+            screen.source(source if name in report.title else f"{name}: {source}", indent)
     for sentence in report.sentences:
         screen.text(sentence, indent)
     departure = report._finding.departure

@@ -54,6 +54,35 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("scaled", "sentence"),
+    [
+        ({"inputs": 2, "activations": 2}, "All lines that differ hold 2 times as much: a larger input or batch."),
+        (
+            {"inputs": 0.5, "activations": 0.5},
+            "All lines that differ hold 0.5 times as much: a smaller input or batch.",
+        ),
+        (
+            {"inputs": 2, "activations": 2, "weights": 2},
+            "All its lines hold 2 times as much: a larger input or batch, or more of the model.",
+        ),
+        ({"inputs": 1, "activations": 2}, ""),
+        ({"inputs": 2, "activations": 2, "weights": 1.5}, ""),
+    ],
+)
+def test_rank_whose_lines_all_grew_by_one_factor_has_a_larger_input(
+    tmp_path: Path, scaled: dict[str, float], sentence: str
+) -> None:
+    usual = {"inputs": 64 * MIB, "activations": 512 * MIB, "weights": 1024 * MIB}
+    ranks = {f"rank{number}": Rank(number, 4, inputs=usual["inputs"]) for number in range(4)}
+    ranks["rank2"] = Rank(2, 4, **{name: int(usual[name] * scaled.get(name, 1)) for name in usual})
+    write_ranks(tmp_path / "traces", 4, **ranks)
+
+    text = run_ranks(tmp_path / "traces")
+
+    assert "DIFFERS" in text and (sentence in text if sentence else "times as much" not in text)
+
+
 def run_ranks(folder: Path, *options: str, status: int = 0) -> str:
     """Return the output for a folder of traces: JSON unchanged, text joined into one line."""
     output = run_analyze(folder.parent, folder.name, *options, status=status)

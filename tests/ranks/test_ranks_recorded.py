@@ -35,6 +35,17 @@ dist.destroy_process_group()
 """
 
 
+LARGER_BATCH_ON_RANK_1 = """
+import os, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("traces/", devices=("cpu",))
+weights = torch.ones(1_000_000)
+for number in range(8):
+    batch = torch.ones(1_000_000 * (1 + int(os.environ["RANK"])))
+    squares = batch.square()
+    alloctrace.step()
+"""
+
+
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"):
@@ -61,6 +72,23 @@ def record_with(monkeypatch: pytest.MonkeyPatch, path: object, **environment: st
     with alloctrace.enable(path, devices=("cpu",)) as session:  # type: ignore[arg-type]
         trace_path = session.path
     return trace_path, alloctrace.load(trace_path).header
+
+
+def test_line_and_source_of_a_difference_are_on_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LARGER_BATCH_ON_RANK_1)
+    for rank in ("0", "1"):
+        environment = {"RANK": rank, "WORLD_SIZE": "2"}
+        run_python(tmp_path, [sys.executable, "train.py"], check=True, timeout=600, environment=environment)
+
+    title, source, *sentences = run_analyze(tmp_path, "traces").partition("DIFFERS  ")[2].splitlines()
+
+    assert title.startswith("Rank 1 on cpu: peak allocated") and source.strip().startswith("train.py:")
+    assert source.endswith(
+        (": squares = batch.square()", ': batch = torch.ones(1_000_000 * (1 + int(os.environ["RANK"])))')
+    )
+    assert "All lines that differ hold 2 times as much: a larger input or batch." in " ".join(
+        " ".join(sentences).split()
+    )
 
 
 def test_trace_file_name_depends_on_path_and_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

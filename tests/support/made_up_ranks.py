@@ -29,6 +29,8 @@ class Rank:
     steps: int = 40
     weights: int = 1024 * MIB
     activations: int = 512 * MIB
+    inputs: int = 0
+    """Bytes of the CUDA block of line "batch", from the first step on."""
     leaks_from: int | None = None
     """First step that leaks a block."""
     leak: int = 12 * MIB
@@ -105,6 +107,8 @@ class Rank:
         grow(0.0, self.weights, "weights")
         if self.also_on is not None:
             grow(0.0, 64 * MIB, "weights", writer.location(1, self.also_on, 0, (0, 0)))
+        if self.inputs:
+            grow(0.0, self.inputs, "batch")
         activations = 0
         for step in range(self.steps):
             begin = step * self.seconds_per_step

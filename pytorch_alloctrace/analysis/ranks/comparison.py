@@ -15,7 +15,7 @@ import numpy as np
 
 from ...reading.sites import Site
 from ..summary import LeaksAnswer
-from .outliers import BYTES, MEASURES, MIN_BYTES, TIME, Departure, Deviation, Spread, find_departure
+from .outliers import BYTES, MEASURES, MIN_BYTES, MIN_SHARE, TIME, Departure, Deviation, Spread, find_departure
 from .rank_summary import CUDA, Detail, DeviceFigures, RankLeak, RankSummary
 from .runs import LeftOut, Run, find_run
 
@@ -23,6 +23,8 @@ COMPARED_KINDS = (CUDA, "cpu", "pinned")
 MAX_EXPLAINED = 8
 """Maximum number of outliers, of possibly thousands, whose lines are determined."""
 MAX_REFERENCES = 33
+MIN_CHANGE_SHARE = 0.01
+"""Minimum share of a line in the differences of all lines, for its ratio to count."""
 
 Details = Callable[[Sequence[RankSummary]], Mapping[str, Detail]]
 _Key = tuple[str, tuple[str, int, str]]
@@ -37,6 +39,10 @@ class Explanation:
     usual: int
     difference: int
     """Requested bytes of all lines at the peak, less the medians of the other ranks."""
+    factor: float | None = None
+    """Ratio to the median of the other ranks, if about the same for all lines that differ."""
+    has_equal_lines: bool = False
+    """Whether a line of user code holds `MIN_BYTES` or more, as on the other ranks."""
 
 
 @dataclass(frozen=True)
@@ -401,10 +407,29 @@ def _find_explanation(
     key_of_line = (max if is_higher else min)(candidates, key=lambda key: changes[key])
     if abs(changes[key_of_line]) < MIN_BYTES or (changes[key_of_line] > 0) != is_higher:
         return None
-    total = sum(changes.values())
+    own_bytes = {key: own_lines[key][1] if key in own_lines else 0 for key in sites}
     return Explanation(
         sites[key_of_line],
-        own_lines[key_of_line][1] if key_of_line in own_lines else 0,
+        own_bytes[key_of_line],
         round(medians[key_of_line]),
-        round(total),
+        round(sum(changes.values())),
+        _find_common_factor([(own_bytes[key], medians[key]) for key in sites]),
+        any(sites[key].user and own_bytes[key] == medians[key] >= MIN_BYTES for key in sites),
     )
+
+
+def _find_common_factor(lines: Sequence[tuple[int, float]]) -> float | None:
+    """Return the ratio of own to usual bytes, if it is about the same for all lines that matter and for at least two.
+
+    A small line, such as that of the input, may be one of the two.
+    """
+    differing = [(own, usual) for own, usual in lines if own != usual]
+    total = sum(abs(own - usual) for own, usual in differing)
+    large = [(own, usual) for own, usual in differing if abs(own - usual) >= MIN_CHANGE_SHARE * total]
+    own_total, usual_total = (sum(values) for values in zip(*large, strict=True)) if large else (0, 0)
+    if not own_total or not usual_total:
+        return None
+    factor = own_total / usual_total
+    alike = [(own, usual) for own, usual in differing if abs(own - factor * usual) <= MIN_SHARE * factor * usual]
+    is_common = len(alike) >= 2 and set(large) <= set(alike) and abs(factor - 1) >= MIN_SHARE
+    return factor if is_common else None
