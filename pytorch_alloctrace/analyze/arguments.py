@@ -122,7 +122,8 @@ class CommandParser(Parser):
                 "--depth",
                 type=parse_count,
                 metavar="N",
-                help="with --by module: only the first N parts of a module's name, with all that is inside",
+                help="with --by module: only the first N parts of a module's name, with all that is inside "
+                "(default: all; in the text of peak as many as show in few rows where most is)",
             )
 
     def add_code(self) -> None:

@@ -7,6 +7,8 @@ import argparse
 from ..analysis.usage.composition import COMPOSITION_BY
 from ..analysis.usage.differing_frames import differing_frames
 from ..analysis.usage.live_memory import LiveMemory, highest_of_ranges
+from ..analysis.usage.module_folding import folded_memory
+from ..reading.modules import MODULE
 from ..reading.positions import PEAKS
 from ..report.composition import composition_data, peak_above_sentence, position_data, write_composition, write_position
 from .arguments import CommandParser, parse_byte_count, parse_gpu
@@ -27,11 +29,11 @@ class Peak(TraceCommand):
         ("peak run.alloctrace --by function", "which functions hold the peak"),
         ("peak run.alloctrace --by role", "how much is for parameters, gradients, activations, ..."),
         ("peak run.alloctrace --tree", "the call tree: from the outermost call down, each with all that it called"),
-        ("peak run.alloctrace --by module --depth 3", "which parts of the model hold it"),
+        ("peak run.alloctrace --by module", "which parts of the model hold it"),
         ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
         ("peak run.alloctrace --since step:10 --until step:20", "the peak within ten steps"),
         ("peak run.alloctrace --in validation", "the highest peak of all regions of this name"),
-        ("peak run.alloctrace --fail-above 20GiB", "exit with status 1 if more was allocated"),
+        ("peak run.alloctrace --fail-above 64MiB", "exit with status 1 if more was allocated"),
         ("peak run.alloctrace --top 3 --all-frames", "the three lines that hold most, each with its whole stack"),
     )
     if_truncated = "A higher peak may have come after the break."
@@ -81,7 +83,10 @@ class Peak(TraceCommand):
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
-        memory = highest_of_ranges(trace, query.ranges, options.at, by=query.by, device=options.device)
+        if query.by == MODULE and not (options.json or options.csv):
+            memory = folded_memory(trace, query.ranges, options.at, device=options.device)
+        else:
+            memory = highest_of_ranges(trace, query.ranges, options.at, by=query.by, device=options.device)
         top = query.rows(_ROWS)
         status = Exit.OK
         if options.fits is not None:
@@ -97,7 +102,7 @@ class Peak(TraceCommand):
         else:
             stack_ids = memory.composition["stack_id"][:top].tolist() if options.by == "stack" else ()
             differing = differing_frames(trace.stacks, stack_ids)
-            write_composition(memory, trace.begin_ns, query.screen, query.names, top, differing)
+            write_composition(memory, trace.begin_ns, query.screen, query.names, top, differing, asked_by=query.by)
         if options.fail_above is not None:
             status = max(status, self._judge(query, memory), key=_BY_SEVERITY.index)
         return status

@@ -12,6 +12,7 @@ from ..analysis.usage.live_memory import DeviceNeed, LiveMemory
 from ..analysis.usage.package_lines import LibraryCall, PackageLines
 from ..analysis.usage.peak import PeakMemory
 from ..analysis.usage.roles import RoleBytes
+from ..reading.modules import module_depth
 from ..reading.sites import Frame, groups_stacks
 from ..reading.table import Table
 from . import units
@@ -58,13 +59,26 @@ def position_data(memory: LiveMemory) -> dict[str, Any]:
 
 
 def write_composition(
-    memory: LiveMemory, begin_ns: int, screen: Screen, names: SiteNames, top: int, differing: Mapping[int, list[Frame]]
+    memory: LiveMemory,
+    begin_ns: int,
+    screen: Screen,
+    names: SiteNames,
+    top: int,
+    differing: Mapping[int, list[Frame]],
+    *,
+    asked_by: str,
 ) -> None:
-    """Write the position and its composition; for a peak also by role, by phase and by age."""
+    """Write the position and its composition; for a peak also by role, by phase and by age.
+
+    asked_by: the grouping before `module_folding`.
+    """
     write_position(memory, begin_ns, screen)
     write_table(
         memory.composition, memory.by, screen, names, top, memory.package_lines, differing, memory.library_calls
     )
+    depth = module_depth(memory.by)
+    if memory.by != asked_by and depth is not None:
+        screen.text(f"Rows include submodules: --depth {depth + 1} shows the next part of the names.", style="dim")
     if memory.peak is not None and groups_stacks(memory.by):
         for grouping in ("role", "phase", "age"):
             screen.blank()

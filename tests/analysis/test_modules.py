@@ -11,6 +11,7 @@ from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import Trace, TraceError
+from pytorch_alloctrace.analysis.usage.module_folding import choose_depth
 
 PROGRAM = """
 import threading, time, torch
@@ -54,6 +55,24 @@ def use(path, **options):
 options = {"modules": {}, "none": {"modules": False}, "no_stacks": {"stacks": "none"}}
 for name in options:
     use(f"{name}.alloctrace", **options[name])
+"""
+
+
+FOLDED_PROGRAM = """
+import torch
+from torch import nn
+import pytorch_alloctrace as alloctrace
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = (nn.Sequential(*[nn.Sigmoid() for _ in range(count)]) for count in (12, 8))
+    def forward(self, x):
+        return self.down(self.up(x))
+
+with alloctrace.enable("run.alloctrace", devices="cpu"):
+    inputs = [torch.ones(1 << 20) for _ in range(13)]  # more than any module, less than both
+    output = Net()(inputs[0].requires_grad_())
 """
 
 
@@ -106,6 +125,35 @@ def test_usage_by_module_to_depth_includes_submodules(trace: Trace, depth: int) 
     assert (shallow.set_index("site")[list(expected.columns)].sort_index() == expected.sort_index()).all(axis=None)
     if depth == 2:
         assert {"Model.layers", "Model", "Model.(Softmax)"} <= set(shallow["site"])
+
+
+@pytest.mark.parametrize(
+    ("modules", "depth"),
+    [
+        # Flat leaves of two equal halves: the halves, not the leaves, show where most is.
+        ({f"Net.{half}.{leaf}": 10 for half in "ab" for leaf in range(12)}, 2),
+        # Twelve equal layers: 8 of them hold less than 80 %.
+        ({f"Net.h.{layer}.attn": 10 for layer in range(12)}, 2),
+        # Few leaves hold most: no name is folded.
+        ({"Net.a.0": 90, "Net.a.1": 70, **{f"Net.b.{leaf}": 1 for leaf in range(20)}}, None),
+        ({f"Net{number}": 10 for number in range(20)}, None),
+        ({}, None),
+    ],
+)
+def test_modules_are_folded_until_few_rows_hold_most(modules: dict[str, int], depth: int | None) -> None:
+    assert choose_depth([*modules.items()]) == depth
+
+
+def test_peak_by_module_shows_the_largest_parts_of_the_model_first(tmp_path: Path) -> None:
+    folder = run_source(tmp_path, FOLDED_PROGRAM)
+
+    text = run_analyze(folder, "peak", "run.alloctrace", "--by", "module")
+    at_depth_3 = run_analyze(folder, "peak", "run.alloctrace", "--by", "module", "--depth", "3")
+
+    rows = [line.split("  ")[-1].split(" (")[0].strip() for line in text.splitlines() if "MiB" in line and "%" in line]
+    assert rows[:2] == ["Net.up", "Net.down"] and "(outside of modules)" in text
+    assert "Rows include submodules: --depth 3" in text
+    assert "Net.up.0" in at_depth_3 and "Rows include" not in at_depth_3
 
 
 def test_lines_stacks_calls_and_loops_are_independent_of_modules(trace: Trace, without_modules: Trace) -> None:
