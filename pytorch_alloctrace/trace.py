@@ -729,11 +729,12 @@ class Trace:
     def _repr_html_(self) -> str:
         return self.diagnose()._repr_html_()
 
-    def report(self, *, redact: bool = False) -> Report:
+    def report(self, *, redact: bool | Literal["names"] = False) -> Report:
         """Return the report of the run: one self-contained HTML page that works offline.
 
         Args:
-            redact: Omit source, arguments, the host's name and folders, for a report to share.
+            redact: Omit source, arguments, the host's name and folders, for a report to share; "names" also replaces
+                the names of the program's files, functions, classes, variables, modules, marks and regions.
 
         Returns:
             The report. `Report.write(path)` writes the file, `Report.open(path)` opens it in the browser, and a

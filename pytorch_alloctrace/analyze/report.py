@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..report import units
 from ..report.page import report as page
+from ..report.page.names import NAMES
 from .arguments import CommandParser, parse_count
 from .trace_command import Exit, Query, TraceCommand
 
@@ -33,6 +34,13 @@ class Report(TraceCommand):
             action="store_true",
             help="leave out source, arguments, host name and folders, for a report to share",
         )
+        parser.add_argument(
+            "--redact=names",
+            action="store_const",
+            const=NAMES,
+            dest="redact",
+            help="also replace the names of the program's files, functions, classes, variables, modules and marks",
+        )
         parser.add_user_path()
 
     def run(self, query: Query) -> Exit:
@@ -44,6 +52,8 @@ class Report(TraceCommand):
             query.print_json("report", {"path": str(written), "bytes": written.stat().st_size})
         else:
             query.screen.text(f"{written}: {units.size(written.stat().st_size)}")
+            if options.redact is True:
+                query.screen.text(page.STILL_NAMED)
         return Exit.OK
 
 

@@ -91,7 +91,7 @@ def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str
     is_list_of_functions = holder.through == _DEFAULT_VALUE and not name.startswith(_DEFAULT)
     if holder.through in _PLACES and not is_in_function and not is_list_of_functions:
         return _PLACES[holder.through](name)
-    sentence = _cure_container(name, holder, device)
+    sentence = _cure_container(name, holder, device, names)
     if holder.tensor_share <= _MAX_VIEW_SHARE:
         share = units.share(holder.tensor_share, 1)
         sentence = (
@@ -258,13 +258,13 @@ _PLACES: dict[str, Callable[[str], str]] = {
 """By `Holder.through`: cures of what may be on the path."""
 
 
-def _cure_container(name: str, holder: Holder, device: str) -> str:
+def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) -> str:
     largest = max(holder.containers, key=lambda container: container.length, default=None)
     kind = "" if largest is None else largest.type
     if largest is not None and largest.bound:
         return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
     if holder.containers[-1:] == (largest,) and holder.path.removeprefix(holder.name).startswith("[...]["):
-        name = f"the {kind}s in {name}"
+        name = f"the {names.referrer(kind)}s in {name}"
     if kind == "deque":
         return f"Give {name} a bound: `collections.deque(maxlen=...)`, or `queue.Queue(maxsize=...)`."
     if kind == "lru_cache":

@@ -173,7 +173,7 @@ def describe_basis(verdict: LeakVerdict, names: SiteNames) -> str:
     if verdict.unit == "step":
         return f"{units.counted(verdict.units, 'step')} judged"
     if verdict.loop is not None:
-        loop_name = f"{verdict.loop.function} ({names.file(verdict.loop.filename)})"
+        loop_name = f"{names.function(verdict.loop)} ({names.file(verdict.loop.filename)})"
         return f"{units.counted(verdict.units, 'iteration')} of {loop_name} judged, since the trace has no steps"
     return "no steps in the trace and no loop detected: judged by allocations"
 
@@ -205,7 +205,7 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
         allocated_bytes=sum(growth.allocated_bytes for growth in growths),
         blocks=sum(growth.blocks for growth in growths),
     )
-    title, decision = _DOUBTS[first.doubt](total)
+    title, decision = _DOUBTS[first.doubt](total, names)
     if first.holder is not None and first.holder.through == AUTOCAST:
         title, decision = f"keeps {units.size(first.allocated_bytes)} in autocast's cache", AUTOCAST_CURE
     size, blocks = units.size(total.allocated_bytes), units.counted(total.blocks, "block")
@@ -260,9 +260,9 @@ def _describe_units(growth: Growth) -> str:
     return "judged by allocations" if growth.unit == "second" else f"{units.counted(growth.units, growth.unit)} judged"
 
 
-def _describe_one_call(growth: Growth) -> tuple[str, str]:
+def _describe_one_call(growth: Growth, names: SiteNames) -> tuple[str, str]:
     assert growth.call is not None
-    call = f"{growth.call.function}()"
+    call = f"{names.function(growth.call)}()"
     to_cpu = "" if growth.device == "cpu" else "`.cpu()`, "
     return (
         f"keeps {units.size(growth.allocated_bytes)} until {call} returns",
@@ -271,7 +271,7 @@ def _describe_one_call(growth: Growth) -> tuple[str, str]:
     )
 
 
-def _describe_joined(growth: Growth) -> tuple[str, str]:
+def _describe_joined(growth: Growth, names: SiteNames) -> tuple[str, str]:
     size = units.size(growth.allocated_bytes)
     to_cpu = "" if growth.device == "cpu" else ", or move it to the CPU (`.cpu()`)"
     return (
@@ -281,7 +281,7 @@ def _describe_joined(growth: Growth) -> tuple[str, str]:
     )
 
 
-def _describe_load(growth: Growth) -> tuple[str, str]:
+def _describe_load(growth: Growth, names: SiteNames) -> tuple[str, str]:
     return (
         f"holds more and more blocks, {units.counted(growth.blocks, 'block')} at last, though each is freed",
         "A leak if something is registered or queued again in each step; none if the input grew. Record the same input "
@@ -289,7 +289,7 @@ def _describe_load(growth: Growth) -> tuple[str, str]:
     )
 
 
-def _describe_one_pass(growth: Growth) -> tuple[str, str]:
+def _describe_one_pass(growth: Growth, names: SiteNames) -> tuple[str, str]:
     return (
         f"kept {units.size(growth.allocated_bytes)} in what looks like one pass over the layers of a model",
         "One pass is not a loop: each layer was called a few times at most. None if backward or the end of the pass "
@@ -297,7 +297,7 @@ def _describe_one_pass(growth: Growth) -> tuple[str, str]:
     )
 
 
-def _describe_short(growth: Growth) -> tuple[str, str]:
+def _describe_short(growth: Growth, names: SiteNames) -> tuple[str, str]:
     if growth.unit == "second":
         return (
             f"kept {units.size(growth.allocated_bytes)}, in code that no loop was seen to repeat",
@@ -309,7 +309,7 @@ def _describe_short(growth: Growth) -> tuple[str, str]:
     )
 
 
-def _describe_rare(growth: Growth) -> tuple[str, str]:
+def _describe_rare(growth: Growth, names: SiteNames) -> tuple[str, str]:
     if growth.is_model:
         return (
             f"made models in {growth.arrivals} of {units.counted(growth.units, growth.unit)}, and all are kept: "
@@ -325,14 +325,14 @@ def _describe_rare(growth: Growth) -> tuple[str, str]:
     )
 
 
-def _describe_few(growth: Growth) -> tuple[str, str]:
+def _describe_few(growth: Growth, names: SiteNames) -> tuple[str, str]:
     return (
         f"kept {units.size(growth.allocated_bytes)}, too few blocks to tell",
         "Record a longer run to decide it.",
     )
 
 
-def _describe_late(growth: Growth) -> tuple[str, str]:
+def _describe_late(growth: Growth, names: SiteNames) -> tuple[str, str]:
     since = "" if growth.unit == "second" else f" from {growth.unit} {units.number(round(growth.first))} on"
     return (
         f"grew by {units.size(growth.allocated_bytes)}{since}, too late to tell",
@@ -340,7 +340,7 @@ def _describe_late(growth: Growth) -> tuple[str, str]:
     )
 
 
-def _describe_out_of_memory(growth: Growth) -> tuple[str, str]:
+def _describe_out_of_memory(growth: Growth, names: SiteNames) -> tuple[str, str]:
     return (
         f"grew by {units.size(growth.allocated_bytes)} until an allocation failed, and not since",
         "A leak if it stopped because memory ran out; none if it was complete. Free what it keeps, or record on a "
@@ -348,14 +348,14 @@ def _describe_out_of_memory(growth: Growth) -> tuple[str, str]:
     )
 
 
-def _describe_bursts(growth: Growth) -> tuple[str, str]:
+def _describe_bursts(growth: Growth, names: SiteNames) -> tuple[str, str]:
     return (
         f"grew by {units.size(growth.allocated_bytes)} in bursts, with long pauses",
         "A leak if the bursts go on; none if they set something up. Record a longer run to decide it.",
     )
 
 
-def _describe_loading(growth: Growth) -> tuple[str, str]:
+def _describe_loading(growth: Growth, names: SiteNames) -> tuple[str, str]:
     return (
         f"kept {units.size(growth.allocated_bytes)}, and hardly anything that was allocated there was freed",
         "This may be loading, of data or of a model, or a leak. Record on until the program does its work, or call "
@@ -363,14 +363,14 @@ def _describe_loading(growth: Growth) -> tuple[str, str]:
     )
 
 
-def _describe_compacted(growth: Growth) -> tuple[str, str]:
+def _describe_compacted(growth: Growth, names: SiteNames) -> tuple[str, str]:
     return (
         f"may hold a buffer that grows, {units.size(growth.allocated_bytes)} at last",
         "Most of the evidence is compacted into sums: record a longer run to decide it.",
     )
 
 
-_DOUBTS: dict[Doubt, Callable[[Growth], tuple[str, str]]] = {
+_DOUBTS: dict[Doubt, Callable[[Growth, SiteNames], tuple[str, str]]] = {
     Doubt.ONE_CALL: _describe_one_call,
     Doubt.JOINED: _describe_joined,
     Doubt.LOAD: _describe_load,
@@ -418,7 +418,7 @@ def _note_rare(growth: Growth, names: SiteNames) -> str:
 def _note_accumulated(growth: Growth, names: SiteNames) -> str:
     size, peak = units.size(growth.allocated_bytes), units.size(growth.peak_bytes)
     place = names.site(_find_accumulating_line(growth))
-    loop = "" if growth.call is None else f" of {growth.call.function}()"
+    loop = "" if growth.call is None else f" of {names.function(growth.call)}()"
     arrivals = f"{units.counted(growth.arrivals, growth.unit)}{loop}"
     if growth.is_joined:
         return f"{place} joins a longer and longer tensor: at the peak, {size} of {peak}, after {arrivals}"

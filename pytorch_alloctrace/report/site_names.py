@@ -91,12 +91,25 @@ class SiteNames:
         begin = name.find("/", len(name) - self._longest)
         return f"{self._ellipsis}{name[begin if begin >= 0 else name.rfind('/') :]}"
 
+    def function(self, place: Site | Frame) -> str:
+        """Return the qualified name of the function, or of memory without a line."""
+        return place.function
+
+    def module(self, name: str) -> str:
+        """Return the name of an instance of torch.nn.Module, such as "GPT.h.3.attn"."""
+        return name
+
+    def mark(self, name: str) -> str:
+        """Return the name of a mark or a region."""
+        return name
+
     def site(self, place: Site | Frame) -> str:
         """Return the name of a site or frame, such as "train.py:41 in train"."""
         if not place.filename:
-            return printable(place.function) or NO_STACK
+            return printable(self.function(place)) or NO_STACK
         # "<module>" adds nothing to the name of the file.
-        function = f" in {printable(place.function)}" if place.function and place.function != "<module>" else ""
+        name = printable(self.function(place))
+        function = f" in {name}" if name and name != "<module>" else ""
         library = " (library code; no user code called it)" if isinstance(place, Site) and not place.user else ""
         line = f":{place.line}" if place.line else ""
         return f"{self.file(place.filename)}{line}{function}{library}"

@@ -12,6 +12,7 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import MEASURES
 from ...reading.timeline import POINTS
+from ..site_names import SiteNames
 from .columns import Columns
 from .snapshots import Bounds
 
@@ -69,7 +70,7 @@ def _segment_events(trace: RecordedTrace, device: str, bounds: Bounds, columns: 
     }
 
 
-def pack_positions(trace: RecordedTrace, bounds: Bounds, columns: Columns) -> dict[str, Any]:
+def pack_positions(trace: RecordedTrace, names: SiteNames, bounds: Bounds, columns: Columns) -> dict[str, Any]:
     """Return the steps, marks and regions, with times in nanoseconds since the recording began."""
     steps = trace.steps()
     marks = [(name, seq, time_ns) for kind, seq, time_ns, name in trace.positions.marks if kind == MARK]
@@ -81,9 +82,13 @@ def pack_positions(trace: RecordedTrace, bounds: Bounds, columns: Columns) -> di
             "seq": columns.add(steps["seq"]),
             "time": columns.add(steps["time_ns"] - begin),
         },
-        "marks": [[name, seq, time_ns - begin] for name, seq, time_ns in marks[: bounds.marks]],
+        "marks": [[names.mark(name), seq, time_ns - begin] for name, seq, time_ns in marks[: bounds.marks]],
         "regions": [
-            [region.name, region.begin_ns - begin, (trace.end_ns if region.end_ns is None else region.end_ns) - begin]
+            [
+                names.mark(region.name),
+                region.begin_ns - begin,
+                (trace.end_ns if region.end_ns is None else region.end_ns) - begin,
+            ]
             for region in regions[: bounds.marks]
         ],
         "marks_left_out": max(len(marks) - bounds.marks, 0) + max(len(regions) - bounds.marks, 0),

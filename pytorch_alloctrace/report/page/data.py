@@ -12,6 +12,7 @@ import numpy as np
 from ...analysis.summary import Summary, summarize
 from ...reading.names import ROLES_SHOWN, device_name
 from ...reading.recorded import RecordedTrace
+from ...reading.source_code import UserCode
 from ...reading.timeline import POINTS
 from ..site_names import SiteNames, printable
 from .columns import Columns
@@ -19,7 +20,7 @@ from .curves import pack_curves, pack_positions
 from .findings import pack_failed_allocations, pack_findings, pack_sites
 from .layers import Lines, choose_lines, pack_layers
 from .maps import collect_holdings, collect_maps, pack_holdings, pack_maps
-from .names import PageStacks, RedactedNames, Redaction
+from .names import NAMES, NeutralNames, PageStacks, Redact, RedactedNames, Redaction
 from .snapshots import SERVED_SNAPSHOT_BOUNDS, choose_bounds, choose_snapshots, rank_snapshots
 from .what_if import pack_what_if
 
@@ -37,20 +38,19 @@ class PageData(NamedTuple):
     """Lines with a timeline, by device."""
 
 
-def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False) -> PageData:
+def build_page_data(trace: RecordedTrace, *, redact: Redact = False, live: bool = False) -> PageData:
     """Return the data of the page.
 
-    `redact` omits source, arguments, host and folders. `live` lets the page request `build_snapshot_data` and
-    `build_layers_data`.
+    `redact` omits source, arguments, host and folders; NAMES also replaces names of the program. `live` lets the page
+    request `build_snapshot_data` and `build_layers_data`.
     """
     bounds = choose_bounds(trace.integrity.events, len(trace.devices))
     columns = Columns()
     summary = summarize(trace, top=_SUMMARY_ROWS)
-    names_class = RedactedNames if redact else SiteNames
-    names = names_class(summary.program.working_directory)
+    names = _create_names(trace, redact)
     stacks = PageStacks(trace.stacks, names)
     shown_devices = trace.devices[: bounds.devices]
-    snapshots = choose_snapshots(trace, summary, shown_devices, bounds.snapshots) if shown_devices else []
+    snapshots = choose_snapshots(trace, summary, names, shown_devices, bounds.snapshots) if shown_devices else []
     seqs = [snapshot.seq for snapshot in snapshots]
     ranked = rank_snapshots(snapshots)
     devices, lines = [], {}
@@ -76,7 +76,7 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
     failed_allocations, earlier_count = pack_failed_allocations(trace, names, stacks, bounds)
     data: dict[str, Any] = {
         "version": VERSION,
-        "redacted": redact,
+        "redacted": bool(redact),
         "live": live,
         "header": _header(trace, summary, names, redact),
         "findings": pack_findings(trace, summary, names, stacks),
@@ -88,7 +88,7 @@ def build_page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = 
             "step": columns.add([_step_or_missing(trace, seq) for seq in seqs], differences=False),
             "reasons": [snapshot.reasons for snapshot in snapshots],
         },
-        "positions": pack_positions(trace, bounds, columns),
+        "positions": pack_positions(trace, names, bounds, columns),
         "curves": pack_curves(trace, shown_devices, bounds, columns),
         "roles": ROLES_SHOWN,
         "layers": pack_layers(trace, lines, columns, _first_use_ns(trace, shown_devices), duration),
@@ -136,6 +136,13 @@ def build_snapshot_data(trace: RecordedTrace, seq: int) -> str:
     return columns.pack(data)
 
 
+def _create_names(trace: RecordedTrace, redact: Redact) -> SiteNames:
+    folder = trace.working_directory
+    if redact == NAMES:
+        return NeutralNames(folder, UserCode.of_header(trace.header, trace.user_paths).is_user_file, trace.stacks)
+    return RedactedNames(folder) if redact else SiteNames(folder)
+
+
 def _first_use_ns(trace: RecordedTrace, devices: Sequence[str]) -> int:
     """Return a time shortly before the first allocation, in nanoseconds since the recording began."""
     first = POINTS
@@ -161,7 +168,7 @@ def _hardware_name(trace: RecordedTrace, device: str) -> str:
     )
 
 
-def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bool) -> dict[str, Any]:
+def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: Redact) -> dict[str, Any]:
     program = summary.program
     facts = {
         "torch": program.torch,
@@ -170,10 +177,10 @@ def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bo
         "host": "" if redact else program.host,
         "rank": program.rank if program.rank not in ("", "0") else "",
         "stacks": program.stacks,
-        "trace": Path(summary.trace).name,
+        "trace": "" if redact == NAMES else Path(summary.trace).name,
     }
     return {
-        "title": printable(os.path.basename(names.file(program.path)) or Path(summary.trace).name),
+        "title": printable(os.path.basename(names.file(program.path)) or facts["trace"]),
         "command": names.command(program),
         "facts": [[name, str(value)] for name, value in facts.items() if value],
         "begin": summary.begin_ns // 1_000_000,

@@ -176,8 +176,9 @@ def collect_maps(
         for grouping, name_column in _iter_groupings(trace, in_use):
             composition = composition_of(trace, in_use, grouping, seq + 1).head(_MAX_GROUPS_PER_MAP)
             if set(composition[name_column]) - {UNKNOWN}:
+                describe = stacks.names.module if grouping == "module" else str
                 maps.groups.setdefault(grouping, {})[snapshot] = [
-                    [row[name_column], row["live_bytes"], row["live_blocks"]] for row in composition.rows()
+                    [describe(row[name_column]), row["live_bytes"], row["live_blocks"]] for row in composition.rows()
                 ]
         segment_tables.append(_segment_rows(segments, snapshot))
         block_tables.append(_block_rows(trace, blocks, fragmentation, snapshot, bounds, maps))

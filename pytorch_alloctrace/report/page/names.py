@@ -1,10 +1,12 @@
-"""Numbered tables of the page's texts, sites and frames, and redaction of folders."""
+"""Numbered tables of the page's texts, sites and frames, and redaction of folders and names."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +42,7 @@ class PageStacks:
 
     def __init__(self, stacks: StackIndex, names: SiteNames) -> None:
         self._stacks = stacks
-        self._names = names
+        self.names = names
         self.texts = Texts()
         self._sites: dict[tuple[Any, ...], int] = {}
         self._site_rows: list[list[Any]] = []
@@ -64,11 +66,11 @@ class PageStacks:
         site = Site.of_stack(self._stacks, stack_id)
         text_number = self.texts.number
         return [
-            text_number(self._names.site(site)),
-            text_number(self._names.file(site.filename)),
+            text_number(self.names.site(site)),
+            text_number(self.names.file(site.filename)),
             site.line,
-            text_number(site.function),
-            text_number(self._names.source(site) or ""),
+            text_number(self.names.function(site)),
+            text_number(self.names.source(site) or ""),
             int(site.user),
         ]
 
@@ -91,16 +93,16 @@ class PageStacks:
             return existing_frame
         text_number = self.texts.number
         if stack_id == 0 or not self._stacks.frames(stack_id):
-            label = self._names.site(Site.of_stack(self._stacks, stack_id))
+            label = self.names.site(Site.of_stack(self._stacks, stack_id))
             row = (parent, text_number(label), text_number(""), 0, text_number(""), 0, self.site(stack_id))
         else:
             frame = self._stacks.frame(stack_id)
             row = (
                 parent,
-                text_number(frame.function),
-                text_number(self._names.file(frame.filename)),
+                text_number(self.names.function(frame)),
+                text_number(self.names.file(frame.filename)),
                 frame.line,
-                text_number(self._names.source(frame) or ""),
+                text_number(self.names.source(frame) or ""),
                 int(self._stacks.is_user[stack_id]),
                 self.site(stack_id),
             )
@@ -182,6 +184,108 @@ class RedactedNames(SiteNames):
         text = _QUOTED.sub(lambda key: key[1] + _SEPARATOR.split(key[2])[-1] + key[3], text)
         text = _WORD.sub(lambda word: _SEPARATOR.split(word[0])[-1], text)
         return _OWNER.sub(lambda owner: owner[0] if _FILE.fullmatch(owner[0]) else _REDACTED_MODULE, text)
+
+
+NAMES = "names"
+Redact = bool | Literal["names"]
+"""Whether to redact a page; "names": including names of the program."""
+_TOKEN = re.compile(r"""(["'])(?:(?!\1).)*\1?|[\w-]+\.(?:py\w?|ipynb|so)\b|[^\W\d]\w*""", re.DOTALL)
+"""A quoted key, a file or a word in a referrer path."""
+_AUTOGRAD_FUNCTION = re.compile(r"\b([^\W\d]\w*)(Backward)\b")
+"""The node of a torch.autograd.Function. Nodes of torch's operators end with a digit."""
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
+_PHRASES = frozenset(
+    """a an and args arguments at attribute autograd been by class closed closure collector ctx cycle default deque
+    detect dict exception finalizer for freed func functools garbage generator global grad grad_fn gradient graph
+    has have hook in it keywords list local lru_cache may module more not of over partial queue reference set
+    several suspended that the thread through traceback tuple value which yet""".split()  # noqa: SIM905
+)
+"""Words of referrer paths that are not of the program."""
+_INTERNAL = frozenset(("args", "ctx", "func", "functools", "grad", "grad_fn", "keywords", "partial"))
+"""Those that are also attributes."""
+_NUMBERED_CELL = re.compile(r"In\[\d+\]")
+_LANGUAGE_FILE = re.compile(r".*\.(py\w?|ipynb)(\[\d+\])?")
+
+
+class NeutralNames(RedactedNames):
+    """Redacted names in which those of the program are replaced: "file_1.py:12 in class_1.function_2".
+
+    Equal names have equal replacements: a file by its last part, everything else word by word. Names of libraries stay.
+    """
+
+    def __init__(self, working_directory: str, is_user_file: Callable[[str], bool], stacks: StackIndex) -> None:
+        super().__init__(working_directory)
+        self._is_user_file = is_user_file
+        self._replacements: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._library_files: set[str] = set()
+        self._library_classes: set[str] = set()
+        _, first_stacks = np.unique(stacks.functions(np.arange(len(stacks))), axis=1, return_index=True)
+        for stack in first_stacks.tolist():
+            frame = stacks.frame(stack) if stack and stacks.frames(stack) else None
+            if frame is not None and not is_user_file(frame.filename):
+                self._library_files.add(_last_part(frame.filename))
+                self._library_classes.update(_IDENTIFIER.findall(frame.function.rpartition(".")[0]))
+
+    def file(self, filename: str) -> str:
+        name = super().file(filename)
+        if not filename or name == _REDACTED_MODULE or self._is_library(filename) or _NUMBERED_CELL.fullmatch(name):
+            return name
+        if name.startswith("<"):
+            return "<generated code>"
+        kept = _LANGUAGE_FILE.fullmatch(name)
+        return self._replace("file", name) + (f".{kept[1]}{kept[2] or ''}" if kept else "")
+
+    def function(self, place: Site | Frame) -> str:
+        if not place.filename:
+            return _AUTOGRAD_FUNCTION.sub(lambda node: self._replace_word(node[1], "class") + node[2], place.function)
+        if self._is_library(place.filename):
+            return place.function
+        parts = place.function.split(".")
+        is_function = [after == "<locals>" for after in parts[1:]] + [True]
+        return ".".join(
+            part if part.startswith(("<", "__")) else self._replace("function" if is_last else "class", part)
+            for part, is_last in zip(parts, is_function, strict=True)
+        )
+
+    def module(self, name: str) -> str:
+        if " " in name:  # memory outside of modules
+            return name
+        return _IDENTIFIER.sub(lambda word: self._replace_word(word[0], "module"), name)
+
+    def mark(self, name: str) -> str:
+        return self._replace("mark", name)
+
+    def referrer(self, text: str) -> str:
+        text = super().referrer(text)
+
+        def replace(match: re.Match[str]) -> str:
+            token, before, after = match[0], text[: match.start()][-1:], text[match.end() :][:1]
+            if match[1]:
+                return f'"{self._replace("key", token)}"'
+            if "." in token or "-" in token:
+                return self.file(token)
+            is_attribute = before == "." or after in (".", "[", "(")
+            if token in _INTERNAL or (token in _PHRASES and not is_attribute):
+                return token
+            return self._replace_word(token, "function" if after == "(" else "variable")
+
+        return _TOKEN.sub(replace, text)
+
+    def _is_library(self, filename: str) -> bool:
+        # Referrer paths contain only the last part of a file's path.
+        return not self._is_user_file(filename) if _SEPARATOR.search(filename) else filename in self._library_files
+
+    def _replace_word(self, word: str, kind: str) -> str:
+        if word.startswith("__") or word in self._library_classes:
+            return word
+        return self._replace("class" if word[0].isupper() else kind, word)
+
+    def _replace(self, kind: str, word: str) -> str:
+        if word not in self._replacements:
+            self._counts[kind] += 1
+            self._replacements[word] = f"{kind}_{self._counts[kind]}"
+        return self._replacements[word]
 
 
 class Redaction:

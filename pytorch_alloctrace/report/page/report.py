@@ -13,6 +13,7 @@ from pathlib import Path
 from ...reading.recorded import RecordedTrace
 from ..file_output import write_whole
 from .data import build_page_data
+from .names import Redact
 
 ASSETS = Path(__file__).resolve().parent / "assets"
 
@@ -64,13 +65,16 @@ def _csp_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
+STILL_NAMED = (
+    "The page still names files, functions, modules and variables of the program: --redact=names replaces them."
+)
 _FRAME_HEIGHT_PX = 860
 
 
 class Report:
     """Self-contained HTML page of a trace. A notebook displays it; `write` saves it as a file."""
 
-    def __init__(self, trace: RecordedTrace, *, redact: bool = False) -> None:
+    def __init__(self, trace: RecordedTrace, *, redact: Redact = False) -> None:
         self._trace = trace
         self._redact = redact
 

@@ -11,6 +11,7 @@ import numpy as np
 from ...analysis.summary import Summary
 from ...reading.names import REGION_BEGIN, REGION_END
 from ...reading.recorded import RecordedTrace
+from ..site_names import SiteNames
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ class Snapshot:
     reasons: list[str] = field(default_factory=list)
 
 
-def choose_snapshots(trace: RecordedTrace, summary: Summary, devices: Sequence[str], limit: int) -> list[Snapshot]:
+def choose_snapshots(
+    trace: RecordedTrace, summary: Summary, names: SiteNames, devices: Sequence[str], limit: int
+) -> list[Snapshot]:
     """Return at most `limit` snapshots, ordered by event.
 
     Peaks, the end, failed allocations and findings are chosen first; then marks and regions, ends of steps, and the
@@ -99,7 +102,7 @@ def choose_snapshots(trace: RecordedTrace, summary: Summary, devices: Sequence[s
         ALWAYS,
         _sample_evenly([(seq - 1, "before a failed allocation") for seq in trace.failed_allocations], limit // 6),
     )
-    add(NAMED, _sample_evenly(_list_marks(trace), limit // 4))
+    add(NAMED, _sample_evenly(_list_marks(trace, names), limit // 4))
     add(STEPS, _sample_evenly(step_ends, max((limit - len(chosen)) // 2, 0)))
     add(GRID, _sample_evenly(sorted(set(_iter_interval_maxima(trace))), max(limit - len(chosen), 0)))
     return [chosen[seq] for seq in sorted(chosen)]
@@ -122,9 +125,9 @@ def _iter_findings(trace: RecordedTrace, summary: Summary) -> Iterator[tuple[int
             yield device.failure.seq - 1, "before a failed allocation"
 
 
-def _list_marks(trace: RecordedTrace) -> list[tuple[int, str]]:
+def _list_marks(trace: RecordedTrace, names: SiteNames) -> list[tuple[int, str]]:
     prefixes = {REGION_BEGIN: "beginning of ", REGION_END: "end of "}
-    return [(seq, f"{prefixes.get(kind, '')}{name}") for kind, seq, _, name in trace.positions.marks]
+    return [(seq, f"{prefixes.get(kind, '')}{names.mark(name)}") for kind, seq, _, name in trace.positions.marks]
 
 
 def _iter_interval_maxima(trace: RecordedTrace) -> Iterator[tuple[int, str]]:
