@@ -116,6 +116,7 @@ class Peak(TraceCommand):
                 sentence = "Cannot tell whether the peak is above the limit: a part of the trace is missing."
                 query.screen.text(f"UNKNOWN  {sentence}", hanging=9, style="bold")
             elif peak is not None and is_exceeded:
+                query.screen.blank()
                 query.screen.text(f"FAIL  {peak_above_sentence(peak, limit)}", hanging=6, style="bold red")
         return Exit.UNKNOWN if not is_certain else Exit.FOUND if is_exceeded else Exit.OK
 
