@@ -117,7 +117,10 @@ def _describe_request(failure: OutOfMemory, advice: _Advice, names: SiteNames) -
     at = "" if advice.line in (None, failure.site) else f" at {names.site(failure.site)}"
     step = "" if failure.step is None else f" in step {failure.step}"
     request_text = f"{requested} was requested{at}{step}"
-    if segment != requested:
+    unit = failure.mapping_unit_bytes
+    if unit is not None and failure.driver_bytes != failure.requested_bytes:
+        request_text += f" ({units.size(failure.driver_bytes)} from the driver, in units of {units.size(unit)})"
+    elif segment != requested:
         request_text += f" (a segment of {segment} from the driver)"
     largest = f"the largest free block for it was {units.size(failure.largest_free_bytes)}"
     return f"{request_text}; {largest}, and the device had {units.size(failure.device_free_bytes)} free."
@@ -290,6 +293,7 @@ _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "node_type": lambda failure: failure.request.node_type,
     "requested_bytes": lambda failure: failure.requested_bytes,
     "segment_bytes": lambda failure: failure.segment_bytes,
+    "driver_bytes": lambda failure: failure.driver_bytes,
     "largest_free_bytes": lambda failure: failure.largest_free_bytes,
     "stream": lambda failure: failure.request.stream,
     "pool": lambda failure: list(failure.request.pool),

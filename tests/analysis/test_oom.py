@@ -68,6 +68,7 @@ CASES = [
     Case("fragmented_below_a_memory_fraction", FRAGMENTED, pin="cut_up", advice="enough with what the limit left"),
     Case("larger_than_the_device", TOO_LARGE, advice="freeing cannot help"),
     Case("expandable_full", FULL, top=True, advice="in host memory"),
+    Case("expandable_without_a_free_unit", FULL, top=True, advice="(20.0 MiB from the driver, in units of 20.0 MiB)"),
     Case("caught_and_recovered", FULL, top=True, outcome="retried", advice="was served"),
     Case("one_of_two_devices", FULL, top=True, device="cuda:2", advice="in host memory"),
     Case("in_backward", FULL, top=True, advice="in host memory", has_temporaries=True),

@@ -190,6 +190,17 @@ def expandable_full() -> None:
         kept.append(torch.empty(701 * MIB, dtype=torch.uint8, device=PLAIN))  # OOM TOP
 
 
+def expandable_without_a_free_unit() -> None:
+    """Request the memory that is left, which is less than a mapping unit."""
+    set_allocator_settings("expandable_segments:True")
+    unit = 20 * MIB
+    kept = torch.empty(torch.cuda.mem_get_info(PLAIN)[0] // unit * unit, dtype=torch.uint8, device=PLAIN)  # TOP
+    left = torch.cuda.mem_get_info(PLAIN)[0]
+    assert 10 * MIB <= left < unit, "a smaller request gets a segment of 20 MiB"
+    torch.empty(left, dtype=torch.uint8, device=PLAIN)  # OOM
+    del kept
+
+
 def caught_and_recovered() -> None:
     kept = torch.empty(6 * GIB, dtype=torch.uint8, device=PLAIN)  # TOP
     while True:

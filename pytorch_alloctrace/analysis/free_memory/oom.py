@@ -5,8 +5,8 @@ to the driver, and asks again. So what is still cached at the failure is strande
 a live private pool, and empty_cache() would not have helped. While a private pool is in use, as in a capture, torch
 returns nothing from other pools.
 
-The verdict is the first rule that applies. *Needed* is what torch requested from the driver (`segment_bytes`). *Room*
-is what the driver could still give (`available_bytes`).
+The verdict is the first rule that applies. *Needed* is what the driver had to give (`driver_bytes`), below a limit what
+torch counts (`segment_bytes`). *Room* is what the driver could still give (`available_bytes`).
 
 1. one request too large: needed exceeds the device, less what this process uses permanently outside torch (context).
 2. cache in another pool or stream: one free piece there, or all of them together with the room, would have been enough;
@@ -14,8 +14,8 @@ is what the driver could still give (`available_bytes`).
 3. fragmented: the free pieces of the request's own pool and stream, together with the room, would have been enough, but
    no single piece was; they are at least a tenth of the reserved bytes. If both 2 and 3 apply, or only the pieces of
    both together would have been enough, the rule with more free bytes wins.
-4. limit of the process: the driver had enough, so a limit refused the request: `set_per_process_memory_fraction`, or
-   the setting `per_process_memory_fraction`. No event reports the limit.
+4. limit of the process: the driver had all that was needed, so a limit refused the request:
+   `set_per_process_memory_fraction`, or the setting `per_process_memory_fraction`. Its bytes are inferred.
 5. other process / outside PyTorch: other processes' memory, and this process's outside torch beyond a usual context,
    would have been enough together with the room; it is at least a tenth of the device.
 6. full: none of these.
@@ -77,7 +77,7 @@ class OutOfMemory:
     site: Site
     """Line that made the request; in backward, the line of forward that caused it, if known."""
     segment_bytes: int
-    """Bytes that torch requested from the driver, as in its error message.
+    """Bytes of the segment that torch needed, as in its error message and as counted against a limit.
 
     If the allocator has no segments, the requested bytes.
     """
@@ -148,9 +148,21 @@ class OutOfMemory:
         )
 
     @property
+    def mapping_unit_bytes(self) -> int | None:
+        """Bytes of the units in which an expandable segment is mapped; None if segments are not expandable."""
+        is_expandable = self.settings.expandable_segments
+        return self.settings.mapping_unit(is_large=self.segment_type == "large") if is_expandable else None
+
+    @property
+    def driver_bytes(self) -> int:
+        """Bytes that the driver had to give: of an expandable segment, complete mapping units."""
+        unit = self.mapping_unit_bytes
+        return self.segment_bytes if unit is None else -(-self.segment_bytes // unit) * unit
+
+    @property
     def is_limited(self) -> bool:
-        """True if the driver had enough memory, so that a limit of the process refused the request."""
-        return self.device_free_bytes >= self.segment_bytes
+        """True if the driver had all that was needed, so that a limit of the process refused the request."""
+        return self.device_free_bytes >= self.driver_bytes
 
     @property
     def limit_bytes(self) -> tuple[int, int] | None:
@@ -166,6 +178,10 @@ class OutOfMemory:
     def available_bytes(self) -> int:
         """Bytes that the driver could still give; under a limit, the bytes that it certainly could."""
         return self.limit_bytes[0] - self.reserved_bytes if self.limit_bytes is not None else self.device_free_bytes
+
+    @property
+    def _needed_bytes(self) -> int:
+        return self.segment_bytes if self.is_limited else self.driver_bytes
 
     @property
     def max_possible_bytes(self) -> int | None:
@@ -188,7 +204,7 @@ class OutOfMemory:
     @property
     def verdict(self) -> str:
         """Why the allocator could not serve the request, such as "fragmented" or "full": see docs/out-of-memory.md."""
-        if self.max_possible_bytes is not None and self.segment_bytes > self.max_possible_bytes:
+        if self.max_possible_bytes is not None and self._needed_bytes > self.max_possible_bytes:
             return TOO_LARGE
         cached_verdict = self._cached_verdict()
         if cached_verdict is not None:
@@ -199,7 +215,7 @@ class OutOfMemory:
         if (
             self.device_bytes is not None
             and outside >= MIN_CAUSE_SHARE * self.device_bytes
-            and self.available_bytes + outside >= self.segment_bytes
+            and self.available_bytes + outside >= self._needed_bytes
         ):
             return OUTSIDE
         return FULL
@@ -261,10 +277,10 @@ class OutOfMemory:
         here, elsewhere = self.here.free_bytes, self.elsewhere.free_bytes
         elsewhere_is_enough = (
             self.elsewhere.largest_free_bytes >= self.requested_bytes
-            or self.available_bytes + elsewhere >= self.segment_bytes
+            or self.available_bytes + elsewhere >= self._needed_bytes
         )
-        here_is_enough = self.available_bytes + here >= self.segment_bytes
-        both_are_enough = self.available_bytes + here + elsewhere >= self.segment_bytes
+        here_is_enough = self.available_bytes + here >= self._needed_bytes
+        both_are_enough = self.available_bytes + here + elsewhere >= self._needed_bytes
         if here_is_enough == elsewhere_is_enough:
             if not (here_is_enough or both_are_enough):
                 return None
