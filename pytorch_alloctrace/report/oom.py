@@ -157,7 +157,7 @@ def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor)
         limit_bytes = max(outcome.peak_reserved_bytes[1], failure.limit_bytes[0])
         condition = (
             f"With {_VARIABLE}={outcome.setting.text} this request and all before it would have been served if the"
-            f" limit allows {units.size(limit_bytes)}, as a model of torch's allocator shows."
+            f" limit allows {units.minimum(limit_bytes)}, as a model of torch's allocator shows."
         )
         return _Advice(title, why, [f"What helps: {order}, or raise the limit.", condition], failure.here)
     settings = advice.settings

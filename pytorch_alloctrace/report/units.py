@@ -29,6 +29,17 @@ def size(count: float) -> str:
     return f"{sign}{digits} {_BINARY[unit]}"
 
 
+def minimum(count: int) -> str:
+    """Format a size that is needed, rounded up: memory of the size shown is enough."""
+    text = size(count)
+    digits, unit = text.replace(",", "").split(" ")
+    unit_bytes = 1024 ** _BINARY.index(unit)
+    if float(digits) * unit_bytes >= count:
+        return text
+    last_digit = 10.0 ** -len(digits.partition(".")[2])
+    return size((float(digits) + last_digit) * unit_bytes)
+
+
 def sizes(low: float, high: float) -> str:
     """Format a range of sizes, or one size if both look the same."""
     first, last = size(low), size(high)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
 
-from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, fits_on, judge_fit
+from ..analysis.free_memory.allocator import MIB
+from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, OnGpu, fits_on, judge_fit
 from ..analysis.what_if.model import Check, Gpu, Model
 from ..analysis.what_if.prediction import CostlyChanges, Outcome, WhatIf
 from ..errors import NotPredictableError
@@ -31,6 +33,7 @@ RETRY = (
     " that fits with retries serves every request, but is slower."
 )
 MEMORY_FRACTION = "The recorded memory fraction applies to every setting that has none."
+BATCH_ESTIMATE = "If activations, inputs and temporaries grow with the batch (estimate)"
 GPU_SIZES_ARE_NOMINAL = (
     "The gigabytes in a GPU's name are nominal. What counts is the memory that CUDA reports (of GPUs listed together,"
     " the smallest) minus the memory outside torch."
@@ -195,27 +198,16 @@ def write_fit(fit: Fit, screen: Screen) -> None:
         screen.blank()
         _write_fitting(fitting, screen)
     screen.blank()
-    has_retries = any(fitting.smallest_bytes < fitting.without_retries_bytes for fitting in fit.fittings)
+    has_retries = any(fitting.smallest_bytes != fitting.without_retries_bytes for fitting in fit.fittings)
     notes = [GPU_SIZES_ARE_NOMINAL, *([RETRY] if has_retries else []), UNKNOWN]
     screen.text(" ".join(notes), style="dim")
 
 
 def _write_fitting(fitting: Fitting, screen: Screen) -> None:
     screen.text(fitting.setting.text, style="bold")
-    sizes = (
-        fitting.smallest_bytes,
-        fitting.recommended_bytes,
-        fitting.without_retries_bytes,
-        fitting.peak_active_bytes,
-    )
-    smallest, recommended, without_retries, peak_active = map(units.size, sizes)
-    screen.text(
-        f"Fits on {smallest}; with {MARGIN:.0%} more for the driver's addresses, {recommended}. Without retries it"
-        f" needs {without_retries}; {peak_active} is the lower bound.",
-        2,
-    )
+    screen.text(_describe_sizes(fitting), 2)
     if fitting.exceptions_bytes:
-        exceptions = ", ".join(units.size(size) for size in fitting.exceptions_bytes[:4])
+        exceptions = ", ".join(f"{-(-size // MIB):,} MiB" for size in fitting.exceptions_bytes[:4])
         screen.text(f"It also fits on {exceptions}, but not on all sizes above.", 2)
     verdicts = [_describe_verdict(gpu.outcome) for gpu in fitting.gpus]
     last_change = max((row for row in range(1, len(verdicts)) if verdicts[row] != verdicts[row - 1]), default=0)
@@ -225,6 +217,30 @@ def _write_fitting(fitting: Fitting, screen: Screen) -> None:
         largest = fitting.gpus[-1]
         names = f"larger, up to {largest.names[-1]}"
         screen.text(f"{names:<20}{for_torch(largest.outcome.gpu)}: {verdicts[-1]}", 2, hanging=22)
+    factors = [
+        f"{_format_factor(gpu.max_batch_factor)} ({', '.join(gpu.names)})"
+        for gpu in fitting.gpus
+        if gpu.max_batch_factor is not None
+    ]
+    if factors:
+        screen.text(f"{BATCH_ESTIMATE}, the largest batch is about so many times this one: {', '.join(factors)}.", 2)
+
+
+def _describe_sizes(fitting: Fitting) -> str:
+    lower_bound = f"{units.size(fitting.peak_active_bytes)} is the lower bound."
+    if fitting.smallest_bytes is None or fitting.recommended_bytes is None:
+        return f"Does not fit on {units.size(fitting.largest_bytes)}, the largest size that was tried; {lower_bound}"
+    smallest, recommended = map(units.minimum, (fitting.smallest_bytes, fitting.recommended_bytes))
+    text = f"Fits on {smallest}; with {MARGIN:.0%} more for the driver's addresses, {recommended}."
+    if fitting.without_retries_bytes is None:
+        return f"{text} At every size it needs retries; {lower_bound}"
+    return f"{text} Without retries it needs {units.minimum(fitting.without_retries_bytes)}; {lower_bound}"
+
+
+def _format_factor(factor: float) -> str:
+    """Format a factor with three digits, rounded down: "0.85", "1.07", "12.3"."""
+    digits = 2 if factor < 10 else 1 if factor < 100 else 0
+    return f"{math.floor(factor * 10**digits) / 10**digits:,.{digits}f}"
 
 
 def _describe_verdict(outcome: Outcome) -> str:
@@ -256,10 +272,12 @@ def fit_data(fit: Fit) -> dict[str, Any]:
                 "peak_active_bytes": fitting.peak_active_bytes,
                 "resolution_bytes": fitting.resolution_bytes,
                 "exceptions_bytes": list(fitting.exceptions_bytes),
+                "largest_bytes": fitting.largest_bytes,
                 "gpus": [
                     {
                         "names": list(gpu.names),
                         "device_bytes": gpu.outcome.gpu.device_bytes,
+                        "max_batch_factor": gpu.max_batch_factor,
                         **_outcome_data(gpu.outcome),
                     }
                     for gpu in fitting.gpus
@@ -270,11 +288,12 @@ def fit_data(fit: Fit) -> dict[str, Any]:
     }
 
 
-def fits_sentence(outcome: Outcome, model: Model) -> str:
-    gpu, check = outcome.gpu, model.check
+def fits_sentence(on_gpu: OnGpu, model: Model) -> str:
+    outcome, check = on_gpu.outcome, model.check
+    gpu = outcome.gpu
     outside = f"{units.size(gpu.outside_bytes)} of it outside torch"
     subject = f"On {units.size(gpu.device_bytes or 0)}{_name_gpus(gpu.names)}, {outside},"
-    check_note = "" if check.is_exact else f" {check.sentence}"
+    check_note = f"{_batch_sentence(on_gpu)}{'' if check.is_exact else f' {check.sentence}'}"
     if outcome.fits:
         end_note = f" {ENDED_OUT_OF_MEMORY}" if model.fatal_failures else ""
         return f"{subject} the run fits: {figures(outcome)}.{end_note}{check_note}"
@@ -284,13 +303,19 @@ def fits_sentence(outcome: Outcome, model: Model) -> str:
     return f"{subject} the run does not fit: a request fails at event {event:,}.{check_note}"
 
 
+def _batch_sentence(on_gpu: OnGpu) -> str:
+    if on_gpu.max_batch_factor is None:
+        return ""
+    return f" {BATCH_ESTIMATE}, up to about {_format_factor(on_gpu.max_batch_factor)} times this batch fits."
+
+
 def write_fits(trace: RecordedTrace, memory: GpuMemory, device: str, screen: Screen) -> bool | None:
     """Write whether the run fits on a GPU with this memory, and return the answer; None if it cannot be predicted."""
     fits = None
     try:
-        outcome, model = fits_on(trace, memory, device=device)
-        screen.text(fits_sentence(outcome, model))
-        fits = judge_fit(outcome, model)
+        on_gpu, model = fits_on(trace, memory, device=device)
+        screen.text(fits_sentence(on_gpu, model))
+        fits = judge_fit(on_gpu.outcome, model)
     except NotPredictableError as error:
         screen.text(f"Cannot predict whether the run fits on {units.size(memory.bytes)}. {error}")
     screen.blank()

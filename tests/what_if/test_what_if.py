@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -12,8 +13,12 @@ from running import ROOT, needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import AllocatorSettings
+from pytorch_alloctrace.analysis.what_if.choices import choices_for
+from pytorch_alloctrace.analysis.what_if.fitting import fits_on
 from pytorch_alloctrace.analysis.what_if.settings import join_changes, list_changes, parse_setting
-from pytorch_alloctrace.gpus import GPUS
+from pytorch_alloctrace.gpus import GPUS, parse_gpu_memory
+from pytorch_alloctrace.report import units
+from pytorch_alloctrace.sizes import parse_size
 
 pytestmark = needs_cuda_build
 MIB, GIB = 2**20, 2**30
@@ -71,6 +76,88 @@ def test_run_fits_into_smallest_memory_and_not_into_less(buffers: alloctrace.Tra
         trace = tmp_path / f"{number}.alloctrace"
         rerun = record("buffers", trace, "expandable_segments:True", memory=f"{memory // MIB}MiB")
         assert (rerun.ooms() == []) is is_enough
+
+
+def test_fit_with_expandable_segments_tries_each_size_as_what_if_does(tmp_path: Path) -> None:
+    """On a small device, torch cuts the last block instead of the large one, and the end has to grow by a unit."""
+    setting = "expandable_segments:True"
+    program = DEPENDS_ON_DEVICE.replace("LARGE", "1200")
+    trace = record("", tmp_path / "large.alloctrace", program=program)
+    fit = trace.fit([setting])
+    [fitting] = fit.fittings
+    assert fitting.smallest_bytes is not None
+
+    peak_on_large = trace.what_if([setting], memory=80 * GIB).outcomes[1].device_used_bytes
+    assert peak_on_large == 1240 * MIB + fit.outside_bytes
+    assert fitting.smallest_bytes == fitting.without_retries_bytes == peak_on_large + 20 * MIB
+    for memory, fits in ((fitting.smallest_bytes, True), (fitting.smallest_bytes - 2 * MIB, False)):
+        assert trace.what_if([setting], memory=memory).outcomes[1].fits is fits
+        rerun = record("", tmp_path / f"{memory}.alloctrace", setting, memory=f"{memory // MIB}MiB", program=program)
+        assert (rerun.ooms() == []) is fits
+
+
+def test_smallest_gpu_of_report_is_that_of_fit_with_expandable_segments(tmp_path: Path) -> None:
+    """The run would fit on a T4 if it used as much there as on a large device."""
+    trace = record("", tmp_path / "run.alloctrace", program=DEPENDS_ON_DEVICE.replace("LARGE", "14360"))
+
+    choices = choices_for(trace._recorded, "cuda:0")
+
+    assert choices.prediction is not None
+    settings = [outcome.setting.text for outcome in choices.prediction.outcomes]
+    smallest = choices.smallest[settings.index("expandable_segments:True")]
+    fitting = trace.fit(["expandable_segments:True"]).fittings[0]
+    assert next(gpu.names for gpu in fitting.gpus if gpu.outcome.fits) == ("V100 16GB",)
+    assert smallest is not None and smallest.names == ("V100 16GB",)
+
+
+def test_smallest_memory_is_rounded_up(buffers: alloctrace.Trace, folder: Path) -> None:
+    for setting in ("torch's defaults", "expandable_segments:True"):
+        shown = re.findall(
+            r"Fits on ([\d.]+ GiB)", run_analyze(folder, "fit", "buffers.alloctrace", "--setting", setting)
+        )
+        assert buffers.what_if([setting], memory=parse_gpu_memory(shown[0]).bytes).outcomes[1].fits, shown
+    for size in (13_436 * MIB, 1023 * MIB + 1, 1023 * 1024 + 600, GIB, 7 * GIB + 1, 99 * GIB + 980 * MIB, 1500, 3, 0):
+        assert size <= (parse_size(units.minimum(size)) or 0) <= 1.01 * size + 1, size
+    assert units.minimum(13_436 * MIB) == "13.2 GiB" and units.size(13_436 * MIB) == "13.1 GiB"
+
+
+def test_run_fits_on_no_size_if_a_memory_fraction_is_too_small(buffers: alloctrace.Trace, folder: Path) -> None:
+    arguments = ("--setting", "per_process_memory_fraction:0.001")
+
+    fit = buffers.fit([arguments[1]])
+
+    assert fit.fittings[0].smallest_bytes is None and fit.fittings[0].recommended_bytes is None
+    assert not any(gpu.outcome.fits for gpu in fit.fittings[0].gpus)
+    assert fit.to_frame()["smallest_bytes"].isna().all()
+    assert "Does not fit on 178 GiB" in run_analyze(folder, "fit", "buffers.alloctrace", *arguments)
+
+
+def test_largest_batch_is_predicted_from_roles(tmp_path: Path) -> None:
+    batch, memory, path = 96, 4 * GIB, tmp_path / "train.alloctrace"
+    trace = record("", path, program=TRAINING.replace("BATCH", str(batch)))
+
+    on_gpu, _ = fits_on(trace._recorded, memory)
+    factor = on_gpu.max_batch_factor
+
+    assert factor is not None and on_gpu.outcome.fits and factor > 1.5
+    for share, fits in ((0.95, True), (1.05, False)):
+        program = TRAINING.replace("BATCH", str(round(share * factor * batch)))
+        rerun = record("", tmp_path / f"{share}.alloctrace", memory=f"{memory // MIB}MiB", program=program)
+        assert (rerun.ooms() == []) is fits
+    for fitting in trace.fit().fittings:
+        factors = [gpu.max_batch_factor for gpu in fitting.gpus]
+        assert factors == sorted(factors)
+    on_small_gpu, _ = fits_on(trace._recorded, GIB)
+    assert not on_small_gpu.outcome.fits and 0 < (on_small_gpu.max_batch_factor or 0) < 1
+    text = " ".join(run_analyze(tmp_path, "peak", path.name, "--fits", "4GiB").split())
+    assert f"grow with the batch (estimate), up to about {int(100 * factor) / 100:.2f} times this batch fits." in text
+    text = " ".join(run_analyze(tmp_path, "fit", path.name).split())
+    assert "the largest batch is about so many times this one: " in text and " (T4)" in text
+
+
+def test_largest_batch_is_not_estimated_without_memory_that_grows(buffers: alloctrace.Trace, folder: Path) -> None:
+    assert fits_on(buffers._recorded, 4 * GIB)[0].max_batch_factor is None
+    assert "batch" not in run_analyze(folder, "fit", "buffers.alloctrace")
 
 
 def test_what_if_predicts_failed_allocation_on_small_gpu(buffers: alloctrace.Trace, tmp_path: Path) -> None:
@@ -164,6 +251,25 @@ with alloctrace.enable(sys.argv[1], devices=("cuda",)):
     batch = torch.empty(size // 2, dtype=torch.uint8, device="cuda")
 """,
 }
+DEPENDS_ON_DEVICE = """
+def block(mebibytes):
+    return torch.empty(mebibytes << 20, dtype=torch.uint8, device="cuda")
+with alloctrace.enable(sys.argv[1], devices=("cuda",)):
+    large, last = block(LARGE), block(25)
+    del large
+    kept = [block(10), block(LARGE - 10), block(15)]
+"""
+TRAINING = """
+alloctrace.enable(sys.argv[1], devices=("cuda",))
+layers = [layer for _ in range(6) for layer in (torch.nn.Linear(1024, 1024), torch.nn.GELU())]
+model = torch.nn.Sequential(*layers, torch.nn.Linear(1024, 10)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(4):
+    batch, labels = torch.rand(BATCH, 256, 1024).cuda(), torch.zeros(BATCH, dtype=torch.long).cuda()
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(batch).mean(1), labels).backward()
+    optimizer.step()
+"""
 UNTRACKED = """
 alloctrace.enable(sys.argv[1], devices=("cuda",))
 block = torch.empty(5000, device="cuda")

@@ -1,16 +1,19 @@
 """Smallest memory that a run fits on: `Trace.fit`.
 
+A size is tried as `Trace.what_if` tries it, so both give the same answer for the same memory, whatever the setting.
+No size is known to fit without a simulation, not even the peak of reserved bytes without a limit: with expandable
+segments, torch's choice of a block depends on the size of the device.
+
 A run that fits on one size need not fit on all larger sizes: a retry changes the layout, and with it what fits later.
-So two scans try a range of sizes: from the peak of active bytes to the peak of reserved bytes without a limit, then
-from the largest size that failed to the next tried size. From the smallest size on, every tried size fits, in every
-order of addresses.
+So the common GPUs and several sizes up to twice the peak of reserved bytes are tried, then 24 sizes below the peak, and
+two scans refine the two edges. From the smallest size on, every tried size fits, in every order of addresses.
 
 What "fits" means: `Outcome.fits`. Failed allocations that the program survived are not tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +22,8 @@ import numpy as np
 from ..._replay import SimulationResult
 from ...gpus import GPUS, GpuMemory
 from ...reading.recorded import RecordedTrace
-from .model import Check, Gpu, Model
+from .batch import BatchMemory, read_batch_memory
+from .model import UNLIMITED_BYTES, Check, Gpu, Model
 from .prediction import Outcome, gpu_of, outcome
 from .settings import AS_RECORDED, DEFAULTS, EXPANDABLE, Setting, parse_setting
 
@@ -30,6 +34,16 @@ MARGIN = 0.05
 """Fraction to add to the smallest size: the need varies by some percent with the addresses from the driver."""
 _GRANULARITY_BYTES = 2 << 20
 _MAX_SIZES_PER_SCAN = 24
+_LARGER_SIZES = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
+"""Tried sizes as multiples of the peak of reserved bytes without a limit."""
+_MAX_FAILING_FACTOR = 0.99
+"""Maximum estimate of the batch on a GPU that the recorded batch does not fit on."""
+_AMPLE_RATIO = 2
+"""Ratio to the used memory from which on a larger device no longer changes the run.
+
+With expandable segments, torch takes the free block with the least room to grow. The last one can grow into the rest of
+the address range, nine eighths of the device: at this ratio, by more than any other block's size.
+"""
 _MAX_REQUESTS = 400_000_000
 """Maximum requests of all simulations of a scan; longer traces are scanned with fewer sizes."""
 COLUMNS = (
@@ -46,6 +60,11 @@ class OnGpu:
     """Names of the GPUs."""
     outcome: Outcome
     """Predicted outcome on the one with the least memory."""
+    max_batch_factor: float | None = None
+    """Estimated maximum of the batch as a multiple of the recorded one; 0 if none fits, None if there is no estimate.
+
+    It is 1 or more if the run fits, else less. See `BatchMemory`.
+    """
 
 
 @dataclass(frozen=True)
@@ -54,26 +73,28 @@ class Fitting:
 
     setting: Setting
     """Simulated setting."""
-    smallest_bytes: int
-    """Smallest size from which on every tried size fits."""
+    smallest_bytes: int | None
+    """Smallest size from which on every tried size fits; None if the largest one fails."""
     resolution_bytes: int
-    """Distance to the largest size that failed: the true minimum may be lower by up to this."""
-    without_retries_bytes: int
-    """Size at which torch never has to release cached memory.
+    """Distance to the largest size that failed: the true minimum may be lower by up to this. 0 if all failed."""
+    without_retries_bytes: int | None
+    """Smallest size from which on torch never released cached memory to serve a request, at every tried size.
 
-    It is the peak of reserved bytes in the worst order of addresses.
+    None if it did on the largest one.
     """
     peak_active_bytes: int
     """Lower bound of the size: the peak of active bytes."""
     exceptions_bytes: tuple[int, ...]
-    """Sizes that fit although a size between them and `smallest_bytes` does not."""
+    """Sizes that fit although a larger tried size does not."""
+    largest_bytes: int
+    """Largest tried size."""
     gpus: tuple[OnGpu, ...] = field(repr=False)
     """Outcomes on common GPUs, the smallest GPU first."""
 
     @property
-    def recommended_bytes(self) -> int:
+    def recommended_bytes(self) -> int | None:
         """`smallest_bytes` plus 5 %, for other orders of the driver's addresses."""
-        return int(self.smallest_bytes * (1 + MARGIN))
+        return None if self.smallest_bytes is None else int(self.smallest_bytes * (1 + MARGIN))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +123,7 @@ class Fit:
 
         Returns:
             Columns: setting, smallest_bytes, recommended_bytes, without_retries_bytes, peak_active_bytes,
-            resolution_bytes, exceptions_bytes (a tuple). Sizes in bytes.
+            resolution_bytes, exceptions_bytes (a tuple). Sizes in bytes; <NA> where no tried size is enough.
         """
         import pandas as pd
 
@@ -118,7 +139,7 @@ class Fit:
             )
             for fitting in self.fittings
         ]
-        return pd.DataFrame(rows, columns=list(COLUMNS))
+        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(COLUMNS[1:4], "Int64"))
 
 
 def find_fit(
@@ -131,7 +152,9 @@ def find_fit(
     parsed_settings = [model.setting(text) for text in settings or _list_default_settings(model.changes)]
     gpu = gpu_of(model, None, outside)
     search = _Search(model)
-    fittings = tuple(_fit_setting(search, setting, gpu.outside_bytes) for setting in parsed_settings)
+    batch, outside_bytes = read_batch_memory(trace, model.device), gpu.outside_bytes
+    gpus = [Gpu(memory.bytes, outside_bytes, memory.names) for memory in GPUS]
+    fittings = tuple(_fit_setting(search, setting, gpus, outside_bytes, batch) for setting in parsed_settings)
     outside_is_known = outside is not None or model.outside_bytes is not None
     return Fit(
         *(model.device, gpu.outside_bytes, outside_is_known, model.check, model.device_bytes),
@@ -147,12 +170,13 @@ def _list_default_settings(changes: Sequence[str]) -> list[str]:
     return [AS_RECORDED, *alternatives, *([EXPANDABLE] if [*changes] != [EXPANDABLE] else [])]
 
 
-def fits_on(trace: RecordedTrace, memory: int | str | GpuMemory, *, device: str | None = None) -> tuple[Outcome, Model]:
+def fits_on(trace: RecordedTrace, memory: int | str | GpuMemory, *, device: str | None = None) -> tuple[OnGpu, Model]:
     """Return the outcome of the run on a GPU with this memory, under the recorded settings, and the model."""
     model = Model(trace, device)
     gpu = gpu_of(model, memory, None)
-    [result] = _Search(model).outcomes([(model.recorded, gpu)])
-    return result, model
+    batch = read_batch_memory(trace, model.device)
+    gpus = [gpu, *(Gpu(common.bytes, gpu.outside_bytes, common.names) for common in GPUS)]
+    return _fit_setting(_Search(model), model.recorded, gpus, gpu.outside_bytes, batch).gpus[0], model
 
 
 def judge_fit(outcome: Outcome, model: Model) -> bool | None:
@@ -187,47 +211,87 @@ class _Search:
         return [outcome(self.model, *case, simulations) for case, simulations in zip(cases, results, strict=True)]
 
 
-def _fit_setting(search: _Search, setting: Setting, outside: int) -> Fitting:
+class _TriedSizes:
+    """Sizes of one setting that were simulated, in bytes for torch."""
+
+    def __init__(self, search: _Search, setting: Setting, outside: int, lower_bound: int) -> None:
+        self._search, self._setting, self._outside, self._lower_bound = search, setting, outside, lower_bound
+        self.fits: dict[int, bool] = {}
+        self._fits_without_retries: dict[int, bool] = {}
+
+    def add(self, size: int, simulations: Sequence[SimulationResult]) -> None:
+        self.fits[size] = not any(simulation.failure for simulation in simulations)
+        self._fits_without_retries[size] = self.fits[size] and not any(one.retries for one in simulations)
+
+    def run(self, sizes: Iterable[float]) -> None:
+        new_sizes = sorted({_round_up(int(size)) for size in sizes} - self.fits.keys())
+        gpus = [Gpu(size + self._outside, self._outside) for size in new_sizes]
+        for size, simulations in zip(new_sizes, self._search.run([(self._setting, gpu) for gpu in gpus]), strict=True):
+            self.add(size, simulations)
+
+    def refine(self, count: int) -> None:
+        """Try sizes between the largest that fails and the next, and likewise for runs without retries."""
+        edges = [(below, above) for below, above in (self.find_edge(), self.find_edge_without_retries()) if above]
+        self.run(
+            size
+            for below, above in {*edges}
+            if above - below > _GRANULARITY_BYTES
+            for size in np.linspace(below, above, count + 2)[1:-1]
+        )
+
+    def find_edge(self) -> tuple[int, int | None]:
+        """Return the largest failing size, or the lower bound, and the next tried size; None if there is none."""
+        return _find_edge(self.fits, self._lower_bound)
+
+    def find_edge_without_retries(self) -> tuple[int, int | None]:
+        """Return the edge between sizes with retries or a failure, and sizes without."""
+        return _find_edge(self._fits_without_retries, self._lower_bound)
+
+
+def _fit_setting(
+    search: _Search, setting: Setting, gpus: Sequence[Gpu], outside: int, batch: BatchMemory | None
+) -> Fitting:
     model = search.model
     [unlimited] = search.run([(setting, Gpu(None, outside))])
-    widening = 1 + model.check.deviation
     peak_active = max(simulation.peak_active for simulation in unlimited)
-    peak_used = int(max(simulation.peak_used for simulation in unlimited) * widening)
-    fits_by_size: dict[int, bool] = {_round_up(peak_used): True}
-    below, above = _round_down(peak_active) - _GRANULARITY_BYTES, _round_up(peak_used)
-    sizes = max(min(_MAX_SIZES_PER_SCAN, _MAX_REQUESTS // max(model.requests * len(search.orders), 1)), 2)
+    peak_used = max(simulation.peak_used for simulation in unlimited)
+    widening = 1 + model.check.deviation
+    lower_bound = _round_down(peak_active) - _GRANULARITY_BYTES
+    tried = _TriedSizes(search, setting, outside, lower_bound)
+    on_gpus = search.run([(setting, gpu) for gpu in gpus])
+    for gpu, simulations in zip(gpus, on_gpus, strict=True):
+        tried.add(gpu.capacity_bytes or 0, simulations)
+    count = max(min(_MAX_SIZES_PER_SCAN, _MAX_REQUESTS // max(model.requests * len(search.orders), 1)), 2)
+    below_peak = np.linspace(lower_bound, peak_used, count + 1)[1:-1]
+    tried.run([*(peak_used * ratio for ratio in _LARGER_SIZES), *below_peak])
     for _ in range(2):
-        if above - below <= _GRANULARITY_BYTES:
-            break
-        new_sizes = sorted(
-            {_round_up(int(size)) for size in np.linspace(below, above, sizes + 2)[1:-1]} - fits_by_size.keys()
-        )
-        results = search.run([(setting, Gpu(size + outside, outside)) for size in new_sizes])
-        fits_by_size |= {
-            size: not any(simulation.failure for simulation in simulations)
-            for size, simulations in zip(new_sizes, results, strict=True)
-        }
-        below, above = _find_edge(fits_by_size, below)
-    smallest = int(above * widening)
-    gpus = [Gpu(memory.bytes, outside, memory.names) for memory in GPUS]
-    # On a GPU with ample memory, the run is the one without a limit.
-    ample = [not _has_limit(model, setting) and (gpu.capacity_bytes or 0) >= peak_used for gpu in gpus]
-    simulated = iter(
-        search.outcomes([(setting, gpu) for gpu, is_ample in zip(gpus, ample, strict=True) if not is_ample])
-    )
-    outcomes = [
-        outcome(model, setting, gpu, unlimited) if is_ample else next(simulated)
-        for gpu, is_ample in zip(gpus, ample, strict=True)
-    ]
+        tried.refine(count // 2)
+    below, above = tried.find_edge()
+    if above is not None and widening > 1:
+        tried.run([above * widening])
+        below, above = tried.find_edge()
+    smallest = None if above is None else min((size for size in tried.fits if size >= above * widening), default=None)
+    _, without_retries = tried.find_edge_without_retries()
+    outcomes = [outcome(model, setting, gpu, simulations) for gpu, simulations in zip(gpus, on_gpus, strict=True)]
     return Fitting(
         setting,
-        smallest + outside,
-        above - below,
-        peak_used + outside,
+        None if smallest is None else smallest + outside,
+        0 if above is None else above - below,
+        None if without_retries is None else int(without_retries * widening) + outside,
         peak_active + outside,
-        tuple(size + outside for size, fits in sorted(fits_by_size.items()) if fits and size < above),
-        tuple(OnGpu(prediction.gpu.names, prediction) for prediction in outcomes),
+        tuple(size + outside for size, fits in sorted(tried.fits.items()) if fits and size < below),
+        max(tried.fits) + outside,
+        tuple(OnGpu(result.gpu.names, result, _max_batch_factor(batch, result, smallest)) for result in outcomes),
     )
+
+
+def _max_batch_factor(batch: BatchMemory | None, on_gpu: Outcome, smallest: int | None) -> float | None:
+    """Return the estimated maximum of the batch on a GPU; `smallest`: bytes for torch that the recorded batch needs."""
+    if batch is None or smallest is None:
+        return None
+    factor = batch.max_factor((on_gpu.gpu.capacity_bytes or 0) - smallest)
+    # A size below the smallest may fit, since not all sizes above do.
+    return max(factor, 1.0) if on_gpu.fits else min(factor, _MAX_FAILING_FACTOR)
 
 
 def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> list[Gpu | None] | None:
@@ -266,12 +330,16 @@ def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> l
 
 
 def _has_ample_memory(outcome: Outcome, gpu: Gpu, model: Model) -> bool:
-    """Return True if no simulation needed more than this GPU has and no memory fraction (a share of the GPU) is set."""
+    """Return True if the run on this GPU is the one of `outcome`, without a simulation.
+
+    Both GPUs have ample memory, and no memory fraction (a share of the GPU) is set.
+    """
+    total = outcome.gpu.device_bytes or model.device_bytes or UNLIMITED_BYTES
     return (
         outcome.fits
         and not _has_limit(model, outcome.setting)
         and outcome.retries[1] == 0
-        and (gpu.device_bytes or 0) >= outcome.device_used_bytes
+        and _AMPLE_RATIO * outcome.device_used_bytes <= min(gpu.device_bytes or 0, total)
     )
 
 
@@ -280,10 +348,10 @@ def _has_limit(model: Model, setting: Setting) -> bool:
     return setting.fraction is not None or model.has_memory_fraction
 
 
-def _find_edge(fits_by_size: dict[int, bool], lower_bound: int) -> tuple[int, int]:
-    """Return the largest failing size (or `lower_bound`) and the next tried size above it."""
-    failing = max((size for size, fits in fits_by_size.items() if not fits), default=lower_bound)
-    return failing, min(size for size in fits_by_size if size > failing)
+def _find_edge(is_enough: Mapping[int, bool], lower_bound: int) -> tuple[int, int | None]:
+    """Return the largest size that is not enough, or `lower_bound`, and the next tried size; None if there is none."""
+    below = max((size for size, enough in is_enough.items() if not enough), default=lower_bound)
+    return below, min((size for size in is_enough if size > below), default=None)
 
 
 def _round_up(size: int) -> int:
