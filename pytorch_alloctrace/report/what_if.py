@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.free_memory.allocator import MIB
-from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, OnGpu, fits_on, judge_fit
+from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, OnGpu, fits_on, is_too_long_for_batch, judge_fit
 from ..analysis.what_if.model import Check, Gpu, Model
 from ..analysis.what_if.prediction import CostlyChanges, Outcome, WhatIf
 from ..errors import NotPredictableError
@@ -223,7 +223,7 @@ def _write_fitting(fitting: Fitting, screen: Screen) -> None:
         if gpu.max_batch_factor is not None
     ]
     if factors:
-        screen.text(f"{BATCH_ESTIMATE}, the largest batch is about so many times this one: {', '.join(factors)}.", 2)
+        screen.text(f"{BATCH_ESTIMATE}, the largest batch is this one times about {', '.join(factors)}.", 2)
 
 
 def _describe_sizes(fitting: Fitting) -> str:
@@ -293,7 +293,7 @@ def fits_sentence(on_gpu: OnGpu, model: Model) -> str:
     gpu = outcome.gpu
     outside = f"{units.size(gpu.outside_bytes)} of it outside torch"
     subject = f"On {units.size(gpu.device_bytes or 0)}{_name_gpus(gpu.names)}, {outside},"
-    check_note = f"{_batch_sentence(on_gpu)}{'' if check.is_exact else f' {check.sentence}'}"
+    check_note = f"{_batch_sentence(on_gpu, model)}{'' if check.is_exact else f' {check.sentence}'}"
     if outcome.fits:
         end_note = f" {ENDED_OUT_OF_MEMORY}" if model.fatal_failures else ""
         return f"{subject} the run fits: {figures(outcome)}.{end_note}{check_note}"
@@ -303,7 +303,9 @@ def fits_sentence(on_gpu: OnGpu, model: Model) -> str:
     return f"{subject} the run does not fit: a request fails at event {event:,}.{check_note}"
 
 
-def _batch_sentence(on_gpu: OnGpu) -> str:
+def _batch_sentence(on_gpu: OnGpu, model: Model) -> str:
+    if is_too_long_for_batch(model):
+        return " The trace is too long to estimate the largest batch here: run the command fit."
     if on_gpu.max_batch_factor is None:
         return ""
     return f" {BATCH_ESTIMATE}, up to about {_format_factor(on_gpu.max_batch_factor)} times this batch fits."

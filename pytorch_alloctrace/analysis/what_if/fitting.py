@@ -46,6 +46,8 @@ the address range, nine eighths of the device: at this ratio, by more than any o
 """
 _MAX_REQUESTS = 400_000_000
 """Maximum requests of all simulations of a scan; longer traces are scanned with fewer sizes."""
+_MAX_REQUESTS_FOR_BATCH = 2_000_000
+"""Maximum requests of a size's simulations for which `fits_on` estimates the largest batch."""
 COLUMNS = (
     *("setting", "smallest_bytes", "recommended_bytes", "without_retries_bytes", "peak_active_bytes"),
     *("resolution_bytes", "exceptions_bytes"),
@@ -173,10 +175,18 @@ def _list_default_settings(changes: Sequence[str]) -> list[str]:
 def fits_on(trace: RecordedTrace, memory: int | str | GpuMemory, *, device: str | None = None) -> tuple[OnGpu, Model]:
     """Return the outcome of the run on a GPU with this memory, under the recorded settings, and the model."""
     model = Model(trace, device)
-    gpu = gpu_of(model, memory, None)
+    gpu, search = gpu_of(model, memory, None), _Search(model)
+    if is_too_long_for_batch(model):
+        [result] = search.outcomes([(model.recorded, gpu)])
+        return OnGpu(gpu.names, result), model
     batch = read_batch_memory(trace, model.device)
     gpus = [gpu, *(Gpu(common.bytes, gpu.outside_bytes, common.names) for common in GPUS)]
-    return _fit_setting(_Search(model), model.recorded, gpus, gpu.outside_bytes, batch).gpus[0], model
+    return _fit_setting(search, model.recorded, gpus, gpu.outside_bytes, batch).gpus[0], model
+
+
+def is_too_long_for_batch(model: Model) -> bool:
+    """Return True if `fits_on` does not estimate the largest batch: the search of the smallest size takes too long."""
+    return model.requests * len(model.orders()) > _MAX_REQUESTS_FOR_BATCH
 
 
 def judge_fit(outcome: Outcome, model: Model) -> bool | None:
