@@ -67,9 +67,10 @@ def compare(
 ) -> pd.DataFrame:
     """Compare the live memory of two runs by site, in requested bytes, the largest change first.
 
-    Sites match if file, function and source text are equal, whatever they hold. Files are compared by their path within
-    the working directory, else by the last parts of the path. A line whose text changed is matched with the nearest
-    line of its function. By "stack", only frames of user code are compared, and stacks with equal frames are one row.
+    Sites match if their source text is equal, whatever they hold: first in the same function and file, then in others.
+    Files are compared by their path within the working directory, else by the last parts of the path, else by their
+    text. A line whose text changed is matched with the most similar line. By "stack", only frames of user code are
+    compared, and stacks with equal frames are one row.
 
     Args:
         trace_a: The trace of the run before.
@@ -79,10 +80,11 @@ def compare(
         by: As in `Trace.usage` at a position, except "call".
 
     Returns:
-        Columns: match ("same", "near": the nearest line, "new": not found in the program of trace_a, "gone": not found
+        Columns: match ("same", "near": the text changed, "new": not found in the program of trace_a, "gone": not found
         in that of trace_b), filename (as in trace_b), line_before, line_after (<NA> if there is none), function,
-        source_before, source_after, user, stack_id_before, stack_id_after (for `frames` of each trace: the stack with
-        the most bytes, <NA> if the site holds nothing); by "role", "age" and "phase" the columns that name the group;
+        source_before, source_after, user, moved (True: from another function, or from a file that does not match),
+        filename_before, function_before (None if new), stack_id_before, stack_id_after (for `frames` of each trace: the
+        stack with the most bytes, <NA> if the site holds nothing); by "role", "age" and "phase" the columns that name the group;
         live_bytes_before, live_bytes_after, change_bytes, live_blocks_before, live_blocks_after.
 
     Raises:

@@ -71,8 +71,9 @@ class Query:
 
     @property
     def names(self) -> SiteNames:
-        """Names of lines of code in the text. Two runs share the names of the later one."""
-        return SiteNames(self.traces[-1].working_directory, self.frames)
+        """Names of lines of code in the text, for one run or two."""
+        earlier, later = self.traces[0].working_directory, self.traces[-1].working_directory
+        return SiteNames(later, self.frames, earlier_directory=earlier)
 
     @property
     def by(self) -> str:

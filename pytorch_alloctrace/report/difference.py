@@ -12,11 +12,11 @@ from rich.text import Text
 from ..analysis.limit import GrowthLimit
 from ..analysis.usage.comparison import GONE, NEW
 from ..analysis.usage.matching import NEAR
-from ..reading.sites import Frame, groups_stacks
+from ..reading.sites import Frame, Site, groups_stacks
 from . import units
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames, frames_data
-from .tables import by_word, records, rows, site_of, text_of
+from .tables import by_word, records, rows, site_of
 
 _CHANGE_WIDTH = 10
 _MAX_PERCENT_RATIO = 10  # a change of more than ten times the bytes before is not written in percent
@@ -136,14 +136,18 @@ def row_name(row: dict[str, Any], by: str, names: SiteNames) -> tuple[str, str |
     if "match" not in row:
         site = site_of(row)
         return names.site(site), names.source(site)
-    side = "before" if row["match"] == GONE else "after"
-    site = site_of({**row, "line": row[f"line_{side}"], "source": row[f"source_{side}"]})
-    notes = [row["match"]] if row["match"] in (NEW, GONE) else []
-    if row["match"] == NEAR:
-        source = (text_of(row["source_before"]) or "").strip()
-        notes.append(
-            f"was line {int(row['line_before'])}: {source}" if source else f"was line {int(row['line_before'])}"
-        )
-    elif not notes and row["line_before"] != row["line_after"]:
-        notes.append(f"was line {int(row['line_before'])}")
-    return names.site(site) + "".join(f", {note}" for note in notes), names.source(site)
+    if row["match"] in (NEW, GONE):
+        site = _site_at(row, "after" if row["match"] == NEW else "before")
+        return f"{names.site(site)}, {row['match']}", names.source(site)
+    before, after = _site_at(row, "before"), _site_at(row, "after")
+    source = names.source(before) if row["match"] == NEAR else None
+    note = f"moved from {names.site(before)}" if row["moved"] else f"was line {before.line}"
+    if row["moved"] or source or before.line != after.line:
+        return f"{names.site(after)}, {note}{f': {source}' if source else ''}", names.source(after)
+    return names.site(after), names.source(after)
+
+
+def _site_at(row: dict[str, Any], side: str) -> Site:
+    """Return the site of a row of two runs "before" or "after"."""
+    names = ("filename", "function", "line", "source") if side == "before" else ("line", "source")
+    return site_of({**row, **{name: row[f"{name}_{side}"] for name in names}})

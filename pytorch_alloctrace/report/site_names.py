@@ -72,20 +72,30 @@ def without_controls(text: str) -> str:
 class SiteNames:
     """Names of sites and files, relative to a working directory; and of the frames of stacks, if `frames` is given.
 
+    Files of an earlier run are named relative to its working directory.
+
     Paths of more than `longest` characters begin with an ellipsis instead of their first folders.
     """
 
     def __init__(
-        self, working_directory: str, frames: Frames | None = None, *, longest: int | None = None, ellipsis: str = "..."
+        self,
+        working_directory: str,
+        frames: Frames | None = None,
+        *,
+        earlier_directory: str = "",
+        longest: int | None = None,
+        ellipsis: str = "...",
     ) -> None:
         self._frames = frames
-        self._working_directory = working_directory
+        self._directories = working_directory, earlier_directory
         self._longest = longest
         self._ellipsis = ellipsis
 
     def file(self, filename: str) -> str:
         """Return the short name of a file, such as "train.py"."""
-        name = printable(short_filename(filename, self._working_directory))
+        for directory in self._directories:
+            filename = short_filename(filename, directory)
+        name = printable(filename)
         if self._longest is None or len(name) <= self._longest:
             return name
         begin = name.find("/", len(name) - self._longest)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from pathlib import Path
 
 import compared_programs
 import pytest
@@ -28,14 +30,19 @@ def test_compare_matches_lines_of_edited_program(name: str, place: str) -> None:
 
     lines = table[["line_before", "line_after"]].fillna(1) - 1
     own = table["user"] & (table["line_before"].fillna(2) > 1) & (table["line_after"].fillna(2) > 1)
-    rows = zip(table["match"][own], lines["line_before"][own], lines["line_after"][own], strict=True)
+    kinds = table["match"].where(~table["moved"], table["match"] + " moved")
+    rows = zip(kinds[own], lines["line_before"][own], lines["line_after"][own], strict=True)
     assert {*rows} == expected
     for row in table[own].itertuples():
-        for text, line, source in (
-            (before, row.line_before, row.source_before),
-            (after, row.line_after, row.source_after),
+        for text, filename, line, source in (
+            (before, row.filename_before, row.line_before, row.source_before),
+            (after, row.filename, row.line_after, row.source_after),
         ):
-            assert str(line) == "<NA>" or source.strip() == text.splitlines()[line - 2].strip()
+            if str(line) != "<NA>":
+                assert (
+                    source.strip()
+                    == compared_programs.files_of(text)[Path(filename).name].splitlines()[line - 1].strip()
+                )
 
 
 def test_diff_shows_line_that_stands_but_holds_nothing() -> None:
@@ -45,6 +52,34 @@ def test_diff_shows_line_that_stands_but_holds_nothing() -> None:
 
     assert "train.py:3 in f (4.00 MiB to 0 B)\n" in text
     assert "gone" not in text and "h = " not in "".join(line for line in text.splitlines() if "was line" in line)
+
+
+def test_diff_names_previous_place_of_moved_lines_and_omits_those_without_change() -> None:
+    folder = record_once("compared", compared_programs.record)
+
+    traces = "diff", "before.alloctrace", "after.alloctrace", "--width", "200"
+    names = ("to_method", "to_class", "to_file", "renamed_file")
+    method, cancelling, file, renamed = (run_analyze(folder / name / "elsewhere", *traces) for name in names)
+
+    assert "train.py:4 in Net.normalise, moved from to_method/elsewhere/before/train.py:5 in Net.forward (" in method
+    assert cancelling.startswith("SAME") and "new" not in cancelling
+    assert "losses.py:4 in pairwise, moved from to_file/elsewhere/before/train.py:4 in pairwise: mask = " in file
+    assert "gone" not in file and "new" not in file
+    assert "v2.py:4 in features (2.00 MiB to 4.00 MiB)" in renamed and "gone" not in renamed
+
+
+@pytest.mark.parametrize(
+    ("name", "by"), [("to_file", "function"), ("renamed_file", "function"), ("renamed_file", "file")]
+)
+def test_compare_matches_renamed_functions_and_files(name: str, by: str) -> None:
+    folder = record_once("compared", compared_programs.record) / name / "elsewhere"
+    before, after = (alloctrace.load(folder / f"{version}.alloctrace") for version in ("before", "after"))
+
+    table = alloctrace.compare(before, after, by=by)
+
+    own = table[table["user"]]
+    assert set(own["match"]) == {"same"}
+    assert list(own["function"][own["moved"]]) == (["pairwise"] if name == "to_file" else [])
 
 
 @pytest.mark.parametrize("by", ["function", "file", "stack"])
@@ -72,6 +107,21 @@ def test_line_with_unchanged_text_and_neighbours_matches_itself(first: list[str]
     for index, context in enumerate(contexts[0]):
         if counts[0][context] == counts[1][context] == 1:
             assert (matches[index].after, matches[index].kind) == (contexts[1].index(context), SAME)
+
+
+def test_text_that_fits_several_functions_equally_well_is_unmatched() -> None:
+    before = [CodeLine("a", "f", 1, "loss = model(x).sum()")]
+    after = [CodeLine("a", function, line, "loss = model(x).sum()") for line, function in enumerate("gh")]
+
+    matches = match_lines(before, after, {"a": "a"})
+    by_bytes = match_lines(
+        [dataclasses.replace(before[0], live_bytes=8)],
+        [after[0], dataclasses.replace(after[1], live_bytes=8)],
+        {"a": "a"},
+    )
+
+    assert matches == []
+    assert [(match.before, match.after) for match in by_bytes] == [(0, 1)]
 
 
 @given(_texts, st.data())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ...reading.sites import Frame, groups_stacks
 from ...reading.source_code import TextFrom, functions_of_lines, source_text
 from ...reading.tables import TEXT
 from .composition import composition_at
-from .matching import NEAR, SAME, CodeLine, match_files, match_lines
+from .matching import NEAR, SAME, CodeLine, match_by_text, match_files, match_lines
 
 NEW, GONE = "new", "gone"
 CHANGE_COLUMNS = (
@@ -29,6 +30,7 @@ _LIVE = ("live_bytes", "live_blocks")
 _Chain = tuple[CodeLine, ...]
 COMPARISON_COLUMNS = (
     *("match", "filename", "line_before", "line_after", "function", "source_before", "source_after", "user"),
+    *("moved", "filename_before", "function_before"),
     *("stack_id_before", "stack_id_after"),
     *CHANGE_COLUMNS,
 )
@@ -80,16 +82,20 @@ def compare(
         names = [name for name in ("role", "age", "from_age", "to_age", "unit", "phase") if name in before.columns]
         return _join_compositions(before, after, _key_column(by), names)
     versions = _Version(trace_a, before, by), _Version(trace_b, after, by)
-    pairs = _match_versions(*versions)
+    pairs = _match_versions(*versions, by)
     before, after = (
         table.assign(pair=np.array([numbers[chain] for chain in version.chains], np.int64))
         for table, version, numbers in zip((before, after), versions, pairs.numbers, strict=True)
     )
     table = _join_compositions(before, after, "pair", ["pair", "filename", "function", "user"])
     matched = [pairs.pairs[number] for number in table["pair"]]
-    filenames = zip(matched, table["filename"], strict=True)
-    names = [pair.after[0].filename if pair.after else filename for pair, filename in filenames]
-    table["filename"] = pd.Series(names, dtype=TEXT, index=table.index)
+    for name in ("filename", "function"):
+        known = zip(matched, table[name], strict=True)
+        names = [getattr(pair.after[0], name) if pair.after else value for pair, value in known]
+        table[name] = pd.Series(names, dtype=TEXT, index=table.index)
+        names_before = [getattr(pair.before[0], name) if pair.before else None for pair in matched]
+        table[f"{name}_before"] = pd.Series(names_before, dtype=object, index=table.index)
+    table["moved"] = [pair.is_moved for pair in matched]
     for when, side in (("before", before), ("after", after)):
         innermost = [chain[0] if (chain := getattr(pair, when)) else None for pair in matched]
         lines = [None if line is None else line.line for line in innermost]
@@ -128,35 +134,34 @@ class _Version:
 
     def __init__(self, trace: RecordedTrace, table: pd.DataFrame, by: str) -> None:
         self.trace = trace
-        self.by = by
         self.chains = _make_chains(trace, table, by)
         """What identifies each row: its line, function or file, or all user frames of its stack, innermost first."""
+        chain_lines = [line for chain in self.chains for line in chain]
         user_lines = _lines_of_stacks(trace, trace.stacks.is_user)
-        self._user_files = {line.filename for line in user_lines}
+        recorded = [*user_lines, *_lines_of_stacks(trace, trace.stacks.site == 0)]
+        # The lines of rows first: of equal lines, the first stays, and only rows have bytes.
+        recorded = [*dict.fromkeys([*(chain_lines if by in ("line", "stack") else []), *recorded])]
+        self.lines = [*recorded, *self._list_other_lines(recorded, {line.filename for line in user_lines})]
+        """All lines that are recorded, and those of files of user code that are as they were recorded."""
+        self.groups = self.lines
+        """What is matched: lines, or functions, files or modules."""
         if by not in ("line", "stack"):
-            other_lines = _groups_of_stacks(trace, by)
-        else:
-            other_lines = [*user_lines, *_lines_of_stacks(trace, trace.stacks.site == 0)]
-        self.recorded = [*dict.fromkeys([*(line for chain in self.chains for line in chain), *other_lines])]
+            functions = {line.place for line in self.lines} if by == "function" else set()
+            groups = [*_groups_of_stacks(trace, by), *(CodeLine(*place, 0, None) for place in sorted(functions))]
+            self.groups = [*dict.fromkeys([*chain_lines, *groups])]
 
     @property
     def files(self) -> list[str]:
-        return [line.filename for line in self.recorded]
+        return [line.filename for line in (*self.groups, *self.lines)]
 
-    def list_lines(self, filenames: Iterable[str]) -> list[CodeLine]:
-        """Return `recorded`, and all other lines of those files of user code that are as they were recorded."""
-        if self.by not in ("line", "stack", "function"):
-            return self.recorded
-        names = {(line.filename, line.function, line.line) for line in self.recorded}
-        texts: dict[str, dict[int, str | None]] = {name: {} for name in filenames if name in self._user_files}
-        for line in self.recorded:
-            if line.filename in texts and line.line:
-                texts[line.filename][line.line] = line.source
-        lines = [*self.recorded]
-        for filename, recorded_text in texts.items():
-            file_lines = self._read_file(filename, recorded_text)
-            lines += [line for line in file_lines if (filename, line.function, line.line) not in names]
-        return lines
+    def _list_other_lines(self, recorded: Sequence[CodeLine], user_files: set[str]) -> list[CodeLine]:
+        names = {(*line.place, line.line) for line in recorded}
+        texts: dict[str, dict[int, str | None]] = {}
+        for line in recorded:
+            if line.filename in user_files and line.line:
+                texts.setdefault(line.filename, {})[line.line] = line.source
+        lines = itertools.chain.from_iterable(map(self._read_file, texts, texts.values()))
+        return [line for line in lines if (*line.place, line.line) not in names]
 
     def _read_file(self, filename: str, recorded_text: dict[int, str | None]) -> list[CodeLine]:
         path = Path(self.trace.working_directory) / filename
@@ -165,9 +170,6 @@ class _Version:
         if text_from is not TextFrom.FILE or path.stat().st_mtime_ns >= self.trace.begin_ns:
             return []
         functions = functions_of_lines("\n".join(text.values()))
-        if self.by == "function":
-            names = sorted({function for _, function in functions})
-            return [CodeLine(filename, name, 0, None, is_recorded=False) for name in names]
         return [CodeLine(filename, name, line, text.get(line), is_recorded=False) for line, name in sorted(functions)]
 
 
@@ -178,6 +180,8 @@ class _Pair:
     before: _Chain | None
     after: _Chain | None
     kind: str
+    is_moved: bool = False
+    """True if the first line was in another function, or in a file that does not match."""
 
 
 @dataclass(frozen=True)
@@ -187,14 +191,20 @@ class _Pairs:
     """The number of the pair of each chain, before and after."""
 
 
-def _match_versions(before: _Version, after: _Version) -> _Pairs:
+def _match_versions(before: _Version, after: _Version, by: str) -> _Pairs:
     """Match the rows of two tables by matching all lines that are known of both programs."""
     files = match_files(before.files, after.files, (before.trace.working_directory, after.trace.working_directory))
-    lines_before, lines_after = before.list_lines(files), after.list_lines(files.values())
-    matches = match_lines(lines_before, lines_after, files)
-    forward = {lines_before[match.before]: lines_after[match.after] for match in matches}
+    files |= match_by_text(
+        [line for line in before.lines if line.filename not in files],
+        [line for line in after.lines if line.filename not in files.values()],
+        lambda line: line.filename,
+    )
+    matches = match_lines(before.groups, after.groups, files)
+    forward = {before.groups[match.before]: after.groups[match.after] for match in matches}
+    if by == "function":
+        forward |= _match_renamed_functions(before, after, forward)
     backward = {line_after: line_before for line_before, line_after in forward.items()}
-    near_lines = {lines_after[match.after] for match in matches if match.kind == NEAR}
+    near_lines = {after.groups[match.after] for match in matches if match.kind == NEAR}
     pairs: dict[_Pair, int] = {}
     numbers: tuple[dict[_Chain, int], dict[_Chain, int]] = {}, {}
     for side, version, other_lines in ((0, before, forward), (1, after, backward)):
@@ -204,9 +214,29 @@ def _match_versions(before: _Version, after: _Version) -> _Pairs:
                 pair = _Pair(chain, None, GONE) if side == 0 else _Pair(None, chain, NEW)
             else:
                 chains = (chain, matched) if side == 0 else (matched, chain)
-                pair = _Pair(*chains, NEAR if near_lines.intersection(chains[1]) else SAME)
+                place = files.get(chains[0][0].filename), chains[0][0].function
+                kind = NEAR if near_lines.intersection(chains[1]) else SAME
+                pair = _Pair(*chains, kind, place != chains[1][0].place)
             numbers[side][chain] = pairs.setdefault(pair, len(pairs))
     return _Pairs([*pairs], numbers)
+
+
+def _match_renamed_functions(
+    before: _Version, after: _Version, forward: dict[CodeLine, CodeLine]
+) -> dict[CodeLine, CodeLine]:
+    """Match the functions that are in none of the matches `forward`, by the text of their lines."""
+    matched = [{line.place for line in side} for side in (forward, forward.values())]
+    places = match_by_text(
+        [line for line in before.lines if line.place not in matched[0]],
+        [line for line in after.lines if line.place not in matched[1]],
+        lambda line: line.place,
+    )
+    groups = [{line.place: line for line in version.groups} for version in (before, after)]
+    return {
+        groups[0][place]: groups[1][other]
+        for place, other in places.items()
+        if place in groups[0] and other in groups[1]
+    }
 
 
 def _lines_of_stacks(trace: RecordedTrace, selected: npt.NDArray[np.bool_]) -> list[CodeLine]:
@@ -228,7 +258,15 @@ def _groups_of_stacks(trace: RecordedTrace, by: str) -> list[CodeLine]:
 def _make_chains(trace: RecordedTrace, table: pd.DataFrame, by: str) -> list[_Chain]:
     if by != "stack":
         rows = table.to_dict("records")
-        return [(CodeLine(row["filename"], row["function"], int(row["line"]), _text(row["source"])),) for row in rows]
+        return [
+            (
+                CodeLine(
+                    *(row["filename"], row["function"], int(row["line"]), _text(row["source"])),
+                    live_bytes=int(row["live_bytes"]),
+                ),
+            )
+            for row in rows
+        ]
     return [
         tuple(_make_code_line(frame) for frame in _user_frames(trace, int(stack))) or (CodeLine("", "", 0, None),)
         for stack in table["stack_id"]

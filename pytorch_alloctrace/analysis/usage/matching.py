@@ -1,20 +1,43 @@
 """Matching of source lines between two versions of a program.
 
-Lines match if file, function and source text are equal. Of several lines of a function with the same text, lines with
-the same neighbours match, then lines in order, or the nearest if a line was added or removed. A line whose text was
-changed matches the nearest, relative to where the surrounding lines moved.
+Lines of equal text match first: those of one function, then those of the pair of functions that have the most
+remaining text in common, in any file. Within a pair of functions, lines with the same neighbours match, then lines in
+order, or the nearest if a line was added or removed. Lines whose text was changed match by similarity, to which
+matched neighbours add. All other lines stay unmatched.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 SAME, NEAR = "same", "near"
+_EVIDENT_WORDS = 3
+"""Minimum number of different words in a text that shows by itself that its line moved to another function."""
+_MAX_PLACES = 10
+"""Maximum number of unmatched lines with a text that still shows where a function moved."""
+_MIN_SIMILARITY = (0.75, 0.5, 0.4)
+"""Minimum similarity of lines whose text was changed, by the number of their neighbours that match each other."""
+_NEIGHBOUR_WEIGHT = 0.125
+"""What a matching neighbour adds to the similarity."""
+_MIN_COMMON_SHARE = 0.5
+"""Minimum share of equal texts in a renamed file or function."""
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Row = TypeVar("_Row")
+Function = tuple[str, str]
+"""File and qualified name of a function."""
+_Functions = tuple[Function, Function]
+"""A function before and one after."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +48,17 @@ class CodeLine:
     source: str | None
     is_recorded: bool = field(default=True, compare=False)
     """False for a line that is in no stack of the trace, but in the source file."""
+    live_bytes: int = field(default=0, compare=False)
+    """Bytes at the compared position."""
 
     @property
     def text(self) -> str | None:
         """`source` without its indentation, which changes when code is wrapped."""
         return None if self.source is None else self.source.strip()
+
+    @property
+    def place(self) -> Function:
+        return self.filename, self.function
 
 
 @dataclass(frozen=True)
@@ -39,7 +68,7 @@ class LineMatch:
     before: int
     after: int
     kind: str
-    """SAME: equal text or, if that is unknown, equal number. NEAR: the nearest line of the function."""
+    """SAME: equal text or, if that is unknown, equal number. NEAR: the text was changed."""
 
 
 def match_files(before: Iterable[str], after: Iterable[str], folders: tuple[str, str] = ("", "")) -> dict[str, str]:
@@ -81,26 +110,48 @@ def _count_common_parts(left: str, right: str) -> int:
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
+def match_by_text(
+    before: Iterable[CodeLine], after: Iterable[CodeLine], key: Callable[[CodeLine], _Key]
+) -> dict[_Key, _Key]:
+    """Return the renamed files or functions (`key`): at least half of their texts are equal. The most equal match."""
+    texts_before, texts_after = (
+        {group: {line.text for line in rows} - {None} for group, rows in _group_rows(lines, key).items()}
+        for lines in (before, after)
+    )
+    groups = _group_rows(
+        ((group, text) for group, texts in texts_after.items() for text in texts), lambda pair: pair[1]
+    )
+    common: dict[tuple[_Key, _Key], float] = {}
+    for group, texts in texts_before.items():
+        counts = Counter(other for text in texts for other, _ in groups.get(text, []))
+        shares = {other: count / max(len(texts), len(texts_after[other])) for other, count in counts.items()}
+        common |= {(group, other): share for other, share in shares.items() if share >= _MIN_COMMON_SHARE}
+    matches: dict[_Key, _Key] = {}
+    for group, other in sorted(common, key=lambda pair: -common[pair]):
+        if group not in matches and other not in matches.values():
+            matches[group] = other
+    return matches
+
+
 def match_lines(before: Sequence[CodeLine], after: Sequence[CodeLine], files: Mapping[str, str]) -> list[LineMatch]:
     """Return matches of lines, each line in at most one; the lines of a sequence must differ.
 
     A line that is in no stack matches only by its text: whether its edited version allocated is unknown.
     """
+    rows, candidates = [*range(len(before))], [*range(len(after))]
+    functions = _group_rows(candidates, lambda row: after[row].place)
     matches: list[LineMatch] = []
-    functions = _group_rows(range(len(after)), lambda row: (after[row].filename, after[row].function))
-    lines_before = _group_rows(range(len(before)), lambda row: (files.get(before[row].filename), before[row].function))
-    for function, rows in lines_before.items():
-        candidates = functions.get(function, [])
-        text_matches = _match_same_text(before, after, rows, candidates)
-        anchors = [(before[match.before].line, after[match.after].line) for match in text_matches]
-        matched_before, matched_after = (
-            {getattr(match, side) for match in text_matches} for side in ("before", "after")
-        )
-        unmatched = [row for row in rows if row not in matched_before and before[row].is_recorded]
-        free_candidates = [row for row in candidates if row not in matched_after and after[row].is_recorded]
-        matches += text_matches
-        matches += _match_nearest(before, after, unmatched, free_candidates, anchors, NEAR, keep_order=True)
-    return matches
+    for (filename, function), function_rows in _group_rows(rows, lambda row: before[row].place).items():
+        same_function = functions.get((files.get(filename, ""), function), [])
+        matches += _match_same_text(before, after, function_rows, same_function)
+    rows, candidates = _remove_matched(rows, candidates, matches)
+    rows, candidates = (
+        [row for row in side if lines[row].text is not None] for lines, side in ((before, rows), (after, candidates))
+    )
+    matches += _match_moved_text(before, after, files, rows, candidates)
+    rows, candidates = _remove_matched(rows, candidates, matches)
+    matches += _match_cancelling(before, after, rows, candidates)
+    return [*matches, *_match_similar(before, after, files, matches)]
 
 
 def _remove_matched(
@@ -110,11 +161,181 @@ def _remove_matched(
     return [row for row in rows if row not in before], [row for row in candidates if row not in after]
 
 
-def _group_rows(rows: Iterable[int], key: Callable[[int], Hashable]) -> dict[Hashable, list[int]]:
-    groups: dict[Hashable, list[int]] = {}
+def _group_rows(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
+    groups: dict[_Key, list[_Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups
+
+
+def _match_moved_text(
+    before: Sequence[CodeLine],
+    after: Sequence[CodeLine],
+    files: Mapping[str, str],
+    rows: list[int],
+    candidates: list[int],
+) -> list[LineMatch]:
+    """Match equal text in different functions, the pair of functions with the clearest evidence first."""
+    matches: list[LineMatch] = []
+    ambiguous: set[_Functions] = set()
+    while True:
+        common = _find_common_texts(before, after, rows, candidates)
+        scores = {
+            pair: (sum(texts.values()), *_measure_closeness(*pair, files))
+            for pair, texts in common.items()
+            if pair not in ambiguous and sum(texts.values()) >= 1
+        }
+        rows_by_place = _group_rows(rows, lambda row: before[row].place)
+        candidates_by_place = _group_rows(candidates, lambda row: after[row].place)
+        for _, pairs in itertools.groupby(sorted(scores, key=lambda pair: scores[pair], reverse=True), scores.get):
+            # A function that was matched in this round has less text left: the next round scores it anew.
+            free = [pair for pair in pairs if pair[0] in rows_by_place and pair[1] in candidates_by_place]
+            ambiguous |= {pair for pair, other in itertools.permutations(free, 2) if _are_rivals(pair, other, common)}
+            for pair in free:
+                if pair not in ambiguous and pair[0] in rows_by_place and pair[1] in candidates_by_place:
+                    sides = rows_by_place.pop(pair[0]), candidates_by_place.pop(pair[1])
+                    matches += _match_same_text(before, after, *sides)
+        if scores.keys() <= ambiguous:
+            return matches
+        rows, candidates = _remove_matched(rows, candidates, matches)
+
+
+def _are_rivals(pair: _Functions, other: _Functions, common: Mapping[_Functions, Mapping[str, float]]) -> bool:
+    """Return whether a text of one function would match in either of two others."""
+    return (pair[0] == other[0] or pair[1] == other[1]) and not common[pair].keys().isdisjoint(common[other])
+
+
+def _measure_closeness(before: Function, after: Function, files: Mapping[str, str]) -> tuple[bool, bool]:
+    """Return whether the functions have one name, apart from their classes, and whether they are in one file."""
+    return before[1].rpartition(".")[2] == after[1].rpartition(".")[2], files.get(before[0]) == after[0]
+
+
+def _find_common_texts(
+    before: Sequence[CodeLine], after: Sequence[CodeLine], rows: list[int], candidates: list[int]
+) -> dict[_Functions, dict[str, float]]:
+    """Return, for each pair of functions, the texts that both have and how clearly each shows that its line moved.
+
+    The evidence is less for a text of few words, and is shared between all lines with the text.
+    """
+    rows_by_text = _group_rows(rows, lambda row: before[row].text or "")
+    common: dict[_Functions, dict[str, float]] = {}
+    for text, same_candidates in _group_rows(candidates, lambda row: after[row].text or "").items():
+        same_rows = rows_by_text.get(text, [])
+        count = max(len(same_rows), len(same_candidates))
+        if not same_rows or count > _MAX_PLACES:
+            continue
+        evidence = min(1.0, len(set(_split_words(text))) / _EVIDENT_WORDS) / count
+        for row, candidate in itertools.product(same_rows, same_candidates):
+            common.setdefault((before[row].place, after[candidate].place), {})[text] = evidence
+    return common
+
+
+def _match_cancelling(
+    before: Sequence[CodeLine], after: Sequence[CodeLine], rows: list[int], candidates: list[int]
+) -> list[LineMatch]:
+    """Match lines of equal text and bytes, whichever of them moved where: they do not differ."""
+    candidates_by_key = _group_rows(_in_order(after, candidates), lambda row: (after[row].text, after[row].live_bytes))
+    return [
+        LineMatch(row, candidate, SAME)
+        for (text, live_bytes), same_rows in _group_rows(
+            _in_order(before, rows), lambda row: (before[row].text, before[row].live_bytes)
+        ).items()
+        if live_bytes
+        for row, candidate in zip(same_rows, candidates_by_key.get((text, live_bytes), []), strict=False)
+    ]
+
+
+def _match_similar(
+    before: Sequence[CodeLine],
+    after: Sequence[CodeLine],
+    files: Mapping[str, str],
+    matches: Sequence[LineMatch],
+) -> list[LineMatch]:
+    """Match recorded lines whose text was changed, the most similar first; of equally similar lines none.
+
+    Lines without similarity match if each is the only unmatched line between the same neighbours.
+    """
+    neighbours_before = _find_neighbours(before, files, {match.before: match.after for match in matches})
+    neighbours_after = _find_neighbours(
+        after, {line.filename: line.filename for line in after}, {match.after: match.after for match in matches}
+    )
+    counts = Counter(neighbours_before.values()), Counter(neighbours_after.values())
+    rows = [row for row in neighbours_before if before[row].is_recorded]
+    candidates = [row for row in neighbours_after if after[row].is_recorded]
+    similarities = _measure_similarities(before, after, rows, candidates)
+    in_gap = _group_rows(range(len(candidates)), lambda column: neighbours_after[candidates[column]])
+    pairs: dict[tuple[float, bool, bool], list[tuple[int, int]]] = {}
+    replaced = {(index, column) for index, row in enumerate(rows) for column in in_gap.get(neighbours_before[row], [])}
+    alike = {(int(index), int(column)) for index, column in np.argwhere(similarities >= min(_MIN_SIMILARITY))}
+    for index, column in replaced | alike:
+        row, candidate, similarity = rows[index], candidates[column], similarities[index, column]
+        if before[row].text == after[candidate].text is not None:
+            continue
+        gaps = neighbours_before[row], neighbours_after[candidate]
+        shared = sum(left == right for left, right in zip(*gaps, strict=True))
+        is_replaced = shared == 2 and counts[0][gaps[0]] == counts[1][gaps[1]] == 1
+        if is_replaced or similarity >= _MIN_SIMILARITY[shared]:
+            closeness = _measure_closeness(before[row].place, after[candidate].place, files)
+            score = round(similarity + _NEIGHBOUR_WEIGHT * shared, 6), *closeness
+            pairs.setdefault(score, []).append((row, candidate))
+    similar: dict[int, int] = {}
+    for score in sorted(pairs, reverse=True):
+        free = [pair for pair in pairs[score] if pair[0] not in similar and pair[1] not in similar.values()]
+        rivals = Counter(row for row, _ in free), Counter(candidate for _, candidate in free)
+        similar |= {row: candidate for row, candidate in free if rivals[0][row] == rivals[1][candidate] == 1}
+    return [LineMatch(row, candidate, NEAR) for row, candidate in similar.items()]
+
+
+def _find_neighbours(
+    lines: Sequence[CodeLine], files: Mapping[str, str], matched: Mapping[int, int]
+) -> dict[int, tuple[Hashable, Hashable]]:
+    """Return the nearest matched lines above and below each unmatched line, or its function in the later version."""
+    neighbours: dict[int, tuple[Hashable, Hashable]] = {}
+    for (filename, function), rows in _group_rows(range(len(lines)), lambda row: lines[row].place).items():
+        edge: Hashable = (files.get(filename, ""), function)
+        ordered = _in_order(lines, rows)
+        above, below = (
+            [*itertools.accumulate((matched.get(row) for row in side), _last_known, initial=edge)]
+            for side in (ordered, reversed(ordered))
+        )
+        for row, first, last in zip(ordered, above, [*reversed(below)][1:], strict=False):
+            if row not in matched:
+                neighbours[row] = first, last
+    return neighbours
+
+
+def _last_known(known: Hashable, value: Hashable) -> Hashable:
+    return known if value is None else value
+
+
+def _split_words(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
+
+
+def _measure_similarities(
+    before: Sequence[CodeLine], after: Sequence[CodeLine], rows: list[int], candidates: list[int]
+) -> npt.NDArray[np.float64]:
+    """Return the shares of words that rows and candidates have in common. The weight of a frequent word is small."""
+    counts = Counter(word for line in (*before, *after) for word in _split_words(line.text or ""))
+    numbered = dict.fromkeys(word for line in (*before, *after) for word in _number_words(line.text or ""))
+    columns = {word: column for column, word in enumerate(numbered)}
+    weights = np.array([counts[word] for word, _ in columns], np.float64) ** -0.5
+    sides = np.zeros((len(rows), len(columns))), np.zeros((len(candidates), len(columns)))
+    for matrix, lines, side in ((sides[0], before, rows), (sides[1], after, candidates)):
+        for index, row in enumerate(side):
+            matrix[index, [columns[word] for word in _number_words(lines[row].text or "")]] = 1
+    totals = [matrix @ weights for matrix in sides]
+    return 2 * ((sides[0] * weights) @ sides[1].T) / np.maximum(totals[0][:, None] + totals[1], 1e-9)
+
+
+def _number_words(text: str) -> set[tuple[str, int]]:
+    """Return the words of a text, each with the number of its earlier occurrences."""
+    counts: Counter[str] = Counter()
+    numbered = set()
+    for word in _split_words(text):
+        numbered.add((word, counts[word]))
+        counts[word] += 1
+    return numbered
 
 
 def _match_same_text(
@@ -135,7 +356,7 @@ def _match_same_text(
             ambiguous.append((same_rows, same_candidates))
     anchors = [(before[match.before].line, after[match.after].line) for match in matches]
     for same_rows, same_candidates in ambiguous:
-        matches += _match_nearest(before, after, same_rows, same_candidates, anchors, SAME, keep_order=False)
+        matches += _match_nearest(before, after, same_rows, same_candidates, anchors)
     return matches
 
 
@@ -176,37 +397,18 @@ def _match_nearest(
     rows: list[int],
     candidates: list[int],
     anchors: list[tuple[int, int]],
-    kind: str,
-    *,
-    keep_order: bool,
 ) -> list[LineMatch]:
-    """Match lines of a function, the nearest pair first; `anchors` are the line numbers of earlier matches.
-
-    With keep_order, both lines of a pair must be next to the same anchor, so that a removed line is not matched with a
-    line that was added elsewhere.
-    """
-    from_before, from_after = sorted(anchors), sorted((after_line, line) for line, after_line in anchors)
-    expected = {row: _expected_line(before[row].line, from_before) for row in rows}
-    neighbours = {row: _find_neighbours(before[row].line, from_before) for row in rows}
-    candidate_neighbours = {
-        row: {(side, (line, number)) for side, (number, line) in _find_neighbours(after[row].line, from_after)}
-        for row in candidates
-    }
+    """Match lines of equal text, the nearest pair first; `anchors` are the line numbers of earlier matches."""
+    anchors = sorted(anchors)
+    expected = {row: _expected_line(before[row].line, anchors) for row in rows}
     pairs = sorted(
-        (abs(expected[row] - after[candidate].line), row, candidate)
-        for row in rows
-        for candidate in candidates
-        if not (keep_order and anchors) or neighbours[row] & candidate_neighbours[candidate]
+        (abs(expected[row] - after[candidate].line), row, candidate) for row in rows for candidate in candidates
     )
-    matches: list[LineMatch] = []
-    matched_rows: set[int] = set()
-    matched_candidates: set[int] = set()
+    matches: dict[int, int] = {}
     for _, row, candidate in pairs:
-        if row not in matched_rows and candidate not in matched_candidates:
-            matched_rows.add(row)
-            matched_candidates.add(candidate)
-            matches.append(LineMatch(row, candidate, kind))
-    return matches
+        if row not in matches and candidate not in matches.values():
+            matches[row] = candidate
+    return [LineMatch(row, candidate, SAME) for row, candidate in matches.items()]
 
 
 def _expected_line(line: int, anchors: list[tuple[int, int]]) -> int:
@@ -216,10 +418,3 @@ def _expected_line(line: int, anchors: list[tuple[int, int]]) -> int:
         anchors[max(index - 1, 0) : index + 1], key=lambda pair: abs(pair[0] - line), default=(line, line)
     )
     return line + after - before
-
-
-def _find_neighbours(line: int, anchors: list[tuple[int, int]]) -> set[tuple[str, tuple[int, int]]]:
-    """Return the nearest anchors above and below a line, by the first number of each. anchors: in order."""
-    first, last = bisect.bisect_left(anchors, (line, 0)), bisect.bisect_left(anchors, (line + 1, 0))
-    neighbours = {("above", anchors[first - 1])} if first else set()
-    return neighbours | ({("below", anchors[last])} if last < len(anchors) else set())
