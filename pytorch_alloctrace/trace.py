@@ -84,8 +84,8 @@ def compare(
         in that of trace_b), filename (as in trace_b), line_before, line_after (<NA> if there is none), function,
         source_before, source_after, user, moved (True: from another function, or from a file that does not match),
         filename_before, function_before (None if new), stack_id_before, stack_id_after (for `frames` of each trace: the
-        stack with the most bytes, <NA> if the site holds nothing); by "role", "age" and "phase" the columns that name the group;
-        live_bytes_before, live_bytes_after, change_bytes, live_blocks_before, live_blocks_after.
+        stack with the most bytes, <NA> if the site holds nothing); by "role", "age" and "phase" the columns that name
+        the group; live_bytes_before, live_bytes_after, change_bytes, live_blocks_before, live_blocks_after.
 
     Raises:
         PositionError: One of the traces lacks the position.

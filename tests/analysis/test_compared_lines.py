@@ -124,6 +124,20 @@ def test_text_that_fits_several_functions_equally_well_is_unmatched() -> None:
     assert [(match.before, match.after) for match in by_bytes] == [(0, 1)]
 
 
+def test_layer_of_new_class_is_no_edited_layer_of_removed_class() -> None:
+    before = [
+        CodeLine("a", "Block.__init__", line, f"self.{name} = nn.Linear(512, 512)") for line, name in enumerate("ab")
+    ]
+    after = [
+        CodeLine("a", "Block.__init__", 0, before[0].source),
+        CodeLine("a", "Head.__init__", 9, "self.c = nn.Linear(512, 512)"),
+    ]
+
+    matches = match_lines(before, after, {"a": "a"})
+
+    assert [(match.before, match.after, match.kind) for match in matches] == [(0, 0, SAME)]
+
+
 @given(_texts, st.data())
 def test_line_in_no_stack_is_no_edited_version(texts: list[str], data: st.DataObject) -> None:
     recorded = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))

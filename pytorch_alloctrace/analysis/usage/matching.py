@@ -25,7 +25,7 @@ _EVIDENT_WORDS = 3
 """Minimum number of different words in a text that shows by itself that its line moved to another function."""
 _MAX_PLACES = 10
 """Maximum number of unmatched lines with a text that still shows where a function moved."""
-_MIN_SIMILARITY = (0.75, 0.5, 0.4)
+_MIN_SIMILARITY = (0.8, 0.5, 0.4)
 """Minimum similarity of lines whose text was changed, by the number of their neighbours that match each other."""
 _NEIGHBOUR_WEIGHT = 0.125
 """What a matching neighbour adds to the similarity."""
@@ -224,7 +224,7 @@ def _find_common_texts(
         count = max(len(same_rows), len(same_candidates))
         if not same_rows or count > _MAX_PLACES:
             continue
-        evidence = min(1.0, len(set(_split_words(text))) / _EVIDENT_WORDS) / count
+        evidence = min(1.0, len(_words_of(before[same_rows[0]])) / _EVIDENT_WORDS) / count
         for row, candidate in itertools.product(same_rows, same_candidates):
             common.setdefault((before[row].place, after[candidate].place), {})[text] = evidence
     return common
@@ -308,34 +308,23 @@ def _last_known(known: Hashable, value: Hashable) -> Hashable:
     return known if value is None else value
 
 
-def _split_words(text: str) -> list[str]:
-    return re.findall(r"\w+", text)
+def _words_of(line: CodeLine) -> set[str]:
+    return set(re.findall(r"\w+", line.text or ""))
 
 
 def _measure_similarities(
     before: Sequence[CodeLine], after: Sequence[CodeLine], rows: list[int], candidates: list[int]
 ) -> npt.NDArray[np.float64]:
-    """Return the shares of words that rows and candidates have in common. The weight of a frequent word is small."""
-    counts = Counter(word for line in (*before, *after) for word in _split_words(line.text or ""))
-    numbered = dict.fromkeys(word for line in (*before, *after) for word in _number_words(line.text or ""))
-    columns = {word: column for column, word in enumerate(numbered)}
-    weights = np.array([counts[word] for word, _ in columns], np.float64) ** -0.5
+    """Return the shares of words that rows and candidates have in common. A word of many lines counts less."""
+    line_counts = Counter(word for line in (*before, *after) for word in _words_of(line))
+    columns = {word: column for column, word in enumerate(line_counts)}
+    weights = np.array([*line_counts.values()], np.float64) ** -0.5
     sides = np.zeros((len(rows), len(columns))), np.zeros((len(candidates), len(columns)))
     for matrix, lines, side in ((sides[0], before, rows), (sides[1], after, candidates)):
         for index, row in enumerate(side):
-            matrix[index, [columns[word] for word in _number_words(lines[row].text or "")]] = 1
+            matrix[index, [columns[word] for word in _words_of(lines[row])]] = 1
     totals = [matrix @ weights for matrix in sides]
     return 2 * ((sides[0] * weights) @ sides[1].T) / np.maximum(totals[0][:, None] + totals[1], 1e-9)
-
-
-def _number_words(text: str) -> set[tuple[str, int]]:
-    """Return the words of a text, each with the number of its earlier occurrences."""
-    counts: Counter[str] = Counter()
-    numbered = set()
-    for word in _split_words(text):
-        numbered.add((word, counts[word]))
-        counts[word] += 1
-    return numbered
 
 
 def _match_same_text(
