@@ -12,7 +12,7 @@ import bisect
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TypeVar
@@ -27,6 +27,8 @@ _MAX_PLACES = 10
 """Maximum number of unmatched lines with a text that still shows where a function moved."""
 _MIN_SIMILARITY = (0.8, 0.5, 0.4)
 """Minimum similarity of lines whose text was changed, by the number of their neighbours that match each other."""
+_MAX_EDITED = 1000
+"""Maximum number of lines of each version that are compared by similarity: those with the most bytes."""
 _NEIGHBOUR_WEIGHT = 0.125
 """What a matching neighbour adds to the similarity."""
 _MIN_COMMON_SHARE = 0.5
@@ -190,7 +192,7 @@ def _match_moved_text(
         for _, pairs in itertools.groupby(sorted(scores, key=lambda pair: scores[pair], reverse=True), scores.get):
             # A function that was matched in this round has less text left: the next round scores it anew.
             free = [pair for pair in pairs if pair[0] in rows_by_place and pair[1] in candidates_by_place]
-            ambiguous |= {pair for pair, other in itertools.permutations(free, 2) if _are_rivals(pair, other, common)}
+            ambiguous |= _find_rivals(free, common)
             for pair in free:
                 if pair not in ambiguous and pair[0] in rows_by_place and pair[1] in candidates_by_place:
                     sides = rows_by_place.pop(pair[0]), candidates_by_place.pop(pair[1])
@@ -200,9 +202,11 @@ def _match_moved_text(
         rows, candidates = _remove_matched(rows, candidates, matches)
 
 
-def _are_rivals(pair: _Functions, other: _Functions, common: Mapping[_Functions, Mapping[str, float]]) -> bool:
-    """Return whether a text of one function would match in either of two others."""
-    return (pair[0] == other[0] or pair[1] == other[1]) and not common[pair].keys().isdisjoint(common[other])
+def _find_rivals(pairs: Sequence[_Functions], common: Mapping[_Functions, Iterable[str]]) -> set[_Functions]:
+    """Return the pairs of which a text of one function would also match in the other function of another pair."""
+    places = {pair: [(side, pair[side], text) for side in (0, 1) for text in common[pair]] for pair in pairs}
+    counts = Counter(itertools.chain.from_iterable(places.values()))
+    return {pair for pair, pair_places in places.items() if any(counts[place] > 1 for place in pair_places)}
 
 
 def _measure_closeness(before: Function, after: Function, files: Mapping[str, str]) -> tuple[bool, bool]:
@@ -260,29 +264,36 @@ def _match_similar(
         after, {line.filename: line.filename for line in after}, {match.after: match.after for match in matches}
     )
     counts = Counter(neighbours_before.values()), Counter(neighbours_after.values())
-    rows = [row for row in neighbours_before if before[row].is_recorded]
-    candidates = [row for row in neighbours_after if after[row].is_recorded]
-    similarities = _measure_similarities(before, after, rows, candidates)
-    in_gap = _group_rows(range(len(candidates)), lambda column: neighbours_after[candidates[column]])
-    pairs: dict[tuple[float, bool, bool], list[tuple[int, int]]] = {}
-    replaced = {(index, column) for index, row in enumerate(rows) for column in in_gap.get(neighbours_before[row], [])}
-    alike = {(int(index), int(column)) for index, column in np.argwhere(similarities >= min(_MIN_SIMILARITY))}
-    for index, column in replaced | alike:
-        row, candidate, similarity = rows[index], candidates[column], similarities[index, column]
-        if before[row].text == after[candidate].text is not None:
-            continue
-        gaps = neighbours_before[row], neighbours_after[candidate]
-        shared = sum(left == right for left, right in zip(*gaps, strict=True))
-        is_replaced = shared == 2 and counts[0][gaps[0]] == counts[1][gaps[1]] == 1
-        if is_replaced or similarity >= _MIN_SIMILARITY[shared]:
-            closeness = _measure_closeness(before[row].place, after[candidate].place, files)
-            score = round(similarity + _NEIGHBOUR_WEIGHT * shared, 6), *closeness
-            pairs.setdefault(score, []).append((row, candidate))
+    rows, candidates = (
+        sorted((row for row in side if lines[row].is_recorded), key=lambda row: -lines[row].live_bytes)[:_MAX_EDITED]
+        for lines, side in ((before, neighbours_before), (after, neighbours_after))
+    )
+    replacements = {
+        gap: column
+        for column, candidate in enumerate(candidates)
+        if counts[0][gap := neighbours_after[candidate]] == counts[1][gap] == 1
+    }
+    scores: dict[tuple[float, bool, bool], list[tuple[int, int]]] = {}
+    for row, similarities in zip(rows, _measure_similarities(before, after, rows, candidates), strict=True):
+        gap = neighbours_before[row]
+        alike = np.flatnonzero(similarities >= min(_MIN_SIMILARITY)).tolist()
+        for column in {*alike, *([replacements[gap]] if gap in replacements else [])}:
+            candidate = candidates[column]
+            shared = sum(left == right for left, right in zip(gap, neighbours_after[candidate], strict=True))
+            is_edited = before[row].text != after[candidate].text or before[row].text is None
+            is_alike = similarities[column] >= _MIN_SIMILARITY[shared] or replacements.get(gap) == column
+            if is_edited and is_alike:
+                closeness = _measure_closeness(before[row].place, after[candidate].place, files)
+                # Rounded: the order of the words must not decide between equally similar lines.
+                score = round(float(similarities[column]) + _NEIGHBOUR_WEIGHT * shared, 6), *closeness
+                scores.setdefault(score, []).append((row, candidate))
     similar: dict[int, int] = {}
-    for score in sorted(pairs, reverse=True):
-        free = [pair for pair in pairs[score] if pair[0] not in similar and pair[1] not in similar.values()]
+    matched: set[int] = set()
+    for score in sorted(scores, reverse=True):
+        free = [pair for pair in scores[score] if pair[0] not in similar and pair[1] not in matched]
         rivals = Counter(row for row, _ in free), Counter(candidate for _, candidate in free)
         similar |= {row: candidate for row, candidate in free if rivals[0][row] == rivals[1][candidate] == 1}
+        matched.update(similar[row] for row, _ in free if row in similar)
     return [LineMatch(row, candidate, NEAR) for row, candidate in similar.items()]
 
 
@@ -313,18 +324,29 @@ def _words_of(line: CodeLine) -> set[str]:
 
 
 def _measure_similarities(
-    before: Sequence[CodeLine], after: Sequence[CodeLine], rows: list[int], candidates: list[int]
-) -> npt.NDArray[np.float64]:
-    """Return the shares of words that rows and candidates have in common. A word of many lines counts less."""
-    line_counts = Counter(word for line in (*before, *after) for word in _words_of(line))
-    columns = {word: column for column, word in enumerate(line_counts)}
-    weights = np.array([*line_counts.values()], np.float64) ** -0.5
-    sides = np.zeros((len(rows), len(columns))), np.zeros((len(candidates), len(columns)))
-    for matrix, lines, side in ((sides[0], before, rows), (sides[1], after, candidates)):
-        for index, row in enumerate(side):
-            matrix[index, [columns[word] for word in _words_of(lines[row])]] = 1
-    totals = [matrix @ weights for matrix in sides]
-    return 2 * ((sides[0] * weights) @ sides[1].T) / np.maximum(totals[0][:, None] + totals[1], 1e-9)
+    before: Sequence[CodeLine], after: Sequence[CodeLine], rows: Sequence[int], candidates: Sequence[int]
+) -> Iterator[npt.NDArray[np.float64]]:
+    """Yield, for each row, the share of words that it has in common with each candidate.
+
+    A word of many lines counts less.
+    """
+    weights = {
+        word: count**-0.5
+        for word, count in Counter(word for line in (*before, *after) for word in _words_of(line)).items()
+    }
+    columns: dict[str, list[int]] = {}
+    for column, candidate in enumerate(candidates):
+        for word in _words_of(after[candidate]):
+            columns.setdefault(word, []).append(column)
+    totals = np.zeros(len(candidates))
+    for word, word_columns in columns.items():
+        totals[word_columns] += weights[word]
+    for row in rows:
+        words = _words_of(before[row])
+        common = np.zeros(len(candidates))
+        for word in words & columns.keys():
+            common[columns[word]] += weights[word]
+        yield 2 * common / np.maximum(totals + sum(weights[word] for word in words), 1e-9)
 
 
 def _match_same_text(
