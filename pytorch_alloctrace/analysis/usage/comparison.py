@@ -95,7 +95,7 @@ def compare(
         table[name] = pd.Series(names, dtype=TEXT, index=table.index)
         names_before = [getattr(pair.before[0], name) if pair.before else None for pair in matched]
         table[f"{name}_before"] = pd.Series(names_before, dtype=object, index=table.index)
-    table["moved"] = [pair.is_moved for pair in matched]
+    table["moved"] = pd.Series([pair.is_moved for pair in matched], dtype=np.bool_, index=table.index)
     for when, side in (("before", before), ("after", after)):
         innermost = [chain[0] if (chain := getattr(pair, when)) else None for pair in matched]
         lines = [None if line is None else line.line for line in innermost]
