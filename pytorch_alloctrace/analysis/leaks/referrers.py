@@ -207,17 +207,20 @@ def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> list
     final_event = final.event if final is not None and final.event <= trace.end_seq else -1
     # Apart from the others: main() may have freed the blocks between the last of them and the final scan.
     final_referrers = scans.pop(final_event, [])
-    events = [event for event in (final_event, *_select_scans(scans)) if event > 0]
+    # What replaces others is held by the variable that the program uses while it runs: for it, the final scan is last.
+    selected = _select_scans(scans)
+    events = [event for event in (final_event, *selected, final_event) if event > 0]
     results = [_Result(no_holder=_explain_without_blocks(trace, bool(events))) for _ in accused]
-    for event in events:
+    for number, event in enumerate(events):
         referrers = final_referrers if event == final_event else scans[event]
+        is_before_others = event == final_event and number < len(selected)
         try:
             live = evidence.parts[0].blocks_at(event - 1)
         except CompactedError:
             continue  # the last scan of an interval only after the compaction
         step = _find_step(trace, event)
         for blocks_of, result in zip(accused, results, strict=True):
-            if result.holder is None:
+            if result.holder is None and not (is_before_others and blocks_of.live_at_judged is None):
                 blocks = _select_blocks(live, blocks_of)
                 if len(blocks) < blocks_of.min_blocks:
                     continue
