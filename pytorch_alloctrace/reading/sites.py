@@ -164,6 +164,13 @@ class StackIndex:
             frames = frames[frames]
         return np.where(accepted[frames], frames, np.uint32(0)).astype(np.uint32)
 
+    def outermost(self, accepted: npt.NDArray[np.bool_]) -> _Ids:
+        """Return the outermost accepted frame of each stack, 0 if none."""
+        frames = self._innermost(accepted)
+        while (outer := frames[self.parent[frames]]).any():
+            frames = np.where(outer, outer, frames)
+        return frames
+
     def _find_cell_magics(self) -> npt.NDArray[np.intp]:
         """Return the frames of IPython's call of a cell magic (%%time). The cell's lines are frames further in."""
         cell_stacks = np.flatnonzero(np.isin(self._filename, [*self._cells]))

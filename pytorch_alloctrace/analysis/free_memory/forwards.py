@@ -5,6 +5,7 @@ Memory of a device before an event: before a failed allocation (`program_memory`
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -137,11 +138,11 @@ class ForwardReader:
     def read_forwards(self) -> tuple[int, LiveForwards | None]:
         """Return the last event of backward, -1 if there is none, and the calls with the most activations."""
         activations = self._uses[ACTIVATIONS] & ~self._of_backward
-        calls = {stack: self._find_call(stack) for stack in np.unique(self._live["stack_id"][activations]).tolist()}
         events = self._events
-        for stack in np.unique(events["stack"]).tolist():
-            calls.setdefault(stack, self._find_call(stack))
-        line_of_stack = {stack: int(self._lines[self._stacks.parent[call]]) for stack, call in calls.items() if call}
+        stacks = np.union1d(self._live["stack_id"][activations], events["stack"])
+        stacks = stacks[self._calls[stacks] > 0]
+        lines = self._lines[self._stacks.parent[self._calls[stacks]]]
+        line_of_stack = dict(zip(stacks.tolist(), lines.tolist(), strict=True))
         is_backward = events["node_type"] != 0
         is_in_past_pass = is_backward
         if self._in_backward:
@@ -169,7 +170,7 @@ class ForwardReader:
         is_counted = is_of_line | is_training | ~self._creates_nodes[events["stack"]]
         is_call, is_pass = is_of_line & ~is_backward, is_of_line & is_in_past_pass
         call_counts = _count_calls(is_call[is_counted], is_pass[is_counted])
-        caller = int(self._stacks.parent[calls[int(live_stacks[rows][0])]])
+        caller = int(self._stacks.parent[self._calls[int(live_stacks[rows][0])]])
         forwards = Forwards(
             SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller),
             int(call_counts[-1]),
@@ -194,9 +195,7 @@ class ForwardReader:
         """
         if not self._stacks.has_modules or not is_recent.any():
             return 0
-        distinct, stack_of_row = np.unique(self._events["stack"], return_inverse=True)
-        outermost = np.array([self._find_call(stack) for stack in distinct.tolist()], np.int64)
-        groups = self._stacks.modules.called(self._events["stack"]), outermost[stack_of_row]
+        groups = self._stacks.modules.called(self._events["stack"]), self._calls[self._events["stack"]]
         return min(_count_begins(np.where(is_recent, group, 0)) for group in groups)
 
     def read_events(self, within: Range) -> dict[str, npt.NDArray[Any]]:
@@ -211,17 +210,18 @@ class ForwardReader:
             parts.append({**{name: rows[name] for name in columns[:-1]}, "stack": stack})
         return {name: np.concatenate([part[name] for part in parts]).astype(np.int64) for name in columns}
 
-    def _find_call(self, stack: int) -> int:
-        """Return the stack of the outermost call of a module within a stack; 0 if there is none."""
-        call = 0
-        while self._stacks.has_frames(stack):
-            if _MODULE_CALL.search(self._stacks.frame(stack).filename):
-                call = stack
-            stack = int(self._stacks.parent[stack])
-        return call
+    @functools.cached_property
+    def _calls(self) -> npt.NDArray[np.uint32]:
+        """By stack: the stack of the outermost call of a module within it; 0: there is none."""
+        return find_module_calls(self._stacks)
 
     def _frames(self, stack: int) -> list[Frame]:
         return self._stacks.frames(stack) if self._stacks.has_frames(stack) else []
+
+
+def find_module_calls(stacks: StackIndex) -> npt.NDArray[np.uint32]:
+    """Return by stack the stack of the outermost call of a module within it; 0: there is none."""
+    return stacks.outermost(stacks.ends_in(lambda filename, _: _MODULE_CALL.search(filename) is not None))
 
 
 def have_nodes(autograd_seqs: npt.NDArray[np.int64]) -> bool:

@@ -307,8 +307,7 @@ class _MemoryReader(ForwardReader):
         makers = Counter(maker_of[stack] for stack in live_stacks[rows].tolist())
         maker = makers.most_common(1)[0][0]
         events = self._events["stack"]
-        calling_stacks = [stack for stack in np.unique(events).tolist() if self._find_call(stack)]
-        calls = self._events["seq"][np.isin(events, calling_stacks)]
+        calls = self._events["seq"][self._calls[events] > 0]
         seqs = np.sort(alloc_seq[rows])
         for loop in loops.loops_around(maker):
             rounds = np.searchsorted(loop.begins, seqs, side="right")

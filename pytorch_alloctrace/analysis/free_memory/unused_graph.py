@@ -19,7 +19,7 @@ from ...reading.recorded import FREES, RecordedTrace
 from ...reading.replay import Peak
 from ...reading.sites import Site, StackIndex
 from ...reading.table import Table
-from .forwards import LARGE_SHARE, MAX_EVENTS, MIN_CALLS, ForwardReader
+from .forwards import LARGE_SHARE, MAX_EVENTS, MIN_CALLS, ForwardReader, find_module_calls
 from .inefficiencies import MIN_BYTES, Inefficiency
 
 UNUSED_GRAPH = "unused_graph"
@@ -40,7 +40,7 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
     other_peak_bytes (peak of training while the line does not run; absent if unknown).
     """
     # On the CPU, backward runs on the calling thread, and the forward of its allocations is not recorded.
-    if peak.bytes < MIN_BYTES or device in HOST_DEVICES:
+    if peak.bytes < MIN_BYTES or device in HOST_DEVICES or not find_module_calls(trace.stacks).any():
         return None
     until = peak.seq + 1
     live = trace.replay.live(until, device)
