@@ -257,7 +257,7 @@ class _DeviceSummarizer:
             until = self._peak.seq + 1
             self._at_peak = walk.visit(until, lambda: _LiveMemory.read_before(trace, device, until))
         self._inefficiencies = None if of_leaks else InefficiencyEvidence(walk, trace, device, self._evidence.clocks)
-        self._failure = None if of_leaks else visit_last_oom(walk, trace, device)
+        self._failure = visit_last_oom(walk, trace, device)
         self._unused_graph: Visit[Inefficiency | None] | None = None
         # The finding on a failure describes forwards without backward.
         if not of_leaks and self._failure is None and (peak := self._peak) is not None:

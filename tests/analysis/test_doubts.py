@@ -405,18 +405,30 @@ def test_running_total_of_numbers_is_no_leak() -> None:
     assert [finding.kind for finding in findings_on("running total of numbers")] == ["no_leak"]
 
 
-def test_forecast_leaves_room_for_the_temporaries_of_a_step_though_the_driver_was_asked_long_before(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("reserved", "free"),
+    [
+        ([1200] * 5, 8000 - (1032 - 532) - 986),  # the temporaries of a step are needed again
+        (
+            [200, 600, 1000, 1500, 1500],
+            (8000 - (1032 - 532) - 1500) * 286 // 500,
+        ),  # of new segments, 286 of 500 is used
+    ],
+)
+def test_forecast_leaves_room_for_temporaries_and_for_unused_parts_of_segments(
+    reserved: list[int], free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = trace_of("wait before the growth")
+    # The driver was asked long before.
     columns = {"time_ns": trace.begin_ns, "total_bytes": 8000, "used_bytes": 1032, "reserved_bytes": 532}
     samples = Table({name: np.ma.array([value]) for name, value in columns.items()})
     times = np.linspace(trace.begin_ns, trace.end_ns, 5).astype(np.int64)
-    levels = Table({"time_ns": times, "allocated_bytes_max": np.array([100, 500, 700, 986, 900])})
+    allocated = np.array([100, 500, 700, 986, 900])
+    levels = Table({"time_ns": times, "allocated_bytes_max": allocated, "reserved_bytes_max": np.array(reserved)})
     monkeypatch.setattr(RecordedTrace, "driver_samples", lambda self, device=None: samples)
     monkeypatch.setattr(RecordedTrace, "timeline", lambda self, points, device: levels)
 
-    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880) == 8000 - (1032 - 532) - 986
+    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880) == free
 
 
 def test_forecast_counts_the_seconds_since_the_onset() -> None:

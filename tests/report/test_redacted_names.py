@@ -125,7 +125,8 @@ def test_replaced_names_are_consistent_and_keep_lines_and_libraries(folder: Path
     lines = PROGRAM.splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "badger.detach().exp()" in text)
     held = re.search(
-        r'Held by (?:several: )?variable_\d+[\[\]\d]*\.variable_\d+\[\\"key_1\\"\] \(list of 40\), global of file_1\.py', page
+        r'Held by (?:several: )?variable_\d+[\[\]\d]*\.variable_\d+\[\\"key_1\\"\] \(list of 40\), global of file_1\.py',
+        page,
     )
     assert re.search(rf"file_1\.py:{line} in class_\d+\.function_\d+", page) and held is not None
     assert "Linear.forward" in page and "Sequential.forward" in page and "mark_1" in page

@@ -490,6 +490,8 @@ def group_by_times(
     return groups
 
 
+MIN_RESERVED_GROWTH = 0.9
+"""Minimum growth of the reserved bytes, by that of the allocated bytes, if free parts of segments are of no use."""
 _POINTS = 120  # as in the chart of the summary
 _RECENT_POINTS = 4
 
@@ -498,7 +500,9 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
     """Return the bytes that could still be allocated at the end of the judged part; None if the capacity is unknown.
 
     They are the device's memory less what is used outside torch and less the highest allocated bytes shortly before,
-    since each unit of the program needs its temporaries again. For "cpu" they are the machine's memory less the
+    since each unit of the program needs its temporaries again. If in the last half of the run the reserved bytes grew
+    by `MIN_RESERVED_GROWTH` of the allocated bytes, or by more than these, as blocks leave parts of segments unused,
+    the highest reserved bytes count, and of the rest the share that blocks would use. For "cpu" they are the machine's memory less the
     resident memory of this process: the use of other processes is unknown. Without reports of the driver, they are the
     device's size less the live bytes.
     """
@@ -513,8 +517,17 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
     reserved = samples["reserved_bytes"][sample]
     if reserved is np.ma.masked:
         return max(total - used, 0)
+    # The sample may be old: what others use changes less than what torch reserves.
+    usable = total - max(used - int(reserved), 0)
     timeline = trace.timeline(_POINTS, device)
     end = int(np.searchsorted(timeline["time_ns"], judged_ns, side="right"))
-    needed = max([live_bytes, *timeline["allocated_bytes_max"][max(end - _RECENT_POINTS, 0) : end + 1].tolist()])
-    # The sample may be old: what others use changes less than what torch reserves.
-    return max(total - max(used - int(reserved), 0) - int(needed), 0)
+
+    def highest_before(name: str, at: int) -> int:
+        return max([0, *map(int, timeline[name][max(at - _RECENT_POINTS, 0) : at + 1].tolist())])
+
+    half_allocated, allocated = (highest_before("allocated_bytes_max", at) for at in (end // 2, end))
+    half_reserved, highest_reserved = (highest_before("reserved_bytes_max", at) for at in (end // 2, end))
+    grown, grown_reserved = allocated - half_allocated, highest_reserved - half_reserved
+    if grown > 0 and grown_reserved >= MIN_RESERVED_GROWTH * grown:
+        return int(max(usable - highest_reserved, 0) * min(grown / grown_reserved, 1.0))
+    return max(usable - max(allocated, live_bytes), 0)
