@@ -32,6 +32,7 @@ HEALTHY = (
     *("evaluation_under_no_grad", "phases_with_gradients_disabled", "gradients_by_function"),
     *("outputs_without_graph", "checkpointed"),
     *("functions_with_own_backward", "one_forward", "skipped_batch", "interrupted"),
+    "failed_second_phase",
 )
 ADVICE = "Activations make this peak"
 

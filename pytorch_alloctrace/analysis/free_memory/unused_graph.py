@@ -5,7 +5,8 @@ not by backward, and no pass of backward evaluates the line before. Calls count 
 memory, and in training a single call from a line that backward never evaluates.
 
 A run may end between forward and backward, by an exception. So the program must allocate afterwards, or have trained by
-other lines alone, or have called the model more often than `MIN_CALLS` times without any backward.
+other lines alone and free the graph before it exits, or have called the model more often than `MIN_CALLS` times without
+any backward.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
     if not end or np.isin(passes, found.stacks).any():
         return None
     goes_on = (later["seq"] > end).any()
+    # An exception that ends another phase of training keeps its graph until the program exits.
+    scan = trace.final_scan
+    is_evaluation &= end < (trace.end_seq if scan is None or scan.event < 0 else scan.event)
     is_inference = not forwards.is_training and max(forwards.count, forwards.call_count) > MIN_CALLS
     if not (goes_on or is_evaluation or is_inference):
         return None
