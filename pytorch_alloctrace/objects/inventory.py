@@ -58,12 +58,17 @@ def storage_of(tensor: Any) -> Storage | None:
         return None
 
 
-def bytes_of(tensor: Any) -> int:
-    """Return the bytes of a tensor's elements, which may be a part of its storage. Runs no code of the program."""
+def bytes_of(tensor: Any, storage: Storage) -> int:
+    """Return the bytes of a tensor's elements, which may be a part of its storage. Runs no code of the program.
+
+    Of other objects, those of the storage: a subclass of Tensor may compute its size in `__torch_dispatch__`.
+    """
     import torch
 
+    if not access.has_exact_type(tensor, (torch.Tensor, torch.nn.Parameter)):
+        return storage.bytes
     base = torch._C.TensorBase
-    return base.numel(tensor) * base.element_size(tensor) if access.is_a(tensor, base) else 0
+    return base.numel(tensor) * base.element_size(tensor)
 
 
 def weak_reference_of(tensor: Any) -> StorageWeakRef:

@@ -231,7 +231,7 @@ def _group_by_holder(
         if storage.key not in holder_of_storage:
             holder_of_storage[storage.key] = holder = holders.holder_of(number)
             members.setdefault(holder, {})[storage] = number
-        tensor_bytes[holder_of_storage[storage.key]] += bytes_of(walk.objects[number])
+        tensor_bytes[holder_of_storage[storage.key]] += bytes_of(walk.objects[number], storage)
     return members, 1.0, tensor_bytes
 
 

@@ -292,3 +292,20 @@ def test_unreached_tensors_are_unlisted_only_if_a_python_object_refers_to_them(i
     assert (scan.unlisted - unlisted_before >= 150) == is_in_list
     for address in addresses:
         ctypes.pythonapi.Py_DecRef(ctypes.cast(address, ctypes.py_object))
+
+
+class SizedTensor(torch.Tensor):
+    """Tensor that computes its size in Python."""
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: object, **__: object) -> object:
+        raise AssertionError("called")
+
+
+def test_scan_does_not_call_a_tensor_that_computes_its_size() -> None:
+    make: Callable[..., torch.Tensor] = torch.Tensor._make_subclass
+    sized = [make(SizedTensor, torch.ones(1000), dispatch_sizes_strides_policy="sizes") for _ in range(2)]
+
+    [group] = [group for group in scan_objects(5.0, search_unreached=False).groups if "sized" in str(group)]
+
+    assert group.count == len(sized) and group.tensor_bytes == group.bytes == 2 * 4000
