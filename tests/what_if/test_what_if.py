@@ -7,6 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+import extreme_traces
+import numpy as np
 import pytest
 from marked_programs import run_analyze
 from running import ROOT, needs_cuda_build, run_python, with_cuda
@@ -24,6 +26,8 @@ from pytorch_alloctrace.sizes import parse_size
 pytestmark = needs_cuda_build
 MIB, GIB = 2**20, 2**30
 PROGRAM = ROOT / "tests/support/what_if_programs.py"
+EMPTY = ((4, 2 * MIB), (1, 0))
+"""Kind and size of the events of a segment and of a block without requested bytes."""
 IMPORTS = "import sys, torch, pytorch_alloctrace as alloctrace\n"
 
 
@@ -161,6 +165,16 @@ def test_largest_batch_is_predicted_from_roles(tmp_path: Path, monkeypatch: pyte
 def test_largest_batch_is_not_estimated_without_memory_that_grows(buffers: alloctrace.Trace, folder: Path) -> None:
     assert fits_on(buffers._recorded, 4 * GIB)[0].max_batch_factor is None
     assert "batch" not in run_analyze(folder, "fit", "buffers.alloctrace")
+
+
+def test_largest_batch_is_not_estimated_of_blocks_without_bytes(tmp_path: Path) -> None:
+    rows = np.concatenate([extreme_traces.events(1, kind=kind, address=2 * MIB, size=size) for kind, size in EMPTY])
+    path = tmp_path / "run.alloctrace"
+    path.write_bytes(extreme_traces.trace(rows=rows))
+
+    as_recorded, *_ = alloctrace.load(path).fit().fittings
+
+    assert {gpu.max_batch_factor for gpu in as_recorded.gpus} == {None}
 
 
 def test_what_if_predicts_failed_allocation_on_small_gpu(buffers: alloctrace.Trace, tmp_path: Path) -> None:

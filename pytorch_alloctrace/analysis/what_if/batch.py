@@ -64,6 +64,6 @@ def read_batch_memory(trace: RecordedTrace, device: str) -> BatchMemory | None:
     total = at_peak[:, : len(ROLES)].sum(axis=1)
     unclear = np.sum([by_role[role] for role in _UNCLEAR_ROLES], axis=0)
     peak = int(total.argmax())
-    if growing.max() < _MIN_BATCH_SHARE * total[peak] or unclear[peak] > _MAX_UNCLEAR_SHARE * total[peak]:
+    if growing.max() <= _MIN_BATCH_SHARE * total[peak] or unclear[peak] > _MAX_UNCLEAR_SHARE * total[peak]:
         return None
     return BatchMemory(growing, total - growing)
