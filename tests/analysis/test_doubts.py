@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from growth_programs import LAYERS, SIZE, STEPS
 from running import SUPPORT, WITH_SUPPORT, run_python
 from shared_recordings import record_once
 from steady_clock import TICK_NS
+from text_traces import TextTrace
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.clock import Clock
@@ -302,6 +304,17 @@ def test_views_are_to_be_cloned() -> None:
     assert "views, which use 1 % of the memory that they keep: store `.clone()` of each. Clear or cap `last`" in cure
     other = only_leak("lines of one list").holder
     assert other is not None and other.tensor_share == 1
+
+
+def test_corrupt_sizes_of_a_holder_are_no_views(tmp_path: Path) -> None:
+    files = {name: f"/home/user/{name}.py" for name in ("main", "weights", "forward", "keep", "small", "batch")}
+    holders = ("kept (list of 40), global of keep.py",)
+    trace = RecordedTrace(TextTrace(files, holders=holders).write(tmp_path / "run.alloctrace"))
+    trace.held = tuple(dataclasses.replace(held, bytes=0, tensor_bytes=5) for held in trace.held)
+
+    [leak] = [leak for device in summarize(trace).devices for leak in device.leaks.leaks if leak.holder is not None]
+
+    assert leak.holder is not None and leak.holder.tensor_share == 1
 
 
 def test_title_of_a_leak_of_several_lines_counts_the_others() -> None:

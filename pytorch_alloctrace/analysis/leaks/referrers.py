@@ -333,7 +333,8 @@ def _find_holder(
         ),
         store_kind=referrer.store[0] if backward is None else BACKWARD,
         store=_read_store(trace, referrer) if backward is None else backward,
-        tensor_share=referrer.tensor_bytes / referrer.bytes if referrer.tensor_bytes else 1.0,
+        # A corrupt trace may have less memory than tensors.
+        tensor_share=min(referrer.tensor_bytes / max(referrer.bytes, 1), 1.0) if referrer.tensor_bytes else 1.0,
     )
 
 
