@@ -32,7 +32,7 @@ HEALTHY = (
     *("evaluation_under_no_grad", "phases_with_gradients_disabled", "gradients_by_function"),
     *("outputs_without_graph", "checkpointed"),
     *("functions_with_own_backward", "one_forward", "skipped_batch", "interrupted"),
-    "failed_second_phase",
+    *("failed_second_phase", "retained_graph_of_functions"),
 )
 ADVICE = "Activations make this peak"
 

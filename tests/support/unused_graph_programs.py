@@ -273,6 +273,15 @@ def functions_with_own_backward() -> None:
         del losses, loss
 
 
+def retained_graph_of_functions() -> None:
+    model = nn.Sequential(*[ProductLayer() for _ in range(6)]).to(DEVICE)
+    for _ in range(6):
+        losses = [model(inputs).mean() for inputs, _ in make_batches(5)]
+        for loss in losses:
+            loss.backward(retain_graph=True)
+        del losses, loss
+
+
 def one_forward() -> None:
     make_model()(next(make_batches(1, 8 * ROWS))[0])
 

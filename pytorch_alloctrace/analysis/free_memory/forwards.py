@@ -199,8 +199,12 @@ class ForwardReader:
         return min(_count_begins(np.where(is_recent, group, 0)) for group in groups)
 
     def read_events(self, within: Range) -> dict[str, npt.NDArray[Any]]:
-        """Return the device's allocations in a range: seq, node_type, autograd_seq, stack (in backward of forward)."""
-        columns = ("seq", "node_type", "autograd_seq", "stack")
+        """Return the device's allocations in a range.
+
+        Columns: seq, node_type, autograd_seq, forward_stack_id (in backward; 0: unknown, as of a function in Python),
+        stack (in backward of forward, if known).
+        """
+        columns = ("seq", "node_type", "autograd_seq", "forward_stack_id", "stack")
         parts: list[dict[str, npt.NDArray[Any]]] = [{name: np.zeros(0, np.int64) for name in columns}]
         for events in self._trace.iter_events(within, ("alloc",), chunk=MAX_EVENTS):
             rows = events.take(self._trace.devices_of(events) == self._device)

@@ -62,8 +62,10 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
     if not is_evaluation and forwards.find_cause(peak.bytes) is None:
         return None
     end = _find_end(trace, device, until, live.take(found.rows))
-    passes = later["stack"][is_backward & (later["seq"] < end)]
-    if not end or np.isin(passes, found.stacks).any():
+    is_pass = is_backward & (later["seq"] < end)
+    # A backward in Python may evaluate any forward: only its own stack is known.
+    may_be_of_line = np.isin(later["stack"], found.stacks) | (later["stack"] > 0) & (later["forward_stack_id"] == 0)
+    if not end or (is_pass & may_be_of_line).any():
         return None
     goes_on = (later["seq"] > end).any()
     # An exception that ends another phase of training keeps its graph until the program exits.
