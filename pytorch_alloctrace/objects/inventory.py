@@ -68,7 +68,7 @@ def bytes_of(tensor: Any, storage: Storage) -> int:
     if not access.has_exact_type(tensor, (torch.Tensor, torch.nn.Parameter)):
         return storage.bytes
     base = torch._C.TensorBase
-    return base.numel(tensor) * base.element_size(tensor)
+    return int(base.numel(tensor) * base.element_size(tensor))
 
 
 def weak_reference_of(tensor: Any) -> StorageWeakRef:
