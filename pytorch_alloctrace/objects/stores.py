@@ -250,7 +250,7 @@ def _is_library_class(cls: type) -> bool:
     if type(module) is not types.ModuleType:
         return name is None  # a class of C code has none
     filename = access.module_dict(module).get("__file__")
-    return name != "__main__" and (type(filename) is not str or is_library_file(filename))
+    return name != "__main__" and type(filename) is str and is_library_file(filename)
 
 
 def _list_nested(code: types.CodeType) -> Iterator[types.CodeType]:

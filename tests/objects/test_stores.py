@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -305,6 +306,18 @@ del Cache.bound
     )
 
     assert [_find_global_store(module, name).line for name in ("kept", "first", "second")] == [5, 7, 9]
+
+
+def test_attribute_is_stored_in_a_class_of_a_module_without_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _load("class Cache:\n  def add(self, value): self.kept.append(value)\n")
+    module.__dict__["__name__"] = module.Cache.__module__ = "module_without_file"
+    monkeypatch.setitem(sys.modules, "module_without_file", module)
+    cache = module.Cache()
+    cache.kept = [torch.ones(2), torch.ones(2)]
+
+    chain = alloctrace.holders(cache.kept[0]).chain
+
+    assert chain is not None and chain.store.line == 2
 
 
 def test_store_is_unknown_after_the_deadline() -> None:
