@@ -138,10 +138,8 @@ def _find_other_peak(
     evaluated: Stacks of forward that backward evaluates.
     """
     stacks = trace.stacks
-    contains = stacks.group("line") == stacks.group("line")[caller]
-    while (more := contains | contains[stacks.parent]).sum() > contains.sum():
-        contains = more
-    groups = np.where(contains, 0, 2)
+    lines = stacks.group("line")
+    groups = np.where(stacks.outermost(lines == lines[caller]) > 0, 0, 2)
     groups[evaluated] = 1
     timelines = trace.group_timelines(_POINTS, trace.begin_ns, trace.end_ns, {device: groups}, 3)
     graph, training, _ = timelines[device].highest[:, -3:].T
