@@ -122,6 +122,23 @@ def pinned_in_step() -> Program:
         yield
 
 
+def pinned_in_step_and_later() -> Program:
+    def allocate_output() -> torch.Tensor:
+        return torch.empty(4 * MIB, dtype=torch.uint8, device="cuda")  # LINE
+
+    kept = []
+    for step in range(STEPS):
+        warmup = block(900)
+        del warmup
+        output = allocate_output()
+        if step == 0:
+            kept.append(allocate_output())
+        large = block(905)
+        del output, large
+        yield
+    del kept
+
+
 def sizes() -> Program:
     cache = block(100)
     for step in range(STEPS):
@@ -232,6 +249,7 @@ PROGRAMS += (
     garbage,
     pinned,
     pinned_in_step,
+    pinned_in_step_and_later,
     sizes,
     streams,
     graphs,

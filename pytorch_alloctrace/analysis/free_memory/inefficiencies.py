@@ -99,7 +99,7 @@ class UnusableMemory:
     largest_bytes: int = 0
     """Bytes of the largest free piece."""
     is_of_step: bool = False
-    """True if the blocks of `site` that pin it are freed before the step of the request ends."""
+    """True if the blocks of `site` that pin it are allocated and freed within the step of the request."""
 
 
 @dataclass(frozen=True)
@@ -353,16 +353,21 @@ def _describe_pinned(trace: RecordedTrace, fragmentation: Fragmentation) -> Unus
     )
 
 
-def _are_freed_in_step(trace: RecordedTrace, here: Fragmentation, stack: int, request: PeakRequest) -> bool:
-    """Return whether the blocks of a stack that pin memory at a request are freed before its step ends."""
-    ends = trace.positions.step_ends
+def _are_of_step(trace: RecordedTrace, here: Fragmentation, stack: int, request: PeakRequest) -> bool:
+    """Return whether a line's blocks that pin memory at a request are allocated and freed within its step.
+
+    stack: A stack of the line.
+    """
+    ends, lines = trace.positions.step_ends, trace.stacks.group("line")
     after = int(np.searchsorted(ends, request.seq))
     if after == len(ends):
         return False
-    pinners = here.pinners
-    own = pinners["alloc_seq"][pinners["stack_id"] == stack]
-    later = trace.replay.live(int(ends[after]), here.device, [stack])
-    return not np.isin(np.ma.filled(own, -1), later["alloc_seq"]).any()
+    own = here.pinners.take(lines[here.pinners["stack_id"]] == lines[stack])
+    # Those of blocks older than the recording are masked.
+    alloc_seqs = np.ma.filled(own["alloc_seq"], -1)
+    begin = int(ends[after - 1]) if after else -1
+    later = trace.replay.live(int(ends[after]), here.device, np.unique(own["stack_id"]).tolist())
+    return bool((alloc_seqs > begin).all()) and not np.isin(alloc_seqs, later["alloc_seq"]).any()
 
 
 def _explain_peak(evidence: InefficiencyEvidence, at_peak: Fragmentation) -> Inefficiency | None:
@@ -477,7 +482,7 @@ def _list_causes_here(trace: RecordedTrace, here: Fragmentation, request: PeakRe
     above = int(here.sizes[is_above].sum())
     yield UnusableMemory(Cause.SPLIT_LIMIT, above, int(is_above.sum()), above)
     pinned = _describe_pinned(trace, here)
-    is_of_step = pinned.site is not None and _are_freed_in_step(trace, here, pinned.stack_id, request)
+    is_of_step = pinned.site is not None and _are_of_step(trace, here, pinned.stack_id, request)
     yield replace(pinned, bytes=min(pinned.bytes, here.free_bytes - above), is_of_step=is_of_step)
     free_segments = here.segments.take(here.segments["live_blocks"] == 0)
     released = max(here.releasable_bytes - above, 0)
