@@ -264,7 +264,7 @@ def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) ->
     if largest is not None and largest.bound:
         return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
     if holder.containers[-1:] == (largest,) and holder.path.removeprefix(holder.name).startswith("[...]["):
-        name = f"the {names.referrer(kind)}s in {name}"
+        name = f"{names.referrer(f'the {kind}')}s in {name}"
     if kind == "deque":
         return f"Give {name} a bound: `collections.deque(maxlen=...)`, or `queue.Queue(maxsize=...)`."
     if kind == "lru_cache":

@@ -35,8 +35,11 @@ class Giraffe(nn.Module):
         self.okapi = nn.Sequential(nn.Linear(100, 100), nn.ReLU())
         self.panther = {"lemur of the park": []}
         self.heron = []
+        self.toucans = nn.ModuleDict({"pelican pond": nn.Linear(100, 100)})
+    def __gnaw(self, walrus):
+        return self.toucans["pelican pond"](self.okapi(walrus))
     def forward(self, walrus):
-        badger = self.okapi(walrus)
+        badger = self.__gnaw(walrus)
         self.panther["lemur of the park"].append(badger.detach().exp())
         return badger
 
@@ -70,6 +73,22 @@ with alloctrace.enable("aardvark.alloctrace", devices="cpu"):
     thread.join()
     marsupials = ferret(2)
 """
+LIST_IN_MODULE_PY = """
+import sys
+from pathlib import Path
+import torch
+import pytorch_alloctrace as alloctrace
+
+Path("module.py").write_text("value = []\\ndef append(x): value.append(torch.nn.functional.relu(x))\\nimport torch")
+sys.path.insert(0, ".")
+import module
+
+layer = torch.nn.Linear(10, 1000)
+with alloctrace.enable("program.alloctrace", devices="cpu"):
+    for _ in range(40):
+        module.append(layer(torch.ones(100, 10)).detach())
+        alloctrace.step()
+"""
 TORCH_NAMES = {"forward", "backward", "ctx", "self", "thread", "suspended"}
 """Names that the page contains for every program."""
 
@@ -85,7 +104,7 @@ def identifiers(source: str) -> set[str]:
                 names.add(name)
             case ast.Constant(value=str(text)) if " " in text:
                 names.add(text)
-    return {name for name in names if not name.startswith("_")} - TORCH_NAMES
+    return {name for name in names if not name.endswith("_")} - TORCH_NAMES
 
 
 def page_of(trace: Path, redact: bool | str) -> str:
@@ -124,11 +143,10 @@ def test_replaced_names_are_consistent_and_keep_lines_and_libraries(folder: Path
 
     lines = PROGRAM.splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "badger.detach().exp()" in text)
-    held = re.search(
-        r'Held by (?:several: )?variable_\d+[\[\]\d]*\.variable_\d+\[\\"key_1\\"\] \(list of 40\), global of file_1\.py',
-        page,
+    holder = (
+        r'Held by (?:several: )?variable_\d+[\[\]\d]*\.variable_\d+\[\\"key_1\\"\] \(list of 40\), global of file_1\.py'
     )
-    assert re.search(rf"file_1\.py:{line} in class_\d+\.function_\d+", page) and held is not None
+    assert re.search(rf"file_1\.py:{line} in class_\d+\.function_\d+", page) and re.search(holder, page)
     assert "Linear.forward" in page and "Sequential.forward" in page and "mark_1" in page
 
 
@@ -140,10 +158,16 @@ def test_replaced_names_are_consistent_and_keep_lines_and_libraries(folder: Path
             'run.keywords["a b"] (Pool of 3), local of run() at keep.py:7 in thread Loader-1',
             'variable_1.keywords["key_1"] (class_1 of 3), local of variable_1() at file_1.py:7 in thread class_2-1',
         ),
-        ("value in the closure of step(), a hook of net", "value in the closure of function_1(), a hook of variable_1"),
+        (
+            "value in the closure of step(), a hook of net",
+            "variable_1 in the closure of function_1(), a hook of variable_2",
+        ),
+        ("more (list of 40), global of __main__", "variable_1 (list of 40), global of __main__"),
+        ("a reference cycle: garbage", "a reference cycle: garbage"),
+        ("__queue[0], global of __main__", "variable_1[0], global of __main__"),
         ("value.list[0], class attribute in a.b", "variable_1.variable_2[0], class attribute in (module)"),
         ("out.grad_fn, global of __main__", "variable_1.grad_fn, global of __main__"),
-        ("Linear.weight, global of module.py", "Linear.variable_1, global of module.py"),
+        ("Linear.weight, local of run() at module.py:7", "Linear.variable_1, local of function_1() at module.py:7"),
     ],
 )
 def test_words_of_referrer_paths_stay_and_names_are_replaced(folder: Path, text: str, renamed: str) -> None:
@@ -165,3 +189,11 @@ def test_report_names_what_redact_leaves(folder: Path, tmp_path: Path) -> None:
     assert sentence in " ".join(redacted.split())
     assert "--redact" not in plain + nameless
     assert run_analyze(folder, "report", "--redact", "aardvark.alloctrace", "--overwrite")
+
+
+def test_file_and_global_named_like_those_of_torch_are_replaced(tmp_path: Path) -> None:
+    run_source(tmp_path, LIST_IN_MODULE_PY)
+
+    page = page_of(tmp_path / "program.alloctrace", "names")
+
+    assert "Held by variable_1 (list of 40), global of file_2.py" in page

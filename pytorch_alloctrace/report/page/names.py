@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ...reading.modules import OUTSIDE
 from ...reading.sites import Frame, Site, StackIndex
 from ..site_names import SiteNames, printable
 from .columns import Columns, map_texts
@@ -203,6 +204,10 @@ _PHRASES = frozenset(
 """Words of referrer paths that are not of the program."""
 _INTERNAL = frozenset(("args", "ctx", "func", "functools", "grad", "grad_fn", "keywords", "partial"))
 """Those that are also attributes."""
+_FIRST_PHRASES = frozenset(("a", "the"))
+"""Words with which a referrer path begins that does not begin with a name: "the suspended run()"."""
+_LANGUAGE_NAME = re.compile(r"<\w+>|__\w+__")
+"""A name of the language, such as "<locals>" or "__init__". A private name, such as "__run", is of the program."""
 _NUMBERED_CELL = re.compile(r"In\[\d+\]")
 _LANGUAGE_FILE = re.compile(r".*\.(py\w?|ipynb)(\[\d+\])?")
 
@@ -220,12 +225,16 @@ class NeutralNames(RedactedNames):
         self._counts: Counter[str] = Counter()
         self._library_files: set[str] = set()
         self._library_classes: set[str] = set()
+        user_files: set[str] = set()
         _, first_stacks = np.unique(stacks.functions(np.arange(len(stacks))), axis=1, return_index=True)
         for stack in first_stacks.tolist():
             frame = stacks.frame(stack) if stack and stacks.frames(stack) else None
-            if frame is not None and not is_user_file(frame.filename):
+            if frame is not None and is_user_file(frame.filename):
+                user_files.add(_last_part(frame.filename))
+            elif frame is not None:
                 self._library_files.add(_last_part(frame.filename))
                 self._library_classes.update(_IDENTIFIER.findall(frame.function.rpartition(".")[0]))
+        self._library_files -= user_files
 
     def file(self, filename: str) -> str:
         name = super().file(filename)
@@ -244,12 +253,12 @@ class NeutralNames(RedactedNames):
         parts = place.function.split(".")
         is_function = [after == "<locals>" for after in parts[1:]] + [True]
         return ".".join(
-            part if part.startswith(("<", "__")) else self._replace("function" if is_last else "class", part)
+            part if _LANGUAGE_NAME.fullmatch(part) else self._replace("function" if is_last else "class", part)
             for part, is_last in zip(parts, is_function, strict=True)
         )
 
     def module(self, name: str) -> str:
-        if " " in name:  # memory outside of modules
+        if name == OUTSIDE:
             return name
         return _IDENTIFIER.sub(lambda word: self._replace_word(word[0], "module"), name)
 
@@ -265,8 +274,8 @@ class NeutralNames(RedactedNames):
                 return f'"{self._replace("key", token)}"'
             if "." in token or "-" in token:
                 return self.file(token)
-            is_attribute = before == "." or after in (".", "[", "(")
-            if token in _INTERNAL or (token in _PHRASES and not is_attribute):
+            is_name = before == "." or after in (".", "[", "(") or (not before and token not in _FIRST_PHRASES)
+            if token in _INTERNAL or (token in _PHRASES and not is_name):
                 return token
             return self._replace_word(token, "function" if after == "(" else "variable")
 
@@ -277,7 +286,7 @@ class NeutralNames(RedactedNames):
         return not self._is_user_file(filename) if _SEPARATOR.search(filename) else filename in self._library_files
 
     def _replace_word(self, word: str, kind: str) -> str:
-        if word.startswith("__") or word in self._library_classes:
+        if _LANGUAGE_NAME.fullmatch(word) or word in self._library_classes:
             return word
         return self._replace("class" if word[0].isupper() else kind, word)
 
