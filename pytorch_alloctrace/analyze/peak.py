@@ -10,7 +10,14 @@ from ..analysis.usage.live_memory import LiveMemory, highest_of_ranges
 from ..analysis.usage.module_folding import folded_memory
 from ..reading.modules import MODULE
 from ..reading.positions import PEAKS
-from ..report.composition import composition_data, peak_above_sentence, position_data, write_composition, write_position
+from ..report.composition import (
+    composition_data,
+    peak_above_sentence,
+    position_data,
+    unknown_peak_sentence,
+    write_composition,
+    write_position,
+)
 from .arguments import CommandParser, parse_byte_count, parse_gpu
 from .trace_command import Exit, Query, TraceCommand
 
@@ -110,11 +117,11 @@ class Peak(TraceCommand):
     def _judge(self, query: Query, memory: LiveMemory) -> Exit:
         limit, peak, integrity = query.options.fail_above, memory.peak, query.trace.integrity
         is_exceeded = peak is not None and peak.bytes > limit
-        is_certain = integrity.is_complete or (is_exceeded and not integrity.has_gaps)
+        is_certain = query.trace.covers_run or (is_exceeded and not integrity.has_gaps)
         if not (query.options.json or query.options.csv):
             if not is_certain:
-                sentence = "Cannot tell whether the peak is above the limit: a part of the trace is missing."
-                query.screen.text(f"UNKNOWN  {sentence}", hanging=9, style="bold")
+                query.screen.blank()
+                query.screen.text(f"UNKNOWN  {unknown_peak_sentence(query.trace)}", hanging=9, style="bold")
             elif peak is not None and is_exceeded:
                 query.screen.blank()
                 query.screen.text(f"FAIL  {peak_above_sentence(peak, limit)}", hanging=6, style="bold red")

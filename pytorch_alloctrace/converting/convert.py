@@ -162,7 +162,8 @@ class _Conversion:
                     index, Rewind(self._snapshot.segments.get(index, []), self._allocator_settings).runs
                 )
         self._flush()
-        self._writer.finish(json.dumps({"reason": "converted"}))
+        lacks_beginning = any(device.begin.runs for device in devices.values())
+        self._writer.finish(json.dumps({"reason": "converted", "lacks_beginning": lacks_beginning}))
         if self._snapshot.host_entries:
             skipped["pinned host memory"] = self._snapshot.host_entries
         mid_run = [index for index, device in devices.items() if device.begin.runs and index in self._snapshot.history]

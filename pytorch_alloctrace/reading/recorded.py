@@ -171,6 +171,16 @@ class RecordedTrace:
     # The file
 
     @property
+    def lacks_beginning(self) -> bool:
+        """True if the trace is converted from a snapshot whose history begins when memory was in use."""
+        return self.ending.get("reason") == "converted" and self.ending.get("lacks_beginning") is not False
+
+    @property
+    def covers_run(self) -> bool:
+        """True if no event of the run, or of a recorded part of it, is missing."""
+        return self.integrity.is_complete and not self.lacks_beginning
+
+    @property
     def begin_ns(self) -> int:
         return self.reader.begin_ns
 

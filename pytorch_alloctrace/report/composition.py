@@ -13,6 +13,7 @@ from ..analysis.usage.package_lines import LibraryCall, PackageLines
 from ..analysis.usage.peak import PeakMemory
 from ..analysis.usage.roles import RoleBytes
 from ..reading.modules import module_depth
+from ..reading.recorded import RecordedTrace
 from ..reading.sites import Frame, groups_stacks
 from ..reading.table import Table
 from . import units
@@ -112,6 +113,13 @@ def write_position(memory: LiveMemory, begin_ns: int, screen: Screen) -> None:
 def peak_above_sentence(peak: PeakMemory, limit: int) -> str:
     amount = f"{units.size(peak.bytes)} ({peak.bytes:,} B)"
     return f"The peak of {peak.device} was {amount} allocated: more than {units.size(limit)} (--fail-above)"
+
+
+def unknown_peak_sentence(trace: RecordedTrace) -> str:
+    missing = "a part of the trace is missing"
+    if trace.integrity.is_complete:
+        missing = "the history of the converted snapshot begins after the run did"
+    return f"Cannot tell whether the peak is above the limit: {missing}."
 
 
 def _describe_need(need: DeviceNeed) -> str:

@@ -28,6 +28,7 @@ INHERITED = "The recording began with memory in use; its layout is kept."
 ENDED_OUT_OF_MEMORY = (
     "The recorded run ended out of memory: what it would request after that is unknown, and may not fit."
 )
+NO_BEGINNING = "The history of the converted snapshot begins after the run did, which may have needed more before."
 RETRY = (
     "Retry: no memory was left for a request, so torch emptied its cache, waited for the device and tried again. A run"
     " that fits with retries serves every request, but is slower."
@@ -296,6 +297,7 @@ def fits_sentence(on_gpu: OnGpu, model: Model) -> str:
     check_note = f"{_batch_sentence(on_gpu, model)}{'' if check.is_exact else f' {check.sentence}'}"
     if outcome.fits:
         end_note = f" {ENDED_OUT_OF_MEMORY}" if model.fatal_failures else ""
+        end_note += f" {NO_BEGINNING}" if model.trace.lacks_beginning else ""
         return f"{subject} the run fits: {figures(outcome)}.{end_note}{check_note}"
     if outcome.failing_orders < outcome.orders:
         return f"{subject} the run may fit, depending on the driver's addresses: {figures(outcome)}.{check_note}"
@@ -319,6 +321,6 @@ def write_fits(trace: RecordedTrace, memory: GpuMemory, device: str, screen: Scr
         screen.text(fits_sentence(on_gpu, model))
         fits = judge_fit(on_gpu.outcome, model)
     except NotPredictableError as error:
-        screen.text(f"Cannot predict whether the run fits on {units.size(memory.bytes)}. {error}")
+        screen.text(f"Cannot predict whether the run fits on {units.size(memory.bytes)}: {error}")
     screen.blank()
     return fits

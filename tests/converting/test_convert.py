@@ -163,6 +163,21 @@ def test_snapshot_without_history_is_read_by_api_and_commands(write: Write, hist
         assert (process.returncode, process.stderr) == (0, ""), command
 
 
+@pytest.mark.parametrize(("is_complete", "status"), [(True, 0), (False, 3)])
+def test_peak_limit_is_unknown_if_history_lacks_the_beginning(write: Write, is_complete: bool, status: int) -> None:
+    maker = training("2.11")
+    data = snapshot("2.11", maker)
+    alloctrace.convert(path := write(data if is_complete else {**data, "device_traces": []}))
+
+    exceeded = run_analyze(path.parent, "peak", "snapshot.alloctrace", "--fail-above", "1MiB", status=1)
+    text = run_analyze(path.parent, "peak", "snapshot.alloctrace", "--fail-above", "1TiB", status=status)
+    # The allocator of the made-up history cannot be modelled.
+    fits = run_analyze(path.parent, "peak", "snapshot.alloctrace", "--fits", "80GB", status=3)
+
+    assert "FAIL" in exceeded and ("UNKNOWN" in text) is not is_complete
+    assert ("begins after the run did" in " ".join(fits.split())) is not is_complete
+
+
 def test_segment_list_of_old_releases_is_converted(write: Write) -> None:
     """The snapshot is a list of segments; blocks have no address, and their stacks are in the block's `history`."""
     segment = training("1.13").segment

@@ -192,7 +192,7 @@ def is_too_long_for_batch(model: Model) -> bool:
 def judge_fit(outcome: Outcome, model: Model) -> bool | None:
     """Return whether the run fits; None if the driver's addresses or a missing part of the run decide it."""
     if outcome.fits:
-        return True if model.trace.integrity.is_complete and not model.fatal_failures else None
+        return True if model.trace.covers_run and not model.fatal_failures else None
     return False if outcome.failing_orders == outcome.orders else None
 
 
