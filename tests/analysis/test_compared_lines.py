@@ -15,7 +15,7 @@ from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.comparison import compare
-from pytorch_alloctrace.analysis.usage.matching import SAME, CodeLine, match_lines
+from pytorch_alloctrace.analysis.usage.matching import SAME, CodeLine, match_by_text, match_lines
 
 
 @pytest.mark.parametrize("place", ["elsewhere", "in_place"])
@@ -150,3 +150,13 @@ def test_line_in_no_stack_is_no_edited_version(texts: list[str], data: st.DataOb
     matches = match_lines(before, after, {"a": "a"})
 
     assert {match.after for match in matches} <= {line for line, is_recorded in enumerate(recorded) if is_recorded}
+
+
+def test_function_with_the_text_of_two_removed_functions_matches_neither() -> None:
+    before, after = (
+        [CodeLine("a", function, line, "kept.append(encode(x))") for line, function in enumerate(functions)]
+        for functions in ("fg", "h")
+    )
+
+    assert match_by_text(before, after, lambda line: line.place) == {}
+    assert match_by_text(before[:1], after, lambda line: line.place) == {("a", "f"): ("a", "h")}

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +115,7 @@ def _count_common_parts(left: str, right: str) -> int:
 def match_by_text(
     before: Iterable[CodeLine], after: Iterable[CodeLine], key: Callable[[CodeLine], _Key]
 ) -> dict[_Key, _Key]:
-    """Return the renamed files or functions (`key`): at least half of their texts are equal. The most equal match."""
+    """Return the renamed files or functions (`key`): at least half of their texts are equal."""
     texts_before, texts_after = (
         {group: {line.text for line in rows} - {None} for group, rows in _group_rows(lines, key).items()}
         for lines in (before, after)
@@ -128,10 +128,19 @@ def match_by_text(
         counts = Counter(other for text in texts for other, _ in groups.get(text, []))
         shares = {other: count / max(len(texts), len(texts_after[other])) for other, count in counts.items()}
         common |= {(group, other): share for other, share in shares.items() if share >= _MIN_COMMON_SHARE}
+    return _match_best(common)
+
+
+def _match_best(scores: Mapping[tuple[_Key, _Key], Any]) -> dict[_Key, _Key]:
+    """Return the pairs with the highest scores, each key in at most one; of rivals with equal scores none."""
     matches: dict[_Key, _Key] = {}
-    for group, other in sorted(common, key=lambda pair: -common[pair]):
-        if group not in matches and other not in matches.values():
-            matches[group] = other
+    matched: set[_Key] = set()
+    for _, pairs in itertools.groupby(sorted(scores, key=scores.__getitem__, reverse=True), scores.__getitem__):
+        free = [(key, other) for key, other in pairs if key not in matches and other not in matched]
+        counts = Counter(key for key, _ in free), Counter(other for _, other in free)
+        decided = {key: other for key, other in free if counts[0][key] == counts[1][other] == 1}
+        matches |= decided
+        matched.update(decided.values())
     return matches
 
 
@@ -273,7 +282,7 @@ def _match_similar(
         for column, candidate in enumerate(candidates)
         if counts[0][gap := neighbours_after[candidate]] == counts[1][gap] == 1
     }
-    scores: dict[tuple[float, bool, bool], list[tuple[int, int]]] = {}
+    scores: dict[tuple[int, int], tuple[float, bool, bool]] = {}
     for row, similarities in zip(rows, _measure_similarities(before, after, rows, candidates), strict=True):
         gap = neighbours_before[row]
         alike = np.flatnonzero(similarities >= min(_MIN_SIMILARITY)).tolist()
@@ -285,16 +294,9 @@ def _match_similar(
             if is_edited and is_alike:
                 closeness = _measure_closeness(before[row].place, after[candidate].place, files)
                 # Rounded: the order of the words must not decide between equally similar lines.
-                score = round(float(similarities[column]) + _NEIGHBOUR_WEIGHT * shared, 6), *closeness
-                scores.setdefault(score, []).append((row, candidate))
-    similar: dict[int, int] = {}
-    matched: set[int] = set()
-    for score in sorted(scores, reverse=True):
-        free = [pair for pair in scores[score] if pair[0] not in similar and pair[1] not in matched]
-        rivals = Counter(row for row, _ in free), Counter(candidate for _, candidate in free)
-        similar |= {row: candidate for row, candidate in free if rivals[0][row] == rivals[1][candidate] == 1}
-        matched.update(similar[row] for row, _ in free if row in similar)
-    return [LineMatch(row, candidate, NEAR) for row, candidate in similar.items()]
+                similarity = round(float(similarities[column]) + _NEIGHBOUR_WEIGHT * shared, 6)
+                scores[row, candidate] = similarity, *closeness
+    return [LineMatch(row, candidate, NEAR) for row, candidate in _match_best(scores).items()]
 
 
 def _find_neighbours(
