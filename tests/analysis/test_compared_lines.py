@@ -160,3 +160,34 @@ def test_function_with_the_text_of_two_removed_functions_matches_neither() -> No
 
     assert match_by_text(before, after, lambda line: line.place) == {}
     assert match_by_text(before[:1], after, lambda line: line.place) == {("a", "f"): ("a", "h")}
+
+
+def test_lines_of_a_function_that_was_divided_match_in_both_parts() -> None:
+    texts = [f"x{number} = layers[{number}](x{number - 1})" for number in range(5)]
+    before = [CodeLine("a", "f", line, text) for line, text in enumerate(texts)]
+    after = [CodeLine("a", "g" if line < 3 else "h", line, text) for line, text in enumerate(texts)]
+
+    matches = match_lines(before, after, {"a": "a"})
+
+    assert {(match.before, match.after) for match in matches} == {(line, line) for line in range(5)}
+
+
+@pytest.mark.parametrize(
+    ("texts", "functions", "expected"),
+    [
+        (("return x",), ("helper",), set()),  # may be in any function
+        (("x = self.norm(x)",), ("helper",), {(0, 0)}),
+        (("x = self.norm(x)",), ("Block.forward", "helper"), set()),
+        (("x = self.norm(x)", "y = self.proj(x)"), ("helper", "other"), set()),
+        (("x = self.norm(x)", "y = self.proj(x)"), ("helper", "Block.forward"), {(0, 2), (1, 3)}),  # of equal name
+    ],
+)
+def test_line_moved_to_another_function_matches_only_with_evidence(
+    texts: tuple[str, ...], functions: tuple[str, ...], expected: set[tuple[int, int]]
+) -> None:
+    before = [CodeLine("a", "Net.forward", line, text) for line, text in enumerate(texts)]
+    after = [CodeLine("b", function, line, text) for function in functions for line, text in enumerate(texts)]
+
+    matches = match_lines(before, after, {})
+
+    assert {(match.before, match.after) for match in matches} == expected

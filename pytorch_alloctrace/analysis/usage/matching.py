@@ -3,7 +3,7 @@
 Lines of equal text match first: those of one function, then those of the pair of functions that have the most
 remaining text in common, in any file. Within a pair of functions, lines with the same neighbours match, then lines in
 order, or the nearest if a line was added or removed. Lines whose text was changed match by similarity, to which
-matched neighbours add. All other lines stay unmatched.
+matched neighbours add, or as the only ones between the same neighbours. All other lines stay unmatched.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -131,7 +131,7 @@ def match_by_text(
     return _match_best(common)
 
 
-def _match_best(scores: Mapping[tuple[_Key, _Key], Any]) -> dict[_Key, _Key]:
+def _match_best(scores: Mapping[tuple[_Key, _Key], float]) -> dict[_Key, _Key]:
     """Return the pairs with the highest scores, each key in at most one; of rivals with equal scores none."""
     matches: dict[_Key, _Key] = {}
     matched: set[_Key] = set()
@@ -282,7 +282,7 @@ def _match_similar(
         for column, candidate in enumerate(candidates)
         if counts[0][gap := neighbours_after[candidate]] == counts[1][gap] == 1
     }
-    scores: dict[tuple[int, int], tuple[float, bool, bool]] = {}
+    scores: dict[tuple[int, int], float] = {}
     for row, similarities in zip(rows, _measure_similarities(before, after, rows, candidates), strict=True):
         gap = neighbours_before[row]
         alike = np.flatnonzero(similarities >= min(_MIN_SIMILARITY)).tolist()
@@ -292,10 +292,8 @@ def _match_similar(
             is_edited = before[row].text != after[candidate].text or before[row].text is None
             is_alike = similarities[column] >= _MIN_SIMILARITY[shared] or replacements.get(gap) == column
             if is_edited and is_alike:
-                closeness = _measure_closeness(before[row].place, after[candidate].place, files)
                 # Rounded: the order of the words must not decide between equally similar lines.
-                similarity = round(float(similarities[column]) + _NEIGHBOUR_WEIGHT * shared, 6)
-                scores[row, candidate] = similarity, *closeness
+                scores[row, candidate] = round(float(similarities[column]) + _NEIGHBOUR_WEIGHT * shared, 6)
     return [LineMatch(row, candidate, NEAR) for row, candidate in _match_best(scores).items()]
 
 
