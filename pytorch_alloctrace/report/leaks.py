@@ -326,10 +326,10 @@ def _write_live(leak: Leak, indent: int, screen: Screen) -> None:
 def _write_sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> None:
     if len(leak.sites) == 1:
         return
-    reference = (
-        "the same object" if leak.holder is not None and len(leak.holder.names) == 1 else "one reference, probably"
-    )
-    screen.text(f"Allocated at these lines, and held by {reference}:", indent)
+    reference = ", and held by one reference, probably"
+    if leak.holder is not None:
+        reference = ", and held by the same object" if len(leak.holder.names) == 1 else ""
+    screen.text(f"Allocated at these lines{reference}:", indent)
     for site in leak.sites[:_MAX_SITES]:
         rate, frames = units.rate(site.bytes_per_unit, leak.unit), names.stack(site.stack_id)
         screen.entry(rate, names.site(site.site), names.source(site.site), indent, 20, frames=frames)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from marked_programs import run_analyze
+from shared_recordings import run_source
 from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
@@ -498,3 +499,27 @@ def test_leak_in_loop_is_found_after_loop_function_returned(record: Record) -> N
     verdict = find_leaks(record(serve_then_allocate, 60), "cpu")
     assert verdict.loop is not None and verdict.loop.function == "Server.serve"
     assert [leak.line.function for leak in verdict.leaks] == ["block"] and verdict.units == 60
+
+
+TWO_LISTS = """
+import torch, pytorch_alloctrace as alloctrace
+
+batches, history = [], []
+with alloctrace.enable("program.alloctrace"):
+    net = torch.nn.Linear(512, 2048).cuda()
+    for _ in range(60):
+        for _ in range(6):
+            batches.append(torch.empty(1_500_000, dtype=torch.uint8, device="cuda"))
+        out = torch.nn.functional.gelu(net(torch.ones(2000, 512, device="cuda")))
+        history.append(out.detach())
+"""
+
+
+def test_objects_that_hold_a_leak_are_named_by_their_bytes(tmp_path: Path) -> None:
+    folder = run_source(tmp_path, TWO_LISTS, cuda=True)
+
+    text = " ".join(run_analyze(folder, "leaks", "program.alloctrace").split())
+
+    lists = "history (list of 60), global of program.py; batches (list of 360), global of program.py"
+    assert f"Held by several: {lists}." in text and "Clear or cap `history`" in text
+    assert "Allocated at these lines:" in text

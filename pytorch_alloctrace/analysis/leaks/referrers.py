@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from ..evidence import DeviceEvidence, PartEvidence
 
 MIN_SHARE = 0.5
-"""Minimum share of the blocks that the named objects hold together."""
+"""Minimum share of the bytes that the named objects hold together."""
 MIN_SHARE_ALONE = 0.8
-"""Minimum share of the blocks of an object, for it alone to be named."""
+"""Minimum share of the bytes of an object, for it alone to be named."""
 MAX_HOLDERS = 3
 MIN_SHARE_EACH = 0.15
-"""Minimum share of the blocks that each of several named objects holds."""
+"""Minimum share of the bytes that each of several named objects holds."""
 MIN_REACHED_SHARE = 0.05
 """Minimum share of the blocks that a truncated scan has reached, for the older blocks not to count."""
 _MAX_SCANS = 8
@@ -221,12 +221,14 @@ def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> list
         step = _find_step(trace, event)
         for blocks_of, result in zip(accused, results, strict=True):
             if result.holder is None and not (is_before_others and blocks_of.live_at_judged is None):
-                blocks = _select_blocks(live, blocks_of)
+                blocks, sizes = _select_blocks(live, blocks_of)
                 if len(blocks) < blocks_of.min_blocks:
                     continue
-                result.holder = _find_holder(trace, blocks, [held for held in referrers if not held.is_garbage], step)
+                garbage = [held for held in referrers if held.is_garbage]
+                others = [held for held in referrers if not held.is_garbage]
+                result.holder = _find_holder(trace, blocks, sizes, others, step)
                 if result.holder is None and result.garbage is None:
-                    result.garbage = _find_holder(trace, blocks, [held for held in referrers if held.is_garbage], step)
+                    result.garbage = _find_holder(trace, blocks, sizes, garbage, step)
                 if 2 * len(blocks) < blocks_of.blocks:
                     continue
                 if final is not None and event == final_event:
@@ -275,17 +277,22 @@ def _find_step(trace: RecordedTrace, event: int) -> int | None:
     return trace.positions.step_at(event) if index + 1 < len(trace.positions.step_ends) else None
 
 
-def _select_blocks(live: Table, accused: _Accused) -> npt.NDArray[np.int64]:
-    """Return the addresses of the accused blocks that were live at the scan, in the order of their allocation."""
+def _select_blocks(live: Table, accused: _Accused) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return addresses and bytes of the accused blocks that were live at the scan, in the order of their allocation."""
     is_accused = np.isin(live["stack_id"], accused.stack_ids)
     if accused.live_at_judged is not None:
         is_accused &= np.isin(live["alloc_seq"], accused.live_at_judged)
-    addresses: npt.NDArray[np.int64] = live["address"][is_accused]
-    return addresses[np.argsort(live["alloc_seq"][is_accused])]
+    rows = np.flatnonzero(is_accused)
+    rows = rows[np.argsort(live["alloc_seq"][rows])]
+    return live["address"][rows], live["block_bytes"][rows]
 
 
-def estimate_share(blocks: npt.NDArray[np.int64], referrer: Held) -> tuple[float, float]:
-    """Return how many of the blocks an object holds, and their share. The addresses are a sample: both are estimates.
+def estimate_share(
+    blocks: npt.NDArray[np.int64], referrer: Held, sizes: npt.NDArray[np.int64] | None = None
+) -> tuple[float, float]:
+    """Return how many of the blocks, or of their bytes (`sizes`), an object holds, and their share.
+
+    The addresses are a sample: both are estimates.
 
     A scan that ran out of time has followed a graph from its newest nodes to older ones. The blocks before those that
     the scan has reached do not count.
@@ -294,18 +301,23 @@ def estimate_share(blocks: npt.NDArray[np.int64], referrer: Held) -> tuple[float
     matches = int(is_held.sum())
     if not matches:
         return 0.0, 0.0
+    sizes = np.ones(len(blocks), np.int64) if sizes is None else sizes
     reached = len(blocks)
     if referrer.through in GRAPHS and not referrer.has_all_nodes:
         newer = len(blocks) - int(is_held.argmax())
         reached = newer if newer >= MIN_REACHED_SHARE * len(blocks) else reached
-    block_count = matches / len(referrer.addresses) * referrer.count
-    return block_count, min(1.0, block_count / reached)
+    amount = float(sizes[is_held].sum()) / len(referrer.addresses) * referrer.count
+    return amount, min(1.0, amount / max(int(sizes[-reached:].sum()), 1))
 
 
 def _find_holder(
-    trace: RecordedTrace, blocks: npt.NDArray[np.int64], scan: Sequence[Held], step: int | None
+    trace: RecordedTrace,
+    blocks: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    scan: Sequence[Held],
+    step: int | None,
 ) -> Holder | None:
-    estimates = [(*estimate_share(blocks, referrer), referrer) for referrer in scan]
+    estimates = [(*estimate_share(blocks, referrer, sizes), referrer) for referrer in scan]
     estimates = [estimate for estimate in estimates if estimate[1] >= MIN_SHARE_EACH]
     estimates.sort(key=lambda estimate: -estimate[0])
     if not estimates:
