@@ -99,7 +99,8 @@ class SiteNames:
         if self._longest is None or len(name) <= self._longest:
             return name
         begin = name.find("/", len(name) - self._longest)
-        return f"{self._ellipsis}{name[begin if begin >= 0 else name.rfind('/') :]}"
+        begin = begin if begin >= 0 else name.rfind("/")
+        return f"{self._ellipsis}{name[begin:]}" if begin > 0 else name
 
     def function(self, place: Site | Frame) -> str:
         """Return the qualified name of the function, or of memory without a line."""

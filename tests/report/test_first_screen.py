@@ -23,6 +23,7 @@ from pytorch_alloctrace.reading.sites import Frame, Site
 from pytorch_alloctrace.report.finding import LABELS
 from pytorch_alloctrace.report.first_screen import LINES, write_first_screen
 from pytorch_alloctrace.report.screen import Screen
+from pytorch_alloctrace.report.site_names import SiteNames
 from pytorch_alloctrace.report.verdict import diagnosis
 
 
@@ -221,3 +222,15 @@ def test_brief_text_ends_with_a_whole_clause_if_one_fits() -> None:
     assert [line.plain for line in screen.brief(text, 0, 1)] == ["Clear the list."]
     assert [line.plain for line in screen.brief(text, 0, 2)] == ["Clear the list; or keep only the", "number."]
     assert len(screen.brief(text, 0, 3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("filename", "name"),
+    [
+        ("/work/train_a_model_with_a_long_name.py", "train_a_model_with_a_long_name.py"),
+        ("/work/models/vision/attention_blocks.py", ".../attention_blocks.py"),
+        ("/work/models/vision/net.py", ".../vision/net.py"),
+    ],
+)
+def test_long_path_is_shortened_by_folders_only(filename: str, name: str) -> None:
+    assert SiteNames("/work", longest=15).file(filename) == name
