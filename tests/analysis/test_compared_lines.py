@@ -191,3 +191,14 @@ def test_line_moved_to_another_function_matches_only_with_evidence(
     matches = match_lines(before, after, {})
 
     assert {(match.before, match.after) for match in matches} == expected
+
+
+@pytest.mark.parametrize(("common", "is_match"), [(1, False), (2, True)])
+def test_function_matches_another_if_half_of_its_texts_are_equal(common: int, is_match: bool) -> None:
+    texts = [f"x = f{line}(x)" for line in range(4)]
+    before = [CodeLine("a", "g", line, text) for line, text in enumerate(texts)]
+    after = [CodeLine("a", "h", line, text if line < common else f"{text} + 1") for line, text in enumerate(texts)]
+
+    matches = match_by_text(before, after, lambda line: line.place)
+
+    assert matches == ({("a", "g"): ("a", "h")} if is_match else {})
