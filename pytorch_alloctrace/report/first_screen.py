@@ -22,6 +22,7 @@ from ..reading.sites import Site, SiteBytes
 from . import units
 from .children import children_line, leaking_child
 from .finding import NOTES, Finding, label_text
+from .growth import quote_store
 from .integrity import IN_DIAGNOSIS, complete_note, effects
 from .integrity import LABEL as INCOMPLETE
 from .package_lines import package_line_name
@@ -64,7 +65,6 @@ _COMMANDS = {
 }
 """By kind of the most severe finding: the command that shows more of it, and what that is."""
 _PEAK_COMMAND = ("peak", "what the peak was made of")
-_STORES = {"registration": "registered", "definition": "defined", "region": "entered", "backward": "called"}
 
 
 def write_first_screen(summary: Summary, screen: Screen) -> None:
@@ -328,10 +328,9 @@ def _quote_source(finding: Finding, names: SiteNames) -> str:
     holder = finding.holder
     store = None if holder is None else holder.store
     if holder is not None and store is not None and (store.filename, store.line) != _place(finding.site):
-        verb = _STORES.get(holder.store_kind, "stored")
         if finding.site is not None and store.function == finding.site.function:
             store = dataclasses.replace(store, function="")  # the title has it
-        return ": ".join(filter(None, (f"{verb} at {names.site(store)}", names.source(store))))
+        return quote_store(holder.store_kind, store, names)
     source = None if finding.site is None else names.source(finding.site)
     if finding.site is None or source is None:
         return ""

@@ -12,7 +12,7 @@ from ..analysis.leaks.outside_growth import OutsideGrowth
 from ..analysis.summary import Summary
 from ..reading.names import HOST_DEVICES
 from ..reading.recorded import FinalScan
-from ..reading.sites import Site
+from ..reading.sites import Frame, Site
 from . import units
 from .cures import AUTOCAST_CURE, cure_accumulation, cure_holder, quote
 from .finding import Finding
@@ -20,7 +20,7 @@ from .site_names import SiteNames
 
 _STEPS_TO_RECORD = 50
 _SEARCH_LONGER = "Call `alloctrace.holders(tensor)` in the program: it searches longer."
-_SEARCH_LIVE = "Call `alloctrace.holders(tensor)` in the program while they are live."
+_SEARCH_LIVE = "Call `alloctrace.holders(tensor)` in the program while the blocks are live."
 _NO_HOLDER: dict[NoHolder | None, str] = {
     NoHolder.CONVERTED: (
         ": torch's snapshots contain no references. Record the program with `alloctrace.enable()` instead."
@@ -43,6 +43,7 @@ _NO_HOLDER: dict[NoHolder | None, str] = {
     ),
 }
 """Ends of the sentence by reason."""
+_STORES = {"registration": "registered", "definition": "defined", "region": "entered", "backward": "called"}
 
 
 def describe_undecided(verdict: LeakVerdict, summary: Summary, names: SiteNames) -> list[Finding]:
@@ -159,6 +160,11 @@ def describe_store(holder: Holder, names: SiteNames) -> list[str]:
         "call": f"{quote(names.referrer(holder.name))} is filled",
     }.get(holder.store_kind, f"{quote(names.referrer(holder.name))} is assigned")
     return [f"{subject} at {names.site(holder.store)}."]
+
+
+def quote_store(kind: str, store: Frame, names: SiteNames) -> str:
+    """Return the line that stores into an object, with its source if known; kind: `Holder.store_kind`."""
+    return ": ".join(filter(None, (f"{_STORES.get(kind, 'stored')} at {names.site(store)}", names.source(store))))
 
 
 def describe_no_holder(reason: NoHolder | None, final_scan: FinalScan | None) -> list[str]:

@@ -210,7 +210,7 @@ def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> list
     # What replaces others is held by the variable that the program uses while it runs: for it, the final scan is last.
     selected = _select_scans(scans)
     events = [event for event in (final_event, *selected, final_event) if event > 0]
-    results = [_Result(no_holder=_explain_without_blocks(trace, bool(events))) for _ in accused]
+    results = [_Result(no_holder=explain_without_blocks(trace, bool(events))) for _ in accused]
     for number, event in enumerate(events):
         referrers = final_referrers if event == final_event else scans[event]
         is_before_others = event == final_event and number < len(selected)
@@ -218,7 +218,7 @@ def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> list
             live = evidence.parts[0].blocks_at(event - 1)
         except CompactedError:
             continue  # the last scan of an interval only after the compaction
-        step = _find_step(trace, event)
+        step = find_step(trace, event)
         for blocks_of, result in zip(accused, results, strict=True):
             if result.holder is None and not (is_before_others and blocks_of.live_at_judged is None):
                 blocks, sizes = _select_blocks(live, blocks_of)
@@ -242,7 +242,7 @@ def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> list
     return results
 
 
-def _explain_without_blocks(trace: RecordedTrace, has_scans: bool) -> NoHolder:
+def explain_without_blocks(trace: RecordedTrace, has_scans: bool) -> NoHolder:
     """Return why there is no holder of blocks that were not live at a scan."""
     final = trace.final_scan
     if trace.ending.get("reason") == "converted":
@@ -271,7 +271,7 @@ def _select_scans(events: Iterable[int]) -> list[int]:
     return sorted(last_of_interval.values(), reverse=True)[:_MAX_SCANS]
 
 
-def _find_step(trace: RecordedTrace, event: int) -> int | None:
+def find_step(trace: RecordedTrace, event: int) -> int | None:
     """Return the step that contains an event; None in the last step."""
     index = int(np.searchsorted(trace.positions.step_ends, event))
     return trace.positions.step_at(event) if index + 1 < len(trace.positions.step_ends) else None
@@ -322,20 +322,25 @@ def _find_holder(
     estimates.sort(key=lambda estimate: -estimate[0])
     if not estimates:
         return None
-    _, share, referrer = estimates[0]
-    largest = estimates[: 1 if share >= MIN_SHARE_ALONE else MAX_HOLDERS]
+    largest = estimates[: 1 if estimates[0][1] >= MIN_SHARE_ALONE else MAX_HOLDERS]
     total_share = min(1.0, sum(share for _, share, _ in largest))
     if total_share < MIN_SHARE:
         return None
+    return make_holder(trace, [largest_referrer for *_, largest_referrer in largest], step, total_share)
+
+
+def make_holder(trace: RecordedTrace, referrers: Sequence[Held], step: int | None, share: float) -> Holder:
+    """Return a holder of the objects of a scan, with the details of the first object."""
+    referrer = referrers[0]
     backward = find_gradient_graph(trace, is_certain=True) if referrer.through == GRADIENT else None
     return Holder(
-        names=tuple(largest_referrer.holder for *_, largest_referrer in largest),
+        names=tuple(other.holder for other in referrers),
         path=referrer.path,
         filename=referrer.filename,
         line=referrer.line,
         event=referrer.event,
         step=step,
-        share=total_share,
+        share=share,
         name=referrer.name,
         scope=referrer.scope,
         function=referrer.function,
