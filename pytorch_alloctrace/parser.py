@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "sites": ("analyze.usage:Sites", "what each line allocates, and how long it lives"),
     "segments": ("analyze.memory:Segments", "the memory reserved by torch on each device, by segment"),
     "blocks": ("analyze.memory:Blocks", "the largest blocks, and the line that allocated each"),
+    "holders": ("analyze.holders:Holders", "which objects of the program held the most memory"),
     "timeline": ("analyze.memory:Timeline", "requested, allocated, active, reserved bytes over time"),
     "fragmentation": (
         "analyze.memory:Fragmentation",

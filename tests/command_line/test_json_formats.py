@@ -79,7 +79,7 @@ TRACE_COMMAND_LINES = (
     *("sites", "sites --since 40", "sites --by role", "sites --by role --since 40"),
     *("segments", "blocks", "timeline --points 20", "timeline --points 20 --by role"),
     *(f"diff --since 40 --by {by}" for by in ("line", "role", "age", "phase")),
-    *("fragmentation --at peak", "oom", "live", "verify"),
+    *("fragmentation --at peak", "oom", "live", "verify", "holders"),
 )
 """Commands that are run on report.alloctrace (two CUDA devices) and cpu.alloctrace."""
 ALL_FRAMES = ("diagnose", "leaks", "peak", "peak --tree", "sites", "blocks", "diff --since 40")
@@ -108,6 +108,7 @@ COMMAND_LINES = (
     "compact report.alloctrace --until step:20 -o compacted.alloctrace",
     *(f"{command} compacted.alloctrace" for command in ("diagnose", "sites", "oom", "timeline --points 20 --by role")),
     *("convert begun.pickle", "blocks begun.alloctrace", "fragmentation begun.alloctrace --all-frames"),
+    "holders begun.alloctrace",
     *("convert paused.pickle", "verify paused.alloctrace"),
     "finish killed.alloctrace",
     *("oom oom127.alloctrace", "sites --by role hang-812.alloctrace"),  # hostile: no cached, no allocated bytes

@@ -48,6 +48,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sites-json": ("sites", "--json"),
     "segments": ("segments",),
     "blocks": ("blocks", "--csv"),
+    "holders": ("holders",),
+    "holders-json": ("holders", "--at", "end", "--json"),
     "timeline": ("timeline",),
     "timeline-csv": ("timeline", "--csv"),
     "fragmentation": ("fragmentation",),
