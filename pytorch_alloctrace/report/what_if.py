@@ -35,6 +35,11 @@ RETRY = (
 )
 MEMORY_FRACTION = "The recorded memory fraction applies to every setting that has none."
 BATCH_ESTIMATE = "If activations, inputs and temporaries grow with the batch (estimate)"
+LARGEST_BATCH = (
+    f"{BATCH_ESTIMATE}, the largest batch is about this one times the factor in the table. One"
+    " end of a range assumes that fragmentation and cache grow with the batch, the other that they stay constant."
+)
+_BATCH_WIDTH = 16
 GPU_SIZES_ARE_NOMINAL = (
     "The gigabytes in a GPU's name are nominal. What counts is the memory that CUDA reports (of GPUs listed together,"
     " the smallest) minus the memory outside torch."
@@ -200,7 +205,9 @@ def write_fit(fit: Fit, screen: Screen) -> None:
         _write_fitting(fitting, screen)
     screen.blank()
     has_retries = any(fitting.smallest_bytes != fitting.without_retries_bytes for fitting in fit.fittings)
-    notes = [GPU_SIZES_ARE_NOMINAL, *([RETRY] if has_retries else []), UNKNOWN]
+    has_factors = any(gpu.batch_factors for fitting in fit.fittings for gpu in fitting.gpus)
+    batch_note = [LARGEST_BATCH] if has_factors else []
+    notes = [*batch_note, GPU_SIZES_ARE_NOMINAL, *([RETRY] if has_retries else []), UNKNOWN]
     screen.text(" ".join(notes), style="dim")
 
 
@@ -210,21 +217,26 @@ def _write_fitting(fitting: Fitting, screen: Screen) -> None:
     if fitting.exceptions_bytes:
         exceptions = ", ".join(f"{-(-size // MIB):,} MiB" for size in fitting.exceptions_bytes[:4])
         screen.text(f"It also fits on {exceptions}, but not on all sizes above.", 2)
-    verdicts = [_describe_verdict(gpu.outcome) for gpu in fitting.gpus]
+    _write_gpus(fitting.gpus, screen)
+
+
+def _write_gpus(gpus: Sequence[OnGpu], screen: Screen) -> None:
+    """Write a table; without estimates of the batch, the larger GPUs with one verdict share a row."""
+    has_factors = any(gpu.batch_factors for gpu in gpus)
+    verdicts = [_describe_verdict(gpu.outcome) for gpu in gpus]
     last_change = max((row for row in range(1, len(verdicts)) if verdicts[row] != verdicts[row - 1]), default=0)
-    for gpu, verdict in zip(fitting.gpus[: last_change + 1], verdicts, strict=False):
-        screen.text(f"{', '.join(gpu.names):<20}{for_torch(gpu.outcome.gpu)}: {verdict}", 2, hanging=22)
-    if last_change + 1 < len(verdicts):
-        largest = fitting.gpus[-1]
-        names = f"larger, up to {largest.names[-1]}"
-        screen.text(f"{names:<20}{for_torch(largest.outcome.gpu)}: {verdicts[-1]}", 2, hanging=22)
-    factors = [
-        f"{_format_factor(gpu.max_batch_factor)} ({', '.join(gpu.names)})"
-        for gpu in fitting.gpus
-        if gpu.max_batch_factor is not None
-    ]
-    if factors:
-        screen.text(f"{BATCH_ESTIMATE}, the largest batch is this one times about {', '.join(factors)}.", 2)
+    separate_rows = len(gpus) if has_factors else last_change + 1
+    table = [(", ".join(gpu.names), gpu, verdict) for gpu, verdict in zip(gpus[:separate_rows], verdicts, strict=False)]
+    if separate_rows < len(gpus):
+        table.append((f"larger, up to {gpus[-1].names[-1]}", gpus[-1], verdicts[-1]))
+    batch_width = _BATCH_WIDTH if has_factors else 0
+    batch_title = "largest batch" if has_factors else ""
+    screen.text(f"{'GPU':<20}{'memory':<10}{'for torch':<11}{batch_title:<{batch_width}}this run", 2, style="dim")
+    for names, gpu, verdict in table:
+        factors = "" if gpu.batch_factors is None else f"x {_format_factors(gpu.batch_factors)}"
+        sizes = gpu.outcome.gpu.device_bytes or 0, gpu.outcome.gpu.capacity_bytes or 0
+        figures = f"{units.size(sizes[0]):<10}{units.size(sizes[1]):<11}{factors:<{batch_width}}"
+        screen.text(f"{names:<20}{figures}{verdict}", 2, hanging=22)
 
 
 def _describe_sizes(fitting: Fitting) -> str:
@@ -236,6 +248,11 @@ def _describe_sizes(fitting: Fitting) -> str:
     if fitting.without_retries_bytes is None:
         return f"{text} At every size it needs retries; {lower_bound}"
     return f"{text} Without retries it needs {units.minimum(fitting.without_retries_bytes)}; {lower_bound}"
+
+
+def _format_factors(factors: tuple[float, float]) -> str:
+    """Return "1.38 to 1.53", or one number if both ends have the same text."""
+    return " to ".join(dict.fromkeys(map(_format_factor, factors)))
 
 
 def _format_factor(factor: float) -> str:
@@ -278,6 +295,7 @@ def fit_data(fit: Fit) -> dict[str, Any]:
                     {
                         "names": list(gpu.names),
                         "device_bytes": gpu.outcome.gpu.device_bytes,
+                        "min_batch_factor": gpu.min_batch_factor,
                         "max_batch_factor": gpu.max_batch_factor,
                         **_outcome_data(gpu.outcome),
                     }
@@ -308,9 +326,9 @@ def fits_sentence(on_gpu: OnGpu, model: Model) -> str:
 def _batch_sentence(on_gpu: OnGpu, model: Model) -> str:
     if is_too_long_for_batch(model):
         return " The trace is too long to estimate the largest batch here: run the command fit."
-    if on_gpu.max_batch_factor is None:
+    if on_gpu.batch_factors is None:
         return ""
-    return f" {BATCH_ESTIMATE}, up to about {_format_factor(on_gpu.max_batch_factor)} times this batch fits."
+    return f" {BATCH_ESTIMATE}, up to about {_format_factors(on_gpu.batch_factors)} times this batch fits."
 
 
 def write_fits(trace: RecordedTrace, memory: GpuMemory, device: str, screen: Screen) -> bool | None:

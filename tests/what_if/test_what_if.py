@@ -16,6 +16,7 @@ from running import ROOT, needs_cuda_build, run_python, with_cuda
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import AllocatorSettings
 from pytorch_alloctrace.analysis.what_if import fitting
+from pytorch_alloctrace.analysis.what_if.batch import BatchMemory
 from pytorch_alloctrace.analysis.what_if.choices import choices_for
 from pytorch_alloctrace.analysis.what_if.fitting import fits_on
 from pytorch_alloctrace.analysis.what_if.settings import join_changes, list_changes, parse_setting
@@ -142,24 +143,36 @@ def test_largest_batch_is_predicted_from_roles(tmp_path: Path, monkeypatch: pyte
     trace = record("", path, program=TRAINING.replace("BATCH", str(batch)))
 
     on_gpu, _ = fits_on(trace._recorded, memory)
-    factor = on_gpu.max_batch_factor
+    low, high = on_gpu.batch_factors or (0.0, 0.0)
 
-    assert factor is not None and on_gpu.outcome.fits and factor > 1.5
-    for share, fits in ((0.95, True), (1.05, False)):
+    assert on_gpu.outcome.fits and 1.5 < low <= high
+    for share, factor, fits in ((0.95, low, True), (1.05, high, False)):
         program = TRAINING.replace("BATCH", str(round(share * factor * batch)))
         rerun = record("", tmp_path / f"{share}.alloctrace", memory=f"{memory // MIB}MiB", program=program)
         assert (rerun.ooms() == []) is fits
     for of_setting in trace.fit().fittings:
-        factors = [gpu.max_batch_factor for gpu in of_setting.gpus]
-        assert factors == sorted(factors)
+        for end in (0, 1):
+            factors = [(gpu.batch_factors or (-1.0, -1.0))[end] for gpu in of_setting.gpus]
+            assert factors == sorted(factors)
     on_small_gpu, _ = fits_on(trace._recorded, GIB)
     assert not on_small_gpu.outcome.fits and 0 < (on_small_gpu.max_batch_factor or 0) < 1
+    ends = " to ".join(dict.fromkeys(f"{int(100 * factor) / 100:.2f}" for factor in (low, high)))
     text = " ".join(run_analyze(tmp_path, "peak", path.name, "--fits", "4GiB").split())
-    assert f"grow with the batch (estimate), up to about {int(100 * factor) / 100:.2f} times this batch fits." in text
+    assert f"grow with the batch (estimate), up to about {ends} times this batch fits." in text
     monkeypatch.setattr(fitting, "_MAX_REQUESTS_FOR_BATCH", 10)
     assert "too long to estimate" in run_analyze(tmp_path, "peak", path.name, "--fits", "4GiB").replace("\n", " ")
-    text = " ".join(run_analyze(tmp_path, "fit", path.name).split())
-    assert "the largest batch is this one times about " in text and " (T4)" in text
+    text = run_analyze(tmp_path, "fit", path.name)
+    assert re.search(r"\n  T4 +14.6 GiB +[\d.]+ GiB +x [\d.]+( to [\d.]+)? +fits, no retries\n", text)
+
+
+def test_range_of_largest_batch_reaches_from_constant_to_growing_overhead() -> None:
+    batch = BatchMemory(np.array([600, 100], np.int64), np.array([200, 500], np.int64))
+    need = 1000  # 200 more than the live memory
+
+    assert batch.find_max_factors(need, need) == (1.0, 1.0)
+    assert batch.find_max_factors(need, 1800) == (2.0, pytest.approx(1400 / 600))
+    assert batch.find_max_factors(need, 800) == (pytest.approx(400 / 600), 0.75)
+    assert batch.find_max_factors(need, 499) == (0.0, 0.0)
 
 
 def test_largest_batch_is_not_estimated_without_memory_that_grows(buffers: alloctrace.Trace, folder: Path) -> None:

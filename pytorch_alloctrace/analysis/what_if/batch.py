@@ -35,16 +35,30 @@ class BatchMemory:
     constant_bytes: npt.NDArray[np.int64]
     """All other bytes by interval."""
 
-    def max_factor(self, spare_bytes: int) -> float:
-        """Return the largest factor of the batch that needs at most `spare_bytes` more than the recorded batch.
+    def find_max_factors(self, need_bytes: int, capacity_bytes: int) -> tuple[float, float]:
+        """Return a range for the largest factor of the batch that fits into a capacity; 0 if no batch fits.
 
-        Rounding and fragmentation are assumed to be constant. The result is 0 if no batch needs as little.
+        At one end, what the recorded batch needs beyond its live memory (rounding, fragmentation, cache) stays
+        constant, at the other it grows with the batch.
+
+        Args:
+            need_bytes: Memory that the recorded batch needs, in bytes for torch.
+            capacity_bytes: Memory that the largest batch may need, in bytes for torch.
         """
-        limit = int((self.growing_bytes + self.constant_bytes).max()) + spare_bytes
-        if limit < self.constant_bytes.max():
-            return 0.0
-        grows = self.growing_bytes > 0
-        return float(((limit - self.constant_bytes[grows]) / self.growing_bytes[grows]).min())
+        overhead_bytes = max(need_bytes - int((self.growing_bytes + self.constant_bytes).max()), 0)
+        factors = (
+            _find_factor(self.constant_bytes + overhead_bytes, self.growing_bytes, capacity_bytes),
+            _find_factor(self.constant_bytes, self.growing_bytes + overhead_bytes, capacity_bytes),
+        )
+        return min(factors), max(factors)
+
+
+def _find_factor(constant: npt.NDArray[np.int64], growing: npt.NDArray[np.int64], capacity: int) -> float:
+    """Return the largest factor with `constant + factor * growing` within the capacity in all intervals, at least 0."""
+    if constant.max() > capacity:
+        return 0.0
+    grows = growing > 0
+    return float(((capacity - constant[grows]) / growing[grows]).min())
 
 
 def read_batch_memory(trace: RecordedTrace, device: str) -> BatchMemory | None:

@@ -62,11 +62,21 @@ class OnGpu:
     """Names of the GPUs."""
     outcome: Outcome
     """Predicted outcome on the one with the least memory."""
-    max_batch_factor: float | None = None
-    """Estimated maximum of the batch as a multiple of the recorded one; 0 if none fits, None if there is no estimate.
+    batch_factors: tuple[float, float] | None = None
+    """Range of the estimated largest batch, as multiples of the recorded one; None if there is no estimate.
 
-    It is 1 or more if the run fits, else less. See `BatchMemory`.
+    Both ends are 1 or more if the run fits, else less, 0 if no batch fits. See `BatchMemory.find_max_factors`.
     """
+
+    @property
+    def min_batch_factor(self) -> float | None:
+        """Lower end of `batch_factors`."""
+        return None if self.batch_factors is None else self.batch_factors[0]
+
+    @property
+    def max_batch_factor(self) -> float | None:
+        """Upper end of `batch_factors`."""
+        return None if self.batch_factors is None else self.batch_factors[1]
 
 
 @dataclass(frozen=True)
@@ -291,17 +301,19 @@ def _fit_setting(
         peak_active + outside,
         tuple(size + outside for size, fits in sorted(tried.fits.items()) if fits and size < below),
         max(tried.fits) + outside,
-        tuple(OnGpu(result.gpu.names, result, _max_batch_factor(batch, result, smallest)) for result in outcomes),
+        tuple(OnGpu(result.gpu.names, result, _find_batch_factors(batch, result, smallest)) for result in outcomes),
     )
 
 
-def _max_batch_factor(batch: BatchMemory | None, on_gpu: Outcome, smallest: int | None) -> float | None:
-    """Return the estimated maximum of the batch on a GPU; `smallest`: bytes for torch that the recorded batch needs."""
+def _find_batch_factors(batch: BatchMemory | None, on_gpu: Outcome, smallest: int | None) -> tuple[float, float] | None:
+    """Return `OnGpu.batch_factors`; `smallest`: bytes for torch that the recorded batch needs."""
     if batch is None or smallest is None:
         return None
-    factor = batch.max_factor((on_gpu.gpu.capacity_bytes or 0) - smallest)
+    low, high = batch.find_max_factors(smallest, on_gpu.gpu.capacity_bytes or 0)
     # A size below the smallest may fit, since not all sizes above do.
-    return max(factor, 1.0) if on_gpu.fits else min(factor, _MAX_FAILING_FACTOR)
+    if on_gpu.fits:
+        return max(low, 1.0), max(high, 1.0)
+    return min(low, _MAX_FAILING_FACTOR), min(high, _MAX_FAILING_FACTOR)
 
 
 def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> list[Gpu | None] | None:
