@@ -12,6 +12,7 @@ import pandas as pd
 from ..analysis.limit import GrowthLimit
 from ..analysis.usage.comparison import compare, devices_at, differences, steps_between
 from ..analysis.usage.composition import COMPOSITION_BY
+from ..analysis.usage.peak_move import find_peak_move
 from ..errors import PositionError
 from ..reading.positions import PEAKS
 from ..reading.sites import Frame
@@ -140,10 +141,13 @@ def _compare_runs(query: Query) -> list[Changes]:
     # One comparison per device: each has its own peak.
     devices = [options.device] if options.device else devices_at(before, after, at)
     tables = [compare(before, after, at=at, by=query.by, device=device) for device in devices]
-    return [
-        Changes(name, name_before, name_after, query.by, table, row_frames)
-        for name, table in zip(devices, tables, strict=True)
-    ]
+    is_text = not (options.json or options.csv)
+    changes = []
+    for name, table in zip(devices, tables, strict=True):
+        lines = table if query.by == "line" else None
+        move = find_peak_move(before, after, name, lines) if at == "peak" and is_text else None
+        changes.append(Changes(name, name_before, name_after, query.by, table, row_frames, peak_move=move))
+    return changes
 
 
 def _compare_positions(query: Query) -> list[Changes]:

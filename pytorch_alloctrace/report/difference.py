@@ -12,6 +12,7 @@ from rich.text import Text
 from ..analysis.limit import GrowthLimit
 from ..analysis.usage.comparison import GONE, NEW
 from ..analysis.usage.matching import NEAR
+from ..analysis.usage.peak_move import PeakAllocation, PeakMove
 from ..reading.sites import Frame, Site, groups_stacks
 from . import units
 from .screen import ENTRY_BAR, Screen
@@ -37,6 +38,8 @@ class Changes:
     """Function that returns the frames of a row's stack; None: write no stacks."""
     steps: int = 0
     """Number of steps that ended in between; 0 for two runs."""
+    peak_move: PeakMove | None = None
+    """Move of the peak between two runs that are compared at their peaks."""
 
     @property
     def bytes_before(self) -> int:
@@ -103,8 +106,12 @@ def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) 
     screen.text(f"from {changes.before} to {changes.after}", len(label) + 2)
     changed_rows = changes.table[changes.table["change_bytes"] != 0]
     largest_change = int(changed_rows["change_bytes"].abs().max()) if len(changed_rows) else 0
-    for row in rows(changed_rows.head(top)):
-        _write_row(row, changes, largest_change, screen, names)
+    if changes.peak_move is not None and len(changed_rows):
+        screen.text(peak_move_sentence(changes.peak_move, changes.by, names))
+    equal_maxima = changes.peak_move.equal_maxima if changes.peak_move is not None and changes.by == "line" else {}
+    listed_rows = changed_rows.head(top)
+    for number, row in zip(listed_rows.index, rows(listed_rows), strict=True):
+        _write_row(row, changes, largest_change, equal_maxima.get(number), screen, names)
     omitted = changed_rows.iloc[top:]
     if len(omitted):
         omitted_count = units.counted(len(omitted), f"more {by_word(changes.by)}")
@@ -119,8 +126,33 @@ def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) 
         )
 
 
-def _write_row(row: dict[str, Any], changes: Changes, largest_change: int, screen: Screen, names: SiteNames) -> None:
+def peak_move_sentence(move: PeakMove, by: str, names: SiteNames) -> str:
+    """Return the sentence on the allocations of the two peaks, and that rows (`by`) are compared at them."""
+    before, after = (_describe_peak(allocation, names) for allocation in (move.before, move.after))
+    if before == after:
+        before, after = (
+            f"{place}: {names.source(allocation.site)}"
+            for place, allocation in ((before, move.before), (after, move.after))
+        )
+    compared = f"{by_word(by).capitalize()}s are compared at these two moments."
+    return f"The peak moved: before it was in {before}, now in {after}. {compared}"
+
+
+def _describe_peak(allocation: PeakAllocation, names: SiteNames) -> str:
+    return f"{'the backward of ' if allocation.backward else ''}{names.site(allocation.site)}"
+
+
+def _write_row(
+    row: dict[str, Any],
+    changes: Changes,
+    largest_change: int,
+    equal_maximum: int | None,
+    screen: Screen,
+    names: SiteNames,
+) -> None:
     sizes = f"{units.size(row['live_bytes_before'])} to {units.size(row['live_bytes_after'])}"
+    if equal_maximum is not None:
+        sizes += f"; at most {units.size(equal_maximum)} in both"
     bar = units.bar(abs(row["change_bytes"]) / max(largest_change, 1), ENTRY_BAR, plain=screen.plain)
     name, source = row_name(row, changes.by, names)
     frames = [names.site(frame) for frame in changes.frames(row)] if changes.frames is not None else []

@@ -12,7 +12,7 @@ from ..reading.sites import Frame, Site
 from . import units
 from .children import LABEL as CHILD
 from .children import describe_children, leaking_child
-from .difference import Changes, amount_of, label_of, row_name
+from .difference import Changes, amount_of, label_of, peak_move_sentence, row_name
 from .finding import LABELS, Finding
 from .growth import describe_no_holder
 from .integrity import LABEL, complete_note, effects
@@ -107,6 +107,8 @@ def changes_markdown(all_changes: Sequence[Changes], failures: Sequence[str], na
             table_rows.append((units.change(row["change_bytes"]), *sizes, _join_source(name, source)))
         paragraphs.append(heading if table_rows else f"{heading} No {by_word(changes.by)} changed.")
         if table_rows:
+            if changes.peak_move is not None:
+                paragraphs.append(_escape(peak_move_sentence(changes.peak_move, changes.by, names)))
             paragraphs.append(_make_table(("change", "before", "after", by_word(changes.by)), table_rows, numbers=3))
         omitted_rows = changed_rows.iloc[len(listed_rows) :]
         if len(omitted_rows):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import html
+import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from marked_programs import run_analyze
+from running import needs_cuda_build, run_python, with_cuda
 from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
@@ -50,8 +54,51 @@ def test_diff_shows_line_that_stands_but_holds_nothing() -> None:
 
     text = run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace")
 
-    assert "train.py:3 in f (4.00 MiB to 0 B)\n" in text
+    assert "train.py:3 in f (4.00 MiB to 0 B; at most 4.00 MiB in both)" in " ".join(text.split())
     assert "gone" not in text and "h = " not in "".join(line for line in text.splitlines() if "was line" in line)
+
+
+def test_diff_states_that_the_peak_moved_to_another_line() -> None:
+    folder = record_once("compared", compared_programs.record) / "peak_elsewhere" / "in_place"
+
+    text, markdown = (
+        run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace", *options)
+        for options in (("--width", "200"), ("--markdown",))
+    )
+
+    sentence = "before it was in train.py:4 in f, now in train.py:8 in f. Lines are compared at these two moments."
+    for output in (text, markdown):
+        assert f"The peak moved: {sentence}" in html.unescape(output).replace("peak_elsewhere/in_place/", "")
+
+
+@needs_cuda_build
+def test_diff_states_that_the_peak_moved_to_the_backward_of_a_line() -> None:
+    folder = record_once("peak_in_backward", record_peak_in_backward)
+
+    text = run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace", "--width", "200")
+
+    sentence = "The peak moved: before it was in before.py:8 in forward, now in the backward of after.py:7 in forward."
+    assert f"\n{sentence} Lines are compared at these two moments.\n" in text
+    by_role = run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace", "--by", "role", "--width", "200")
+    assert f"\n{sentence} Roles are compared at these two moments.\n" in by_role and "at most" not in by_role
+    # The backward of line 7 needs as much in both, but the peak before the change preceded it.
+    assert re.search(r"after.py:7 in forward \(4 B to ([\d.]+ MiB); at most \1 in both\)", text)
+
+
+def test_diff_states_the_source_of_two_lines_with_one_number_that_allocate_the_peaks() -> None:
+    folder = record_once("compared", compared_programs.record) / "removed" / "in_place"
+
+    text = " ".join(run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace").split())
+
+    assert re.search(r"before it was in \S+train.py:4: .+, now in \S+train.py:4: .+\. Lines are compared", text)
+
+
+def test_diff_does_not_mention_the_peak_if_the_same_line_allocates_it() -> None:
+    folder = record_once("compared", compared_programs.record)
+
+    for name in ("edited", "moved"):
+        text = run_analyze(folder / name / "in_place", "diff", "before.alloctrace", "after.alloctrace")
+        assert "to peak of after" in text and "The peak moved" not in text
 
 
 def test_diff_names_previous_place_of_moved_lines_and_omits_those_without_change() -> None:
@@ -202,3 +249,25 @@ def test_function_matches_another_if_half_of_its_texts_are_equal(common: int, is
     matches = match_by_text(before, after, lambda line: line.place)
 
     assert matches == ({("a", "g"): ("a", "h")} if is_match else {})
+
+
+_PEAK_IN_BACKWARD = """\
+import sys, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable(sys.argv[1], devices=("cuda",))
+MIB = 2**18
+weight = torch.ones(MIB, device="cuda", requires_grad=True)
+def forward():
+    x = weight * 2
+    y = x.std(0)
+    LARGEST
+    return y
+for _ in range(3):
+    forward().backward()
+    weight.grad = None
+"""
+
+
+def record_peak_in_backward(folder: Path) -> None:
+    for name, line in (("before", "torch.ones(16 * MIB, device='cuda')"), ("after", "")):
+        (folder / f"{name}.py").write_text(_PEAK_IN_BACKWARD.replace("LARGEST", line))
+        run_python(folder, with_cuda([sys.executable, f"{name}.py", f"{name}.alloctrace"]), True, 600, {})
