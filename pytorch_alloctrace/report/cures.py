@@ -34,6 +34,9 @@ SHARE_MODEL = "make one model and share it, also between threads"
 _MAX_VIEW_SHARE = 0.5
 """Maximum share of their memory that tensors use, for `clone()` to be a cure."""
 _EXPRESSION = re.compile(r"[\w.]+")
+_INNER_CONTAINER = re.compile(r"\[\.\.\.\](\.\w+)*\[")
+"""Begin of the path below a container whose items, or attributes of them, are containers."""
+_SUSPENDED = " of the suspended "
 _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
 
@@ -81,7 +84,7 @@ def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str
     name = quote(names.referrer(holder.name or holder.path))
     if holder.through in _CYCLES:
         return _CYCLES[holder.through](name, "" if holder.store is None else f" at {names.site(holder.store)}")
-    is_in_function = _IN_FUNCTION.search(name) is not None
+    is_in_function = _IN_FUNCTION.search(name) is not None or _is_below_suspended(holder)
     if holder.through in _CAUSES and not (holder.through == _HOOK and is_in_function):
         return _CAUSES[holder.through](name, holder)
     if kind == BACKLOG:
@@ -103,6 +106,17 @@ def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str
     if holder.through == _HOOK:
         return f"{sentence} Or end the hook when it has done its work: `handle.remove()`."
     return sentence
+
+
+def _is_below_suspended(holder: Holder) -> bool:
+    """Return whether an item or attribute of a suspended function's variable holds the blocks, not the variable."""
+    return _SUSPENDED in holder.name and _path_from_variable(holder).startswith((".", "["))
+
+
+def _path_from_variable(holder: Holder) -> str:
+    """Return the part of the path after the variable of a suspended function, or after the holder's name."""
+    _, is_suspended, function = holder.name.partition(_SUSPENDED)
+    return holder.path.rpartition(f"{is_suspended}{function}")[2] if is_suspended else holder.path.removeprefix(holder.name)
 
 
 def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:
@@ -263,7 +277,9 @@ def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) ->
     kind = "" if largest is None else largest.type
     if largest is not None and largest.bound:
         return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
-    if holder.containers[-1:] == (largest,) and holder.path.removeprefix(holder.name).startswith("[...]["):
+    attributes = holder.name.partition(_SUSPENDED)[0].partition(".")[1:]
+    below = _path_from_variable(holder).removeprefix("".join(attributes) if _SUSPENDED in holder.name else "")
+    if holder.containers[-1:] == (largest,) and _INNER_CONTAINER.match(below):
         name = f"{names.referrer(f'the {kind}')}s in {name}"
     if kind == "deque":
         return f"Give {name} a bound: `collections.deque(maxlen=...)`, or `queue.Queue(maxsize=...)`."
