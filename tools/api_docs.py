@@ -37,6 +37,7 @@ from pytorch_alloctrace.analysis.leaks.leak import (
 from pytorch_alloctrace.analysis.leaks.outside_growth import OutsideGrowth
 from pytorch_alloctrace.analysis.usage.package_lines import LibraryCall
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
+from pytorch_alloctrace.analysis.usage.roles import ModelOrigin
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
 from pytorch_alloctrace.analysis.what_if.model import Check, Gpu
 from pytorch_alloctrace.analysis.what_if.prediction import CostlyChanges, Outcome, SimulatedFailure, WhatIf
@@ -140,6 +141,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Forwards, "`ProgramMemory.forwards`"),
     (AutocastMemory, "`ProgramMemory.autocast`"),
     (MadeModels, "`ProgramMemory.models`"),
+    (ModelOrigin, "`ProgramMemory.model_origin`"),
     (SiteBytes, "each of `OutOfMemory.top_sites`"),
     (LibraryCall, "`OutOfMemory.library_call`"),
     (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),

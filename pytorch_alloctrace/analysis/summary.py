@@ -36,7 +36,7 @@ from .leaks.judge import LeakVerdict, judge_leaks
 from .leaks.leak import Growth, Leak
 from .leaks.outside_growth import OutsideGrowth, find_outside_growth
 from .usage.package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_library_call, find_package_lines
-from .usage.roles import RoleShares, find_model_line, roles_before
+from .usage.roles import ModelOrigin, RoleShares, find_model_origin, roles_before
 from .walk import Visit, Walk
 
 MIN_ACTIVATION_SHARE = 0.5
@@ -90,8 +90,8 @@ class Holding:
     """Number of lines that hold memory and are not in `sites`; `more_bytes` is theirs."""
     more_bytes: int
     roles: RoleShares
-    model_line: Site | None = None
-    """If activations are half of the bytes or more: the line that built the model, or moved it to the device."""
+    model_origin: ModelOrigin | None = None
+    """If activations are half of the bytes or more: where the model comes from."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ class _LiveMemory:
 
     stacks: Table
     roles: RoleShares
-    model_line: Site | None
+    model_origin: ModelOrigin | None
 
     @classmethod
     def read_before(cls, trace: RecordedTrace, device: str, until: int) -> _LiveMemory:
@@ -342,7 +342,9 @@ class _LiveMemory:
         total = int(stacks["live_bytes"].sum())
         activations = sum(part.bytes for part in roles.roles if part.role == "activation")
         are_many = activations >= max(MIN_ACTIVATION_SHARE * total, 1)
-        return cls(stacks, roles, find_model_line(trace.stacks, trace.replay.live(until, device)) if are_many else None)
+        return cls(
+            stacks, roles, find_model_origin(trace.stacks, trace.replay.live(until, device)) if are_many else None
+        )
 
 
 def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None, top: int) -> Holding:
@@ -369,7 +371,7 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         more_sites=int((sites["live_bytes"] > 0).sum()) - len(top_lines),
         more_bytes=total - sum(site.bytes for site in top_lines),
         roles=memory.roles,
-        model_line=memory.model_line,
+        model_origin=memory.model_origin,
     )
 
 

@@ -30,6 +30,7 @@ AUTOCAST_CURE = (
     "`torch.no_grad()`."
 )
 NO_GRAD = "run this line under torch.no_grad() or torch.inference_mode()"
+TRAINER_CHECKPOINTING = "activation checkpointing (`gradient_checkpointing=True` in TrainingArguments)"
 SHARE_MODEL = "make one model and share it, also between threads"
 _MAX_VIEW_SHARE = 0.5
 """Maximum share of their memory that tensors use, for `clone()` to be a cure."""
@@ -116,7 +117,11 @@ def _is_below_suspended(holder: Holder) -> bool:
 def _path_from_variable(holder: Holder) -> str:
     """Return the part of the path after the variable of a suspended function, or after the holder's name."""
     _, is_suspended, function = holder.name.partition(_SUSPENDED)
-    return holder.path.rpartition(f"{is_suspended}{function}")[2] if is_suspended else holder.path.removeprefix(holder.name)
+    return (
+        holder.path.rpartition(f"{is_suspended}{function}")[2]
+        if is_suspended
+        else holder.path.removeprefix(holder.name)
+    )
 
 
 def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:

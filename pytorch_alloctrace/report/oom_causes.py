@@ -11,7 +11,7 @@ from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import Leak
 from ..reading.sites import Site, SiteBytes
 from . import units
-from .cures import AUTOCAST_CURE, NO_GRAD, SHARE_MODEL, cure, describe_autocast
+from .cures import AUTOCAST_CURE, NO_GRAD, SHARE_MODEL, TRAINER_CHECKPOINTING, cure, describe_autocast
 from .site_names import SiteNames
 
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
@@ -306,8 +306,19 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     ]
     if program.stores_attention:
         help_texts.append(f"{_FUSED_ATTENTION} does not store the attention matrices.")
-    if program.model_line is not None:
-        help_texts.append(f"Checkpointing is switched on where the model is made: {names.site(program.model_line)}.")
+    if program.model_origin.is_in_trainer:
+        help_texts[0] = (
+            f"What helps: a smaller batch (with gradient accumulation), {TRAINER_CHECKPOINTING}, or lower precision "
+            "(torch.autocast)."
+        )
+    elif program.model_origin.line is not None:
+        line = names.site(program.model_origin.line)
+        how = (
+            f"for the model that {line} moves to the device"
+            if program.model_origin.is_moved
+            else f"where the model is made: {line}"
+        )
+        help_texts.append(f"Checkpointing is switched on {how}.")
     if forwards is not None and not forwards.has_backward:
         help_texts.append("No backward has followed this line yet: if none is to follow, use torch.no_grad().")
     why = _list_lines(sites, names)

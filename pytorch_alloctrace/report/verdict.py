@@ -14,11 +14,13 @@ from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
 from ..analysis.leaks.growth import StepGrowth
 from ..analysis.leaks.leak import AUTOCAST, Doubt, Growth
 from ..analysis.summary import MIN_ACTIVATION_SHARE, DeviceSummary, Holding, Summary
+from ..analysis.usage.roles import ModelOrigin
 from ..reading.integrity import Integrity
 from ..reading.names import HOST_DEVICES
 from ..reading.sites import Site
 from . import units
 from .children import children_data, write_children
+from .cures import TRAINER_CHECKPOINTING
 from .finding import NOTES, Finding, write_finding
 from .growth import growth_data
 from .inefficiencies import inefficiency_finding
@@ -280,14 +282,22 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
     activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
     are_most = activations >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
     if are_most and _find_unused_graph(device) is None:
-        line = holding.model_line
-        where = "" if line is None else f", switched on where the model is made, {names.site(line)}"
         advice.append(
             "Activations make this peak. What lowers it: a smaller batch with gradient accumulation, torch.autocast, "
-            f"or activation checkpointing{where} (torch.utils.checkpoint; many models checkpoint only after "
-            "model.train())."
+            f"or {_describe_checkpointing(holding.model_origin, names)}."
         )
     return advice
+
+
+def _describe_checkpointing(model: ModelOrigin | None, names: SiteNames) -> str:
+    where = ""
+    if model is not None and model.is_in_trainer:
+        return TRAINER_CHECKPOINTING
+    if model is not None and model.line is not None:
+        line = names.site(model.line)
+        where = f" of the model that {line} moves to the device" if model.is_moved else ""
+        where = where or f", switched on where the model is made, {line}"
+    return f"activation checkpointing{where} (torch.utils.checkpoint; many models checkpoint only after model.train())"
 
 
 def _find_unused_graph(device: DeviceSummary) -> Inefficiency | None:

@@ -106,14 +106,14 @@ def test_cause_title_line_and_remedy_fit_what_the_program_did(folder: Path, case
     assert (SMALLER_BATCH in text) == (case.cause in (causes.ACTIVATIONS, causes.FORWARD))
 
 
-def test_activations_name_the_line_that_makes_the_model(folder: Path) -> None:
+def test_activations_name_the_line_that_moves_the_model(folder: Path) -> None:
     trace = alloctrace.load(folder / "batch_grows.alloctrace")
 
-    line = trace.ooms()[-1].program.model_line
+    line = trace.ooms()[-1].program.model_origin.line
     text = " ".join(trace.diagnose()[0].sentences)
 
     assert line is not None and line.source is not None and "model = make_layers(16, 1024).to(DEVICE)" in line.source
-    assert f"where the model is made: {line.filename}:{line.line} in batch_grows" in text
+    assert f"switched on for the model that {line.filename}:{line.line} in batch_grows" in text
 
 
 def test_leak_with_a_quarter_of_the_device_leads(folder: Path) -> None:

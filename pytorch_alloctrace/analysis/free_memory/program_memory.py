@@ -52,7 +52,7 @@ from ..leaks.loops import LoopIndex
 from ..leaks.referrers import MIN_SHARE, estimate_share
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
-from ..usage.roles import find_model_line
+from ..usage.roles import ModelOrigin, find_model_origin
 from .autocast_cache import AutocastMemory, find_autocast_memory
 from .failed_allocations import FailedAllocation
 from .forwards import ACTIVATIONS as ACTIVATIONS
@@ -152,8 +152,8 @@ class ProgramMemory:
     """True if the code that made the request mentions attention, but not torch's fused function."""
     stores_attention: bool
     """The same of the line with the most activations."""
-    model_line: Site | None
-    """Line that built the model or moved it to the device: that of most bytes of parameters."""
+    model_origin: ModelOrigin
+    """Where the model comes from."""
     kept_steps: int
     """Number of steps in which the line that keeps the most allocated its live blocks; 0 without steps."""
     kept_has_freed: bool
@@ -250,7 +250,7 @@ class _MemoryReader(ForwardReader):
             outer_count=self._find_outer_count(),
             is_attention=_mentions_attention(frames),
             stores_attention=bool(sites[ACTIVATIONS]) and _mentions_attention([sites[ACTIVATIONS][0].site]),
-            model_line=find_model_line(self._stacks, self._live),
+            model_origin=find_model_origin(self._stacks, self._live),
             kept_steps=len(np.unique(np.ma.compressed(self._live["step"][kept_rows]))),
             kept_has_freed=kept_allocations > int(kept_rows.sum()),
             exception_bytes=exception_bytes,

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...reading.names import ROLES, UNKNOWN
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, StackIndex, bytes_by_stack
 from ...reading.table import Table
+
+_MOVE = "torch/nn/modules/module.py", "_apply"
+"""File and function of torch that moves the layers of a model, as `to` and `cuda` do."""
+_TRAINER = "transformers/trainer.py", ""
+"""File of transformers' Trainer; any function."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,18 @@ class RoleShares:
         return any(part.role != UNKNOWN for part in self.roles)
 
 
+@dataclass(frozen=True)
+class ModelOrigin:
+    """Where the model with the most bytes of parameters comes from."""
+
+    line: Site | None
+    """Line that built the model or moved it to the device; None if unknown."""
+    is_moved: bool
+    """True if the line moved the model; it may have built the model, too."""
+    is_in_trainer: bool
+    """True if transformers' Trainer called the code that allocated live activations."""
+
+
 def roles_before(trace: RecordedTrace, device: str, until: int) -> RoleShares:
     bytes_by_role = trace.replay.role_bytes(until, device)
     parts = tuple(RoleBytes(role, size, exact, blocks) for role, (size, exact, blocks) in bytes_by_role.items())
@@ -55,8 +74,8 @@ def are_named(trace: RecordedTrace, device: str | None = None) -> bool:
     return bool(named_devices) if device is None else device in named_devices
 
 
-def find_model_line(stacks: StackIndex, live: Table) -> Site | None:
-    """Return the line that built the model or moved it to the device: the one with the most bytes of parameters.
+def find_model_origin(stacks: StackIndex, live: Table) -> ModelOrigin:
+    """Return the line with the most bytes of parameters, which built the model or moved it to the device.
 
     Of a model that was built on the device, it is the line that called the outermost constructor.
 
@@ -65,16 +84,29 @@ def find_model_line(stacks: StackIndex, live: Table) -> Site | None:
         live: Live blocks, as of `Replay.live`.
     """
     parameters = live.take(live["role"] == ROLES.index("parameter"))
-    bytes_by_line: dict[Frame, int] = {}
+    bytes_by_line: dict[tuple[Frame, bool], int] = {}
     for stack, size in bytes_by_stack(parameters["stack_id"], parameters["requested_bytes"]).items():
         frames = stacks.frames(stack) if stacks.has_frames(stack) else []
         line = _find_building_frame(stacks, stack, frames)
         if line is not None:
-            bytes_by_line[line] = bytes_by_line.get(line, 0) + size
+            key = line, any(_is_frame_of(frame, *_MOVE) for frame in frames)
+            bytes_by_line[key] = bytes_by_line.get(key, 0) + size
+    activations = np.unique(live["stack_id"][live["role"] == ROLES.index("activation")]).tolist()
+    is_in_trainer = any(
+        _is_frame_of(frame, *_TRAINER)
+        for stack in activations
+        if stacks.has_frames(stack)
+        for frame in stacks.frames(stack)
+    )
     if not bytes_by_line:
-        return None
-    frame = max(bytes_by_line, key=bytes_by_line.__getitem__)
-    return Site(frame.filename, frame.line, frame.function, frame.source, user=True)
+        return ModelOrigin(None, False, is_in_trainer)
+    frame, is_moved = max(bytes_by_line, key=bytes_by_line.__getitem__)
+    site = Site(frame.filename, frame.line, frame.function, frame.source, user=True)
+    return ModelOrigin(site, is_moved, is_in_trainer)
+
+
+def _is_frame_of(frame: Frame, file: str, function: str) -> bool:
+    return frame.filename.replace("\\", "/").endswith(file) and frame.function.endswith(function)
 
 
 def _find_building_frame(stacks: StackIndex, stack: int, frames: Sequence[Frame]) -> Frame | None:
