@@ -35,8 +35,6 @@ SHARE_MODEL = "make one model and share it, also between threads"
 _MAX_VIEW_SHARE = 0.5
 """Maximum share of their memory that tensors use, for `clone()` to be a cure."""
 _EXPRESSION = re.compile(r"[\w.]+")
-_INNER_CONTAINER = re.compile(r"\[\.\.\.\](\.\w+)*\[")
-"""Begin of the path below a container whose items, or attributes of them, are containers."""
 _SUSPENDED = " of the suspended "
 _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
@@ -111,17 +109,8 @@ def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str
 
 def _is_below_suspended(holder: Holder) -> bool:
     """Return whether an item or attribute of a suspended function's variable holds the blocks, not the variable."""
-    return _SUSPENDED in holder.name and _path_from_variable(holder).startswith((".", "["))
-
-
-def _path_from_variable(holder: Holder) -> str:
-    """Return the part of the path after the variable of a suspended function, or after the holder's name."""
     _, is_suspended, function = holder.name.partition(_SUSPENDED)
-    return (
-        holder.path.rpartition(f"{is_suspended}{function}")[2]
-        if is_suspended
-        else holder.path.removeprefix(holder.name)
-    )
+    return bool(is_suspended) and holder.path.rpartition(f"{_SUSPENDED}{function}")[2].startswith((".", "["))
 
 
 def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:

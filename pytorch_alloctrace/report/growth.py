@@ -58,9 +58,12 @@ def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding
     title = _NOTES[growth.doubt](growth, names) + on_device(growth.device, summary)
     sentences = [] if growth.holder is None else [describe_holder(growth.holder, names)]
     if growth.doubt is Doubt.ACCUMULATED:
-        if _find_accumulating_line(growth) != growth.site and growth.holder is not None:
-            sentences = [describe_referrers(growth.holder, names)]
+        if _find_accumulating_line(growth) != growth.site:
+            sentences = [] if growth.holder is None else [describe_referrers(growth.holder, names)]
             sentences.append(f"Most of it was allocated at {names.site(growth.site)}.")
+        if growth.join is not None:
+            size = units.size(growth.join_bytes)
+            sentences.insert(0, f"{names.site(growth.join)} joins them, which takes as much again: {size}.")
         sentences += cure_accumulation(growth, names)
     if growth.doubt is Doubt.OPTIMIZER_STATE:
         sentences.append(
@@ -81,11 +84,15 @@ def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding
 
 
 def _find_accumulating_line(growth: Growth) -> Site:
-    """Return the line that stores what accumulates, else the line of the growth."""
-    store = None if growth.holder is None or growth.is_joined else growth.holder.store
-    if growth.doubt is not Doubt.ACCUMULATED or store is None:
+    """Return the line that stores what accumulates, else the line of the loop, else the line of the growth."""
+    if growth.doubt is not Doubt.ACCUMULATED or growth.is_joined:
         return growth.site
-    return Site(store.filename, store.line, store.function, store.source, user=True)
+    line = growth.call if growth.holder is None or growth.holder.store is None else growth.holder.store
+    return (
+        growth.site
+        if line is None or not line.line
+        else Site(line.filename, line.line, line.function, line.source, user=True)
+    )
 
 
 def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:

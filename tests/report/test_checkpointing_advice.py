@@ -67,7 +67,7 @@ TORCH = "(torch.utils.checkpoint; many models checkpoint only after model.train(
     [
         ("moved", 'record("moved", lambda', f"of the model that {{}} in <lambda> moves to the device {TORCH}"),
         ("moved_later", 'model.to("cuda")', f"of the model that {{}} in move_later moves to the device {TORCH}"),
-        ("made_on_device", "return torch.nn.Seq", f"switched on where the model is made, {{}} in make"),
+        ("made_on_device", "return torch.nn.Seq", "switched on where the model is made, {} in make"),
         ("trainer", "", "activation checkpointing (`gradient_checkpointing=True` in TrainingArguments)."),
     ],
 )

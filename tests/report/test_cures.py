@@ -76,7 +76,6 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
         (SURVIVORS, holder_of("cache", "cache[...]", "", container("deque", 46, 200)), "`cache` has a bound, 200"),
         (SURVIVORS, holder_of("users", "users[...][...]", "", container("dict", 5), LIST), "the lists in `users`"),
         (SURVIVORS, holder_of("users", "users[...][...]", "", DICT, container("list", 5)), "Remove entries of `users`"),
-        (SURVIVORS, holder_of("users", "users[...].keys[...]", "", container("dict", 5), LIST), "the lists in `users`"),
         (SURVIVORS, holder_of("losses", "losses[...].grad_fn", "autograd graph", LIST), "store `.detach()`"),
         (SURVIVORS, holder_of("total", "total.grad_fn", "autograd graph"), "`total = total.detach()`"),
         (SURVIVORS, holder_of("pending", "pending[...]", "default value", LIST), "Functions keep their default values"),
@@ -134,16 +133,6 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
                 *(container("list", 4), DICT, container("list", 9)),
             ),
             "Remove entries of `self.sessions` of the suspended Server.handle()",
-        ),
-        (
-            SURVIVORS,
-            holder_of(
-                "self.sessions of the suspended Server.handle()",
-                "tasks[...] > self of the suspended Server.handle().sessions[...].keys[...]",
-                "generator",
-                *(container("list", 4), container("dict", 5), LIST),
-            ),
-            "Clear or cap the lists in `self.sessions` of the suspended Server.handle()",
         ),
         (
             SURVIVORS,

@@ -1,13 +1,16 @@
 """Accumulation: memory of many steps that is held at the peak and then released at once, as at the end of an epoch.
 
 It is no leak, but it makes the peak. Lines accumulate if the blocks that they hold at the peak were allocated in at
-least `MIN_ARRIVALS` steps or iterations, at least `MIN_FREED_SHARE` of them are freed before leaks are judged, and
+least `MIN_UNITS` steps or iterations, at least `MIN_FREED_SHARE` of them are freed before leaks are judged, and
 together the lines hold `MIN_SHARE` of the peak. The frees are spread over a much shorter time than the allocations: a
 sliding window, such as a full queue, frees its blocks one after the other.
 
-Within a step, as in an evaluation, the iterations of a loop count that the stacks show, if it is not one pass over a
-model. Blocks that backward frees are activations, which accumulate by design. A buffer also accumulates that is joined
-from its predecessor and a part of equal size in each iteration (`parts = torch.cat((parts, part))`).
+Within a step or after the last, as in an evaluation, the iterations of a loop count that the stacks show, if it is not
+one pass over a model. A loop of a library counts if it calls user code. Blocks that backward frees are activations,
+which accumulate by design; a model, its gradients and its optimizer state do not count. The program may then join the
+parts: a block that is exactly as large as all parts of a stack, and younger, holds as much again. A buffer also
+accumulates that is joined from its predecessor and a part of equal size in each iteration (`parts = torch.cat((parts,
+part))`).
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ import numpy.typing as npt
 
 from ... import _replay
 from ...errors import CompactedError
-from ...reading.names import KINDS
+from ...reading.names import KINDS, ROLES
 from ...reading.positions import Range
 from ...reading.recorded import FREES
 from ...reading.replay import Peak
-from ...reading.sites import Frame, Site
+from ...reading.sites import Frame, Site, StackIndex, bytes_by_stack
 from ...reading.table import Table
 from ..free_memory.forwards import have_nodes
 from .call_paths import CallTree, find_line_to_inspect
@@ -38,6 +41,8 @@ from .referrers import find_holder
 if TYPE_CHECKING:
     from ..evidence import DeviceEvidence, PartEvidence
 
+MIN_UNITS = 6
+"""Minimum number of steps or iterations. Less than for a leak: what accumulates holds `MIN_SHARE` of the peak."""
 MIN_SHARE = 0.25
 MIN_FREED_SHARE = 0.3
 MAX_FREE_SPREAD = 0.25
@@ -56,6 +61,7 @@ _MIDDLE = (10, 90)
 _MAX_EVENTS = 1 << 16
 """Number of events searched after the peak for the frees, and before the peak for the predecessors of a buffer."""
 _ALLOC = KINDS.index("alloc")
+_MODEL = [ROLES.index(role) for role in ("parameter", "buffer", "gradient", "optimizer state")]
 
 
 def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence, loops: LoopIndex) -> Growth | None:
@@ -64,7 +70,9 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence, loops: Lo
     peak = device.trace.replay.peak("allocated", device.device)
     if peak is None or device.at_peak is None or device.at_peak.is_compacted or not clock.is_discrete:
         return None
-    if not clock.begin <= peak.seq <= clock.judged_at:
+    later_parts = (other.clock.begin for other in device.parts if other.clock.is_discrete)
+    end = min((begin for begin in later_parts if begin > clock.begin), default=device.trace.end_seq)
+    if not clock.begin <= peak.seq < end:
         return None
     live = device.at_peak.result
     is_recorded = ~live["older"] & (live["alloc_seq"] >= clock.begin)
@@ -75,13 +83,15 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence, loops: Lo
     for line in np.unique(lines[is_old & ~is_kept]).tolist():
         is_of_line = is_old & (lines == line)
         if (
-            len(np.unique(units[is_of_line])) >= MIN_ARRIVALS
+            len(np.unique(units[is_of_line])) >= MIN_UNITS
             and is_kept[is_of_line].mean() <= 1 - MIN_FREED_SHARE
             and _are_freed_together(lifetimes, line, units[is_of_line], peak.seq)
         ):
             rows |= is_of_line
     min_bytes = max(MIN_SHARE * peak.bytes, 1)
     if int(live["block_bytes"][rows].sum()) >= min_bytes:
+        rows = _exclude_models(part, live, rows, peak)
+    if int(live["block_bytes"][rows].sum()) >= min_bytes and len(np.unique(units[rows])) >= MIN_UNITS:
         steps = clock.first_step + units[rows]
         return _build_growth(part, live, rows, peak, clock.unit, len(np.unique(steps)), round(clock.length) + 1, steps)
     is_of_step = is_recorded & ~is_kept & (units == clock.units_at([peak.seq])[0])
@@ -90,9 +100,15 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence, loops: Lo
     if in_loop is None:
         return joined
     rows, rounds, loop = in_loop
-    count, call = len(np.unique(rounds[rows])) * loop.stride, device.trace.stacks.frame(loop.function)
+    rows, join = _find_parts(part, live, rows, is_of_step, peak)
+    count, call = len(np.unique(rounds[rows])) * loop.stride, _find_call(device.trace.stacks, live, rows, loop)
     growth = _build_growth(part, live, rows, peak, "iteration", count, loop.rounds, rounds[rows] * loop.stride, call)
-    return growth if joined is None else dataclasses.replace(growth, site=joined.site, is_joined=True)
+    if joined is not None:
+        return dataclasses.replace(growth, site=joined.site, is_joined=True)
+    if not len(join):
+        return growth
+    line = Site.of_stack(device.trace.stacks, int(join["stack_id"][0]))
+    return dataclasses.replace(growth, join=line, join_bytes=int(join["block_bytes"].sum()))
 
 
 def _find_in_loop(
@@ -106,29 +122,86 @@ def _find_in_loop(
     """Return the blocks that iterations of a loop hold together, the iteration of each live block, and the loop."""
     stacks = part.device.trace.stacks
     best: tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.int64], _replay.Loop] | None = None
-    for loop in sorted(part.device.trace.replay.loops, key=lambda loop: loop.depth):
-        if loop.rounds < MIN_ARRIVALS or not stacks.is_user[loop.function] or loops.is_in_pass(loop.function):
+    for loop in sorted(
+        part.device.trace.replay.loops, key=lambda loop: (not stacks.is_user[loop.function], loop.depth)
+    ):
+        if loop.rounds < MIN_UNITS or loops.is_in_pass(loop.function):
             continue
         begins = loop.begins.astype(np.int64)
         rounds = np.searchsorted(begins, live["alloc_seq"], side="right")
         is_old = is_freed & (rounds > 0) & (rounds < int(np.searchsorted(begins, peak.seq, side="right")))
         if int(live["block_bytes"][is_old].sum()) < min_bytes:
             continue
-        is_old &= stacks.inside(loop.function)[live["stack_id"]]
+        is_old &= stacks.inside(loop.function)[stacks.site[live["stack_id"]]]
         total = int(live["block_bytes"][is_old].sum())
-        if total < min_bytes or len(np.unique(rounds[is_old])) * loop.stride < MIN_ARRIVALS:
+        if total < min_bytes or len(np.unique(rounds[is_old])) * loop.stride < MIN_UNITS:
             continue
         if best is None or total > (1 + MIN_INNER_SHARE) * best[0]:
             best = total, is_old, rounds, loop
-    if best is None or not _are_released_by_program(part, live["alloc_seq"][best[1]], peak.seq):
+    if best is None:
         return None
-    return best[1:]
+    _, rows, rounds, loop = best
+    rows = _exclude_models(part, live, rows, peak)
+    if int(live["block_bytes"][rows].sum()) < min_bytes or len(np.unique(rounds[rows])) * loop.stride < MIN_UNITS:
+        return None
+    addresses = _read_blocks(part, live, rows, peak)["address"]
+    return (rows, rounds, loop) if _are_released_by_program(part, addresses, peak.seq) else None
 
 
-def _are_released_by_program(part: PartEvidence, alloc_seqs: npt.NDArray[np.int64], peak_seq: int) -> bool:
+def _read_blocks(part: PartEvidence, live: Table, rows: npt.NDArray[np.bool_], peak: Peak) -> Table:
+    """Return `Replay.live` of blocks at the peak."""
+    blocks = part.blocks_at(peak.seq)
+    return blocks.take(np.isin(blocks["alloc_seq"], live["alloc_seq"][rows]))
+
+
+def _exclude_models(part: PartEvidence, live: Table, rows: npt.NDArray[np.bool_], peak: Peak) -> npt.NDArray[np.bool_]:
+    """Return the rows without parameters, buffers, gradients and optimizer state."""
+    blocks = _read_blocks(part, live, rows, peak)
+    return rows & np.isin(live["alloc_seq"], blocks["alloc_seq"][~np.isin(blocks["role"], _MODEL)])
+
+
+def _find_parts(
+    part: PartEvidence, live: Table, rows: npt.NDArray[np.bool_], is_of_step: npt.NDArray[np.bool_], peak: Peak
+) -> tuple[npt.NDArray[np.bool_], Table]:
+    """Return the rows that accumulate, with those of the first and last iteration if joined, and the joined blocks.
+
+    Without a join, the blocks of the last iteration may be its temporaries.
+    """
+    same = part.device.trace.stacks.same
+    blocks = _read_blocks(part, live, is_of_step, peak)
+    stacks, sizes, alloc_seqs = same[blocks["stack_id"]], blocks["requested_bytes"], blocks["alloc_seq"]
+    is_part, is_join = np.isin(alloc_seqs, live["alloc_seq"][rows]), np.zeros(len(blocks), np.bool_)
+    for stack in np.unique(stacks[is_part]).tolist():
+        is_of_stack = stacks == stack
+        if int(blocks["block_bytes"][is_of_stack].sum()) < MIN_JOINED_SHARE * peak.bytes:
+            continue
+        is_match = (alloc_seqs > alloc_seqs[is_of_stack].max()) & (sizes == sizes[is_of_stack].sum())
+        if is_match.any():
+            is_part |= is_of_stack
+            is_join[np.flatnonzero(is_match)[0]] = True
+    return np.isin(live["alloc_seq"], alloc_seqs[is_part]), blocks.take(is_join)
+
+
+def _find_call(stacks: StackIndex, live: Table, rows: npt.NDArray[np.bool_], loop: _replay.Loop) -> Frame:
+    """Return the function that iterates, at the line through which it allocated most of the blocks.
+
+    The line is 0 if there is no such line, or if the function belongs to a library.
+    """
+    bytes_by_line: dict[Frame, int] = {}
+    call = stacks.call(loop.function)
+    for stack, size in bytes_by_stack(live["stack_id"][rows], live["block_bytes"][rows]).items():
+        node = stack
+        while stacks.has_frames(node) and stacks.call(node) != call:
+            node = int(stacks.parent[node])
+        frame = stacks.frame(node if stacks.has_frames(node) else loop.function)
+        bytes_by_line[frame] = bytes_by_line.get(frame, 0) + size
+    frame = max(bytes_by_line, key=bytes_by_line.__getitem__)
+    is_line = stacks.is_user[loop.function] and 2 * bytes_by_line[frame] > sum(bytes_by_line.values())
+    return frame if is_line else dataclasses.replace(frame, line=0, source=None)
+
+
+def _are_released_by_program(part: PartEvidence, addresses: npt.NDArray[np.int64], peak_seq: int) -> bool:
     """Return whether most of the blocks are freed soon after the peak, at once, and not by backward."""
-    live = part.blocks_at(peak_seq)
-    addresses = live["address"][np.isin(live["alloc_seq"], alloc_seqs)]
     frees: dict[int, tuple[int, int]] = {}
     later_allocations: list[int] = []
     for events in _read_events(part.device, Range(peak_seq + 1, peak_seq + 1 + _MAX_EVENTS), ["alloc", *FREES]):
@@ -229,7 +302,7 @@ def _build_growth(
         units=units,
         first=float(times.min()),
         last=float(times.max()),
-        holder=find_holder(device, stack_ids, live["alloc_seq"][rows]) or find_holder(device, stack_ids, None),
+        holder=find_holder(device, stack_ids, _read_blocks(part, live, rows, peak)),
         call=call,
         peak_bytes=peak.bytes,
         has_graph=has_graph,

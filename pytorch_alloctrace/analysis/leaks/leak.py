@@ -375,7 +375,7 @@ class Growth:
     """Why `holder` is unknown; None if it is known, and for growth that is ACCUMULATED."""
     call: Frame | None = None
     """ONE_CALL: the call. JOINED: the line that concatenates. ACCUMULATED within a step: the function whose loop
-    accumulates."""
+    accumulates, at the line through which it allocated most of the blocks (0: none, or the function of a library)."""
     block_stacks: tuple[int, ...] = ()
     """As in `Leak`."""
     is_model: bool = False
@@ -392,6 +392,10 @@ class Growth:
     """ACCUMULATED: whether operators that made autograd nodes allocated most of the blocks."""
     is_joined: bool = False
     """ACCUMULATED: whether the line joins a growing buffer with a new part in each iteration."""
+    join: Site | None = None
+    """ACCUMULATED: line that has joined the blocks into one of the same size (`torch.cat`), live at the peak, too."""
+    join_bytes: int = 0
+    """Bytes that `join` allocated."""
 
     @property
     def is_judged(self) -> bool:

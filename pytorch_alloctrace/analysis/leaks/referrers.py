@@ -154,17 +154,23 @@ def _find_autocast(evidence: DeviceEvidence, growth: Leak | Growth) -> Holder | 
     )
 
 
-def find_holder(
-    evidence: DeviceEvidence, stack_ids: tuple[int, ...], alloc_seqs: npt.NDArray[np.int64] | None
-) -> Holder | None:
-    """Return the object that held blocks of some stacks; None if unknown.
+def find_holder(evidence: DeviceEvidence, stack_ids: tuple[int, ...], blocks: Table) -> Holder | None:
+    """Return the object that held blocks of some stacks, or earlier or later blocks of exactly these stacks.
 
-    alloc_seqs: the allocation events of the blocks; None for all blocks of exactly these stacks.
+    These blocks are live only for a short time of the run. So the scans that found most of their addresses are
+    examined, too: torch's allocators reuse addresses.
     """
-    block_count = 0 if alloc_seqs is None else len(alloc_seqs)
     same_stacks = np.flatnonzero(np.isin(evidence.trace.stacks.same, stack_ids))
-    (result,) = _find_holders(evidence, [_Accused(same_stacks, alloc_seqs, _MIN_BLOCKS, block_count)])
-    return result.holder
+    matches: dict[int, int] = {}
+    for held in evidence.trace.held:
+        matches[held.event] = matches.get(held.event, 0) + int(np.isin(held.addresses, blocks["address"]).sum())
+    events = [event for event in sorted(matches, key=lambda event: -matches[event])[:_MAX_SCANS] if matches[event]]
+    for alloc_seqs in (blocks["alloc_seq"], None):
+        accused = _Accused(same_stacks, alloc_seqs, _MIN_BLOCKS, 0 if alloc_seqs is None else len(alloc_seqs))
+        (result,) = _find_holders(evidence, [accused], events)
+        if result.holder is not None:
+            return result.holder
+    return None
 
 
 def _list_stacks(stacks: StackIndex, growth: Leak | Growth) -> npt.NDArray[np.int64]:
@@ -193,8 +199,10 @@ def merge_by_holder(leaks: Sequence[Leak]) -> list[Leak]:
     return [merge_leaks(group) for group in groups.values()]
 
 
-def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> list[_Result]:
-    """Return the result for each of `accused`."""
+def _find_holders(
+    evidence: DeviceEvidence, accused: Sequence[_Accused], more_scans: Sequence[int] = ()
+) -> list[_Result]:
+    """Return the result for each of `accused`. more_scans: events of scans to examine in addition."""
     if not accused:
         return []
     trace = evidence.trace
@@ -208,7 +216,7 @@ def _find_holders(evidence: DeviceEvidence, accused: Sequence[_Accused]) -> list
     # Apart from the others: main() may have freed the blocks between the last of them and the final scan.
     final_referrers = scans.pop(final_event, [])
     # What replaces others is held by the variable that the program uses while it runs: for it, the final scan is last.
-    selected = _select_scans(scans)
+    selected = list(dict.fromkeys([*_select_scans(scans), *(event for event in more_scans if event in scans)]))
     events = [event for event in (final_event, *selected, final_event) if event > 0]
     results = [_Result(no_holder=explain_without_blocks(trace, bool(events))) for _ in accused]
     for number, event in enumerate(events):
