@@ -61,9 +61,6 @@ def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding
         if _find_accumulating_line(growth) != growth.site:
             sentences = [] if growth.holder is None else [describe_referrers(growth.holder, names)]
             sentences.append(f"Most of it was allocated at {names.site(growth.site)}.")
-        if growth.join is not None:
-            size = units.size(growth.join_bytes)
-            sentences.insert(0, f"{names.site(growth.join)} joins them, which takes as much again: {size}.")
         sentences += cure_accumulation(growth, names)
     if growth.doubt is Doubt.OPTIMIZER_STATE:
         sentences.append(
@@ -430,12 +427,21 @@ def _note_rare(growth: Growth, names: SiteNames) -> str:
 
 def _note_accumulated(growth: Growth, names: SiteNames) -> str:
     size, peak = units.size(growth.allocated_bytes), units.size(growth.peak_bytes)
-    place = names.site(_find_accumulating_line(growth))
-    loop = "" if growth.call is None else f" of {names.function(growth.call)}()"
+    line = _find_accumulating_line(growth)
+    place = names.site(line)
+    is_in_place = growth.call is not None and place == names.site(growth.call)
+    loop = "" if growth.call is None or is_in_place else f" of {names.function(growth.call)}()"
     arrivals = f"{units.counted(growth.arrivals, growth.unit)}{loop}"
     if growth.is_joined:
         return f"{place} joins a longer and longer tensor: at the peak, {size} of {peak}, after {arrivals}"
-    return f"{place} accumulates: at the peak, {size} of {peak} were blocks of {arrivals}, released together later"
+    more = "released together later"
+    if growth.join is not None:
+        is_near = (growth.join.filename, growth.join.function) == (line.filename, line.function)
+        join = f"line {growth.join.line}" if is_near else names.site(growth.join)
+        more = f"which {join} joins into {units.size(growth.join_bytes)} more"
+    if growth.other_peak_bytes:
+        more += f" (peak without them: {units.size(growth.other_peak_bytes)})"
+    return f"{place} accumulates: at the peak, {size} of {peak} were blocks of {arrivals}, {more}"
 
 
 def _note_taken(growth: Growth, names: SiteNames) -> str:

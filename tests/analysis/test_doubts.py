@@ -368,6 +368,32 @@ def test_outputs_joined_in_each_iteration_are_a_note_with_the_line_that_joins() 
     assert "join them once" in text_of("validation that joins outputs")
 
 
+def test_few_outputs_that_are_joined_are_a_note_with_the_line_that_stores_and_the_join() -> None:
+    growth = only_growth("few outputs joined at the end")
+    (note,) = [finding for finding in findings_on("few outputs joined at the end") if finding.kind == "note"]
+
+    assert (growth.doubt, growth.arrivals, growth.blocks) == (Doubt.ACCUMULATED, 8, 8)
+    assert growth.holder is not None and growth.holder.name == "outputs"
+    assert note.site is not None and "outputs.append(make_output())" in (note.site.source or "")
+    assert growth.join is not None and "torch.cat(outputs)" in (growth.join.source or "")
+    assert growth.join_bytes == growth.allocated_bytes
+    assert "joins into" in note.title
+
+
+def test_few_outputs_after_the_last_step_are_a_note_with_the_line_of_the_loop() -> None:
+    growth = only_growth("few outputs that no scan saw")
+    (note,) = [finding for finding in findings_on("few outputs that no scan saw") if finding.kind == "note"]
+
+    assert growth.doubt is Doubt.ACCUMULATED and growth.holder is None and growth.join is None
+    assert note.site is not None and "outputs.append(make_output())" in (note.site.source or "")
+    assert "Most of it was allocated at" in note.sentences[0] and "make_output" in note.sentences[0]
+
+
+@pytest.mark.parametrize("program", ["five outputs", "model of eight layers in each epoch"])
+def test_fewer_outputs_and_layers_of_a_model_are_no_note(program: str) -> None:
+    assert not verdict_on(program).notes
+
+
 def test_activations_that_backward_frees_are_no_note() -> None:
     assert not verdict_on("layers before backward").notes
 

@@ -794,6 +794,65 @@ def main() -> None:
     run_epochs(validate)
 
 
+def make_output() -> torch.Tensor:
+    hidden = block(SIZE)
+    return torch.cat((hidden, hidden))
+
+
+@program("few outputs joined at the end")
+def main() -> None:
+    def validate() -> int:
+        outputs = []
+        for _ in range(8):
+            outputs.append(make_output())
+            if len(outputs) == 5:
+                sessions[-1]._object_scans.scan_now()
+        return len(torch.cat(outputs))
+
+    run_epochs(validate)
+
+
+@program("few outputs that no scan saw")
+def main() -> None:
+    def validate() -> int:
+        outputs = []
+        for _ in range(8):
+            block()
+            outputs.append(make_output())
+        return len(outputs)
+
+    run_epochs(validate)
+    validate()
+
+
+@program("five outputs")
+def main() -> None:
+    def validate() -> int:
+        outputs = []
+        for _ in range(6):
+            block()
+            outputs.append(make_output())
+        return len(outputs)
+
+    run_epochs(validate)
+
+
+@program("model of eight layers in each epoch")
+def main() -> None:
+    def train() -> float:
+        layers = []
+        for _ in range(8):
+            block()
+            layers.append(torch.nn.Linear(SIZE // 4, 2, bias=False))
+        parameters = [layer.weight for layer in layers]
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        sum(parameter.sum() for parameter in parameters).backward()
+        optimizer.step()
+        return float(parameters[0].detach().sum())
+
+    run_epochs(train)
+
+
 @program("layers before backward")
 def main() -> None:
     weight = torch.ones(SIZE // 4, requires_grad=True)

@@ -142,8 +142,8 @@ def _find_other_peak(
     groups = np.where(stacks.outermost(lines == lines[caller]) > 0, 0, 2)
     groups[evaluated] = 1
     timelines = trace.group_timelines(_POINTS, trace.begin_ns, trace.end_ns, {device: groups}, 3)
-    graph, training, _ = timelines[device].highest[:, -3:].T
-    is_without = graph <= MAX_OTHER_SHARE * size
+    held, training, _ = timelines[device].highest[:, -3:].T
+    is_without = held <= MAX_OTHER_SHARE * size
     if not training[is_without].any():
         return 0
     is_known = timelines[device].highest.any(axis=1)  # not compacted

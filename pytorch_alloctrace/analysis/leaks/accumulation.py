@@ -31,6 +31,7 @@ from ...reading.replay import Peak
 from ...reading.sites import Frame, Site, StackIndex, bytes_by_stack
 from ...reading.table import Table
 from ..free_memory.forwards import have_nodes
+from ..free_memory.unused_graph import find_peak_without
 from .call_paths import CallTree, find_line_to_inspect
 from .doubts import MIN_ARRIVALS
 from .leak import SURVIVORS, Doubt, Growth
@@ -105,10 +106,18 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence, loops: Lo
     growth = _build_growth(part, live, rows, peak, "iteration", count, loop.rounds, rounds[rows] * loop.stride, call)
     if joined is not None:
         return dataclasses.replace(growth, site=joined.site, is_joined=True)
-    if not len(join):
-        return growth
-    line = Site.of_stack(device.trace.stacks, int(join["stack_id"][0]))
-    return dataclasses.replace(growth, join=line, join_bytes=int(join["block_bytes"].sum()))
+    stacks, join_bytes = device.trace.stacks, int(join["block_bytes"].sum())
+    is_part = np.isin(stacks.same, [*growth.stack_ids, *stacks.same[join["stack_id"]].tolist()])
+    nodes = device.trace.replay.nodes_created
+    is_training = ~is_part & (np.arange(len(is_part)) < len(nodes))
+    is_training[is_training] = nodes[np.flatnonzero(is_training)] > 0
+    size = growth.allocated_bytes + join_bytes
+    return dataclasses.replace(
+        growth,
+        join=Site.of_stack(stacks, int(join["stack_id"][0])) if len(join) else None,
+        join_bytes=join_bytes,
+        other_peak_bytes=find_peak_without(device.trace, device.device, is_part, is_training, size),
+    )
 
 
 def _find_in_loop(

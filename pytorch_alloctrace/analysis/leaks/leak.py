@@ -396,6 +396,8 @@ class Growth:
     """ACCUMULATED: line that has joined the blocks into one of the same size (`torch.cat`), live at the peak, too."""
     join_bytes: int = 0
     """Bytes that `join` allocated."""
+    other_peak_bytes: int = 0
+    """ACCUMULATED within a step: peak while the stacks of the growth hold hardly anything; 0 if unknown."""
 
     @property
     def is_judged(self) -> bool:
