@@ -378,6 +378,7 @@ def test_few_outputs_that_are_joined_are_a_note_with_the_line_that_stores_and_th
     assert growth.join is not None and "torch.cat(outputs)" in (growth.join.source or "")
     assert growth.join_bytes == growth.allocated_bytes
     assert "joins into" in note.title
+    assert 0 <= growth.other_peak_bytes < growth.peak_bytes
 
 
 def test_few_outputs_after_the_last_step_are_a_note_with_the_line_of_the_loop() -> None:

@@ -112,11 +112,12 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence, loops: Lo
     is_training = ~is_part & (np.arange(len(is_part)) < len(nodes))
     is_training[is_training] = nodes[np.flatnonzero(is_training)] > 0
     size = growth.allocated_bytes + join_bytes
+    other_peak = find_peak_without(device.trace, device.device, is_part, is_training, size)
     return dataclasses.replace(
         growth,
         join=Site.of_stack(stacks, int(join["stack_id"][0])) if len(join) else None,
         join_bytes=join_bytes,
-        other_peak_bytes=find_peak_without(device.trace, device.device, is_part, is_training, size),
+        other_peak_bytes=max(other_peak, peak.bytes - size) if other_peak else 0,
     )
 
 

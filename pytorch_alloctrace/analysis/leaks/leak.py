@@ -397,7 +397,8 @@ class Growth:
     join_bytes: int = 0
     """Bytes that `join` allocated."""
     other_peak_bytes: int = 0
-    """ACCUMULATED within a step: peak while the stacks of the growth hold hardly anything; 0 if unknown."""
+    """ACCUMULATED within a step: the peak without these blocks: that of intervals in which their stacks hold hardly
+    anything, or the rest at the peak of the device; 0 if there is no training in such intervals."""
 
     @property
     def is_judged(self) -> bool:
