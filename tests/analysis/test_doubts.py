@@ -390,7 +390,14 @@ def test_few_outputs_after_the_last_step_are_a_note_with_the_line_of_the_loop() 
     assert "Most of it was allocated at" in note.sentences[0] and "make_output" in note.sentences[0]
 
 
-@pytest.mark.parametrize("program", ["five outputs", "model of eight layers in each epoch"])
+def test_outputs_that_the_loop_of_a_library_collects_are_a_note() -> None:
+    growth = only_growth("outputs that a trainer's loop collects")
+
+    assert growth.doubt is Doubt.ACCUMULATED and growth.unit == "iteration"
+    assert growth.call is not None and (growth.call.function, growth.call.line) == ("run", 0)
+
+
+@pytest.mark.parametrize("program", ["six outputs", "model of eight layers in each epoch"])
 def test_fewer_outputs_and_layers_of_a_model_are_no_note(program: str) -> None:
     assert not verdict_on(program).notes
 

@@ -13,6 +13,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -825,7 +826,7 @@ def main() -> None:
     validate()
 
 
-@program("five outputs")
+@program("six outputs")
 def main() -> None:
     def validate() -> int:
         outputs = []
@@ -833,6 +834,29 @@ def main() -> None:
             block()
             outputs.append(make_output())
         return len(outputs)
+
+    run_epochs(validate)
+
+
+LIBRARY_LOOP = """
+def run(step, count):
+    for _ in range(count):
+        step(torch.empty(1000))
+"""
+
+
+@program("outputs that a trainer's loop collects")
+def main() -> None:
+    names: dict[str, Any] = {"__name__": "trainer.loop", "torch": torch}
+    exec(compile(LIBRARY_LOOP, str(Path(torch.__file__).parent.parent / "trainer/loop.py"), "exec"), names)
+    outputs = []
+
+    def predict(batch: torch.Tensor) -> None:
+        outputs.append(make_output())
+
+    def validate() -> None:
+        names["run"](predict, 10)
+        outputs.clear()
 
     run_epochs(validate)
 
