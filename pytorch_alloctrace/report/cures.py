@@ -271,9 +271,7 @@ def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) ->
     kind = "" if largest is None else largest.type
     if largest is not None and largest.bound:
         return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
-    attributes = holder.name.partition(_SUSPENDED)[0].partition(".")[1:]
-    below = _path_from_variable(holder).removeprefix("".join(attributes) if _SUSPENDED in holder.name else "")
-    if holder.containers[-1:] == (largest,) and _INNER_CONTAINER.match(below):
+    if holder.containers[-1:] == (largest,) and holder.path.removeprefix(holder.name).startswith("[...]["):
         name = f"{names.referrer(f'the {kind}')}s in {name}"
     if kind == "deque":
         return f"Give {name} a bound: `collections.deque(maxlen=...)`, or `queue.Queue(maxsize=...)`."

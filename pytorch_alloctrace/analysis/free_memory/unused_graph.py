@@ -139,8 +139,24 @@ def _find_other_peak(
     """
     stacks = trace.stacks
     lines = stacks.group("line")
-    groups = np.where(stacks.outermost(lines == lines[caller]) > 0, 0, 2)
-    groups[evaluated] = 1
+    is_training = np.zeros(len(lines), np.bool_)
+    is_training[evaluated] = True
+    return find_peak_without(trace, device, stacks.outermost(lines == lines[caller]) > 0, is_training, size)
+
+
+def find_peak_without(
+    trace: RecordedTrace, device: str, is_part: npt.NDArray[np.bool_], is_training: npt.NDArray[np.bool_], size: int
+) -> int:
+    """Return the peak of allocated bytes in intervals in which some stacks hold hardly anything; 0 if unknown.
+
+    Args:
+        trace: Trace.
+        device: Device as torch spells it.
+        is_part: By stack: whether it is one of these stacks.
+        is_training: By stack: whether it allocates in training. The peak is unknown if none does in these intervals.
+        size: Bytes of these stacks at the peak of the device.
+    """
+    groups = np.where(is_part, 0, np.where(is_training, 1, 2))
     timelines = trace.group_timelines(_POINTS, trace.begin_ns, trace.end_ns, {device: groups}, 3)
     held, training, _ = timelines[device].highest[:, -3:].T
     is_without = held <= MAX_OTHER_SHARE * size
