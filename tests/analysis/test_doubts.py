@@ -29,6 +29,8 @@ from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.growth import growth_data
 from pytorch_alloctrace.report.leaks import leak_findings
 
+MIB = 1 << 20
+
 
 def record(folder: Path) -> None:
     command = [sys.executable, str(SUPPORT / "growth_programs.py")]
@@ -456,26 +458,24 @@ def test_running_total_of_numbers_is_no_leak() -> None:
     ("reserved", "free"),
     [
         ([1200] * 5, 8000 - (1032 - 532) - 986),  # the temporaries of a step are needed again
-        (
-            [200, 600, 1000, 1500, 1500],
-            (8000 - (1032 - 532) - 1500) * 286 // 500,
-        ),  # of new segments, 286 of 500 is used
+        ([200, 600, 1000, 1500, 1500], (8000 - (1032 - 532) - 1500) * 286 / 500),  # of new segments, 286 of 500 is used
+        ([600, 700, 840, 990, 990], 8000 - (1032 - 532) - 986),  # too few segments to tell
     ],
 )
 def test_forecast_leaves_room_for_temporaries_and_for_unused_parts_of_segments(
-    reserved: list[int], free: int, monkeypatch: pytest.MonkeyPatch
+    reserved: list[int], free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = trace_of("wait before the growth")
     # The driver was asked long before.
-    columns = {"time_ns": trace.begin_ns, "total_bytes": 8000, "used_bytes": 1032, "reserved_bytes": 532}
-    samples = Table({name: np.ma.array([value]) for name, value in columns.items()})
+    columns = {"total_bytes": 8000 * MIB, "used_bytes": 1032 * MIB, "reserved_bytes": 532 * MIB}
+    samples = Table({name: np.ma.array([value]) for name, value in (columns | {"time_ns": trace.begin_ns}).items()})
     times = np.linspace(trace.begin_ns, trace.end_ns, 5).astype(np.int64)
-    allocated = np.array([100, 500, 700, 986, 900])
-    levels = Table({"time_ns": times, "allocated_bytes_max": allocated, "reserved_bytes_max": np.array(reserved)})
+    allocated, reserved_bytes = (np.array(values) * MIB for values in ([100, 500, 700, 986, 900], reserved))
+    levels = Table({"time_ns": times, "allocated_bytes_max": allocated, "reserved_bytes_max": reserved_bytes})
     monkeypatch.setattr(RecordedTrace, "driver_samples", lambda self, device=None: samples)
     monkeypatch.setattr(RecordedTrace, "timeline", lambda self, points, device: levels)
 
-    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880) == free
+    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880 * MIB) == free * MIB
 
 
 def test_forecast_counts_the_seconds_since_the_onset() -> None:

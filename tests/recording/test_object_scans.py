@@ -853,6 +853,7 @@ def test_interrupt_during_a_scan_of_a_collection_reaches_the_program(run_program
     from pytorch_alloctrace.objects import object_scan
     scan = object_scan.scan_objects
     def interrupt(seconds, search_unreached):
+        object_scan.scan_objects = scan  # another may be due at once
         os.kill(os.getpid(), signal.SIGINT)
         return scan(seconds, search_unreached)
     object_scan.scan_objects = interrupt
@@ -862,7 +863,6 @@ def test_interrupt_during_a_scan_of_a_collection_reaches_the_program(run_program
         print("lost")
     except KeyboardInterrupt:
         print("interrupted")
-    object_scan.scan_objects = scan
 
 def main():""",
         )

@@ -497,6 +497,8 @@ def group_by_times(
     return groups
 
 
+_MIN_RESERVED_BYTES = 160 << 20
+"""Minimum growth of the reserved bytes to be compared with the allocated bytes: they grow by segments of 20 MiB."""
 MIN_RESERVED_GROWTH = 0.9
 """Minimum growth of the reserved bytes, by that of the allocated bytes, if free parts of segments are of no use."""
 _POINTS = 120  # as in the chart of the summary
@@ -508,10 +510,10 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
 
     They are the device's memory less what is used outside torch and less the highest allocated bytes shortly before,
     since each unit of the program needs its temporaries again. If in the last half of the run the reserved bytes grew
-    by `MIN_RESERVED_GROWTH` of the allocated bytes, or by more than these, as blocks leave parts of segments unused,
-    the highest reserved bytes count, and of the rest the share that blocks would use. For "cpu" they are the machine's
-    memory less the resident memory of this process: the use of other processes is unknown. Without reports of the
-    driver, they are the device's size less the live bytes.
+    by some segments and by `MIN_RESERVED_GROWTH` of the allocated bytes or more, as blocks leave parts of segments
+    unused, the highest reserved bytes count, and of the rest the share that blocks would use. For "cpu" they are the
+    machine's memory less the resident memory of this process: the use of other processes is unknown. Without reports of
+    the driver, they are the device's size less the live bytes.
     """
     samples = trace.driver_samples(device)
     is_missing = np.ma.getmaskarray(samples["total_bytes"]) | np.ma.getmaskarray(samples["used_bytes"])
@@ -535,6 +537,6 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
     half_allocated, allocated = (highest_before("allocated_bytes_max", at) for at in (end // 2, end))
     half_reserved, highest_reserved = (highest_before("reserved_bytes_max", at) for at in (end // 2, end))
     grown, grown_reserved = allocated - half_allocated, highest_reserved - half_reserved
-    if grown > 0 and grown_reserved >= MIN_RESERVED_GROWTH * grown:
+    if grown > 0 and grown_reserved >= max(MIN_RESERVED_GROWTH * grown, _MIN_RESERVED_BYTES):
         return max(usable - highest_reserved, 0) * min(grown, grown_reserved) // grown_reserved
     return max(usable - max(allocated, live_bytes), 0)
