@@ -29,8 +29,6 @@ from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.growth import growth_data
 from pytorch_alloctrace.report.leaks import leak_findings
 
-MIB = 1 << 20
-
 
 def record(folder: Path) -> None:
     command = [sys.executable, str(SUPPORT / "growth_programs.py")]
@@ -455,27 +453,26 @@ def test_running_total_of_numbers_is_no_leak() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reserved", "free"),
+    ("stranded", "free"),
     [
-        ([1200] * 5, 8000 - (1032 - 532) - 986),  # the temporaries of a step are needed again
-        ([200, 600, 1000, 1500, 1500], (8000 - (1032 - 532) - 1500) * 286 / 500),  # of new segments, 286 of 500 is used
-        ([600, 700, 840, 990, 990], 8000 - (1032 - 532) - 986),  # too few segments to tell
+        ([0, 300, 0, 0, 0], 8000 - (1032 - 532) - 986),  # the temporaries of a step are needed again
+        ([0, 200, 200, 200, 200], (8000 - (1032 - 532) - 986 - 200) * 286 / (286 + 200)),  # what blocks strand grows
     ],
 )
-def test_forecast_leaves_room_for_temporaries_and_for_unused_parts_of_segments(
-    reserved: list[int], free: float, monkeypatch: pytest.MonkeyPatch
+def test_forecast_leaves_room_for_temporaries_and_for_what_new_blocks_strand(
+    stranded: list[int], free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = trace_of("wait before the growth")
     # The driver was asked long before.
-    columns = {"total_bytes": 8000 * MIB, "used_bytes": 1032 * MIB, "reserved_bytes": 532 * MIB}
-    samples = Table({name: np.ma.array([value]) for name, value in (columns | {"time_ns": trace.begin_ns}).items()})
+    columns = {"time_ns": trace.begin_ns, "total_bytes": 8000, "used_bytes": 1032, "reserved_bytes": 532}
+    samples = Table({name: np.ma.array([value]) for name, value in columns.items()})
     times = np.linspace(trace.begin_ns, trace.end_ns, 5).astype(np.int64)
-    allocated, reserved_bytes = (np.array(values) * MIB for values in ([100, 500, 700, 986, 900], reserved))
-    levels = Table({"time_ns": times, "allocated_bytes_max": allocated, "reserved_bytes_max": reserved_bytes})
+    allocated = np.array([100, 500, 700, 986, 900])
+    levels = Table({"time_ns": times, "allocated_bytes_max": allocated, "stranded_bytes_min": np.array(stranded)})
     monkeypatch.setattr(RecordedTrace, "driver_samples", lambda self, device=None: samples)
     monkeypatch.setattr(RecordedTrace, "timeline", lambda self, points, device: levels)
 
-    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880 * MIB) == free * MIB
+    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880) == round(free)
 
 
 def test_forecast_counts_the_seconds_since_the_onset() -> None:

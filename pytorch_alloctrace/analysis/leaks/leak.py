@@ -497,10 +497,6 @@ def group_by_times(
     return groups
 
 
-_MIN_RESERVED_BYTES = 160 << 20
-"""Minimum growth of the reserved bytes to be compared with the allocated bytes: they grow by segments of 20 MiB."""
-MIN_RESERVED_GROWTH = 0.9
-"""Minimum growth of the reserved bytes, by that of the allocated bytes, if free parts of segments are of no use."""
 _POINTS = 120  # as in the chart of the summary
 _RECENT_POINTS = 4
 
@@ -509,11 +505,10 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
     """Return the bytes that could still be allocated at the end of the judged part; None if the capacity is unknown.
 
     They are the device's memory less what is used outside torch and less the highest allocated bytes shortly before,
-    since each unit of the program needs its temporaries again. If in the last half of the run the reserved bytes grew
-    by some segments and by `MIN_RESERVED_GROWTH` of the allocated bytes or more, as blocks leave parts of segments
-    unused, the highest reserved bytes count, and of the rest the share that blocks would use. For "cpu" they are the
-    machine's memory less the resident memory of this process: the use of other processes is unknown. Without reports of
-    the driver, they are the device's size less the live bytes.
+    since each unit of the program needs its temporaries again, and less the free memory that live blocks strand at that
+    time. Of the rest, new blocks use as large a share as in the last half of the run: what they strand grows, too. For
+    "cpu" they are the machine's memory less the resident memory of this process: the use of other processes is unknown.
+    Without reports of the driver, they are the device's size less the live bytes.
     """
     samples = trace.driver_samples(device)
     is_missing = np.ma.getmaskarray(samples["total_bytes"]) | np.ma.getmaskarray(samples["used_bytes"])
@@ -530,13 +525,10 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
     usable = total - max(used - int(reserved), 0)
     timeline = trace.timeline(_POINTS, device)
     end = int(np.searchsorted(timeline["time_ns"], judged_ns, side="right"))
-
-    def highest_before(name: str, at: int) -> int:
-        return max([0, *map(int, timeline[name][max(at - _RECENT_POINTS, 0) : at + 1].tolist())])
-
-    half_allocated, allocated = (highest_before("allocated_bytes_max", at) for at in (end // 2, end))
-    half_reserved, highest_reserved = (highest_before("reserved_bytes_max", at) for at in (end // 2, end))
-    grown, grown_reserved = allocated - half_allocated, highest_reserved - half_reserved
-    if grown > 0 and grown_reserved >= max(MIN_RESERVED_GROWTH * grown, _MIN_RESERVED_BYTES):
-        return max(usable - highest_reserved, 0) * min(grown, grown_reserved) // grown_reserved
-    return max(usable - max(allocated, live_bytes), 0)
+    half, now = (timeline.take(slice(max(at - _RECENT_POINTS, 0), at + 1)) for at in (end // 2, end))
+    allocated, half_allocated = (int(max([0, *part["allocated_bytes_max"].tolist()])) for part in (now, half))
+    # At the peak of each unit, its temporaries fill a part of what is stranded at other times.
+    stranded, half_stranded = (int(min(part["stranded_bytes_min"].tolist() or [0])) for part in (now, half))
+    grown, grown_stranded = allocated - half_allocated, max(stranded - half_stranded, 0)
+    used_share = grown / (grown + grown_stranded) if grown > 0 else 1.0
+    return round(max(usable - max(allocated, live_bytes) - stranded, 0) * used_share)
