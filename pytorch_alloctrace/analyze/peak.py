@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..analysis.free_memory.failed_allocations import ENDED, find_failed_allocations
 from ..analysis.usage.composition import COMPOSITION_BY
 from ..analysis.usage.differing_frames import differing_frames
 from ..analysis.usage.live_memory import LiveMemory, highest_of_ranges
@@ -117,11 +118,13 @@ class Peak(TraceCommand):
     def _judge(self, query: Query, memory: LiveMemory) -> Exit:
         limit, peak, integrity = query.options.fail_above, memory.peak, query.trace.integrity
         is_exceeded = peak is not None and peak.bytes > limit
-        is_certain = query.trace.covers_run or (is_exceeded and not integrity.has_gaps)
+        failures = find_failed_allocations(query.trace, device=memory.device, last=1)
+        has_ended = any(failure.outcome == ENDED for failure in failures)
+        is_certain = not integrity.has_gaps if is_exceeded else query.trace.covers_run and not has_ended
         if not (query.options.json or query.options.csv):
             if not is_certain:
                 query.screen.blank()
-                query.screen.text(f"UNKNOWN  {unknown_peak_sentence(query.trace)}", hanging=9, style="bold")
+                query.screen.text(f"UNKNOWN  {unknown_peak_sentence(query.trace, has_ended)}", hanging=9, style="bold")
             elif peak is not None and is_exceeded:
                 query.screen.blank()
                 query.screen.text(f"FAIL  {peak_above_sentence(peak, limit)}", hanging=6, style="bold red")

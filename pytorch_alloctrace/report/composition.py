@@ -79,7 +79,8 @@ def write_composition(
     )
     depth = module_depth(memory.by)
     if memory.by != asked_by and depth is not None:
-        screen.text(f"Rows include submodules: --depth {depth + 1} shows the next part of the names.", style="dim")
+        parts = units.counted(depth, "part")
+        screen.text(f"Names of {parts} include the modules below: --depth {depth + 1} shows more.", style="dim")
     if memory.peak is not None and groups_stacks(memory.by):
         for grouping in ("role", "phase", "age"):
             screen.blank()
@@ -115,9 +116,12 @@ def peak_above_sentence(peak: PeakMemory, limit: int) -> str:
     return f"The peak of {peak.device} was {amount} allocated: more than {units.size(limit)} (--fail-above)"
 
 
-def unknown_peak_sentence(trace: RecordedTrace) -> str:
+def unknown_peak_sentence(trace: RecordedTrace, has_ended: bool) -> str:
+    """Return why a peak below a limit proves nothing. has_ended: the run ended out of memory."""
     missing = "a part of the trace is missing"
-    if trace.integrity.is_complete:
+    if has_ended:
+        missing = "the run ended out of memory, and would have needed more"
+    elif trace.integrity.is_complete:
         missing = "the history of the converted snapshot begins after the run did"
     return f"Cannot tell whether the peak is above the limit: {missing}."
 

@@ -91,8 +91,9 @@ def write_first_screen(summary: Summary, screen: Screen) -> None:
 
 
 def order_devices(summary: Summary, findings: Sequence[Finding]) -> list[DeviceSummary]:
-    """Return the device of the most severe problem first, else the GPU with the highest peak; the others by peak."""
-    problems = [finding.device for finding in _select_in_full(findings, summary)[:1]]
+    """Return the device of the most severe decided problem first, else the GPU with the highest peak; then by peak."""
+    worst = [finding for finding in _select_in_full(findings, summary)[:1] if finding.kind != "inconclusive"]
+    problems = [finding.device for finding in worst]
     return sorted(summary.devices, key=lambda device: (device.device not in problems, device.device in HOST_DEVICES))
 
 

@@ -150,10 +150,12 @@ def test_peak_by_module_shows_the_largest_parts_of_the_model_first(tmp_path: Pat
     text = run_analyze(folder, "peak", "run.alloctrace", "--by", "module")
     at_depth_3 = run_analyze(folder, "peak", "run.alloctrace", "--by", "module", "--depth", "3")
 
-    rows = [line.split("  ")[-1].split(" (")[0].strip() for line in text.splitlines() if "MiB" in line and "%" in line]
-    assert rows[:2] == ["Net.up", "Net.down"] and "(outside of modules)" in text
-    assert "Rows include submodules: --depth 3" in text
-    assert "Net.up.0" in at_depth_3 and "Rows include" not in at_depth_3
+    rows = text.partition("\nBY ROLE")[0].splitlines()
+    sizes = [float(row.split()[2]) for row in rows if "%" in row and "MiB" in row and " more " not in row]
+    assert sizes == sorted(sizes, reverse=True)
+    assert "Net.up (" in text and "Net.down (" in text and "Net.up.0" not in text
+    assert "Names of 2 parts include the modules below: --depth 3" in text
+    assert "Net.up.0" in at_depth_3 and "Names of" not in at_depth_3
 
 
 def test_lines_stacks_calls_and_loops_are_independent_of_modules(trace: Trace, without_modules: Trace) -> None:

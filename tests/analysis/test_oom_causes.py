@@ -144,6 +144,13 @@ def test_growth_that_a_failed_allocation_stopped_is_undecided(folder: Path) -> N
     assert growth.site.line == marked_line(PROGRAM, "serve_in_threads", "CHANGE")
 
 
+def test_peak_below_a_limit_is_no_proof_if_the_run_ended_out_of_memory(folder: Path) -> None:
+    trace = f"{LEAK}.alloctrace"
+
+    assert "UNKNOWN" in run_analyze(folder, "peak", trace, "--fail-above", "4GiB", status=3)
+    assert "FAIL" in run_analyze(folder, "peak", trace, "--fail-above", "1GiB", status=1)
+
+
 def test_oom_command_shows_title_and_line_of_the_cause(folder: Path) -> None:
     text = run_analyze(folder, "oom", "evaluation_without_no_grad.alloctrace")
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
-from ...reading.modules import MODULE, OUTSIDE
+from ...reading.modules import MODULE
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.table import Table
@@ -31,7 +28,7 @@ def folded_memory(
     depth = choose_depth(_list_modules(memory.composition))
     if depth is not None:
         memory = highest_of_ranges(trace, ranges, at, by=f"{MODULE}:{depth}", device=device)
-    return dataclasses.replace(memory, composition=_put_modules_first(memory.composition))
+    return memory
 
 
 def choose_depth(modules: Sequence[tuple[str, int]]) -> int | None:
@@ -56,14 +53,3 @@ def _list_modules(composition: Table) -> list[tuple[str, int]]:
     return list(
         zip(composition["site"][is_module].tolist(), composition["live_bytes"][is_module].tolist(), strict=True)
     )
-
-
-def _put_modules_first(composition: Table) -> Table:
-    """Move the memory outside of modules, if it is the first row, behind the modules that hold most together."""
-    names, sizes, is_module = composition["site"], composition["live_bytes"], composition["user"]
-    modules = sizes * is_module
-    if not len(names) or names[0] != OUTSIDE or sizes[0] >= modules.sum():
-        return composition
-    last = int(np.searchsorted(np.cumsum(modules), MIN_SHARE * modules.sum()))
-    last = min(last, MAX_ROWS)
-    return composition.take(np.array([*range(1, last + 1), 0, *range(last + 1, len(names))], np.int64))
