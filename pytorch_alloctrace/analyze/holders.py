@@ -29,11 +29,11 @@ class Holders(TraceCommand):
 
     def run(self, query: Query) -> Exit:
         options, top = query.options, query.rows(_ROWS)
-        held = find_held_memory(query.trace, options.at, options.device)
+        memory = find_held_memory(query.trace, options.at, options.device)
         if options.json:
-            query.print_json("holders", holders_data(held, top))
-        elif isinstance(held, NoHolder):
-            write_no_scan(held, query.trace.final_scan, query.screen)
+            query.print_json("holders", holders_data(memory, top))
+        elif isinstance(memory, NoHolder):
+            write_no_scan(memory, query.trace.final_scan, query.screen)
         else:
-            write_holders(held, options.at, query.screen, query.names, top)
+            write_holders(memory, options.at, query.screen, query.names, top)
         return Exit.OK

@@ -67,7 +67,7 @@ class Finding:
     growth: Growth | None = None
     """Growth that an inconclusive finding or a note describes; of several lines, the largest."""
     holder: Holder | None = None
-    """What holds the blocks; for out of memory, those of the leak that led to it."""
+    """Holder of the blocks; for out of memory, of those of the leak that led to it."""
 
     def _repr_html_(self) -> str:
         def write(screen: Screen) -> None:

@@ -227,9 +227,9 @@ def test_brief_text_ends_with_a_whole_clause_if_one_fits() -> None:
 @pytest.mark.parametrize(
     ("filename", "name"),
     [
-        ("/work/train_a_model_with_a_long_name.py", "train_a_model_with_a_long_name.py"),
-        ("/work/models/vision/attention_blocks.py", ".../attention_blocks.py"),
-        ("/work/models/vision/net.py", ".../vision/net.py"),
+        ("/srv/train_a_model_with_a_long_name.py", "train_a_model_with_a_long_name.py"),
+        ("/srv/models/vision/attention_blocks.py", ".../attention_blocks.py"),
+        ("/srv/models/vision/net.py", ".../vision/net.py"),
     ],
 )
 def test_long_path_is_shortened_by_folders_only(filename: str, name: str) -> None:

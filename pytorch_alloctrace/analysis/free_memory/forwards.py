@@ -183,7 +183,7 @@ class ForwardReader:
         return last_pass, LiveForwards(forwards, np.array(stacks_of_line, np.int64), rows, evaluated)
 
     def _has_graph(self, rows: _Mask) -> bool:
-        """Return whether autograd nodes were created with these blocks: a line may run under no_grad at times."""
+        """Return whether autograd nodes were created with these blocks: a line may sometimes run under no_grad."""
         is_of_row = np.isin(self._events["seq"], self._live["alloc_seq"][rows])
         return have_nodes(self._events["autograd_seq"][is_of_row])
 

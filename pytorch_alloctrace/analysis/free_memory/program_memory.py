@@ -220,7 +220,7 @@ class _MemoryReader(ForwardReader):
 
     def read(self) -> ProgramMemory:
         request = self._request
-        last_pass, found = self.read_forwards()
+        last_pass, live_forwards = self.read_forwards()
         copies, has_late_copies = self._find_copies()
         exception_bytes, exception_holder = self._find_exceptions()
         is_kept = self._uses[KEPT]
@@ -241,7 +241,7 @@ class _MemoryReader(ForwardReader):
             in_optimizer=self._is_in_optimizer,
             in_foreach=self._is_in_optimizer and any(frame.name.startswith(_FOREACH) for frame in frames),
             is_first_step=not (self._of_optimizer & (self._live["alloc_seq"] < last_pass)).any(),
-            forwards=None if found is None else found.forwards,
+            forwards=None if live_forwards is None else live_forwards.forwards,
             models=self._find_made_models(),
             checkpoints=self._find_checkpoints(),
             copies=copies,

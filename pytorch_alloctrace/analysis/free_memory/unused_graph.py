@@ -47,24 +47,24 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
     live = trace.replay.live(until, device)
     in_backward = any(events["node_type"].any() for events in trace.iter_events(Range(peak.seq, until)))
     reader = ForwardReader(trace, device, until, live, in_backward=in_backward)
-    _, found = reader.read_forwards()
-    if found is None:
+    _, calls = reader.read_forwards()
+    if calls is None:
         return None
-    size = int(live["block_bytes"][found.rows].sum())
+    size = int(live["block_bytes"][calls.rows].sum())
     if size < max(MIN_BYTES, LARGE_SHARE * peak.bytes):
         return None
     later = reader.read_events(Range(until, min(until + MAX_EVENTS, trace.end_seq)))
     is_backward = later["node_type"] != 0
-    evaluated = np.union1d(found.evaluated, later["stack"][is_backward])
-    caller = _find_own_caller(trace.stacks, found.forwards.site.stack_id, evaluated)
-    forwards = found.forwards
+    evaluated = np.union1d(calls.evaluated, later["stack"][is_backward])
+    caller = _find_own_caller(trace.stacks, calls.forwards.site.stack_id, evaluated)
+    forwards = calls.forwards
     is_evaluation = forwards.is_training and caller > 0
     if not is_evaluation and forwards.find_cause(peak.bytes) is None:
         return None
-    end = _find_end(trace, device, until, live.take(found.rows))
+    end = _find_end(trace, device, until, live.take(calls.rows))
     is_pass = is_backward & (later["seq"] < end)
     # A backward in Python may evaluate any forward: only its own stack is known.
-    may_be_of_line = np.isin(later["stack"], found.stacks) | (later["stack"] > 0) & (later["forward_stack_id"] == 0)
+    may_be_of_line = np.isin(later["stack"], calls.stacks) | (later["stack"] > 0) & (later["forward_stack_id"] == 0)
     if not end or (is_pass & may_be_of_line).any():
         return None
     goes_on = (later["seq"] > end).any()
@@ -77,7 +77,7 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
     figures = {"is_training": float(forwards.is_training), "is_trained": float(not caller)}
     if caller and (other_peak := _find_other_peak(trace, device, caller, evaluated, size)):
         figures["other_peak_bytes"] = other_peak
-    stack = caller or found.forwards.site.stack_id
+    stack = caller or calls.forwards.site.stack_id
     return Inefficiency(
         kind=UNUSED_GRAPH,
         device=device,

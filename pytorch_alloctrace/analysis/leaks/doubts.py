@@ -171,7 +171,7 @@ class DoubtFinder:
         own = self._live.take(self._is_leaked(growth) & (self._live["alloc_seq"] >= self._clock.begin))
         if not len(own):
             return None
-        # Of one stack: different phases of an iteration have different temporaries.
+        # Take one stack: different phases of an iteration have different temporaries.
         of_stack = own["alloc_seq"][own["stack_id"] == own["stack_id"][0]].tolist()
         return _count_sizes(own.take(own["alloc_seq"] < of_stack[-1])), of_stack[0], of_stack[-1]
 

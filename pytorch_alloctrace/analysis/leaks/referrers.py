@@ -215,7 +215,7 @@ def _find_holders(
     final_event = final.event if final is not None and final.event <= trace.end_seq else -1
     # Apart from the others: main() may have freed the blocks between the last of them and the final scan.
     final_referrers = scans.pop(final_event, [])
-    # What replaces others is held by the variable that the program uses while it runs: for it, the final scan is last.
+    # Examine the final scan last for blocks that replace others: a queue may have another name once its loop has ended.
     selected = list(dict.fromkeys([*_select_scans(scans), *(event for event in more_scans if event in scans)]))
     events = [event for event in (final_event, *selected, final_event) if event > 0]
     results = [_Result(no_holder=explain_without_blocks(trace, bool(events))) for _ in accused]

@@ -42,7 +42,7 @@ class Explanation:
     factor: float | None = None
     """Ratio to the median of the other ranks, if about the same for all lines that differ."""
     has_equal_lines: bool = False
-    """Whether a line of user code holds `MIN_BYTES` or more, as on the other ranks."""
+    """Return whether a line of user code holds `MIN_BYTES` or more, as on the other ranks."""
 
 
 @dataclass(frozen=True)

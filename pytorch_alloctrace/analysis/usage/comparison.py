@@ -90,8 +90,8 @@ def compare(
     table = _join_compositions(before, after, "pair", ["pair", "filename", "function", "user"])
     matched = [pairs.pairs[number] for number in table["pair"]]
     for name in ("filename", "function"):
-        known = zip(matched, table[name], strict=True)
-        names = [getattr(pair.after[0], name) if pair.after else value for pair, value in known]
+        rows = zip(matched, table[name], strict=True)
+        names = [getattr(pair.after[0], name) if pair.after else value for pair, value in rows]
         table[name] = pd.Series(names, dtype=TEXT, index=table.index)
         names_before = [getattr(pair.before[0], name) if pair.before else None for pair in matched]
         table[f"{name}_before"] = pd.Series(names_before, dtype=object, index=table.index)
@@ -144,7 +144,7 @@ class _Version:
         self.lines = [*recorded, *self._list_other_lines(recorded, {line.filename for line in user_lines})]
         """All lines that are recorded, and those of files of user code that are as they were recorded."""
         self.groups = self.lines
-        """What is matched: lines, or functions, files or modules."""
+        """Kind of what is matched: lines, functions, files or modules."""
         if by not in ("line", "stack"):
             functions = {line.place for line in self.lines} if by == "function" else set()
             groups = [*_groups_of_stacks(trace, by), *(CodeLine(*place, 0, None) for place in sorted(functions))]

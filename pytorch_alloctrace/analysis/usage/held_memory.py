@@ -22,7 +22,7 @@ class HeldRow:
     blocks: int
     """Number of blocks on the device."""
     is_estimated: bool
-    """Whether bytes and blocks are estimated from a sample: of many blocks, some are on other devices."""
+    """True if bytes and blocks are estimated from a sample: of many blocks, some are on other devices."""
     holder: Holder
     """The object. Its `share` is that of the device's live bytes."""
 
@@ -67,13 +67,13 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
         return explain_without_blocks(trace, has_scans=False)
     position = peak.seq if at is None else at
     target = trace.first_event_after(position, peak.device)
-    known = [event for event in scans if trace.is_known_at(event - 1) and (at is None or event <= target)]
-    if not known:
+    readable_scans = [event for event in scans if trace.is_known_at(event - 1) and (at is None or event <= target)]
+    if not readable_scans:
         raise PositionError(
             f"the trace has no object scan and its memory up to {'the end' if at is None else at}: "
             f"the first scan is at event {min(scans):,}"
         )
-    event = min(known, key=lambda event: abs(event - target))
+    event = min(readable_scans, key=lambda event: abs(event - target))
     live = trace.replay.live(event, peak.device)
     live_bytes = int(live["requested_bytes"].sum())
     live = live.take(np.isin(live["address"], np.concatenate([held.addresses for held in scans[event]])))

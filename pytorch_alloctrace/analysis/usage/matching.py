@@ -30,7 +30,7 @@ _MIN_SIMILARITY = (0.8, 0.5, 0.4)
 _MAX_EDITED = 1000
 """Maximum number of lines of each version that are compared by similarity: those with the most bytes."""
 _NEIGHBOUR_WEIGHT = 0.125
-"""What a matching neighbour adds to the similarity."""
+"""Similarity that a matching neighbour adds."""
 _MIN_COMMON_SHARE = 0.5
 """Minimum share of equal texts in a renamed file or function."""
 

@@ -189,7 +189,7 @@ class RedactedNames(SiteNames):
 
 NAMES = "names"
 Redact = bool | Literal["names"]
-"""Whether to redact a page; "names": including names of the program."""
+"""Redaction of a page: none, without names, or with the names of the program, too ("names")."""
 _TOKEN = re.compile(r"""(["'])(?:(?!\1).)*\1?|[\w-]+\.(?:py\w?|ipynb|so)\b|[^\W\d]\w*""", re.DOTALL)
 """A quoted key, a file or a word in a referrer path."""
 _AUTOGRAD_FUNCTION = re.compile(r"\b([^\W\d]\w*)(Backward)\b")
@@ -242,8 +242,8 @@ class NeutralNames(RedactedNames):
             return name
         if name.startswith("<"):
             return "<generated code>"
-        kept = _LANGUAGE_FILE.fullmatch(name)
-        return self._replace("file", name) + (f".{kept[1]}{kept[2] or ''}" if kept else "")
+        source = _LANGUAGE_FILE.fullmatch(name)
+        return self._replace("file", name) + (f".{source[1]}{source[2] or ''}" if source else "")
 
     def function(self, place: Site | Frame) -> str:
         if not place.filename:
