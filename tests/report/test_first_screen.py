@@ -233,4 +233,4 @@ def test_brief_text_ends_with_a_whole_clause_if_one_fits() -> None:
     ],
 )
 def test_long_path_is_shortened_by_folders_only(filename: str, name: str) -> None:
-    assert SiteNames("/work", longest=15).file(filename) == name
+    assert SiteNames("/srv", longest=15).file(filename) == name
