@@ -91,6 +91,17 @@ def test_peak_of_range_is_maximum_over_its_positions(trace: alloctrace.Trace, de
     assert (from_start.bytes, from_start.seq) == (expected.bytes, expected.seq)
 
 
+@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
+def test_peak_of_range_from_beginning_is_maximum_over_its_positions(trace: alloctrace.Trace, device: str) -> None:
+    for step in (1, 4, 8):
+        last = int(trace.steps()["seq"].iloc[step])
+
+        peak = trace.peak(device=device, until=f"step:{step}")
+
+        levels = [bytes_after(trace, seq, device, "allocated") for seq in range(last + 1)]
+        assert peak.bytes == max(levels) == levels[peak.seq]
+
+
 def test_usage_of_range_matches_its_events(trace: alloctrace.Trace) -> None:
     events = trace.events(since="step:3", until="step:7", kinds=("alloc",))
     allocs = events[events["device"] == "cuda:0"]

@@ -141,11 +141,12 @@ def _find_allocated_peak(trace: RecordedTrace, within: Range, device: str) -> Pe
     """Return the peak of allocated bytes in a range.
 
     The timeline has the event with the maximum of each interval. In the intervals at the ends of the range, this event
-    may lie outside the range: there the states at the local maxima are computed.
+    may lie outside the range: there the states at the local maxima are computed. The event is 0 in intervals without
+    events, whose bytes were reached before.
     """
     table = trace.timeline(POINTS, device)
     events, sizes = table["seq"], table["allocated_bytes_max"]
-    is_in_range = within.has(events)
+    is_in_range = within.has(events) & (events > 0)
     candidates = {within.first - 1}
     if is_in_range.any():
         candidates.add(int(events[is_in_range][sizes[is_in_range].argmax()]))
