@@ -20,6 +20,8 @@ from shared_recordings import record_once
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.comparison import compare
 from pytorch_alloctrace.analysis.usage.matching import SAME, CodeLine, match_by_text, match_lines
+from pytorch_alloctrace.analysis.usage.peak_move import find_peak_move
+from pytorch_alloctrace.reading.recorded import RecordedTrace
 
 
 @pytest.mark.parametrize("place", ["elsewhere", "in_place"])
@@ -56,6 +58,18 @@ def test_diff_shows_line_that_stands_but_holds_nothing() -> None:
 
     assert "train.py:3 in f (4.00 MiB to 0 B; at most 4.00 MiB in both)" in " ".join(text.split())
     assert "gone" not in text and "h = " not in "".join(line for line in text.splitlines() if "was line" in line)
+
+
+def test_no_maximum_is_equal_in_both_runs_if_the_beginning_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = record_once("compared", compared_programs.record) / "peak_elsewhere" / "in_place"
+    traces = [alloctrace.load(folder / f"{name}.alloctrace")._recorded for name in ("before", "after")]
+    complete = find_peak_move(*traces, "cpu")
+    monkeypatch.setattr(RecordedTrace, "lacks_beginning", True)
+
+    incomplete = find_peak_move(*traces, "cpu")
+
+    assert complete is not None and complete.equal_maxima
+    assert incomplete is not None and not incomplete.equal_maxima
 
 
 def test_diff_states_that_the_peak_moved_to_another_line() -> None:

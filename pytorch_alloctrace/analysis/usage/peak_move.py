@@ -86,7 +86,7 @@ def _find_peak_allocation(trace: RecordedTrace, device: str) -> PeakAllocation |
 
 def _find_maxima(trace: RecordedTrace, device: str) -> dict[_Place, int]:
     """Return the maximum of the live bytes of each line over the run; empty if events are missing or compacted."""
-    if trace.integrity.compacted_until or not trace.integrity.is_complete:
+    if trace.integrity.compacted_until or not trace.covers_run:
         return {}
     stacks = np.arange(len(trace.stacks))
     _, first, line_of_stack = np.unique(trace.stacks.groups_of(stacks, "line"), return_index=True, return_inverse=True)
