@@ -119,7 +119,12 @@ class Peak(TraceCommand):
         limit, peak, integrity = query.options.fail_above, memory.peak, query.trace.integrity
         is_exceeded = peak is not None and peak.bytes > limit
         failures = find_failed_allocations(query.trace, device=memory.device, last=1)
-        has_ended = any(failure.outcome == ENDED for failure in failures)
+        ranges = [query.trace.unchecked_range(since, until, memory.device) for since, until in query.ranges]
+        has_ended = any(
+            failure.outcome == ENDED and within.first <= failure.seq < within.end
+            for failure in failures
+            for within in ranges
+        )
         is_certain = not integrity.has_gaps if is_exceeded else query.trace.covers_run and not has_ended
         if not (query.options.json or query.options.csv):
             if not is_certain:

@@ -149,6 +149,8 @@ def test_peak_below_a_limit_is_no_proof_if_the_run_ended_out_of_memory(folder: P
 
     assert "UNKNOWN" in run_analyze(folder, "peak", trace, "--fail-above", "4GiB", status=3)
     assert "FAIL" in run_analyze(folder, "peak", trace, "--fail-above", "1GiB", status=1)
+    # The events of a range before the failure are complete.
+    assert "UNKNOWN" not in run_analyze(folder, "peak", trace, "--until", "step:2", "--fail-above", "4GiB")
 
 
 def test_oom_command_shows_title_and_line_of_the_cause(folder: Path) -> None:
