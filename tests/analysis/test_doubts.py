@@ -381,6 +381,12 @@ def test_few_outputs_that_are_joined_are_a_note_with_the_line_that_stores_and_th
     assert 0 <= growth.other_peak_bytes < growth.peak_bytes
 
 
+def test_single_buffer_is_not_joined_into_a_temporary_of_its_size() -> None:
+    growth = only_growth("outputs beside a buffer as large as a temporary")
+
+    assert growth.doubt is Doubt.ACCUMULATED and growth.join is None and growth.join_bytes == 0
+
+
 def test_few_outputs_after_the_last_step_are_a_note_with_the_line_of_the_loop() -> None:
     growth = only_growth("few outputs that no scan saw")
     (note,) = [finding for finding in findings_on("few outputs that no scan saw") if finding.kind == "note"]

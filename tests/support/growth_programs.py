@@ -813,6 +813,21 @@ def main() -> None:
     run_epochs(validate)
 
 
+@program("outputs beside a buffer as large as a temporary")
+def main() -> None:
+    def validate() -> int:
+        outputs = []
+        for index in range(8):
+            if index == 3:
+                buffer = block(4 * SIZE)
+            temporary = block(4 * SIZE)
+            outputs.append(make_output())
+            del temporary
+        return len(outputs) + len(buffer)
+
+    run_epochs(validate)
+
+
 @program("few outputs that no scan saw")
 def main() -> None:
     def validate() -> int:

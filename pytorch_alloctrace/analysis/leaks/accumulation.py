@@ -183,7 +183,10 @@ def _find_parts(
     is_part, is_join = np.isin(alloc_seqs, live["alloc_seq"][rows]), np.zeros(len(blocks), np.bool_)
     for stack in np.unique(stacks[is_part]).tolist():
         is_of_stack = stacks == stack
-        if int(blocks["block_bytes"][is_of_stack].sum()) < MIN_JOINED_SHARE * peak.bytes:
+        # A single block is as large as any temporary of the same shape.
+        if is_of_stack.sum() < MIN_UNITS or (
+            int(blocks["block_bytes"][is_of_stack].sum()) < MIN_JOINED_SHARE * peak.bytes
+        ):
             continue
         is_match = (alloc_seqs > alloc_seqs[is_of_stack].max()) & (sizes == sizes[is_of_stack].sum())
         if is_match.any():
