@@ -472,7 +472,7 @@ def test_forecast_leaves_room_for_temporaries_and_for_what_new_blocks_strand(
     # The driver was asked long before.
     columns = {"time_ns": trace.begin_ns, "total_bytes": 8000, "used_bytes": 1032, "reserved_bytes": 532}
     samples = Table({name: np.ma.array([value]) for name, value in columns.items()})
-    times = np.linspace(trace.begin_ns, trace.end_ns, 5).astype(np.int64)
+    times = trace.begin_ns + (trace.end_ns - trace.begin_ns) * np.arange(5) // 4
     allocated = np.array([100, 500, 700, 986, 900])
     levels = Table({"time_ns": times, "allocated_bytes_max": allocated, "stranded_bytes_min": np.array(stranded)})
     monkeypatch.setattr(RecordedTrace, "driver_samples", lambda self, device=None: samples)
