@@ -10,7 +10,16 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.free_memory.allocator import MIB
-from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, OnGpu, fits_on, is_too_long_for_batch, judge_fit
+from ..analysis.what_if.fitting import (
+    MARGIN,
+    Fit,
+    Fitting,
+    OnGpu,
+    exceeds_memory,
+    fits_on,
+    is_too_long_for_batch,
+    judge_fit,
+)
 from ..analysis.what_if.model import Check, Gpu, Model
 from ..analysis.what_if.prediction import CostlyChanges, Outcome, WhatIf
 from ..errors import NotPredictableError
@@ -313,6 +322,9 @@ def fits_sentence(on_gpu: OnGpu, model: Model) -> str:
     outside = f"{units.size(gpu.outside_bytes)} of it outside torch"
     subject = f"On {units.size(gpu.device_bytes or 0)}{_name_gpus(gpu.names)}, {outside},"
     check_note = f"{_batch_sentence(on_gpu, model)}{'' if check.is_exact else f' {check.sentence}'}"
+    if outcome.failing_orders < outcome.orders and exceeds_memory(outcome, model):
+        peak = model.trace.replay.peak("allocated", model.device)
+        return f"{subject} the run does not fit: it allocated {units.size(peak.bytes if peak else 0)}."
     if outcome.fits:
         end_note = f" {ENDED_OUT_OF_MEMORY}" if model.fatal_failures else ""
         end_note += f" {NO_BEGINNING}" if model.trace.lacks_beginning else ""

@@ -178,6 +178,15 @@ def test_peak_limit_is_unknown_if_history_lacks_the_beginning(write: Write, is_c
     assert ("begins after the run did" in " ".join(fits.split())) is not is_complete
 
 
+def test_run_that_began_with_more_memory_than_the_gpu_has_does_not_fit(write: Write) -> None:
+    maker = training("2.11")
+    alloctrace.convert(path := write({**snapshot("2.11", maker), "device_traces": []}))
+
+    text = run_analyze(path.parent, "peak", "snapshot.alloctrace", "--fits", "701MiB", status=1)
+
+    assert "the run does not fit: it allocated" in " ".join(text.split())
+
+
 def test_segment_list_of_old_releases_is_converted(write: Write) -> None:
     """The snapshot is a list of segments; blocks have no address, and their stacks are in the block's `history`."""
     segment = training("1.13").segment

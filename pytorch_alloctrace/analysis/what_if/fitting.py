@@ -201,9 +201,20 @@ def is_too_long_for_batch(model: Model) -> bool:
 
 def judge_fit(outcome: Outcome, model: Model) -> bool | None:
     """Return whether the run fits; None if the driver's addresses or a missing part of the run decide it."""
+    if exceeds_memory(outcome, model):
+        return False
     if outcome.fits:
         return True if model.trace.covers_run and not model.fatal_failures else None
     return False if outcome.failing_orders == outcome.orders else None
+
+
+def exceeds_memory(outcome: Outcome, model: Model) -> bool:
+    """Return whether more was allocated than the GPU has for torch.
+
+    No simulated request fails if the memory in use at the beginning of the recording exceeds the capacity.
+    """
+    peak, capacity = model.trace.replay.peak("allocated", model.device), outcome.gpu.capacity_bytes
+    return peak is not None and capacity is not None and peak.bytes > capacity
 
 
 class _Search:
