@@ -462,11 +462,11 @@ def test_running_total_of_numbers_is_no_leak() -> None:
     ("stranded", "free"),
     [
         ([0, 300, 0, 0, 0], 8000 - (1032 - 532) - 986),  # the temporaries of a step are needed again
-        ([0, 200, 200, 200, 200], (8000 - (1032 - 532) - 986 - 200) * 286 / (286 + 200)),  # what blocks strand grows
+        ([0, 200, 200, 200, 200], (8000 - (1032 - 532) - 986 - 200) * 986 // (986 + 200)),  # what blocks strand grows
     ],
 )
 def test_forecast_leaves_room_for_temporaries_and_for_what_new_blocks_strand(
-    stranded: list[int], free: float, monkeypatch: pytest.MonkeyPatch
+    stranded: list[int], free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = trace_of("wait before the growth")
     # The driver was asked long before.
@@ -478,7 +478,7 @@ def test_forecast_leaves_room_for_temporaries_and_for_what_new_blocks_strand(
     monkeypatch.setattr(RecordedTrace, "driver_samples", lambda self, device=None: samples)
     monkeypatch.setattr(RecordedTrace, "timeline", lambda self, points, device: levels)
 
-    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880) == round(free)
+    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880) == free
 
 
 def test_forecast_counts_the_seconds_since_the_onset() -> None:

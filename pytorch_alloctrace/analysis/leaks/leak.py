@@ -506,9 +506,9 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
 
     They are the device's memory less what is used outside torch and less the highest allocated bytes shortly before,
     since each unit of the program needs its temporaries again, and less the free memory that live blocks strand at that
-    time. Of the rest, new blocks use as large a share as in the last half of the run: what they strand grows, too. For
-    "cpu" they are the machine's memory less the resident memory of this process: the use of other processes is unknown.
-    Without reports of the driver, they are the device's size less the live bytes.
+    time. Of the rest, new blocks use the same share: what they strand grows, too. For "cpu" they are the machine's
+    memory less the resident memory of this process: the use of other processes is unknown. Without reports of the
+    driver, they are the device's size less the live bytes.
     """
     samples = trace.driver_samples(device)
     is_missing = np.ma.getmaskarray(samples["total_bytes"]) | np.ma.getmaskarray(samples["used_bytes"])
@@ -525,10 +525,8 @@ def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_
     usable = total - max(used - int(reserved), 0)
     timeline = trace.timeline(_POINTS, device)
     end = int(np.searchsorted(timeline["time_ns"], judged_ns, side="right"))
-    half, now = (timeline.take(slice(max(at - _RECENT_POINTS, 0), at + 1)) for at in (end // 2, end))
-    allocated, half_allocated = (int(max([0, *part["allocated_bytes_max"].tolist()])) for part in (now, half))
+    recent = timeline.take(slice(max(end - _RECENT_POINTS, 0), end + 1))
+    allocated = max([live_bytes, *map(int, recent["allocated_bytes_max"].tolist())])
     # At the peak of each unit, its temporaries fill a part of what is stranded at other times.
-    stranded, half_stranded = (int(min(part["stranded_bytes_min"].tolist() or [0])) for part in (now, half))
-    grown, grown_stranded = allocated - half_allocated, max(stranded - half_stranded, 0)
-    used_share = grown / (grown + grown_stranded) if grown > 0 else 1.0
-    return round(max(usable - max(allocated, live_bytes) - stranded, 0) * used_share)
+    stranded = min(map(int, recent["stranded_bytes_min"].tolist()), default=0)
+    return max(usable - allocated - stranded, 0) * allocated // max(allocated + stranded, 1)

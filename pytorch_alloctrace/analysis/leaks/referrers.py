@@ -177,6 +177,8 @@ def _list_stacks(stacks: StackIndex, growth: Leak | Growth) -> npt.NDArray[np.in
     """Return the stacks of the growth's blocks; all stacks of its lines if the blocks replace others."""
     if growth.block_stacks:
         return np.array(growth.block_stacks, np.int64)
+    if growth.kind == GROWING:  # one line below a library may allocate much else
+        return np.flatnonzero(np.isin(stacks.same, stacks.same[list(growth.stack_ids)]))
     lines = stacks.package_line_numbers
     return np.flatnonzero(np.isin(lines, lines[list(growth.stack_ids)]))
 
