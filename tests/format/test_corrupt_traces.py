@@ -166,9 +166,9 @@ def test_only_blocks_with_garbage_or_removed_bytes_are_lost(sample: Sample, seed
     dice = random.Random(seed)
     for _ in range(150):
         at, size = dice.randrange(FILE_HEADER, len(sample.data) + 1), dice.randrange(1, 600)
-        headless = sample.data[FILE_HEADER + 1 : FILE_HEADER + BLOCK_HEADER]
-        garbage = dice.choice([dice.randbytes(size), bytes(size), b"ATBK" * (size // 4 + 1), headless[:size]])
         index = sample.block_at(at)
+        headless = sample.data[FILE_HEADER + 1 : FILE_HEADER + BLOCK_HEADER] if index < len(sample.blocks) - 1 else b"?"
+        garbage = dice.choice([dice.randbytes(size), bytes(size), b"ATBK" * (size // 4 + 1), headless[:size]])
         hit = [] if at == len(sample.data) or at in (FILE_HEADER, sample.blocks[index].offset) else [index]
         integrity, rows = sample.read(sample.data[:at] + garbage + sample.data[at:])
         assert comparable(rows) == comparable(sample.without(hit)), (at, garbage)
@@ -197,13 +197,23 @@ def test_block_at_border_of_search_window_is_read(sample: Sample) -> None:
 
 def test_garbage_that_contains_a_header_is_one_gap(sample: Sample) -> None:
     header = sample.data[FILE_HEADER : FILE_HEADER + BLOCK_HEADER]
-    # Not in the last block: a header with an incomplete payload there is a truncated trace.
+    # In the last block, a header with an incomplete payload is a truncated trace.
     for index, block in enumerate(sample.blocks[:-1]):
         at = (block.offset + BLOCK_HEADER + sample.end_of(index)) // 2
         integrity, rows = sample.read(sample.data[:at] + b"12345" + header + b"67890" + sample.data[at:])
         assert comparable(rows) == comparable(sample.without([index]))
         assert integrity.state == "corrupt" and integrity.corrupt_blocks == 1
         assert integrity.corrupt_bytes == sample.end_of(index) - block.offset + BLOCK_HEADER + 10
+
+
+def test_header_in_the_last_block_truncates_the_trace_where_its_payload_is_incomplete(sample: Sample) -> None:
+    last = sample.blocks[-1]
+    largest = max(sample.blocks, key=lambda block: len(block.payload))
+    headless = sample.data[largest.offset + 1 : largest.offset + BLOCK_HEADER]
+    integrity, rows = sample.read(sample.data[: last.offset + 1] + headless + sample.data[last.offset + 1 :])
+    assert comparable(rows) == comparable(sample.rows) and integrity.state == "truncated" and not integrity.ended
+    assert integrity.corrupt_bytes == 0
+    assert integrity.truncated_bytes == len(headless) + len(sample.data) - last.offset
 
 
 def test_only_blocks_in_zeroed_pages_are_lost(sample: Sample) -> None:
