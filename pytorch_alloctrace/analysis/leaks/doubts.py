@@ -58,6 +58,8 @@ MIN_UNITS = 20
 MIN_ARRIVALS = 12
 MIN_BOUNDED_SHARE = 0.9
 LOAD_FALL = 1 / 3
+MIN_REPEATED_SHARE = 0.8
+"""Minimum number of blocks that were live at once in an earlier part of the run, as a share of those in this part."""
 LARGE_SHARE = 0.25
 """Share of the device that growth must hold to be a possible leak at any length."""
 MAX_CONFIDENCE_SHORT = 0.69
@@ -165,6 +167,29 @@ class DoubtFinder:
             ):
                 replacing_ids.add(comparison.growth_id)
         return [growth for growth in growths if id(growth) not in replacing_ids]
+
+    def omit_repetitions(self, growths: Sequence[Leak | Growth]) -> list[Leak | Growth]:
+        """Return the growths without those that were released, as were as many blocks in an earlier part of the run.
+
+        Evaluations that follow the training of each epoch collect outputs: the last of them is a part of its own.
+        """
+        cells = self._trace.replay.long_lifetimes(self._device)
+        columns, first_cell = (
+            cells.freed_blocks,
+            int(np.searchsorted(cells.begins, self._clock.begin, side="right")) - 1,
+        )
+        is_earlier = columns["allocated_in"] < first_cell
+        remaining = []
+        for growth in growths:
+            if isinstance(growth, Leak) and growth.kind == SURVIVORS and not growth.allocated_bytes_at_end:
+                rows = is_earlier & np.isin(columns["stack_id"], growth.block_stacks)
+                changes = np.zeros(len(cells.begins) + 1, np.int64)
+                np.add.at(changes, columns["allocated_in"][rows], columns["blocks"][rows])
+                np.subtract.at(changes, columns["freed_in"][rows], columns["blocks"][rows])
+                if np.cumsum(changes).max() >= MIN_REPEATED_SHARE * growth.blocks:
+                    continue
+            remaining.append(growth)
+        return remaining
 
     def _find_blocks(self, growth: Leak | Growth) -> tuple[Counter[int], int, int] | None:
         """Return the sizes of the growth's blocks, and its first and last block of one stack."""

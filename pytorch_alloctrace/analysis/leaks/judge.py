@@ -166,9 +166,10 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
         for growth in (*_list_possible_buffers(part), *_list_unclear_lines(trace, lifetimes, judged))
         if growth.allocated_bytes and not _list_lines([growth]) & lines
     ]
-    remaining = doubts.omit_replacements([*leaks, *other_growth])
+    remaining = doubts.omit_replacements(doubts.omit_repetitions([*leaks, *other_growth]))
     other_growth = [growth for growth in remaining if isinstance(growth, Growth)]
     leaks = merge_by_holder(attach_holders(part.device, [leak for leak in remaining if isinstance(leak, Leak)]))
+    lines = _list_lines(leaks)
     examined = doubts.doubt_leaks_of_rounds([doubts.examine(leak) for leak in leaks])
     accumulation = find_accumulation(part, lifetimes, loops)
     if accumulation is not None and not _list_lines([accumulation]) & lines:
