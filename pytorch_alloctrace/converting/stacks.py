@@ -1,8 +1,9 @@
 """Stacks of a snapshot, converted to the code objects and instructions of a trace.
 
 Loops are detected by instruction: a function seen at an earlier instruction than before has started another iteration
-(csrc/core/replay/loops.h). A snapshot has only line numbers, and a call written over several lines ends on its first.
-So the lines of a function are sorted by their first occurrence in the history, and each becomes an instruction.
+(csrc/core/replay/loops.h). A snapshot has only line numbers, a line may call several functions, and a call written over
+several lines ends on its first. So the calls of a function, each a line and what it calls, are sorted by their first
+occurrence in the history, and each becomes an instruction.
 
 C and C++ frames (stacks="all") are left out: almost all are of torch, Python and the C library, and a user's extension
 has no mark. Only the evaluated autograd node and a library's workspace are named.
@@ -11,9 +12,10 @@ has no mark. Only the evaluated autograd node and a library's workspace are name
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from .. import _replay
@@ -22,6 +24,8 @@ from .snapshot import Snapshot
 
 Frame = tuple[str, str, int]
 """Name, filename and line of a frame."""
+Call = tuple[int, tuple[str, str]]
+"""A line of a function, and the name and filename of the function that it calls there; ("", "") if it allocates."""
 _NODE = re.compile(r"(.+)::apply\(.*", re.DOTALL)
 _NODE_CALL = "torch::autograd::Node::operator()("
 _WORKSPACE = re.compile(
@@ -36,33 +40,36 @@ _MAX_LINE_STEP = 127
 
 
 class Function:
-    """Function of a file, and its lines in the history, in execution order."""
+    """Function of a file, and its calls in the history, in execution order."""
 
     def __init__(self, name: str, filename: str) -> None:
         self.name, self.filename = name, filename
-        self.lines: list[int] = []
-        self._known_lines: set[int] = set()
-        self._codes: dict[int, tuple[int, int]] = {}
+        self.calls: list[Call] = []
+        self._known_calls: set[Call] = set()
+        self._codes: dict[Call, tuple[int, int]] = {}
 
-    def insert_line(self, line: int, after: int | None) -> None:
-        """Insert a line behind line `after` of the same call; None: by its number."""
-        if line in self._known_lines:
+    def insert_call(self, call: Call, after: Call | None) -> None:
+        """Insert a call behind call `after` of the same stack; None: by its line."""
+        if call in self._known_calls:
             return
-        self._known_lines.add(line)
-        self.lines.insert(bisect_left(self.lines, line) if after is None else self.lines.index(after) + 1, line)
+        self._known_calls.add(call)
+        self.calls.insert(
+            bisect_right(self.calls, call[0], key=itemgetter(0)) if after is None else self.calls.index(after) + 1, call
+        )
 
-    def code(self, line: int, writer: _replay.TraceWriter) -> tuple[int, int]:
+    def code(self, call: Call, writer: _replay.TraceWriter) -> tuple[int, int]:
         if not self._codes:
             self._define(writer)
-        return self._codes[line]
+        return self._codes[call]
 
     def _define(self, writer: _replay.TraceWriter) -> None:
-        table = line_table(self.lines)
+        lines = [line for line, _ in self.calls]
+        table = line_table(lines)
         if len(table) <= _MAX_TABLE_BYTES:
-            code = writer.code(self.name, self.filename, self.lines[0], table)
-            self._codes = {line: (code, 2 * number) for number, line in enumerate(self.lines)}
+            code = writer.code(self.name, self.filename, lines[0], table)
+            self._codes = {call: (code, 2 * number) for number, call in enumerate(self.calls)}
         else:
-            self._codes = {line: (writer.code(self.name, self.filename, line, b""), 0) for line in self.lines}
+            self._codes = {call: (writer.code(self.name, self.filename, call[0], b""), 0) for call in self.calls}
 
 
 def line_table(lines: list[int]) -> bytes:
@@ -96,7 +103,7 @@ class Stacks:
             for segment in segments:
                 for block in segment.blocks:
                     if block.frames is not None:
-                        self._place_lines((), self._convert_frames(block.frames))
+                        self._place_calls((), self._convert_frames(block.frames))
         self.distinct = [stack for stack in dict.fromkeys(self._stacks_by_list.values()) if stack]
         """Distinct stacks, innermost frame first."""
 
@@ -113,7 +120,7 @@ class Stacks:
             pair = (id(previous_frames), id(frames))
             if pair not in compared:
                 compared.add(pair)
-                self._place_lines(
+                self._place_calls(
                     self._stacks_by_list[id(previous_frames)] if previous_frames is not None else (), stack
                 )
 
@@ -131,19 +138,16 @@ class Stacks:
                 self._libraries_by_list[id(frames)] = _library_workspace(functions)
         return stack
 
-    def _place_lines(self, previous: tuple[Frame, ...], current: tuple[Frame, ...]) -> None:
+    def _place_calls(self, previous: tuple[Frame, ...], current: tuple[Frame, ...]) -> None:
         is_same_call = True
-        for depth in range(1, len(current) + 1):
-            name, filename, line = current[-depth]
+        previous_calls = list(_list_calls(previous))
+        for depth, (name, filename, call) in enumerate(_list_calls(current)):
             function = self._functions.get((name, filename))
             if function is None:
                 function = self._functions[name, filename] = Function(name, filename)
-            previous_frame = previous[-depth] if is_same_call and depth <= len(previous) else None
-            function.insert_line(
-                line,
-                previous_frame[2] if previous_frame is not None and previous_frame[:2] == current[-depth][:2] else None,
-            )
-            is_same_call = previous_frame == current[-depth]
+            before = previous_calls[depth] if is_same_call and depth < len(previous_calls) else None
+            function.insert_call(call, before[2] if before is not None and before[:2] == (name, filename) else None)
+            is_same_call = before == (name, filename, call)
 
     def id(self, frames: list[Any] | None, writer: _replay.TraceWriter) -> int:
         """Return the id of a stack in the trace; 0 for None."""
@@ -151,8 +155,8 @@ class Stacks:
         stack_id = self._ids.get(stack)
         if stack_id is None:
             stack_id = 0
-            for name, filename, line in reversed(stack):
-                code, instruction = self._functions[name, filename].code(line, writer)
+            for name, filename, call in _list_calls(stack):
+                code, instruction = self._functions[name, filename].code(call, writer)
                 stack_id = writer.frame(stack_id, code, instruction)
             self._ids[stack] = stack_id
         return stack_id
@@ -172,6 +176,13 @@ class Stacks:
         if thread_id is None:
             thread_id = self._threads[stack] = writer.thread(f"{stack[-1][0]} {stack[-1][1]}") if stack else 0
         return thread_id
+
+
+def _list_calls(stack: tuple[Frame, ...]) -> Iterator[tuple[str, str, Call]]:
+    """Yield the functions of a stack, outermost first, each with its name, filename and call."""
+    for index in range(len(stack) - 1, -1, -1):
+        name, filename, line = stack[index]
+        yield name, filename, (line, stack[index - 1][:2] if index else ("", ""))
 
 
 def _evaluated_node(functions: list[str]) -> str:

@@ -350,11 +350,34 @@ def test_negative_addresses_are_converted(write: Write) -> None:
 
 def test_line_table_follows_the_order_of_execution() -> None:
     function = Function("train", "train.py")
+    no_call, read = ("", ""), ("read", "data.py")
     previous = None
     for line in (12, 13, 11, 12, 13, 30, 11, 12):  # a call over three lines in a loop; line 30 in one iteration
-        function.insert_line(line, previous)
-        previous = line
-    assert function.lines == [12, 13, 30, 11]
-    function.insert_line(20, None)
-    assert function.lines == [12, 13, 20, 30, 11]
-    assert line_table([5, 5 + 300, 7]) == bytes([2, 0, 0, 127, 0, 127, 2, 46, 0, 0x81, 0, 0x81, 2, 0x100 - 44])
+        function.insert_call((line, no_call), previous)
+        previous = (line, no_call)
+    assert [line for line, _ in function.calls] == [12, 13, 30, 11]
+    function.insert_call((20, no_call), None)
+    assert [line for line, _ in function.calls] == [12, 13, 20, 30, 11]
+    function.insert_call((13, read), None)
+    assert function.calls[1:3] == [(13, no_call), (13, read)]
+    assert line_table([5, 5, 5 + 300, 7]) == bytes([2, 0, 2, 0, 0, 127, 0, 127, 2, 46, 0, 0x81, 0, 0x81, 2, 0x100 - 44])
+
+
+def test_loop_of_one_line_that_calls_two_functions_is_found(write: Write) -> None:
+    """Each iteration counts once, though the line itself allocates, and so do both functions."""
+    maker = DeviceHistory("2.15")
+    for _ in range(25):
+        for stack in (
+            [("main", 9)],
+            [("load", 3), ("main", 9)],
+            [("step", 5), ("main", 9)],
+            [("step", 6), ("main", 9)],
+        ):
+            address = maker.allocate(3 * MIB, 0)
+            maker.history[-1]["frames"] = [{"name": name, "filename": "train.py", "line": line} for name, line in stack]
+            maker.free(address)
+
+    trace = convert_and_load(write(snapshot("2.15", maker)))
+
+    [loop] = trace._recorded.replay.loops
+    assert loop.rounds == 24 and trace.frames(loop.function)[0].function == "main"
