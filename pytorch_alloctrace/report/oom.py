@@ -128,11 +128,13 @@ def _describe_request(failure: OutOfMemory, advice: _Advice, names: SiteNames) -
 
 def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
     title = (
-        f"{failure.device} is fragmented: {_describe_refused(failure, names)} did not fit into"
-        f" {units.size(failure.here.free_bytes)} of free pieces"
+        f"{failure.device} is fragmented: no free piece was large enough for the"
+        f" {units.size(failure.requested_bytes)} requested at {names.site(failure.site)}"
     )
     free, largest = units.size(failure.here.free_bytes), units.size(failure.here.largest_free_bytes)
     available = "the limit left" if failure.limit_bytes else "the device had left"
+    if not failure.is_free_here_enough:
+        available += f" and {units.size(failure.elsewhere.free_bytes)} in other pools or streams"
     why = [
         *_describe_limit(failure),
         f"{free} was free in the request's own pool, {largest} in the largest piece: enough with what {available},"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -20,7 +21,7 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.advice import Advisor
 from pytorch_alloctrace.analysis.free_memory import oom
 from pytorch_alloctrace.analysis.free_memory.oom import ELSEWHERE, FRAGMENTED, FULL, LIMIT, OUTSIDE, TOO_LARGE
-from pytorch_alloctrace.report.oom import sentences
+from pytorch_alloctrace.report.oom import oom_title, sentences
 from pytorch_alloctrace.report.site_names import SiteNames
 
 pytestmark = [
@@ -123,6 +124,19 @@ def test_failed_allocation_has_expected_verdict_line_advice_and_figures(folder: 
     # torch has returned all releasable memory: the free memory of pools that are not private is stranded.
     assert failed.here.releasable_bytes == 0
     assert failed.elsewhere.releasable_bytes == (5 * GIB if "pool" in case.name or "graph" in case.name else 0)
+
+
+def test_fragmentation_title_does_not_compare_the_request_with_fewer_free_bytes(folder: Path) -> None:
+    trace, failed = load_case(folder, "fragmented")
+    # 4.94 GiB in pieces and 1 GiB of room are less than the request without the pieces of other pools.
+    request = dataclasses.replace(failed.request, requested_bytes=6 * GIB, device_free_bytes=GIB)
+    failed = dataclasses.replace(failed, request=request, segment_bytes=6 * GIB, elsewhere=failed.here)
+
+    title = oom_title(failed, SiteNames(""), Advisor(trace._recorded))
+
+    assert failed.verdict == FRAGMENTED and not failed.is_free_here_enough
+    assert title.startswith("cuda:0 is fragmented: no free piece was large enough for the 6.00 GiB requested at ")
+    assert " and 4.94 GiB in other pools or streams, but not in one piece." in joined_sentences(trace, failed)
 
 
 @pytest.mark.parametrize("name", RANDOM)

@@ -184,6 +184,11 @@ class OutOfMemory:
         return self.segment_bytes if self.is_limited else self.driver_bytes
 
     @property
+    def is_free_here_enough(self) -> bool:
+        """True if the free pieces of the request's own pool and stream, with the room, had the bytes needed."""
+        return self.available_bytes + self.here.free_bytes >= self._needed_bytes
+
+    @property
     def max_possible_bytes(self) -> int | None:
         """Bytes that torch could have if nothing but this process's context used the device.
 
@@ -279,10 +284,9 @@ class OutOfMemory:
             self.elsewhere.largest_free_bytes >= self.requested_bytes
             or self.available_bytes + elsewhere >= self._needed_bytes
         )
-        here_is_enough = self.available_bytes + here >= self._needed_bytes
         both_are_enough = self.available_bytes + here + elsewhere >= self._needed_bytes
-        if here_is_enough == elsewhere_is_enough:
-            if not (here_is_enough or both_are_enough):
+        if self.is_free_here_enough == elsewhere_is_enough:
+            if not (elsewhere_is_enough or both_are_enough):
                 return None
             is_elsewhere = elsewhere > here
         else:
