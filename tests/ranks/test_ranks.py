@@ -83,6 +83,31 @@ def test_rank_whose_lines_all_grew_by_one_factor_has_a_larger_input(
     assert "DIFFERS" in text and (sentence in text if sentence else "times as much" not in text)
 
 
+@pytest.mark.parametrize(
+    ("steps", "usual_seconds", "seconds", "is_different"),
+    [
+        pytest.param(40, (0.5,), (1.0,), True, id="slow"),
+        pytest.param(40, (0.4, 0.5, 0.6), (0.9, 0.8, 1.0), True, id="slow_with_noise"),
+        pytest.param(40, (0.4, 0.5, 1.0), (0.5, 0.9, 1.0), False, id="noise"),
+        pytest.param(40, (0.5,), (0.4, 0.4, 2.0, 2.0, 2.0), False, id="slow_in_some_steps"),
+        pytest.param(8, (0.5,), (1.0,), False, id="few_steps"),
+    ],
+)
+def test_time_per_step_differs_only_if_nearly_all_steps_do(
+    tmp_path: Path, steps: int, usual_seconds: tuple[float, ...], seconds: tuple[float, ...], is_different: bool
+) -> None:
+    ranks = {
+        f"rank{number}": Rank(number, 2, steps=steps, seconds_per_step=of_rank)
+        for number, of_rank in enumerate((usual_seconds, seconds))
+    }
+    write_ranks(tmp_path / "traces", 2, **ranks)
+
+    text = run_ranks(tmp_path / "traces")
+
+    assert ("DIFFERS" in text) == is_different, text
+    assert ("per step, the other" in text) == is_different, text
+
+
 def run_ranks(folder: Path, *options: str, status: int = 0) -> str:
     """Return the output for a folder of traces: JSON unchanged, text joined into one line."""
     output = run_analyze(folder.parent, folder.name, *options, status=status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable
@@ -39,7 +40,8 @@ class Rank:
     """Step that allocates a cache of 600 MiB, which stays."""
     oom_at: int | None = None
     """Step with a failed allocation."""
-    seconds_per_step: float = 0.5
+    seconds_per_step: tuple[float, ...] = (0.5,)
+    """Lengths of steps, repeated."""
     begins: float = 0.0
     """Seconds from the beginning of the run to that of the rank."""
     host: str = "node0"
@@ -109,9 +111,9 @@ class Rank:
             grow(0.0, 64 * MIB, "weights", writer.location(1, self.also_on, 0, (0, 0)))
         if self.inputs:
             grow(0.0, self.inputs, "batch")
-        activations = 0
-        for step in range(self.steps):
-            begin = step * self.seconds_per_step
+        activations, end_of_step = 0, 0.0
+        for step, seconds in zip(range(self.steps), itertools.cycle(self.seconds_per_step)):
+            begin = end_of_step
             batch = 0x100000 + step * 4096
             add(ALLOC, begin, batch, 4096, "batch", cpu)
             if step == self.larger_from:
@@ -124,7 +126,8 @@ class Rank:
                 grow(begin, self.leak, "keep")
             if step == self.oom_at:
                 add(OOM, begin, 100 * MIB, 4096 * MIB, "forward")
-            end = begin + 0.9 * self.seconds_per_step
+            end_of_step = begin + seconds
+            end = begin + 0.9 * seconds
             add(REQUESTED, end, activations, self.activations)
             add(COMPLETED, end, activations, self.activations)
             add(COMPLETED, end, batch, 4096, "", cpu)

@@ -38,6 +38,9 @@ class StepGrowth:
     bytes_per_step: float
     """Median of the slopes between any two steps after the warm-up, so that one jump is not growth."""
     seconds_per_step: float
+    """Median time from the end of a step to the end of the next; 0 for a single step."""
+    seconds_spread: tuple[float, float]
+    """Tenth and ninetieth percentile of these times."""
     samples: tuple[int, ...]
 
 
@@ -64,6 +67,7 @@ def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
     levels, times = steps["live_bytes"], steps["time_ns"]
     warmup = max(1, int(np.ceil(WARMUP_SHARE * len(levels))))
     indices = np.unique(np.linspace(0, len(levels) - 1, min(_MAX_SAMPLES, len(levels))).round().astype(int))
+    low, median, high = np.quantile(np.diff(times) / 1e9 if len(times) > 1 else [0.0], (0.1, 0.5, 0.9)).tolist()
     return StepGrowth(
         steps=len(levels),
         warmup=warmup,
@@ -73,7 +77,8 @@ def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
         lowest_bytes=int(levels.min()),
         highest_bytes=int(levels.max()),
         bytes_per_step=median_slope(levels[warmup:]),
-        seconds_per_step=float(times[-1] - times[0]) / 1e9 / max(len(levels) - 1, 1),
+        seconds_per_step=median,
+        seconds_spread=(low, high),
         samples=tuple(int(level) for level in levels[indices]),
     )
 

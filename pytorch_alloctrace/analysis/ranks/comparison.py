@@ -213,11 +213,28 @@ class _RankComparer:
             distance = spread.distance(values[summary.path])
             other_values = [value for path, value in typical.items() if path != summary.path]
             too_low = distance < 0 and (_has_ended_early(summary) or len(values) == 2)
-            if abs(distance) >= 1 and not too_low:
+            is_noise = measure == TIME and not self._has_other_step_times(summary, kind, is_slower=distance > 0)
+            if abs(distance) >= 1 and not too_low and not is_noise:
                 median_of_others = float(np.median(other_values))
                 deviations[summary.path].append(
                     Deviation(kind, measure, values[summary.path], median_of_others, distance)
                 )
+
+    def _has_other_step_times(self, summary: RankSummary, kind: str, *, is_slower: bool) -> bool:
+        """Return whether nine tenths of a rank's steps are slower (or faster) than nine tenths of the others' steps.
+
+        A busy machine slows a part of the steps down, on any rank.
+        """
+        spreads = {
+            other.path: figures.seconds_spread
+            for other in (summary, *self._typical)
+            if (figures := other.of_kind(kind)) is not None and figures.seconds_spread is not None
+        }
+        own_spread = spreads.pop(summary.path, None)
+        if own_spread is None or not spreads:
+            return False
+        low, high = np.median([*spreads.values()], axis=0)
+        return bool(own_spread[0] > high if is_slower else own_spread[1] < low)
 
     def _read_comparable_figure(self, summary: RankSummary, kind: str, measure: str) -> float | None:
         """Return a figure, or None for the live bytes of a rank whose last step is not the last step of most ranks."""

@@ -4,7 +4,8 @@ A figure of a rank is an outlier if its distance from the median of all ranks ex
 the spread and a floor. The spread is the median absolute deviation, times 1.4826 to equal the standard deviation of
 normally distributed values. Unlike the standard deviation, it does not grow with the outliers. The floor is the larger
 of `MIN_SHARE` of the median and `MIN_BYTES`; for times it is `MIN_SHARE_OF_TIME` of the median. If most ranks are
-exactly alike, the spread is 0 and the floor decides.
+exactly alike, the spread is 0 and the floor decides. The time per step is the median of a rank's steps, and must also
+differ in nine tenths of the steps.
 
 Two ranks differ if their distance exceeds the floor of the smaller value.
 

@@ -30,6 +30,8 @@ CUDA = "cuda"
 MAX_WORLD_SIZE = 999_999
 """Maximum number of ranks: an untrusted file must not choose the length of the list of missing ranks."""
 MAX_POINTS = 1000
+MIN_TIMED_STEPS = 10
+"""Minimum number of times between the ends of steps that show their noise."""
 _MAX_DEVICES = 16
 _MAX_LINES = 100
 _MAX_LEAKS = 8
@@ -73,6 +75,9 @@ class DeviceFigures:
     live: int | None
     """Requested bytes at the end of the last step; None without steps."""
     seconds_per_step: float | None
+    """Median; None with fewer than two steps."""
+    seconds_spread: tuple[float, float] | None
+    """Tenth and ninetieth percentile; None with fewer than `MIN_TIMED_STEPS` times."""
     is_small: bool
     """Whether the device is negligible beside the rank's other devices (see `Summary.is_small`)."""
     refused: int | None
@@ -282,6 +287,7 @@ def _create_figures(trace: RecordedTrace, summary: Summary, device: DeviceSummar
         reserved=None if reserved is None else reserved.bytes,
         live=None if growth is None else growth.last_bytes,
         seconds_per_step=None if growth is None or growth.steps < 2 else growth.seconds_per_step,
+        seconds_spread=None if growth is None or growth.steps <= MIN_TIMED_STEPS else growth.seconds_spread,
         is_small=summary.is_small(device),
         refused=None if failed_allocation is None else failed_allocation.request.requested_bytes,
         refused_step=None if failed_allocation is None else failed_allocation.step,
