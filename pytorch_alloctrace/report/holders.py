@@ -16,6 +16,8 @@ from .screen import Screen
 from .site_names import SiteNames
 
 _COLUMN = 9
+_UNHELD_LINES = 3
+"""Maximum number of lines listed whose memory none of the objects held."""
 _SCAN = ("device", "event", "step", "seconds", "distance_seconds", "live_bytes", "unheld_bytes")
 
 
@@ -23,6 +25,7 @@ def holders_data(held: HeldMemory | NoHolder, top: int) -> dict[str, Any]:
     if isinstance(held, NoHolder):
         return {"scan": None, "rows": [], "no_holder": held}
     scan = {name: getattr(held, name) for name in _SCAN}
+    scan["unheld_sites"] = held.unheld_sites[:top]
     scan["peak_bytes"] = held.peak.requested_bytes
     return {"scan": scan, "rows": held.rows[:top], "no_holder": None}
 
@@ -60,6 +63,14 @@ def write_holders(held: HeldMemory, at: Position | None, screen: Screen, names: 
         omitted = units.size(sum(row.bytes for row in others))
         more = f"and {units.counted(len(others), 'more object')} with {omitted} (--top 0 shows all)"
         screen.text(more, margin, style="dim")
-    if held.unheld_bytes:
+    for site in held.unheld_sites:
+        if site.site.is_workspace:
+            workspace = f"{names.site(site.site)}: the library keeps it until the process ends"
+            screen.text(f"{units.size(site.bytes):>{_COLUMN}}  {workspace}", hanging=_COLUMN + 2)
+    if held.unexplained_bytes:
         unheld = "in none of the recorded objects: held by C++, by running calls, or by objects that the scan omitted"
-        screen.text(f"{units.size(held.unheld_bytes):>{_COLUMN}}  {unheld}", hanging=_COLUMN + 2)
+        screen.text(f"{units.size(held.unexplained_bytes):>{_COLUMN}}  {unheld}", hanging=_COLUMN + 2)
+        lines = [site for site in held.unheld_sites if not site.site.is_workspace]
+        for site in lines[:_UNHELD_LINES]:
+            origin = f"{units.size(site.bytes)} from {names.holder(site)}"
+            screen.text(origin, _COLUMN + 2, hanging=_COLUMN + 4, style="dim")

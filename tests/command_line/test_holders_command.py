@@ -48,6 +48,18 @@ object_scans.ObjectScans._write_group = len
 alloctrace.enable("unscanned.alloctrace", devices=("cuda",))
 main()
 """
+UNHELD_PROGRAM = """
+import torch
+import pytorch_alloctrace as alloctrace
+
+alloctrace.enable("run.alloctrace", devices=("cuda",))
+weight = torch.ones(1024, 1024, device="cuda")
+product = weight @ weight
+for number in range(40):
+    globals()[f"kept_{number}"] = torch.ones(1 << 18, device="cuda")
+alloctrace.disable()
+"""
+MIB = 1 << 20
 NO_SCAN = "Holder not found: no object scan ran."
 
 
@@ -92,6 +104,18 @@ def test_holders_counts_only_memory_of_the_device(folder: Path, device: str, siz
     assert exact["scan"]["device"] == device and exact["scan"]["distance_seconds"] < 0
     listed = sum(row["bytes"] for row in exact["rows"])
     assert listed + exact["scan"]["unheld_bytes"] == exact["scan"]["live_bytes"]
+
+
+def test_holders_names_workspaces_and_lines_of_memory_that_no_object_held(tmp_path: Path) -> None:
+    folder = run_source(tmp_path, UNHELD_PROGRAM, cuda=True)
+    text = " ".join(run_analyze(folder, "holders", "run.alloctrace", "--at", "end").split())
+    scan = read_json(folder, "run.alloctrace", "--at", "end")["scan"]
+
+    [workspace] = [row for row in scan["unheld_sites"] if row["site"]["function"] == "cuBLAS workspace"]
+    assert f"{workspace['bytes'] / MIB:.3g}" in text.partition(" MiB cuBLAS workspace: the library keeps it")[0][-6:]
+    objects = 32  # the scan records no more
+    unexplained = f"{42 - objects}.0 MiB in none of the recorded objects: held by C++, by running calls, or by objects"
+    assert f"{unexplained} that the scan omitted {42 - objects}.0 MiB from program.py:9" in text
 
 
 def test_holders_selects_the_last_scan_up_to_a_position(folder: Path) -> None:

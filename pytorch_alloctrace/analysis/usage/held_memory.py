@@ -9,6 +9,7 @@ import numpy as np
 from ...errors import PositionError
 from ...reading.positions import Position
 from ...reading.recorded import Held, RecordedTrace
+from ...reading.sites import SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
 from ..leaks.leak import Holder, NoHolder
 from ..leaks.referrers import explain_without_blocks, find_step, make_holder
@@ -43,6 +44,11 @@ class HeldMemory:
     live_bytes: int
     rows: tuple[HeldRow, ...]
     """The objects that the scan recorded, the most bytes first."""
+    unheld_sites: tuple[SiteBytes, ...]
+    """Lines that allocated live blocks that none of the objects held, the most bytes first.
+
+    Only workspaces of libraries, which no object holds, if the scan has the addresses of a part of the blocks.
+    """
     peak: PeakMemory
     """Peak of the device."""
 
@@ -50,6 +56,12 @@ class HeldMemory:
     def unheld_bytes(self) -> int:
         """Live bytes that none of the objects held."""
         return max(self.live_bytes - sum(row.bytes for row in self.rows), 0)
+
+    @property
+    def unexplained_bytes(self) -> int:
+        """Those of `unheld_bytes` that are not in workspaces of libraries."""
+        workspaces = sum(site.bytes for site in self.unheld_sites if site.site.is_workspace)
+        return max(self.unheld_bytes - workspaces, 0)
 
 
 def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | None) -> HeldMemory | NoHolder:
@@ -76,7 +88,12 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
     event = min(readable_scans, key=lambda event: abs(event - target))
     live = trace.replay.live(event, peak.device)
     live_bytes = int(live["requested_bytes"].sum())
-    live = live.take(np.isin(live["address"], np.concatenate([held.addresses for held in scans[event]])))
+    is_held = np.isin(live["address"], np.concatenate([held.addresses for held in scans[event]]))
+    sites = sites_of_blocks(trace.stacks, live.take(~is_held))
+    unheld_sites = top_sites(trace.stacks, sites, len(sites))
+    if any(len(held.addresses) < held.count for held in scans[event]):
+        unheld_sites = tuple(site for site in unheld_sites if site.site.is_workspace)
+    live = live.take(is_held)
     amounts = [(*_measure(held, live), held) for held in scans[event]]
     step, time_ns = find_step(trace, event), trace.time_ns(event - 1)
     rows = [
@@ -92,6 +109,7 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
         (time_ns - trace.time_ns(position, device=peak.device)) / 1e9,
         live_bytes,
         tuple(rows),
+        unheld_sites,
         peak,
     )
 
