@@ -23,6 +23,16 @@ def module_depth(by: str) -> int | None:
     return int(depth) if colon else 0
 
 
+def outside_name(role: str) -> str:
+    """Return the name of memory of a role outside of modules: "(outside of modules: gradient)"."""
+    return f"{OUTSIDE[:-1]}: {role})"
+
+
+def is_outside(name: str) -> bool:
+    """Return True for OUTSIDE and every `outside_name`."""
+    return name.startswith(OUTSIDE[:-1])
+
+
 class ModuleNames:
     """Name of the innermost module that each stack calls.
 

@@ -14,7 +14,7 @@ from ..analysis.usage.peak import PeakMemory
 from ..analysis.usage.roles import RoleBytes
 from ..reading.modules import module_depth
 from ..reading.recorded import RecordedTrace
-from ..reading.sites import Frame, groups_stacks
+from ..reading.sites import Frame, Site, groups_stacks
 from ..reading.table import Table
 from . import units
 from .package_lines import describe_library_call, package_lines_data, write_package_lines
@@ -75,7 +75,9 @@ def write_composition(
     """
     write_position(memory, begin_ns, screen)
     write_table(
-        memory.composition, memory.by, screen, names, top, memory.package_lines, differing, memory.library_calls
+        *(memory.composition, memory.by, screen, names, top, memory.package_lines, differing),
+        library_calls=memory.library_calls,
+        outside_lines=memory.outside_lines,
     )
     depth = module_depth(memory.by)
     if memory.by != asked_by and depth is not None:
@@ -85,7 +87,16 @@ def write_composition(
         for grouping in ("role", "phase", "age"):
             screen.blank()
             screen.text(Text.assemble((f"BY {grouping.upper()}", "bold")))
-            write_table(memory.peak.composition(grouping), grouping, screen, names, top, {}, {}, memory.library_calls)
+            write_table(
+                memory.peak.composition(grouping),
+                grouping,
+                screen,
+                names,
+                top,
+                {},
+                {},
+                library_calls=memory.library_calls,
+            )
 
 
 def write_position(memory: LiveMemory, begin_ns: int, screen: Screen) -> None:
@@ -143,12 +154,15 @@ def write_table(
     top: int,
     package_lines: Mapping[int, PackageLines],
     differing_frames: Mapping[int, list[Frame]],
+    *,
     library_calls: Mapping[str, LibraryCall] | None = None,
+    outside_lines: Mapping[int, Site] | None = None,
 ) -> None:
     """Write a composition. Of sites, write the first `top` and the sum of the others.
 
     package_lines: by row number. differing_frames: by stack, the frames that the other stacks of the same site lack.
-    library_calls: by role, what a line calls that allocated nearly all of its memory.
+    library_calls: by role, what a line calls that allocated nearly all of its memory. outside_lines: by row number, the
+    line that allocated most of the memory outside of modules.
     """
     total = int(table["live_bytes"].sum())
     if not groups_stacks(by):
@@ -172,13 +186,16 @@ def write_table(
         notes = [units.counted(int(row["live_blocks"]), "block")]
         if row["live_backward_bytes"]:
             notes.append(f"including {units.size(row['live_backward_bytes'])} in its backward")
+        outside_line = (outside_lines or {}).get(number)
+        if outside_line is not None:
+            notes.append(f"mostly from {names.site(outside_line)}")
         if by == "stack":
             notes.append(f"stack {int(row['stack_id'])}")
         amount = f"{units.share(row['live_bytes'], total):>5}  {units.size(row['live_bytes']):>9}"
         bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
         frames = names.stack(int(row["stack_id"]))
         row_differing_frames = differing_frames.get(int(row["stack_id"]))
-        source = names.source(site) if row_differing_frames is None or site not in named_sites else None
+        source = names.source(outside_line or site) if row_differing_frames is None or site not in named_sites else None
         named_sites.add(site)
         screen.entry(amount, f"{name} ({', '.join(notes)})", source, 0, _AMOUNT_WIDTH, bar=bar, frames=frames)
         if row_differing_frames is not None and not frames:

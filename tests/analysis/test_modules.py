@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -74,6 +75,29 @@ with alloctrace.enable("run.alloctrace", devices="cpu"):
     inputs = [torch.ones(1 << 20) for _ in range(13)]  # more than any module, less than both
     output = Net()(inputs[0].requires_grad_())
 """
+
+
+OUTSIDE_PROGRAM = """
+import torch
+from torch import nn
+import pytorch_alloctrace as alloctrace
+
+def train(path, optimizer_class):
+    alloctrace.enable(path, devices="cpu")
+    model = nn.Sequential(*[nn.Linear(256, 256, bias=False) for _ in range(4)])
+    optimizer = optimizer_class(model.parameters())
+    alloctrace.mark("built")
+    for _ in range(3):
+        model(torch.ones(4, 256)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        alloctrace.step()
+    alloctrace.disable()
+
+train("run.alloctrace", torch.optim.Adam)
+train("sgd.alloctrace", torch.optim.SGD)
+"""
+LAYER_BYTES = 256 * 256 * 4
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +180,31 @@ def test_peak_by_module_shows_the_largest_parts_of_the_model_first(tmp_path: Pat
     assert "Net.up (" in text and "Net.down (" in text and "Net.up.0" not in text
     assert "Names of 2 parts include the modules below: --depth 3" in text
     assert "Net.up.0" in at_depth_3 and "Names of" not in at_depth_3
+
+
+def test_memory_outside_of_modules_is_split_by_role_with_the_line_that_allocated_most(tmp_path: Path) -> None:
+    folder = run_source(tmp_path, OUTSIDE_PROGRAM)
+
+    text = " ".join(run_analyze(folder, "peak", "run.alloctrace", "--by", "module").split())
+    usage = alloctrace.load(folder / "run.alloctrace").usage("peak", by="module").set_index("site")["live_bytes"]
+
+    assert usage["(outside of modules: parameter)"] == 4 * LAYER_BYTES
+    assert usage["(outside of modules: optimizer state)"] >= 8 * LAYER_BYTES
+    name = "(outside of modules: optimizer state)"
+    assert re.search(re.escape(name) + r" \(\d+ blocks, mostly from program.py:\d+ in train\) optimizer.step\(\)", text)
+
+
+def test_role_outside_of_modules_that_holds_nothing_at_one_position_is_not_new_or_gone(tmp_path: Path) -> None:
+    folder = run_source(tmp_path, OUTSIDE_PROGRAM)
+    trace, sgd = (alloctrace.load(folder / f"{name}.alloctrace") for name in ("run", "sgd"))
+
+    table = alloctrace.compare(sgd, trace, at="step:0", by="module").set_index("function")
+    changes = trace.diff("mark:built", "step:0", by="module").set_index("site")["change_bytes"]
+
+    assert set(table["match"]) == {"same"}
+    assert table.loc["(outside of modules: optimizer state)", "live_bytes_before"] == 0
+    assert changes["(outside of modules: parameter)"] == 0
+    assert changes["(outside of modules: optimizer state)"] >= 8 * LAYER_BYTES
 
 
 def test_lines_stacks_calls_and_loops_are_independent_of_modules(trace: Trace, without_modules: Trace) -> None:

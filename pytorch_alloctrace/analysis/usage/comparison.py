@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...errors import PositionError
-from ...reading.names import named_device
+from ...reading.modules import is_outside, outside_name
+from ...reading.names import ROLES, named_device
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, groups_stacks
@@ -252,7 +253,10 @@ def _groups_of_stacks(trace: RecordedTrace, by: str) -> list[CodeLine]:
     stacks = np.arange(1, len(trace.stacks))
     _, first = np.unique(trace.stacks.groups_of(stacks, by), return_index=True)
     rows = [trace.stacks.describe(int(stack), by) for stack in stacks[first]]
-    return [CodeLine(row["filename"], row["function"], row["line"], row["source"]) for row in rows]
+    groups = [CodeLine(row["filename"], row["function"], row["line"], row["source"]) for row in rows]
+    # A role of which nothing was live outside of modules is not new or gone.
+    roles = ROLES if any(is_outside(group.function) and not group.filename for group in groups) else ()
+    return [*groups, *(CodeLine("", outside_name(role), 0, None) for role in roles)]
 
 
 def _make_chains(trace: RecordedTrace, table: pd.DataFrame, by: str) -> list[_Chain]:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...reading.names import BEFORE_RECORDING, ROLES, ROLES_SHOWN
+from ...reading.modules import OUTSIDE, module_depth, outside_name
+from ...reading.names import BEFORE_RECORDING, ROLES, ROLES_SHOWN, UNKNOWN
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import LIVE_COLUMNS
@@ -120,10 +121,32 @@ def composition_of(trace: RecordedTrace, blocks: Table, by: str, until: int) -> 
     if by == "phase":
         phases = phases_of_blocks(trace, blocks)
         return _sum_by_name(blocks, "phase", phases, PHASES)
+    if module_depth(by) is not None:
+        return _compose_by_module(trace, blocks, by)
+    return _compose_by_site(trace, blocks, by)
+
+
+def _compose_by_site(trace: RecordedTrace, blocks: Table, by: str) -> Table:
     sites = sites_of_blocks(trace.stacks, blocks, by)
     names = describe_stacks(trace.stacks, sites["stack_id"], by)
     share = _shares(sites["live_bytes"])
     return Table({**names.columns, **sites.columns, "share": share}).select(*_SITE, *_LIVE, "stack_id")
+
+
+def _compose_by_module(trace: RecordedTrace, blocks: Table, by: str) -> Table:
+    """Return one row per module, and one per role of the memory outside of modules."""
+    stacks = trace.stacks
+    distinct, of_row = np.unique(blocks["stack_id"], return_inverse=True)
+    is_outside = [stacks.has_frames(stack) and stacks.modules.name(stack) == OUTSIDE for stack in distinct.tolist()]
+    unknown = ROLES.index(UNKNOWN)
+    roles = np.where(np.array(is_outside, np.bool_)[of_row], blocks["role"], unknown)
+    tables = [_compose_by_site(trace, blocks.take(roles == unknown), by)]
+    for role in np.unique(roles[roles != unknown]).tolist():
+        name = texts([outside_name(ROLES[role])])
+        tables.append(_compose_by_site(trace, blocks.take(roles == role), by).assign(site=name, function=name))
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0].columns}
+    columns["share"] = _shares(columns["live_bytes"])
+    return Table(columns).take(np.argsort(-columns["live_bytes"], kind="stable"))
 
 
 def _compose_by_role(blocks: Table) -> Table:

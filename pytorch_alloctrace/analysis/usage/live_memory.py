@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import PositionError
+from ...reading.modules import is_outside, module_depth
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
+from ...reading.sites import Site
 from ...reading.table import Table
 from .composition import composition_of, library_calls_by_role
 from .package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_package_lines, live_by_stack
@@ -68,6 +70,8 @@ class LiveMemory:
     """None if the allocator reports no segments."""
     package_lines: dict[int, PackageLines]
     """Package lines by row of the composition, if it is by line."""
+    outside_lines: dict[int, Site]
+    """Line that allocated most of each row outside of modules, by row of the composition."""
     library_calls: dict[str, LibraryCall]
     """What the one line of user code calls that allocated nearly all memory of a role, by role."""
     peak: PeakMemory | None = None
@@ -110,6 +114,7 @@ def live_memory(
         requested_bytes=int(blocks["requested_bytes"].sum()),
         reserved_bytes=int(segments.sum()) if len(segments) else None,
         package_lines=_list_package_lines(trace, composition, blocks, by),
+        outside_lines=_list_outside_lines(trace, composition, by),
         library_calls=library_calls_by_role(trace, blocks),
     )
 
@@ -123,6 +128,13 @@ def _list_package_lines(trace: RecordedTrace, composition: Table, blocks: Table,
     stack_ids = composition["stack_id"]
     package_lines = {row: find_package_lines(trace.stacks, stacks, int(stack_ids[row]), total) for row in large_rows}
     return {row: lines for row, lines in package_lines.items() if lines is not None}
+
+
+def _list_outside_lines(trace: RecordedTrace, composition: Table, by: str) -> dict[int, Site]:
+    if module_depth(by) is None:
+        return {}
+    rows = zip(composition["site"].tolist(), composition["stack_id"].tolist(), strict=True)
+    return {number: Site.of_stack(trace.stacks, stack) for number, (name, stack) in enumerate(rows) if is_outside(name)}
 
 
 def highest_of_ranges(
@@ -169,6 +181,7 @@ def _live_memory_at_peak(
         requested_bytes=peak.requested_bytes,
         reserved_bytes=peak.reserved_bytes,
         package_lines=_list_package_lines(trace, composition, blocks, by),
+        outside_lines=_list_outside_lines(trace, composition, by),
         library_calls=library_calls_by_role(trace, blocks),
         peak=peak,
         need=device_need(trace, peak.device) if since is None and until is None else None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...reading.modules import OUTSIDE
+from ...reading.modules import is_outside
 from ...reading.sites import Frame, Site, StackIndex
 from ..site_names import SiteNames, printable
 from .columns import Columns, map_texts
@@ -258,7 +258,7 @@ class NeutralNames(RedactedNames):
         )
 
     def module(self, name: str) -> str:
-        if name == OUTSIDE:
+        if is_outside(name):
             return name
         return _IDENTIFIER.sub(lambda word: self._replace_word(word[0], "module"), name)
 
