@@ -173,7 +173,8 @@ def row_name(row: dict[str, Any], by: str, names: SiteNames) -> tuple[str, str |
         return f"{names.site(site)}, {row['match']}", names.source(site)
     before, after = _site_at(row, "before"), _site_at(row, "after")
     source = names.source(before) if row["match"] == NEAR else None
-    note = f"moved from {names.site(before)}" if row["moved"] else f"was line {before.line}"
+    moved = f"moved{' and changed' if source else ''} from {names.site(before)}"
+    note = moved if row["moved"] else f"was line {before.line}"
     if row["moved"] or source or before.line != after.line:
         return f"{names.site(after)}, {note}{f': {source}' if source else ''}", names.source(after)
     return names.site(after), names.source(after)

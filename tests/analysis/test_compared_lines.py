@@ -124,7 +124,10 @@ def test_diff_names_previous_place_of_moved_lines_and_omits_those_without_change
 
     assert "train.py:4 in Net.normalise, moved from to_method/elsewhere/before/train.py:5 in Net.forward (" in method
     assert cancelling.startswith("SAME") and "new" not in cancelling
-    assert "losses.py:4 in pairwise, moved from to_file/elsewhere/before/train.py:4 in pairwise: mask = " in file
+    assert (
+        "losses.py:4 in pairwise, moved and changed from to_file/elsewhere/before/train.py:4 in pairwise: mask = "
+        in file
+    )
     assert "gone" not in file and "new" not in file
     assert "v2.py:4 in features (2.00 MiB to 4.00 MiB)" in renamed and "gone" not in renamed
 
@@ -252,6 +255,41 @@ def test_line_moved_to_another_function_matches_only_with_evidence(
     matches = match_lines(before, after, {})
 
     assert {(match.before, match.after) for match in matches} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "sizes", "match"),
+    [
+        ("h = h * w", ("return h * w",), (8, 8), 0),
+        (
+            "att = softmax(q @ q.transpose(-1, -2), dim=-1)",
+            ("return softmax(q @ q.transpose(-1, -2) / 8, dim=-1)",),
+            (8, 8),
+            0,
+        ),
+        ("h = h * w", ("return h + w", "return h * w"), (8, 8), 1),
+        ("h = h * w", ("return h * w", "out = h * w"), (8, 8), None),
+        ("h = h * w", ("return h / w", "return h + w"), (8, 8), None),
+        ("h = h * w", ("return h * w",), (8, 80), None),  # the bytes differ too much
+        ("h = h * w", ("return h * w",), (8, 0), None),
+        ("h = h * w", ("return h + w",), (8, 8), None),
+        ("y = x", ("return x",), (8, 8), None),  # may be in any function
+        ("self.a = Linear(512, 512)", ("self.last = Linear(512, 10)",), (8, 8), None),
+    ],
+)
+def test_line_that_moved_and_changed_matches_only_if_its_expression_and_bytes_fit_one_line(
+    text: str, others: tuple[str, ...], sizes: tuple[int, int], match: int | None
+) -> None:
+    rest = [CodeLine("a", "f", line, f"{name} = call_{name}(x)") for line, name in ((1, "first"), (9, "last"))]
+    before = [*rest, CodeLine("a", "f", 5, text, live_bytes=sizes[0])]
+    after = [
+        *(CodeLine("a", f"helper{n}", 20 + n, other, live_bytes=sizes[1]) for n, other in enumerate(others)),
+        *rest,
+    ]
+
+    matches = match_lines(before, after, {"a": "a"})
+
+    assert [found.after for found in matches if found.before == 2] == ([] if match is None else [match])
 
 
 @pytest.mark.parametrize(("common", "is_match"), [(1, False), (2, True)])

@@ -145,6 +145,22 @@ PAIRS: dict[str, tuple[str, str, set[tuple[str, int, int]]]] = {
         "kept = [Net().forward(torch.ones(MIB))]\n",
         {("same moved", 4, 3), ("near", 3, 6), ("new", 0, 7), ("same", 5, 8), ("same", 6, 9)},
     ),
+    # An expression moved to a function, where it is returned, and the line that calls the function holds nothing.
+    "to_returned": (
+        "def forward(x, w):\n"
+        "    h = torch.relu(x)\n"
+        "    g = h * w\n"
+        "    return [h, g, g.exp()]\n"
+        "kept = forward(torch.ones(MIB), torch.ones(MIB))\n",
+        "def gate(h, w):\n"
+        "    return h * w\n"
+        "def forward(x, w):\n"
+        "    h = torch.relu(x)\n"
+        "    g = gate(h, w)\n"
+        "    return [h, g, g.exp()]\n"
+        "kept = forward(torch.ones(MIB), torch.ones(MIB))\n",
+        {("same", 2, 4), ("near moved", 3, 2), ("same", 4, 6), ("same", 5, 7)},
+    ),
     # The body of main became methods, and variables became attributes.
     "to_class": (
         "def main():\n"

@@ -3,7 +3,8 @@
 Lines of equal text match first: those of one function, then those of the pair of functions that have the most
 remaining text in common, in any file. Within a pair of functions, lines with the same neighbours match, then lines in
 order, or the nearest if a line was added or removed. Lines whose text was changed match by similarity, to which
-matched neighbours add, or as the only ones between the same neighbours. All other lines stay unmatched.
+matched neighbours add, or as the only ones between the same neighbours; in another function only if they hold about as
+many bytes and no other line is nearly as similar. All other lines stay unmatched.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ _MAX_EDITED = 1000
 """Maximum number of lines of each version that are compared by similarity: those with the most bytes."""
 _NEIGHBOUR_WEIGHT = 0.125
 """Similarity that a matching neighbour adds."""
+_MIN_MOVED_SIMILARITY, _MIN_LEAD, _MAX_RATIO = 0.7, 0.1, 4
+"""Of a changed line in another function: minimum similarity and lead over other matches, maximum ratio of bytes."""
+_ASSIGNMENT = re.compile(r"^(return\b|\w+\s*=(?!=))\s*")
 _MIN_COMMON_SHARE = 0.5
 """Minimum share of equal texts in a renamed file or function."""
 
@@ -57,6 +61,11 @@ class CodeLine:
     def text(self) -> str | None:
         """`source` without its indentation, which changes when code is wrapped."""
         return None if self.source is None else self.source.strip()
+
+    @property
+    def expression(self) -> str:
+        """`text` without `return`, or the local variable that the line assigns."""
+        return _ASSIGNMENT.sub("", self.text or "", count=1)
 
     @property
     def place(self) -> Function:
@@ -237,7 +246,7 @@ def _find_common_texts(
         count = max(len(same_rows), len(same_candidates))
         if not same_rows or count > _MAX_PLACES:
             continue
-        evidence = min(1.0, len(_words_of(before[same_rows[0]])) / _EVIDENT_WORDS) / count
+        evidence = min(1.0, len(_words_of(text)) / _EVIDENT_WORDS) / count
         for row, candidate in itertools.product(same_rows, same_candidates):
             common.setdefault((before[row].place, after[candidate].place), {})[text] = evidence
     return common
@@ -283,18 +292,54 @@ def _match_similar(
         if counts[0][gap := neighbours_after[candidate]] == counts[1][gap] == 1
     }
     scores: dict[tuple[int, int], float] = {}
-    for row, similarities in zip(rows, _measure_similarities(before, after, rows, candidates), strict=True):
+    moved: set[tuple[int, int]] = set()
+    texts = [[line.text for line in side] for side in (before, after)]
+    expressions = [[line.expression for line in side] for side in (before, after)]
+    measures = (_measure_similarities(side, other, rows, candidates) for side, other in (texts, expressions))
+    for row, similarities, own_similarities in zip(rows, *measures, strict=True):
         gap = neighbours_before[row]
-        alike = np.flatnonzero(similarities >= min(_MIN_SIMILARITY)).tolist()
+        alike = np.flatnonzero(np.maximum(similarities, own_similarities) >= min(_MIN_SIMILARITY)).tolist()
         for column in {*alike, *([replacements[gap]] if gap in replacements else [])}:
             candidate = candidates[column]
+            line, other, similarity = before[row], after[candidate], similarities[column]
             shared = sum(left == right for left, right in zip(gap, neighbours_after[candidate], strict=True))
-            is_edited = before[row].text != after[candidate].text or before[row].text is None
-            is_alike = similarities[column] >= _MIN_SIMILARITY[shared] or replacements.get(gap) == column
+            is_edited = line.text != other.text or line.text is None
+            is_alike = similarity >= _MIN_SIMILARITY[shared] or replacements.get(gap) == column
+            if not shared and (files.get(line.filename), line.function) != other.place:
+                moved.add((row, candidate))
+                is_alike |= own_similarities[column] >= _MIN_MOVED_SIMILARITY and _is_evident_move(line, other)
+                similarity = max(similarity, own_similarities[column])
+                shared = line.expression == other.expression
+            if bool(line.live_bytes) != bool(other.live_bytes):
+                shared = 0  # else the call of a new function would be the edited version of the line that moved there
             if is_edited and is_alike:
                 # Rounded: the order of the words must not decide between equally similar lines.
-                scores[row, candidate] = round(float(similarities[column]) + _NEIGHBOUR_WEIGHT * shared, 6)
-    return [LineMatch(row, candidate, NEAR) for row, candidate in _match_best(scores).items()]
+                scores[row, candidate] = round(float(similarity) + _NEIGHBOUR_WEIGHT * shared, 6)
+    certain = _drop_uncertain(scores, moved)
+    return [LineMatch(row, candidate, NEAR) for row, candidate in _match_best(certain).items()]
+
+
+def _drop_uncertain(
+    scores: Mapping[tuple[int, int], float], moved: set[tuple[int, int]]
+) -> dict[tuple[int, int], float]:
+    """Return the scores without the pairs in `moved` that another pair with one of their lines nearly equals."""
+    rivals = _group_rows(((key, pair) for pair in scores for key in enumerate(pair)), lambda entry: entry[0])
+    leads = {
+        pair: min(
+            (scores[pair] - scores[other] for key in enumerate(pair) for _, other in rivals[key] if other != pair),
+            default=_MIN_LEAD,
+        )
+        for pair in moved & scores.keys()
+    }
+    return {pair: score for pair, score in scores.items() if leads.get(pair, _MIN_LEAD) >= _MIN_LEAD}
+
+
+def _is_evident_move(before: CodeLine, after: CodeLine) -> bool:
+    """Return whether two lines in different functions have comparable bytes, and enough words in common."""
+    smaller, larger = sorted((before.live_bytes, after.live_bytes))
+    words = len(_words_of(before.expression) & _words_of(after.expression))
+    min_words = 2 if before.expression == after.expression else _EVIDENT_WORDS
+    return 0 < larger <= _MAX_RATIO * smaller and words >= min_words
 
 
 def _find_neighbours(
@@ -306,7 +351,11 @@ def _find_neighbours(
         edge: Hashable = (files.get(filename, ""), function)
         ordered = _in_order(lines, rows)
         above, below = (
-            [*itertools.accumulate((matched.get(row) for row in side), _last_known, initial=edge)]
+            [
+                *itertools.accumulate(
+                    (matched.get(row) for row in side), lambda last, row: last if row is None else row, initial=edge
+                )
+            ]
             for side in (ordered, reversed(ordered))
         )
         for row, first, last in zip(ordered, above, [*reversed(below)][1:], strict=False):
@@ -315,25 +364,19 @@ def _find_neighbours(
     return neighbours
 
 
-def _last_known(known: Hashable, value: Hashable) -> Hashable:
-    return known if value is None else value
-
-
-def _words_of(line: CodeLine) -> set[str]:
-    return set(re.findall(r"\w+", line.text or ""))
+def _words_of(text: str | None) -> set[str]:
+    return set(re.findall(r"\w+", text or ""))
 
 
 def _measure_similarities(
-    before: Sequence[CodeLine], after: Sequence[CodeLine], rows: Sequence[int], candidates: Sequence[int]
+    before: Sequence[str | None], after: Sequence[str | None], rows: Sequence[int], candidates: Sequence[int]
 ) -> Iterator[npt.NDArray[np.float64]]:
     """Yield, for each row, the share of words that it has in common with each candidate.
 
     A word of many lines counts less.
     """
-    weights = {
-        word: count**-0.5
-        for word, count in Counter(word for line in (*before, *after) for word in _words_of(line)).items()
-    }
+    counts = Counter(word for text in (*before, *after) for word in _words_of(text))
+    weights = {word: count**-0.5 for word, count in counts.items()}
     columns: dict[str, list[int]] = {}
     for column, candidate in enumerate(candidates):
         for word in _words_of(after[candidate]):
