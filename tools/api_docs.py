@@ -18,6 +18,7 @@ from typing import Any
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import AllocatorSettings
+from pytorch_alloctrace.analysis.free_memory.allocator import MemoryLimit
 from pytorch_alloctrace.analysis.free_memory.autocast_cache import AutocastMemory
 from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAllocation
 from pytorch_alloctrace.analysis.free_memory.forwards import Forwards
@@ -145,6 +146,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (SiteBytes, "each of `OutOfMemory.top_sites`"),
     (LibraryCall, "`OutOfMemory.library_call`"),
     (AllocatorSettings, "`OutOfMemory.settings` and `Fragmentation.settings`"),
+    (MemoryLimit, "`OutOfMemory.limit`"),
     (WhatIf, "`trace.what_if()`"),
     (CostlyChanges, "`WhatIf.costly`"),
     (Outcome, "each of `WhatIf.outcomes`"),

@@ -27,6 +27,7 @@ NONE = "No request ran out of memory in this trace."
 _MAX_SITES = 5
 _MAX_PINNERS = 3
 _VARIABLE = "PYTORCH_ALLOC_CONF"
+_LIMIT_CALL, _LIMIT_SETTING = "torch.cuda.set_per_process_memory_fraction", "per_process_memory_fraction"
 # Name, character and ASCII character.
 _CHART_PARTS = (
     ("allocated", "█", "#"),
@@ -97,7 +98,8 @@ def _describe_library_call(failure: OutOfMemory, advice: _Advice, names: SiteNam
 
 def _advise(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
     advice = _advise_on_cause(failure, names, advisor)
-    return dataclasses.replace(advice, why=[*advice.why, *_describe_library_call(failure, advice, names)])
+    why = [*_describe_limit(failure, names), *advice.why, *_describe_library_call(failure, advice, names)]
+    return dataclasses.replace(advice, why=why, help=[*advice.help, *_advise_raising_limit(failure, advice, names)])
 
 
 def _advise_on_cause(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
@@ -136,7 +138,6 @@ def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor)
     if not failure.is_free_here_enough:
         available += f" and {units.size(failure.elsewhere.free_bytes)} in other pools or streams"
     why = [
-        *_describe_limit(failure),
         f"{free} was free in the request's own pool, {largest} in the largest piece: enough with what {available},"
         " but not in one piece.",
     ]
@@ -161,7 +162,7 @@ def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor)
             f"With {_VARIABLE}={outcome.setting.text} this request and all before it would have been served if the"
             f" limit allows {units.minimum(limit_bytes)}, as a model of torch's allocator shows."
         )
-        return _Advice(title, why, [f"What helps: {order}, or raise the limit.", condition], failure.here)
+        return _Advice(title, why, [f"What helps: {order}.", condition], failure.here)
     settings = advice.settings
     alternative = f" (or, if that is not possible, {settings[1]})" if len(settings) > 1 else ""
     outcome = advice.helping[0]
@@ -181,7 +182,6 @@ def _advise_elsewhere(failure: OutOfMemory, names: SiteNames) -> _Advice:
     largest = units.size(failure.elsewhere.largest_free_bytes)
     location = _describe_location(pool, stream)
     why = [
-        *_describe_limit(failure),
         f"{units.size(failure.elsewhere.free_bytes)} was free in other pools or streams, {largest} in the largest"
         f" piece; {units.size(int(pools['free_bytes'][largest_pool]))} of it belongs to {location}.",
         f"The request was for {_describe_location(failure.request.pool, failure.request.stream)}, which cannot use it.",
@@ -234,8 +234,8 @@ def _advise_limit(failure: OutOfMemory, names: SiteNames) -> _Advice:
     return _Advice(
         f"The memory limit of this process on {failure.device}, at most {units.size(failure.usable_bytes)}, refused"
         f" {_describe_refused(failure, names)}",
-        [*_describe_limit(failure), usage],
-        ["What helps: raise the limit, or use less memory."],
+        [usage],
+        [],
     )
 
 
@@ -243,12 +243,32 @@ def _describe_refused(failure: OutOfMemory, names: SiteNames) -> str:
     return f"{units.size(failure.requested_bytes)} at {names.site(failure.site)}"
 
 
-def _describe_limit(failure: OutOfMemory) -> list[str]:
+def _describe_limit(failure: OutOfMemory, names: SiteNames) -> list[str]:
     if failure.limit_bytes is None:
         return []
     limits = " and ".join(units.size(size) for size in failure.limit_bytes)
-    setting = f"torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction in {_VARIABLE}"
-    return [f"The driver had enough; the memory limit of this process, between {limits}, refused it ({setting})."]
+    limit = failure.limit
+    if limit.site is not None:
+        origin = f"{_LIMIT_CALL} at {names.site(limit.site)}"
+    elif limit.variable:
+        origin = f"{_LIMIT_SETTING} in {limit.variable}"
+    else:
+        origin = f"{_LIMIT_CALL}, or {_LIMIT_SETTING} in {_VARIABLE}"
+    return [f"The driver had enough; the memory limit of this process, between {limits}, refused it ({origin})."]
+
+
+def _advise_raising_limit(failure: OutOfMemory, advice: _Advice, names: SiteNames) -> list[str]:
+    """Return a sentence on the memory limit of the process if it refused the request."""
+    if failure.limit_bytes is None:
+        return []
+    origin = f"find the call of {_LIMIT_CALL}"
+    if failure.limit.site is not None:
+        origin = f"set at {names.site(failure.limit.site)}"
+    elif failure.limit.variable:
+        origin = f"{_LIMIT_SETTING} in {failure.limit.variable}"
+    if advice.help:
+        return [f"Or raise the memory limit of this process ({origin})."]
+    return [f"What helps: raise the memory limit ({origin}), or use less memory."]
 
 
 def _describe_outcome(failure: OutOfMemory) -> list[str]:

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from marked_programs import marked_line, run_analyze, run_marked
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
-from shared_recordings import record_once
+from shared_recordings import record_once, run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.advice import Advisor
 from pytorch_alloctrace.analysis.free_memory import oom
 from pytorch_alloctrace.analysis.free_memory.oom import ELSEWHERE, FRAGMENTED, FULL, LIMIT, OUTSIDE, TOO_LARGE
-from pytorch_alloctrace.report.oom import oom_title, sentences
+from pytorch_alloctrace.report.oom import oom_finding, oom_title, sentences
 from pytorch_alloctrace.report.site_names import SiteNames
 
 pytestmark = [
@@ -137,6 +137,48 @@ def test_fragmentation_title_does_not_compare_the_request_with_fewer_free_bytes(
     assert failed.verdict == FRAGMENTED and not failed.is_free_here_enough
     assert title.startswith("cuda:0 is fragmented: no free piece was large enough for the 6.00 GiB requested at ")
     assert " and 4.94 GiB in other pools or streams, but not in one piece." in joined_sentences(trace, failed)
+_LIMITED = """
+import os
+import sys
+if sys.argv[1] == "variable":
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "per_process_memory_fraction:0.25"
+import torch
+import pytorch_alloctrace as alloctrace
+
+def configure():
+    torch.cuda.set_per_process_memory_fraction(0.25)
+
+def main(blocks):
+    with alloctrace.enable("run.alloctrace"):
+        if sys.argv[1] == "call":
+            configure()
+        try:
+            while True:
+                blocks.append(torch.empty(64 << 20, dtype=torch.uint8, device="cuda"))
+        except torch.cuda.OutOfMemoryError:
+            pass
+
+if sys.argv[1] == "before":
+    torch.cuda.init()
+    configure()
+main([])
+"""
+
+
+@pytest.mark.parametrize(
+    ("origin", "advice"),
+    [
+        ("call", "raise the memory limit (set at program.py:10 in configure), or use less memory"),
+        ("before", "raise the memory limit (find the call of torch.cuda.set_per_process_memory_fraction)"),
+        ("variable", "raise the memory limit (per_process_memory_fraction in PYTORCH_CUDA_ALLOC_CONF)"),
+    ],
+)
+def test_advice_on_memory_limit_names_what_set_it(tmp_path: Path, origin: str, advice: str) -> None:
+    trace = alloctrace.load(run_source(tmp_path, _LIMITED, origin, cuda=True) / "run.alloctrace")
+
+    [failed] = trace.ooms()
+    names = SiteNames(trace._recorded.working_directory)
+    assert advice in oom_finding(failed, names, Advisor(trace._recorded)).brief[0]
 
 
 @pytest.mark.parametrize("name", RANDOM)

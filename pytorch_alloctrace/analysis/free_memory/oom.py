@@ -41,7 +41,7 @@ from ...reading.table import ALLOCATED, INACTIVE, Table
 from ..leaks.leak import Leak
 from ..usage.package_lines import LibraryCall, find_library_call, live_by_stack
 from ..walk import Visit, Walk
-from .allocator import SettingsHistory
+from .allocator import MemoryLimit, SettingsHistory
 from .failed_allocations import ENDED, FailedAllocation, find_failed_allocations
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
 from .program_memory import ACTIVATIONS, LARGE_REQUEST, LARGE_SHARE, ProgramMemory, read_program_memory
@@ -85,6 +85,8 @@ class OutOfMemory:
     """Pool of torch that serves this size: small or large."""
     settings: AllocatorSettings
     """Settings of the allocator at the request."""
+    limit: MemoryLimit
+    """What set the process's memory limit, if `limit_bytes` is not None."""
     reserved_bytes: int
     """Bytes of all segments; of live blocks if the allocator reports none (cudaMallocAsync, pluggable ones)."""
     allocated_bytes: int
@@ -355,6 +357,7 @@ def _explain_failure(
         segment_bytes=settings.segment_size(request.requested_bytes) if has_segments else request.requested_bytes,
         segment_type="small" if request.requested_bytes <= SMALL_REQUEST else "large",
         settings=settings,
+        limit=history.limit_before(device, request.seq),
         reserved_bytes=int(segments["total_bytes"].sum()) if len(segments) else allocated,
         allocated_bytes=allocated,
         device_bytes=device_bytes,
