@@ -122,8 +122,8 @@ def chain_of(
 ) -> Chain:
     """Return the referrer path of a root and the objects below it, each referred to by its predecessor.
 
-    `container`: the holder, whose items are written without an index. Default, and if it is the dict of a module's
-    submodules: the fullest container.
+    `container`: the holder. The items of a container are written without an index. Of another object, only the
+    containers below it are read. Default, and if it is the dict of a module's submodules: the fullest container.
     `reads_containers`: whether to set `Chain.containers`, which takes up to a millisecond for each list, and
     `Chain.store`. `deadline`: end of the search for the store, by `time.thread_time`.
     """
@@ -137,6 +137,7 @@ def chain_of(
     candidates: list[_Candidate] = []
     containers: list[Container] = []
     is_written = any(node is container for node in nodes)
+    is_part = is_written and not access.is_a(container, (*access.CONTAINERS, functools._lru_cache_wrapper))
     ways = [_way_of(link.edge, node) for link, node in zip(links, nodes, strict=False)]
     for position in range(1, len(links)):
         if ways[position] == GRAPH and _is_gradient(links[position - 1].edge, nodes[position - 1]):
@@ -151,7 +152,7 @@ def chain_of(
                 size = access.length(referrer) or 0
                 contents = f"{container_type(referrer)} of {size}"
                 candidates.append(_Candidate(name + place, contents, size, position))
-            if reads_containers:
+            if reads_containers and not is_part:
                 has_owner = position > 0 and links[position - 1].edge.how is How.ATTRIBUTE
                 containers.append(read_container(referrer, nodes[position - 1] if has_owner else None))
             path, name = path + text, name + text

@@ -11,7 +11,7 @@ import random
 import time
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,7 @@ from .frames import can_read_frames
 from .inventory import Storage, bytes_of, disable_torch_function, storage_of, tensor_type, weak_reference_of
 from .stores import UNKNOWN
 from .unreached import CPP_CYCLE, GARBAGE, find_cycle, find_referrers
-from .walk import Walk, Walker
+from .walk import Walk, Walker, reference_pairs
 
 if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
@@ -40,10 +40,14 @@ MIN_UNREACHED = 8
 TENSORS_PER_CHECK = 256
 MIN_SIBLINGS = 4
 """Minimum number of containers in one container that are reported as the one: a dict of lists."""
+MAX_DIVIDED = 16
+"""Maximum number of items of a container for its main part to be reported apart from it."""
+MIN_MAIN_SHARE = 0.8
+"""Minimum share of a container's bytes that its main part holds."""
 MAX_LEVELS = 8
 """Maximum number of objects between a container and the common container: a linked list may have thousands."""
 MIN_LINKED_LIST = 10
-"""Minimum length in objects of a path without a container that counts as a linked list."""
+"""Minimum length in objects, without modules, of a path without a container that counts as a linked list."""
 _MODULE_ATTRIBUTES = ("_modules", "_parameters", "_buffers")
 """Attributes of torch modules that are not collections of the program."""
 _CPP_SAMPLES = 16
@@ -174,8 +178,18 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     nodes, has_all_nodes = _group_nodes_by_holder(walk, holders, begin + 0.95 * seconds)
     for holder, common in holders.find_common_containers(members).items():
         members.setdefault(common, {}).update(members.pop(holder))
-        tensor_bytes[common] += tensor_bytes.pop(holder)
         nodes.setdefault(common, []).extend(nodes.pop(holder, []))
+    for holder in [*members]:
+        if time.thread_time() > begin + 0.95 * seconds:
+            break
+        part = holders.find_main_part(holder, members[holder], nodes.get(holder, []))
+        if part != holder:
+            is_below = holders.below(part)
+            group, group_nodes = members.pop(holder), nodes.pop(holder, [])
+            for owner, is_of_part in ((part, True), (holder, False)):
+                owned = {storage: number for storage, number in group.items() if is_below(number) == is_of_part}
+                members.update({owner: owned} if owned else {})
+                nodes[owner] = [number for number in group_nodes if is_below(number) == is_of_part]
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), -_total_bytes(item[1])))
     largest = ordered[:MAX_GROUPS]
     largest += sorted(ordered[MAX_GROUPS:], key=lambda item: -_total_bytes(item[1]))[:MAX_GROUPS]
@@ -184,7 +198,7 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
         if number >= MIN_GROUPS and time.thread_time() - begin > seconds:
             break
         created = _create_group(walk, holder, group, nodes.pop(holder, []), read_share, has_all_nodes, begin + seconds)
-        share = tensor_bytes[holder] / max(_total_bytes(group), 1)
+        share = sum(tensor_bytes[storage.key] for storage in group) / max(_total_bytes(group), 1)
         groups.append(dataclasses.replace(created, tensor_bytes=round(min(share, 1.0) * created.bytes)))
     unlisted += sum(map(len, members.values())) - sum(len(group) for _, group in largest[: len(groups)])
     ordered_nodes = sorted(nodes.items(), key=lambda item: -len(item[1]))
@@ -215,11 +229,10 @@ def _group_by_holder(
 ) -> tuple[dict[int, Members], float, Counter[int]]:
     """Return the storages by their holder (see `_PathState`), the share of the tensors read, and the tensors' bytes.
 
-    The bytes are by the holder of the storages. Reading ends at the deadline. Adds the storages to `storages`, by the
+    The bytes are by the key of the storage. Reading ends at the deadline. Adds the storages to `storages`, by the
     number of each tensor in the walk.
     """
     members: dict[int, Members] = {}
-    holder_of_storage: dict[int, int] = {}
     tensor_bytes: Counter[int] = Counter()
     for position, number in enumerate(walk.tensors):
         if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.thread_time() > deadline:
@@ -228,10 +241,9 @@ def _group_by_holder(
         if storage is None or not storage.bytes or not storage.address:
             continue
         storages[number] = storage
-        if storage.key not in holder_of_storage:
-            holder_of_storage[storage.key] = holder = holders.holder_of(number)
-            members.setdefault(holder, {})[storage] = number
-        tensor_bytes[holder_of_storage[storage.key]] += bytes_of(walk.objects[number], storage)
+        if storage.key not in tensor_bytes:
+            members.setdefault(holders.holder_of(number), {})[storage] = number
+        tensor_bytes[storage.key] += bytes_of(walk.objects[number], storage)
     return members, 1.0, tensor_bytes
 
 
@@ -296,6 +308,64 @@ class _HolderSearch:
                 common.update(dict.fromkeys(holders, container))
         return common
 
+    def find_main_part(self, holder: int, members: Members, nodes: Sequence[int]) -> int:
+        """Return the deepest object below a small container that most of its bytes have on their path.
+
+        Returns the container if there is none, or if other parts of the container lead to the same tensors or graphs.
+        """
+        walk, part, current = self._walk, holder, holder
+        if not 1 < self._size_of(holder) <= MAX_DIVIDED or len(members) < 2:
+            return holder
+        minimum = MIN_MAIN_SHARE * _total_bytes(members)
+        types: set[int] = set()
+        while current not in walk.nodes and not access.is_a(walk.objects[current], tensor_type()):
+            next_of = self._next_below(current)
+            bytes_by_next: Counter[int] = Counter()
+            for storage, number in members.items():
+                bytes_by_next[next_of(number)] += storage.bytes
+            current, amount = max(bytes_by_next.items(), key=lambda item: item[1])
+            if current < 0 or amount < minimum:
+                break
+            obj = walk.objects[current]
+            if type(obj) is not dict and id(type(obj)) in types:
+                break  # a linked list: its head holds the tensors
+            types.add(id(type(obj)))
+            if type(obj) is not dict or self._size_of(current):  # not a dict of attributes
+                part = current
+        return part if part == holder or self._is_apart(holder, part, nodes) else holder
+
+    def below(self, top: int) -> Callable[[int], bool]:
+        """Return a function that returns whether the path to an object contains `top`."""
+        next_of = self._next_below(top)
+        return lambda number: number == top or next_of(number) >= 0
+
+    def _is_apart(self, holder: int, part: int, nodes: Sequence[int]) -> bool:
+        """Return whether nothing else below the holder leads to the tensors below the part."""
+        is_below, is_below_holder = self.below(part), self.below(holder)
+        if len({is_below(number) for number in nodes}) > 1:
+            return False  # the graphs may have nodes in common
+        references = itertools.chain(reference_pairs(self._walk.references), reference_pairs(self._walk.containers))
+        return not any(
+            is_below(to) and not is_below(origin) and is_below_holder(origin) and self._walk.parents[to] != origin
+            for origin, to in references
+        )
+
+    def _next_below(self, top: int) -> Callable[[int], int]:
+        """Return a function that returns the object after `top` on the path to an object, or -1 if it is not below."""
+        parents = self._walk.parents
+        known = {top: -1}
+
+        def next_of(number: int) -> int:
+            pending = []
+            while number not in known and parents[number] not in (top, number):
+                pending.append(number)
+                number = parents[number]
+            found = known.setdefault(number, number if parents[number] == top else -1)
+            known.update(dict.fromkeys(pending, found))
+            return found
+
+        return next_of
+
     def _container_above(self, number: int) -> tuple[int, tuple[int, ...]]:
         """Return the nearest container above an object, or -1, and the `id` of the types below it.
 
@@ -328,7 +398,7 @@ class _HolderSearch:
             holder, size = parent, parent_size
         elif not size and not in_graph:
             holder = first if depth >= MIN_LINKED_LIST else number
-        return _PathState(holder, size, first, depth + 1, in_graph)
+        return _PathState(holder, size, first, depth + (not _is_of_module(self._walk, number)), in_graph)
 
 
 def _collection_size(walk: Walk, number: int) -> int:
@@ -352,6 +422,16 @@ def _is_submodules(walk: Walk, number: int) -> bool:
     """Return whether an object is the dict of the submodules of a torch module."""
     obj, parent = walk.objects[number], walk.objects[walk.parents[number]]
     return type(obj) is dict and type(parent) is dict and parent.get("_modules") is obj
+
+
+def _is_of_module(walk: Walk, number: int) -> bool:
+    """Return whether an object is a torch module or one of the dicts of its attributes."""
+    import torch
+
+    for _ in range(2):  # `_modules` in `__dict__`
+        if type(walk.objects[number]) is dict:
+            number = walk.parents[number]
+    return access.is_a(walk.objects[number], torch.nn.Module)
 
 
 def _is_attribute_dict(mapping: dict[Any, Any], parent: Any) -> bool:
@@ -438,10 +518,11 @@ def _chain_to(walk: Walk, holder: int, number: int, deadline: float) -> Chain:
     path_numbers = walk.short_path_to(number)
     objects = [walk.objects[object_number] for object_number in path_numbers]
     position = path_numbers.index(holder)
+    first_node = next((n for n in range(position, len(objects)) if path_numbers[n] in walk.nodes), position)
     if _collection_size(walk, holder) or _is_submodules(walk, holder):
         return chain_of(objects, objects[position], deadline=deadline)
-    first_node = next((n for n in range(position, len(objects)) if path_numbers[n] in walk.nodes), position)
-    return chain_of(objects[: first_node + 1], deadline=deadline)
+    is_part = any(_collection_size(walk, above) for above in path_numbers[:position])
+    return chain_of(objects[: first_node + 1], objects[position] if is_part else None, deadline=deadline)
 
 
 def _sample_addresses(members: Members) -> tuple[int, ...]:

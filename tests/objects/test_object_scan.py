@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import inspect
 import sys
@@ -212,8 +213,69 @@ def test_graph_is_held_by_the_variable_nearest_to_the_old_nodes() -> None:
     groups = scan_objects(10.0).groups
 
     (group,) = (group for group in groups if group.nodes > 20)
-    assert str(group).startswith('agent.memory["states"] (list of 2), local of ') and group.chain.through_graph
+    assert str(group).startswith('agent.memory["states"][0], local of ') and group.chain.through_graph
     del prediction
+
+
+def make_meters(weight: torch.Tensor, *, keeps_other_graph: bool) -> types.SimpleNamespace:
+    """Return two sums by name, of which one or both keep the graphs of all their addends."""
+    meters = types.SimpleNamespace(sums={"loss": types.SimpleNamespace(), "aux": types.SimpleNamespace()})
+    for meter in meters.sums.values():
+        meter.total = torch.zeros(64)
+    for _ in range(30):
+        loss = (weight * torch.randn(64)).exp()
+        meters.sums["loss"].total = meters.sums["loss"].total + (loss if keeps_other_graph else loss.detach())
+        meters.sums["aux"].total = meters.sums["aux"].total + loss.tanh()
+    return meters
+
+
+@pytest.mark.parametrize(
+    ("keeps_other_graph", "holder"), [(False, 'meters.sums["aux"].total'), (True, "meters.sums (dict of 2)")]
+)
+def test_part_of_a_small_container_is_named_if_only_it_leads_to_the_tensors(
+    keeps_other_graph: bool, holder: str
+) -> None:
+    weight = torch.randn(64, requires_grad=True)
+    meters = make_meters(weight, keeps_other_graph=keeps_other_graph)
+
+    group = first_group()
+
+    assert str(group).startswith(f"{holder}, local of "), str(group)
+    assert group.chain.through_graph and not (group.chain.containers if holder.endswith("total") else ())
+    del meters
+
+
+def test_tensors_of_a_small_container_beside_its_main_part_keep_the_container_as_holder() -> None:
+    state = {"weights": torch.zeros(8192), "scores": types.SimpleNamespace(last=torch.zeros(16), best=torch.zeros(16))}
+
+    groups = {str(group).partition(", ")[0]: group.count for group in scan_objects(10.0).groups}
+
+    assert groups['state["weights"]'] == 1 and groups["state (dict of 2)"] == 2, groups
+    del state
+
+
+def test_linked_list_in_a_small_container_is_named_by_its_head() -> None:
+    lists = [None, torch.zeros(1)]
+    for _ in range(20):
+        lists[0] = types.SimpleNamespace(value=torch.zeros(9), rest=lists[0])
+
+    group = first_group()
+
+    assert str(group).startswith("lists[0], local of ") and group.count == 20, str(group)
+    del lists
+
+
+@pytest.mark.parametrize("depth", [1, 8])
+def test_attribute_of_a_module_is_named_at_any_depth(depth: int) -> None:
+    block = torch.nn.Linear(4, 4)
+    block.last_scores, block.state = torch.zeros(1024), torch.zeros(8)
+    model = functools.reduce(lambda module, _: torch.nn.Sequential(module), range(depth), block)
+    del block
+
+    names = {group.chain.holder for group in scan_objects(10.0).groups}
+
+    assert names >= {f"model{'[0]' * depth}.{name}" for name in ("last_scores", "state", "weight")}, names
+    del model
 
 
 def test_group_has_addresses_and_bytes_of_its_tensors() -> None:
