@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.leaks.clock import LEAST_ALLOCATIONS, LEAST_STEPS
-from ..analysis.leaks.leak import BACKLOG, CERTAIN, GROWING, LIKELY, SURVIVORS, Leak
+from ..analysis.leaks.leak import BACKLOG, CERTAIN, GROWING, LIKELY, SURVIVORS, Leak, LeakingSite
 from ..analysis.limit import Exceeded, GrowthLimit
 from ..analysis.summary import DeviceSummary, Summary
 from . import units
@@ -22,6 +22,7 @@ from .growth import (
     describe_no_holder,
     describe_note,
     describe_outside,
+    describe_referrers,
     describe_undecided,
     on_device,
 )
@@ -326,17 +327,29 @@ def _write_live(leak: Leak, indent: int, screen: Screen) -> None:
 def _write_sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> None:
     if len(leak.sites) == 1:
         return
-    reference = ", and held by one reference, probably"
-    if leak.holder is not None:
-        reference = ", and held by the same object" if len(leak.holder.names) == 1 else ""
+    others = [_has_other_holder(site, leak) for site in leak.sites]
+    reference = ", and held by one reference, probably" if leak.holder is None and None in others else ""
+    if leak.holder is not None and not any(other is not False for other in others):
+        reference = ", and held by the same object"
     screen.text(f"Allocated at these lines{reference}:", indent)
-    for site in leak.sites[:_MAX_SITES]:
+    for site, is_other in zip(leak.sites[:_MAX_SITES], others, strict=False):
         rate, frames = units.rate(site.bytes_per_unit, leak.unit), names.stack(site.stack_id)
         screen.entry(rate, names.site(site.site), names.source(site.site), indent, 20, frames=frames)
+        if is_other and site.holder is not None:
+            screen.text(describe_referrers(site.holder, names), indent + 22)
     omitted = leak.sites[_MAX_SITES:]
     if omitted:
         rate = units.rate(sum(site.bytes_per_unit for site in omitted), leak.unit)
         screen.text(f"and {units.counted(len(omitted), 'more line')}, {rate}", indent + 2, style="dim")
+
+
+def _has_other_holder(site: LeakingSite, leak: Leak) -> bool | None:
+    """Return whether a line's blocks have another holder than the leak; None if a holder is unknown or several are."""
+    holders = leak.holder, site.holder
+    if any(holder is None or len(holder.names) > 1 for holder in holders):
+        return None
+    leak_identity, site_identity = (holder.identity for holder in holders if holder is not None)
+    return leak_identity != site_identity
 
 
 def leak_data(leak: Leak) -> dict[str, Any]:

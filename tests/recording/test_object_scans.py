@@ -478,6 +478,39 @@ def test_gradients_with_graphs_that_are_released_are_no_leak(tmp_path: Path) -> 
     assert not any(finding.leak for finding in trace.diagnose())
 
 
+TABLES = """
+import functools
+
+@functools.lru_cache(maxsize=None)
+def make_table(length):
+    return torch.ones(length, 4).cos()
+
+def main():
+    layer = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
+    losses = []
+    for number in range(400):
+        features = torch.randn(16, 64)
+        table = make_table(32 + number)
+        loss = layer(features).square().mean() * table.sum()
+        losses.append(loss)
+        alloctrace.step()
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+def test_line_beside_a_leak_has_its_own_holder(tmp_path: Path) -> None:
+    trace = load(run_source(tmp_path, SET_UP + TABLES))
+
+    leak = first_leak(trace)
+    holders = {site.site.function: site.holder and site.holder.name for site in leak.sites}
+    assert leak.holder is not None and leak.holder.name == "losses"  # main() freed the list before the final scan
+    assert holders == {"main": "losses", "make_table": "make_table"}
+    text = run_analyze(tmp_path, "leaks", "run.alloctrace")
+    assert "Held by make_table (lru_cache of 400)" in text and "held by the same object" not in text
+
+
 FEW_BLOCKS = """
 def main():
     best = []

@@ -58,6 +58,8 @@ class LeakingSite:
     """Leaked bytes of this line, counted as in `Leak`."""
     blocks: int
     """Number of leaked blocks of this line."""
+    holder: Holder | None = None
+    """Object that holds the blocks of this line; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ class Holder:
     """Line that stores into the object; None if unknown."""
     tensor_share: float = 1.0
     """Share of the object's memory that its tensors use: below 1 if they are views of larger ones. 1 if unknown."""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Values that are equal for one object at different scans."""
+        return self.name or self.names[0], self.scope, self.function, self.filename
 
 
 class NoHolder(enum.Enum):

@@ -6,7 +6,9 @@ of the leak's blocks that were live at the scan. An object that holds at least h
 together hold at least half, all of them are named.
 
 The last scan in which an object holds the blocks counts: at the end of a run main() may have returned and freed its
-locals. Garbage is named only if no scan found another object: a cycle that main() has just left is garbage only then.
+locals. A scan after the judged event counts only if at least half of the bytes are still live. Garbage is named only if
+no scan found another object: a cycle that main() has just left is garbage only then. The holder of each line of a leak
+is found in the same way.
 
 Where no object is named, `NoHolder` has the reason. If at least half of the blocks were live at the final scan, the
 reason follows from that scan, else from the scans while the program ran.
@@ -61,6 +63,8 @@ _INTERVAL_GROWTH = 4 / 3
 """Factor from the first event of an interval to that of the next: the last scan of each interval is examined."""
 _MAX_CPP_SHARE = 0.05
 """Maximum share of the blocks that objects hold if C++ holds them."""
+MAX_LINES = 16
+"""Maximum number of lines of a leak whose holder is searched."""
 _MIN_BLOCKS = 3
 """Minimum number of live blocks of a leak at a scan."""
 
@@ -94,6 +98,9 @@ class _Accused:
     min_blocks: int
     blocks: int
     """Number of the blocks at the judged event."""
+    bytes: int = 0
+    """Allocated bytes of the blocks at the judged event; 0 if `live_at_judged` is None."""
+    judged_at: int = 0
 
 
 @dataclass
@@ -114,16 +121,43 @@ def attach_holders(evidence: DeviceEvidence, growths: Sequence[_Growing]) -> lis
             _list_survivors(part_of[growth.judged_at]) if growth.kind == SURVIVORS else None,
             1 if growth.kind == GROWING else _MIN_BLOCKS,
             growth.blocks,
+            growth.allocated_bytes,
+            growth.judged_at,
         )
         for growth in growths
     ]
     results = _find_holders(evidence, accused)
+    growths = [
+        growth if isinstance(growth, Growth) else _attach_to_lines(evidence, growth, blocks_of, result.holder)
+        for growth, blocks_of, result in zip(growths, accused, results, strict=True)
+    ]
     for growth, result in zip(growths, results, strict=True):
         result.holder = _find_autocast(evidence, growth) or result.holder
     return [
         dataclasses.replace(growth, holder=result.holder, no_holder=None if result.holder else result.no_holder)
         for growth, result in zip(growths, results, strict=True)
     ]
+
+
+def _attach_to_lines(evidence: DeviceEvidence, leak: Leak, accused: _Accused, holder: Holder | None) -> Leak:
+    """Return the leak with the holders of its lines; `holder`: that of the leak."""
+    sites = leak.sites[:MAX_LINES]
+    if len(leak.sites) == 1:
+        holders = [holder]
+    else:
+        lines = evidence.numbers.of(accused.stack_ids)
+        of_lines = [
+            dataclasses.replace(
+                accused,
+                stack_ids=accused.stack_ids[lines == evidence.numbers.of([site.stack_id])],
+                blocks=site.blocks,
+                bytes=site.allocated_bytes,
+            )
+            for site in sites
+        ]
+        holders = [result.holder for result in _find_holders(evidence, of_lines)]
+    examined = [dataclasses.replace(site, holder=holder) for site, holder in zip(sites, holders, strict=True)]
+    return dataclasses.replace(leak, sites=(*examined, *leak.sites[MAX_LINES:]))
 
 
 def _find_autocast(evidence: DeviceEvidence, growth: Leak | Growth) -> Holder | None:
@@ -196,7 +230,7 @@ def merge_by_holder(leaks: Sequence[Leak]) -> list[Leak]:
         holder = leak.holder
         key: object = number
         if leak.kind == SURVIVORS and holder is not None and len(holder.names) == 1:
-            key = leak.judged_at, holder.name or holder.names[0], holder.scope, holder.function, holder.filename
+            key = leak.judged_at, holder.identity
         groups.setdefault(key, []).append(leak)
     return [merge_leaks(group) for group in groups.values()]
 
@@ -232,7 +266,7 @@ def _find_holders(
         for blocks_of, result in zip(accused, results, strict=True):
             if result.holder is None and not (is_before_others and blocks_of.live_at_judged is None):
                 blocks, sizes = _select_blocks(live, blocks_of)
-                if len(blocks) < blocks_of.min_blocks:
+                if len(blocks) < blocks_of.min_blocks or _is_rest(blocks_of, event, sizes):
                     continue
                 garbage = [held for held in referrers if held.is_garbage]
                 others = [held for held in referrers if not held.is_garbage]
@@ -285,6 +319,11 @@ def find_step(trace: RecordedTrace, event: int) -> int | None:
     """Return the step that contains an event; None in the last step."""
     index = int(np.searchsorted(trace.positions.step_ends, event))
     return trace.positions.step_at(event) if index + 1 < len(trace.positions.step_ends) else None
+
+
+def _is_rest(accused: _Accused, event: int, sizes: npt.NDArray[np.int64]) -> bool:
+    """Return whether most of the accused bytes were freed before a scan, so that it shows the holder of a rest only."""
+    return accused.live_at_judged is not None and event > accused.judged_at and 2 * int(sizes.sum()) < accused.bytes
 
 
 def _select_blocks(live: Table, accused: _Accused) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
