@@ -19,6 +19,7 @@ from .finding import Finding
 from .site_names import SiteNames
 
 _STEPS_TO_RECORD = 50
+_MAX_LINES = 3
 _SEARCH_LONGER = "Call `alloctrace.holders(tensor)` in the program: it searches longer."
 _SEARCH_LIVE = "Call `alloctrace.holders(tensor)` in the program while the blocks are live."
 _NO_HOLDER: dict[NoHolder | None, str] = {
@@ -47,16 +48,35 @@ _STORES = {"registration": "registered", "definition": "defined", "region": "ent
 
 
 def describe_undecided(verdict: LeakVerdict, summary: Summary, names: SiteNames) -> list[Finding]:
-    """Return a finding for each doubt about a device, the one with the most bytes first."""
-    by_doubt: dict[Doubt, list[Growth]] = {}
+    """Return a finding for each doubt about a device, and each call, the one with the most bytes first."""
+    groups: dict[tuple[object, ...], list[Growth]] = {}
     for growth in verdict.undecided:
-        by_doubt.setdefault(growth.doubt, []).append(growth)
-    return [_describe_doubt(growths, verdict, summary, names) for growths in by_doubt.values()]
+        call = growth.call if growth.doubt is Doubt.ONE_CALL else None
+        groups.setdefault((growth.doubt, call and (call.filename, call.function)), []).append(growth)
+    return [_describe_doubt(growths, verdict, summary, names) for growths in groups.values()]
 
 
-def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding:
-    title = _NOTES[growth.doubt](growth, names) + on_device(growth.device, summary)
-    sentences = [] if growth.holder is None else [describe_holder(growth.holder, names)]
+def describe_notes(verdict: LeakVerdict, summary: Summary, names: SiteNames) -> list[Finding]:
+    """Return the notes on a device; lines of one holder, or of one function without a holder, are one note."""
+    groups: dict[tuple[object, ...], list[Growth]] = {}
+    for number, growth in enumerate(verdict.notes):
+        key: tuple[object, ...] = (number,)
+        if growth.doubt not in (Doubt.ACCUMULATED, Doubt.TAKEN):
+            owner = (growth.site.filename, growth.site.function) if growth.holder is None else growth.holder.identity
+            is_rare = growth.doubt is Doubt.RARE
+            key = growth.doubt, growth.unit, owner, *((growth.arrivals, growth.units) if is_rare else ())
+        groups.setdefault(key, []).append(growth)
+    return [_describe_note(growths, summary, names) for growths in groups.values()]
+
+
+def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames) -> Finding:
+    growth = _sum_growth(growths)
+    title, line = _NOTES[growth.doubt](growth, names), names.site(growth.site)
+    if growth.doubt is not Doubt.BOUNDED:
+        title = title.replace(line, f"{line}{_count_more_lines(growths)}", 1)
+    title += on_device(growth.device, summary)
+    sentences = _list_lines(growths, names)
+    sentences += [] if growth.holder is None else [describe_holder(growth.holder, names)]
     if growth.doubt is Doubt.ACCUMULATED:
         if _find_accumulating_line(growth) != growth.site:
             sentences = [] if growth.holder is None else [describe_referrers(growth.holder, names)]
@@ -78,6 +98,29 @@ def describe_note(growth: Growth, summary: Summary, names: SiteNames) -> Finding
         growth=growth,
         holder=growth.holder,
     )
+
+
+def _sum_growth(growths: Sequence[Growth]) -> Growth:
+    """Return the first of the growths with the bytes and blocks of all of them."""
+    return dataclasses.replace(
+        growths[0],
+        allocated_bytes=sum(growth.allocated_bytes for growth in growths),
+        blocks=sum(growth.blocks for growth in growths),
+        last=max(growth.last for growth in growths),
+    )
+
+
+def _count_more_lines(growths: Sequence[Growth]) -> str:
+    return f" and {units.counted(len(growths) - 1, 'more line')}" if len(growths) > 1 else ""
+
+
+def _list_lines(growths: Sequence[Growth], names: SiteNames) -> list[str]:
+    """Return a sentence on the largest lines of a finding on several lines."""
+    if len(growths) == 1:
+        return []
+    lines = [f"{units.size(growth.allocated_bytes)} at {names.site(growth.site)}" for growth in growths[:_MAX_LINES]]
+    omitted = [units.counted(len(growths) - _MAX_LINES, "more line")] if len(growths) > _MAX_LINES else []
+    return [f"By line: {'; '.join([*lines, *omitted])}."]
 
 
 def _find_accumulating_line(growth: Growth) -> Site:
@@ -210,18 +253,14 @@ def growth_data(growth: Growth) -> dict[str, Any]:
 
 def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Summary, names: SiteNames) -> Finding:
     first = growths[0]
-    total = dataclasses.replace(
-        first,
-        allocated_bytes=sum(growth.allocated_bytes for growth in growths),
-        blocks=sum(growth.blocks for growth in growths),
-    )
+    total = _sum_growth(growths)
     title, decision = _DOUBTS[first.doubt](total, names)
     if first.holder is not None and first.holder.through == AUTOCAST:
         title, decision = f"keeps {units.size(first.allocated_bytes)} in autocast's cache", AUTOCAST_CURE
     size, blocks = units.size(total.allocated_bytes), units.counted(total.blocks, "block")
-    more = f" and {units.counted(len(growths) - 1, 'more line')}" if len(growths) > 1 else ""
+    more = _count_more_lines(growths)
     basis = describe_basis(verdict, names) if first.unit == verdict.unit else _describe_units(first)
-    sentences = [f"{size} in {blocks}, live {describe_end(first.unit)} ({basis})."]
+    sentences = [f"{size} in {blocks}, live {describe_end(first.unit)} ({basis}).", *_list_lines(growths, names)]
     if first.holder is not None:
         sentences.append(describe_holder(first.holder, names))
         others = {growth.holder.names for growth in growths if growth.holder is not None} - {first.holder.names}

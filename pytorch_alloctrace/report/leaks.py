@@ -20,7 +20,7 @@ from .growth import (
     describe_end,
     describe_holder,
     describe_no_holder,
-    describe_note,
+    describe_notes,
     describe_outside,
     describe_referrers,
     describe_undecided,
@@ -57,9 +57,9 @@ def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Fin
     return (
         *(_add_library_call(finding, summary, names) for finding in findings),
         *(
-            _add_library_call(describe_note(growth, summary, names), summary, names)
+            _add_library_call(note, summary, names)
             for device in judged
-            for growth in device.leaks.notes
+            for note in describe_notes(device.leaks, summary, names)
         ),
         *(_describe_minor_leak(leak, summary, names) for leak in leaks if leak.minor),
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from growth_programs import LAYERS, SIZE, STEPS
 from running import SUPPORT, WITH_SUPPORT, run_python
-from shared_recordings import record_once
+from shared_recordings import record_once, run_source
 from steady_clock import TICK_NS
 from text_traces import TextTrace
 
@@ -164,6 +164,89 @@ def test_local_of_one_call_is_undecided_and_the_call_is_named(program: str, call
     (finding,) = findings_on(program)
     assert finding.kind == "inconclusive" and f"until {call}() returns" in finding.title
     assert f"Record several calls of {call}()" in finding.sentences[-1]
+
+
+def describe_growths(program: str, *growths: Growth) -> list[Finding]:
+    """Return the findings on a device with this growth only."""
+    summary = summary_of(program)
+    notes = tuple(growth for growth in growths if growth.is_note)
+    undecided = tuple(growth for growth in growths if not growth.is_note)
+    leaks = dataclasses.replace(summary.devices[0].leaks, undecided=undecided, notes=notes)
+    devices = (dataclasses.replace(summary.devices[0], leaks=leaks), *summary.devices[1:])
+    findings = leak_findings(dataclasses.replace(summary, devices=devices))
+    return [finding for finding in findings if finding.kind != "no_leak"]
+
+
+def on_line(growth: Growth, line: int, function: str = "evaluate") -> Growth:
+    """Return the growth at another line of `function`, which is also the call."""
+    site = dataclasses.replace(growth.site, line=line, function=function)
+    call = None if growth.call is None else dataclasses.replace(growth.call, function=function)
+    return dataclasses.replace(growth, site=site, call=call)
+
+
+def test_lines_of_one_call_are_one_finding_and_those_of_another_call_a_second() -> None:
+    growth = only_growth("local of one call")
+
+    findings = describe_growths(
+        "local of one call", on_line(growth, 5), on_line(growth, 6), on_line(growth, 7, "predict")
+    )
+
+    assert ["until evaluate() returns" in finding.title for finding in findings] == [True, False]
+    assert [finding.bytes for finding in findings] == [2 * growth.allocated_bytes, growth.allocated_bytes]
+    assert "evaluate and 1 more line keeps" in findings[0].title
+    assert any(":5 in evaluate; " in text and ":6 in evaluate." in text for text in findings[0].sentences)
+    assert "until predict() returns" in findings[1].title and "By line" not in " ".join(findings[1].sentences)
+
+
+@pytest.mark.parametrize(("has_holder", "count"), [(True, 1), (False, 2)])
+def test_notes_on_one_holder_or_one_function_are_one_note(has_holder: bool, count: int) -> None:
+    growth = only_growth("stopped")
+    growth = growth if has_holder else dataclasses.replace(growth, holder=None)
+
+    findings = describe_growths("stopped", on_line(growth, 5), on_line(growth, 6, "predict"))
+
+    assert [finding.kind for finding in findings] == ["note"] * count
+    assert sum(finding.bytes for finding in findings) == 2 * growth.allocated_bytes
+    assert ("and 1 more line grew by" in findings[0].title) == has_holder
+
+
+EVALUATION = """
+import torch
+import pytorch_alloctrace as alloctrace
+
+def evaluate(layer):
+    outputs = []
+    for number in range(100):
+        with torch.no_grad():
+            output = layer(torch.randn(256, 256))
+        outputs.append(output)
+        if number > 10:
+            outputs.append(output.exp())
+    return outputs
+
+def main():
+    layer = torch.nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for number in range(20):
+        layer(torch.randn(16, 256)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    outputs = evaluate(layer)
+    for number in range(100):
+        with torch.no_grad():
+            layer(torch.randn(256, 256)).relu()
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main()
+"""
+
+
+def test_lines_of_an_accumulation_have_no_notes_of_their_own(tmp_path: Path) -> None:
+    trace = RecordedTrace(run_source(tmp_path, EVALUATION) / "run.alloctrace")
+
+    notes = [finding.title for finding in leak_findings(summarize(trace, of_leaks=True)) if finding.kind == "note"]
+
+    assert len(notes) == 1 and "in evaluate accumulates: at the peak" in notes[0], notes
 
 
 def test_undecided_growth_after_the_steps_is_described_in_its_own_unit() -> None:

@@ -87,6 +87,7 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         (growth for growth in growths if not _list_lines([growth]) & lines), key=lambda growth: -growth.allocated_bytes
     )
     undecided, notes = _select_growth(growths, max(MIN_UNDECIDED_SHARE * peak_bytes, 1))
+    notes = _omit_repetitions(evidence, notes)
     is_one_pass = False
     if not first_clock.is_discrete and not leaks:
         # Growth is no evidence without a loop, unless it shows on another clock.
@@ -132,6 +133,22 @@ def _select_growth(growths: Sequence[Growth], min_bytes: float) -> tuple[list[Gr
         elif growth.is_judged or growth.doubt is Doubt.COMPACTED or unclear_bytes >= min_bytes:
             undecided.append(growth)
     return undecided, notes
+
+
+def _omit_repetitions(evidence: DeviceEvidence, notes: Sequence[Growth]) -> list[Growth]:
+    """Return the notes without lines that stopped growing and whose blocks a note on accumulation counts."""
+    lines_of = [set(evidence.numbers.of(list(growth.stack_ids)).tolist()) for growth in notes]
+    accumulations = [
+        (growth.allocated_bytes, lines)
+        for growth, lines in zip(notes, lines_of, strict=True)
+        if growth.doubt is Doubt.ACCUMULATED
+    ]
+    return [
+        growth
+        for growth, lines in zip(notes, lines_of, strict=True)
+        if growth.doubt is not Doubt.STOPPED
+        or not any(growth.allocated_bytes <= size and lines <= others for size, others in accumulations)
+    ]
 
 
 def _attach_missing_holders(evidence: DeviceEvidence, growths: Sequence[Growth]) -> list[Growth]:
