@@ -267,7 +267,7 @@ def _advise_raising_limit(failure: OutOfMemory, advice: _Advice, names: SiteName
     elif failure.limit.variable:
         origin = f"{_LIMIT_SETTING} in {failure.limit.variable}"
     if advice.help:
-        return [f"Or raise the memory limit of this process ({origin})."]
+        return [f"Or raise the memory limit ({origin})."]
     return [f"What helps: raise the memory limit ({origin}), or use less memory."]
 
 
