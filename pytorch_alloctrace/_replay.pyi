@@ -358,6 +358,11 @@ class Replay:
         """
     def role_allocations(self, first: int, until: int) -> list[Columns]:
         """Return allocations, bytes, exact_bytes and largest of events [first, until) by device, role number."""
+    def allocations_with_roles(self, device: int, roles: Sequence[int], excluded_stacks: Sequence[bool]) -> list[int]:
+        """Return the events of a device's allocations with these role numbers. device: index in `timelines`.
+
+        excluded_stacks: by stack id, True for stacks whose allocations are left out.
+        """
     def samples(self) -> Columns: ...
 
 NO_LIMIT: int
@@ -367,7 +372,8 @@ class SimulationOptions:
 
     settings: the changed settings, as JSON of an event `config`. capacity: None: unlimited. limit: None: the share of
     the device in the recorded run; NO_LIMIT: all of the device. must_serve: events of failed allocations that the
-    simulation must serve, ascending. attempts_failed: whether it attempts the other failed allocations.
+    simulation must serve, ascending. attempts_failed: whether it attempts the other failed allocations. batch_factor:
+    factor of the sizes of the `growing` allocations of `predict`.
     """
 
     def __init__(
@@ -381,6 +387,7 @@ class SimulationOptions:
         must_serve: Sequence[int] = (),
         attempts_failed: bool = True,
         records_events: bool = False,
+        batch_factor: float = 1.0,
     ) -> None: ...
 
 class SimulationFailure:
@@ -425,6 +432,7 @@ def predict(
     device_index: int,
     release: tuple[int, int],
     simulations: Sequence[SimulationOptions],
+    growing: Sequence[int] = (),
     progress: Callable[[float], None] | None = None,
 ) -> Prediction: ...
 

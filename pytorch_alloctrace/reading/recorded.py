@@ -406,11 +406,16 @@ class RecordedTrace:
         with self._pass("replaying"):
             return self.replay.group_timelines(points, begin_ns, end_ns, site_of_stack, site_count, self._progress)
 
-    def predicted(self, simulations: Sequence[_replay.SimulationOptions], *, device: str) -> _replay.Prediction:
-        """Run simulations of torch's allocator (`analysis.what_if`) over a device's requests, in one pass."""
+    def predicted(
+        self, simulations: Sequence[_replay.SimulationOptions], *, device: str, growing: Sequence[int] = ()
+    ) -> _replay.Prediction:
+        """Run simulations of torch's allocator (`analysis.what_if`) over a device's requests, in one pass.
+
+        growing: events of the requests that a simulation's `batch_factor` scales, ascending.
+        """
         memory = self.replay.devices[device]
         return _replay.predict(
-            self.reader, memory.device_type, memory.device_index, self.torch_release, list(simulations)
+            self.reader, memory.device_type, memory.device_index, self.torch_release, list(simulations), growing
         )
 
     @property

@@ -358,6 +358,12 @@ class Replay:
         tables = self._run.role_allocations(first, until)
         return {name: Table(columns) for name, columns in zip(self._names, tables, strict=False)}
 
+    def allocations_with_roles(
+        self, device: str, roles: Sequence[int], excluded_stacks: npt.NDArray[np.bool_]
+    ) -> list[int]:
+        """Return the events of the allocations with these role numbers, except those of the stacks marked True."""
+        return self._run.allocations_with_roles(self._names.index(device), roles, excluded_stacks.tolist())
+
     def samples(self) -> _replay.Columns:
         return self._run.samples()
 

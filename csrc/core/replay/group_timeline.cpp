@@ -25,6 +25,23 @@ std::vector<std::array<RoleAllocations, kRoleCount>> role_allocations(TraceCurso
   return by_device;
 }
 
+std::vector<std::uint64_t> allocations_with_roles(TraceCursor cursor, const Roles& roles, std::size_t device,
+                                                  const std::vector<std::size_t>& included_roles,
+                                                  const std::vector<bool>& excluded) {
+  std::vector<std::uint64_t> sequences;
+  const auto on_event = [&](const Event& event, std::uint64_t sequence, std::int64_t, const Change& change) {
+    if (change.device != static_cast<std::int64_t>(device) || event.kind != EventKind::kAlloc) return;
+    const DeviceMemory& memory = cursor.replay().devices()[device];
+    const Piece& piece = memory.piece(memory.last_allocated());
+    if (piece.stack < excluded.size() && excluded[piece.stack]) return;
+    const auto role = static_cast<std::size_t>(roles.role_of(device, piece).role);
+    if (std::ranges::find(included_roles, role) != included_roles.end()) sequences.push_back(sequence);
+  };
+  while (cursor.consume_chunk(UINT64_MAX, nullptr, on_event)) {
+  }
+  return sequences;
+}
+
 namespace {
 
 // Live bytes of one device by group, and their timeline.

@@ -25,6 +25,12 @@ struct RoleAllocations {
 std::vector<std::array<RoleAllocations, kRoleCount>> role_allocations(TraceCursor cursor, const Roles& roles,
                                                                       std::uint64_t first, std::uint64_t until);
 
+// Return the allocations of a device (index in Replay::devices()) that have one of these roles, except those of the
+// stacks in `excluded`. `cursor`: at the beginning. `roles`: finished. Throws OpenError if the file has disappeared.
+std::vector<std::uint64_t> allocations_with_roles(TraceCursor cursor, const Roles& roles, std::size_t device,
+                                                  const std::vector<std::size_t>& included_roles,
+                                                  const std::vector<bool>& excluded);
+
 // The first kRoleCount groups are the roles, the others the sites. Each block belongs to a role and to a site.
 struct GroupTimeline {
   std::size_t groups = 0;

@@ -69,6 +69,10 @@ class ReplayRun {
                                                                         std::uint64_t until) const {
     return alloctrace::role_allocations(cursor_before(first), roles(), first, until);
   }
+  std::vector<std::uint64_t> allocations_with_roles(std::size_t device, const std::vector<std::size_t>& included_roles,
+                                                    const std::vector<bool>& excluded) const {
+    return alloctrace::allocations_with_roles(cursor_before(0), roles(), device, included_roles, excluded);
+  }
   // Return a cursor at the nearest checkpoint before an event; for a compacted event, at the first event not compacted.
   TraceCursor cursor_before(std::uint64_t sequence) const;
   // Return the time (wall clock) of the last event before `until`, or 0; interpolated in the compacted part.

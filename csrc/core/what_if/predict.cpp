@@ -39,13 +39,13 @@ void simulate_batch(std::deque<Simulation>& simulations, const Batch& batch, con
 
 Prediction predict(const std::shared_ptr<const TraceReader>& trace, std::int32_t device_type, std::int32_t device_index,
                    TorchRelease release, const std::vector<SimulationOptions>& options,
-                   const std::function<void(double)>& progress) {
+                   const std::vector<std::uint64_t>& growing, const std::function<void(double)>& progress) {
   Prediction prediction;
   const double events = static_cast<double>(std::max<std::uint64_t>(trace->integrity().events, 1));
   const double total = static_cast<double>(std::max<std::size_t>(options.size(), 1));
   do {
     const std::size_t first = prediction.simulations.size();
-    RequestReader reader(trace, device_type, device_index);
+    RequestReader reader(trace, device_type, device_index, growing);
     std::deque<Simulation> simulations;
     for (std::size_t i = first; i < options.size(); ++i) simulations.emplace_back(options[i], release);
     prediction.requests = prediction.inherited = 0;

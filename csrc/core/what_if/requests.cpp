@@ -185,6 +185,8 @@ void RequestReader::add_allocation(const Event& event, std::uint64_t sequence, B
   Request& request = pending_.requests.back();
   const std::size_t first_event = pending_.first_unassigned_event();
   request.pool = requested_pool(event);
+  while (!growing_.empty() && growing_.front() < sequence) growing_ = growing_.subspan(1);
+  request.grows = !growing_.empty() && growing_.front() == sequence;
   request.first_event = static_cast<std::uint32_t>(first_event);
   request.event_count = static_cast<std::uint32_t>(pending_.events.size() - first_event);
   pending_.requests.insert(pending_.requests.end(), forced_frees.begin(), forced_frees.end());

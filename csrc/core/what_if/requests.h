@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,7 @@ struct Request {
   std::uint32_t pool = 0;      // numbered from 1; 0: the default pool
   std::uint32_t first_event = 0, event_count = 0;  // its segment events in Batch::events
   RequestKind kind = RequestKind::kAllocate;
+  bool grows = false;  // the size is proportional to the batch
 };
 
 struct SegmentEvent {
@@ -78,8 +80,10 @@ struct Batch {
 
 class RequestReader {
  public:
-  RequestReader(std::shared_ptr<const TraceReader> trace, std::int32_t device_type, std::int32_t device_index)
-      : trace_(std::move(trace)), device_type_(device_type), device_index_(device_index) {}
+  // growing: events of allocations whose size is proportional to the batch, ascending; must outlive the reader.
+  RequestReader(std::shared_ptr<const TraceReader> trace, std::int32_t device_type, std::int32_t device_index,
+                std::span<const std::uint64_t> growing)
+      : trace_(std::move(trace)), device_type_(device_type), device_index_(device_index), growing_(growing) {}
 
   // Read at least `min_requests`, fewer at the end; false if none are left. Throws OpenError if the file was removed.
   bool next(Batch& batch, std::size_t min_requests);
@@ -149,6 +153,7 @@ class RequestReader {
 
   std::shared_ptr<const TraceReader> trace_;
   std::int32_t device_type_, device_index_;
+  std::span<const std::uint64_t> growing_;  // after the last allocation
   std::size_t chunk_ = 0;
   std::uint64_t events_read_ = 0;
   std::vector<Event> decoded_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace alloctrace::what_if {
 namespace {
@@ -106,11 +107,11 @@ void Simulation::expect(std::span<const SegmentEvent> recorded) {
 
 void Simulation::allocate(const Request& request, std::span<const SegmentEvent> recorded) {
   expect(recorded);
-  Block* served = model_.allocate(request.size, request.stream, request.pool);
+  Block* served = model_.allocate(size_of(request), request.stream, request.pool);
   if (!served && options_.order == AddressOrder::kRecorded) {
     // The model needs a segment that was not recorded: provide it, count one difference and continue.
     model_.driver().set_provides_unrecorded(true);
-    served = model_.allocate(request.size, request.stream, request.pool);
+    served = model_.allocate(size_of(request), request.stream, request.pool);
     model_.driver().set_provides_unrecorded(false);
   }
   if (served) {
@@ -128,9 +129,16 @@ void Simulation::allocate(const Request& request, std::span<const SegmentEvent> 
 }
 
 void Simulation::record_failure(const Request& request) {
-  const std::uint64_t rounded = model_.settings.rounded(request.size);
-  result_.failure = SimulationFailure{request.sequence, request.size, model_.settings.segment_size(rounded),
+  const std::uint64_t size = size_of(request), rounded = model_.settings.rounded(size);
+  result_.failure = SimulationFailure{request.sequence, size, model_.settings.segment_size(rounded),
                                       model_.totals().reserved, model_.totals().allocated};
+}
+
+std::uint64_t Simulation::size_of(const Request& request) const {
+  constexpr double kMaxBytes = 1e18;  // beyond every device; the product of a corrupt size must not overflow
+  if (!request.grows || options_.batch_factor == 1) return request.size;
+  return static_cast<std::uint64_t>(
+      std::min(std::ceil(static_cast<double>(request.size) * options_.batch_factor), kMaxBytes));
 }
 
 // Attempt a recorded failed allocation. Free the block at once: how the program would have used it is unknown.
@@ -138,7 +146,7 @@ void Simulation::attempt_failed(const Request& request) {
   const bool must_be_served =
       std::binary_search(options_.must_serve.begin(), options_.must_serve.end(), request.sequence);
   if (!must_be_served && !options_.attempts_failed) return;
-  Block* const allocated = model_.allocate(request.size, request.stream, request.pool);
+  Block* const allocated = model_.allocate(size_of(request), request.stream, request.pool);
   if (!allocated && must_be_served) return record_failure(request);
   (allocated ? result_.served : result_.failed_again).push_back(request.sequence);
   if (allocated) model_.free(allocated);

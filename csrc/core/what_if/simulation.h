@@ -22,6 +22,7 @@ struct SimulationOptions {
   std::vector<std::uint64_t> must_serve;
   bool attempts_failed = true;
   bool records_events = false;  // for tests: store the model's segment events
+  double batch_factor = 1;      // of the size of requests that grow with the batch
 };
 
 // A request that must be served but does not fit: the simulation ends with it.
@@ -66,6 +67,8 @@ class Simulation {
   void allocate(const Request& request, std::span<const SegmentEvent> recorded);
   void attempt_failed(const Request& request);
   void record_failure(const Request& request);
+  // Return the requested bytes for `batch_factor`.
+  std::uint64_t size_of(const Request& request) const;
   void free(const Request& request);
   void finish_request(const Request& request, std::span<const SegmentEvent> recorded);
   Block*& block(std::uint32_t number) {

@@ -350,6 +350,8 @@ void define_replay_run(py::module_& module) {
       .def("group_timelines", &group_timeline_columns, py::arg("points"), py::arg("begin_ns"), py::arg("end_ns"),
            py::arg("site_of_stack"), py::arg("site_count"), py::arg("with_extremes"), py::arg("progress") = py::none())
       .def("role_allocations", &role_allocation_columns, py::arg("first"), py::arg("until"))
+      .def("allocations_with_roles", &ReplayRun::allocations_with_roles, py::arg("device"), py::arg("roles"),
+           py::arg("excluded_stacks"), py::call_guard<py::gil_scoped_release>())
       .def("samples", [](const ReplayRun& run) { return sample_columns(run.samples()); })
       .def_property_readonly("findings", &ReplayRun::findings);
 }

@@ -50,7 +50,7 @@ void define_simulation_options(py::module_& module) {
       .def(py::init([](const std::string& settings, std::optional<std::uint64_t> capacity,
                        std::optional<std::uint64_t> limit, std::uint64_t total, const std::string& order,
                        std::uint64_t seed, const std::vector<std::uint64_t>& must_serve, bool attempts_failed,
-                       bool records_events) {
+                       bool records_events, double batch_factor) {
              return SimulationOptions{settings,
                                       capacity.value_or(what_if::kNoLimit),
                                       limit,
@@ -59,12 +59,13 @@ void define_simulation_options(py::module_& module) {
                                       seed,
                                       must_serve,
                                       attempts_failed,
-                                      records_events};
+                                      records_events,
+                                      batch_factor};
            }),
            py::arg("settings") = "", py::arg("capacity") = py::none(), py::arg("limit") = py::none(),
            py::arg("total") = std::uint64_t{1} << 40, py::arg("order") = "lowest", py::arg("seed") = 0,
            py::arg("must_serve") = std::vector<std::uint64_t>(), py::arg("attempts_failed") = true,
-           py::arg("records_events") = false);
+           py::arg("records_events") = false, py::arg("batch_factor") = 1.0);
 }
 
 void define_simulation_failure(py::module_& module) {
@@ -110,13 +111,15 @@ void define_prediction(py::module_& module) {
   module.def(
       "predict",
       [](const std::shared_ptr<const TraceReader>& trace, std::int32_t device_type, std::int32_t device_index,
-         std::pair<int, int> release, const std::vector<SimulationOptions>& options, const py::object& callback) {
+         std::pair<int, int> release, const std::vector<SimulationOptions>& options,
+         const std::vector<std::uint64_t>& growing, const py::object& callback) {
         const Progress progress = with_gil(callback);
         const py::gil_scoped_release unlocked;
-        return what_if::predict(trace, device_type, device_index, {release.first, release.second}, options, progress);
+        return what_if::predict(trace, device_type, device_index, {release.first, release.second}, options, growing,
+                                progress);
       },
       py::arg("trace"), py::arg("device_type"), py::arg("device_index"), py::arg("release"), py::arg("simulations"),
-      py::arg("progress") = py::none());
+      py::arg("growing") = std::vector<std::uint64_t>(), py::arg("progress") = py::none());
 }
 
 }  // namespace

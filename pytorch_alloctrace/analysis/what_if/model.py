@@ -166,6 +166,7 @@ class Model:
         attempts_failed: bool = True,
         limit: int | None = None,
         records_events: bool = False,
+        batch_factor: float = 1.0,
     ) -> SimulationOptions:
         """Return the options of a simulation.
 
@@ -177,6 +178,7 @@ class Model:
             attempts_failed: Whether all other failed allocations are tried too; without a known size, they never are.
             limit: Limit of the process in bytes.
             records_events: Whether the result has the segment events.
+            batch_factor: Factor of the sizes of the requests that grow with the batch: `growing` of `run`.
         """
         total = gpu.device_bytes if gpu.device_bytes is not None else self.device_bytes or UNLIMITED_BYTES
         if setting.fraction is not None:
@@ -190,15 +192,23 @@ class Model:
             sorted(must_serve),
             attempts_failed and gpu.device_bytes is not None,
             records_events,
+            batch_factor,
         )
 
-    def run(self, simulations: Sequence[SimulationOptions]) -> list[SimulationResult]:
-        """Run simulations in as few passes as memory allows; the first pass also computes `check`."""
+    def run(self, simulations: Sequence[SimulationOptions], growing: Sequence[int] = ()) -> list[SimulationResult]:
+        """Run simulations in as few passes as memory allows; the first pass also computes `check`.
+
+        Args:
+            simulations: Options of the simulations.
+            growing: Events of the requests that grow with the batch, ascending. `check` must have run before.
+        """
         batch_size = max(_MAX_BLOCKS_PER_PASS // max(self._live_blocks, 1), 1)
         batches = [simulations[first : first + batch_size] for first in range(0, len(simulations), batch_size)]
         results = self._run_first_pass(batches.pop(0) if batches else ()) if self._check is None else []
         for batch in batches:
-            results += _require_unambiguous(self.trace.predicted(batch, device=self.device).simulations)
+            results += _require_unambiguous(
+                self.trace.predicted(batch, device=self.device, growing=growing).simulations
+            )
         return results
 
     @functools.cached_property
