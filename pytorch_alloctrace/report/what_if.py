@@ -10,16 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.free_memory.allocator import MIB
-from ..analysis.what_if.fitting import (
-    MARGIN,
-    Fit,
-    Fitting,
-    OnGpu,
-    exceeds_memory,
-    fits_on,
-    is_too_long_for_batch,
-    judge_fit,
-)
+from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, OnGpu, fits_on, is_too_long_for_batch, judge_fit
 from ..analysis.what_if.model import Check, Gpu, Model
 from ..analysis.what_if.prediction import CostlyChanges, Outcome, WhatIf
 from ..errors import NotPredictableError
@@ -42,13 +33,15 @@ RETRY = (
     "Retry: no memory was left for a request, so torch emptied its cache, waited for the device and tried again. A run"
     " that fits with retries serves every request, but is slower."
 )
+BEGAN_ABOVE_MEMORY = "the recording began with more memory in use than this GPU has for torch"
 MEMORY_FRACTION = "The recorded memory fraction applies to every setting that has none."
 BATCH_ESTIMATE = "If activations, inputs and temporaries grow with the batch (estimate)"
 LARGEST_BATCH = (
-    f"{BATCH_ESTIMATE}, the largest batch is about this one times the factor in the table. One"
-    " end of a range assumes that fragmentation and cache grow with the batch, the other that they stay constant."
+    f"{BATCH_ESTIMATE}, the largest batch is about this one times the factor in the table. The"
+    " lower end of a range fits in every simulated order of the driver's addresses; above the upper end, no batch does."
 )
 _BATCH_WIDTH = 16
+_MAX_EXCEPTIONS = 4
 GPU_SIZES_ARE_NOMINAL = (
     "The gigabytes in a GPU's name are nominal. What counts is the memory that CUDA reports (of GPUs listed together,"
     " the smallest) minus the memory outside torch."
@@ -111,6 +104,8 @@ def _write_outcome(outcome: Outcome, screen: Screen, names: SiteNames) -> None:
             f" {units.size(outcome.failure.allocated_bytes)} of it allocated.",
             7,
         )
+    if outcome.began_above_memory:
+        screen.text(f"Failed: {BEGAN_ABOVE_MEMORY}.", 7)
     if outcome.served:
         count = units.counted(len(outcome.served), "request")
         screen.text(f"{count} that failed in the recording would have succeeded.", 7)
@@ -224,8 +219,7 @@ def _write_fitting(fitting: Fitting, screen: Screen) -> None:
     screen.text(fitting.setting.text, style="bold")
     screen.text(_describe_sizes(fitting), 2)
     if fitting.exceptions_bytes:
-        exceptions = ", ".join(f"{-(-size // MIB):,} MiB" for size in fitting.exceptions_bytes[:4])
-        screen.text(f"It also fits on {exceptions}, but not on all sizes above.", 2)
+        screen.text(_describe_exceptions(fitting), 2)
     _write_gpus(fitting.gpus, screen)
 
 
@@ -242,10 +236,15 @@ def _write_gpus(gpus: Sequence[OnGpu], screen: Screen) -> None:
     batch_title = "largest batch" if has_factors else ""
     screen.text(f"{'GPU':<20}{'memory':<10}{'for torch':<11}{batch_title:<{batch_width}}this run", 2, style="dim")
     for names, gpu, verdict in table:
-        factors = "" if gpu.batch_factors is None else f"x {_format_factors(gpu.batch_factors)}"
+        factors = "" if gpu.batch_factors is None else _describe_batch(gpu)
         sizes = gpu.outcome.gpu.device_bytes or 0, gpu.outcome.gpu.capacity_bytes or 0
         figures = f"{units.size(sizes[0]):<10}{units.size(sizes[1]):<11}{factors:<{batch_width}}"
         screen.text(f"{names:<20}{figures}{verdict}", 2, hanging=22)
+
+
+def _describe_batch(gpu: OnGpu) -> str:
+    """Return "x 1.38 to 1.53", or "none"."""
+    return f"x {_format_factors(gpu.batch_factors)}" if gpu.batch_factors and gpu.max_batch_factor else "none"
 
 
 def _describe_sizes(fitting: Fitting) -> str:
@@ -259,14 +258,23 @@ def _describe_sizes(fitting: Fitting) -> str:
     return f"{text} Without retries it needs {units.minimum(fitting.without_retries_bytes)}; {lower_bound}"
 
 
+def _describe_exceptions(fitting: Fitting) -> str:
+    sizes = [f"{-(-size // MIB):,} MiB" for size in fitting.exceptions_bytes]
+    more = f" and {len(sizes) - _MAX_EXCEPTIONS:,} more" if len(sizes) > _MAX_EXCEPTIONS else ""
+    text = f"Sizes that fit only by a lucky layout: {', '.join(sizes[:_MAX_EXCEPTIONS])}{more}."
+    if fitting.smallest_bytes is None:
+        return f"{text} Larger ones that were tried do not fit."
+    return f"{text} Some between do not fit, so choose {units.minimum(fitting.smallest_bytes)} or more."
+
+
 def _format_factors(factors: tuple[float, float]) -> str:
     """Return "1.38 to 1.53", or one number if both ends have the same text."""
     return " to ".join(dict.fromkeys(map(_format_factor, factors)))
 
 
 def _format_factor(factor: float) -> str:
-    """Format a factor with three digits, rounded down: "0.85", "1.07", "12.3"."""
-    digits = 2 if factor < 10 else 1 if factor < 100 else 0
+    """Format a factor with two or three digits, rounded down: "0.0012", "0.85", "1.07", "12.3"."""
+    digits = (0 if factor == 0 else 4) if factor < 0.1 else 2 if factor < 10 else 1 if factor < 100 else 0
     return f"{math.floor(factor * 10**digits) / 10**digits:,.{digits}f}"
 
 
@@ -322,9 +330,8 @@ def fits_sentence(on_gpu: OnGpu, model: Model) -> str:
     outside = f"{units.size(gpu.outside_bytes)} of it outside torch"
     subject = f"On {units.size(gpu.device_bytes or 0)}{_name_gpus(gpu.names)}, {outside},"
     check_note = f"{_batch_sentence(on_gpu, model)}{'' if check.is_exact else f' {check.sentence}'}"
-    if outcome.failing_orders < outcome.orders and exceeds_memory(outcome, model):
-        peak = model.trace.replay.peak("allocated", model.device)
-        return f"{subject} the run does not fit: it allocated {units.size(peak.bytes if peak else 0)}."
+    if outcome.began_above_memory:
+        return f"{subject} the run does not fit: {BEGAN_ABOVE_MEMORY}, {figures(outcome)}."
     if outcome.fits:
         end_note = f" {ENDED_OUT_OF_MEMORY}" if model.fatal_failures else ""
         end_note += f" {NO_BEGINNING}" if model.trace.lacks_beginning else ""
@@ -340,6 +347,8 @@ def _batch_sentence(on_gpu: OnGpu, model: Model) -> str:
         return " The trace is too long to estimate the largest batch here: run the command fit."
     if on_gpu.batch_factors is None:
         return ""
+    if on_gpu.max_batch_factor == 0:
+        return f" {BATCH_ESTIMATE}, no batch fits: the rest of the run needs more memory than that."
     return f" {BATCH_ESTIMATE}, up to about {_format_factors(on_gpu.batch_factors)} times this batch fits."
 
 

@@ -184,8 +184,13 @@ def test_run_that_began_with_more_memory_than_the_gpu_has_does_not_fit(write: Wr
     alloctrace.convert(path := write({**snapshot("2.11", maker), "device_traces": []}))
 
     text = run_analyze(path.parent, "peak", "snapshot.alloctrace", "--fits", "701MiB", status=1)
+    what_if = run_analyze(path.parent, "what-if", "snapshot.alloctrace", "--memory", "701MiB")
+    fit = alloctrace.load(path.with_suffix(".alloctrace")).fit(outside=81_029 << 20)
 
-    assert "the run does not fit: it allocated" in " ".join(text.split())
+    assert "the run does not fit: the recording began with more memory in use" in " ".join(text.split())
+    assert "FAILS" in what_if and "began with more memory in use" in what_if and "fits  " not in what_if
+    fits_by_gpu = {gpu.names[0]: gpu.outcome.fits for gpu in fit.fittings[0].gpus}
+    assert not fits_by_gpu["A100 80GB"] and fits_by_gpu["H200"]
 
 
 def test_segment_list_of_old_releases_is_converted(write: Write) -> None:

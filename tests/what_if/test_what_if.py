@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -11,6 +14,7 @@ import extreme_traces
 import numpy as np
 import pytest
 from marked_programs import run_analyze
+from rich.console import Console
 from running import ROOT, needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
@@ -22,6 +26,8 @@ from pytorch_alloctrace.analysis.what_if.fitting import fits_on
 from pytorch_alloctrace.analysis.what_if.settings import join_changes, list_changes, parse_setting
 from pytorch_alloctrace.gpus import GPUS, parse_gpu_memory
 from pytorch_alloctrace.report import units
+from pytorch_alloctrace.report.screen import Screen
+from pytorch_alloctrace.report.what_if import write_fit
 from pytorch_alloctrace.sizes import parse_size
 
 pytestmark = needs_cuda_build
@@ -146,8 +152,8 @@ def test_largest_batch_is_predicted_from_roles(tmp_path: Path, monkeypatch: pyte
     low, high = on_gpu.batch_factors or (0.0, 0.0)
 
     assert on_gpu.outcome.fits and 1.5 < low <= high
-    for share, factor, fits in ((0.95, low, True), (1.05, high, False)):
-        program = TRAINING.replace("BATCH", str(round(share * factor * batch)))
+    for share, factor, fits in ((1.0, low, True), (1.02, high, False)):
+        program = TRAINING.replace("BATCH", str(int(share * factor * batch)))
         rerun = record("", tmp_path / f"{share}.alloctrace", memory=f"{memory // MIB}MiB", program=program)
         assert (rerun.ooms() == []) is fits
     for of_setting in trace.fit().fittings:
@@ -165,14 +171,56 @@ def test_largest_batch_is_predicted_from_roles(tmp_path: Path, monkeypatch: pyte
     assert re.search(r"\n  T4 +14.6 GiB +[\d.]+ GiB +x [\d.]+( to [\d.]+)? +fits, no retries\n", text)
 
 
-def test_range_of_largest_batch_reaches_from_constant_to_growing_overhead() -> None:
-    batch = BatchMemory(np.array([600, 100], np.int64), np.array([200, 500], np.int64))
-    need = 1000  # 200 more than the live memory
+def test_upper_bound_of_largest_batch_is_where_live_memory_fills_the_capacity() -> None:
+    batch = BatchMemory(np.array([600, 100], np.int64), np.array([200, 500], np.int64), ())
 
-    assert batch.find_max_factors(need, need) == (1.0, 1.0)
-    assert batch.find_max_factors(need, 1800) == (2.0, pytest.approx(1400 / 600))
-    assert batch.find_max_factors(need, 800) == (pytest.approx(400 / 600), 0.75)
-    assert batch.find_max_factors(need, 499) == (0.0, 0.0)
+    assert batch.find_upper_bound(800) == 1.0
+    assert batch.find_upper_bound(1400) == 2.0
+    assert batch.find_upper_bound(550) == pytest.approx(0.5)
+    assert batch.find_upper_bound(499) == 0.0
+
+
+def test_lower_end_of_largest_batch_fits_though_fragmentation_grows_faster(tmp_path: Path) -> None:
+    batch, memory = 40, 7842 * MIB
+    trace = record("", tmp_path / "train.alloctrace", program=FRAGMENTING.replace("BATCH", str(batch)))
+
+    on_gpu, _ = fits_on(trace._recorded, memory)
+    low, high = on_gpu.batch_factors or (0.0, 0.0)
+
+    assert on_gpu.outcome.fits and low <= high
+    for size, fits in ((math.floor(low * batch), True), (math.ceil(1.01 * high * batch), False)):
+        rerun = record(
+            *("", tmp_path / f"{size}.alloctrace"),
+            memory=f"{memory // MIB}MiB",
+            program=FRAGMENTING.replace("BATCH", str(size)),
+        )
+        assert (rerun.ooms() == []) is fits, size
+
+
+def test_no_batch_fits_where_the_constant_memory_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "train.alloctrace"
+    trace = record("", path, program=TRAINING.replace("BATCH", "16"))
+
+    on_gpu, _ = fits_on(trace._recorded, 580 * MIB)
+    text = " ".join(run_analyze(tmp_path, "peak", path.name, "--fits", "580MiB", status=1).split())
+
+    assert (on_gpu.min_batch_factor, on_gpu.max_batch_factor) == (0.0, 0.0)
+    assert "no batch fits" in text and "0.00" not in text
+
+
+def test_sizes_that_fit_by_a_lucky_layout_are_explained(buffers: alloctrace.Trace) -> None:
+    fit = buffers.fit(["expandable_segments:True"])
+    [fitting] = fit.fittings
+    assert fitting.smallest_bytes is not None
+    lucky = dataclasses.replace(fitting, exceptions_bytes=(1958 * MIB,))
+
+    output = io.StringIO()
+    write_fit(dataclasses.replace(fit, fittings=(lucky,)), Screen(Console(file=output), 200))
+
+    expected = (
+        f"by a lucky layout: 1,958 MiB. Some between do not fit, so choose {units.minimum(fitting.smallest_bytes)}"
+    )
+    assert expected in output.getvalue()
 
 
 def test_largest_batch_is_not_estimated_without_memory_that_grows(buffers: alloctrace.Trace, folder: Path) -> None:
@@ -288,6 +336,33 @@ with alloctrace.enable(sys.argv[1], devices=("cuda",)):
     large, last = block(LARGE), block(25)
     del large
     kept = [block(10), block(LARGE - 10), block(15)]
+"""
+FRAGMENTING = """
+alloctrace.enable(sys.argv[1], devices=("cuda",))
+def conv(i, o):
+    return torch.nn.Sequential(torch.nn.Conv2d(i, o, 3, padding=1), torch.nn.BatchNorm2d(o), torch.nn.ReLU())
+class UNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = torch.nn.ModuleList([conv(3, 12), conv(12, 24), conv(24, 48)])
+        self.up = torch.nn.ModuleList([conv(96, 24), conv(48, 12), conv(24, 2)])
+    def forward(self, x):
+        skips = []
+        for layer in self.down:
+            x = layer(x)
+            skips.append(x)
+            x = torch.nn.functional.max_pool2d(x, 2)
+        for layer in self.up:
+            x = torch.nn.functional.interpolate(x, scale_factor=2)
+            x = layer(torch.cat([x, skips.pop()], 1))
+        return x
+model = UNet().cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    images, labels = torch.rand(BATCH, 3, 96, 96).cuda(), torch.zeros(BATCH, 96, 96, dtype=torch.long).cuda()
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(images), labels).backward()
+    optimizer.step()
 """
 TRAINING = """
 alloctrace.enable(sys.argv[1], devices=("cuda",))

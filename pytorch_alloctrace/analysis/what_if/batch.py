@@ -2,12 +2,14 @@
 
 Activations, inputs and temporaries are assumed to be proportional to the batch, all other memory to be constant. The
 peak may move: with a small batch it may be in the optimizer's step, with a larger one at the end of forward. So the
-estimate takes the maximum over intervals of the run, each at its highest level.
+upper bound is the minimum over intervals of the run, each at its highest level. The estimate itself is a simulation of
+the run with the growing allocations scaled (`fitting.py`), since fragmentation may grow faster than the batch.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +23,7 @@ _INTERVALS = 2000
 _BATCH_ROLES = ("activation", "input", "temporary")
 _UNCLEAR_ROLES = ("other", UNKNOWN)
 _MAX_UNCLEAR_SHARE = 0.1
-"""Maximum share of the peak in roles that may or may not grow with the batch."""
+"""Maximum share in roles that may or may not grow with the batch: of the peak, and of what may grow at its peak."""
 _MIN_BATCH_SHARE = 0.05
 """Minimum share of the peak in roles that grow with the batch."""
 
@@ -35,30 +37,18 @@ class BatchMemory:
     constant_bytes: npt.NDArray[np.int64]
     """All other bytes by interval."""
 
-    def find_max_factors(self, need_bytes: int, capacity_bytes: int) -> tuple[float, float]:
-        """Return a range for the largest factor of the batch that fits into a capacity; 0 if no batch fits.
+    growing_events: Sequence[int]
+    """Events of the allocations of `growing_bytes`, ascending."""
 
-        At one end, what the recorded batch needs beyond its live memory (rounding, fragmentation, cache) stays
-        constant, at the other it grows with the batch.
+    def find_upper_bound(self, capacity_bytes: int) -> float:
+        """Return the factor of the batch whose live memory fills a capacity; 0 if no batch fits.
 
-        Args:
-            need_bytes: Memory that the recorded batch needs, in bytes for torch.
-            capacity_bytes: Memory that the largest batch may need, in bytes for torch.
+        Rounding, fragmentation and cache come on top, so that the largest batch is below it.
         """
-        overhead_bytes = max(need_bytes - int((self.growing_bytes + self.constant_bytes).max()), 0)
-        factors = (
-            _find_factor(self.constant_bytes + overhead_bytes, self.growing_bytes, capacity_bytes),
-            _find_factor(self.constant_bytes, self.growing_bytes + overhead_bytes, capacity_bytes),
-        )
-        return min(factors), max(factors)
-
-
-def _find_factor(constant: npt.NDArray[np.int64], growing: npt.NDArray[np.int64], capacity: int) -> float:
-    """Return the largest factor with `constant + factor * growing` within the capacity in all intervals, at least 0."""
-    if constant.max() > capacity:
-        return 0.0
-    grows = growing > 0
-    return float(((capacity - constant[grows]) / growing[grows]).min())
+        if self.constant_bytes.max() > capacity_bytes:
+            return 0.0
+        grows = self.growing_bytes > 0
+        return float(((capacity_bytes - self.constant_bytes[grows]) / self.growing_bytes[grows]).min())
 
 
 def read_batch_memory(trace: RecordedTrace, device: str) -> BatchMemory | None:
@@ -77,7 +67,14 @@ def read_batch_memory(trace: RecordedTrace, device: str) -> BatchMemory | None:
     growing = np.sum([by_role[role] for role in _BATCH_ROLES], axis=0) - of_optimizer
     total = at_peak[:, : len(ROLES)].sum(axis=1)
     unclear = np.sum([by_role[role] for role in _UNCLEAR_ROLES], axis=0)
-    peak = int(total.argmax())
-    if growing.max() <= _MIN_BATCH_SHARE * total[peak] or unclear[peak] > _MAX_UNCLEAR_SHARE * total[peak]:
+    peak, peak_of_large_batch = int(total.argmax()), int((growing + unclear).argmax())
+    of_large_batch = (growing + unclear)[peak_of_large_batch]
+    if growing.max() <= _MIN_BATCH_SHARE * total[peak]:
         return None
-    return BatchMemory(growing, total - growing)
+    if unclear[peak] > _MAX_UNCLEAR_SHARE * total[peak]:
+        return None
+    if unclear[peak_of_large_batch] > _MAX_UNCLEAR_SHARE * of_large_batch:
+        return None
+    is_of_optimizer = np.concatenate([is_elsewhere == 0, [False]])
+    numbers = [ROLES.index(role) for role in _BATCH_ROLES]
+    return BatchMemory(growing, total - growing, trace.replay.allocations_with_roles(device, numbers, is_of_optimizer))

@@ -9,6 +9,9 @@ So the common GPUs and several sizes up to twice the peak of reserved bytes are 
 two scans refine the two edges. From the smallest size on, every tried size fits, in every order of addresses.
 
 What "fits" means: `Outcome.fits`. Failed allocations that the program survived are not tried.
+
+The largest batch on a GPU is searched between batches that fit and batches that fail: the run is simulated with the
+requests of activations, inputs and temporaries scaled (`batch.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from ...gpus import GPUS, GpuMemory
 from ...reading.recorded import RecordedTrace
 from .batch import BatchMemory, read_batch_memory
 from .model import UNLIMITED_BYTES, Check, Gpu, Model
-from .prediction import Outcome, gpu_of, outcome
+from .prediction import Outcome, gpu_of, is_failed, outcome
 from .settings import AS_RECORDED, DEFAULTS, EXPANDABLE, Setting, parse_setting
 
 if TYPE_CHECKING:
@@ -36,6 +39,20 @@ _GRANULARITY_BYTES = 2 << 20
 _MAX_SIZES_PER_SCAN = 24
 _LARGER_SIZES = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 """Tried sizes as multiples of the peak of reserved bytes without a limit."""
+_MIN_BATCH_ROUNDS, _MAX_BATCH_ROUNDS = 2, 10
+"""Simulated batches per GPU until one that fits is near one that fails; few in long traces."""
+_MAX_REQUESTS_OF_BATCHES = 20_000_000
+"""Maximum requests of these simulations of a setting, without those of nearby batches: some seconds of one core."""
+_BATCH_PRECISION = 0.01
+"""Width of the range of the largest batch, as a fraction, from which on it is not searched further."""
+_FIRST_BATCH_STEP = 0.04
+"""Distance of the first simulated batch from the upper bound, as a fraction; doubled until a batch fits."""
+_NEARBY_BATCHES = range(-12, 5)
+"""Simulated batches around the smallest that fails, in units of `_BATCH_PRECISION`."""
+_BATCH_MARGIN = 0.02
+"""Fraction added to the upper end: in measured programs, batches up to this much larger than simulated ones ran."""
+_MIN_FACTOR = 0.001
+"""Smallest simulated batch, as a multiple of the recorded one: if it fails, no batch fits."""
 _MAX_FAILING_FACTOR = 0.99
 """Maximum estimate of the batch on a GPU that the recorded batch does not fit on."""
 _AMPLE_RATIO = 2
@@ -65,7 +82,8 @@ class OnGpu:
     batch_factors: tuple[float, float] | None = None
     """Range of the estimated largest batch, as multiples of the recorded one; None if there is no estimate.
 
-    Both ends are 1 or more if the run fits, else less, 0 if no batch fits. See `BatchMemory.find_max_factors`.
+    At the lower end and closely below, each simulated batch fits in every order of addresses; above the upper end, none
+    fits in any. Both are 1 or more if the run fits, else less, 0 if no batch fits.
     """
 
     @property
@@ -186,35 +204,23 @@ def fits_on(trace: RecordedTrace, memory: int | str | GpuMemory, *, device: str 
     """Return the outcome of the run on a GPU with this memory, under the recorded settings, and the model."""
     model = Model(trace, device)
     gpu, search = gpu_of(model, memory, None), _Search(model)
+    [result] = search.outcomes([(model.recorded, gpu)])
     if is_too_long_for_batch(model):
-        [result] = search.outcomes([(model.recorded, gpu)])
         return OnGpu(gpu.names, result), model
-    batch = read_batch_memory(trace, model.device)
-    gpus = [gpu, *(Gpu(common.bytes, gpu.outside_bytes, common.names) for common in GPUS)]
-    return _fit_setting(search, model.recorded, gpus, gpu.outside_bytes, batch).gpus[0], model
+    [on_gpu] = _add_batch_factors(search, model.recorded, [result], read_batch_memory(trace, model.device))
+    return on_gpu, model
 
 
 def is_too_long_for_batch(model: Model) -> bool:
-    """Return True if `fits_on` does not estimate the largest batch: the search of the smallest size takes too long."""
+    """Return True if `fits_on` does not estimate the largest batch: the search takes too long."""
     return model.requests * len(model.orders()) > _MAX_REQUESTS_FOR_BATCH
 
 
 def judge_fit(outcome: Outcome, model: Model) -> bool | None:
     """Return whether the run fits; None if the driver's addresses or a missing part of the run decide it."""
-    if exceeds_memory(outcome, model):
-        return False
     if outcome.fits:
         return True if model.trace.covers_run and not model.fatal_failures else None
     return False if outcome.failing_orders == outcome.orders else None
-
-
-def exceeds_memory(outcome: Outcome, model: Model) -> bool:
-    """Return whether more was allocated than the GPU has for torch.
-
-    No simulated request fails if the memory in use at the beginning of the recording exceeds the capacity.
-    """
-    peak, capacity = model.trace.replay.peak("allocated", model.device), outcome.gpu.capacity_bytes
-    return peak is not None and capacity is not None and peak.bytes > capacity
 
 
 class _Search:
@@ -234,8 +240,32 @@ class _Search:
                 for order in self.orders
             ]
         )
+        return self._group(simulations)
+
+    def count_failing_orders(
+        self, setting: Setting, cases: Sequence[tuple[Gpu, float]], growing: Sequence[int]
+    ) -> list[int]:
+        """Return in how many orders the run fails on each GPU if the batch is scaled by each factor."""
+        must_serve = self.must_serve
+        simulations = self.model.run(
+            [
+                self.model.simulation(
+                    setting, gpu, order, must_serve=must_serve, attempts_failed=False, batch_factor=factor
+                )
+                for gpu, factor in cases
+                for order in self.orders
+            ],
+            sorted({*growing, *must_serve}),
+        )
+        return [
+            sum(is_failed(simulation, gpu) for simulation in of_case)
+            for (gpu, _), of_case in zip(cases, self._group(simulations), strict=True)
+        ]
+
+    def _group(self, simulations: Sequence[SimulationResult]) -> list[list[SimulationResult]]:
+        """Group the simulations of all cases by case."""
         count = len(self.orders)
-        return [simulations[start : start + count] for start in range(0, len(simulations), count)]
+        return [[*simulations[start : start + count]] for start in range(0, len(simulations), count)]
 
     def outcomes(self, cases: Sequence[tuple[Setting, Gpu]]) -> list[Outcome]:
         results = self.run(cases)
@@ -250,15 +280,16 @@ class _TriedSizes:
         self.fits: dict[int, bool] = {}
         self._fits_without_retries: dict[int, bool] = {}
 
-    def add(self, size: int, simulations: Sequence[SimulationResult]) -> None:
-        self.fits[size] = not any(simulation.failure for simulation in simulations)
+    def add(self, gpu: Gpu, simulations: Sequence[SimulationResult]) -> None:
+        size = gpu.capacity_bytes or 0
+        self.fits[size] = not any(is_failed(simulation, gpu) for simulation in simulations)
         self._fits_without_retries[size] = self.fits[size] and not any(one.retries for one in simulations)
 
     def run(self, sizes: Iterable[float]) -> None:
         new_sizes = sorted({_round_up(int(size)) for size in sizes} - self.fits.keys())
         gpus = [Gpu(size + self._outside, self._outside) for size in new_sizes]
-        for size, simulations in zip(new_sizes, self._search.run([(self._setting, gpu) for gpu in gpus]), strict=True):
-            self.add(size, simulations)
+        for gpu, simulations in zip(gpus, self._search.run([(self._setting, gpu) for gpu in gpus]), strict=True):
+            self.add(gpu, simulations)
 
     def refine(self, count: int) -> None:
         """Try sizes between the largest that fails and the next, and likewise for runs without retries."""
@@ -291,7 +322,7 @@ def _fit_setting(
     tried = _TriedSizes(search, setting, outside, lower_bound)
     on_gpus = search.run([(setting, gpu) for gpu in gpus])
     for gpu, simulations in zip(gpus, on_gpus, strict=True):
-        tried.add(gpu.capacity_bytes or 0, simulations)
+        tried.add(gpu, simulations)
     count = max(min(_MAX_SIZES_PER_SCAN, _MAX_REQUESTS // max(model.requests * len(search.orders), 1)), 2)
     below_peak = np.linspace(lower_bound, peak_used, count + 1)[1:-1]
     tried.run([*(peak_used * ratio for ratio in _LARGER_SIZES), *below_peak])
@@ -312,19 +343,95 @@ def _fit_setting(
         peak_active + outside,
         tuple(size + outside for size, fits in sorted(tried.fits.items()) if fits and size < below),
         max(tried.fits) + outside,
-        tuple(OnGpu(result.gpu.names, result, _find_batch_factors(batch, result, smallest)) for result in outcomes),
+        tuple(_add_batch_factors(search, setting, outcomes, batch)),
     )
 
 
-def _find_batch_factors(batch: BatchMemory | None, on_gpu: Outcome, smallest: int | None) -> tuple[float, float] | None:
-    """Return `OnGpu.batch_factors`; `smallest`: bytes for torch that the recorded batch needs."""
-    if batch is None or smallest is None:
-        return None
-    low, high = batch.find_max_factors(smallest, on_gpu.gpu.capacity_bytes or 0)
-    # A size below the smallest may fit, since not all sizes above do.
-    if on_gpu.fits:
-        return max(low, 1.0), max(high, 1.0)
-    return min(low, _MAX_FAILING_FACTOR), min(high, _MAX_FAILING_FACTOR)
+def _add_batch_factors(
+    search: _Search, setting: Setting, outcomes: Sequence[Outcome], batch: BatchMemory | None
+) -> list[OnGpu]:
+    """Return the outcomes with the range of the largest batch, without an estimate if `batch` is None."""
+    if batch is None:
+        return [OnGpu(result.gpu.names, result) for result in outcomes]
+    # Ranges are widened where the model is not exact.
+    widening = 1 + search.model.check.deviation
+    ranges = [_BatchRange(result, batch.find_upper_bound(result.gpu.capacity_bytes or 0)) for result in outcomes]
+    requests = search.model.requests * len(search.orders) * len(ranges)
+    rounds = max(min(_MAX_BATCH_ROUNDS, _MAX_REQUESTS_OF_BATCHES // max(requests, 1)), _MIN_BATCH_ROUNDS)
+    for _ in range(2):  # again below, if a batch closely below the first that fails does too
+        wide = [of_gpu for of_gpu in ranges if not of_gpu.is_narrow]
+        _narrow_ranges(search, setting, wide, batch, rounds)
+    return [
+        OnGpu(result.gpu.names, result, of_gpu.widen(widening)) for result, of_gpu in zip(outcomes, ranges, strict=True)
+    ]
+
+
+def _narrow_ranges(
+    search: _Search, setting: Setting, ranges: Sequence[_BatchRange], batch: BatchMemory, rounds: int
+) -> None:
+    for _ in range(rounds):
+        wide = [of_gpu for of_gpu in ranges if not of_gpu.is_narrow]
+        cases = [(of_gpu.gpu, of_gpu.next_factor) for of_gpu in wide]
+        failing_orders = search.count_failing_orders(setting, cases, batch.growing_events)
+        for of_gpu, (_, factor), count in zip(wide, cases, failing_orders, strict=True):
+            of_gpu.add(factor, count)
+    nearby = [of_gpu.list_nearby_factors(_NEARBY_BATCHES[:: _MAX_BATCH_ROUNDS // rounds]) for of_gpu in ranges]
+    cases = [(of_gpu.gpu, factor) for of_gpu, factors in zip(ranges, nearby, strict=True) for factor in factors]
+    counts = iter(search.count_failing_orders(setting, cases, batch.growing_events))
+    for of_gpu, factors in zip(ranges, nearby, strict=True):
+        of_gpu.add_nearby([(factor, next(counts)) for factor in factors], len(search.orders))
+
+
+class _BatchRange:
+    """Range of the largest batch on one GPU, narrowed by simulations. Multiples of the recorded batch."""
+
+    def __init__(self, on_gpu: Outcome, upper_bound: float) -> None:
+        self.gpu, self._fits = on_gpu.gpu, on_gpu.fits
+        self._low = 1.0 if on_gpu.fits else 0.0
+        bound = max(upper_bound, 1.0) if on_gpu.fits else min(upper_bound, _MAX_FAILING_FACTOR)
+        self._upper_bound = self._lowest_failing = bound if bound >= _MIN_FACTOR else 0.0
+        self._high, self._failures = 0.0, 0
+
+    @property
+    def is_narrow(self) -> bool:
+        return self._lowest_failing - self._low <= _BATCH_PRECISION * self._lowest_failing
+
+    @property
+    def next_factor(self) -> float:
+        """Batch to simulate next: close below the upper bound, then further below, until one fits; then halfway."""
+        step = _FIRST_BATCH_STEP * (1 << self._failures)
+        if self._low == 0 and step >= 1:
+            return _MIN_FACTOR
+        return max(self._lowest_failing * (1 - step), (self._low + self._lowest_failing) / 2)
+
+    def list_nearby_factors(self, numbers: Sequence[int]) -> list[float]:
+        """Batches to simulate around the smallest that fails, ascending: one below may fail, one above may fit."""
+        factors = [self._lowest_failing * (1 + _BATCH_PRECISION * number) for number in numbers]
+        smallest = 1.0 if self._fits else _MIN_FACTOR
+        return [factor for factor in factors if smallest < factor < self._upper_bound]
+
+    def add(self, factor: float, failing_orders: int) -> None:
+        """Add the result of a simulation with the batch `next_factor`."""
+        if failing_orders == 0:
+            self._low = factor
+        else:
+            self._lowest_failing = factor if factor > _MIN_FACTOR else 0.0
+            self._failures += 1
+
+    def add_nearby(self, nearby: Sequence[tuple[float, int]], orders: int) -> None:
+        """Add `list_nearby_factors`, each with the number of orders in which it fails."""
+        largest_fitting = max((factor for factor, failing in nearby if failing < orders), default=0.0)
+        high = max(self._lowest_failing, largest_fitting * (1 + _BATCH_PRECISION)) * (1 + _BATCH_MARGIN)
+        self._high = max(self._high, min(high, self._upper_bound))
+        self._lowest_failing = min((factor for factor, failing in nearby if failing), default=self._lowest_failing)
+        if self._low > self._lowest_failing:
+            smaller = [factor for factor, _ in nearby if factor < self._lowest_failing]
+            self._low, self._failures = max(smaller, default=1.0 if self._fits else 0.0), 0
+
+    def widen(self, widening: float) -> tuple[float, float]:
+        """Return both ends, `widening` times as far from the estimate, on the recorded batch's side."""
+        low, high = self._low / widening, self._high * widening
+        return (max(low, 1.0), high) if self._fits else (low, min(high, _MAX_FAILING_FACTOR))
 
 
 def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> list[Gpu | None] | None:

@@ -72,7 +72,7 @@ class Outcome:
     orders: int
     """Number of simulated orders of addresses."""
     failing_orders: int
-    """Number of orders in which a request fails that the program needs.
+    """Number of orders in which a request fails that the program needs; all if `began_above_memory`.
 
     It needs all that were served in the recording, and those whose failure ended the run.
     """
@@ -87,10 +87,15 @@ class Outcome:
     def fits(self) -> bool:
         """True if every request that the program needs is served in every order, at once or after a retry.
 
-        Exempt are failed allocations that the program survived in the recording: it may request memory only to find out
-        how much there is.
+        False if `began_above_memory`. Exempt are failed allocations that the program survived in the recording: it may
+        request memory only to find out how much there is.
         """
         return self.failing_orders == 0
+
+    @property
+    def began_above_memory(self) -> bool:
+        """True if the recording began with more memory in use than the GPU has for torch: no request of it fails."""
+        return self.failing_orders > 0 and self.failure is None
 
 
 @dataclass(frozen=True)
@@ -269,11 +274,17 @@ def outcome(model: Model, setting: Setting, gpu: Gpu, simulations: Sequence[Simu
         retries=_min_and_max(simulation.retries for simulation in simulations),
         driver_calls=_min_and_max(simulation.segments_allocated for simulation in simulations),
         orders=len(simulations),
-        failing_orders=len(failures),
+        failing_orders=sum(is_failed(simulation, gpu) for simulation in simulations),
         failure=None if first_failure is None else _describe_failure(model.trace, first_failure),
         served=tuple(sorted(served)),
         failed_again=tuple(sorted(failed_again)),
     )
+
+
+def is_failed(simulation: SimulationResult, gpu: Gpu) -> bool:
+    """Return True if a needed request fails, or if the recording began with more memory in use than the GPU has."""
+    capacity = gpu.capacity_bytes
+    return simulation.failure is not None or (capacity is not None and simulation.peak_active > capacity)
 
 
 def _min_and_max(numbers: Iterable[int]) -> tuple[int, int]:
