@@ -74,9 +74,9 @@ def test_simulations_run_in_several_passes_when_memory_is_limited(
     passes = []
     predicted = RecordedTrace.predicted
 
-    def count_simulations(self: RecordedTrace, simulations: Any, *, device: str) -> Any:
+    def count_simulations(self: RecordedTrace, simulations: Any, **options: Any) -> Any:
         passes.append(len(simulations))
-        return predicted(self, simulations, device=device)
+        return predicted(self, simulations, **options)
 
     monkeypatch.setattr(RecordedTrace, "predicted", count_simulations)
     monkeypatch.setattr(model, "_MAX_BLOCKS_PER_PASS", 50)
