@@ -43,6 +43,8 @@ _MIN_BATCH_ROUNDS, _MAX_BATCH_ROUNDS = 2, 10
 """Simulated batches per GPU until one that fits is near one that fails; few in long traces."""
 _MAX_REQUESTS_OF_BATCHES = 20_000_000
 """Maximum requests of these simulations of a setting, without those of nearby batches: some seconds of one core."""
+_BATCH_ORDERS = 3
+"""Simulated orders of addresses of a scaled run: the lowest, the highest and a random one."""
 _BATCH_PRECISION = 0.01
 """Width of the range of the largest batch, as a fraction, from which on it is not searched further."""
 _FIRST_BATCH_STEP = 0.04
@@ -229,6 +231,7 @@ class _Search:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.orders = model.orders()
+        self.batch_orders = self.orders[:_BATCH_ORDERS]
         self.must_serve = model.fatal_failures
 
     def run(self, cases: Sequence[tuple[Setting, Gpu]]) -> list[list[SimulationResult]]:
@@ -240,7 +243,7 @@ class _Search:
                 for order in self.orders
             ]
         )
-        return self._group(simulations)
+        return _group(simulations, len(self.orders))
 
     def count_failing_orders(
         self, setting: Setting, cases: Sequence[tuple[Gpu, float]], growing: Sequence[int]
@@ -253,23 +256,23 @@ class _Search:
                     setting, gpu, order, must_serve=must_serve, attempts_failed=False, batch_factor=factor
                 )
                 for gpu, factor in cases
-                for order in self.orders
+                for order in self.batch_orders
             ],
             sorted({*growing, *must_serve}),
         )
         return [
             sum(is_failed(simulation, gpu) for simulation in of_case)
-            for (gpu, _), of_case in zip(cases, self._group(simulations), strict=True)
+            for (gpu, _), of_case in zip(cases, _group(simulations, len(self.batch_orders)), strict=True)
         ]
-
-    def _group(self, simulations: Sequence[SimulationResult]) -> list[list[SimulationResult]]:
-        """Group the simulations of all cases by case."""
-        count = len(self.orders)
-        return [[*simulations[start : start + count]] for start in range(0, len(simulations), count)]
 
     def outcomes(self, cases: Sequence[tuple[Setting, Gpu]]) -> list[Outcome]:
         results = self.run(cases)
         return [outcome(self.model, *case, simulations) for case, simulations in zip(cases, results, strict=True)]
+
+
+def _group(simulations: Sequence[SimulationResult], count: int) -> list[list[SimulationResult]]:
+    """Group the simulations of all cases by case, `count` of each."""
+    return [[*simulations[start : start + count]] for start in range(0, len(simulations), count)]
 
 
 class _TriedSizes:
@@ -356,7 +359,7 @@ def _add_batch_factors(
     # Ranges are widened where the model is not exact.
     widening = 1 + search.model.check.deviation
     ranges = [_BatchRange(result, batch.find_upper_bound(result.gpu.capacity_bytes or 0)) for result in outcomes]
-    requests = search.model.requests * len(search.orders) * len(ranges)
+    requests = search.model.requests * len(search.batch_orders) * len(ranges)
     rounds = max(min(_MAX_BATCH_ROUNDS, _MAX_REQUESTS_OF_BATCHES // max(requests, 1)), _MIN_BATCH_ROUNDS)
     for _ in range(2):  # again below, if a batch closely below the first that fails does too
         wide = [of_gpu for of_gpu in ranges if not of_gpu.is_narrow]
@@ -379,7 +382,7 @@ def _narrow_ranges(
     cases = [(of_gpu.gpu, factor) for of_gpu, factors in zip(ranges, nearby, strict=True) for factor in factors]
     counts = iter(search.count_failing_orders(setting, cases, batch.growing_events))
     for of_gpu, factors in zip(ranges, nearby, strict=True):
-        of_gpu.add_nearby([(factor, next(counts)) for factor in factors], len(search.orders))
+        of_gpu.add_nearby([(factor, next(counts)) for factor in factors], len(search.batch_orders))
 
 
 class _BatchRange:
