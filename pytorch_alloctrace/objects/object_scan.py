@@ -189,7 +189,8 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
             for owner, is_of_part in ((part, True), (holder, False)):
                 owned = {storage: number for storage, number in group.items() if is_below(number) == is_of_part}
                 members.update({owner: owned} if owned else {})
-                nodes[owner] = [number for number in group_nodes if is_below(number) == is_of_part]
+                owned_nodes = [number for number in group_nodes if is_below(number) == is_of_part]
+                nodes.update({owner: owned_nodes} if owned_nodes else {})
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), -_total_bytes(item[1])))
     largest = ordered[:MAX_GROUPS]
     largest += sorted(ordered[MAX_GROUPS:], key=lambda item: -_total_bytes(item[1]))[:MAX_GROUPS]
@@ -259,14 +260,15 @@ def _group_nodes_by_holder(walk: Walk, holders: _HolderSearch, deadline: float) 
 
 class _PathState(NamedTuple):
     holder: int
-    """Number of the fullest container above the object. Without a container: the object itself, the tensor that leads
-    to its graph, or the first object of a linked list."""
+    """Number of the fullest container above the object, or above the exception whose traceback leads to it. Without a
+    container: the object itself, the tensor that leads to its graph, or the first object of a linked list."""
     size: int
     """Number of items of the container, 0 without one."""
     first: int
     """Number of the first object below the root, -1 for the root."""
     depth: int
     in_graph: bool
+    in_traceback: bool
 
 
 class _HolderSearch:
@@ -317,7 +319,7 @@ class _HolderSearch:
         if not 1 < self._size_of(holder) <= MAX_DIVIDED or len(members) < 2:
             return holder
         minimum = MIN_MAIN_SHARE * _total_bytes(members)
-        types: set[int] = set()
+        type_ids: set[int] = set()
         while current not in walk.nodes and not access.is_a(walk.objects[current], tensor_type()):
             next_of = self._next_below(current)
             bytes_by_next: Counter[int] = Counter()
@@ -327,9 +329,10 @@ class _HolderSearch:
             if current < 0 or amount < minimum:
                 break
             obj = walk.objects[current]
-            if type(obj) is not dict and id(type(obj)) in types:
-                break  # a linked list: its head holds the tensors
-            types.add(id(type(obj)))
+            # Of a linked list, the head holds the tensors; of an exception, the exception.
+            if (type(obj) is not dict and id(type(obj)) in type_ids) or type(obj) is types.TracebackType:
+                break
+            type_ids.add(id(type(obj)))
             if type(obj) is not dict or self._size_of(current):  # not a dict of attributes
                 part = current
         return part if part == holder or self._is_apart(holder, part, nodes) else holder
@@ -389,16 +392,17 @@ class _HolderSearch:
         """Return the state of an object from that of its parent."""
         parent = self._walk.parents[number]
         if parent == number:
-            return _PathState(number, 0, -1, 0, False)
-        holder, size, first, depth, in_graph = self._states[parent]
+            return _PathState(number, 0, -1, 0, False, False)
+        holder, size, first, depth, in_graph, in_traceback = self._states[parent]
         in_graph = in_graph or number in self._walk.nodes
+        in_traceback = in_traceback or type(self._walk.objects[parent]) is types.TracebackType
         first = number if first < 0 else first
-        parent_size = self._size_of(parent)
+        parent_size = 0 if in_traceback and size else self._size_of(parent)
         if parent_size > size:
             holder, size = parent, parent_size
         elif not size and not in_graph:
             holder = first if depth >= MIN_LINKED_LIST else number
-        return _PathState(holder, size, first, depth + (not _is_of_module(self._walk, number)), in_graph)
+        return _PathState(holder, size, first, depth + (not _is_of_module(self._walk, number)), in_graph, in_traceback)
 
 
 def _collection_size(walk: Walk, number: int) -> int:

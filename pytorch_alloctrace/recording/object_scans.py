@@ -41,13 +41,15 @@ if TYPE_CHECKING:
 DUE, COLLECTION, OUT_OF_MEMORY = 0, 1, 2
 """Reasons for a scan: `ScanReason` in csrc/python/recording/pending_calls.h."""
 FIRST_SCAN_EVENTS = 500
-MIN_SCAN_GROWTH, MAX_SCAN_GROWTH = 1.06, 1.5
-"""Growth of the event count, as a factor, from one scan to the next. With the delays of the polling thread, the minimum
-leaves less than a tenth of the events without a scan."""
+MIN_SCAN_GROWTH, TRUNCATED_SCAN_GROWTH, MAX_SCAN_GROWTH = 1.06, 1.5, 2.0
+"""Growth of the event count, as a factor, from one scan to the next, and from a truncated one. With the delays of the
+polling thread, the minimum leaves less than a tenth of the events without a scan."""
 COLLECTION_SCAN_GROWTH = 1.5
 """Growth of the event count, as a factor, from one scan at the start of a collection to the next."""
 COLLECTION_SCAN_SHARE, MIN_COLLECTION_SCAN_S = 1 / 2, 0.04
 """Share of the time left to all scans that a scan at the start of a collection may take, and its minimum in seconds."""
+COLLECTION_SCAN_FACTOR = 2
+"""Factor on the time of a complete scan for one that searches for garbage, too: truncated, it would show nothing."""
 THREAD_PATIENCE = 1.02
 """Factor on the due event count for scans of the polling thread: the end of a step comes first if there is one."""
 MIN_POLL_S, POLL_TIME_SHARE = 0.02, 1 / 64
@@ -216,7 +218,8 @@ class ObjectScans:
             if reason == OUT_OF_MEMORY:
                 allowed_s, min_s = MAX_SCAN_S, 0.0
             elif reason == COLLECTION:
-                allowed_s, min_s = remaining_s * COLLECTION_SCAN_SHARE, max(self._needed_s, MIN_COLLECTION_SCAN_S)
+                allowed_s = remaining_s * COLLECTION_SCAN_SHARE
+                min_s = max(COLLECTION_SCAN_FACTOR * self._needed_s, MIN_COLLECTION_SCAN_S)
             else:
                 allowed_s, min_s = remaining_s * SCAN_SHARE, MIN_SCAN_S
                 if self._complete_s <= remaining_s / 2:
@@ -242,7 +245,7 @@ class ObjectScans:
             self._needed_s = 2 * allowed_s if is_truncated else max(1.5 * scan_s, MIN_SCAN_S)
             if not is_truncated:
                 self._complete_s = self._needed_s
-            self._due_event = event_count * (MAX_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, elapsed_s))
+            self._due_event = event_count * (TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, elapsed_s))
         finally:
             self._scan_lock.release()
 

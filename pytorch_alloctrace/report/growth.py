@@ -82,6 +82,8 @@ def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames
             sentences = [] if growth.holder is None else [describe_referrers(growth.holder, names)]
             sentences.append(f"Most of it was allocated at {names.site(growth.site)}.")
         sentences += cure_accumulation(growth, names)
+    if growth.doubt is Doubt.STOPPED and growth.holder is not None:
+        sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
     if growth.doubt is Doubt.OPTIMIZER_STATE:
         sentences.append(
             "It ends with the parameters, but stays when parameters are frozen again: `del optimizer.state[parameter]`."

@@ -17,7 +17,7 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.objects import object_scan as scanning
 from pytorch_alloctrace.recording import object_scans
 object_scans.FIRST_SCAN_EVENTS, object_scans.FREE_SCAN_S = 1, 1e9
-object_scans.MIN_SCAN_GROWTH = object_scans.MAX_SCAN_GROWTH = 0.0
+object_scans.MIN_SCAN_GROWTH = object_scans.TRUNCATED_SCAN_GROWTH = object_scans.MAX_SCAN_GROWTH = 0.0
 object_scans.MIN_POLL_S, object_scans.POLL_TIME_SHARE = 0.001, 0.0
 object_scans.MAX_SCAN_S = 0.004
 

@@ -927,7 +927,7 @@ if __name__ == "__main__":
     # Scan whenever there are a fifth more events, on a busy machine too. With less time than `MAX_SCAN_S` left, no
     # scan would follow one that passed over the graphs of a running backward.
     object_scans.FIRST_SCAN_EVENTS = 60
-    object_scans.MIN_SCAN_GROWTH = object_scans.MAX_SCAN_GROWTH = 1.2
+    object_scans.MIN_SCAN_GROWTH = object_scans.TRUNCATED_SCAN_GROWTH = object_scans.MAX_SCAN_GROWTH = 1.2
     object_scans.MAX_FINAL_SCAN_S = object_scans.MAX_SCAN_S = 60.0
     object_scans.FREE_SCAN_S = 3600.0
     for name in sys.argv[1:] or PROGRAMS:

@@ -287,7 +287,8 @@ def _build_growth(trace: RecordedTrace, lifetimes: LifetimeEvidence, line: Judge
         units=round(clock.length) + 1,
         first=clock.first_step + float(survivors.alloc_times[rows].min(initial=clock.length)),
         last=clock.first_step + float(survivors.alloc_times[rows].max(initial=0.0)),
-        block_stacks=tuple(np.unique(survivors.stack[rows]).tolist()),
+        # What has stopped has had the same holder from the beginning.
+        block_stacks=() if doubt is Doubt.STOPPED else tuple(np.unique(survivors.stack[rows]).tolist()),
     )
 
 
