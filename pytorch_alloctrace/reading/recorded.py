@@ -334,10 +334,16 @@ class RecordedTrace:
 
     # Devices
 
-    @property
+    @functools.cached_property
     def devices(self) -> list[str]:
-        """Devices with events, the device with the highest peak first."""
-        return sorted(self.replay.used_devices, key=lambda name: -self._peak_allocated(name))
+        """Devices with allocations, also failed ones, the device with the highest peak first."""
+        names, failures = self.replay.used_devices, [*self.failed_allocations]
+        if failures and len(names) < len(self.replay.devices):  # the first allocation of a device may have failed
+            failed: set[str] = set()
+            for events in self.iter_events(Range(failures[0], failures[-1] + 1), ["oom"], with_state=False):
+                failed.update(self.devices_of(events).tolist())
+            names = [name for name in self.replay.devices if name in names or name in failed]
+        return sorted(names, key=lambda name: -self._peak_allocated(name))
 
     @functools.cached_property
     def known_devices(self) -> list[str]:

@@ -106,6 +106,7 @@ class SiteBytes:
     """The part of `bytes` that backward allocated for this line."""
 
 
+_THREADS = "threading.py"
 _CELL_MAGIC = "get_ipython().run_cell_magic("
 _LAUNCHER = re.compile(r".*[/\\](?:bin|Scripts)[/\\][^/\\]+$")
 
@@ -264,6 +265,10 @@ class StackIndex:
         ends_in_call = (self.parent == parent) & (self._filename == filename) & (self._name == name)
         ends_in_call[0] = False
         return self._innermost(ends_in_call) > 0
+
+    def is_in_thread(self, stack: int) -> bool:
+        """Return whether a thread of `threading` made an allocation."""
+        return self.has_frames(stack) and any(frame.filename.endswith(_THREADS) for frame in self.frames(stack))
 
     def ends_in(self, accepts: Callable[[str, str], bool]) -> npt.NDArray[np.bool_]:
         """Return a mask of the stacks whose innermost frame is accepted, by its file and its function's name."""

@@ -30,6 +30,10 @@ AUTOCAST_CURE = (
     "`torch.no_grad()`."
 )
 NO_GRAD = "run this line under torch.no_grad() or torch.inference_mode()"
+NO_GRAD_IN_THREAD = (
+    "enter torch.no_grad() or torch.inference_mode() in the thread that runs this line, as they hold only in the thread"
+    " that enters them"
+)
 TRAINER_CHECKPOINTING = "activation checkpointing (`gradient_checkpointing=True` in TrainingArguments)"
 SHARE_MODEL = "make one model and share it, also between threads"
 _MAX_VIEW_SHARE = 0.5
@@ -62,9 +66,7 @@ def cure(leak: Leak, names: SiteNames) -> str:
         return _cure_without_holder(leak, names)
     if leak.kind == GROWING:
         name = quote(names.referrer(holder.name or holder.path))
-        return (
-            f"Each time, {name} becomes a longer tensor: keep only its last part, or allocate it once in full length."
-        )
+        return f"Each time, {name} becomes a longer tensor: {_cure_growing(leak)}."
     sentence = cure_holder(holder, leak.kind, leak.device, names)
     if leak.is_model:
         if not holder.through and "list" in {container.type for container in holder.containers}:
@@ -116,6 +118,10 @@ def _is_below_suspended(holder: Holder) -> bool:
 def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:
     """Return sentences on what to change where memory accumulates up to the peak."""
     sentences = []
+    if growth.is_trained:
+        holder = growth.holder
+        what = "A variable" if holder is None else quote(names.referrer(holder.name or holder.path))
+        return [f"{what} carries the graph of each {growth.unit} to the next, after its backward: `.detach()` it."]
     if growth.is_joined:
         to_cpu = "" if growth.device == "cpu" else " on the CPU (`.cpu()`)"
         sentences.append(
@@ -142,13 +148,21 @@ def quote(name: str) -> str:
     return f"`{name}`" if place is None else f"`{name[: place.start()]}`{name[place.start() :]}"
 
 
+def _cure_growing(leak: Leak) -> str:
+    to_cpu = "" if leak.device == "cpu" else " on the CPU (`.cpu()`)"
+    return (
+        f"collect its parts in a list{to_cpu} and join them once, keep only its last part, or allocate it once in full"
+        " length"
+    )
+
+
 def _cure_without_holder(leak: Leak, names: SiteNames) -> str:
     if leak.kind == GROWING:
-        return "This line allocates the larger buffer: keep only its last part, or allocate it once in full length."
+        return f"This line allocates the larger buffer: {_cure_growing(leak)}."
     if leak.kind == BACKLOG:
         return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
     if leak.is_model:
-        return f"A reference keeps each model that this line makes: {SHARE_MODEL}, or remove models that are done."
+        return f"A reference keeps each module that this line makes: remove those that are done, or {SHARE_MODEL}."
     if leak.gradient_graph is not None:
         return (
             "A reference keeps them: look for a list, an attribute or a closure near this line, or for gradients that "

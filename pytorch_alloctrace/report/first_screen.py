@@ -54,6 +54,7 @@ _ROLE_STYLES = ("cyan", "green", "magenta", "yellow")
 _MIN_ROLE_SHARE = 0.01
 _INEFFICIENCIES = ("fragmentation", "cache", "rounding", "pending", "churn", "outside")
 _MIN_DEVICE_SHARE = 0.03  # of the GPU's memory, for an inefficiency to be shown in full
+_MIN_FREE_DEVICE_SHARE, _MIN_USED_SHARE = 0.1, 0.5  # the same of a GPU of which less than this share is reserved
 _SHORT_KINDS = ("no_leak", "not_judged")
 _ALL_LEAKS = ("leaks", "all leaks, with their evidence and callers")
 _COMMANDS = {
@@ -288,8 +289,10 @@ def _is_listed(finding: Finding, in_full: Sequence[Finding], summary: Summary) -
 
 def _is_notable(finding: Finding, summary: Summary) -> bool:
     if finding.kind in _INEFFICIENCIES:
-        (memory,) = [device.memory_bytes for device in summary.devices if device.device == finding.device]
-        return finding.bytes >= _MIN_DEVICE_SHARE * (memory or 0)
+        (device,) = [device for device in summary.devices if device.device == finding.device]
+        is_used = device.peak_reserved_bytes >= _MIN_USED_SHARE * (device.memory_bytes or 0)
+        share = _MIN_DEVICE_SHARE if is_used else _MIN_FREE_DEVICE_SHARE
+        return finding.bytes >= share * (device.memory_bytes or 0)
     return finding.bytes >= _MIN_NOTE_BYTES or _has_share(finding, _MIN_NOTE_SHARE, summary)
 
 

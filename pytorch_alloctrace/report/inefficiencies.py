@@ -9,7 +9,7 @@ from ..analysis.free_memory.allocator import MIB
 from ..analysis.free_memory.inefficiencies import Cause, Inefficiency, UnusableMemory
 from ..analysis.what_if.settings import DEFAULTS, EXPANDABLE
 from . import units
-from .cures import AUTOCAST_CURE, NO_GRAD, describe_autocast
+from .cures import AUTOCAST_CURE, NO_GRAD, NO_GRAD_IN_THREAD, describe_autocast
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -218,7 +218,10 @@ def _describe_churn(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, 
         f"In the second half of the run alone: {inefficiency.figures['times']:.0f} times the"
         f" {units.size(inefficiency.total_bytes)} reserved (estimated). Each time the device has to wait.",
         "What helps: do not call torch.cuda.empty_cache() in the loop, and leave torch some room, since it returns"
-        " memory by itself when the device is nearly full.",
+        " memory by itself when the device is nearly full."
+        if inefficiency.figures["calls"]
+        else "What helps: leave torch some room (a smaller batch), since it returns memory by itself when the device is"
+        f" nearly full; or set {_VARIABLE}=expandable_segments:True, so that new sizes fit into cached memory.",
     )
 
 
@@ -253,15 +256,16 @@ def _describe_autocast(inefficiency: Inefficiency, names: SiteNames) -> tuple[st
 def _describe_unused_graph(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     other_peak = inefficiency.figures.get("other_peak_bytes")
     without = "" if other_peak is None else f"While this line does not run, the peak is {units.size(other_peak)}. "
-    where = ""
-    if not inefficiency.figures["is_training"]:
+    where, is_in_thread = "", inefficiency.figures["is_in_thread"]
+    if not inefficiency.figures["is_training"] and not is_in_thread:
         where = ", unless it is to be trained"
     elif inefficiency.figures["is_trained"]:
         where = " wherever no backward follows, as in an evaluation"
+    cure = NO_GRAD_IN_THREAD if is_in_thread else NO_GRAD
     return (
         f"{without}Autograd keeps activations for a backward, and none followed: they were freed unused"
         f" ({_describe_time(inefficiency)}).",
-        f"What helps: {NO_GRAD}{where}.",
+        f"What helps: {cure}{where}.",
     )
 
 

@@ -99,7 +99,10 @@ def _describe_library_call(failure: OutOfMemory, advice: _Advice, names: SiteNam
 def _advise(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
     advice = _advise_on_cause(failure, names, advisor)
     why = [*_describe_limit(failure, names), *advice.why, *_describe_library_call(failure, advice, names)]
-    return dataclasses.replace(advice, why=why, help=[*advice.help, *_advise_raising_limit(failure, advice, names)])
+    raising = _advise_raising_limit(failure, advice, names)
+    # Without a cause in the program, it was the limit that refused what the device had.
+    remedies = [*raising, *advice.help] if failure.cause is None else [*advice.help, *raising]
+    return dataclasses.replace(advice, why=why, help=remedies)
 
 
 def _advise_on_cause(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice:
@@ -133,6 +136,8 @@ def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor)
         f"{failure.device} is fragmented: no free piece was large enough for the"
         f" {units.size(failure.requested_bytes)} requested at {names.site(failure.site)}"
     )
+    if failure.limit_bytes is not None:
+        title = f"{_limit_title(failure, names)}, and no free piece was large enough"
     free, largest = units.size(failure.here.free_bytes), units.size(failure.here.largest_free_bytes)
     available = "the limit left" if failure.limit_bytes else "the device had left"
     if not failure.is_free_here_enough:
@@ -231,11 +236,13 @@ def _advise_limit(failure: OutOfMemory, names: SiteNames) -> _Advice:
     usage = (
         f"torch holds {units.size(failure.reserved_bytes)}; {units.size(failure.allocated_bytes)} of that is allocated."
     )
-    return _Advice(
+    return _Advice(_limit_title(failure, names), [usage], [])
+
+
+def _limit_title(failure: OutOfMemory, names: SiteNames) -> str:
+    return (
         f"The memory limit of this process on {failure.device}, at most {units.size(failure.usable_bytes)}, refused"
-        f" {_describe_refused(failure, names)}",
-        [usage],
-        [],
+        f" {_describe_refused(failure, names)}"
     )
 
 
@@ -266,9 +273,9 @@ def _advise_raising_limit(failure: OutOfMemory, advice: _Advice, names: SiteName
         origin = f"set at {names.site(failure.limit.site)}"
     elif failure.limit.variable:
         origin = f"{_LIMIT_SETTING} in {failure.limit.variable}"
-    if advice.help:
-        return [f"Or raise the memory limit ({origin})."]
-    return [f"What helps: raise the memory limit ({origin}), or use less memory."]
+    if not advice.help:
+        return [f"What helps: raise the memory limit ({origin}), or use less memory."]
+    return [f"{'Or' if failure.cause else 'What helps:'} raise the memory limit ({origin})."]
 
 
 def _describe_outcome(failure: OutOfMemory) -> list[str]:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..analysis.free_memory import program_memory as causes
-from ..analysis.free_memory.oom import TOO_LARGE, OutOfMemory
+from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import Leak
 from ..reading.sites import Site, SiteBytes
 from . import units
-from .cures import AUTOCAST_CURE, NO_GRAD, SHARE_MODEL, TRAINER_CHECKPOINTING, cure, describe_autocast
+from .cures import (
+    AUTOCAST_CURE,
+    NO_GRAD,
+    NO_GRAD_IN_THREAD,
+    SHARE_MODEL,
+    TRAINER_CHECKPOINTING,
+    cure,
+    describe_autocast,
+)
 from .site_names import SiteNames
 
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
+_MAX_JOIN_DIFFERENCE = 0.01  # of a request that joins what a line has kept, as a share of that
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
+_ITEM_BYTES = (4, 2, 8, 1)
+_MIN_SQUARE, _USUAL_FACTOR = 1000, 64
+_MAX_ROUNDING = 512  # bytes
+_MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller batch to help
 _MAX_LINES = 3
 _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 _BACKWARD_EACH = "call backward after each forward, (loss / n).backward() for each micro-batch"
@@ -44,12 +58,36 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
 
 def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) -> CauseText:
     remedy = cure(leak, names)
+    size = _with_share(leak.allocated_bytes, failure)
+    title, why = f"{names.site(leak.line)} leaks: {size}", [_describe_usage(failure)]
+    help_texts = [f"What helps: {remedy[:1].lower()}{remedy[1:]}"]
+    if (joined := _find_joined(failure)) is not None and joined.site == leak.line:
+        return _describe_joined(joined, failure, names)
+    if failure.verdict == FRAGMENTED:
+        free, requested = units.size(failure.here.free_bytes), units.size(failure.requested_bytes)
+        help_texts.append(
+            f"Or set PYTORCH_ALLOC_CONF=expandable_segments:True: {free} was free, but not in one piece for the"
+            f" {requested} requested at {names.site(failure.site)}."
+        )
+    return CauseText(title, leak.line, leak.sites[0].stack_id, why, help_texts)
+
+
+def _find_joined(failure: OutOfMemory) -> SiteBytes | None:
+    """Return the line whose blocks the failed request joins into one; None if it has another size."""
+    for site in failure.top_sites:
+        if site.blocks > 1 and abs(failure.requested_bytes - site.bytes) <= _MAX_JOIN_DIFFERENCE * site.bytes:
+            return site
+    return None
+
+
+def _describe_joined(joined: SiteBytes, failure: OutOfMemory, names: SiteNames) -> CauseText:
+    size, joins = _with_share(joined.bytes, failure), names.site(failure.site)
     return CauseText(
-        f"{names.site(leak.line)} leaks: {_with_share(leak.allocated_bytes, failure)}",
-        leak.line,
-        leak.sites[0].stack_id,
-        [_describe_usage(failure)],
-        [f"What helps: {remedy[:1].lower()}{remedy[1:]}"],
+        f"{names.site(joined.site)} collects {size}, and {joins} joins it into one: as much again",
+        joined.site,
+        joined.stack_id,
+        [f"Its {units.counted(joined.blocks, 'block')} are as large as the request.", _describe_usage(failure)],
+        ["What helps: collect copies on the CPU (`.cpu()`), in lower precision, or keep running statistics instead."],
     )
 
 
@@ -103,15 +141,16 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = _forwards(failure)
     site = forwards.site
     count = max(forwards.count, forwards.call_count)
+    no_grad = NO_GRAD_IN_THREAD if forwards.is_in_thread else NO_GRAD
     if forwards.is_training:
         title = f"{names.site(site.site)} runs forward without torch.no_grad() and without backward"
-        remedy = f"{NO_GRAD}."
+        remedy = f"{no_grad}."
     else:
         title = (
             f"{names.site(site.site)} runs {units.number(count)} forwards without torch.no_grad(), and no"
             " backward ran between them"
         )
-        remedy = f"in training, {_BACKWARD_EACH}; in evaluation, {NO_GRAD}."
+        remedy = f"in training, {_BACKWARD_EACH}; in evaluation, {no_grad}."
     return CauseText(
         f"{title}: {_with_share(site.bytes, failure)} of activations",
         site.site,
@@ -147,13 +186,16 @@ def _describe_many_models(failure: OutOfMemory, names: SiteNames) -> CauseText:
     site = models.site
     holder = [f"Held by {names.referrer(models.holder)}."] if models.holder else []
     done = "models, with their optimizers," if failure.program.bytes_by_role["optimizer state"] else "models"
+    remedy = f"{SHARE_MODEL}; or remove {done} that are done, or keep copies on the CPU (`.cpu()`)"
+    if "copy" in (site.site.source or ""):
+        remedy = f"keep the copies on the CPU (`.cpu()`, or a state_dict moved there), or remove {done} that are done"
     return CauseText(
         f"{units.number(models.count)} models made at {names.site(site.site)} are kept:"
         f" {_with_share(site.bytes, failure)} of weights",
         site.site,
         site.stack_id,
         [*holder, *_list_roles(failure)],
-        [f"What helps: {SHARE_MODEL}; or remove {done} that are done, or keep copies on the CPU (`.cpu()`)."],
+        [f"What helps: {remedy}."],
     )
 
 
@@ -214,6 +256,8 @@ def _describe_optimizer_step(failure: OutOfMemory, names: SiteNames) -> CauseTex
 
 def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText:
     program = failure.program
+    if failure.verdict != TOO_LARGE and (joined := _find_joined(failure)) is not None:
+        return _describe_joined(joined, failure, names)
     why = []
     if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
         why.append(f"The largest allocation of this line before was {units.size(program.largest_before_bytes)}.")
@@ -237,6 +281,12 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
             f"{_FUSED_ATTENTION}, which does not store the attention matrix; shorter sequences, or chunks of the"
             " queries"
         )
+    elif program.request_use == causes.KEPT and (side := units.number(_find_square(failure.requested_bytes))) != "0":
+        why.append(f"It has the size of a matrix of all pairs, {side} x {side}.")
+        remedy = (
+            "process the pairs in chunks, or store only those that count, as a sparse tensor or a list of edges; if it"
+            " is not intended, check the shapes for a broadcast"
+        )
     elif program.request_use == causes.KEPT:
         remedy = "process the data in chunks, or request less: check the shapes for an unintended broadcast"
     else:
@@ -248,6 +298,18 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         why,
         [f"What helps: {remedy}."],
     )
+
+
+def _find_square(size: int) -> int:
+    """Return N if N x N elements of a usual type have this size, which torch rounds up; else 0.
+
+    Products of widths and batch sizes, mostly multiples of powers of two, may be squares by coincidence.
+    """
+    for item_bytes in _ITEM_BYTES:
+        side = math.isqrt(size // item_bytes)
+        if side >= _MIN_SQUARE and side % _USUAL_FACTOR and size - side * side * item_bytes < _MAX_ROUNDING:
+            return side
+    return 0
 
 
 def _describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:
@@ -283,15 +345,18 @@ def _describe_model(failure: OutOfMemory, names: SiteNames) -> CauseText:
     *others, last_part = parts or ["weights"]
     subject = f"{', '.join(others)} and {last_part}" if others else last_part
     less_state = "an optimizer with less state, " if by_role["optimizer state"] else ""
+    rest = failure.allocated_bytes - size
+    smaller_batch = (
+        f"A smaller batch frees at most {units.size(rest)}, the rest."
+        if rest + failure.requested_bytes >= _MIN_REST * failure.usable_bytes
+        else "A smaller batch would not."
+    )
     return CauseText(
         f"{subject.capitalize()} fill {failure.device}: {_with_share(size, failure)}",
         site,
         stack,
         [*_list_roles(failure), *_list_lines(failure.program.sites_by_use[causes.MODEL], names)],
-        [
-            f"What helps: lower precision, {less_state}sharding over devices, or a smaller model. A smaller batch would"
-            " not."
-        ],
+        [f"What helps: lower precision, {less_state}sharding over devices, or a smaller model. {smaller_batch}"],
     )
 
 
@@ -319,15 +384,20 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
             else f"where the model is made: {line}"
         )
         help_texts.append(f"Checkpointing is switched on {how}.")
-    if forwards is not None and not forwards.has_backward:
-        help_texts.append("No backward has followed this line yet: if none is to follow, use torch.no_grad().")
+    subject = "activations of forward and backward" if failure.request.node_type else "activations of forward"
+    if forwards is not None and not forwards.has_backward and not failure.request.node_type:
+        subject = "activations of forward, which no backward has used yet,"
+        no_grad = "in an evaluation, run this line under torch.no_grad() or torch.inference_mode()."
+        if forwards.is_training:  # backward has followed other lines only
+            help_texts[0] = f"What helps: {no_grad} In training, {help_texts[0].removeprefix('What helps: ')}"
+        else:
+            help_texts.append(f"{no_grad[:1].upper()}{no_grad[1:]}")
     why = _list_lines(sites, names)
     if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
         before = units.size(program.largest_before_bytes)
         why.append(f"The largest allocation of the request's line before was {before}: the inputs are larger now.")
     return CauseText(
-        f"The activations of forward and backward at {names.site(site)} fill {failure.device}:"
-        f" {_with_share(size, failure)} with the request",
+        f"The {subject} at {names.site(site)} fill {failure.device}: {_with_share(size, failure)} with the request",
         site,
         stack,
         why,

@@ -137,6 +137,8 @@ def test_fragmentation_title_does_not_compare_the_request_with_fewer_free_bytes(
     assert failed.verdict == FRAGMENTED and not failed.is_free_here_enough
     assert title.startswith("cuda:0 is fragmented: no free piece was large enough for the 6.00 GiB requested at ")
     assert " and 4.94 GiB in other pools or streams, but not in one piece." in joined_sentences(trace, failed)
+
+
 _LIMITED = """
 import os
 import sys

@@ -31,20 +31,26 @@ class Case:
 
 
 CASES = [
-    Case("batch_grows", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
+    Case("batch_grows", causes.ACTIVATIONS, "The activations of forward at ", SMALLER_BATCH),
     Case("first_backward_fails", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
-    Case("recurrent_model", causes.ACTIVATIONS, "The activations of forward and backward at ", SMALLER_BATCH),
+    Case("recurrent_model", causes.ACTIVATIONS, "The activations of forward at ", SMALLER_BATCH),
+    Case(
+        "first_validation",
+        causes.ACTIVATIONS,
+        "The activations of forward, which no backward has used yet, at ",
+        "What helps: in an evaluation, run this line under torch.no_grad() or torch.inference_mode(). In training, a ",
+    ),
     Case(
         "time_steps_in_first_forward",
         causes.ACTIVATIONS,
         "The activations of ",
-        "if none is to follow, use torch.no_grad()",
+        "In an evaluation, run this line under torch.no_grad()",
     ),
     Case(
         "layers_in_first_forward",
         causes.ACTIVATIONS,
         "The activations of ",
-        "if none is to follow, use torch.no_grad()",
+        "In an evaluation, run this line under torch.no_grad()",
     ),
     Case("kept_exceptions", causes.KEPT_EXCEPTION, "Exceptions that the program keeps hold ", "`str(error)`"),
     Case("evaluation_without_no_grad", causes.NO_BACKWARD, " runs forward without torch.no_grad()", "torch.no_grad()"),
@@ -72,19 +78,21 @@ CASES = [
     Case("layers_of_attention", causes.ACTIVATIONS, "The activations of ", "does not store the attention matrices"),
     Case("large_request_beside_stranded_memory", causes.LARGE_REQUEST, " at once", "in chunks"),
     Case("models_in_one_autocast_region", causes.AUTOCAST_CACHE, "Autocast keeps 1.", "`cache_enabled=False`"),
+    Case("soup_of_copies", causes.MANY_MODELS, " models made at ", "What helps: keep the copies on the CPU"),
+    Case("dense_adjacency", causes.LARGE_REQUEST, " at once", "as a sparse tensor or a list of edges"),
     Case("all_pairs", causes.LARGE_REQUEST, " at once", "in chunks"),
     Case("preallocated_cache", causes.KEPT, " keeps 1.28 GiB (64 % of cuda:0)", "a shorter cache"),
     Case("frozen_layers_of_a_large_batch", causes.FORWARD, "A forward without gradients fills ", SMALLER_BATCH),
     Case("inference_of_a_large_batch", causes.FORWARD, "A forward without gradients fills ", SMALLER_BATCH),
 ]
-LEAK = "leak_beside_the_model"
+LEAK, JOINED = "leak_beside_the_model", "joined_collection"
 GOES_ON = "threads_that_go_on"
 
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
     def record(path: Path) -> None:
-        run_marked(PROGRAM, path, *(case.name for case in CASES), LEAK, GOES_ON, memory="2GiB")
+        run_marked(PROGRAM, path, *(case.name for case in CASES), LEAK, JOINED, GOES_ON, memory="2GiB")
 
     return record_once("causes-of-oom", record)
 
@@ -125,6 +133,14 @@ def test_leak_with_a_quarter_of_the_device_leads(folder: Path) -> None:
     assert finding.site is not None and finding.site.line == marked_line(PROGRAM, LEAK, "CHANGE")
     assert "What helps: clear or cap " in " ".join(finding.sentences)
     assert finding.title in " ".join(run_analyze(folder, "oom", f"{LEAK}.alloctrace", "--width", "300").split())
+
+
+def test_request_that_joins_what_leaks_is_named(folder: Path) -> None:
+    finding = alloctrace.load(folder / f"{JOINED}.alloctrace").diagnose()[0]
+
+    assert finding.site is not None and finding.site.line == marked_line(PROGRAM, JOINED, "CHANGE")
+    assert " collects 1.17 GiB" in finding.title and " joins it into one: as much again" in finding.title
+    assert "What helps: collect copies on the CPU (`.cpu()`)" in " ".join(finding.sentences)
 
 
 def test_first_screen_shows_the_cure_once_and_quotes_the_line_that_stores(folder: Path) -> None:

@@ -63,7 +63,7 @@ def kept_exceptions() -> None:
 def first_backward_fails() -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     model.to(DEVICE)
-    out = model(torch.empty(60, 3, 192, 192, device=DEVICE))  # CHANGE
+    out = model(torch.empty(44, 3, 192, 192, device=DEVICE))  # CHANGE
     out.mean().backward()
 
 
@@ -100,6 +100,35 @@ def recurrent_model() -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def first_validation() -> None:
+    model = make_layers(16, 1024).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(6):
+        train_step(model, optimizer, 256, 1024)
+    model(torch.empty(32768, 1024, device=DEVICE))  # CHANGE
+
+
+def joined_collection() -> None:
+    collected = []
+    for _ in range(60):
+        collected.append(torch.empty(5 << 20, device=DEVICE))  # CHANGE
+    torch.cat(collected)
+
+
+def soup_of_copies() -> None:
+    model = make_layers(16, 1024).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters())
+    soup = []
+    for _ in range(40):
+        train_step(model, optimizer, 256, 1024)
+        soup.append(copy.deepcopy(model))  # CHANGE
+
+
+def dense_adjacency() -> None:
+    nodes = 22_003
+    torch.zeros(nodes, nodes, device=DEVICE)  # CHANGE
 
 
 def layers_in_first_forward() -> None:

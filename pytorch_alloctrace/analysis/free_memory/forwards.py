@@ -60,6 +60,8 @@ class Forwards:
     """True if backward evaluated nodes of this line before."""
     is_training: bool
     """True if there was any backward before."""
+    is_in_thread: bool
+    """True if the line runs in a thread of `threading`."""
 
     def find_cause(self, total_bytes: int) -> str | None:
         """Return NO_BACKWARD or MANY_FORWARDS if these calls are the cause of `total_bytes` in use, else None."""
@@ -178,6 +180,7 @@ class ForwardReader:
             usual_count=int(call_counts[:-1].max(initial=0)),
             has_backward=bool((is_of_line & is_backward).any()),
             is_training=is_training,
+            is_in_thread=self._stacks.is_in_thread(caller),
         )
         evaluated = np.unique(events["stack"][is_backward])
         return last_pass, LiveForwards(forwards, np.array(stacks_of_line, np.int64), rows, evaluated)

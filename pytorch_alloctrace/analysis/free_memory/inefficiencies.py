@@ -47,8 +47,10 @@ from .fragmentation import Fragmentation, fragmentation_at
 MIN_SHARE = 0.2
 MIN_BYTES = 64 << 20
 MIN_OUTSIDE_BYTES = 1 << 30
-MIN_LOST_SHARE = 0.3
-"""Minimum share of the peak of reserved bytes that fragmentation takes: ordinary training loses up to a fifth."""
+MIN_LOST_SHARE, MIN_LOST_SHARE_OF_FULL = 0.3, 0.2
+"""Minimum share of the peak of reserved bytes that fragmentation takes, and the same if the peak is `FULL_SHARE` of the
+device: ordinary training loses up to a fifth."""
+FULL_SHARE = 0.75
 MIN_CAUSE_SHARE = 0.1
 """Minimum share of the unusable bytes at the peak for a cause to be named."""
 MAX_EVENTS_OF_REQUEST = 4096
@@ -135,7 +137,8 @@ class Inefficiency:
     """Bytes of this line: for fragmentation the bytes that its blocks pin, else its part of the bytes at stake."""
     figures: dict[str, float] = field(default_factory=dict)
     """fragmentation by CUDA graphs that are captured in the second half of the run: graphs_until_full, the number of
-    further graphs that the device has room for; cache: is_warmup (0, 1); pending: byte_seconds; churn: times.
+    further graphs that the device has room for; cache: is_warmup (0, 1); pending: byte_seconds; churn: times, and
+    calls, the number of calls of empty_cache.
     """
     unusable: tuple[UnusableMemory, ...] = ()
     """fragmentation: the free memory by cause, the most bytes first; empty in a compacted part of the trace."""
@@ -165,6 +168,7 @@ class InefficiencyEvidence:
         """Fragmentation after the request at the peak of reserved bytes, if notably less was ever active."""
         self.peak_request: PeakRequest | None = None
         self.max_active_bytes = 0
+        self.min_lost_share = MIN_LOST_SHARE
         self.pending: Visit[Table] | None = None
         self.peak: Visit[Table] | None = None
         timeline = self.run = trace.timeline(_POINTS, device)
@@ -208,7 +212,11 @@ class InefficiencyEvidence:
 
     def _visit_peak_of_reserved(self, walk: Walk, max_active: int) -> None:
         peak = self.trace.replay.peak("reserved", self.device)
-        if peak is None or not _is_notable(peak.bytes - max_active, peak.bytes, MIN_LOST_SHARE):
+        if peak is None:
+            return
+        if peak.bytes >= FULL_SHARE * (self.trace.device_bytes(self.device) or np.inf):
+            self.min_lost_share = MIN_LOST_SHARE_OF_FULL
+        if not _is_notable(peak.bytes - max_active, peak.bytes, self.min_lost_share):
             return
         segment = _find_peak_segment(self.trace, self.device, peak.seq)
         self.peak_request = _find_peak_request(self.trace, self.device, segment)
@@ -376,7 +384,7 @@ def _explain_peak(evidence: InefficiencyEvidence, at_peak: Fragmentation) -> Ine
     assert request is not None
     pools = _PrivatePools(trace, at_peak, request.seq)
     unneeded = at_peak.reserved_bytes - evidence.max_active_bytes - pools.largest_graph_bytes
-    if not _is_notable(unneeded, at_peak.reserved_bytes, MIN_LOST_SHARE):
+    if not _is_notable(unneeded, at_peak.reserved_bytes, evidence.min_lost_share):
         return None
     causes = [*_list_causes(trace, at_peak, request, pools)]
     min_bytes = MIN_CAUSE_SHARE * sum(part.bytes for part in causes)
@@ -569,9 +577,9 @@ def _judge_churn(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:
     taken_bytes, max_reserved = int((highest - np.minimum(lowest, previous_level)).sum()), int(highest.max())
     if max_reserved >= MIN_BYTES and taken_bytes >= MIN_CHURN * max_reserved:
         begin = _elapsed_s(evidence.trace, int(evidence.timeline["time_ns"][is_second_half][0]))
-        yield Inefficiency(
-            "churn", evidence.device, taken_bytes, max_reserved, begin, figures={"times": taken_bytes / max_reserved}
-        )
+        calls = float(evidence.trace.kind_counts.get("empty_cache", 0))
+        figures = {"times": taken_bytes / max_reserved, "calls": calls}
+        yield Inefficiency("churn", evidence.device, taken_bytes, max_reserved, begin, figures=figures)
 
 
 def _judge_outside(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:

@@ -38,7 +38,8 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
 
     Its line calls the model, or calls the function that does if backward evaluates calls from elsewhere. figures:
     is_training (1 if any backward ran before), is_trained (1 if backward evaluates other calls of the line),
-    other_peak_bytes (peak of training while the line does not run; absent if unknown).
+    is_in_thread (1 if the line runs in a thread of `threading`), other_peak_bytes (peak of training while the line does
+    not run; absent if unknown).
     """
     # On the CPU, backward runs on the calling thread, and the forward of its allocations is not recorded.
     if peak.bytes < MIN_BYTES or device in HOST_DEVICES or not find_module_calls(trace.stacks).any():
@@ -74,10 +75,14 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
     is_inference = not forwards.is_training and max(forwards.count, forwards.call_count) > MIN_CALLS
     if not (goes_on or is_evaluation or is_inference):
         return None
-    figures = {"is_training": float(forwards.is_training), "is_trained": float(not caller)}
+    stack = caller or calls.forwards.site.stack_id
+    figures = {
+        "is_training": float(forwards.is_training),
+        "is_trained": float(not caller),
+        "is_in_thread": float(forwards.is_in_thread),
+    }
     if caller and (other_peak := _find_other_peak(trace, device, caller, evaluated, size)):
         figures["other_peak_bytes"] = other_peak
-    stack = caller or calls.forwards.site.stack_id
     return Inefficiency(
         kind=UNUSED_GRAPH,
         device=device,

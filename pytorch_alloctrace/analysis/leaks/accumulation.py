@@ -262,11 +262,13 @@ def _find_joined(
     return dataclasses.replace(growth, site=Site.of_stack(device.trace.stacks, growth.stack_ids[0]), is_joined=True)
 
 
-def _read_events(device: DeviceEvidence, within: Range, kinds: Sequence[str]) -> Iterator[Table]:
+def _read_events(
+    device: DeviceEvidence, within: Range, kinds: Sequence[str], with_state: bool = False
+) -> Iterator[Table]:
     """Yield events of a device; nothing if they are compacted."""
-    trace = device.trace
+    trace, until = device.trace, min(within.end, device.trace.end_seq)
     try:
-        for events in trace.iter_events(Range(within.first, min(within.end, trace.end_seq)), kinds, with_state=False):
+        for events in trace.iter_events(Range(within.first, until), kinds, with_state=with_state):
             yield events.take(trace.devices_of(events) == device.device)
     except CompactedError:
         return
@@ -294,13 +296,15 @@ def _build_growth(
     counted = live["stack_id"][rows]
     counted = counted[counted < len(nodes_created)]
     has_graph = bool((nodes_created[counted] > 0).mean() >= MIN_GRAPH_SHARE) if len(counted) else False
+    is_trained = False
     if has_graph:  # these lines may create nodes in training alone
-        within = Range(max(peak.seq - _MAX_EVENTS, part.clock.begin), peak.seq + 1)
-        nodes = [
-            events["autograd_seq"][np.isin(events["seq"], live["alloc_seq"][rows])]
-            for events in _read_events(device, within, ["alloc"])
-        ]
-        has_graph = have_nodes(np.concatenate([np.zeros(0, np.int64), *nodes]))
+        begin = max(peak.seq - _MAX_EVENTS, part.clock.begin)
+        first, nodes = int(live["alloc_seq"][rows].min()), [np.zeros(0, np.int64)]
+        for events in _read_events(device, Range(begin, peak.seq + 1), ["alloc"], with_state=True):
+            nodes.append(events["autograd_seq"][np.isin(events["seq"], live["alloc_seq"][rows])])
+            is_backward = (events["node_type"] != 0) & (events["seq"] > first)
+            is_trained |= bool(np.isin(events["forward_stack_id"][is_backward], counted).any())
+        has_graph = have_nodes(np.concatenate(nodes))
     return Growth(
         doubt=Doubt.ACCUMULATED,
         site=find_line_to_inspect(tree) or Site.of_stack(index, stack_ids[0]),
@@ -319,6 +323,7 @@ def _build_growth(
         call=call,
         peak_bytes=peak.bytes,
         has_graph=has_graph,
+        is_trained=has_graph and is_trained,
     )
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
+from ..allocation_share import AllocationShare
 from ..evidence import DeviceEvidence, PartEvidence, collect_evidence
 from ..free_memory.failed_allocations import find_failed_allocations
 from .accumulation import find_accumulation
@@ -260,8 +261,11 @@ def _list_unclear_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence, lines
             doubt = doubts[line.status]
             if doubt is Doubt.STOPPED and int(survivors.bytes[line.rows].sum()) >= min_large_bytes:
                 seqs = survivors.alloc_seqs[line.rows]
-                last_seq, interval = int(seqs.max()), int(np.ptp(seqs)) // len(np.unique(alloc_times))
-                if any(last_seq < failed_at <= last_seq + _MAX_INTERVALS * interval for failed_at in failures):
+                later = [failed_at for failed_at in failures if failed_at > seqs.max()][:1]
+                # Counted in allocations: an object scan at the failure writes many other events.
+                counts = AllocationShare(trace, lifetimes.device).allocations([seqs.min(), seqs.max(), *later])
+                max_count = _MAX_INTERVALS * (counts[1] - counts[0]) // len(np.unique(alloc_times))
+                if later and counts[2] - counts[1] <= max_count:
                     doubt = Doubt.OUT_OF_MEMORY
             growths.append(_build_growth(trace, lifetimes, line, doubt))
     return growths

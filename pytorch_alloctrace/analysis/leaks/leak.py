@@ -397,6 +397,8 @@ class Growth:
     """ACCUMULATED: peak of the device, in allocated bytes."""
     has_graph: bool = False
     """ACCUMULATED: whether operators that made autograd nodes allocated most of the blocks."""
+    is_trained: bool = False
+    """ACCUMULATED: whether backward evaluated these nodes while the blocks accumulated."""
     is_joined: bool = False
     """ACCUMULATED: whether the line joins a growing buffer with a new part in each iteration."""
     join: Site | None = None

@@ -36,7 +36,6 @@ MAX_CONFIDENCE_NEVER_FREED = 0.85
 BACKLOG_CONFIDENCE = 0.8
 CONFIDENCE_PARTS = 24
 _MAX_SAMPLES = 200
-_THREADS = "threading.py"
 
 
 class _Group(NamedTuple):
@@ -159,13 +158,9 @@ class LeakBuilder:
             path=path,
             path_share=path_share,
             allocated_bytes_over_run=self._sample_live_bytes([line.site for line in group]),
-            is_in_thread=self._is_in_thread(sites[0].stack_id),
+            is_in_thread=self.trace.stacks.is_in_thread(sites[0].stack_id),
             block_stacks=tuple(np.unique(survivors.stack[rows]).tolist()),
         )
-
-    def _is_in_thread(self, stack: int) -> bool:
-        stacks = self.trace.stacks
-        return stacks.has_frames(stack) and any(frame.filename.endswith(_THREADS) for frame in stacks.frames(stack))
 
     def _find_path(self, tree: CallTree, site: Site) -> tuple[tuple[Frame, ...], float]:
         """Return `Leak.path`, which omits the given site, and its share of the bytes."""
