@@ -6,6 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from .free_memory.inefficiencies import (
 )
 from .free_memory.oom import OutOfMemory, visit_last_oom
 from .free_memory.program_memory import is_loaded
+from .free_memory.unused_gradients import MIN_STEPS, find_unused_gradients
 from .free_memory.unused_graph import find_unused_graph
 from .leaks.clock import LEAST_ALLOCATIONS, Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
@@ -262,6 +264,11 @@ class _DeviceSummarizer:
         # The finding on a failure describes forwards without backward.
         if not of_leaks and self._failure is None and (peak := self._peak) is not None:
             self._unused_graph = walk.visit(peak.seq + 1, lambda: find_unused_graph(trace, device, peak))
+        self._unused_gradients: Visit[Inefficiency | None] | None = None
+        step_ends = trace.positions.step_ends
+        if not of_leaks and len(step_ends) > MIN_STEPS and self._peak is not None:
+            end = int(step_ends[-1]) + 1
+            self._unused_gradients = walk.visit(end, partial(find_unused_gradients, trace, device, self._peak, end))
 
     @property
     def clock(self) -> Clock:
@@ -296,9 +303,9 @@ class _DeviceSummarizer:
             return ()
         garbage = find_garbage(self._trace, self._device, collections)
         autocast = find_autocast_cache(self._trace, self._device, self._evidence.autocast_exits)
-        graph = self._unused_graph
-        unused_graph = None if graph is None or graph.is_compacted else graph.result
-        others = [inefficiency for inefficiency in (garbage, autocast, unused_graph) if inefficiency is not None]
+        visits = (self._unused_graph, self._unused_gradients)
+        unused = [None if visit is None or visit.is_compacted else visit.result for visit in visits]
+        others = [inefficiency for inefficiency in (garbage, autocast, *unused) if inefficiency is not None]
         return (*inefficiencies_of(self._inefficiencies), *others)
 
 

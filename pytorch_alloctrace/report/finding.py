@@ -30,6 +30,7 @@ _STYLES = {
     "garbage": ("GARBAGE", "bold yellow"),
     "autocast": ("AUTOCAST CACHE", "bold yellow"),
     "unused_graph": ("UNUSED GRAPH", "bold yellow"),
+    "unused_gradients": ("UNUSED GRADIENTS", "bold yellow"),
     "outside": ("OUTSIDE", "bold yellow"),
 }
 NOTES = ("note", "minor_leak")

@@ -49,6 +49,8 @@ def _make_title(inefficiency: Inefficiency, names: SiteNames) -> str:
         "autocast": f"{amount} of {total} allocated was kept by torch.autocast until its region ended",
         "unused_graph": f"{amount} of {total} at the peak is an autograd graph that no backward uses, of"
         f" {_describe_site(inefficiency, names)}",
+        "unused_gradients": f"{amount} of {total} at the peak are gradients of parameters that no optimizer updates, "
+        f"{'' if inefficiency.site_bytes == inefficiency.bytes else 'most '}of {_describe_site(inefficiency, names)}",
         "outside": f"{amount} of the device's {total} is used outside PyTorch",
     }
     return f"{inefficiency.device}: {title_by_kind[inefficiency.kind]}"
@@ -269,6 +271,28 @@ def _describe_unused_graph(inefficiency: Inefficiency, names: SiteNames) -> tupl
     )
 
 
+def _describe_unused_gradients(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
+    figures = inefficiency.figures
+    activation_bytes = int(figures["activation_bytes"])
+    amount = f" ({units.size(activation_bytes)} at the peak)" if activation_bytes >= MIB else ""
+    freeze = "requires_grad_(False) on the parameters that are not trained"
+    if not figures["has_own_line"]:
+        remedy = f"{freeze}, before the first backward"
+    elif figures["is_first"]:
+        remedy = NO_GRAD
+    else:
+        remedy = (
+            f"{freeze}; or, if no trained parameter needs a gradient through this line, run it under torch.no_grad()"
+        )
+    return (
+        f"They are live from {units.duration(inefficiency.seconds)} to the last step, for {int(figures['steps']):,}"
+        " steps: each backward adds to them, and no torch optimizer that stepped in this run has these parameters, so"
+        " none uses or frees the gradients.",
+        f"The activations that backward needs to compute them are kept, too{amount}.",
+        f"What helps: {remedy}. If the program updates these parameters itself, nothing needs to be changed.",
+    )
+
+
 _DESCRIBE_BY_KIND: dict[str, Callable[[Inefficiency, SiteNames], tuple[str, ...]]] = {
     "cache": _describe_cache,
     "rounding": _describe_rounding,
@@ -277,6 +301,7 @@ _DESCRIBE_BY_KIND: dict[str, Callable[[Inefficiency, SiteNames], tuple[str, ...]
     "garbage": _describe_garbage,
     "autocast": _describe_autocast,
     "unused_graph": _describe_unused_graph,
+    "unused_gradients": _describe_unused_gradients,
     "outside": _describe_outside,
 }
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ..analysis.free_memory.inefficiencies import Inefficiency
 from ..analysis.free_memory.program_memory import AUTOCAST_CACHE
+from ..analysis.free_memory.unused_gradients import UNUSED_GRADIENTS
 from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
 from ..analysis.leaks.growth import StepGrowth
 from ..analysis.leaks.leak import AUTOCAST, Doubt, Growth
@@ -45,8 +46,8 @@ NO_STACKS = 'The trace has no stacks (stacks="none"), so no lines of code can be
 def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
     """Return all findings, the most severe first.
 
-    The order is: incomplete trace, failed allocations, leaks, unused graphs, undecided growth (or the absence of
-    leaks), inefficiencies by bytes, minor leaks.
+    The order is: incomplete trace, failed allocations, leaks, unused graphs, unused gradients, undecided growth
+    (or the absence of leaks), inefficiencies by bytes, minor leaks.
     """
     names = names or SiteNames(summary.program.working_directory)
     inefficiencies = [
@@ -57,14 +58,16 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
     ]
     leaks = [finding for finding in leak_findings(summary, names) if not _is_of_unused_graph(finding, summary)]
     inefficiencies = sorted(inefficiencies, key=lambda finding: -finding.bytes)
-    graphs = [finding for finding in inefficiencies if finding.kind == UNUSED_GRAPH]
+    unused = [
+        finding for kind in (UNUSED_GRAPH, UNUSED_GRADIENTS) for finding in inefficiencies if finding.kind == kind
+    ]
     return (
         *_list_incomplete(summary.integrity),
         *_list_failed_allocations(summary, names),
         *(finding for finding in leaks if finding.kind in _LEAKS),
-        *(inefficiency_finding(finding, names, summary.advisor) for finding in graphs),
+        *(inefficiency_finding(finding, names, summary.advisor) for finding in unused),
         *(finding for finding in leaks if finding.kind not in (*NOTES, *_LEAKS)),
-        *(inefficiency_finding(finding, names, summary.advisor) for finding in inefficiencies if finding not in graphs),
+        *(inefficiency_finding(finding, names, summary.advisor) for finding in inefficiencies if finding not in unused),
         *(finding for finding in leaks if finding.kind in NOTES),
     )
 

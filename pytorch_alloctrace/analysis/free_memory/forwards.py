@@ -228,7 +228,25 @@ class ForwardReader:
 
 def find_module_calls(stacks: StackIndex) -> npt.NDArray[np.uint32]:
     """Return by stack the stack of the outermost call of a module within it; 0: there is none."""
-    return stacks.outermost(stacks.ends_in(lambda filename, _: _MODULE_CALL.search(filename) is not None))
+    return stacks.outermost(ends_in_module_call(stacks))
+
+
+def ends_in_module_call(stacks: StackIndex) -> _Mask:
+    """Return a mask of the stacks whose innermost frame is torch's call of a module."""
+    return stacks.ends_in(lambda filename, _: _MODULE_CALL.search(filename) is not None)
+
+
+def find_lines(stacks: StackIndex, stack_ids: npt.NDArray[np.int64]) -> set[int]:
+    """Return the lines, as of `StackIndex.group`, that these stacks contain."""
+    lines, parent = stacks.group("line"), stacks.parent
+    found_lines: set[int] = set()
+    pending = {int(stack) for stack in stack_ids.tolist()}
+    seen: set[int] = set()
+    while pending:
+        seen |= pending
+        found_lines.update(lines[list(pending)].tolist())
+        pending = {int(parent[stack]) for stack in pending} - seen - {0}
+    return found_lines
 
 
 def have_nodes(autograd_seqs: npt.NDArray[np.int64]) -> bool:

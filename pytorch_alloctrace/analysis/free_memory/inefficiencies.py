@@ -123,7 +123,7 @@ class Inefficiency:
 
     kind: str
     """One of fragmentation, cache, rounding, pending, churn, outside, garbage (see `garbage_cycles`), autocast (see
-    `autocast_cache`), unused_graph (see `unused_graph`)."""
+    `autocast_cache`), unused_graph (see `unused_graph`), unused_gradients (see `unused_gradients`)."""
     device: str
     bytes: int
     total_bytes: int

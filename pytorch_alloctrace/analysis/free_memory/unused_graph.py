@@ -20,7 +20,7 @@ from ...reading.recorded import FREES, RecordedTrace
 from ...reading.replay import Peak
 from ...reading.sites import Site, StackIndex
 from ...reading.table import Table
-from .forwards import LARGE_SHARE, MAX_EVENTS, MIN_CALLS, ForwardReader, find_module_calls
+from .forwards import LARGE_SHARE, MAX_EVENTS, MIN_CALLS, ForwardReader, find_lines, find_module_calls
 from .inefficiencies import MIN_BYTES, Inefficiency
 
 UNUSED_GRAPH = "unused_graph"
@@ -98,18 +98,11 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
 
 def _find_own_caller(stacks: StackIndex, stack: int, evaluated: npt.NDArray[np.int64]) -> int:
     """Return the innermost part of a stack at a line that no evaluated stack contains; 0 if there is none."""
-    lines, parent = stacks.group("line"), stacks.parent
-    shared_lines: set[int] = set()
-    pending = {int(stack) for stack in evaluated.tolist()}
-    seen: set[int] = set()
-    while pending:
-        seen |= pending
-        shared_lines.update(lines[list(pending)].tolist())
-        pending = {int(parent[stack]) for stack in pending} - seen - {0}
+    lines, shared_lines = stacks.group("line"), find_lines(stacks, evaluated)
     while stacks.has_frames(stack):
         if int(lines[stack]) not in shared_lines:
             return stack
-        stack = int(parent[stack])
+        stack = int(stacks.parent[stack])
     return 0
 
 
