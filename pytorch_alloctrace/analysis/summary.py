@@ -30,7 +30,7 @@ from .free_memory.inefficiencies import (
 )
 from .free_memory.oom import OutOfMemory, visit_last_oom
 from .free_memory.program_memory import is_loaded
-from .free_memory.unused_gradients import MIN_STEPS, find_unused_gradients
+from .free_memory.unused_gradients import find_end, find_unused_gradients
 from .free_memory.unused_graph import find_unused_graph
 from .leaks.clock import LEAST_ALLOCATIONS, Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
@@ -265,9 +265,7 @@ class _DeviceSummarizer:
         if not of_leaks and self._failure is None and (peak := self._peak) is not None:
             self._unused_graph = walk.visit(peak.seq + 1, lambda: find_unused_graph(trace, device, peak))
         self._unused_gradients: Visit[Inefficiency | None] | None = None
-        step_ends = trace.positions.step_ends
-        if not of_leaks and len(step_ends) > MIN_STEPS and self._peak is not None:
-            end = int(step_ends[-1]) + 1
+        if not of_leaks and self._peak is not None and (end := find_end(trace, device)):
             self._unused_gradients = walk.visit(end, partial(find_unused_gradients, trace, device, self._peak, end))
 
     @property

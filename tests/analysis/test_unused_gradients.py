@@ -44,6 +44,7 @@ HEALTHY = (
     *("frozen_teacher", "teacher_under_no_grad", "ordinary_training", "gradients_set_to_zero", "alternating_gan"),
     *("gan_with_many_critic_steps", "gan_without_detach", "many_micro_batches", "lbfgs", "later_optimizer"),
     *("many_micro_batches_beside_another_optimizer", "updated_by_hand", "master_weights", "reference_gradients"),
+    *("gan_with_larger_and_larger_batches", "gan_whose_generator_steps_once"),
     *("logged_gradients", "buffers_of_hooks", "few_steps", "small_teacher"),
 )
 

@@ -254,19 +254,21 @@ def gradients_set_to_zero() -> None:
         optimizer.zero_grad(set_to_none=False)
 
 
-def _train_gan(critic_steps: int, rounds: int, *, detaches: bool) -> None:
+def _train_gan(critic_steps: int, rounds: int, *, detaches: bool, rows_added: int = 0) -> None:
     generator, critic = make_model(6), make_model(4)
     of_generator = torch.optim.Adam(generator.parameters())
     of_critic = torch.optim.Adam(critic.parameters())
-    for _ in range(rounds):
+    for number in range(rounds):
         for _ in range(critic_steps):
             of_critic.zero_grad()
-            fake = generator(make_batch())
+            fake = generator(make_batch(ROWS + number * rows_added))
             (critic(fake.detach() if detaches else fake).mean() - critic(make_batch()).mean()).backward()
             of_critic.step()
         of_generator.zero_grad()
         critic(generator(make_batch())).mean().backward()
         of_generator.step()
+        if rows_added:
+            of_generator.zero_grad()
 
 
 def alternating_gan() -> None:
@@ -275,6 +277,14 @@ def alternating_gan() -> None:
 
 def gan_with_many_critic_steps() -> None:
     _train_gan(25, 3, detaches=False)
+
+
+def gan_with_larger_and_larger_batches() -> None:
+    _train_gan(25, 3, detaches=False, rows_added=ROWS)
+
+
+def gan_whose_generator_steps_once() -> None:
+    _train_gan(25, 1, detaches=False)
 
 
 def gan_without_detach() -> None:

@@ -1,10 +1,11 @@
 """Gradients at the peak that no optimizer uses: a teacher or backbone that is neither frozen nor under no_grad.
 
 `recording.roles` names the gradients of each torch optimizer's parameters. The gradients found here were never named,
-are live from before the peak until the last step ends, for `MIN_STEPS` at least, and an optimizer's gradients were
-named meanwhile. Not found are:
+were allocated in one step before the peak, and are live after the last step and after the last gradients of the device
+were named, for `MIN_STEPS` at least. Not found are:
 
-- gradients at a place (stack and size) whose gradients were named at any time: an optimizer may step rarely;
+- gradients of an optimizer that steps rarely: those at a place (stack and size) whose gradients were named at any time,
+  and those whose stack ran before that step, as the program then freed earlier gradients;
 - tensors that the program took from a single backward and keeps, as of `torch.autograd.grad`: backward must have
   computed gradients of this place again and again while these were live;
 - all gradients, if backward made none that was named: the program copies gradients to the parameters of its optimizers,
@@ -42,16 +43,29 @@ _MAX_NODE = 1 << 62
 _GRADIENT, _ACTIVATION = ROLES.index("gradient"), ROLES.index("activation")
 
 
+def find_end(trace: RecordedTrace, device: str) -> int:
+    """Return the event after the last step and after the last named gradients of a device; 0 if either is missing.
+
+    Gradients of an optimizer whose first step is the last of the trace are named after that step.
+    """
+    step_ends = trace.positions.step_ends
+    if device in HOST_DEVICES or len(step_ends) <= MIN_STEPS:
+        return 0
+    last_named = int(_list_named_gradients(trace, device)["seq"].max(initial=-1))
+    # The steps of a corrupt trace may be anywhere.
+    return min(max(last_named, int(step_ends[-1])) + 1, trace.end_seq) if last_named >= 0 else 0
+
+
 def find_unused_gradients(trace: RecordedTrace, device: str, peak: Peak, until: int) -> Inefficiency | None:
     """Return the gradients at the peak of allocated bytes that no optimizer uses. Raises CompactedError.
 
-    until: The event after the end of the last step. seconds: when the first of the gradients was allocated. site: the
-    line that calls the model without optimizer; if it has none of its own, the line with the most of the gradients.
-    figures: steps (for which all are live), has_own_line (1 if backward computes named gradients from other lines
-    only), is_first (1 if no trained parameter gets its gradient through this line; 0 if it may), activation_bytes
-    (activations of the line at the peak; 0 if it is no line of its own).
+    until: As of `find_end`. seconds: when the first of the gradients was allocated. site: the line that calls the model
+    without optimizer; if it has none of its own, the line with the most of the gradients. figures: steps (for which all
+    are live), has_own_line (1 if backward computes named gradients from other lines only), is_first (1 if no trained
+    parameter gets its gradient through this line; 0 if it may), activation_bytes (activations of the line at the peak;
+    0 if it is no line of its own).
     """
-    if peak.bytes < MIN_BYTES or device in HOST_DEVICES:
+    if peak.bytes < MIN_BYTES:
         return None
     live = trace.replay.live(until, device)
     step_ends = trace.positions.step_ends
@@ -61,12 +75,11 @@ def find_unused_gradients(trace: RecordedTrace, device: str, peak: Peak, until: 
     min_bytes = max(MIN_BYTES, MIN_SHARE * peak.bytes)
     if rows["block_bytes"].sum() < min_bytes:
         return None
-    named = trace.replay.named_blocks()
-    named = named.take((named["role"] == _GRADIENT) & (named["device"] == device))
-    last_named = int(named["seq"][named["seq"] < until].max(initial=-1))
+    named = _list_named_gradients(trace, device)
+    last_named = int(named["seq"].max(initial=-1))
     places = np.unique(_list_places(named))
     rows = rows.take((rows["alloc_seq"] < last_named) & ~np.isin(_list_places(rows), places))
-    rows = rows.take(_are_recomputed(trace, device, until, rows))
+    rows = _take_first_step(trace, device, until, rows)
     size = int(rows["block_bytes"].sum())
     if size < min_bytes:
         return None
@@ -102,7 +115,7 @@ def find_unused_gradients(trace: RecordedTrace, device: str, peak: Peak, until: 
         stack_id=caller,
         site_bytes=line_bytes,
         figures={
-            "steps": float((step_ends > rows["alloc_seq"].max()).sum()),
+            "steps": float((step_ends >= rows["alloc_seq"].max()).sum()),
             "has_own_line": float(has_own_line),
             "is_first": float(is_first),
             "activation_bytes": float(activation_bytes),
@@ -110,20 +123,40 @@ def find_unused_gradients(trace: RecordedTrace, device: str, peak: Peak, until: 
     )
 
 
+def _list_named_gradients(trace: RecordedTrace, device: str) -> Table:
+    named = trace.replay.named_blocks()
+    return named.take((named["role"] == _GRADIENT) & (named["device"] == device))
+
+
 def _list_places(blocks: Table) -> npt.NDArray[np.complex128]:
     """Return the place of each block, its stack and its requested bytes, as one number."""
     return blocks["stack_id"] + 1j * blocks["requested_bytes"]
 
 
-def _are_recomputed(trace: RecordedTrace, device: str, until: int, rows: Table) -> npt.NDArray[np.bool_]:
-    """Return for each gradient whether its stack allocated `MIN_STEPS` times as many blocks as there are gradients."""
-    count = len(trace.stacks)
-    totals = trace.replay.stacks(until, device)
-    allocations = np.zeros(count, np.int64)
-    allocations[totals["stack_id"]] = totals["allocations"]
+def _take_first_step(trace: RecordedTrace, device: str, until: int, rows: Table) -> Table:
+    """Return the gradients of the step that allocated the most bytes of them, if their stacks first ran in this step.
+
+    Their stacks allocated `MIN_STEPS` times as many blocks as there are gradients.
+    """
+    if not len(rows):
+        return rows
+    step_ends, count = trace.positions.step_ends, len(trace.stacks)
+    steps = np.searchsorted(step_ends, rows["alloc_seq"])
+    step = int(np.bincount(steps, rows["block_bytes"]).argmax())
+    rows = rows.take(steps == step)
     gradients = np.bincount(rows["stack_id"], minlength=count)
-    result: npt.NDArray[np.bool_] = (allocations >= MIN_STEPS * gradients)[rows["stack_id"]]
-    return result
+    is_recomputed = _count_allocations(trace, device, until) >= MIN_STEPS * gradients
+    begin = int(step_ends[step - 1]) + 1 if step else 0
+    has_run = _count_allocations(trace, device, begin) > 0 if begin else np.zeros(count, np.bool_)
+    return rows.take((is_recomputed & ~has_run)[rows["stack_id"]])
+
+
+def _count_allocations(trace: RecordedTrace, device: str, until: int) -> npt.NDArray[np.int64]:
+    """Return by stack the number of allocations before an event."""
+    totals = trace.replay.stacks(until, device)
+    counts = np.zeros(len(trace.stacks), np.int64)
+    counts[totals["stack_id"]] = totals["allocations"]
+    return counts
 
 
 def _find_line(stacks: StackIndex, sizes: Mapping[int, int], updated_lines: set[int]) -> tuple[int, int]:
@@ -184,7 +217,9 @@ def _is_first(trace: RecordedTrace, until: int, is_below: npt.NDArray[np.bool_])
             (allocations["node_type"] != 0) & (allocations["node_seq"].astype(np.uint64) < _MAX_NODE)
         )
         threads.update(np.unique(events["node_thread"]).tolist())
-        columns = (is_below[events["forward_stack_id"]].tolist(), events["node_seq"].tolist())
+        stacks = events["forward_stack_id"]
+        is_of_trace = (stacks >= 0) & (stacks < len(is_below))
+        columns = (is_below[np.where(is_of_trace, stacks, 0)].tolist(), events["node_seq"].tolist())
         for is_of_line, node in zip(*columns, strict=True):
             if is_of_line and node > newest:
                 if oldest_other < oldest:
