@@ -17,7 +17,7 @@ import sys
 import time
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,6 +80,8 @@ _ATOMS = (
 )
 
 _COLLECTIONS = frozenset(map(id, (list, tuple, deque, dict, set, frozenset)))
+_CONTAINERS = _COLLECTIONS | {id(OrderedDict)}
+"""Types of the containers that are left out if they are empty: of a torch module's attributes, a dozen are."""
 """`id` of the types of collections."""
 _PACKAGE = __name__.partition(".")[0]
 _FINALIZER = getattr(weakref.finalize, "_Info", None)
@@ -390,7 +392,7 @@ class Walker:
                 kind = kinds[id(type(child))]
             except KeyError:
                 kind = self.kind(type(child))
-            if kind is _ATOM:
+            if kind is _ATOM or (kind is _PLAIN and id(type(child)) in _CONTAINERS and not child):
                 continue
             number = index.get(id(child))
             if number is None:
