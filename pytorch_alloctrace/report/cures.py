@@ -135,7 +135,8 @@ def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:
         sentences.append(f"Keep less of each {growth.unit}: {to_cpu}`.detach()`, `.item()` or running statistics.")
     if growth.has_graph and (growth.holder is None or growth.holder.store_kind != ADDITION):
         sentences.append(
-            f"The autograd graph of each {growth.unit} is kept, too: run an evaluation under torch.no_grad()."
+            f"The autograd graph of each {growth.unit} is kept, too: `.detach()` what is kept, or run an evaluation"
+            " under torch.no_grad()."
         )
     return sentences
 

@@ -32,7 +32,7 @@ HEALTHY = (
     *("evaluation_under_no_grad", "phases_with_gradients_disabled", "gradients_by_function"),
     *("outputs_without_graph", "checkpointed"),
     *("functions_with_own_backward", "one_forward", "skipped_batch", "interrupted"),
-    *("failed_second_phase", "retained_graph_of_functions"),
+    *("failed_second_phase", "retained_graph_of_functions", "memory_carried_on"),
 )
 ADVICE = "Activations make this peak"
 
@@ -85,6 +85,17 @@ def test_last_evaluation_is_no_leak_where_an_earlier_one_released_as_much(folder
     [verdict] = alloctrace.load(folder / "many_collected_outputs.alloctrace").leaks().verdicts.values()
 
     assert not verdict.leaks and not verdict.undecided
+
+
+def test_note_on_graphs_that_backward_used_names_what_carries_them_on(folder: Path) -> None:
+    [note] = [
+        finding for finding in alloctrace.load(folder / "memory_carried_on.alloctrace").diagnose() if finding.growth
+    ]
+
+    assert note.growth is not None and note.growth.is_trained
+    assert note.sentences[-1].endswith(
+        "carries the graph of each iteration to the next, after its backward: `.detach()` it."
+    )
 
 
 @pytest.mark.parametrize("case", HEALTHY)

@@ -141,6 +141,18 @@ def many_collected_outputs() -> None:
 # Healthy: backward uses the graph, or there is none.
 
 
+def memory_carried_on() -> None:
+    training = Training()
+    body, head = training.model[:-1], training.model[-1]
+    for _ in range(3):
+        training.optimizer.zero_grad()
+        memory = torch.zeros(ROWS, WIDTH, device=DEVICE)
+        for inputs, _ in make_batches(8):
+            memory = body(inputs + memory)
+            head(memory).mean().backward(retain_graph=True)
+        training.optimizer.step()
+
+
 def peak_in_training() -> None:
     training = Training()
     for _ in range(2):
