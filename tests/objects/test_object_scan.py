@@ -43,6 +43,31 @@ def first_group() -> Group:
     return scan_objects(10.0).groups[0]
 
 
+def test_exception_is_named_instead_of_the_fullest_container_in_its_traceback() -> None:
+    def fail(numbers: list[torch.Tensor]) -> None:
+        skips = [number + 1 for number in numbers]
+        raise ValueError(len(skips))
+
+    trials = []
+    for _ in range(3):
+        try:
+            fail([torch.ones(64) for _ in range(9)])
+        except ValueError as error:
+            trials.append({"error": error})
+    group = first_group()
+
+    assert str(group).startswith("trials (list of 3), local of test_exception_is_named")
+    assert group.count == 3 * 18
+
+
+def test_part_of_a_container_without_graph_nodes_does_not_end_the_scan() -> None:
+    state = {"large": [torch.ones(1 << 14) for _ in range(12)], "small": torch.ones(8)}
+    kept = torch.ones(4, requires_grad=True) * 2
+
+    assert "state" in str(first_group())
+    del state, kept
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_leak_is_named(name: str) -> None:
     kept = cases(LEAKING)[name]("cpu")

@@ -153,16 +153,33 @@ def test_module_below_a_call_of_a_library_is_never_cut_off(summaries: list[Summa
     assert [line.partition("MiB    ")[2] for line in lines if "activations.py" in line] == [text]
 
 
-@pytest.mark.parametrize(("mebibytes", "is_listed"), [(500, False), (3000, True)])
+@pytest.mark.parametrize(
+    ("mebibytes", "reserved_gibibytes", "is_listed"),
+    [(500, 12, False), (1000, 12, True), (1000, 4, False), (3000, 4, True)],
+)
 def test_unused_cache_is_listed_if_it_is_much_of_the_device(
-    summaries: list[Summary], mebibytes: int, is_listed: bool
+    summaries: list[Summary], mebibytes: int, reserved_gibibytes: int, is_listed: bool
 ) -> None:
-    cache = Inefficiency("cache", "cuda:0", mebibytes << 20, 4 << 30, 1.0, figures={"is_warmup": 0})
-    device = dataclasses.replace(summaries[0].devices[0], memory_bytes=22 << 30, inefficiencies=(cache,))
+    """On a device of which half is not reserved, nothing is short of memory."""
+    reserved = reserved_gibibytes << 30
+    cache = Inefficiency("cache", "cuda:0", mebibytes << 20, reserved, 1.0, figures={"is_warmup": 0})
+    device = dataclasses.replace(
+        summaries[0].devices[0], memory_bytes=22 << 30, peak_reserved_bytes=reserved, inefficiencies=(cache,)
+    )
 
     lines = draw(dataclasses.replace(summaries[0], devices=(device,)))
 
     assert any(line.startswith("UNUSED CACHE") for line in lines) is is_listed
+
+
+@pytest.mark.parametrize("calls", [0, 5])
+def test_memory_that_torch_returns_by_itself_is_not_blamed_on_empty_cache(summaries: list[Summary], calls: int) -> None:
+    churn = Inefficiency("churn", "cuda:0", 60 << 30, 20 << 30, 1.0, figures={"times": 4.0, "calls": calls})
+    device = dataclasses.replace(summaries[0].devices[0], memory_bytes=22 << 30, inefficiencies=(churn,))
+
+    text = " ".join(draw(dataclasses.replace(summaries[0], devices=(device,))))
+
+    assert "CHURN" in text and ("empty_cache" in text) == bool(calls)
 
 
 def test_source_is_cut_with_an_ellipsis_and_never_ends_as_a_sentence(summaries: list[Summary]) -> None:
