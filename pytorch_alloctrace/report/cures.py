@@ -40,6 +40,9 @@ _MAX_VIEW_SHARE = 0.5
 """Maximum share of their memory that tensors use, for `clone()` to be a cure."""
 _EXPRESSION = re.compile(r"[\w.]+")
 _SUSPENDED = " of the suspended "
+_WORD = re.compile(r"\w+")
+_ENTRY_ATTRIBUTE = re.compile(r"(?:\[\.\.\.\])+(\.\w+)")
+"""In the path behind a container: the attribute of its entries that leads to the blocks."""
 _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
 
@@ -292,6 +295,10 @@ def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) ->
         return f"Give {name} a bound: `collections.deque(maxlen=...)`, or `queue.Queue(maxsize=...)`."
     if kind == "lru_cache":
         return f"Give {name} a bound: `functools.lru_cache(maxsize=...)`, or call its `cache_clear()`."
+    *_, last_word = _WORD.findall(_PLACE.split(holder.name)[0]) or [""]
+    attribute = _ENTRY_ATTRIBUTE.search(holder.path.rpartition(last_word)[2]) if last_word else None
+    if kind == "list" and attribute:
+        return f"Clear or cap {name}, or set `{attribute[1]}` of the entries that are done to None."
     if kind == "list":
         copy = "" if device == "cpu" else ", a copy on the CPU"
         return f"Clear or cap {name}, or append what is needed of each tensor: a number by `.item()`{copy}."

@@ -33,7 +33,7 @@ from .verdict import NO_STACKS, diagnosis, no_allocations, peak_advice
 
 LINES = 25
 _MAX_IN_FULL = 2
-_FINDING_LINES = 5
+_FINDING_LINES, _ONLY_FINDING_LINES = 5, 8
 _MAX_SHORT_FINDINGS = 4
 _MAX_SHORT_LINES = 4
 _INDENT = 6
@@ -247,7 +247,8 @@ def _list_ending(
     if child is not None:
         lines += screen.brief(Text(child, style="bold red"), 0, 2, hanging=_INDENT)
     paragraphs += [lines] if lines else []
-    paragraphs += [_list_finding(finding, screen, names) for finding in reversed(in_full)]
+    max_lines = _ONLY_FINDING_LINES if len(in_full) == 1 else _FINDING_LINES
+    paragraphs += [_list_finding(finding, screen, names, max_lines) for finding in reversed(in_full)]
     kind = "leak" if child is not None and not in_full else next((f.kind for f in (*in_full, *findings)), "")
     paragraphs.append([_make_command(kind, summary, screen)])
     return [line for paragraph in paragraphs for line in (Text(), *paragraph)][1:]
@@ -315,14 +316,18 @@ def _list_title(finding: Finding, screen: Screen, max_lines: int, *, with_remedy
     )
 
 
-def _list_finding(finding: Finding, screen: Screen, names: SiteNames) -> list[Text]:
-    """Return title, source, remedy and evidence in at most _FINDING_LINES lines."""
-    lines = _list_title(finding, screen, 2)
+def _list_finding(finding: Finding, screen: Screen, names: SiteNames, max_lines: int) -> list[Text]:
+    """Return title, source, remedy and evidence."""
+    lines = _list_title(finding, screen, max_lines // 2)
     source = _quote_source(finding, names)
-    if source:
-        lines.append(Text(" " * _INDENT + shortened(source, screen.width - _INDENT, screen.ellipsis), style="cyan"))
+    quoted = [source] if source else []
+    place, separator, code = source.partition(": ")
+    if max_lines > _FINDING_LINES and separator and cell_len(source) > screen.width - _INDENT:
+        quoted = [f"{place}:", f"  {code}"]
+    for text in quoted:
+        lines.append(Text(" " * _INDENT + shortened(text, screen.width - _INDENT, screen.ellipsis), style="cyan"))
     for sentence in finding.brief:
-        if sentence and (room := _FINDING_LINES - len(lines)) > 0:
+        if sentence and (room := max_lines - len(lines)) > 0:
             lines += screen.brief(sentence, _INDENT, room)
     return lines
 

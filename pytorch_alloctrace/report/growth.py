@@ -363,8 +363,8 @@ def _describe_short(growth: Growth, names: SiteNames) -> tuple[str, str]:
 def _describe_rare(growth: Growth, names: SiteNames) -> tuple[str, str]:
     if growth.is_model:
         return (
-            f"made models in {growth.arrivals} of {units.counted(growth.units, growth.unit)}, and all are kept: "
-            f"{units.size(growth.allocated_bytes)}",
+            f"made models or optimizers in {growth.arrivals} of {units.counted(growth.units, growth.unit)}, and all "
+            f"are kept: {units.size(growth.allocated_bytes)}",
             "A leak if models are made as long as the program runs; none if their number is fixed, such as one for "
             "each fold. To hold less, keep only the best model or copies on the CPU.",
         )

@@ -150,7 +150,7 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
             f"{names.site(site.site)} runs {units.number(count)} forwards without torch.no_grad(), and no"
             " backward ran between them"
         )
-        remedy = f"in training, {_BACKWARD_EACH}; in evaluation, {no_grad}."
+        remedy = f"in evaluation or inference, {no_grad}; in training, {_BACKWARD_EACH}."
     return CauseText(
         f"{title}: {_with_share(site.bytes, failure)} of activations",
         site.site,

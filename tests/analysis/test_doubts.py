@@ -417,7 +417,9 @@ def test_models_of_ten_folds_are_undecided_models() -> None:
     growth = only_growth("models of folds")
 
     assert (growth.doubt, growth.is_model) == (Doubt.RARE, True)
-    assert f"made models in {growth.arrivals} of 100 steps, and all are kept" in text_of("models of folds")
+    assert f"made models or optimizers in {growth.arrivals} of 100 steps, and all are kept" in text_of(
+        "models of folds"
+    )
 
 
 def test_layers_of_one_model_are_no_models_of_requests() -> None:

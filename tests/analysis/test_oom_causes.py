@@ -147,7 +147,7 @@ def test_first_screen_shows_the_cure_once_and_quotes_the_line_that_stores(folder
     text = run_analyze(folder, f"{LEAK}.alloctrace")
 
     line = marked_line(PROGRAM, LEAK, "STORE")
-    assert f"…/{PROGRAM}:{line}: outputs.append(out.detach())" in text
+    assert f"…/{PROGRAM}:{line}: outputs.append(out.detach())" in " ".join(text.split())
     assert text.count("clear or cap `outputs`") == 1
 
 

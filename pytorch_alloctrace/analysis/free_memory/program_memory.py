@@ -77,6 +77,8 @@ CAUSES = (
     *(KEPT_EXCEPTION, AUTOCAST_CACHE, NO_BACKWARD, MANY_FORWARDS, MANY_MODELS, CHECKPOINT),
     *(OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, *USES),
 )
+HUGE_SHARE = 0.5
+"""Minimum share of the usable bytes that a request for activations takes to be the cause: they are many requests."""
 MIN_MODELS = 3
 """Minimum number of models that a line made: the second may be a copy of the first."""
 MIN_CHECKPOINT_SHARE = 0.1
@@ -180,7 +182,7 @@ class ProgramMemory:
         if self.in_optimizer:
             return OPTIMIZER_STATE if self.is_first_step else OPTIMIZER_STEP
         is_special = self.request_use == KEPT or self.is_attention or self.outer_count
-        if is_special and self.requested_bytes >= large:
+        if self.requested_bytes >= (large if is_special else HUGE_SHARE * usable_bytes):
             return LARGE_REQUEST
         return max(USES, key=self.bytes_with_request)
 
