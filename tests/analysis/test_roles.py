@@ -289,6 +289,51 @@ def test_roles_without_backward_match_program_account(tmp_path: Path, program: s
     assert {role: actual.get(role, 0) for role in expected} == expected
 
 
+SOLVER = """
+import torch, pytorch_alloctrace as alloctrace
+
+class Solver(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            vectors = [torch.zeros(3, *parameter.shape) for _ in range(2)]
+            for _ in range(4):
+                with torch.enable_grad():
+                    closure()
+            if not state:
+                state["direction"] = torch.zeros_like(parameter)
+
+def main():
+    weight = torch.nn.Parameter(torch.ones(64, 64))
+    solver = Solver([weight])
+
+    def closure():
+        loss = (weight * 2).exp().sum()
+        weight.grad = None
+        loss.backward()
+        alloctrace.mark("closure")
+
+    for _ in range(4):
+        solver.step(closure)
+
+with alloctrace.enable("t.alloctrace", devices=("cpu",)):
+    main()
+"""
+
+
+def test_vectors_of_an_optimizer_that_live_within_its_step_are_temporary(tmp_path: Path) -> None:
+    trace = alloctrace.load(run_source(tmp_path, SOLVER) / "t.alloctrace")
+
+    by_role = role_bytes(trace, "mark:closure#11", "cpu")
+
+    assert by_role["optimizer state"] == 64 * 64 * 4
+    assert by_role["temporary"] - 2 * 3 * 64 * 64 * 4 in range(512)  # with the scalars of the loss
+
+
 def test_roles_are_unknown_without_named_blocks(tmp_path: Path) -> None:
     source = """
 import torch, pytorch_alloctrace as alloctrace

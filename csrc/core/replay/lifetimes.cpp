@@ -176,6 +176,10 @@ Lifetime Lifetimes::lifetime_at_free(const Origin& origin, const Event& event, c
   const Thread& thread = threads_[origin.thread];
   const std::uint32_t passes = thread.passes - origin.passes;
   const bool is_cut_off = last_oom_ > origin.alloc_sequence;
+  // An optimizer that evaluates the model again and again within its step, such as LBFGS, holds vectors meanwhile.
+  if (steps_ != 0 && origin.step == steps_ && !by_pass && kinds_.is_of_optimizer(change.stack)) {
+    return Lifetime::kSameStep;
+  }
   switch (origin.phase) {
     case Phase::kForward:
       if (by_pass) return Lifetime::kSaved;

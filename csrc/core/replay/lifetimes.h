@@ -30,7 +30,7 @@ namespace alloctrace {
 enum class Lifetime : std::uint8_t {
   kUnknown = 0,          // older than the recording, or events are missing
   kBrief = 1,            // freed by the program before a pass, before its stack's next allocation in the same step
-  kSameStep = 2,         // freed by the program before a pass, in the same step
+  kSameStep = 2,         // freed by the program before a pass, in the same step; by an optimizer, within its step
   kLaterStep = 3,        // freed by the program before a pass, in a later step
   kSaved = 4,            // allocated in forward, freed by a pass, or with its graph: held by autograd
   kInputSaved = 5,       // allocated before forward, freed by the next pass
