@@ -54,7 +54,7 @@ _ROLE_STYLES = ("cyan", "green", "magenta", "yellow")
 _MIN_ROLE_SHARE = 0.01
 _INEFFICIENCIES = ("fragmentation", "cache", "rounding", "pending", "churn", "outside")
 _MIN_DEVICE_SHARE = 0.03  # of the GPU's memory, for an inefficiency to be shown in full
-_MIN_FREE_DEVICE_SHARE, _MIN_USED_SHARE = 0.1, 0.5  # the same of a GPU of which less than this share is reserved
+_MIN_FREE_DEVICE_SHARE, _MIN_USED_SHARE = 0.2, 0.5  # the same of a GPU of which less than this share is reserved
 _SHORT_KINDS = ("no_leak", "not_judged")
 _ALL_LEAKS = ("leaks", "all leaks, with their evidence and callers")
 _COMMANDS = {
@@ -285,7 +285,8 @@ def _is_listed(finding: Finding, in_full: Sequence[Finding], summary: Summary) -
     if finding.kind in _SHORT_KINDS:
         return all(shown.kind != "oom" for shown in in_full)
     is_answer = not in_full and finding.kind not in (*NOTES, *_INEFFICIENCIES)
-    return is_answer or _is_notable(finding, summary)
+    has_part = all(shown.kind != "oom" for shown in in_full) or _has_share(finding, _MIN_SECOND_SHARE, summary)
+    return is_answer or (has_part and _is_notable(finding, summary))
 
 
 def _is_notable(finding: Finding, summary: Summary) -> bool:

@@ -14,6 +14,7 @@ from .finding import Finding
 from .site_names import SiteNames
 
 _VARIABLE = "PYTORCH_ALLOC_CONF"
+_MIN_SAVED_SHARE = 0.5
 
 
 def inefficiency_finding(inefficiency: Inefficiency, names: SiteNames, advisor: Advisor) -> Finding:
@@ -60,7 +61,7 @@ def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice
     if not inefficiency.unusable:
         return (
             f"Which lines pin the memory is unknown: the run {_describe_time(inefficiency)} is compacted into sums.",
-            _describe_remedies(["allocate long-lived memory before large memory"], advice),
+            _describe_remedies(["allocate long-lived memory before large memory"], advice, inefficiency),
         )
     causes = [part.cause for part in inefficiency.unusable]
     cures = [
@@ -68,9 +69,10 @@ def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice
     ]
     position = "" if inefficiency.request is None else " --at peak:reserved"
     command = f" The command fragmentation{position} shows all lines that pin memory."
+    remedies = _describe_remedies([*dict.fromkeys(cures)], advice, inefficiency)
     return (
         *(_describe_unusable(part, inefficiency, names) for part in inefficiency.unusable),
-        f"{_describe_remedies([*dict.fromkeys(cures)], advice)}{command if Cause.PINNED in causes else ''}",
+        f"{remedies}{command if Cause.PINNED in causes else ''}",
     )
 
 
@@ -156,9 +158,12 @@ _CURES = {
 }
 
 
-def _describe_remedies(cures: Sequence[str], advice: Advice) -> str:
-    """Return what helps: a setting that would have, which takes no change of the program, then the cures."""
-    setting, note = "", ""
+def _describe_remedies(cures: Sequence[str], advice: Advice, inefficiency: Inefficiency) -> str:
+    """Return what helps: a setting, which takes no change of the program, then the cures.
+
+    A setting that would have saved less than half of the bytes comes last.
+    """
+    setting, note, is_enough = "", "", True
     if advice.why_not:
         note = f" {_VARIABLE}={EXPANDABLE} may help, too (not simulated)."
     elif advice.helping:
@@ -169,11 +174,14 @@ def _describe_remedies(cures: Sequence[str], advice: Advice) -> str:
         if removed and text != DEFAULTS:
             setting += f" (without {' and '.join(removed)})"
         reserved = units.sizes(*outcome.peak_reserved_bytes)
+        saved_bytes = inefficiency.total_bytes - outcome.peak_reserved_bytes[1]
+        is_enough = saved_bytes >= _MIN_SAVED_SHARE * inefficiency.bytes
         setting += f": at most {reserved} would have been reserved, as a model of torch's allocator shows"
     elif advice.tried:
         tried = " or ".join(advice.tried)
         note = f" ({tried} would not have reserved notably less, as a model of torch's allocator shows.)"
-    remedies = "; or ".join(filter(None, (setting, "; ".join(cures))))
+    by_cost = (setting, "; ".join(cures))
+    remedies = "; or ".join(filter(None, by_cost if is_enough else by_cost[::-1]))
     return f"What helps: {remedies}.{note}"
 
 

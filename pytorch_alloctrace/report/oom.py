@@ -63,8 +63,9 @@ def oom_finding(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> Fin
         stack_id=failure.request.stack_id if advice.line is None else advice.stack_id,
         sentences=_list_sentences(failure, advice, names),
         brief=(
-            " ".join(advice.help),
-            " ".join((_describe_request(failure, advice, names), *advice.why)),
+            advice.help[0],
+            *_describe_pinners(advice, names),
+            " ".join((*advice.help[1:], _describe_request(failure, advice, names), *advice.why)),
         ),
         holder=None if leak is None else leak.holder,
     )
@@ -81,10 +82,14 @@ def sentences(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> tuple
 
 
 def _list_sentences(failure: OutOfMemory, advice: _Advice, names: SiteNames) -> tuple[str, ...]:
-    top_pinner_rows = rows(advice.pinned.pinners_by_line.head(1)) if advice.pinned is not None else []
-    pinning = [describe_pinner(row, names) for row in top_pinner_rows]
-    request = _describe_request(failure, advice, names)
+    request, pinning = _describe_request(failure, advice, names), _describe_pinners(advice, names)
     return (request, *advice.why, *pinning, *advice.help, *_describe_outcome(failure))
+
+
+def _describe_pinners(advice: _Advice, names: SiteNames) -> list[str]:
+    """Return a sentence on the line that pins the most memory; none if nothing does."""
+    top_rows = [] if advice.pinned is None else rows(advice.pinned.pinners_by_line.head(1))
+    return [describe_pinner(row, names) for row in top_rows]
 
 
 def _describe_library_call(failure: OutOfMemory, advice: _Advice, names: SiteNames) -> list[str]:

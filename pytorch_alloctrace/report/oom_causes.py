@@ -25,6 +25,7 @@ from .site_names import SiteNames
 
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
 _MAX_JOIN_DIFFERENCE = 0.01  # of a request that joins what a line has kept, as a share of that
+_MIN_JOINED_SHARE = 0.1  # of the usable bytes, of a request that may have the size of other blocks by coincidence
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _ITEM_BYTES = (4, 2, 8, 1)
 _MIN_SQUARE, _USUAL_FACTOR = 1000, 64
@@ -429,6 +430,9 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
             [_describe_usage(failure)],
             ["What helps: record from the beginning of the program, to see what fills the device."],
         )
+    joined = _find_joined(failure)
+    if joined is not None and failure.requested_bytes >= _MIN_JOINED_SHARE * failure.usable_bytes:
+        return _describe_joined(joined, failure, names)
     top = sites[0]
     blocks = units.counted(top.blocks, "block")
     why = _list_lines(sites, names) if len(sites) > 1 else []

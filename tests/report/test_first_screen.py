@@ -155,7 +155,7 @@ def test_module_below_a_call_of_a_library_is_never_cut_off(summaries: list[Summa
 
 @pytest.mark.parametrize(
     ("mebibytes", "reserved_gibibytes", "is_listed"),
-    [(500, 12, False), (1000, 12, True), (1000, 4, False), (3000, 4, True)],
+    [(500, 12, False), (1000, 12, True), (1000, 4, False), (5000, 6, True)],
 )
 def test_unused_cache_is_listed_if_it_is_much_of_the_device(
     summaries: list[Summary], mebibytes: int, reserved_gibibytes: int, is_listed: bool
