@@ -75,7 +75,8 @@ def cure(leak: Leak, names: SiteNames) -> str:
         if not holder.through and "list" in {container.type for container in holder.containers}:
             name = quote(names.referrer(holder.name or holder.path))
             sentence = f"Remove models that are done from {name}, or cap it."
-        return f"{sentence} Or, unless they must differ, {SHARE_MODEL}."
+        copies = "; copies can be kept on the CPU (`.cpu()`)" if "copy" in (leak.line.source or "") else ""
+        return f"{sentence} Or, unless they must differ, {SHARE_MODEL}{copies}."
     if holder.through == GRAPH and leak.is_in_thread:
         return (
             f"{sentence} torch.no_grad() and the current device hold only in the thread that set them: set them here."

@@ -354,11 +354,14 @@ class DoubtFinder:
         return has_weights and bool(np.isin(roles, _MODEL).mean() >= MIN_STATE_SHARE)
 
     def _find_maker(self, leak: Leak) -> Site:
-        """Return the line that makes the models of a leak."""
-        stacks = self._trace.stacks
-        if CONSTRUCTOR not in leak.line.function or not stacks.has_frames(leak.stack_ids[0]):
-            return leak.line
-        return Site.of_stack(stacks, self._loops.find_maker(leak.stack_ids[0]))
+        """Return the line that makes the models of a leak: that of most weights, as gradients and state follow them."""
+        numbers, stacks = self._part.device.numbers, self._trace.stacks
+        live = self._live.take(self._is_leaked(leak) & np.isin(self._live["role"], _WEIGHTS))
+        lines = numbers.of(live["stack_id"])
+        site = max(leak.sites, key=lambda site: int(live["block_bytes"][lines == numbers.of([site.stack_id])[0]].sum()))
+        if CONSTRUCTOR not in site.site.function or not stacks.has_frames(site.stack_id):
+            return leak.line if site is leak.sites[0] else site.site
+        return Site.of_stack(stacks, self._loops.find_maker(site.stack_id))
 
     def _calls_each_module_once(self, leak: Leak) -> bool:
         """Return whether hardly any module allocated more than `_MAX_BLOCKS_OF_PASS` blocks, kept or freed."""
