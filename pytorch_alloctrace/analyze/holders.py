@@ -14,7 +14,8 @@ _ROWS = 10
 class Holders(TraceCommand):
     description = (
         "Shows which objects of the program kept memory alive at an object scan of the recorder: the scan nearest to "
-        "the peak, or another. A row is a variable or container, with the line that stores into it if known."
+        "the peak, or another. A row is a variable, a container or similar objects of one variable, with the line that "
+        "stores into it if known."
     )
     examples = (
         ("holders run.alloctrace", "what held the memory near the peak"),

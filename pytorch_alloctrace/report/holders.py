@@ -8,6 +8,7 @@ from rich.text import Text
 
 from ..analysis.leaks.leak import NoHolder
 from ..analysis.usage.held_memory import HeldMemory
+from ..analysis.usage.held_rows import MODEL_ROLES, HeldRow
 from ..reading.positions import Position
 from ..reading.recorded import FinalScan
 from . import units
@@ -28,6 +29,15 @@ def holders_data(held: HeldMemory | NoHolder, top: int) -> dict[str, Any]:
     scan["unheld_sites"] = held.unheld_sites[:top]
     scan["peak_bytes"] = held.peak.requested_bytes
     return {"scan": scan, "rows": held.rows[:top], "no_holder": None}
+
+
+def describe_row(row: HeldRow, names: SiteNames) -> str:
+    """Return the description of an object, or of merged ones with their number: "model (24 parameters), local of"."""
+    [description], name = row.holder.names, row.holder.name
+    if row.objects == 1:
+        return names.referrer(description)
+    number = units.counted(row.objects, row.role if row.role in MODEL_ROLES else "object")
+    return f"{names.referrer(name)} ({number}){names.referrer(description.removeprefix(name))}"
 
 
 def write_no_scan(reason: NoHolder, final_scan: FinalScan | None, screen: Screen) -> None:
@@ -53,15 +63,15 @@ def write_holders(held: HeldMemory, at: Position | None, screen: Screen, names: 
     for row, count in zip(held.rows, counts, strict=False):
         holder = row.holder
         amount = f"{units.size(row.bytes):>{_COLUMN}}  {count:>{count_column}}"
-        screen.text(f"{amount}  {names.referrer(holder.names[0])}", hanging=margin)
-        if not holder.path.startswith(holder.name):
+        screen.text(f"{amount}  {describe_row(row, names)}", hanging=margin)
+        if row.objects == 1 and not holder.path.startswith(holder.name):
             screen.text(f"reached by {names.referrer(holder.path)}", margin, hanging=margin + 2, style="dim")
         if holder.store is not None:
             store = quote_store(holder.store_kind, holder.store, names)
             screen.text(store, margin, hanging=margin + 2, style="dim")
     if others := held.rows[top:]:
-        omitted = units.size(sum(row.bytes for row in others))
-        more = f"and {units.counted(len(others), 'more object')} with {omitted} (--top 0 shows all)"
+        omitted = units.counted(sum(row.objects for row in others), "more object")
+        more = f"and {omitted} with {units.size(sum(row.bytes for row in others))} (--top 0 shows all)"
         screen.text(more, margin, style="dim")
     for site in held.unheld_sites:
         if site.site.is_workspace:

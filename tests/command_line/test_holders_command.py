@@ -59,6 +59,35 @@ for number in range(40):
     globals()[f"kept_{number}"] = torch.ones(1 << 18, device="cuda")
 alloctrace.disable()
 """
+SIMILAR_PROGRAM = """
+import torch
+import pytorch_alloctrace as alloctrace
+from torch import nn
+
+MIB = 1 << 18
+
+class View(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.args = (torch.ones(size * MIB, device="cuda"),)
+
+class Trainer:
+    def __init__(self):
+        self.net = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(5)]).cuda()
+        self.batch, self.target, self.loss, self.scale = (torch.ones(MIB, device="cuda") for _ in range(4))
+
+def main():
+    trainer = Trainer()
+    views = nn.ModuleList([View(size) for size in (100, 5, 5, 5, 5)])
+    named = nn.ModuleDict({"left": View(30), "right": View(20)})
+    for layer in trainer.net:
+        layer.weight.grad = torch.ones_like(layer.weight)
+    del layer
+    alloctrace.disable()
+
+alloctrace.enable("run.alloctrace", devices=("cuda",))
+main()
+"""
 MIB = 1 << 20
 NO_SCAN = "Holder not found: no object scan ran."
 
@@ -142,3 +171,23 @@ def test_holders_states_why_a_trace_has_no_scan(folder: Path) -> None:
 
     assert text.startswith(NO_SCAN)
     assert (answer["scan"], answer["rows"], answer["no_holder"]) == (None, [], "no scan")
+
+
+def test_holders_merges_similar_objects_of_one_variable_but_no_large_one(tmp_path: Path) -> None:
+    folder = run_source(tmp_path, SIMILAR_PROGRAM, cuda=True)
+
+    rows = read_json(folder, "run.alloctrace", "--at", "end")["rows"]
+    text = " ".join(run_analyze(folder, "holders", "run.alloctrace", "--at", "end").split())
+
+    assert [(row["holder"]["name"], row["objects"], row["role"], row["bytes"] // MIB) for row in rows] == [
+        ("views[0].args", 1, "unknown", 100),
+        ("named.left.args", 1, "unknown", 30),
+        ("views[...].args", 4, "unknown", 20),
+        ("named.right.args", 1, "unknown", 20),
+        ("trainer.net", 5, "parameter", 5),
+        ("trainer.net", 5, "gradient", 5),
+        ("trainer", 4, "unknown", 4),
+    ]
+    assert "20.0 MiB 4 blocks views[...].args (4 objects), local of main() at program.py:" in text
+    assert "5.00 MiB 5 blocks trainer.net (5 parameters), local of main() at" in text
+    assert "5.00 MiB 5 blocks trainer.net (5 gradients), local of main() at" in text

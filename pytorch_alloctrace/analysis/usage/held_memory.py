@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import PositionError
+from ...errors import CompactedError, PositionError
+from ...reading.names import ROLES
 from ...reading.positions import Position
 from ...reading.recorded import Held, RecordedTrace
+from ...reading.replay import Peak
 from ...reading.sites import SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
-from ..leaks.leak import Holder, NoHolder
+from ..leaks.leak import NoHolder
 from ..leaks.referrers import explain_without_blocks, find_step, make_holder
+from .held_rows import GRADIENT, MODEL_ROLES, HeldRow, merge_rows
 from .peak import PeakMemory, peak_memory
+from .roles import RoleShares
 
-
-@dataclass(frozen=True)
-class HeldRow:
-    bytes: int
-    """Requested bytes on the device."""
-    blocks: int
-    """Number of blocks on the device."""
-    is_estimated: bool
-    """True if bytes and blocks are estimated from a sample: of many blocks, some are on other devices."""
-    holder: Holder
-    """The object. Its `share` is that of the device's live bytes."""
+MIN_PEAK_SHARE = 0.25
+"""Minimum share of a peak that an object holds to be named as its cause."""
+_EXPLAINED_ROLES = (*MODEL_ROLES, "optimizer state", "activation", "library workspace")
+"""Roles of blocks that need no holder: models, optimizers and backward hold them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +41,7 @@ class HeldMemory:
     """Seconds from the peak, or from the given position, to the scan; negative if the scan is earlier."""
     live_bytes: int
     rows: tuple[HeldRow, ...]
-    """The objects that the scan recorded, the most bytes first."""
+    """The objects that the scan recorded, similar ones merged, the most bytes first."""
     unheld_sites: tuple[SiteBytes, ...]
     """Lines that allocated live blocks that none of the objects held, the most bytes first.
 
@@ -71,21 +69,17 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
     there is no scan up to `at`, or nothing was allocated.
     """
     peak = peak_memory(trace, "allocated", device=device)
-    scans: dict[int, list[Held]] = {}
-    for held in trace.held:
-        if len(held.addresses) and 0 < held.event <= trace.end_seq:  # the others were recorded for autograd nodes
-            scans.setdefault(held.event, []).append(held)
+    scans = _list_scans(trace)
     if not scans:
         return explain_without_blocks(trace, has_scans=False)
     position = peak.seq if at is None else at
     target = trace.first_event_after(position, peak.device)
-    readable_scans = [event for event in scans if trace.is_known_at(event - 1) and (at is None or event <= target)]
-    if not readable_scans:
+    event = _select_scan(trace, scans if at is None else [event for event in scans if event <= target], target)
+    if event is None:
         raise PositionError(
             f"the trace has no object scan and its memory up to {'the end' if at is None else at}: "
             f"the first scan is at event {min(scans):,}"
         )
-    event = min(readable_scans, key=lambda event: abs(event - target))
     live = trace.replay.live(event, peak.device)
     live_bytes = int(live["requested_bytes"].sum())
     is_held = np.isin(live["address"], np.concatenate([held.addresses for held in scans[event]]))
@@ -94,13 +88,7 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
     if any(len(held.addresses) < held.count for held in scans[event]):
         unheld_sites = tuple(site for site in unheld_sites if site.site.is_workspace)
     live = live.take(is_held)
-    amounts = [(*_measure(held, live), held) for held in scans[event]]
     step, time_ns = find_step(trace, event), trace.time_ns(event - 1)
-    rows = [
-        HeldRow(size, blocks, is_estimated, make_holder(trace, [held], step, min(size / max(live_bytes, 1), 1.0)))
-        for size, blocks, is_estimated, held in sorted(amounts, key=lambda amount: -amount[0])
-        if size
-    ]
     return HeldMemory(
         peak.device,
         event,
@@ -108,10 +96,75 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
         (time_ns - trace.begin_ns) / 1e9,
         (time_ns - trace.time_ns(position, device=peak.device)) / 1e9,
         live_bytes,
-        tuple(rows),
+        _list_rows(trace, scans[event], live, live_bytes),
         unheld_sites,
         peak,
     )
+
+
+def find_peak_holder(trace: RecordedTrace, device: str, peak: Peak, shares: RoleShares) -> HeldRow | None:
+    """Return what held the most of a peak besides models, optimizers and activations, if that is `MIN_PEAK_SHARE`.
+
+    The row is of the object scan nearest to the peak, and only of blocks that are live at the scan and at the peak.
+    Returns None if the roles exclude such an object, before any memory is read.
+
+    Args:
+        trace: Trace.
+        device: Device as torch spells it.
+        peak: Peak of allocated bytes of the device.
+        shares: Live memory at the peak by role.
+    """
+    total = sum(part.bytes for part in shares.roles)
+    unexplained = sum(part.bytes for part in shares.roles if part.role not in _EXPLAINED_ROLES)
+    if not total or unexplained < MIN_PEAK_SHARE * total or not (scans := _list_scans(trace)):
+        return None
+    event = _select_scan(trace, scans, peak.seq + 1)
+    if event is None:
+        return None
+    try:
+        at_scan, at_peak = (trace.replay.live(until, device) for until in (event, peak.seq + 1))
+    except CompactedError:
+        return None
+    _, in_scan, in_peak = np.intersect1d(at_scan["address"], at_peak["address"], return_indices=True)
+    is_same = at_scan["alloc_seq"][in_scan] == at_peak["alloc_seq"][in_peak]
+    both = at_peak.take(np.sort(in_peak[is_same]))
+    both = both.take(~np.isin(both["role"], [ROLES.index(role) for role in _EXPLAINED_ROLES]))
+    rows = _list_rows(trace, scans[event], both, total)
+    return rows[0] if rows and rows[0].bytes >= MIN_PEAK_SHARE * total else None
+
+
+def _list_scans(trace: RecordedTrace) -> dict[int, list[Held]]:
+    """Return the objects of each scan that hold blocks, by event."""
+    scans: dict[int, list[Held]] = {}
+    for held in trace.held:
+        if len(held.addresses) and 0 < held.event <= trace.end_seq:  # the others were recorded for autograd nodes
+            scans.setdefault(held.event, []).append(held)
+    return scans
+
+
+def _select_scan(trace: RecordedTrace, scans: Iterable[int], target: int) -> int | None:
+    """Return the scan nearest to an event of those at which the memory is known."""
+    readable_scans = (event for event in scans if trace.is_known_at(event - 1))
+    return min(readable_scans, key=lambda event: abs(event - target), default=None)
+
+
+def _list_rows(trace: RecordedTrace, scan: Sequence[Held], live: Table, total: int) -> tuple[HeldRow, ...]:
+    """Return the objects of a scan that hold some of the live blocks, similar ones merged, the most bytes first."""
+    rows = []
+    for held in scan:
+        size, blocks, is_estimated = _measure(held, live)
+        if size:
+            holder = make_holder(trace, [held], find_step(trace, held.event), min(size / max(total, 1), 1.0))
+            rows.append(HeldRow(size, blocks, is_estimated, holder, 1, _find_role(held, live)))
+    return tuple(sorted(merge_rows(rows, total), key=lambda row: -row.bytes))
+
+
+def _find_role(held: Held, live: Table) -> str:
+    """Return `HeldRow.role` of an object."""
+    if held.name.endswith(GRADIENT):
+        return "gradient"
+    roles = np.unique(live["role"][np.isin(live["address"], held.addresses)])
+    return ROLES[roles[0]] if len(roles) == 1 else ""
 
 
 def _measure(held: Held, live: Table) -> tuple[int, int, bool]:
