@@ -37,6 +37,8 @@ from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
 from .leaks.leak import Growth, Leak
 from .leaks.outside_growth import OutsideGrowth, find_outside_growth
+from .usage.held_memory import find_peak_holder
+from .usage.held_rows import HeldRow
 from .usage.package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_library_call, find_package_lines
 from .usage.roles import ModelOrigin, RoleShares, find_model_origin, roles_before
 from .walk import Visit, Walk
@@ -121,6 +123,9 @@ class DeviceSummary:
     """Allocated bytes over time: the maximum of each of equal intervals."""
     library_calls: Mapping[int, LibraryCall] = field(default_factory=dict)
     """Line of a library that a line with a leak or growth calls, by the first stack of the leak or growth."""
+    peak_holder: HeldRow | None = None
+    """Object that held much of the peak of a GPU: see `find_peak_holder`. None in a summary of leaks, and if an
+    allocation failed."""
 
 
 @dataclass(frozen=True)
@@ -277,6 +282,10 @@ class _DeviceSummarizer:
         trace, device = self._trace, self._device
         end, leaks = self._at_end.result, judge_leaks(self._evidence)
         at_end = _build_holding(trace, end, None, top)
+        at_peak = at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top)
+        peak_holder = None
+        if not of_leaks and self._peak is not None and self._failure is None and device not in HOST_DEVICES:
+            peak_holder = find_peak_holder(trace, device, self._peak, at_peak.roles)
         reserved_peak = trace.replay.peak("reserved", device)
         return DeviceSummary(
             device=device,
@@ -285,7 +294,7 @@ class _DeviceSummarizer:
             peak_reserved_bytes=0 if reserved_peak is None else reserved_peak.bytes,
             allocations=int(end.stacks["allocations"].sum()),
             total_bytes=int(end.stacks["total_bytes"].sum()),
-            peak=at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top),
+            peak=at_peak,
             end=at_end,
             growth=step_growth(trace, device),
             leaks=leaks,
@@ -294,6 +303,7 @@ class _DeviceSummarizer:
             failure=None if self._failure is None else self._failure.result,
             levels=tuple(trace.timeline(120, device)["allocated_bytes_max"].tolist()),
             library_calls=_find_library_calls(trace, device, (*leaks.leaks, *leaks.undecided, *leaks.notes)),
+            peak_holder=peak_holder,
         )
 
     def _list_inefficiencies(self, collections: Sequence[Collection]) -> tuple[Inefficiency, ...]:

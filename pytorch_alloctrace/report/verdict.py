@@ -15,6 +15,7 @@ from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
 from ..analysis.leaks.growth import StepGrowth
 from ..analysis.leaks.leak import AUTOCAST, Doubt, Growth
 from ..analysis.summary import MIN_ACTIVATION_SHARE, DeviceSummary, Holding, Summary
+from ..analysis.usage.held_memory import MIN_PEAK_SHARE
 from ..analysis.usage.roles import ModelOrigin
 from ..reading.integrity import Integrity
 from ..reading.names import HOST_DEVICES
@@ -24,6 +25,7 @@ from .children import children_data, write_children
 from .cures import TRAINER_CHECKPOINTING
 from .finding import NOTES, Finding, write_finding
 from .growth import growth_data
+from .holders import describe_row
 from .inefficiencies import inefficiency_finding
 from .integrity import IN_DIAGNOSIS, effects
 from .leaks import leak_data, leak_findings, write_leak
@@ -38,6 +40,8 @@ _SIZE_COLUMN = 11
 _MIN_LOADED_SHARE = 0.25  # of the peak
 _MIN_ADVISED_BYTES = 64 << 20
 _LEAKS = ("leak", "growth")
+_OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
+"""Kinds of inefficiencies whose bytes are live blocks."""
 
 
 NO_STACKS = 'The trace has no stacks (stacks="none"), so no lines of code can be named.'
@@ -269,7 +273,7 @@ def _write_holding(
 
 
 def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
-    """Return sentences on what lowers a peak on a GPU that one thing makes: loaded tensors or activations.
+    """Return sentences on what makes a peak on a GPU if one thing does: loaded tensors, an object, or activations.
 
     What a finding or a note on the peak explains needs no advice.
     """
@@ -281,6 +285,14 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             f"{units.size(loaded_bytes)} of it was loaded from files at {names.site(loaded[0].site)}. What helps, "
             'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.'
         )
+    holder = device.peak_holder
+    if holder is not None and holder.bytes - _largest_explained_bytes(device) >= max(
+        MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES
+    ):
+        step = holder.holder.step
+        when = "" if step is None else f" (as of step {units.number(step)})"
+        amount = f"{'About ' if holder.is_estimated else ''}{units.size(holder.bytes)}"
+        advice.append(f"{amount} of it is held by {describe_row(holder, names)}{when}.")
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
     are_most = activations >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
@@ -290,6 +302,15 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             f"or {_describe_checkpointing(holding.model_origin, names)}."
         )
     return advice
+
+
+def _largest_explained_bytes(device: DeviceSummary) -> int:
+    """Return the maximum bytes of a finding or note on live memory of a device; 0 without one."""
+    leaks = device.leaks
+    sizes = [leak.allocated_bytes for leak in leaks.leaks]
+    sizes += [growth.allocated_bytes for growth in (*leaks.undecided, *leaks.notes)]
+    sizes += [finding.bytes for finding in device.inefficiencies if finding.kind in _OF_LIVE_MEMORY]
+    return max(sizes, default=0)
 
 
 def _describe_checkpointing(model: ModelOrigin | None, names: SiteNames) -> str:
