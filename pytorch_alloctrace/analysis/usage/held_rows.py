@@ -27,7 +27,7 @@ _KEY = r"""\[(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\[\]"'])*\]"""
 _PART = re.compile(rf"\.\w+|{_KEY}")
 _NAME = re.compile(rf"(\w+)((?:\.\w+|{_KEY})*)(.*)", re.DOTALL)
 """A variable, its attributes and keys, and a phrase such as " in the closure of log()"."""
-_CONTENTS = re.compile(r" \([^()]* of (\d+)\)")
+_CONTENTS = re.compile(r" \([^()]* of (\d{1,9})\)")
 """Type and number of items of a container."""
 _ANY_KEY = "[...]"
 GRADIENT = ".grad"
@@ -152,7 +152,7 @@ def _merge(group: Sequence[_Named], parts: _Parts) -> HeldRow:
         containers=(),
         store_kind=largest.store_kind if has_one_store else "",
         store=largest.store if has_one_store else None,
-        tensor_share=sum(row.holder.tensor_share * row.bytes for row in rows) / total,
+        tensor_share=sum(row.holder.tensor_share * row.bytes for row in rows) / max(total, 1),
     )
     return HeldRow(
         total,
