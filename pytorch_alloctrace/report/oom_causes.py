@@ -142,6 +142,8 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = _forwards(failure)
     site = forwards.site
     count = max(forwards.count, forwards.call_count)
+    if forwards.may_lack_graph:
+        return _describe_forwards_of_snapshot(failure, names)
     no_grad = NO_GRAD_IN_THREAD if forwards.is_in_thread else NO_GRAD
     if forwards.is_training:
         title = f"{names.site(site.site)} runs forward without torch.no_grad() and without backward"
@@ -167,6 +169,8 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
 def _describe_many_forwards(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = _forwards(failure)
     site = forwards.site
+    if forwards.may_lack_graph:
+        return _describe_forwards_of_snapshot(failure, names)
     calls = units.counted(forwards.count, "call")
     return CauseText(
         f"{names.site(site.site)} runs {units.number(forwards.count)} forwards before one backward, and their graphs"
@@ -178,6 +182,19 @@ def _describe_many_forwards(failure: OutOfMemory, names: SiteNames) -> CauseText
             f"What helps: {_BACKWARD_EACH}; if one loss needs all of them, activation checkpointing. Gradients add up;"
             " add up losses as numbers (loss.item()). If this is an evaluation, run it under torch.no_grad()."
         ],
+    )
+
+
+def _describe_forwards_of_snapshot(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    forwards = _forwards(failure)
+    site, count = forwards.site, max(forwards.count, forwards.call_count)
+    return CauseText(
+        f"{names.site(site.site)} runs {units.number(count)} forwards, no backward ran between them, and they hold"
+        f" {_with_share(site.bytes, failure)}",
+        site.site,
+        site.stack_id,
+        ["A snapshot of torch does not tell whether gradients were enabled."],
+        [f"What helps: where no gradient is needed, {NO_GRAD}, and keep fewer results; in training, {_BACKWARD_EACH}."],
     )
 
 

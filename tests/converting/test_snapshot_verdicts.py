@@ -93,3 +93,15 @@ def test_converted_trace_has_same_lines_of_forward_allocations(pair: Pair) -> No
     workspace = 64 * 2**20
     for key in forward_lines:
         assert 0 <= converted["live_bytes"][key] - forward_bytes[key] <= workspace, key
+
+
+def test_forwards_between_backwards_are_named_though_a_snapshot_tells_no_graph(tmp_path: Path) -> None:
+    run_python(tmp_path, with_cuda([sys.executable, str(PROGRAM), "previews"], memory="2GiB"), True, 600, {})
+    trace = alloctrace.load(alloctrace.convert(tmp_path / "snapshot.pickle").trace)
+
+    [failed], finding = trace.ooms(), trace.diagnose()[0]
+
+    assert failed.cause == "many forwards before backward"
+    assert finding.site is not None and finding.site.line == line_with("# THE FORWARDS", PROGRAM.read_text())
+    assert " forwards, no backward ran between them, and they hold 1." in finding.title
+    assert "does not tell whether gradients were enabled" in " ".join(finding.sentences)

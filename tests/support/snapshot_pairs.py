@@ -1,4 +1,4 @@
-"""Programs recorded by alloctrace and by torch's history: `snapshot_pairs.py leak|out_of_memory|healthy`."""
+"""Programs recorded by alloctrace and by torch's history: `snapshot_pairs.py leak|out_of_memory|healthy|previews`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,25 @@ def run_out_of_memory() -> list[torch.Tensor]:
     return held
 
 
+def preview() -> list[torch.Tensor]:
+    """Train, then call the model again and again without backward until memory runs out."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        model(torch.randn(512, 1024, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    frames = [torch.randn(4096, 1024, device="cuda")]
+    with contextlib.suppress(torch.OutOfMemoryError):
+        while True:
+            frames.append(frames[-1] - model(frames[-1]))  # THE FORWARDS
+    return frames
+
+
 if __name__ == "__main__":
     alloctrace.enable("run.alloctrace", devices=["cuda"])
     torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
-    kept = run_out_of_memory() if sys.argv[1] == "out_of_memory" else train(keep=sys.argv[1] == "leak")
+    programs = {"out_of_memory": run_out_of_memory, "previews": preview}
+    kept = programs[sys.argv[1]]() if sys.argv[1] in programs else train(keep=sys.argv[1] == "leak")
     torch.cuda.memory._dump_snapshot("snapshot.pickle")
     alloctrace.disable()

@@ -62,6 +62,8 @@ class Forwards:
     """True if there was any backward before."""
     is_in_thread: bool
     """True if the line runs in a thread of `threading`."""
+    may_lack_graph: bool
+    """True if the trace, a converted snapshot, does not tell whether gradients were enabled."""
 
     def find_cause(self, total_bytes: int) -> str | None:
         """Return NO_BACKWARD or MANY_FORWARDS if these calls are the cause of `total_bytes` in use, else None."""
@@ -116,6 +118,10 @@ class ForwardReader:
         # An allocation may be counted for a node that an in-place operator or an unrecorded one created.
         live_blocks = np.bincount(live["stack_id"][~self._of_backward], minlength=len(trace.stacks))
         self._creates_nodes[: len(nodes_created)] = 2 * nodes_created > live_blocks[: len(nodes_created)]
+        # A snapshot of torch tells no node: what calls of a module hold may be activations. Its backward has no stack.
+        self._lacks_nodes = trace.ending.get("reason") == "converted"
+        if self._lacks_nodes:
+            self._creates_nodes |= find_module_calls(trace.stacks) > 0
         self._uses = self._find_uses()
         first = max(until - MAX_EVENTS, trace.integrity.compacted_until)
         self._events = self.read_events(Range(first, until))
@@ -146,6 +152,8 @@ class ForwardReader:
         lines = self._lines[self._stacks.parent[self._calls[stacks]]]
         line_of_stack = dict(zip(stacks.tolist(), lines.tolist(), strict=True))
         is_backward = events["node_type"] != 0
+        if self._lacks_nodes:
+            is_backward |= events["stack"] == 0
         is_in_past_pass = is_backward
         if self._in_backward:
             # The pass that made the request still needs the activations of the calls that it evaluates.
@@ -163,23 +171,26 @@ class ForwardReader:
         stacks_of_line = [stack for stack, call_line in line_of_stack.items() if call_line == line]
 
         is_of_line = np.isin(events["stack"], stacks_of_line)
-        last_pass_of_line = int(events["seq"][is_of_line & is_in_past_pass].max(initial=-1))
+        is_own_pass = is_in_past_pass if self._lacks_nodes else is_of_line & is_in_past_pass
+        last_pass_of_line = int(events["seq"][is_own_pass].max(initial=-1))
         rows = activations & np.isin(live_stacks, stacks_of_line) & (self._live["alloc_seq"] > last_pass_of_line)
         if not rows.any() or not self._has_graph(rows):
             return last_pass, None
         is_training = bool(is_backward.any())
         # In the first pass, only new inputs distinguish calls of the model from layers and time steps.
         is_counted = is_of_line | is_training | ~self._creates_nodes[events["stack"]]
-        is_call, is_pass = is_of_line & ~is_backward, is_of_line & is_in_past_pass
-        call_counts = _count_calls(is_call[is_counted], is_pass[is_counted])
+        is_counted |= is_own_pass
+        is_call = is_of_line & ~is_backward
+        call_counts = _count_calls(is_call[is_counted], is_own_pass[is_counted])
         caller = int(self._stacks.parent[self._calls[int(live_stacks[rows][0])]])
         forwards = Forwards(
             SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller),
             int(call_counts[-1]),
             call_count=self._count_calls_of_modules(is_call & (events["seq"] > last_pass_of_line)),
             usual_count=int(call_counts[:-1].max(initial=0)),
-            has_backward=bool((is_of_line & is_backward).any()),
+            has_backward=bool((is_backward if self._lacks_nodes else is_of_line & is_backward).any()),
             is_training=is_training,
+            may_lack_graph=self._lacks_nodes,
             is_in_thread=self._stacks.is_in_thread(caller),
         )
         evaluated = np.unique(events["stack"][is_backward])
@@ -187,6 +198,8 @@ class ForwardReader:
 
     def _has_graph(self, rows: _Mask) -> bool:
         """Return whether autograd nodes were created with these blocks: a line may sometimes run under no_grad."""
+        if self._lacks_nodes:
+            return True
         is_of_row = np.isin(self._events["seq"], self._live["alloc_seq"][rows])
         return have_nodes(self._events["autograd_seq"][is_of_row])
 

@@ -188,7 +188,7 @@ def _find_parts(
             int(blocks["block_bytes"][is_of_stack].sum()) < MIN_JOINED_SHARE * peak.bytes
         ):
             continue
-        is_match = (alloc_seqs > alloc_seqs[is_of_stack].max()) & (sizes == sizes[is_of_stack].sum())
+        is_match = (alloc_seqs > alloc_seqs[is_of_stack].max()) & (sizes == sizes[is_of_stack].sum()) & ~is_join
         if is_match.any():
             is_part |= is_of_stack
             is_join[np.flatnonzero(is_match)[0]] = True
