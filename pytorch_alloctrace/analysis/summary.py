@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from .advice import Advisor
 from .child_runs import ChildRuns, find_child_runs
 from .evidence import DeviceEvidence
 from .free_memory.autocast_cache import find_autocast_cache
+from .free_memory.forwards import Forwards
 from .free_memory.garbage_cycles import Collection, find_garbage, list_collections
 from .free_memory.inefficiencies import (
     Inefficiency,
@@ -31,7 +32,7 @@ from .free_memory.inefficiencies import (
 from .free_memory.oom import OutOfMemory, visit_last_oom
 from .free_memory.program_memory import is_loaded
 from .free_memory.unused_gradients import find_end, find_unused_gradients
-from .free_memory.unused_graph import find_unused_graph
+from .free_memory.unused_graph import find_graph_at_peak
 from .leaks.clock import LEAST_ALLOCATIONS, Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
@@ -40,11 +41,16 @@ from .leaks.outside_growth import OutsideGrowth, find_outside_growth
 from .usage.held_memory import find_peak_holder
 from .usage.held_rows import HeldRow
 from .usage.package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_library_call, find_package_lines
+from .usage.peak import find_square
 from .usage.roles import ModelOrigin, RoleShares, find_model_origin, roles_before
 from .walk import Visit, Walk
 
 MIN_ACTIVATION_SHARE = 0.5
 """Minimum share of the live bytes of a device for activations to be the cause of a peak."""
+
+
+MIN_PAIRS_SHARE, MIN_MATRIX_SHARE = 0.25, 0.1
+"""Minimum share of the live bytes for matrices of all pairs to be told, and of each of them."""
 
 
 class LeaksAnswer(enum.Enum):
@@ -73,6 +79,16 @@ class Program:
 
 
 @dataclass(frozen=True)
+class AllPairs:
+    """Blocks of N x N elements."""
+
+    side: int
+    """N."""
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
 class Holding:
     """Live blocks at one position on one device, by line of user code. Bytes of lines and roles are requested bytes."""
 
@@ -96,6 +112,8 @@ class Holding:
     roles: RoleShares
     model_origin: ModelOrigin | None = None
     """If activations are half of the bytes or more: where the model comes from."""
+    all_pairs: AllPairs | None = None
+    """Blocks that have the size of a matrix of all pairs; None if they are less than `MIN_PAIRS_SHARE`."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +144,9 @@ class DeviceSummary:
     peak_holder: HeldRow | None = None
     """Object that held much of the peak of a GPU: see `find_peak_holder`. None in a summary of leaks, and if an
     allocation failed."""
+    peak_forwards: Forwards | None = None
+    """Calls of the model whose graphs are at the peak of a GPU and wait for one backward; None if there are not many,
+    and as `peak_holder`."""
 
 
 @dataclass(frozen=True)
@@ -265,10 +286,10 @@ class _DeviceSummarizer:
             self._at_peak = walk.visit(until, lambda: _LiveMemory.read_before(trace, device, until))
         self._inefficiencies = None if of_leaks else InefficiencyEvidence(walk, trace, device, self._evidence.clocks)
         self._failure = visit_last_oom(walk, trace, device)
-        self._unused_graph: Visit[Inefficiency | None] | None = None
+        self._graph_at_peak: Visit[Inefficiency | Forwards | None] | None = None
         # The finding on a failure describes forwards without backward.
         if not of_leaks and self._failure is None and (peak := self._peak) is not None:
-            self._unused_graph = walk.visit(peak.seq + 1, lambda: find_unused_graph(trace, device, peak))
+            self._graph_at_peak = walk.visit(peak.seq + 1, lambda: find_graph_at_peak(trace, device, peak))
         self._unused_gradients: Visit[Inefficiency | None] | None = None
         if not of_leaks and self._peak is not None and (end := find_end(trace, device)):
             self._unused_gradients = walk.visit(end, partial(find_unused_gradients, trace, device, self._peak, end))
@@ -304,6 +325,7 @@ class _DeviceSummarizer:
             levels=tuple(trace.timeline(120, device)["allocated_bytes_max"].tolist()),
             library_calls=_find_library_calls(trace, device, (*leaks.leaks, *leaks.undecided, *leaks.notes)),
             peak_holder=peak_holder,
+            peak_forwards=graph if isinstance(graph := _result_of(self._graph_at_peak), Forwards) else None,
         )
 
     def _list_inefficiencies(self, collections: Sequence[Collection]) -> tuple[Inefficiency, ...]:
@@ -311,10 +333,16 @@ class _DeviceSummarizer:
             return ()
         garbage = find_garbage(self._trace, self._device, collections)
         autocast = find_autocast_cache(self._trace, self._device, self._evidence.autocast_exits)
-        visits = (self._unused_graph, self._unused_gradients)
-        unused = [None if visit is None or visit.is_compacted else visit.result for visit in visits]
-        others = [inefficiency for inefficiency in (garbage, autocast, *unused) if inefficiency is not None]
+        unused = (_result_of(self._graph_at_peak), _result_of(self._unused_gradients))
+        others = [found for found in (garbage, autocast, *unused) if isinstance(found, Inefficiency)]
         return (*inefficiencies_of(self._inefficiencies), *others)
+
+
+_Result = TypeVar("_Result")
+
+
+def _result_of(visit: Visit[_Result] | None) -> _Result | None:
+    return None if visit is None or visit.is_compacted else visit.result
 
 
 def _find_library_calls(trace: RecordedTrace, device: str, growths: Sequence[Leak | Growth]) -> dict[int, LibraryCall]:
@@ -387,7 +415,21 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         more_bytes=total - sum(site.bytes for site in top_lines),
         roles=memory.roles,
         model_origin=memory.model_origin,
+        all_pairs=_find_all_pairs(memory.stacks, total),
     )
+
+
+def _find_all_pairs(stacks: Table, total: int) -> AllPairs | None:
+    """Return the blocks of the most bytes with the size of a matrix of all pairs, by stacks of equal blocks."""
+    found: dict[int, AllPairs] = {}
+    for size, blocks in zip(stacks["live_bytes"].tolist(), stacks["live_blocks"].tolist(), strict=True):
+        # Many small blocks of such a size are a coincidence.
+        is_large = blocks > 0 and size // blocks >= MIN_MATRIX_SHARE * total
+        if is_large and size % blocks == 0 and (side := find_square(size // blocks)):
+            other = found.get(side, AllPairs(side, 0, 0))
+            found[side] = AllPairs(side, other.bytes + size, other.blocks + blocks)
+    largest = max(found.values(), key=lambda pairs: pairs.bytes, default=None)
+    return largest if largest is not None and largest.bytes >= MIN_PAIRS_SHARE * total else None
 
 
 def _frames_of(trace: RecordedTrace, stack_id: int) -> list[Frame]:

@@ -29,6 +29,7 @@ AUTOCAST_CURE = (
     "What helps: leave `torch.autocast` in each iteration, or pass it `cache_enabled=False`; without backward, use "
     "`torch.no_grad()`."
 )
+BACKWARD_EACH = "call backward after each forward, (loss / n).backward() for each micro-batch"
 NO_GRAD = "run this line under torch.no_grad() or torch.inference_mode()"
 NO_GRAD_IN_THREAD = (
     "enter torch.no_grad() or torch.inference_mode() in the thread that runs this line, as they hold only in the thread"

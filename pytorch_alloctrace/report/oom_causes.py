@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,10 +9,12 @@ from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import Leak
+from ..analysis.usage.peak import ROUNDING, find_square
 from ..reading.sites import Site, SiteBytes
 from . import units
 from .cures import (
     AUTOCAST_CURE,
+    BACKWARD_EACH,
     NO_GRAD,
     NO_GRAD_IN_THREAD,
     SHARE_MODEL,
@@ -27,13 +28,9 @@ _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept fro
 _MAX_JOIN_DIFFERENCE = 0.01  # of a request that joins what a line has kept, as a share of that
 _MIN_JOINED_SHARE = 0.1  # of the usable bytes, of a request that may have the size of other blocks by coincidence
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
-_ITEM_BYTES = (4, 2, 8, 1)
-_MIN_SQUARE, _USUAL_FACTOR = 1000, 64
-_MAX_ROUNDING = 512  # bytes
 _MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller batch to help
 _MAX_LINES = 3
 _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
-_BACKWARD_EACH = "call backward after each forward, (loss / n).backward() for each micro-batch"
 _PLURALS = {
     "parameter": "parameters",
     "gradient": "gradients",
@@ -153,7 +150,7 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
             f"{names.site(site.site)} runs {units.number(count)} forwards without torch.no_grad(), and no"
             " backward ran between them"
         )
-        remedy = f"in evaluation or inference, {no_grad}; in training, {_BACKWARD_EACH}."
+        remedy = f"in evaluation or inference, {no_grad}; in training, {BACKWARD_EACH}."
     return CauseText(
         f"{title}: {_with_share(site.bytes, failure)} of activations",
         site.site,
@@ -179,7 +176,7 @@ def _describe_many_forwards(failure: OutOfMemory, names: SiteNames) -> CauseText
         site.stack_id,
         [f"Autograd keeps the activations of all {calls} since the last backward."],
         [
-            f"What helps: {_BACKWARD_EACH}; if one loss needs all of them, activation checkpointing. Gradients add up;"
+            f"What helps: {BACKWARD_EACH}; if one loss needs all of them, activation checkpointing. Gradients add up;"
             " add up losses as numbers (loss.item()). If this is an evaluation, run it under torch.no_grad()."
         ],
     )
@@ -194,7 +191,7 @@ def _describe_forwards_of_snapshot(failure: OutOfMemory, names: SiteNames) -> Ca
         site.site,
         site.stack_id,
         ["A snapshot of torch does not tell whether gradients were enabled."],
-        [f"What helps: where no gradient is needed, {NO_GRAD}, and keep fewer results; in training, {_BACKWARD_EACH}."],
+        [f"What helps: where no gradient is needed, {NO_GRAD}, and keep fewer results; in training, {BACKWARD_EACH}."],
     )
 
 
@@ -299,7 +296,10 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
             f"{_FUSED_ATTENTION}, which does not store the attention matrix; shorter sequences, or chunks of the"
             " queries"
         )
-    elif program.request_use == causes.KEPT and (side := units.number(_find_square(failure.requested_bytes))) != "0":
+    elif (
+        program.request_use == causes.KEPT
+        and (side := units.number(find_square(failure.requested_bytes, ROUNDING))) != "0"
+    ):
         why.append(f"It has the size of a matrix of all pairs, {side} x {side}.")
         remedy = (
             "process the pairs in chunks, or store only those that count, as a sparse tensor or a list of edges; if it"
@@ -316,18 +316,6 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         why,
         [f"What helps: {remedy}."],
     )
-
-
-def _find_square(size: int) -> int:
-    """Return N if N x N elements of a usual type have this size, which torch rounds up; else 0.
-
-    Products of widths and batch sizes, mostly multiples of powers of two, may be squares by coincidence.
-    """
-    for item_bytes in _ITEM_BYTES:
-        side = math.isqrt(size // item_bytes)
-        if side >= _MIN_SQUARE and side % _USUAL_FACTOR and size - side * side * item_bytes < _MAX_ROUNDING:
-            return side
-    return 0
 
 
 def _describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:

@@ -8,13 +8,14 @@ from typing import Any
 
 from rich.text import Text
 
+from ..analysis.free_memory.forwards import Forwards
 from ..analysis.free_memory.inefficiencies import Inefficiency
 from ..analysis.free_memory.program_memory import AUTOCAST_CACHE
 from ..analysis.free_memory.unused_gradients import UNUSED_GRADIENTS
 from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
 from ..analysis.leaks.growth import StepGrowth
 from ..analysis.leaks.leak import AUTOCAST, Doubt, Growth
-from ..analysis.summary import MIN_ACTIVATION_SHARE, DeviceSummary, Holding, Summary
+from ..analysis.summary import MIN_ACTIVATION_SHARE, AllPairs, DeviceSummary, Holding, Summary
 from ..analysis.usage.held_memory import MIN_PEAK_SHARE
 from ..analysis.usage.roles import ModelOrigin
 from ..reading.integrity import Integrity
@@ -22,7 +23,7 @@ from ..reading.names import HOST_DEVICES
 from ..reading.sites import Site
 from . import units
 from .children import children_data, write_children
-from .cures import TRAINER_CHECKPOINTING
+from .cures import BACKWARD_EACH, TRAINER_CHECKPOINTING
 from .finding import NOTES, Finding, write_finding
 from .growth import growth_data
 from .holders import describe_row
@@ -296,12 +297,40 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
     are_most = activations >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
-    if are_most and _find_unused_graph(device) is None:
+    if holding.all_pairs is not None and holding.all_pairs.bytes >= _MIN_ADVISED_BYTES:
+        advice.append(_describe_all_pairs(holding.all_pairs))
+    elif device.peak_forwards is not None:
+        advice.append(_describe_forwards(device.peak_forwards, names))
+    elif are_most and _find_unused_graph(device) is None:
         advice.append(
             "Activations make this peak. What lowers it: a smaller batch with gradient accumulation, torch.autocast, "
             f"or {_describe_checkpointing(holding.model_origin, names)}."
         )
+    inputs = sum(part.bytes for part in holding.roles.roles if part.role == "input")
+    if inputs >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES) and not _largest_explained_bytes(device):
+        advice.append(
+            "Inputs make this peak. What lowers it: keep them in host memory, and move each batch to the device when it"
+            " is used."
+        )
     return advice
+
+
+def _describe_all_pairs(pairs: AllPairs) -> str:
+    side = units.number(pairs.side)
+    return (
+        f"{units.size(pairs.bytes)} of it has the size of matrices of all pairs, {side} x {side} elements"
+        f" ({units.counted(pairs.blocks, 'block')}). What lowers it: process the pairs in chunks, or fewer items at"
+        " once (batches)."
+    )
+
+
+def _describe_forwards(forwards: Forwards, names: SiteNames) -> str:
+    site, count = forwards.site, max(forwards.count, forwards.call_count)
+    return (
+        f"{units.size(site.bytes)} of it are activations of {units.number(count)} forwards at {names.site(site.site)},"
+        f" whose graphs wait for one backward. What lowers it: {BACKWARD_EACH}, as gradients add up; if one loss needs"
+        " all of them, activation checkpointing."
+    )
 
 
 def _largest_explained_bytes(device: DeviceSummary) -> int:

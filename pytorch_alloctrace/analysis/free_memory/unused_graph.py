@@ -20,7 +20,7 @@ from ...reading.recorded import FREES, RecordedTrace
 from ...reading.replay import Peak
 from ...reading.sites import Site, StackIndex
 from ...reading.table import Table
-from .forwards import LARGE_SHARE, MAX_EVENTS, MIN_CALLS, ForwardReader, find_lines, find_module_calls
+from .forwards import LARGE_SHARE, MAX_EVENTS, MIN_CALLS, ForwardReader, Forwards, find_lines, find_module_calls
 from .inefficiencies import MIN_BYTES, Inefficiency
 
 UNUSED_GRAPH = "unused_graph"
@@ -33,13 +33,15 @@ MAX_OTHER_SHARE = 0.01
 _POINTS = 2000
 
 
-def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Inefficiency | None:
-    """Return the graph at the peak of allocated bytes that no backward uses. Raises CompactedError.
+def find_graph_at_peak(trace: RecordedTrace, device: str, peak: Peak) -> Inefficiency | Forwards | None:
+    """Return the graph at the peak of allocated bytes if no backward uses it. Raises CompactedError.
 
-    Its line calls the model, or calls the function that does if backward evaluates calls from elsewhere. figures:
-    is_training (1 if any backward ran before), is_trained (1 if backward evaluates other calls of the line),
-    is_in_thread (1 if the line runs in a thread of `threading`), other_peak_bytes (peak of training while the line does
-    not run; absent if unknown).
+    Returns the forwards if a backward uses the graphs of many at once; None for ordinary training.
+
+    The line of an unused graph calls the model, or calls the function that does if backward evaluates calls from
+    elsewhere. figures: is_training (1 if any backward ran before), is_trained (1 if backward evaluates other calls of
+    the line), is_in_thread (1 if the line runs in a thread of `threading`), other_peak_bytes (peak of training while
+    the line does not run; absent if unknown).
     """
     # On the CPU, backward runs on the calling thread, and the forward of its allocations is not recorded.
     if peak.bytes < MIN_BYTES or device in HOST_DEVICES or not find_module_calls(trace.stacks).any():
@@ -67,7 +69,8 @@ def find_unused_graph(trace: RecordedTrace, device: str, peak: Peak) -> Ineffici
     # A backward in Python may evaluate any forward: only its own stack is known.
     may_be_of_line = np.isin(later["stack"], calls.stacks) | (later["stack"] > 0) & (later["forward_stack_id"] == 0)
     if not end or (is_pass & may_be_of_line).any():
-        return None
+        are_many = max(forwards.count, forwards.call_count) >= MIN_CALLS
+        return forwards if are_many and forwards.find_cause(peak.bytes) is not None else None
     goes_on = (later["seq"] > end).any()
     # An exception that ends another phase of training keeps its graph until the program exits.
     scan = trace.final_scan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -205,3 +206,21 @@ def _allocated_bytes(trace: RecordedTrace, seq: int, device: str) -> int:
 def _choose_highest(trace: RecordedTrace, levels: dict[int, int]) -> Peak:
     seq = min(levels, key=lambda seq: (-levels[seq], seq))
     return Peak(levels[seq], seq, trace.time_ns(seq))
+
+
+_ITEM_BYTES = (4, 2, 8, 1)
+_MIN_SIDE, _USUAL_FACTOR = 1000, 64
+ROUNDING = 512
+"""Bytes to which torch rounds up the size of a failed request."""
+
+
+def find_square(size: int, rounding: int = 1) -> int:
+    """Return N if N x N elements of a usual type have this size in bytes, rounded up; else 0.
+
+    Products of widths and batch sizes, mostly multiples of powers of two, may be squares by coincidence.
+    """
+    for item_bytes in _ITEM_BYTES:
+        side = math.isqrt(size // item_bytes)
+        if side >= _MIN_SIDE and side % _USUAL_FACTOR and size - side * side * item_bytes < rounding:
+            return side
+    return 0

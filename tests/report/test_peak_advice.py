@@ -1,0 +1,86 @@
+"""Advice on a peak that one thing makes: forwards that wait for one backward, inputs, matrices of all pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from marked_programs import run_analyze
+from running import needs_cuda_build
+from shared_recordings import run_source
+
+pytestmark = needs_cuda_build
+PROGRAM = """
+import torch
+import pytorch_alloctrace as alloctrace
+from torch import nn
+
+def make_model():
+    return nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.ReLU())]).cuda()
+
+def train(batches_of_step):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(8):
+        losses = [model(torch.ones(8192, 512, device="cuda")).mean() for _ in range(batches_of_step)]
+        sum(losses).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+def micro_batches():
+    train(6)
+
+def pairs_of_images():
+    train(2)
+
+def inputs():
+    model = make_model()
+    for _ in range(4):
+        batches = [batch.cuda() for batch in [torch.ones(8192, 512) for _ in range(24)]]
+        with torch.no_grad():
+            for batch in batches:
+                model(batch[:64])
+        del batches, batch
+
+def all_pairs(rows=7001):
+    model = make_model()
+    for _ in range(8):
+        risk = model(torch.ones(rows, 512, device="cuda"))[:, 0]
+        with torch.no_grad():
+            (risk[:, None] >= risk[None]).float().sum(0).log().mean()
+        alloctrace.step()
+
+def wide_images():
+    all_pairs(7040)
+
+for run in (micro_batches, pairs_of_images, inputs, all_pairs, wide_images):
+    with alloctrace.enable(f"{run.__name__}.alloctrace", devices=("cuda",)):
+        run()
+    torch.cuda.empty_cache()
+"""
+FORWARDS, INPUTS, PAIRS = "whose graphs wait for one backward", "Inputs make this peak", "matrices of all pairs"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_source(tmp_path_factory.mktemp("advice"), PROGRAM, cuda=True)
+
+
+@pytest.mark.parametrize(
+    ("case", "advice"),
+    [
+        ("micro_batches", FORWARDS),
+        ("pairs_of_images", ""),
+        ("inputs", INPUTS),
+        ("all_pairs", PAIRS),
+        ("wide_images", ""),  # a multiple of 64 may be a product of widths
+    ],
+)
+def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> None:
+    text = " ".join(run_analyze(folder, f"{case}.alloctrace").split())
+
+    assert [hint for hint in (FORWARDS, INPUTS, PAIRS) if hint in text] == ([advice] if advice else [])
+    if advice == FORWARDS:
+        assert "activations of 6 forwards at " in text and "(loss / n).backward() for each micro-batch" in text
+    if advice == PAIRS:
+        assert "7,001 x 7,001 elements" in text
