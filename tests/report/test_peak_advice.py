@@ -59,6 +59,7 @@ for run in (micro_batches, pairs_of_images, inputs, all_pairs, wide_images):
     torch.cuda.empty_cache()
 """
 FORWARDS, INPUTS, PAIRS = "whose graphs wait for one backward", "Inputs make this peak", "matrices of all pairs"
+ACTIVATIONS = "Activations make this peak"
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("case", "advice"),
     [
         ("micro_batches", FORWARDS),
-        ("pairs_of_images", ""),
+        ("pairs_of_images", ACTIVATIONS),
         ("inputs", INPUTS),
         ("all_pairs", PAIRS),
         ("wide_images", ""),  # a multiple of 64 may be a product of widths
@@ -79,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> None:
     text = " ".join(run_analyze(folder, f"{case}.alloctrace").split())
 
-    assert [hint for hint in (FORWARDS, INPUTS, PAIRS) if hint in text] == ([advice] if advice else [])
+    assert [hint for hint in (FORWARDS, INPUTS, PAIRS, ACTIVATIONS) if hint in text] == ([advice] if advice else [])
     if advice == FORWARDS:
         assert "activations of 6 forwards at " in text and "(loss / n).backward() for each micro-batch" in text
     if advice == PAIRS:
