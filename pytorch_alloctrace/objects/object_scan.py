@@ -200,6 +200,7 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
             break
         created = _create_group(walk, holder, group, nodes.pop(holder, []), read_share, has_all_nodes, begin + seconds)
         share = sum(tensor_bytes[storage.key] for storage in group) / max(_total_bytes(group), 1)
+        share /= walk.visited_shares.get(holder, 1.0) * read_share  # other views of these storages were not read
         groups.append(dataclasses.replace(created, tensor_bytes=round(min(share, 1.0) * created.bytes)))
     unlisted += sum(map(len, members.values())) - sum(len(group) for _, group in largest[: len(groups)])
     ordered_nodes = sorted(nodes.items(), key=lambda item: -len(item[1]))

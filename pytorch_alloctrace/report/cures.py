@@ -221,7 +221,10 @@ def _cure_graph(name: str, holder: Holder) -> str:
     if not _EXPRESSION.fullmatch(variable):
         return f"{name} carries the graph of all former steps: call `.detach()` on it in each step."
     addends = "add up `.item()` or `.detach()` of each part, or " if holder.store_kind == ADDITION else ""
-    return f"{name} carries the graph of all former steps: {addends}`{variable} = {variable}.detach()`."
+    return (
+        f"{name} carries the graph of all former steps: {addends}`{variable} = {variable}.detach()`, and so on for all"
+        " that is carried on with it."
+    )
 
 
 def _cure_exception(name: str, holder: Holder) -> str:

@@ -325,6 +325,13 @@ def _describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:
     count = "One copy" if len(copies) == 1 else f"{units.number(len(copies))} copies"
     lines = list(dict.fromkeys(names.site(site.site) for site in copies))
     more = f" and {units.counted(len(lines) - _MAX_LINES, 'more line')}" if len(lines) > _MAX_LINES else ""
+    remedies = [
+        "keep copies in host memory (deepcopy(model).cpu(), or a state_dict moved to the CPU)",
+        "del models, with their optimizers, that are no longer needed",
+        "store copies in lower precision",
+    ]
+    if "copy" not in (last.site.source or ""):  # another model
+        remedies[:2] = ["del the former model, with its optimizer and scheduler, before this line", remedies[0]]
     return CauseText(
         f"{names.site(last.site)} puts another copy of the model on {failure.device}:"
         f" {_with_share(size, failure)} of copies",
@@ -334,10 +341,7 @@ def _describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:
             f"{count} of the model, with blocks of the same sizes, came from {', '.join(lines[:_MAX_LINES])}{more}.",
             *_list_roles(failure),
         ],
-        [
-            "What helps: keep copies in host memory (deepcopy(model).cpu(), or a state_dict moved to the CPU), del"
-            " models, with their optimizers, that are no longer needed, or store copies in lower precision."
-        ],
+        [f"What helps: {', '.join(remedies[:-1])}, or {remedies[-1]}."],
     )
 
 

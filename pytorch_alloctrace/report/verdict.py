@@ -293,7 +293,15 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
         step = holder.holder.step
         when = "" if step is None else f" (as of step {units.number(step)})"
         amount = f"{'About ' if holder.is_estimated else ''}{units.size(holder.bytes)}"
-        advice.append(f"{amount} of it is held by {describe_row(holder, names)}{when}.")
+        remedy = (
+            "process each entry as it comes, or keep less of it, or a copy on the CPU (`.cpu()`)"
+            if holder.holder.containers
+            else "free it before the peak, or keep it on the CPU (`.cpu()`)"
+        )
+        advice.append(
+            f"{amount} of it is held by {describe_row(holder, names)}{when}. What lowers it, if it is not needed:"
+            f" {remedy}."
+        )
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
     are_most = activations >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
