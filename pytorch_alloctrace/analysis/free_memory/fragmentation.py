@@ -12,6 +12,7 @@ from ..._replay import AllocatorSettings
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import external_fragmentation
+from ...reading.sites import SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import INACTIVE, Table, maxima, sums, texts
 from .allocator import SettingsHistory
 from .pinning import Pinning, pinners, pinners_by_line, pinning
@@ -99,6 +100,15 @@ class Fragmentation:
     def pinners(self) -> Table:
         """Live blocks in mostly free segments, the most stranded bytes first: see `pinning.pinners`."""
         return pinners(self._pinned.trace, self._pinned.pinning, self._pinned.segments, self._pinned.blocks)
+
+    @property
+    def largest_line(self) -> SiteBytes | None:
+        """Line with the most live bytes in segments that have stranded memory; None if there are none."""
+        state, segments = self._pinned, self.segments
+        stranded = segments["address"][segments["stranded_bytes"] > 0]
+        live = state.blocks.take((state.blocks["state"] != INACTIVE) & np.isin(state.blocks["segment"], stranded))
+        lines = top_sites(state.trace.stacks, sites_of_blocks(state.trace.stacks, live), 1)
+        return lines[0] if lines else None
 
     @functools.cached_property
     def pinners_by_line(self) -> Table:

@@ -490,6 +490,15 @@ def _list_causes_here(trace: RecordedTrace, here: Fragmentation, request: PeakRe
     above = int(here.sizes[is_above].sum())
     yield UnusableMemory(Cause.SPLIT_LIMIT, above, int(is_above.sum()), above)
     pinned = _describe_pinned(trace, here)
+    if pinned.site is None and (line := here.largest_line) is not None:  # its segments are mostly in use
+        pinned = replace(
+            pinned,
+            count=line.blocks,
+            total_bytes=line.bytes,
+            site=line.site,
+            stack_id=line.stack_id,
+            site_bytes=pinned.bytes,
+        )
     is_of_step = pinned.site is not None and _are_of_step(trace, here, pinned.stack_id, request)
     yield replace(pinned, bytes=min(pinned.bytes, here.free_bytes - above), is_of_step=is_of_step)
     free_segments = here.segments.take(here.segments["live_blocks"] == 0)
