@@ -187,6 +187,35 @@ def test_no_rank_is_outlier_when_all_ranks_differ(tmp_path: Path) -> None:
     assert "look alike" not in text and "DIFFERS" not in text
 
 
+def test_two_of_four_ranks_differ_for_different_causes(tmp_path: Path) -> None:
+    """The distances of both widen the spread: the rank with the cache is within it."""
+    leak = Rank(2, 4, leaks_from=10, leak=40 * MIB)
+    write_ranks(tmp_path / "a", 4, rank2=leak, rank3=Rank(3, 4, larger_from=20))
+    data = json.loads(run_ranks(tmp_path / "a", "--json"))
+
+    found = [(row["kind"], row["ranks"], row["since_step"], row["site"]["line"]) for row in data["findings"]]
+    assert found == [("leak", [2], 10, 20), ("differs", [3], 20, 30)]
+    assert [measure["measure"] for measure in data["findings"][1]["measures"]] == ["peak", "reserved", "live"]
+    assert "It has held 600 MiB more than the others since step 20." in run_ranks(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("count", "weights"),
+    [
+        pytest.param(4, {1: 1400, 3: 1900}, id="stages_of_a_pipeline"),
+        pytest.param(3, {1: 1400}, id="two_ranks_left"),
+        pytest.param(4, {3: 1060}, id="below_the_floor"),
+    ],
+)
+def test_ranks_beside_a_leak_are_not_outliers_unless_two_others_are_alike(
+    tmp_path: Path, count: int, weights: dict[int, int]
+) -> None:
+    ranks = {f"rank{number}": Rank(number, count, weights=size * MIB) for number, size in weights.items()}
+    write_ranks(tmp_path / "a", count, **ranks, rank2=Rank(2, count, leaks_from=10, leak=40 * MIB))
+
+    assert "DIFFERS" not in run_ranks(tmp_path / "a")
+
+
 def test_larger_of_two_ranks_differs(tmp_path: Path) -> None:
     write_ranks(tmp_path / "a", 2, rank1=Rank(1, 2, larger_from=5))
     data = json.loads(run_ranks(tmp_path / "a", "--json"))

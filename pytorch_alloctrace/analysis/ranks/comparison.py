@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...reading.sites import Site
 from ..summary import LeaksAnswer
-from .outliers import BYTES, MEASURES, MIN_BYTES, MIN_SHARE, TIME, Departure, Deviation, Spread, find_departure
+from .outliers import (
+    BYTES,
+    MEASURES,
+    MIN_BYTES,
+    MIN_SHARE,
+    TIME,
+    Departure,
+    Deviation,
+    Spread,
+    find_departure,
+    has_alike_pair,
+)
 from .rank_summary import CUDA, Detail, DeviceFigures, RankLeak, RankSummary
 from .runs import LeftOut, Run, find_run
 
@@ -146,8 +157,9 @@ class _RankComparer:
 
     def compare(self, left_out: Sequence[LeftOut]) -> Comparison:
         common_findings, rare_findings = self._find_events()
-        explained = [self._explain(finding) for finding in rare_findings]
         covered = {(summary.path, finding.device) for finding in rare_findings for summary in finding.ranks}
+        self._judge_rest(covered)
+        explained = [self._explain(finding) for finding in rare_findings]
         outlier_findings, more_outliers = self._find_outliers(covered)
         ordered = sorted([*common_findings, *explained], key=_sort_key)
         distances = {
@@ -189,29 +201,62 @@ class _RankComparer:
         deviations: dict[str, list[Deviation]] = {summary.path: [] for summary in self._run.summaries}
         if len(self._compared) < 2:
             return deviations
-        for kind in self._kinds:
-            for measure in MEASURES:
-                if measure == TIME and kind != self._main:
-                    continue  # all devices of a rank have the same steps
-                self._compare_figures(kind, measure, deviations)
+        for kind, measure in self._list_figures():
+            self._spreads |= self._compare_figures(kind, measure, deviations, frozenset())
         return deviations
 
-    def _compare_figures(self, kind: str, measure: str, deviations: dict[str, list[Deviation]]) -> None:
+    def _list_figures(self) -> list[tuple[str, str]]:
+        """Return the compared kinds of devices and measures. All devices of a rank have the same steps."""
+        return [
+            (kind, measure) for kind in self._kinds for measure in MEASURES if measure != TIME or kind == self._main
+        ]
+
+    def _judge_rest(self, covered: set[tuple[str, str]]) -> None:
+        """Judge ranks again without those that differ, until no more do: of few ranks, two widen the spread for both.
+
+        `covered`: path and kind of device of each leak and failed allocation.
+        """
+        has_more = True
+        while has_more:
+            more: dict[str, list[Deviation]] = {path: [] for path in self._deviations}
+            for kind, measure in self._list_figures():
+                different = {
+                    path
+                    for path, items in self._deviations.items()
+                    if any(item.kind == kind and (item.measure == TIME) == (measure == TIME) for item in items)
+                    or (measure != TIME and (path, kind) in covered)
+                }
+                if different:
+                    self._compare_figures(kind, measure, more, different)
+            for path, items in more.items():
+                self._deviations[path] += items
+            has_more = any(more.values())
+
+    def _compare_figures(
+        self, kind: str, measure: str, deviations: dict[str, list[Deviation]], different: Set[str]
+    ) -> dict[tuple[str, str], Spread]:
+        """Add the outliers among the ranks that are not in `different`, and return the spread of these ranks.
+
+        Beside ranks that differ, a rank is judged only against others of which two are alike.
+        """
         values = {
             summary.path: value
             for summary in self._compared
-            if (value := self._read_comparable_figure(summary, kind, measure)) is not None
+            if summary.path not in different
+            and (value := self._read_comparable_figure(summary, kind, measure)) is not None
         }
         typical = {summary.path: values[summary.path] for summary in self._typical if summary.path in values}
         if len(values) < 2 or len(typical) < 2:
-            return
-        spread = self._spreads[kind, measure] = Spread.of(measure, typical)
+            return {}
+        spread = Spread.of(measure, typical)
         is_mostly_small = sum(_is_small(summary, kind) for summary in self._typical) * 2 > len(self._typical)
         for summary in self._compared:
             if summary.path not in values or (is_mostly_small and _is_small(summary, kind)):
                 continue
             distance = spread.distance(values[summary.path])
             other_values = [value for path, value in typical.items() if path != summary.path]
+            if different and not has_alike_pair(measure, other_values):
+                continue
             too_low = distance < 0 and (_has_ended_early(summary) or len(values) == 2)
             is_noise = measure == TIME and not self._has_other_step_times(summary, kind, is_slower=distance > 0)
             if abs(distance) >= 1 and not too_low and not is_noise:
@@ -219,6 +264,7 @@ class _RankComparer:
                 deviations[summary.path].append(
                     Deviation(kind, measure, values[summary.path], median_of_others, distance)
                 )
+        return {(kind, measure): spread}
 
     def _has_other_step_times(self, summary: RankSummary, kind: str, *, is_slower: bool) -> bool:
         """Return whether nine tenths of a rank's steps are slower (or faster) than nine tenths of the others' steps.

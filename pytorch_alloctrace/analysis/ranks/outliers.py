@@ -9,6 +9,11 @@ differ in nine tenths of the steps.
 
 Two ranks differ if their distance exceeds the floor of the smaller value.
 
+Two outliers among four ranks widen the spread by which both are judged. So the other ranks are judged again without
+the outliers and those with a leak or failed allocation of their own, until no more differ. In these rounds two of the
+others must be alike, that is, not differ by more than the floor: neither two ranks that are left nor stages of a
+pipeline are typical of the run.
+
 The causes of a difference: the live bytes at the ends of steps are compared with the median of other ranks. The
 difference is fitted by a constant, a jump in some step, and linear growth from some step on. Jump and growth are each
 part of the fit only if they reduce the sum of squared residuals below `MAX_RESIDUAL_SHARE` of that without them (and of
@@ -85,7 +90,7 @@ class Deviation:
     usual: float
     """Median of the other ranks."""
     distance: float
-    """Distance from the median of all ranks (see `Spread.distance`)."""
+    """Distance from the median of the ranks that it was judged with (see `Spread.distance`)."""
 
 
 def compute_floor(measure: str, median: float) -> float:
@@ -93,6 +98,12 @@ def compute_floor(measure: str, median: float) -> float:
     if measure == TIME:
         return MIN_SHARE_OF_TIME * median
     return max(MIN_SHARE * median, MIN_BYTES)
+
+
+def has_alike_pair(measure: str, values: Sequence[float]) -> bool:
+    """Return whether two values around the median differ by no more than the floor."""
+    median = float(np.median(values)) if len(values) else 0.0
+    return bool(np.count_nonzero(np.abs(np.array(values) - median) <= compute_floor(measure, median) / 2) >= 2)
 
 
 @dataclass(frozen=True)
