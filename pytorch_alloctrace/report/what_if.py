@@ -37,9 +37,11 @@ BEGAN_ABOVE_MEMORY = "the recording began with more memory in use than this GPU 
 MEMORY_FRACTION = "The recorded memory fraction applies to every setting that has none."
 BATCH_ESTIMATE = "If activations, inputs and temporaries grow with the batch (estimate)"
 LARGEST_BATCH = (
-    f"{BATCH_ESTIMATE}, the largest batch is about this one times the factor in the table. The"
-    " lower end of a range fits in every simulated order of the driver's addresses; above the upper end, no batch does."
+    f"{BATCH_ESTIMATE}, the largest batch is about this one times the factor in the table. Up to the first number, no"
+    " simulated batch needs a retry; from there to the second, some may fit by retries, others not. The range widens"
+    " with the distance from the recorded batch: for a closer estimate, record a batch near the one that you plan."
 )
+RECORDED_GPU = "recorded GPU"
 _BATCH_WIDTH = 16
 _MAX_EXCEPTIONS = 4
 GPU_SIZES_ARE_NOMINAL = (
@@ -208,8 +210,10 @@ def write_fit(fit: Fit, screen: Screen) -> None:
         screen.blank()
         _write_fitting(fitting, screen)
     screen.blank()
-    has_retries = any(fitting.smallest_bytes != fitting.without_retries_bytes for fitting in fit.fittings)
     has_factors = any(gpu.batch_factors for fitting in fit.fittings for gpu in fitting.gpus)
+    has_retries = has_factors or any(
+        fitting.smallest_bytes != fitting.without_retries_bytes for fitting in fit.fittings
+    )
     batch_note = [LARGEST_BATCH] if has_factors else []
     notes = [*batch_note, GPU_SIZES_ARE_NOMINAL, *([RETRY] if has_retries else []), UNKNOWN]
     screen.text(" ".join(notes), style="dim")
@@ -224,12 +228,17 @@ def _write_fitting(fitting: Fitting, screen: Screen) -> None:
 
 
 def _write_gpus(gpus: Sequence[OnGpu], screen: Screen) -> None:
-    """Write a table; without estimates of the batch, the larger GPUs with one verdict share a row."""
+    """Write a table; without estimates of the batch, the larger GPUs with one verdict share a row.
+
+    The recorded GPU has a row of its own.
+    """
     has_factors = any(gpu.batch_factors for gpu in gpus)
     verdicts = [_describe_verdict(gpu.outcome) for gpu in gpus]
     last_change = max((row for row in range(1, len(verdicts)) if verdicts[row] != verdicts[row - 1]), default=0)
-    separate_rows = len(gpus) if has_factors else last_change + 1
-    table = [(", ".join(gpu.names), gpu, verdict) for gpu, verdict in zip(gpus[:separate_rows], verdicts, strict=False)]
+    recorded = max((row for row, gpu in enumerate(gpus) if not gpu.names), default=0)
+    separate_rows = len(gpus) if has_factors else max(last_change, recorded) + 1
+    names_of_rows = [", ".join(gpu.names) or RECORDED_GPU for gpu in gpus[:separate_rows]]
+    table = [*zip(names_of_rows, gpus, verdicts, strict=False)]
     if separate_rows < len(gpus):
         table.append((f"larger, up to {gpus[-1].names[-1]}", gpus[-1], verdicts[-1]))
     batch_width = _BATCH_WIDTH if has_factors else 0
@@ -243,8 +252,12 @@ def _write_gpus(gpus: Sequence[OnGpu], screen: Screen) -> None:
 
 
 def _describe_batch(gpu: OnGpu) -> str:
-    """Return "x 1.38 to 1.53", or "none"."""
-    return f"x {_format_factors(gpu.batch_factors)}" if gpu.batch_factors and gpu.max_batch_factor else "none"
+    """Return "x 1.38 to 1.53"; "up to x 1.53" if every batch needs retries; "none" if none fits."""
+    if not gpu.batch_factors or not gpu.max_batch_factor:
+        return "none"
+    if not gpu.min_batch_factor:
+        return f"up to x {_format_factor(gpu.max_batch_factor)}"
+    return f"x {_format_factors(gpu.batch_factors)}"
 
 
 def _describe_sizes(fitting: Fitting) -> str:
@@ -349,7 +362,11 @@ def _batch_sentence(on_gpu: OnGpu, model: Model) -> str:
         return ""
     if on_gpu.max_batch_factor == 0:
         return f" {BATCH_ESTIMATE}, no batch fits: the rest of the run needs more memory than that."
-    return f" {BATCH_ESTIMATE}, up to about {_format_factors(on_gpu.batch_factors)} times this batch fits."
+    low, high = map(_format_factor, on_gpu.batch_factors)
+    if on_gpu.min_batch_factor == 0:
+        return f" {BATCH_ESTIMATE}, every batch needs retries; up to about {high} times this one, some may fit by them."
+    more = "" if low == high else f"; up to {high} times, some may fit by retries"
+    return f" {BATCH_ESTIMATE}, up to about {low} times this batch fits without retries{more}."
 
 
 def write_fits(trace: RecordedTrace, memory: GpuMemory, device: str, screen: Screen) -> bool | None:

@@ -10,15 +10,18 @@ two scans refine the two edges. From the smallest size on, every tried size fits
 
 What "fits" means: `Outcome.fits`. Failed allocations that the program survived are not tried.
 
-The largest batch on a GPU is searched between batches that fit and batches that fail: the run is simulated with the
-requests of activations, inputs and temporaries scaled (`batch.py`).
+The largest batch on a GPU is a range. The run is simulated with the requests of activations, inputs and temporaries
+scaled (`batch.py`). The lower end needs no retry, at it and at all simulated batches below: a run that depends on
+retries fits or fails by its layout. The upper end is above all simulated batches that fit in any order of addresses.
+Both ends are moved outwards with the distance from the recorded batch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -49,10 +52,16 @@ _BATCH_PRECISION = 0.01
 """Width of the range of the largest batch, as a fraction, from which on it is not searched further."""
 _FIRST_BATCH_STEP = 0.04
 """Distance of the first simulated batch from the upper bound, as a fraction; doubled until a batch fits."""
-_NEARBY_BATCHES = range(-12, 5)
-"""Simulated batches around the smallest that fails, in units of `_BATCH_PRECISION`."""
-_BATCH_MARGIN = 0.02
-"""Fraction added to the upper end: in measured programs, batches up to this much larger than simulated ones ran."""
+_NEARBY_BATCHES = range(-12, 0)
+"""Simulated batches below the smallest that needs a retry, in units of `_BATCH_PRECISION`."""
+_LARGER_BATCHES = 16
+"""Simulated batches from the smallest that needs a retry up to the upper bound, in each of two scans."""
+_LOW_MARGIN_PER_DOUBLING, _HIGH_MARGIN_PER_DOUBLING = 0.02, 0.05
+"""Fraction by which an end is moved outwards, for each doubling between it and the recorded batch.
+
+In measured programs, lower ends were up to 2.2 % a doubling too high, upper ends up to 4.3 % too low: buffers of fixed
+size in an operator count as growing.
+"""
 _MIN_FACTOR = 0.001
 """Smallest simulated batch, as a multiple of the recorded one: if it fails, no batch fits."""
 _MAX_FAILING_FACTOR = 0.99
@@ -75,17 +84,18 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class OnGpu:
-    """Outcome of a run on common GPUs of about the same memory."""
+    """Outcome of a run on common GPUs of about the same memory, or on the recorded one."""
 
     names: tuple[str, ...]
-    """Names of the GPUs."""
+    """Names of the GPUs; empty if it is the recorded one and no common GPU has its memory."""
     outcome: Outcome
     """Predicted outcome on the one with the least memory."""
     batch_factors: tuple[float, float] | None = None
     """Range of the estimated largest batch, as multiples of the recorded one; None if there is no estimate.
 
-    At the lower end and closely below, each simulated batch fits in every order of addresses; above the upper end, none
-    fits in any. Both are 1 or more if the run fits, else less, 0 if no batch fits.
+    Up to the lower end, no simulated batch needs a retry; 0 if all do. Between the ends, batches may fit by retries;
+    above the upper end, no simulated batch fits. Both ends have a margin that grows with their distance from 1. The
+    upper end is 1 or more if the run fits, else less; 0 if no batch fits.
     """
 
     @property
@@ -121,7 +131,7 @@ class Fitting:
     largest_bytes: int
     """Largest tried size."""
     gpus: tuple[OnGpu, ...] = field(repr=False)
-    """Outcomes on common GPUs, the smallest GPU first."""
+    """Outcomes on common GPUs and on the recorded one, the smallest GPU first."""
 
     @property
     def recommended_bytes(self) -> int | None:
@@ -185,7 +195,7 @@ def find_fit(
     gpu = gpu_of(model, None, outside)
     search = _Search(model)
     batch, outside_bytes = read_batch_memory(trace, model.device), gpu.outside_bytes
-    gpus = [Gpu(memory.bytes, outside_bytes, memory.names) for memory in GPUS]
+    gpus = _list_gpus(model.device_bytes, outside_bytes)
     fittings = tuple(_fit_setting(search, setting, gpus, outside_bytes, batch) for setting in parsed_settings)
     outside_is_known = outside is not None or model.outside_bytes is not None
     return Fit(
@@ -194,6 +204,14 @@ def find_fit(
         model.has_memory_fraction,
         fittings,
     )
+
+
+def _list_gpus(recorded_bytes: int | None, outside_bytes: int) -> list[Gpu]:
+    """Return the common GPUs and, if none has its memory, the recorded one, without a name; the smallest first."""
+    gpus = [Gpu(memory.bytes, outside_bytes, memory.names) for memory in GPUS]
+    if recorded_bytes is not None and all(gpu.device_bytes != recorded_bytes for gpu in gpus):
+        gpus.append(Gpu(recorded_bytes, outside_bytes))
+    return sorted(gpus, key=lambda gpu: gpu.device_bytes or 0)
 
 
 def _list_default_settings(changes: Sequence[str]) -> list[str]:
@@ -225,6 +243,15 @@ def judge_fit(outcome: Outcome, model: Model) -> bool | None:
     return False if outcome.failing_orders == outcome.orders else None
 
 
+class _BatchOutcome(NamedTuple):
+    """Simulations of a scaled run on one GPU in all orders of addresses."""
+
+    is_clean: bool
+    """True if no order fails or needs a retry."""
+    fits: bool
+    """True if an order does not fail."""
+
+
 class _Search:
     """Simulations of one model in all orders of addresses."""
 
@@ -245,10 +272,10 @@ class _Search:
         )
         return _group(simulations, len(self.orders))
 
-    def count_failing_orders(
+    def scale_batch(
         self, setting: Setting, cases: Sequence[tuple[Gpu, float]], growing: Sequence[int]
-    ) -> list[int]:
-        """Return in how many orders the run fails on each GPU if the batch is scaled by each factor."""
+    ) -> list[_BatchOutcome]:
+        """Return the outcome of the run on each GPU if the batch is scaled by each factor."""
         must_serve = self.must_serve
         simulations = self.model.run(
             [
@@ -260,10 +287,12 @@ class _Search:
             ],
             sorted({*growing, *must_serve}),
         )
-        return [
-            sum(is_failed(simulation, gpu) for simulation in of_case)
-            for (gpu, _), of_case in zip(cases, _group(simulations, len(self.batch_orders)), strict=True)
-        ]
+        results = []
+        for (gpu, _), of_case in zip(cases, _group(simulations, len(self.batch_orders)), strict=True):
+            failed = [is_failed(simulation, gpu) for simulation in of_case]
+            has_retries = any(simulation.retries for simulation in of_case)
+            results.append(_BatchOutcome(not has_retries and not any(failed), not all(failed)))
+        return results
 
     def outcomes(self, cases: Sequence[tuple[Setting, Gpu]]) -> list[Outcome]:
         results = self.run(cases)
@@ -361,9 +390,11 @@ def _add_batch_factors(
     ranges = [_BatchRange(result, batch.find_upper_bound(result.gpu.capacity_bytes or 0)) for result in outcomes]
     requests = search.model.requests * len(search.batch_orders) * len(ranges)
     rounds = max(min(_MAX_BATCH_ROUNDS, _MAX_REQUESTS_OF_BATCHES // max(requests, 1)), _MIN_BATCH_ROUNDS)
-    for _ in range(2):  # again below, if a batch closely below the first that fails does too
-        wide = [of_gpu for of_gpu in ranges if not of_gpu.is_narrow]
-        _narrow_ranges(search, setting, wide, batch, rounds)
+    for _ in range(2):  # again below, if a batch closely below the first that needs a retry does too
+        _narrow_ranges(search, setting, [of_gpu for of_gpu in ranges if not of_gpu.is_narrow], batch, rounds)
+    count = _LARGER_BATCHES * rounds // _MAX_BATCH_ROUNDS
+    _simulate_batches(search, setting, ranges, [of_gpu.list_larger_factors(count) for of_gpu in ranges], batch)
+    _simulate_batches(search, setting, ranges, [of_gpu.list_edge_factors(count // 2) for of_gpu in ranges], batch)
     return [
         OnGpu(result.gpu.names, result, of_gpu.widen(widening)) for result, of_gpu in zip(outcomes, ranges, strict=True)
     ]
@@ -374,15 +405,24 @@ def _narrow_ranges(
 ) -> None:
     for _ in range(rounds):
         wide = [of_gpu for of_gpu in ranges if not of_gpu.is_narrow]
-        cases = [(of_gpu.gpu, of_gpu.next_factor) for of_gpu in wide]
-        failing_orders = search.count_failing_orders(setting, cases, batch.growing_events)
-        for of_gpu, (_, factor), count in zip(wide, cases, failing_orders, strict=True):
-            of_gpu.add(factor, count)
+        _simulate_batches(search, setting, wide, [[of_gpu.next_factor] for of_gpu in wide], batch)
     nearby = [of_gpu.list_nearby_factors(_NEARBY_BATCHES[:: _MAX_BATCH_ROUNDS // rounds]) for of_gpu in ranges]
-    cases = [(of_gpu.gpu, factor) for of_gpu, factors in zip(ranges, nearby, strict=True) for factor in factors]
-    counts = iter(search.count_failing_orders(setting, cases, batch.growing_events))
-    for of_gpu, factors in zip(ranges, nearby, strict=True):
-        of_gpu.add_nearby([(factor, next(counts)) for factor in factors], len(search.batch_orders))
+    _simulate_batches(search, setting, ranges, nearby, batch)
+
+
+def _simulate_batches(
+    search: _Search,
+    setting: Setting,
+    ranges: Sequence[_BatchRange],
+    factors: Sequence[Sequence[float]],
+    batch: BatchMemory,
+) -> None:
+    """Add the outcomes of the batches `factors` to each range."""
+    cases = [(of_gpu.gpu, factor) for of_gpu, own in zip(ranges, factors, strict=True) for factor in own]
+    results = iter(search.scale_batch(setting, cases, batch.growing_events))
+    for of_gpu, own in zip(ranges, factors, strict=True):
+        for factor in own:
+            of_gpu.add(factor, next(results))
 
 
 class _BatchRange:
@@ -390,51 +430,84 @@ class _BatchRange:
 
     def __init__(self, on_gpu: Outcome, upper_bound: float) -> None:
         self.gpu, self._fits = on_gpu.gpu, on_gpu.fits
-        self._low = 1.0 if on_gpu.fits else 0.0
         bound = max(upper_bound, 1.0) if on_gpu.fits else min(upper_bound, _MAX_FAILING_FACTOR)
-        self._upper_bound = self._lowest_failing = bound if bound >= _MIN_FACTOR else 0.0
-        self._high, self._failures = 0.0, 0
+        self._upper_bound = self._first_retry = bound if bound >= _MIN_FACTOR else 0.0
+        self._clean: set[float] = set()
+        self._failing = {self._upper_bound}
+        self._largest_fitting = 1.0 if on_gpu.fits else 0.0
+        self._is_clean = on_gpu.fits and on_gpu.retries[1] == 0
+        if on_gpu.fits and not self._is_clean:
+            self._first_retry = 1.0
+        self._retries = 0
+
+    @property
+    def _low(self) -> float:
+        """Largest batch without a retry below all that need one; 0 if there is none."""
+        smallest = 1.0 if self._is_clean else 0.0
+        return max((factor for factor in self._clean if factor < self._first_retry), default=smallest)
 
     @property
     def is_narrow(self) -> bool:
-        return self._lowest_failing - self._low <= _BATCH_PRECISION * self._lowest_failing
+        return self._first_retry - self._low <= _BATCH_PRECISION * self._first_retry
 
     @property
     def next_factor(self) -> float:
-        """Batch to simulate next: close below the upper bound, then further below, until one fits; then halfway."""
-        step = _FIRST_BATCH_STEP * (1 << self._failures)
-        if self._low == 0 and step >= 1:
+        """Batch to simulate next: close below the first retry, then further below, until none; then halfway."""
+        low, step = self._low, _FIRST_BATCH_STEP * (1 << self._retries)
+        if low == 0 and step >= 1:
             return _MIN_FACTOR
-        return max(self._lowest_failing * (1 - step), (self._low + self._lowest_failing) / 2)
+        return max(self._first_retry * (1 - step), (low + self._first_retry) / 2)
 
     def list_nearby_factors(self, numbers: Sequence[int]) -> list[float]:
-        """Batches to simulate around the smallest that fails, ascending: one below may fail, one above may fit."""
-        factors = [self._lowest_failing * (1 + _BATCH_PRECISION * number) for number in numbers]
-        smallest = 1.0 if self._fits else _MIN_FACTOR
-        return [factor for factor in factors if smallest < factor < self._upper_bound]
+        """Batches to simulate below the smallest that needs a retry: one of them may need a retry too."""
+        factors = [self._first_retry * (1 + _BATCH_PRECISION * number) for number in numbers]
+        return [factor for factor in factors if factor > (1.0 if self._is_clean else _MIN_FACTOR)]
 
-    def add(self, factor: float, failing_orders: int) -> None:
-        """Add the result of a simulation with the batch `next_factor`."""
-        if failing_orders == 0:
-            self._low = factor
+    def list_larger_factors(self, count: int) -> list[float]:
+        """Batches to simulate up to the upper bound, where one may fit although a smaller one does not."""
+        return _list_between(max(self._first_retry, _MIN_FACTOR), self._upper_bound, count)
+
+    def list_edge_factors(self, count: int) -> list[float]:
+        """Batches to simulate between the largest that fits and the next that does not."""
+        return _list_between(max(self._largest_fitting, _MIN_FACTOR), self._high, count)
+
+    @property
+    def _high(self) -> float:
+        """Smallest simulated batch above the largest that fits; 0 if none fits."""
+        larger = [factor for factor in self._failing if factor > self._largest_fitting]
+        return min(larger, default=self._upper_bound) if self._largest_fitting else 0.0
+
+    def add(self, factor: float, result: _BatchOutcome) -> None:
+        """Add the outcome of a simulated batch."""
+        if result.fits:
+            self._largest_fitting = max(self._largest_fitting, factor)
         else:
-            self._lowest_failing = factor if factor > _MIN_FACTOR else 0.0
-            self._failures += 1
-
-    def add_nearby(self, nearby: Sequence[tuple[float, int]], orders: int) -> None:
-        """Add `list_nearby_factors`, each with the number of orders in which it fails."""
-        largest_fitting = max((factor for factor, failing in nearby if failing < orders), default=0.0)
-        high = max(self._lowest_failing, largest_fitting * (1 + _BATCH_PRECISION)) * (1 + _BATCH_MARGIN)
-        self._high = max(self._high, min(high, self._upper_bound))
-        self._lowest_failing = min((factor for factor, failing in nearby if failing), default=self._lowest_failing)
-        if self._low > self._lowest_failing:
-            smaller = [factor for factor, _ in nearby if factor < self._lowest_failing]
-            self._low, self._failures = max(smaller, default=1.0 if self._fits else 0.0), 0
+            self._failing.add(factor)
+        if result.is_clean:
+            self._clean.add(factor)
+        elif factor < self._first_retry:
+            self._first_retry = factor if factor > _MIN_FACTOR else 0.0
+            self._retries += 1
 
     def widen(self, widening: float) -> tuple[float, float]:
-        """Return both ends, `widening` times as far from the estimate, on the recorded batch's side."""
-        low, high = self._low / widening, self._high * widening
-        return (max(low, 1.0), high) if self._fits else (low, min(high, _MAX_FAILING_FACTOR))
+        """Return both ends, `widening` times as far from the estimate and with a margin, on the recorded batch's side.
+
+        The lower end may be below the recorded batch where that needs retries.
+        """
+        low = self._low / (widening * _margin(self._low, _LOW_MARGIN_PER_DOUBLING))
+        high = self._high * widening * _margin(self._high, _HIGH_MARGIN_PER_DOUBLING)
+        low, high = (max(low, 1.0) if self._is_clean else low), (high if self._fits else min(high, _MAX_FAILING_FACTOR))
+        return min(low, high), high
+
+
+def _margin(factor: float, per_doubling: float) -> float:
+    """Return the factor of an end's margin: 1 at the recorded batch."""
+    return 1 + per_doubling * abs(math.log2(factor)) if factor else 1.0
+
+
+def _list_between(start: float, end: float, count: int) -> list[float]:
+    """Return evenly spaced batches between two, without these; none if they are near each other."""
+    return np.linspace(start, end, count + 2)[1:-1].tolist() if end - start > _BATCH_PRECISION * start else []
 
 
 def smallest_gpus(model: Model, outcomes: Sequence[Outcome], max_runs: int) -> list[Gpu | None] | None:
