@@ -219,3 +219,33 @@ def test_collections_of_corrupt_events_are_ignored(traces: Path, monkeypatch: py
     monkeypatch.setattr(trace, "iter_events", lambda *arguments, **options: iter([table]))
 
     assert list_collections(trace) == [(3, 20, 1)]
+
+
+MOSAIC = """
+import torch
+import pytorch_alloctrace as alloctrace
+
+MIB = 1 << 20
+
+def main():
+    tiles = []
+    for _ in range(40):
+        image = torch.empty(60 * MIB, dtype=torch.uint8, device="cuda")
+        del image
+        tiles.append(torch.empty(37 * MIB, dtype=torch.uint8, device="cuda"))  # KEPT
+        alloctrace.step()
+
+with alloctrace.enable("t.alloctrace", devices=("cuda",)):
+    main()
+"""
+
+
+def test_line_that_strands_memory_in_segments_mostly_in_use_is_named(tmp_path: Path) -> None:
+    trace = alloctrace.load(run_source(tmp_path, MOSAIC, cuda=True) / "t.alloctrace")
+
+    [finding] = [
+        finding for finding in find_inefficiencies(trace._recorded, "cuda:0") if finding.kind == "fragmentation"
+    ]
+
+    assert finding.site is not None and "KEPT" in (finding.site.source or "")
+    assert [part.cause for part in finding.unusable] == [Cause.PINNED]
