@@ -315,7 +315,11 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             f"or {_describe_checkpointing(holding.model_origin, names)}."
         )
     inputs = sum(part.bytes for part in holding.roles.roles if part.role == "input")
-    if inputs >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES) and not _largest_explained_bytes(device):
+    if (
+        not advice
+        and inputs >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
+        and not _largest_explained_bytes(device)
+    ):
         advice.append(
             "Inputs make this peak. What lowers it: keep them in host memory, and move each batch to the device when it"
             " is used."
@@ -326,9 +330,9 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
 def _describe_all_pairs(pairs: AllPairs) -> str:
     side = units.number(pairs.side)
     return (
-        f"{units.size(pairs.bytes)} of it has the size of matrices of all pairs, {side} x {side} elements"
-        f" ({units.counted(pairs.blocks, 'block')}). What lowers it: process the pairs in chunks, or fewer items at"
-        " once (batches)."
+        f"{units.size(pairs.bytes)} of it has the size of {side} x {side} elements"
+        f" ({units.counted(pairs.blocks, 'block')}). What lowers it, if these are all pairs of items: process them in"
+        " chunks, or fewer items at once (batches)."
     )
 
 

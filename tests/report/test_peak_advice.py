@@ -58,7 +58,11 @@ for run in (micro_batches, pairs_of_images, inputs, all_pairs, wide_images):
         run()
     torch.cuda.empty_cache()
 """
-FORWARDS, INPUTS, PAIRS = "whose graphs wait for one backward", "Inputs make this peak", "matrices of all pairs"
+FORWARDS, INPUTS, PAIRS = (
+    "whose graphs wait for one backward",
+    "Inputs make this peak",
+    "if these are all pairs of items",
+)
 ACTIVATIONS = "Activations make this peak"
 
 
