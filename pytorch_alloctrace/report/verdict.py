@@ -45,6 +45,12 @@ _OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
 """Kinds of inefficiencies whose bytes are live blocks."""
 
 
+_ADVICE_BY_ROLE = {
+    "input": "Inputs make this peak, mostly of {line}. What lowers it: keep them in host memory, and move each batch "
+    "to the device when it is used.",
+    "temporary": "Temporaries make this peak, mostly of {line}. What lowers it: a smaller batch, or the work of this "
+    "line in chunks; operations in place; lower precision (torch.autocast).",
+}
 NO_STACKS = 'The trace has no stacks (stacks="none"), so no lines of code can be named.'
 
 
@@ -314,16 +320,11 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             "Activations make this peak. What lowers it: a smaller batch with gradient accumulation, torch.autocast, "
             f"or {_describe_checkpointing(holding.model_origin, names)}."
         )
-    inputs = sum(part.bytes for part in holding.roles.roles if part.role == "input")
-    if (
-        not advice
-        and inputs >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
-        and not _largest_explained_bytes(device)
-    ):
-        advice.append(
-            "Inputs make this peak. What lowers it: keep them in host memory, and move each batch to the device when it"
-            " is used."
-        )
+    if not advice and holding.sites and not _largest_explained_bytes(device):
+        by_role = {part.role: part.bytes for part in holding.roles.roles}
+        for role, sentence in _ADVICE_BY_ROLE.items():
+            if by_role.get(role, 0) >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
+                advice.append(sentence.format(line=names.site(holding.sites[0].site)))
     return advice
 
 

@@ -42,6 +42,14 @@ def inputs():
                 model(batch[:64])
         del batches, batch
 
+def temporaries():
+    model = make_model()
+    for _ in range(4):
+        heads, relations = torch.ones(64, 1, 256, device="cuda"), torch.ones(1, 2000, 256, device="cuda")
+        with torch.no_grad():
+            (model[0].weight.sum() * 0 + heads - relations).abs().sum(-1)
+        alloctrace.step()
+
 def all_pairs(rows=7001):
     model = make_model()
     for _ in range(8):
@@ -53,7 +61,7 @@ def all_pairs(rows=7001):
 def wide_images():
     all_pairs(7040)
 
-for run in (micro_batches, pairs_of_images, inputs, all_pairs, wide_images):
+for run in (micro_batches, pairs_of_images, inputs, temporaries, all_pairs, wide_images):
     with alloctrace.enable(f"{run.__name__}.alloctrace", devices=("cuda",)):
         run()
     torch.cuda.empty_cache()
@@ -63,7 +71,7 @@ FORWARDS, INPUTS, PAIRS = (
     "Inputs make this peak",
     "if these are all pairs of items",
 )
-ACTIVATIONS = "Activations make this peak"
+ACTIVATIONS, TEMPORARIES = "Activations make this peak", "Temporaries make this peak, mostly of "
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +85,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("micro_batches", FORWARDS),
         ("pairs_of_images", ACTIVATIONS),
         ("inputs", INPUTS),
+        ("temporaries", TEMPORARIES),
         ("all_pairs", PAIRS),
-        ("wide_images", ""),  # a multiple of 64 may be a product of widths
+        ("wide_images", TEMPORARIES),  # a multiple of 64 may be a product of widths
     ],
 )
 def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> None:
     text = " ".join(run_analyze(folder, f"{case}.alloctrace").split())
 
-    assert [hint for hint in (FORWARDS, INPUTS, PAIRS, ACTIVATIONS) if hint in text] == ([advice] if advice else [])
+    assert [hint for hint in (FORWARDS, INPUTS, PAIRS, ACTIVATIONS, TEMPORARIES) if hint in text] == (
+        [advice] if advice else []
+    )
     if advice == FORWARDS:
         assert "activations of 6 forwards at " in text and "(loss / n).backward() for each micro-batch" in text
     if advice == PAIRS:
