@@ -38,6 +38,7 @@ from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
 from .leaks.leak import Growth, Leak
 from .leaks.outside_growth import OutsideGrowth, find_outside_growth
+from .leaks.referrers import find_derived_gradient
 from .usage.held_memory import find_peak_holder
 from .usage.held_rows import HeldRow
 from .usage.package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_library_call, find_package_lines
@@ -49,6 +50,8 @@ MIN_ACTIVATION_SHARE = 0.5
 """Minimum share of the live bytes of a device for activations to be the cause of a peak."""
 
 
+MIN_GRADIENT_SHARE = 0.25
+"""Minimum share of the live bytes of a program without steps for gradients to be the cause of a peak."""
 MIN_PAIRS_SHARE, MIN_MATRIX_SHARE = 0.25, 0.1
 """Minimum share of the live bytes for matrices of all pairs to be told, and of each of them."""
 
@@ -144,6 +147,8 @@ class DeviceSummary:
     peak_holder: HeldRow | None = None
     """Object that held much of the peak of a GPU: see `find_peak_holder`. None in a summary of leaks, and if an
     allocation failed."""
+    derived_gradient: Frame | None = None
+    """Line that computes gradients with graphs, which make up much of the peak of a program without steps."""
     peak_forwards: Forwards | None = None
     """Calls of the model whose graphs are at the peak of a GPU and wait for one backward; None if there are not many,
     and as `peak_holder`."""
@@ -325,8 +330,16 @@ class _DeviceSummarizer:
             levels=tuple(trace.timeline(120, device)["allocated_bytes_max"].tolist()),
             library_calls=_find_library_calls(trace, device, (*leaks.leaks, *leaks.undecided, *leaks.notes)),
             peak_holder=peak_holder,
+            derived_gradient=self._find_derived_gradient(at_peak) if not of_leaks and self._failure is None else None,
             peak_forwards=graph if isinstance(graph := _result_of(self._graph_at_peak), Forwards) else None,
         )
+
+    def _find_derived_gradient(self, at_peak: Holding) -> Frame | None:
+        """Return the line if much of the peak is gradients, and no optimizer ran: a training needs them."""
+        gradients = sum(part.bytes for part in at_peak.roles.roles if part.role == "gradient")
+        if self._trace.positions.step_count or gradients < max(MIN_GRADIENT_SHARE * at_peak.bytes, 1):
+            return None
+        return find_derived_gradient(self._trace)
 
     def _list_inefficiencies(self, collections: Sequence[Collection]) -> tuple[Inefficiency, ...]:
         if self._inefficiencies is None:

@@ -311,7 +311,12 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
     are_most = activations >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
-    if holding.all_pairs is not None and holding.all_pairs.bytes >= _MIN_ADVISED_BYTES:
+    if device.derived_gradient is not None:
+        advice.append(
+            f"Gradients with graphs (create_graph=True at {names.site(device.derived_gradient)}) make this peak. What"
+            " lowers it: leave create_graph out where no further derivative is taken, as in inference."
+        )
+    elif holding.all_pairs is not None and holding.all_pairs.bytes >= _MIN_ADVISED_BYTES:
         advice.append(_describe_all_pairs(holding.all_pairs))
     elif device.peak_forwards is not None:
         advice.append(_describe_forwards(device.peak_forwards, names))

@@ -50,6 +50,14 @@ def temporaries():
             (model[0].weight.sum() * 0 + heads - relations).abs().sum(-1)
         alloctrace.step()
 
+def forces():
+    model = make_model()
+    for _ in range(8):
+        positions = torch.ones(8192, 512, device="cuda", requires_grad=True)
+        energy = model(positions).square().sum()
+        (force,) = torch.autograd.grad(energy, positions, create_graph=True)
+        force.sum().item()
+
 def all_pairs(rows=7001):
     model = make_model()
     for _ in range(8):
@@ -61,7 +69,7 @@ def all_pairs(rows=7001):
 def wide_images():
     all_pairs(7040)
 
-for run in (micro_batches, pairs_of_images, inputs, temporaries, all_pairs, wide_images):
+for run in (micro_batches, pairs_of_images, inputs, temporaries, forces, all_pairs, wide_images):
     with alloctrace.enable(f"{run.__name__}.alloctrace", devices=("cuda",)):
         run()
     torch.cuda.empty_cache()
@@ -72,6 +80,7 @@ FORWARDS, INPUTS, PAIRS = (
     "if these are all pairs of items",
 )
 ACTIVATIONS, TEMPORARIES = "Activations make this peak", "Temporaries make this peak, mostly of "
+GRADIENTS = "Gradients with graphs (create_graph=True at "
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +95,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("pairs_of_images", ACTIVATIONS),
         ("inputs", INPUTS),
         ("temporaries", TEMPORARIES),
+        ("forces", GRADIENTS),
         ("all_pairs", PAIRS),
         ("wide_images", TEMPORARIES),  # a multiple of 64 may be a product of widths
     ],
@@ -93,7 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> None:
     text = " ".join(run_analyze(folder, f"{case}.alloctrace").split())
 
-    assert [hint for hint in (FORWARDS, INPUTS, PAIRS, ACTIVATIONS, TEMPORARIES) if hint in text] == (
+    assert [hint for hint in (FORWARDS, INPUTS, PAIRS, ACTIVATIONS, TEMPORARIES, GRADIENTS) if hint in text] == (
         [advice] if advice else []
     )
     if advice == FORWARDS:

@@ -80,6 +80,8 @@ _REASONS = {
 
 _GRADIENT_GRAPH = re.compile(r"\bbackward\(.*\bcreate_graph\s*=\s*(?!False\b)")
 """Text of a line that gives gradients graphs."""
+_DERIVED_GRADIENT = re.compile(r"\bgrad\(.*\bcreate_graph\s*=\s*(?!False\b)")
+"""Text of a line that computes gradients with graphs, for a further derivative."""
 _BACKWARD = re.compile(r"\bbackward\(\s*$")
 """Text of a line whose call of backward ends on a later line."""
 
@@ -409,14 +411,19 @@ def find_gradient_graph(trace: RecordedTrace, is_certain: bool = False) -> Frame
 
     `is_certain`: there was such a call; its arguments may be on the lines below.
     """
+    return _find_user_line(trace, (_GRADIENT_GRAPH, _BACKWARD)[: 2 if is_certain else 1])
+
+
+def find_derived_gradient(trace: RecordedTrace) -> Frame | None:
+    """Return the first line of user code that calls `torch.autograd.grad(create_graph=True)`; None if there is none."""
+    return _find_user_line(trace, (_DERIVED_GRADIENT,))
+
+
+def _find_user_line(trace: RecordedTrace, texts: Sequence[re.Pattern[str]]) -> Frame | None:
     stacks = trace.stacks
     first_stacks = np.unique(stacks.line_numbers, return_index=True)[1]
     frames = [stacks.frame(stack) for stack in first_stacks[stacks.is_user[first_stacks]].tolist()]
-    for text in (_GRADIENT_GRAPH, _BACKWARD)[: 2 if is_certain else 1]:
-        for frame in frames:
-            if text.search(frame.source or ""):
-                return frame
-    return None
+    return next((frame for text in texts for frame in frames if text.search(frame.source or "")), None)
 
 
 def _read_store(trace: RecordedTrace, referrer: Held) -> Frame | None:
