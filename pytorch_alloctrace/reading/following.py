@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,6 +147,7 @@ class Following:
             for counts in state.devices
         )
         totals: dict[tuple[int, str], _SiteTotal] = {}
+        holders_by_total: dict[tuple[int, str], Counter[str]] = {}
         for row in state.stacks:
             name, function, source = self._site_name(row)
             total = totals.setdefault(
@@ -154,7 +156,11 @@ class Following:
             total.bytes += row.bytes
             total.blocks += row.blocks
             total.at_points = [a + b for a, b in zip(total.at_points, row.at_points, strict=True)]
-            total.holder = total.holder or row.holder
+            holders = holders_by_total.setdefault((row.device, name), Counter())
+            holders[row.holder] += row.bytes
+        for key, total in totals.items():
+            [(holder, size)] = holders_by_total[key].most_common(1)
+            total.holder = holder if 2 * size >= total.bytes else ""
         sites = [
             FollowedSite(
                 devices[total.device].device,

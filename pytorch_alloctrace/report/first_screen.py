@@ -53,8 +53,8 @@ _ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."
 _ROLE_STYLES = ("cyan", "green", "magenta", "yellow")
 _MIN_ROLE_SHARE = 0.01
 _INEFFICIENCIES = ("fragmentation", "cache", "rounding", "pending", "churn", "outside")
-_MIN_DEVICE_SHARE = 0.03  # of the GPU's memory, for an inefficiency to be shown in full
-_MIN_FREE_DEVICE_SHARE, _MIN_USED_SHARE = 0.2, 0.5  # the same of a GPU of which less than this share is reserved
+_MIN_DEVICE_SHARE = 0.03  # of the GPU's memory, for an inefficiency to be listed
+_MIN_FREE_DEVICE_SHARE, _MIN_USED_SHARE = 0.2, 0.5  # to be shown in full if less than this share of the GPU is reserved
 _SHORT_KINDS = ("no_leak", "not_judged")
 _ALL_LEAKS = ("leaks", "all leaks, with their evidence and callers")
 _COMMANDS = {
@@ -268,7 +268,12 @@ def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Findi
     problems = [
         finding
         for finding in findings
-        if finding.kind == "oom" or (finding.kind not in (*NOTES, *_SHORT_KINDS) and _is_notable(finding, summary))
+        if finding.kind == "oom"
+        or (
+            finding.kind not in (*NOTES, *_SHORT_KINDS)
+            and _is_notable(finding, summary)
+            and not _is_of_free_device(finding, summary)
+        )
     ]
     further = [
         finding
@@ -291,11 +296,18 @@ def _is_listed(finding: Finding, in_full: Sequence[Finding], summary: Summary) -
 
 def _is_notable(finding: Finding, summary: Summary) -> bool:
     if finding.kind in _INEFFICIENCIES:
-        (device,) = [device for device in summary.devices if device.device == finding.device]
-        is_used = device.peak_reserved_bytes >= _MIN_USED_SHARE * (device.memory_bytes or 0)
-        share = _MIN_DEVICE_SHARE if is_used else _MIN_FREE_DEVICE_SHARE
-        return finding.bytes >= share * (device.memory_bytes or 0)
+        (memory,) = [device.memory_bytes for device in summary.devices if device.device == finding.device]
+        return finding.bytes >= _MIN_DEVICE_SHARE * (memory or 0)
     return finding.bytes >= _MIN_NOTE_BYTES or _has_share(finding, _MIN_NOTE_SHARE, summary)
+
+
+def _is_of_free_device(finding: Finding, summary: Summary) -> bool:
+    """Return whether a finding is an inefficiency of a device of which enough is free: it needs no more than a line."""
+    if finding.kind not in _INEFFICIENCIES:
+        return False
+    (device,) = [device for device in summary.devices if device.device == finding.device]
+    memory = device.memory_bytes or 0
+    return device.peak_reserved_bytes < _MIN_USED_SHARE * memory and finding.bytes < _MIN_FREE_DEVICE_SHARE * memory
 
 
 def _has_share(finding: Finding, share: float, summary: Summary) -> bool:

@@ -445,7 +445,13 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
     top = sites[0]
     blocks = units.counted(top.blocks, "block")
     why = _list_lines(sites, names) if len(sites) > 1 else []
-    if program.kept_steps >= _MIN_KEPT_STEPS:
+    if program.kept_of_forward:
+        why.append(f"Its {blocks} were allocated in the forward of a model, and have outlived backward.")
+        remedy = (
+            "look for what keeps outputs or losses with their graphs, such as a list or a sum, and store `.detach()` or"
+            " `.item()` of each"
+        )
+    elif program.kept_steps >= _MIN_KEPT_STEPS:
         why.append(
             f"Its {blocks} were allocated in {program.kept_steps} different steps, and are kept from step to step."
         )

@@ -46,8 +46,8 @@ _OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
 
 
 _ADVICE_BY_ROLE = {
-    "input": "Inputs make this peak, mostly of {line}. What lowers it: keep them in host memory, and move each batch "
-    "to the device when it is used.",
+    "input": "Inputs make this peak, mostly of {line}, as their lifetimes suggest. What lowers it, if they are: keep "
+    "them in host memory, and move each batch to the device when it is used.",
     "temporary": "Temporaries make this peak, mostly of {line}. What lowers it: a smaller batch, or the work of this "
     "line in chunks; operations in place; lower precision (torch.autocast).",
 }

@@ -122,9 +122,9 @@ class ForwardReader:
         self._lacks_nodes = trace.ending.get("reason") == "converted"
         if self._lacks_nodes:
             self._creates_nodes |= find_module_calls(trace.stacks) > 0
-        self._uses = self._find_uses()
         first = max(until - MAX_EVENTS, trace.integrity.compacted_until)
         self._events = self.read_events(Range(first, until))
+        self._uses = self._find_uses()
 
     def _is_true_of_stack(self, predicate: Callable[[int], bool]) -> _Mask:
         """Return for each block whether a predicate applies to its stack."""
@@ -139,9 +139,19 @@ class ForwardReader:
         in_module = self._is_true_of_stack(lambda stack: self._phases.of_stack(stack) == FORWARD_PHASE)
         creates_nodes = self._creates_nodes[self._live["stack_id"]] | in_module & self._has_role("activation")
         is_activation = (self._of_backward | creates_nodes) & ~is_model
+        if self._lacks_nodes:  # what has outlived a backward is no activation
+            is_activation &= self._live["alloc_seq"].astype(np.int64) > self._find_past_backward()
+            in_module &= is_activation
         is_forward = in_module & ~is_model & ~is_activation
         is_kept = ~(is_model | is_activation | is_forward)
         return {MODEL: is_model, ACTIVATIONS: is_activation, FORWARD: is_forward, KEPT: is_kept}
+
+    def _find_past_backward(self) -> int:
+        """Return the last event of backward before the last forward of a snapshot, -1 without one."""
+        seqs, stacks = self._events["seq"], self._events["stack"]
+        last_forward = int(seqs[self._calls[stacks] > 0].max(initial=-1))
+        is_past = ((stacks == 0) | (self._events["node_type"] != 0)) & (seqs < last_forward)
+        return int(seqs[is_past].max(initial=-1))
 
     def read_forwards(self) -> tuple[int, LiveForwards | None]:
         """Return the last event of backward, -1 if there is none, and the calls with the most activations."""

@@ -160,6 +160,8 @@ class ProgramMemory:
     """Number of steps in which the line that keeps the most allocated its live blocks; 0 without steps."""
     kept_has_freed: bool
     """True if the line that keeps the most has freed blocks."""
+    kept_of_forward: bool
+    """True if, in a snapshot, the line that keeps the most is in the call of a module: its blocks outlived backward."""
     exception_bytes: int
     """Bytes that tracebacks of exceptions hold, of an object scan."""
     exception_holder: str
@@ -255,6 +257,9 @@ class _MemoryReader(ForwardReader):
             model_origin=find_model_origin(self._stacks, self._live),
             kept_steps=len(np.unique(np.ma.compressed(self._live["step"][kept_rows]))),
             kept_has_freed=kept_allocations > int(kept_rows.sum()),
+            kept_of_forward=self._lacks_nodes
+            and bool(sites[KEPT])
+            and self._phases.of_stack(sites[KEPT][0].stack_id) == FORWARD_PHASE,
             exception_bytes=exception_bytes,
             exception_holder=exception_holder,
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),

@@ -258,7 +258,7 @@ class NeutralNames(RedactedNames):
         )
 
     def module(self, name: str) -> str:
-        if is_outside(name):
+        if is_outside(name) or name.endswith(" workspace"):  # of a library
             return name
         return _IDENTIFIER.sub(lambda word: self._replace_word(word[0], "module"), name)
 
