@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 MIN_UNITS = 6
 """Minimum number of steps or iterations. Less than for a leak: what accumulates holds `MIN_SHARE` of the peak."""
-MIN_SHARE = 0.25
+MIN_SHARE, MIN_LOOP_SHARE = 0.25, 0.2
+"""Minimum share of the peak; in a loop, without the blocks of its first and last iteration."""
 MIN_FREED_SHARE = 0.3
 MAX_FREE_SPREAD = 0.25
 """Maximum ratio of the time in which the middle 80 % of the blocks are freed to that in which they are allocated."""
@@ -96,7 +97,7 @@ def find_accumulation(part: PartEvidence, lifetimes: LifetimeEvidence, loops: Lo
         steps = clock.first_step + units[rows]
         return _build_growth(part, live, rows, peak, clock.unit, len(np.unique(steps)), round(clock.length) + 1, steps)
     is_of_step = is_recorded & ~is_kept & (units == clock.units_at([peak.seq])[0])
-    in_loop = _find_in_loop(part, loops, live, is_of_step, peak, min_bytes)
+    in_loop = _find_in_loop(part, loops, live, is_of_step, peak, max(MIN_LOOP_SHARE * peak.bytes, 1))
     joined = _find_joined(part, live, is_of_step, peak, min_bytes if in_loop is None else MIN_JOINED_SHARE * peak.bytes)
     if in_loop is None:
         return joined
