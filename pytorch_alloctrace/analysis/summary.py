@@ -87,6 +87,8 @@ class AllPairs:
 
     side: int
     """N."""
+    item_bytes: int
+    """Bytes of an element."""
     bytes: int
     blocks: int
 
@@ -434,13 +436,13 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
 
 def _find_all_pairs(stacks: Table, total: int) -> AllPairs | None:
     """Return the blocks of the most bytes with the size of a matrix of all pairs, by stacks of equal blocks."""
-    found: dict[int, AllPairs] = {}
+    found: dict[tuple[int, int], AllPairs] = {}
     for size, blocks in zip(stacks["live_bytes"].tolist(), stacks["live_blocks"].tolist(), strict=True):
         # Many small blocks of such a size are a coincidence.
         is_large = blocks > 0 and size // blocks >= MIN_MATRIX_SHARE * total
-        if is_large and size % blocks == 0 and (side := find_square(size // blocks)):
-            other = found.get(side, AllPairs(side, 0, 0))
-            found[side] = AllPairs(side, other.bytes + size, other.blocks + blocks)
+        if is_large and size % blocks == 0 and (square := find_square(size // blocks)):
+            other = found.get(square, AllPairs(*square, 0, 0))
+            found[square] = AllPairs(*square, other.bytes + size, other.blocks + blocks)
     largest = max(found.values(), key=lambda pairs: pairs.bytes, default=None)
     return largest if largest is not None and largest.bytes >= MIN_PAIRS_SHARE * total else None
 

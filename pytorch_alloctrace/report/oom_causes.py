@@ -296,11 +296,9 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
             f"{_FUSED_ATTENTION}, which does not store the attention matrix; shorter sequences, or chunks of the"
             " queries"
         )
-    elif (
-        program.request_use == causes.KEPT
-        and (side := units.number(find_square(failure.requested_bytes, ROUNDING))) != "0"
-    ):
-        why.append(f"It has the size of a matrix of all pairs, {side} x {side}.")
+    elif program.request_use == causes.KEPT and (square := find_square(failure.requested_bytes, ROUNDING)):
+        side, item_bytes = units.number(square[0]), square[1]
+        why.append(f"It has the size of {side} x {side} elements of {item_bytes} bytes, as of all pairs.")
         remedy = (
             "process the pairs in chunks, or store only those that count, as a sparse tensor or a list of edges; if it"
             " is not intended, check the shapes for a broadcast"
@@ -393,7 +391,7 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
             if program.model_origin.is_moved
             else f"where the model is made: {line}"
         )
-        help_texts.append(f"Checkpointing is switched on {how}.")
+        help_texts.append(f"Checkpointing can be switched on {how}.")
     subject = "activations of forward and backward" if failure.request.node_type else "activations of forward"
     if forwards is not None and not forwards.has_backward and not failure.request.node_type:
         subject = "activations of forward, which no backward has used yet,"

@@ -336,7 +336,7 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
 def _describe_all_pairs(pairs: AllPairs) -> str:
     side = units.number(pairs.side)
     return (
-        f"{units.size(pairs.bytes)} of it has the size of {side} x {side} elements"
+        f"{units.size(pairs.bytes)} of it has the size of {side} x {side} elements of {pairs.item_bytes} bytes"
         f" ({units.counted(pairs.blocks, 'block')}). What lowers it, if these are all pairs of items: process them in"
         " chunks, or fewer items at once (batches)."
     )

@@ -208,19 +208,19 @@ def _choose_highest(trace: RecordedTrace, levels: dict[int, int]) -> Peak:
     return Peak(levels[seq], seq, trace.time_ns(seq))
 
 
-_ITEM_BYTES = (4, 2, 8, 1)
+_ITEM_BYTES = (4, 8, 2, 1)
 _MIN_SIDE, _USUAL_FACTOR = 1000, 64
 ROUNDING = 512
 """Bytes to which torch rounds up the size of a failed request."""
 
 
-def find_square(size: int, rounding: int = 1) -> int:
-    """Return N if N x N elements of a usual type have this size in bytes, rounded up; else 0.
+def find_square(size: int, rounding: int = 1) -> tuple[int, int] | None:
+    """Return N and the bytes of an element if N x N elements of a usual type have this size, rounded up; else None.
 
     Products of widths and batch sizes, mostly multiples of powers of two, may be squares by coincidence.
     """
     for item_bytes in _ITEM_BYTES:
         side = math.isqrt(size // item_bytes)
         if side >= _MIN_SIDE and side % _USUAL_FACTOR and size - side * side * item_bytes < rounding:
-            return side
-    return 0
+            return side, item_bytes
+    return None

@@ -1,0 +1,3 @@
+from .rotary import RotaryTable, rotate
+
+__all__ = ["RotaryTable", "rotate"]

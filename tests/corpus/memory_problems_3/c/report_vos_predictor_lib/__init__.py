@@ -1,0 +1,4 @@
+from .model import MaskMemoryNet
+from .predictor import VideoPredictor
+
+__all__ = ["MaskMemoryNet", "VideoPredictor"]
