@@ -349,7 +349,7 @@ class _DeviceSummarizer:
         garbage = find_garbage(self._trace, self._device, collections)
         autocast = find_autocast_cache(self._trace, self._device, self._evidence.autocast_exits)
         unused = (_result_of(self._graph_at_peak), _result_of(self._unused_gradients))
-        others = [found for found in (garbage, autocast, *unused) if isinstance(found, Inefficiency)]
+        others = [other for other in (garbage, autocast, *unused) if isinstance(other, Inefficiency)]
         return (*inefficiencies_of(self._inefficiencies), *others)
 
 
@@ -436,14 +436,14 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
 
 def _find_all_pairs(stacks: Table, total: int) -> AllPairs | None:
     """Return the blocks of the most bytes with the size of a matrix of all pairs, by stacks of equal blocks."""
-    found: dict[tuple[int, int], AllPairs] = {}
+    pairs_of: dict[tuple[int, int], AllPairs] = {}
     for size, blocks in zip(stacks["live_bytes"].tolist(), stacks["live_blocks"].tolist(), strict=True):
         # Many small blocks of such a size are a coincidence.
         is_large = blocks > 0 and size // blocks >= MIN_MATRIX_SHARE * total
         if is_large and size % blocks == 0 and (square := find_square(size // blocks)):
-            other = found.get(square, AllPairs(*square, 0, 0))
-            found[square] = AllPairs(*square, other.bytes + size, other.blocks + blocks)
-    largest = max(found.values(), key=lambda pairs: pairs.bytes, default=None)
+            pairs = pairs_of.get(square, AllPairs(*square, 0, 0))
+            pairs_of[square] = AllPairs(*square, pairs.bytes + size, pairs.blocks + blocks)
+    largest = max(pairs_of.values(), key=lambda pairs: pairs.bytes, default=None)
     return largest if largest is not None and largest.bytes >= MIN_PAIRS_SHARE * total else None
 
 

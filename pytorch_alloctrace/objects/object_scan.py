@@ -330,7 +330,8 @@ class _HolderSearch:
             if current < 0 or amount < minimum:
                 break
             obj = walk.objects[current]
-            # Of a linked list, the head holds the tensors; of an exception, the exception.
+            # Repeated types are the nodes of a linked list, whose head is the holder. A traceback is a part of the
+            # exception, which is the holder.
             if (type(obj) is not dict and id(type(obj)) in type_ids) or type(obj) is types.TracebackType:
                 break
             type_ids.add(id(type(obj)))
@@ -357,16 +358,16 @@ class _HolderSearch:
     def _next_below(self, top: int) -> Callable[[int], int]:
         """Return a function that returns the object after `top` on the path to an object, or -1 if it is not below."""
         parents = self._walk.parents
-        known = {top: -1}
+        results = {top: -1}
 
         def next_of(number: int) -> int:
             pending = []
-            while number not in known and parents[number] not in (top, number):
+            while number not in results and parents[number] not in (top, number):
                 pending.append(number)
                 number = parents[number]
-            found = known.setdefault(number, number if parents[number] == top else -1)
-            known.update(dict.fromkeys(pending, found))
-            return found
+            result = results.setdefault(number, number if parents[number] == top else -1)
+            results.update(dict.fromkeys(pending, result))
+            return result
 
         return next_of
 

@@ -105,7 +105,7 @@ def _advise(failure: OutOfMemory, names: SiteNames, advisor: Advisor) -> _Advice
     advice = _advise_on_cause(failure, names, advisor)
     why = [*_describe_limit(failure, names), *advice.why, *_describe_library_call(failure, advice, names)]
     raising = _advise_raising_limit(failure, advice, names)
-    # Without a cause in the program, it was the limit that refused what the device had.
+    # If the program has no cause, raising the limit is the first remedy.
     remedies = [*raising, *advice.help] if failure.cause is None else [*advice.help, *raising]
     return dataclasses.replace(advice, why=why, help=remedies)
 

@@ -86,7 +86,7 @@ class OutOfMemory:
     settings: AllocatorSettings
     """Settings of the allocator at the request."""
     limit: MemoryLimit
-    """What set the process's memory limit, if `limit_bytes` is not None."""
+    """Origin of the process's memory limit, which exists if `limit_bytes` is not None."""
     reserved_bytes: int
     """Bytes of all segments; of live blocks if the allocator reports none (cudaMallocAsync, pluggable ones)."""
     allocated_bytes: int

@@ -291,7 +291,7 @@ def _build_growth(trace: RecordedTrace, lifetimes: LifetimeEvidence, line: Judge
         units=round(clock.length) + 1,
         first=clock.first_step + float(survivors.alloc_times[rows].min(initial=clock.length)),
         last=clock.first_step + float(survivors.alloc_times[rows].max(initial=0.0)),
-        # What has stopped has had the same holder from the beginning.
+        # A growth that has stopped keeps its first holder, so a later object scan cannot name another.
         block_stacks=() if doubt is Doubt.STOPPED else tuple(np.unique(survivors.stack[rows]).tolist()),
     )
 

@@ -18,7 +18,7 @@ from ..leaks.leak import Holder
 MODEL_ROLES = ("parameter", "buffer", "gradient")
 """Roles of blocks of a model, which are merged apart from other blocks."""
 _MIN_MERGED, _MIN_INDEXED = 4, 2
-"""Minimum number of objects of a row: of one variable, and of objects that differ only in their indices."""
+"""Minimum number of merged objects: of one variable, and of objects whose names differ only in their indices."""
 _LARGE_SHARE = 0.1
 """Minimum share of all bytes of a large object."""
 _MAX_RATIO = 2
@@ -46,7 +46,7 @@ class HeldRow:
     is_estimated: bool
     """True if bytes and blocks are estimated from a sample: of many blocks, some are on other devices."""
     holder: Holder
-    """The object, or what the merged objects have in common. Its `share` is that of the device's live bytes."""
+    """The object, or the common part of the merged objects' names. Its `share` is that of the device's live bytes."""
     objects: int
     """Number of objects in the row; 1 if none are merged."""
     role: str
@@ -60,7 +60,7 @@ class _Named:
     row: HeldRow
     parts: _Parts
     origin: tuple[str, ...]
-    """What merged rows have in common: variable, phrase, description after the name, file, `Holder.through`, role."""
+    """Key of rows that may be merged: variable, phrase, description after the name, file, `Holder.through`, role."""
     is_container: bool
 
     @classmethod

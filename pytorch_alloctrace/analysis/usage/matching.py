@@ -33,7 +33,7 @@ _MAX_EDITED = 1000
 _NEIGHBOUR_WEIGHT = 0.125
 """Similarity that a matching neighbour adds."""
 _MIN_MOVED_SIMILARITY, _MIN_LEAD, _MAX_RATIO = 0.7, 0.1, 4
-"""Of a changed line in another function: minimum similarity and lead over other matches, maximum ratio of bytes."""
+"""For a changed line in another function: minimum similarity and lead over other matches, maximum ratio of bytes."""
 _ASSIGNMENT = re.compile(r"^(return\b|\w+\s*=(?!=))\s*")
 _MIN_COMMON_SHARE = 0.5
 """Minimum share of equal texts in a renamed file or function."""
