@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..reading.integrity import Integrity
-from ..reading.names import HOST_DEVICES
+from ..reading.names import HOST_DEVICES, ROLES, UNKNOWN
 from ..reading.positions import Range
 from ..reading.recorded import FinalScan, RecordedTrace
 from ..reading.replay import Peak
-from ..reading.sites import Frame, Site, SiteBytes, group_stacks, top_sites
+from ..reading.sites import Frame, Site, SiteBytes, group_stacks, sites_of_blocks, top_sites
 from ..reading.table import Table
 from .advice import Advisor
 from .child_runs import ChildRuns, find_child_runs
@@ -119,6 +119,8 @@ class Holding:
     """If activations are half of the bytes or more: where the model comes from."""
     all_pairs: AllPairs | None = None
     """Blocks that have the size of a matrix of all pairs; None if they are less than `MIN_PAIRS_SHARE`."""
+    line_by_role: Mapping[str, Site] = field(default_factory=dict)
+    """Of a role with half of the bytes or more: the line of half of its bytes or more, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -393,16 +395,24 @@ class _LiveMemory:
     stacks: Table
     roles: RoleShares
     model_origin: ModelOrigin | None
+    line_by_role: Mapping[str, Site]
 
     @classmethod
     def read_before(cls, trace: RecordedTrace, device: str, until: int) -> _LiveMemory:
         stacks, roles = trace.replay.stacks(until, device), roles_before(trace, device, until)
         total = int(stacks["live_bytes"].sum())
-        activations = sum(part.bytes for part in roles.roles if part.role == "activation")
-        are_many = activations >= max(MIN_ACTIVATION_SHARE * total, 1)
-        return cls(
-            stacks, roles, find_model_origin(trace.stacks, trace.replay.live(until, device)) if are_many else None
-        )
+        model_origin, line_by_role = None, {}
+        for part in roles.roles:
+            if part.role == UNKNOWN or part.bytes < max(MIN_ACTIVATION_SHARE * total, 1):
+                continue
+            live = trace.replay.live(until, device)
+            if part.role == "activation":
+                model_origin = find_model_origin(trace.stacks, live)
+            of_role = live.take(live["role"] == ROLES.index(part.role))
+            largest = top_sites(trace.stacks, sites_of_blocks(trace.stacks, of_role), 1)
+            if largest and 2 * largest[0].bytes >= part.bytes:
+                line_by_role[part.role] = largest[0].site
+        return cls(stacks, roles, model_origin, line_by_role)
 
 
 def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None, top: int) -> Holding:
@@ -431,6 +441,7 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         roles=memory.roles,
         model_origin=memory.model_origin,
         all_pairs=_find_all_pairs(memory.stacks, total),
+        line_by_role=memory.line_by_role,
     )
 
 

@@ -45,14 +45,14 @@ class Function:
     def __init__(self, name: str, filename: str) -> None:
         self.name, self.filename = name, filename
         self.calls: list[Call] = []
-        self._known_calls: set[Call] = set()
+        self._read_calls: set[Call] = set()
         self._codes: dict[Call, tuple[int, int]] = {}
 
     def insert_call(self, call: Call, after: Call | None) -> None:
         """Insert a call behind call `after` of the same stack; None: by its line."""
-        if call in self._known_calls:
+        if call in self._read_calls:
             return
-        self._known_calls.add(call)
+        self._read_calls.add(call)
         self.calls.insert(
             bisect_right(self.calls, call[0], key=itemgetter(0)) if after is None else self.calls.index(after) + 1, call
         )

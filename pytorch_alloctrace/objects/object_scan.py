@@ -38,6 +38,7 @@ MAX_OBJECTS = 2_000_000
 MIN_UNREACHED = 8
 """Minimum number of unreached tensors for a search of garbage and libraries."""
 TENSORS_PER_CHECK = 256
+_REFERENCES_PER_CHECK = 4096
 MIN_SIBLINGS = 4
 """Minimum number of containers in one container that are reported as the one: a dict of lists."""
 MAX_DIVIDED = 16
@@ -182,7 +183,7 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
     for holder in [*members]:
         if time.thread_time() > begin + 0.95 * seconds:
             break
-        part = holders.find_main_part(holder, members[holder], nodes.get(holder, []))
+        part = holders.find_main_part(holder, members[holder], nodes.get(holder, []), begin + 0.95 * seconds)
         if part != holder:
             is_below = holders.below(part)
             group, group_nodes = members.pop(holder), nodes.pop(holder, [])
@@ -311,10 +312,11 @@ class _HolderSearch:
                 common.update(dict.fromkeys(holders, container))
         return common
 
-    def find_main_part(self, holder: int, members: Members, nodes: Sequence[int]) -> int:
+    def find_main_part(self, holder: int, members: Members, nodes: Sequence[int], deadline: float) -> int:
         """Return the deepest object below a small container that most of its bytes have on their path.
 
-        Returns the container if there is none, or if other parts of the container lead to the same tensors or graphs.
+        Returns the container if there is none, or if other parts of the container lead to the same tensors or graphs or
+        may do so when the deadline ends the search.
         """
         walk, part, current = self._walk, holder, holder
         if not 1 < self._size_of(holder) <= MAX_DIVIDED or len(members) < 2:
@@ -337,23 +339,25 @@ class _HolderSearch:
             type_ids.add(id(type(obj)))
             if type(obj) is not dict or self._size_of(current):  # not a dict of attributes
                 part = current
-        return part if part == holder or self._is_apart(holder, part, nodes) else holder
+        return part if part == holder or self._is_apart(holder, part, nodes, deadline) else holder
 
     def below(self, top: int) -> Callable[[int], bool]:
         """Return a function that returns whether the path to an object contains `top`."""
         next_of = self._next_below(top)
         return lambda number: number == top or next_of(number) >= 0
 
-    def _is_apart(self, holder: int, part: int, nodes: Sequence[int]) -> bool:
-        """Return whether nothing else below the holder leads to the tensors below the part."""
+    def _is_apart(self, holder: int, part: int, nodes: Sequence[int], deadline: float) -> bool:
+        """Return whether nothing else below the holder leads to the tensors below the part; False at the deadline."""
         is_below, is_below_holder = self.below(part), self.below(holder)
         if len({is_below(number) for number in nodes}) > 1:
             return False  # the graphs may have nodes in common
         references = itertools.chain(reference_pairs(self._walk.references), reference_pairs(self._walk.containers))
-        return not any(
-            is_below(to) and not is_below(origin) and is_below_holder(origin) and self._walk.parents[to] != origin
-            for origin, to in references
-        )
+        for position, (origin, to) in enumerate(references):
+            if position % _REFERENCES_PER_CHECK == _REFERENCES_PER_CHECK - 1 and time.thread_time() > deadline:
+                return False
+            if is_below(to) and not is_below(origin) and is_below_holder(origin) and self._walk.parents[to] != origin:
+                return False
+        return True
 
     def _next_below(self, top: int) -> Callable[[int], int]:
         """Return a function that returns the object after `top` on the path to an object, or -1 if it is not below."""

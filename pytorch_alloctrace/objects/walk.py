@@ -80,9 +80,9 @@ _ATOMS = (
 )
 
 _COLLECTIONS = frozenset(map(id, (list, tuple, deque, dict, set, frozenset)))
-_CONTAINERS = _COLLECTIONS | {id(OrderedDict)}
-"""Types of the containers that are left out if they are empty: of a torch module's attributes, a dozen are."""
 """`id` of the types of collections."""
+_CONTAINERS = _COLLECTIONS | {id(OrderedDict)}
+"""`id` of the types of containers that are left out if they are empty: a dozen of a torch module's attributes are."""
 _PACKAGE = __name__.partition(".")[0]
 _FINALIZER = getattr(weakref.finalize, "_Info", None)
 

@@ -347,7 +347,7 @@ class RecordedTrace:
 
     @functools.cached_property
     def known_devices(self) -> list[str]:
-        """`devices`, then devices without allocations: visible, with failed requests, or reported by the driver."""
+        """`devices`, then devices without allocations: visible, or reported by the driver."""
         names = [*self.devices, *self.replay.devices, *self._samples["device"], *self._visible_bytes]
         return [*dict.fromkeys(names)]
 

@@ -123,8 +123,8 @@ def _is_below_suspended(holder: Holder) -> bool:
 def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:
     """Return sentences on what to change where memory accumulates up to the peak."""
     sentences = []
-    if growth.is_trained:
-        holder = growth.holder
+    holder = growth.holder
+    if growth.is_trained and not growth.is_joined and not (holder is not None and holder.containers):
         what = "A variable" if holder is None else quote(names.referrer(holder.name or holder.path))
         return [f"{what} carries the graph of each {growth.unit} to the next, after its backward: `.detach()` it."]
     if growth.is_joined:

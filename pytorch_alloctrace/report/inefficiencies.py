@@ -51,10 +51,16 @@ def _make_title(inefficiency: Inefficiency, names: SiteNames) -> str:
         "unused_graph": f"{amount} of {total} at the peak is an autograd graph that no backward uses, of"
         f" {_describe_site(inefficiency, names)}",
         "unused_gradients": f"{amount} of {total} at the peak are gradients of parameters that no optimizer updates, "
-        f"{'' if inefficiency.site_bytes == inefficiency.bytes else 'most '}of {_describe_site(inefficiency, names)}",
+        f"{_describe_part(inefficiency)}of {_describe_site(inefficiency, names)}",
         "outside": f"{amount} of the device's {total} is used outside PyTorch",
     }
     return f"{inefficiency.device}: {title_by_kind[inefficiency.kind]}"
+
+
+def _describe_part(inefficiency: Inefficiency) -> str:
+    if inefficiency.site_bytes == inefficiency.bytes:
+        return ""
+    return "most " if 2 * inefficiency.site_bytes > inefficiency.bytes else "the largest part "
 
 
 def _describe_fragmentation(inefficiency: Inefficiency, names: SiteNames, advice: Advice) -> tuple[str, ...]:
@@ -229,7 +235,7 @@ def _describe_churn(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, 
         f" {units.size(inefficiency.total_bytes)} reserved (estimated). Each time the device has to wait.",
         "What helps: do not call torch.cuda.empty_cache() in the loop, and leave torch some room, since it returns"
         " memory by itself when the device is nearly full."
-        if inefficiency.figures["calls"]
+        if inefficiency.figures["calls"] >= inefficiency.figures["times"]
         else "What helps: leave torch some room (a smaller batch), since it returns memory by itself when the device is"
         f" nearly full; or set {_VARIABLE}=expandable_segments:True, so that new sizes fit into cached memory.",
     )

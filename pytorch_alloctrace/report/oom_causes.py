@@ -71,9 +71,17 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
 
 
 def _find_joined(failure: OutOfMemory) -> SiteBytes | None:
-    """Return the line whose blocks the failed request joins into one; None if it has another size."""
+    """Return the line whose blocks the failed request joins into one; None if it has another size.
+
+    Weights may be joined as well (`parameters_to_vector`), but no line collects them.
+    """
+    of_model = {site.site for site in failure.program.sites_by_use[causes.MODEL]}
     for site in failure.top_sites:
-        if site.blocks > 1 and abs(failure.requested_bytes - site.bytes) <= _MAX_JOIN_DIFFERENCE * site.bytes:
+        if (
+            site.blocks > 1
+            and site.site not in of_model
+            and abs(failure.requested_bytes - site.bytes) <= _MAX_JOIN_DIFFERENCE * site.bytes
+        ):
             return site
     return None
 

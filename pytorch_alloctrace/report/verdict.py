@@ -46,10 +46,10 @@ _OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
 
 
 _ADVICE_BY_ROLE = {
-    "input": "Inputs make this peak, mostly of {line}, as their lifetimes suggest. What lowers it, if they are: keep "
+    "input": "Inputs make this peak{line}, as their lifetimes suggest. What lowers it, if they are: keep "
     "them in host memory, and move each batch to the device when it is used.",
-    "temporary": "Temporaries make this peak, mostly of {line}. What lowers it: a smaller batch, or the work of this "
-    "line in chunks; operations in place; lower precision (torch.autocast).",
+    "temporary": "Temporaries make this peak{line}. What lowers it: a smaller batch, or the work in chunks; "
+    " operations in place; lower precision (torch.autocast).",
 }
 NO_STACKS = 'The trace has no stacks (stacks="none"), so no lines of code can be named.'
 
@@ -311,7 +311,7 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
     are_most = activations >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
-    if device.derived_gradient is not None:
+    if device.derived_gradient is not None and holding.bytes >= _MIN_ADVISED_BYTES:
         advice.append(
             f"Gradients with graphs (create_graph=True at {names.site(device.derived_gradient)}) make this peak. What"
             " lowers it: leave create_graph out where no further derivative is taken, as in inference."
@@ -329,7 +329,8 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
         by_role = {part.role: part.bytes for part in holding.roles.roles}
         for role, sentence in _ADVICE_BY_ROLE.items():
             if by_role.get(role, 0) >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
-                advice.append(sentence.format(line=names.site(holding.sites[0].site)))
+                line = holding.line_by_role.get(role)
+                advice.append(sentence.format(line="" if line is None else f", mostly of {names.site(line)}"))
     return advice
 
 

@@ -58,6 +58,28 @@ def forces():
         (force,) = torch.autograd.grad(energy, positions, create_graph=True)
         force.sum().item()
 
+def penalties():
+    model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(4)]).cuda()
+    for _ in range(8):
+        positions = torch.ones(64, 4096, device="cuda", requires_grad=True)
+        energy = model(positions).square().sum()
+        (slope,) = torch.autograd.grad(energy, positions, create_graph=True)
+        slope.square().sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(parameter.grad, alpha=0.001)
+                parameter.grad.zero_()
+
+def large_weights():
+    weights = torch.ones(8192, 8192, device="cuda", requires_grad=True)
+    for _ in range(4):
+        with torch.no_grad():
+            first = weights[:4096].abs()
+            second = weights[4096:].abs()
+            third = weights[4096:].square()
+            del first, second, third
+        alloctrace.step()
+
 def all_pairs(rows=7001):
     model = make_model()
     for _ in range(8):
@@ -69,7 +91,8 @@ def all_pairs(rows=7001):
 def wide_images():
     all_pairs(7040)
 
-for run in (micro_batches, pairs_of_images, inputs, temporaries, forces, all_pairs, wide_images):
+RUNS = (micro_batches, pairs_of_images, inputs, temporaries, forces, penalties, large_weights, all_pairs, wide_images)
+for run in RUNS:
     with alloctrace.enable(f"{run.__name__}.alloctrace", devices=("cuda",)):
         run()
     torch.cuda.empty_cache()
@@ -96,6 +119,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("inputs", INPUTS),
         ("temporaries", TEMPORARIES),
         ("forces", GRADIENTS),
+        ("penalties", ""),
         ("all_pairs", PAIRS),
         ("wide_images", TEMPORARIES),  # a multiple of 64 may be a product of widths
     ],
@@ -110,3 +134,9 @@ def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> 
         assert "activations of 6 forwards at " in text and "(loss / n).backward() for each micro-batch" in text
     if advice == PAIRS:
         assert "7,001 x 7,001 elements" in text
+
+
+def test_line_of_other_blocks_is_not_blamed_for_temporaries(folder: Path) -> None:
+    text = " ".join(run_analyze(folder, "large_weights.alloctrace").split())
+
+    assert "Temporaries make this peak. What lowers it" in text

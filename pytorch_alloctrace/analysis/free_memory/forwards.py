@@ -262,14 +262,14 @@ def ends_in_module_call(stacks: StackIndex) -> _Mask:
 def find_lines(stacks: StackIndex, stack_ids: npt.NDArray[np.int64]) -> set[int]:
     """Return the lines, as of `StackIndex.group`, that these stacks contain."""
     lines, parent = stacks.group("line"), stacks.parent
-    found_lines: set[int] = set()
+    line_numbers: set[int] = set()
     pending = {int(stack) for stack in stack_ids.tolist()}
     seen: set[int] = set()
     while pending:
         seen |= pending
-        found_lines.update(lines[list(pending)].tolist())
+        line_numbers.update(lines[list(pending)].tolist())
         pending = {int(parent[stack]) for stack in pending} - seen - {0}
-    return found_lines
+    return line_numbers
 
 
 def have_nodes(autograd_seqs: npt.NDArray[np.int64]) -> bool:

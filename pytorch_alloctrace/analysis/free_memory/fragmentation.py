@@ -102,13 +102,13 @@ class Fragmentation:
         return pinners(self._pinned.trace, self._pinned.pinning, self._pinned.segments, self._pinned.blocks)
 
     @property
-    def largest_line(self) -> SiteBytes | None:
-        """Line with the most live bytes in segments that have stranded memory; None if there are none."""
+    def main_line(self) -> SiteBytes | None:
+        """Line with half or more of the live bytes in segments that have stranded memory; None if there is none."""
         state, segments = self._pinned, self.segments
         stranded = segments["address"][segments["stranded_bytes"] > 0]
         live = state.blocks.take((state.blocks["state"] != INACTIVE) & np.isin(state.blocks["segment"], stranded))
         lines = top_sites(state.trace.stacks, sites_of_blocks(state.trace.stacks, live), 1)
-        return lines[0] if lines else None
+        return lines[0] if lines and 2 * lines[0].bytes >= int(live["requested_bytes"].sum()) else None
 
     @functools.cached_property
     def pinners_by_line(self) -> Table:

@@ -48,8 +48,8 @@ MIN_SHARE = 0.2
 MIN_BYTES = 64 << 20
 MIN_OUTSIDE_BYTES = 1 << 30
 MIN_LOST_SHARE, MIN_LOST_SHARE_OF_FULL = 0.3, 0.2
-"""Minimum share of the peak of reserved bytes that fragmentation takes, and the same if the peak is `FULL_SHARE` of the
-device: ordinary training loses up to a fifth."""
+"""Minimum share of the peak of reserved bytes that fragmentation takes; the second value if the peak is
+`FULL_SHARE` of the device. Ordinary training loses up to a fifth."""
 FULL_SHARE = 0.75
 MIN_CAUSE_SHARE = 0.1
 """Minimum share of the unusable bytes at the peak for a cause to be named."""
@@ -490,7 +490,7 @@ def _list_causes_here(trace: RecordedTrace, here: Fragmentation, request: PeakRe
     above = int(here.sizes[is_above].sum())
     yield UnusableMemory(Cause.SPLIT_LIMIT, above, int(is_above.sum()), above)
     pinned = _describe_pinned(trace, here)
-    if pinned.site is None and (line := here.largest_line) is not None:  # its segments are mostly in use
+    if pinned.site is None and (line := here.main_line) is not None:  # its segments are mostly in use
         pinned = replace(
             pinned,
             count=line.blocks,

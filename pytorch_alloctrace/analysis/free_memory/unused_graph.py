@@ -51,7 +51,7 @@ def find_graph_at_peak(trace: RecordedTrace, device: str, peak: Peak) -> Ineffic
     in_backward = any(events["node_type"].any() for events in trace.iter_events(Range(peak.seq, until)))
     reader = ForwardReader(trace, device, until, live, in_backward=in_backward)
     _, calls = reader.read_forwards()
-    if calls is None:
+    if calls is None or calls.forwards.may_lack_graph:
         return None
     size = int(live["block_bytes"][calls.rows].sum())
     if size < max(MIN_BYTES, LARGE_SHARE * peak.bytes):

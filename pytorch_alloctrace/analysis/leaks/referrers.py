@@ -78,10 +78,11 @@ _REASONS = {
 }
 """By `FinalScan.result`: reasons that do not depend on the blocks."""
 
-_GRADIENT_GRAPH = re.compile(r"\bbackward\(.*\bcreate_graph\s*=\s*(?!False\b)")
+_GRADIENT_GRAPH = re.compile(r"\bbackward\(.*\bcreate_graph\s*=(?!\s*False\b)")
 """Text of a line that gives gradients graphs."""
-_DERIVED_GRADIENT = re.compile(r"\bgrad\(.*\bcreate_graph\s*=\s*(?!False\b)")
+_DERIVED_GRADIENT = re.compile(r"\bgrad\(.*\bcreate_graph\s*=(?!\s*False\b)")
 """Text of a line that computes gradients with graphs, for a further derivative."""
+_ANY_BACKWARD = re.compile(r"\bbackward\(")
 _BACKWARD = re.compile(r"\bbackward\(\s*$")
 """Text of a line whose call of backward ends on a later line."""
 
@@ -415,8 +416,11 @@ def find_gradient_graph(trace: RecordedTrace, is_certain: bool = False) -> Frame
 
 
 def find_derived_gradient(trace: RecordedTrace) -> Frame | None:
-    """Return the first line of user code that calls `torch.autograd.grad(create_graph=True)`; None if there is none."""
-    return _find_user_line(trace, (_DERIVED_GRADIENT,))
+    """Return the first line of user code that calls `torch.autograd.grad(create_graph=True)`.
+
+    Returns None if there is none, or if a line calls `backward()`: it may take the further derivative.
+    """
+    return None if _find_user_line(trace, (_ANY_BACKWARD,)) else _find_user_line(trace, (_DERIVED_GRADIENT,))
 
 
 def _find_user_line(trace: RecordedTrace, texts: Sequence[re.Pattern[str]]) -> Frame | None:

@@ -53,7 +53,7 @@ class Explanation:
     factor: float | None = None
     """Ratio to the median of the other ranks, if about the same for all lines that differ."""
     has_equal_lines: bool = False
-    """Return whether a line of user code holds `MIN_BYTES` or more, as on the other ranks."""
+    """True if a line of user code holds `MIN_BYTES` or more, as on the other ranks."""
 
 
 @dataclass(frozen=True)
@@ -258,8 +258,9 @@ class _RankComparer:
             if different and not has_alike_pair(measure, other_values):
                 continue
             too_low = distance < 0 and (_has_ended_early(summary) or len(values) == 2)
-            is_noise = measure == TIME and not self._has_other_step_times(summary, kind, is_slower=distance > 0)
-            if abs(distance) >= 1 and not too_low and not is_noise:
+            if abs(distance) < 1 or too_low:
+                continue
+            if measure != TIME or self._has_other_step_times(summary, kind, is_slower=distance > 0):
                 median_of_others = float(np.median(other_values))
                 deviations[summary.path].append(
                     Deviation(kind, measure, values[summary.path], median_of_others, distance)

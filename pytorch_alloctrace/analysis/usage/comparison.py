@@ -145,7 +145,7 @@ class _Version:
         self.lines = [*recorded, *self._list_other_lines(recorded, {line.filename for line in user_lines})]
         """All lines that are recorded, and those of files of user code that are as they were recorded."""
         self.groups = self.lines
-        """Kind of what is matched: lines, functions, files or modules."""
+        """Lines, functions, files or modules to match."""
         if by not in ("line", "stack"):
             functions = {line.place for line in self.lines} if by == "function" else set()
             groups = [*_groups_of_stacks(trace, by), *(CodeLine(*place, 0, None) for place in sorted(functions))]

@@ -129,7 +129,7 @@ def find_peak_holder(trace: RecordedTrace, device: str, peak: Peak, shares: Role
     is_same = at_scan["alloc_seq"][in_scan] == at_peak["alloc_seq"][in_peak]
     both = at_peak.take(np.sort(in_peak[is_same]))
     both = both.take(~np.isin(both["role"], [ROLES.index(role) for role in _EXPLAINED_ROLES]))
-    rows = _list_rows(trace, scans[event], both, total)
+    rows = _list_rows(trace, scans[event], both, total, has_all=False)
     return rows[0] if rows and rows[0].bytes >= MIN_PEAK_SHARE * total else None
 
 
@@ -148,11 +148,17 @@ def _select_scan(trace: RecordedTrace, scans: Iterable[int], target: int) -> int
     return min(readable_scans, key=lambda event: abs(event - target), default=None)
 
 
-def _list_rows(trace: RecordedTrace, scan: Sequence[Held], live: Table, total: int) -> tuple[HeldRow, ...]:
-    """Return the objects of a scan that hold some of the live blocks, similar ones merged, the most bytes first."""
+def _list_rows(
+    trace: RecordedTrace, scan: Sequence[Held], live: Table, total: int, *, has_all: bool = True
+) -> tuple[HeldRow, ...]:
+    """Return the objects of a scan that hold some of the live blocks, similar ones merged, the most bytes first.
+
+    has_all: whether `live` has all blocks of the device that were live at the scan.
+    """
     rows = []
     for held in scan:
         size, blocks, is_estimated = _measure(held, live)
+        is_estimated |= not has_all and len(held.addresses) < held.count  # the other blocks may not be in `live`
         if size:
             holder = make_holder(trace, [held], find_step(trace, held.event), min(size / max(total, 1), 1.0))
             rows.append(HeldRow(size, blocks, is_estimated, holder, 1, _find_role(held, live)))
