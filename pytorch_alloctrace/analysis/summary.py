@@ -120,7 +120,7 @@ class Holding:
     all_pairs: AllPairs | None = None
     """Blocks that have the size of a matrix of all pairs; None if they are less than `MIN_PAIRS_SHARE`."""
     line_by_role: Mapping[str, Site] = field(default_factory=dict)
-    """Of a role with half of the bytes or more: the line of half of its bytes or more, if there is one."""
+    """The line with half of a role's bytes or more, for a role with half of all bytes or more."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ _ADVICE_BY_ROLE = {
     "input": "Inputs make this peak{line}, as their lifetimes suggest. What lowers it, if they are: keep "
     "them in host memory, and move each batch to the device when it is used.",
     "temporary": "Temporaries make this peak{line}. What lowers it: a smaller batch, or the work in chunks; "
-    " operations in place; lower precision (torch.autocast).",
+    "operations in place; lower precision (torch.autocast).",
 }
 NO_STACKS = 'The trace has no stacks (stacks="none"), so no lines of code can be named.'
 

@@ -193,8 +193,8 @@ def test_two_of_four_ranks_differ_for_different_causes(tmp_path: Path) -> None:
     write_ranks(tmp_path / "a", 4, rank2=leak, rank3=Rank(3, 4, larger_from=20))
     data = json.loads(run_ranks(tmp_path / "a", "--json"))
 
-    found = [(row["kind"], row["ranks"], row["since_step"], row["site"]["line"]) for row in data["findings"]]
-    assert found == [("leak", [2], 10, 20), ("differs", [3], 20, 30)]
+    findings = [(row["kind"], row["ranks"], row["since_step"], row["site"]["line"]) for row in data["findings"]]
+    assert findings == [("leak", [2], 10, 20), ("differs", [3], 20, 30)]
     assert [measure["measure"] for measure in data["findings"][1]["measures"]] == ["peak", "reserved", "live"]
     assert "It has held 600 MiB more than the others since step 20." in run_ranks(tmp_path / "a")
 

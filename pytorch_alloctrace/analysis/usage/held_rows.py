@@ -44,7 +44,7 @@ class HeldRow:
     blocks: int
     """Number of blocks on the device."""
     is_estimated: bool
-    """True if bytes and blocks are estimated from a sample: of many blocks, some are on other devices."""
+    """True if bytes and blocks are estimated from a sample, as some blocks are elsewhere or may have been freed."""
     holder: Holder
     """The object, or the common part of the merged objects' names. Its `share` is that of the device's live bytes."""
     objects: int
