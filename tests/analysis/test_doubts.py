@@ -18,7 +18,8 @@ from text_traces import TextTrace
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.clock import Clock
-from pytorch_alloctrace.analysis.leaks.leak import Doubt, Growth, Leak, LeakVerdict, estimate_free_bytes
+from pytorch_alloctrace.analysis.leaks.forecast import estimate_free_bytes
+from pytorch_alloctrace.analysis.leaks.leak import Doubt, Growth, Leak, LeakVerdict
 from pytorch_alloctrace.analysis.leaks.loops import LoopIndex
 from pytorch_alloctrace.analysis.leaks.outside_growth import find_outside_growth
 from pytorch_alloctrace.analysis.summary import Summary, summarize
@@ -543,27 +544,43 @@ def test_running_total_of_numbers_is_no_leak() -> None:
     assert [finding.kind for finding in findings_on("running total of numbers")] == ["no_leak"]
 
 
+USABLE = 8000 - (1032 - 532)
+POINTS = 400
+
+
 @pytest.mark.parametrize(
-    ("stranded", "free"),
+    ("stranded", "reserved_per_point", "free"),
     [
-        ([0, 300, 0, 0, 0], 8000 - (1032 - 532) - 986),  # the temporaries of a step are needed again
-        ([0, 200, 200, 200, 200], (8000 - (1032 - 532) - 986 - 200) * 986 // (986 + 200)),  # what blocks strand grows
+        (0, 0, USABLE - 985),  # the temporaries of a step are needed again
+        (200, 0, (USABLE - 985 - 200) * 985 // (985 + 200)),  # what blocks strand grows
+        (0, 5, (USABLE - 2500) * 2 // 5),  # fragmentation makes the reserved bytes grow faster than the leak
+        (0, 1, USABLE - 985),  # the reserved bytes grow more slowly, as free memory is used first
     ],
 )
-def test_forecast_leaves_room_for_temporaries_and_for_what_new_blocks_strand(
-    stranded: list[int], free: int, monkeypatch: pytest.MonkeyPatch
+def test_forecast_leaves_room_for_temporaries_and_for_free_memory_that_cannot_be_used(
+    stranded: int, reserved_per_point: int, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = trace_of("wait before the growth")
     # The driver was asked long before.
     columns = {"time_ns": trace.begin_ns, "total_bytes": 8000, "used_bytes": 1032, "reserved_bytes": 532}
     samples = Table({name: np.ma.array([value]) for name, value in columns.items()})
-    times = trace.begin_ns + (trace.end_ns - trace.begin_ns) * np.arange(5) // 4
-    allocated = np.array([100, 500, 700, 986, 900])
-    levels = Table({"time_ns": times, "allocated_bytes_max": allocated, "stranded_bytes_min": np.array(stranded)})
+    events = trace.positions.step_ends[[0, -1]].tolist()
+    clock = Clock("step", *events, np.array(events), np.array([0.0, 1.0]), True)
+    begin_ns, end_ns = (trace.replay.time_before(event + 1) for event in events)
+    point = np.arange(POINTS)
+    levels = Table(
+        {
+            "time_ns": begin_ns + (end_ns - begin_ns) * point // POINTS,
+            "allocated_bytes_min": 100 + 2 * point,
+            "allocated_bytes_max": 187 + 2 * point,
+            "reserved_bytes_max": 505 + reserved_per_point * point,
+            "stranded_bytes_min": np.full(POINTS, stranded),
+        }
+    )
     monkeypatch.setattr(RecordedTrace, "driver_samples", lambda self, device=None: samples)
     monkeypatch.setattr(RecordedTrace, "timeline", lambda self, points, device: levels)
 
-    assert estimate_free_bytes(trace, "cuda:0", trace.end_ns, 880) == free
+    assert estimate_free_bytes(trace, "cuda:0", clock, end_ns, 880) == pytest.approx(free, rel=0.01)
 
 
 def test_forecast_counts_the_seconds_since_the_onset() -> None:

@@ -32,6 +32,7 @@ from ..free_memory.failed_allocations import find_failed_allocations
 from .accumulation import find_accumulation
 from .backlog import find_backlogs
 from .doubts import LARGE_SHARE, DoubtFinder
+from .forecast import estimate_free_bytes
 from .growing_buffers import find_growing_leaks, find_possible_buffers
 from .leak import (
     GROWING,
@@ -43,7 +44,6 @@ from .leak import (
     LeakingSite,
     LeakVerdict,
     NoHolder,
-    estimate_free_bytes,
 )
 from .lifetimes import LifetimeEvidence
 from .loops import LoopIndex
@@ -163,7 +163,7 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
     """Return the leaks and the other growth of a part of the run; those with the lifetimes of a leak with holders."""
     trace, device, numbers = part.device.trace, part.device.device, part.device.numbers
     lifetimes = LifetimeEvidence.collect(trace, device, part.clock, numbers, part.lifetimes.result, part.stacks.result)
-    free_bytes = estimate_free_bytes(trace, device, lifetimes.judged_ns, lifetimes.live_bytes)
+    free_bytes = estimate_free_bytes(trace, device, part.clock, lifetimes.judged_ns, lifetimes.live_bytes)
     builder = LeakBuilder(trace, lifetimes, free_bytes, loops, part.device.live_at_end.result)
     judged = judge_lines(lifetimes)
     leaks = builder.build_survivor_leaks([line for line in judged if line.status is LineStatus.LEAKING])

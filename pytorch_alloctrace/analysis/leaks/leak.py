@@ -504,38 +504,3 @@ def group_by_times(
         else:
             groups.append([candidate])
     return groups
-
-
-_POINTS = 120  # as in the chart of the summary
-_RECENT_POINTS = 4
-
-
-def estimate_free_bytes(trace: RecordedTrace, device: str, judged_ns: int, live_bytes: int) -> int | None:
-    """Return the bytes that could still be allocated at the end of the judged part; None if the capacity is unknown.
-
-    They are the device's memory less what is used outside torch and less the highest allocated bytes shortly before,
-    since each unit of the program needs its temporaries again, and less the free memory that live blocks strand at that
-    time. Of the rest, new blocks use the same share: what they strand grows, too. For "cpu" they are the machine's
-    memory less the resident memory of this process: the use of other processes is unknown. Without reports of the
-    driver, they are the device's size less the live bytes.
-    """
-    samples = trace.driver_samples(device)
-    is_missing = np.ma.getmaskarray(samples["total_bytes"]) | np.ma.getmaskarray(samples["used_bytes"])
-    samples = samples.take(~is_missing)
-    if not len(samples):
-        size = trace.device_bytes(device)
-        return None if size is None else max(size - live_bytes, 0)
-    sample = max(int(np.searchsorted(samples["time_ns"], judged_ns, side="right")) - 1, 0)
-    total, used = int(samples["total_bytes"][sample]), int(samples["used_bytes"][sample])
-    reserved = samples["reserved_bytes"][sample]
-    if reserved is np.ma.masked:
-        return max(total - used, 0)
-    # The sample may be old: what others use changes less than what torch reserves.
-    usable = total - max(used - int(reserved), 0)
-    timeline = trace.timeline(_POINTS, device)
-    end = int(np.searchsorted(timeline["time_ns"], judged_ns, side="right"))
-    recent = timeline.take(slice(max(end - _RECENT_POINTS, 0), end + 1))
-    allocated = max([live_bytes, *map(int, recent["allocated_bytes_max"].tolist())])
-    # At the peak of each unit, its temporaries fill a part of what is stranded at other times.
-    stranded = min(map(int, recent["stranded_bytes_min"].tolist()), default=0)
-    return max(usable - allocated - stranded, 0) * allocated // max(allocated + stranded, 1)
