@@ -193,9 +193,13 @@ def _describe_remedies(cures: Sequence[str], advice: Advice, inefficiency: Ineff
 
 def _describe_cache(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     last_use = "Only the warm-up needed it" if inefficiency.figures["is_warmup"] else "It was last needed"
+    when = "after that"
+    if inefficiency.site is not None and not inefficiency.site.is_workspace:
+        amount = units.size(inefficiency.site_bytes)
+        when = f"after the memory of {names.site(inefficiency.site)} ({amount} at the peak) is freed"
     return (
         f"{last_use} ({_describe_time(inefficiency)}), and other processes cannot use it.",
-        "What helps: one torch.cuda.empty_cache() after that returns it to the driver.",
+        f"What helps: one torch.cuda.empty_cache() {when} returns it to the driver.",
     )
 
 

@@ -44,9 +44,9 @@ def test_planted_inefficiency_is_found_with_line_and_sentences(traces: Path, nam
         return
     assert [inefficiency.kind for inefficiency in inefficiencies] == [name]
     (inefficiency,) = inefficiencies
-    if name in ("fragmentation", "rounding", "pending"):
+    if name in ("fragmentation", "cache", "rounding", "pending"):
         assert inefficiency.site is not None and inefficiency.site.line == marked_line(PROGRAM, name, "LINE")
-        assert 0 < inefficiency.site_bytes <= inefficiency.bytes
+        assert 0 < inefficiency.site_bytes <= inefficiency.total_bytes
     blocks = trace.blocks("peak" if name == "rounding" else "end")
     if name == "fragmentation":
         assert inefficiency.bytes == 20 * 15 * MIB and inefficiency.site_bytes == inefficiency.bytes

@@ -96,6 +96,18 @@ def test_model_observed_before_the_recording_is_named(tmp_path: Path) -> None:
     assert named_roles(session) == [("weight", "parameter")]  # looked up when the recording ended
 
 
+def test_moved_model_without_optimizer_and_scan_has_the_role_of_parameters(session: alloctrace.Session) -> None:
+    # Casts to another type, as moves to a device do, allocate in Module._apply.
+    model = torch.nn.Linear(100, 100).to(torch.float64)
+    model(torch.ones(1, 100, dtype=torch.float64))
+    del model
+    alloctrace.disable()
+
+    usage = alloctrace.load(session.path).usage(since=0, by="role").set_index("role")
+
+    assert usage.loc["parameter", "total_bytes"] == (100 * 100 + 100) * 8
+
+
 def test_role_lookup_allocates_nothing_and_keeps_no_object_alive(session: alloctrace.Session) -> None:
     model = torch.nn.Linear(30, 20)
     model.register_buffer("scale", torch.ones(20))

@@ -43,7 +43,7 @@ def fragmentation() -> Program:
 
 
 def cache() -> Program:
-    warmup = [block(100) for _ in range(4)]
+    warmup = [torch.empty(100 * MIB, dtype=torch.uint8, device="cuda") for _ in range(4)]  # LINE
     del warmup
     for _ in range(STEPS):
         small = block(60)

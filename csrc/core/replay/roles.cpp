@@ -72,6 +72,7 @@ BlockRole Roles::role_of(std::size_t device, const Piece& piece) const {
     role = role_of_siblings({device, piece.stack, 0, 0});
   }
   if (role != Role::kUnknown) return {role, false};
+  if (lifetimes_.kinds().is_moving_module(piece.stack)) return {Role::kParameter, false};
   // The last blocks of a list that the program clears are freed as early as inputs and temporaries.
   const bool may_be_result = piece.node_type == 0 && (lifetime == Lifetime::kInputHeld || is_before_pass(lifetime));
   if (is_cut_off || may_be_result) {

@@ -8,8 +8,10 @@
 // inferred from siblings, which are named blocks of the same place
 //   4. allocated in a pass of backward and live after it: siblings have the same stack, node type and size
 //   5. allocated by the program and held for long: siblings have the same stack
+// inferred from its stack
+//   6. allocated by Module._apply, which moves and casts modules: parameter
 // inferred from its lifetime
-//   6. role_of_lifetime(); the usual lifetime of its place if a failed allocation or the end of the trace cut it off
+//   7. role_of_lifetime(); the usual lifetime of its place if a failed allocation or the end of the trace cut it off
 #pragma once
 
 #include <array>

@@ -195,10 +195,14 @@ class InefficiencyEvidence:
             self.reserved = int(_fill(timeline["reserved_bytes"])[interval])
         self.unused_bytes = self._find_unused_bytes()
         self.at_end_of_work: Visit[Fragmentation] | None = None
+        self.stacks_at_end_of_work: Visit[Table] | None = None
         is_judged = any(clock.is_discrete and not clock.is_too_short for clock in clocks)
         if is_judged and _is_notable(self.unused_bytes, int(self.values("reserved_bytes")[-1])):
             self.at_end_of_work = walk.visit(
                 end_of_work + 1, partial(fragmentation_at, trace, end_of_work, device=device)
+            )
+            self.stacks_at_end_of_work = walk.visit(
+                end_of_work + 1, lambda: trace.replay.stacks(end_of_work + 1, device)
             )
         pending_bytes = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
         self.pending_bytes = pending_bytes
@@ -532,7 +536,27 @@ def _judge_cache(evidence: InefficiencyEvidence, fragmentation: Sequence[Ineffic
     last_needed = int(np.flatnonzero(evidence.values("releasable_bytes_min") < evidence.unused_bytes).max(initial=0))
     was_warmup = bool(share[last_needed] < QUARTER)
     seconds = _elapsed_s(evidence.trace, int(evidence.timeline["time_ns"][last_needed]))
-    yield Inefficiency("cache", evidence.device, unused, reserved, seconds, figures={"is_warmup": int(was_warmup)})
+    figures = {"is_warmup": float(was_warmup)}
+    cache = Inefficiency("cache", evidence.device, unused, reserved, seconds, figures=figures)
+    released = _find_released_line(evidence)
+    if released is not None and 2 * released.site_bytes >= unused:
+        cache = replace(cache, site=released.site, stack_id=released.stack_id, site_bytes=released.site_bytes)
+    yield cache
+
+
+def _find_released_line(evidence: InefficiencyEvidence) -> Inefficiency | None:
+    """Return the line of user code that released the most bytes between the peak and the end of the work, if any."""
+    peak, end = evidence.peak, evidence.stacks_at_end_of_work
+    if peak is None or end is None or peak.is_compacted or end.is_compacted:
+        return None
+    stack_ids = peak.result["stack_id"]
+    count = int(max(stack_ids.max(initial=0), end.result["stack_id"].max(initial=0))) + 1
+    released = sums(stack_ids, peak.result["live_block_bytes"], count)
+    released -= sums(end.result["stack_id"], end.result["live_block_bytes"], count)
+    sizes = np.maximum(released[stack_ids], 0)
+    if not sizes.any():
+        return None
+    return _attribute_to_line(evidence, "cache", stack_ids, sizes, peak.until - 1, int(sizes.sum()))
 
 
 def _judge_rounding(evidence: InefficiencyEvidence) -> Iterator[Inefficiency]:

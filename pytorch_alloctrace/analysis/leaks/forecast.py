@@ -16,9 +16,7 @@ _QUARTERS = 4
 _MAX_RATIO = 2.0
 
 
-def estimate_free_bytes(
-    trace: RecordedTrace, device: str, clock: Clock, judged_ns: int, live_bytes: int
-) -> int | None:
+def estimate_free_bytes(trace: RecordedTrace, device: str, clock: Clock, judged_ns: int, live_bytes: int) -> int | None:
     """Return the bytes that could still be allocated at the end of the judged part; None if the capacity is unknown.
 
     They are the device's memory less what is used outside torch and less the highest allocated bytes shortly before,
