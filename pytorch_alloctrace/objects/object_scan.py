@@ -88,13 +88,21 @@ class Group:
 
 
 class ModuleTensor(NamedTuple):
-    """Parameter or buffer of a `torch.nn.Module`."""
+    """Parameter or buffer of a `torch.nn.Module`, or state that an optimizer keeps for a parameter."""
 
     name: str
-    """Name as in `named_parameters()` of the outermost module: "layers.0.weight"."""
-    is_buffer: bool
+    """Name as in `named_parameters()` of the outermost module: "layers.0.weight"; of state: "layers.0.weight.exp_avg"."""
+    kind: TensorKind
     storage: Storage
     reference: StorageWeakRef
+
+
+class TensorKind(enum.IntEnum):
+    """Kind of a `ModuleTensor`. A block of several kinds has the first."""
+
+    PARAMETER = 0
+    BUFFER = 1
+    OPTIMIZER_STATE = 2
 
 
 class ScanResult(enum.Enum):
@@ -212,7 +220,7 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
             walk, holder, members.get(holder, {}), node_group, read_share, has_all_nodes, begin + seconds
         )
         groups.append(dataclasses.replace(reported, addresses=()))  # leaks are not named by these groups
-    module_tensors = tuple(sorted(_find_module_tensors(walk, storages), key=lambda tensor: tensor.is_buffer))
+    module_tensors = tuple(sorted(_find_module_tensors(walk, storages), key=lambda tensor: tensor.kind))
     result = ScanResult.GRAPHS_IN_USE if walk.unread else ScanResult.COMPLETE
     if not walk.within_budget or not is_searched:
         result = ScanResult.TRUNCATED
@@ -451,7 +459,10 @@ def _is_attribute_dict(mapping: dict[Any, Any], parent: Any) -> bool:
 
 
 def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[ModuleTensor]:
-    """Yield the parameters and buffers of the modules in the walk. Reads only the attributes of modules."""
+    """Yield the parameters and buffers of the modules in the walk, and the state of their optimizers.
+
+    Reads only the attributes of modules and optimizers.
+    """
     import torch
 
     modules = _select_instances(walk.objects, torch.nn.Module)
@@ -461,18 +472,30 @@ def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[M
     pending = [("", number, own) for number, own in attributes.items()]
     pending.sort(key=lambda item: item[1] not in child_ids)
     visited_ids: set[int] = set()
+    parameter_names: dict[int, str] = {}
     while pending:
         prefix, module_id, own = pending.pop()
         if module_id in visited_ids:
             continue
         visited_ids.add(module_id)
-        for kind in ("_parameters", "_buffers"):
-            for name, tensor in _named_items(own, kind):
+        for attribute, kind in (("_parameters", TensorKind.PARAMETER), ("_buffers", TensorKind.BUFFER)):
+            for name, tensor in _named_items(own, attribute):
+                parameter_names.setdefault(id(tensor), prefix + name)
                 for storage, owner in _storages_of(walk, tensor, storages):
-                    yield ModuleTensor(prefix + name, kind == "_buffers", storage, weak_reference_of(owner))
+                    yield ModuleTensor(prefix + name, kind, storage, weak_reference_of(owner))
         for name, child in _named_items(own, "_modules"):
             if id(child) in attributes:
                 pending.append((f"{prefix}{name}.", id(child), attributes[id(child)]))
+
+    for optimizer in _select_instances(walk.objects, torch.optim.Optimizer):
+        states = (access.attributes(optimizer) or {}).get("state")
+        for parameter, state in access.items(states) if access.is_a(states, dict) else []:
+            parameter_name = parameter_names.get(id(parameter))
+            for key, value in access.items(state) if parameter_name and access.is_a(state, dict) else []:
+                if type(key) is str:
+                    for storage, owner in _storages_of(walk, value, storages):
+                        kind = TensorKind.OPTIMIZER_STATE
+                        yield ModuleTensor(f"{parameter_name}.{key}", kind, storage, weak_reference_of(owner))
 
 
 def _named_items(attributes: dict[str, Any], name: str) -> list[tuple[str, Any]]:

@@ -424,6 +424,15 @@ class RecordedTrace:
             self.reader, memory.device_type, memory.device_index, self.torch_release, list(simulations), growing
         )
 
+    def block_names(self, addresses: Sequence[int], alloc_seqs: Sequence[int], until: int) -> list[str]:
+        """Return the last name that the program, a module or an optimizer gave each block before event `until`, or ""."""
+        namings = self.replay.named_blocks()
+        namings = namings.take(namings["seq"] < until)
+        blocks = zip(namings["address"].tolist(), namings["alloc_seq"].tolist(), strict=True)
+        # A later look-up without a name, by an optimizer, keeps the name from a module.
+        names = {block: name for block, name in zip(blocks, namings["name"].tolist(), strict=True) if name}
+        return [self.text(names[block]) if block in names else "" for block in zip(addresses, alloc_seqs, strict=True)]
+
     @property
     def torch_release(self) -> tuple[int, int]:
         """Release of the program's torch; without one in the header, 2.11, whose rules the replay models best."""

@@ -59,20 +59,10 @@ def live(trace: RecordedTrace, at: Position = "end", *, device: str | None = Non
     del blocks["block_bytes"]  # a column of `Trace.blocks` only
     table = _describe_blocks(trace, blocks, np.zeros(len(blocks), np.bool_))
     table = table.assign(**site_columns(trace.stacks, blocks["stack_id"].to_numpy()))
-    return table.assign(name=_block_names(trace, blocks, trace.first_event_after(at, device)))
-
-
-def _block_names(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.Series[Any]:
-    """Return the last name that the program gave each live block before event `until`, or ""."""
-    namings = trace.replay.named_blocks()
-    namings = namings.take(namings["seq"] < until)
-    keys = zip(namings["device"].tolist(), namings["address"].tolist(), namings["alloc_seq"].tolist(), strict=True)
-    # A later look-up without a name, by an optimizer, keeps the name from a module.
-    names = {key: name for key, name in zip(keys, namings["name"].tolist(), strict=True) if name}
-    if not names:
-        return pd.Series("", index=blocks.index, dtype=TEXT)
-    rows = zip(blocks["device"].tolist(), blocks["address"].tolist(), blocks["alloc_seq"].tolist(), strict=True)
-    return pd.Series([trace.text(names[row]) if row in names else "" for row in rows], index=blocks.index, dtype=TEXT)
+    names = trace.block_names(
+        blocks["address"].tolist(), blocks["alloc_seq"].tolist(), trace.first_event_after(at, device)
+    )
+    return table.assign(name=pd.Series(names, index=blocks.index, dtype=TEXT))
 
 
 def blocks(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:

@@ -31,7 +31,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..objects.own_errors import is_own_error
-from .roles import BUFFER, DEVICE_TYPES, PARAMETER, Note
+from .roles import BUFFER, DEVICE_TYPES, OPTIMIZER_STATE, PARAMETER, Note
 
 if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
@@ -296,17 +296,17 @@ class ObjectScans:
         )
 
     def _write_module_tensors(self, module_tensors: Sequence[ModuleTensor]) -> None:
-        """Write the roles of parameters and buffers, each once: the reference expires with the memory."""
+        """Write the roles of parameters, buffers and optimizer state once: the reference expires with the memory."""
         before, self._module_notes = self._module_notes, {}
         blocks: set[tuple[int, int, int]] = set()
         notes: list[Note] = []
-        for name, is_buffer, storage, reference in module_tensors:
+        for name, kind, storage, reference in module_tensors:
             device, _, index = storage.device.partition(":")
             block = storage.address, DEVICE_TYPES[device], int(index or 0)
             if block in blocks:
                 continue
             blocks.add(block)
-            note = (*block, BUFFER if is_buffer else PARAMETER, name)
+            note = (*block, (PARAMETER, BUFFER, OPTIMIZER_STATE)[kind], name)
             written = before.get(note)
             if written is None or written.expired():
                 notes.append(note)

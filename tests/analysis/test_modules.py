@@ -82,9 +82,20 @@ import torch
 from torch import nn
 import pytorch_alloctrace as alloctrace
 
-def train(path, optimizer_class):
+class Unregistered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = [torch.ones(256, 256, requires_grad=True) for _ in range(4)]
+    def parameters(self):
+        return self.weights
+    def forward(self, x):
+        for weight in self.weights:
+            x = x @ weight
+        return x
+
+def train(path, optimizer_class, model_class=Unregistered):
     alloctrace.enable(path, devices="cpu")
-    model = nn.Sequential(*[nn.Linear(256, 256, bias=False) for _ in range(4)])
+    model = model_class()
     optimizer = optimizer_class(model.parameters())
     alloctrace.mark("built")
     for _ in range(3):
@@ -96,6 +107,7 @@ def train(path, optimizer_class):
 
 train("run.alloctrace", torch.optim.Adam)
 train("sgd.alloctrace", torch.optim.SGD)
+train("layers.alloctrace", torch.optim.Adam, lambda: nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)]))
 """
 LAYER_BYTES = 256 * 256 * 4
 
@@ -115,12 +127,12 @@ def without_modules(folder: Path) -> Trace:
     return alloctrace.load(folder / "none.alloctrace")
 
 
-def test_usage_by_module_has_bytes_that_module_allocated(trace: Trace) -> None:
+def test_usage_by_module_has_bytes_that_module_allocated_and_its_parameters(trace: Trace) -> None:
     block = 16 * 64 * 4
     live_bytes = trace.usage("end", by="module").set_index("site")["live_bytes"].to_dict()
     # The exponentials and the results of the unnamed modules, of all layers.
     assert live_bytes["Model"] == live_bytes["Model.(Softmax)"] == 3 * 60 * block
-    assert "Model.layers.0" not in live_bytes
+    assert live_bytes["Model.layers.0"] == (64 + 1) * 64 * 4  # parameters
     usage = trace.usage(by="module").set_index("site")
     for name in ("Model.layers.0", "Model.layers.1", "Model.layers.2"):
         assert usage.loc[name, ["allocations", "total_bytes", "live_bytes"]].tolist() == [60, 60 * block, 0]
@@ -192,6 +204,18 @@ def test_memory_outside_of_modules_is_split_by_role_with_the_line_that_allocated
     assert usage["(outside of modules: optimizer state)"] >= 8 * LAYER_BYTES
     name = "(outside of modules: optimizer state)"
     assert re.search(re.escape(name) + r" \(\d+ blocks, mostly from program.py:\d+ in train\) optimizer.step\(\)", text)
+
+
+def test_module_has_its_parameters_and_their_optimizer_state(tmp_path: Path) -> None:
+    folder = run_source(tmp_path, OUTSIDE_PROGRAM)
+    trace = alloctrace.load(folder / "layers.alloctrace")
+
+    usage = trace.usage("peak", by="module").set_index("site")["live_bytes"]
+
+    # Weight and bias, two moments of each, and their two counters of steps.
+    assert [usage[f"Sequential.{layer}"] for layer in range(4)] == [3 * (LAYER_BYTES + 256 * 4) + 2 * 4] * 4
+    assert not {"(outside of modules: parameter)", "(outside of modules: optimizer state)"} & {*usage.index}
+    assert usage.sum() == trace.usage("peak", by="role")["live_bytes"].sum()
 
 
 def test_role_outside_of_modules_that_holds_nothing_at_one_position_is_not_new_or_gone(tmp_path: Path) -> None:

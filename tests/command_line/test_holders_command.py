@@ -74,13 +74,14 @@ class View(nn.Module):
 class Trainer:
     def __init__(self):
         self.net = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(5)]).cuda()
+        self.critic = nn.Sequential(*[nn.Linear(768, 1024, bias=False) for _ in range(4)]).cuda()
         self.batch, self.target, self.loss, self.scale = (torch.ones(MIB, device="cuda") for _ in range(4))
 
 def main():
     trainer = Trainer()
     views = nn.ModuleList([View(size) for size in (100, 5, 5, 5, 5)])
     named = nn.ModuleDict({"left": View(30), "right": View(20)})
-    for layer in trainer.net:
+    for layer in (*trainer.net, *trainer.critic):
         layer.weight.grad = torch.ones_like(layer.weight)
     del layer
     alloctrace.disable()
@@ -173,7 +174,7 @@ def test_holders_states_why_a_trace_has_no_scan(folder: Path) -> None:
     assert (answer["scan"], answer["rows"], answer["no_holder"]) == (None, [], "no scan")
 
 
-def test_holders_merges_similar_objects_of_one_variable_but_no_large_one(tmp_path: Path) -> None:
+def test_holders_merges_similar_objects_of_one_variable_but_no_models_and_no_large_one(tmp_path: Path) -> None:
     folder = run_source(tmp_path, SIMILAR_PROGRAM, cuda=True)
 
     rows = read_json(folder, "run.alloctrace", "--at", "end")["rows"]
@@ -184,6 +185,8 @@ def test_holders_merges_similar_objects_of_one_variable_but_no_large_one(tmp_pat
         ("named.left.args", 1, "unknown", 30),
         ("views[...].args", 4, "unknown", 20),
         ("named.right.args", 1, "unknown", 20),
+        ("trainer.critic", 4, "parameter", 12),
+        ("trainer.critic", 4, "gradient", 12),
         ("trainer.net", 5, "parameter", 5),
         ("trainer.net", 5, "gradient", 5),
         ("trainer", 4, "unknown", 4),

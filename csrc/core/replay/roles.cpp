@@ -87,10 +87,14 @@ Role Roles::role_of_lifetime(Lifetime lifetime, std::size_t device, const Piece&
     return device < is_recurring_.size() && piece.stack < is_recurring_[device].size() &&
            is_recurring_[device][piece.stack];
   };
+  const auto is_usually_brief = [&] {
+    return lifetimes_.most_common(device, piece.stack, piece.node_type) == Lifetime::kBrief;
+  };
   switch (lifetime) {
     case Lifetime::kBrief:
-      // Without steps and passes, only a stack that allocates repeatedly, one block at a time.
-      return lifetimes_.has_clock() || is_recurring() ? Role::kTemporary : Role::kUnknown;
+      // Without steps and passes, only a stack that allocates repeatedly, mostly one block at a time: the last block of
+      // a list is freed before the next allocation of its stack, too.
+      return lifetimes_.has_clock() || (is_recurring() && is_usually_brief()) ? Role::kTemporary : Role::kUnknown;
     case Lifetime::kSameStep:
       return lifetimes_.has_clock() ? Role::kTemporary : Role::kUnknown;
     case Lifetime::kPassing:

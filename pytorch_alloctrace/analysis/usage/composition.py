@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...reading.modules import OUTSIDE, module_depth, outside_name
+from ...reading.modules import OUTSIDE, is_outside, module_depth, outside_name
 from ...reading.names import BEFORE_RECORDING, ROLES, ROLES_SHOWN, UNKNOWN
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
@@ -134,19 +134,46 @@ def _compose_by_site(trace: RecordedTrace, blocks: Table, by: str) -> Table:
 
 
 def _compose_by_module(trace: RecordedTrace, blocks: Table, by: str) -> Table:
-    """Return one row per module, and one per role of the memory outside of modules."""
+    """Return one row per module, and one per role of the memory outside of modules.
+
+    A module has what its calls allocated, and those of its parameters, buffers and states of optimizers that have a
+    recorded name.
+    """
     stacks = trace.stacks
     distinct, of_row = np.unique(blocks["stack_id"], return_inverse=True)
-    is_outside = [stacks.has_frames(stack) and stacks.modules.name(stack) == OUTSIDE for stack in distinct.tolist()]
-    unknown = ROLES.index(UNKNOWN)
-    roles = np.where(np.array(is_outside, np.bool_)[of_row], blocks["role"], unknown)
-    tables = [_compose_by_site(trace, blocks.take(roles == unknown), by)]
-    for role in np.unique(roles[roles != unknown]).tolist():
-        name = texts([outside_name(ROLES[role])])
-        tables.append(_compose_by_site(trace, blocks.take(roles == role), by).assign(site=name, function=name))
+    calls_none = [stacks.has_frames(stack) and stacks.modules.name(stack) == OUTSIDE for stack in distinct.tolist()]
+    is_of_no_call = np.array(calls_none, np.bool_)[of_row]
+    names = texts([""] * len(blocks))
+    names[is_of_no_call] = _name_owners(trace, blocks.take(is_of_no_call), by)
+    tables = [_compose_by_site(trace, blocks.take(names == ""), by)]
+    for name in np.unique(names[names != ""]).tolist():
+        table = _compose_by_site(trace, blocks.take(names == name), by)
+        tables.append(table.assign(site=texts([name]), function=texts([name]), user=np.array([not is_outside(name)])))
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0].columns}
-    columns["share"] = _shares(columns["live_bytes"])
-    return Table(columns).take(np.argsort(-columns["live_bytes"], kind="stable"))
+    rows, of_row = np.unique(columns["site"].astype(str), return_index=True, return_inverse=True)[1:]
+    merged = Table(columns).take(rows).columns
+    for name in ("live_bytes", "live_blocks", "live_backward_bytes"):
+        merged[name] = sums(of_row, columns[name], len(rows))
+    merged["largest_bytes"] = maxima(of_row, columns["largest_bytes"], len(rows))
+    merged["share"] = _shares(merged["live_bytes"])
+    return Table(merged).take(np.argsort(-merged["live_bytes"], kind="stable"))
+
+
+def _name_owners(trace: RecordedTrace, blocks: Table, by: str) -> list[str]:
+    """Return the module that owns each block outside of modules, else `outside_name` of its role; "" if unknown."""
+    names = trace.block_names(blocks["address"].tolist(), blocks["alloc_seq"].tolist(), trace.end_seq)
+    owners = trace.stacks.modules.owners_by_path(module_depth(by) or 0)
+    roles = [ROLES[role] for role in blocks["role"].tolist()]
+    return [_name_owner(name, role, owners) for name, role in zip(names, roles, strict=True)]
+
+
+def _name_owner(name: str, role: str, owners: Mapping[str, str | None]) -> str:
+    # Of state, the name of its parameter comes before its key.
+    path = name.rpartition(".")[0].rpartition(".")[0] if role == "optimizer state" else name.rpartition(".")[0]
+    owner = owners.get(path) if name else None
+    if owner is not None:
+        return owner
+    return "" if role == UNKNOWN else outside_name(role)
 
 
 def _compose_by_role(blocks: Table) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from ...reading.sites import SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
 from ..leaks.leak import NoHolder
 from ..leaks.referrers import explain_without_blocks, find_step, make_holder
-from .held_rows import GRADIENT, MODEL_ROLES, HeldRow, merge_rows
+from .held_rows import GRADIENT, MODEL_ROLES, HeldRow, find_model, merge_rows
 from .peak import PeakMemory, peak_memory
 from .roles import RoleShares
 
@@ -155,13 +156,22 @@ def _list_rows(
 
     has_all: whether `live` has all blocks of the device that were live at the scan.
     """
-    rows = []
+    addresses = live["address"].tolist()
+    block_names = trace.block_names(addresses, live["alloc_seq"].tolist(), trace.end_seq)
+    names = dict(zip(addresses, block_names, strict=True))
+    rows, models = [], dict[str, str]()
     for held in scan:
         size, blocks, is_estimated = _measure(held, live)
         is_estimated |= not has_all and len(held.addresses) < held.count  # the other blocks may not be in `live`
         if size:
             holder = make_holder(trace, [held], find_step(trace, held.event), min(size / max(total, 1), 1.0))
-            rows.append(HeldRow(size, blocks, is_estimated, holder, 1, _find_role(held, live)))
+            models[held.name] = model = find_model(held.name, names.get(held.addresses[0], ""))
+            rows.append(HeldRow(size, blocks, is_estimated, holder, 1, _find_role(held, live), model))
+    # Gradients have no names of their own.
+    for number, row in enumerate(rows):
+        if row.role == "gradient" and not row.model:
+            parameter = row.holder.name.removesuffix(GRADIENT)
+            rows[number] = dataclasses.replace(row, model=models.get(parameter, ""))
     return tuple(sorted(merge_rows(rows, total), key=lambda row: -row.bytes))
 
 

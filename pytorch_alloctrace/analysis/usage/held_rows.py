@@ -1,6 +1,6 @@
 """Objects that hold memory, as rows: similar objects of one variable are merged into a row.
 
-Merged are, in this order: small parameters, buffers or gradients of one variable; objects whose names differ only in
+Merged are, in this order: small parameters, buffers or gradients of one model; objects whose names differ only in
 their indices; in their indices and text keys; and other small objects of one variable. A large object that holds much
 more than the others of its row stays apart. Parameters, buffers, gradients and other blocks are never in one row.
 """
@@ -51,6 +51,8 @@ class HeldRow:
     """Number of objects in the row; 1 if none are merged."""
     role: str
     """Role of all blocks of the row, "gradient" in the attribute `.grad`; "" if they have several."""
+    model: str = ""
+    """Expression of the model whose parameter, buffer or gradient it is: "service.encoder"; "" if unknown."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class _Named:
     row: HeldRow
     parts: _Parts
     origin: tuple[str, ...]
-    """Key of rows that may be merged: variable, phrase, description after the name, file, `Holder.through`, role."""
+    """Key of rows that may be merged: variable, phrase, description after the name, file, `Holder.through`, role,
+    model."""
     is_container: bool
 
     @classmethod
@@ -72,7 +75,7 @@ class _Named:
         contents = _CONTENTS.match(description)
         ending = description[contents.end() if contents else 0 :]
         role = row.role if row.role in MODEL_ROLES else ""
-        origin = variable, phrase, ending, holder.filename, holder.through, role
+        origin = variable, phrase, ending, holder.filename, holder.through, role, row.model if role else ""
         is_container = contents is not None and int(contents[1]) > 1
         return cls(row, (variable, *_PART.findall(parts)), origin, is_container)
 
@@ -91,6 +94,21 @@ def merge_rows(rows: Sequence[HeldRow], total: int) -> list[HeldRow]:
     rows = _merge_by_name(rows, _replace_indices, _MIN_INDEXED, large_bytes)
     rows = _merge_by_name(rows, _replace_keys, _MIN_MERGED, large_bytes)
     return _merge_by_variable(rows, is_small, large_bytes)
+
+
+def find_model(expression: str, tensor_name: str) -> str:
+    """Return the expression of the model that has a parameter or buffer; "" if the two names do not fit.
+
+    Args:
+        expression: Expression of the tensor or of its gradient, such as "service.encoder.layers[0].weight".
+        tensor_name: Name of the tensor in its model, such as "layers.0.weight".
+    """
+    match = _NAME.fullmatch(expression.removesuffix(GRADIENT))
+    attributes = _PART.findall(match[2]) if match else []
+    names = tensor_name.split(".")
+    if match is None or [part.strip("[].") for part in attributes[-len(names) :]] != names:
+        return ""
+    return match[1] + "".join(attributes[: -len(names)])
 
 
 def _merge_by_name(
@@ -161,6 +179,7 @@ def _merge(group: Sequence[_Named], parts: _Parts) -> HeldRow:
         holder,
         sum(row.objects for row in rows),
         rows[0].role if has_one_role else "",
+        rows[0].model if len({row.model for row in rows}) == 1 else "",
     )
 
 
