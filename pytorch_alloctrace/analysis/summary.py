@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from .child_runs import ChildRuns, find_child_runs
 from .evidence import DeviceEvidence
 from .free_memory.autocast_cache import find_autocast_cache
 from .free_memory.forwards import Forwards
-from .free_memory.garbage_cycles import Collection, find_garbage, list_collections
+from .free_memory.garbage_cycles import Collection, explain_by_collections, find_garbage, list_collections
 from .free_memory.inefficiencies import (
     Inefficiency,
     InefficiencyEvidence,
@@ -36,17 +37,18 @@ from .free_memory.unused_graph import find_graph_at_peak
 from .leaks.clock import LEAST_ALLOCATIONS, Clock
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
-from .leaks.leak import Growth, Leak
+from .leaks.leak import Growth, Leak, NoHolder
 from .leaks.outside_growth import OutsideGrowth, find_outside_growth
 from .leaks.referrers import find_derived_gradient
 from .usage.held_memory import find_peak_holder
 from .usage.held_rows import HeldRow
+from .usage.operations import Operation, find_operation
 from .usage.package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_library_call, find_package_lines
 from .usage.peak import find_square
 from .usage.roles import ModelOrigin, RoleShares, find_model_origin, roles_before
 from .walk import Visit, Walk
 
-MIN_ACTIVATION_SHARE = 0.5
+MIN_ACTIVATION_SHARE, MIN_ROLE_SHARE = 0.5, 0.4
 """Minimum share of the live bytes of a device for activations to be the cause of a peak."""
 
 
@@ -109,6 +111,8 @@ class Holding:
     sites: tuple[SiteBytes, ...]
     are_loaded: tuple[bool, ...]
     """For each of `sites`, whether torch.load or safetensors allocated its blocks."""
+    operations: tuple[Operation | None, ...]
+    """For each of `sites`, the operation that makes most of its blocks; None if it is no special one."""
     package_lines: tuple[PackageLines | None, ...]
     """For each of `sites`, the lines of the package that it calls, if it holds much of the memory."""
     more_sites: int
@@ -120,7 +124,7 @@ class Holding:
     all_pairs: AllPairs | None = None
     """Blocks that have the size of a matrix of all pairs; None if they are less than `MIN_PAIRS_SHARE`."""
     line_by_role: Mapping[str, Site] = field(default_factory=dict)
-    """The line with half of a role's bytes or more, for a role with half of all bytes or more."""
+    """The line with half of a role's bytes or more, for a role with `MIN_ROLE_SHARE` of all bytes or more."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +252,7 @@ def summarize(
     walk = Walk(trace)
     summarizers = [_DeviceSummarizer(walk, trace, device, of_leaks, within) for device in selected_devices]
     walk.make()
-    collections = [] if of_leaks else list_collections(trace)
+    collections = functools.cache(lambda: list_collections(trace))
     device_summaries = tuple(summarizer.summarize(top, of_leaks, collections) for summarizer in summarizers)
     outside_growth: tuple[OutsideGrowth, ...] = ()
     if summarizers and within is None:
@@ -307,10 +311,13 @@ class _DeviceSummarizer:
     def clock(self) -> Clock:
         return self._evidence.clocks[0]
 
-    def summarize(self, top: int, of_leaks: bool, collections: Sequence[Collection]) -> DeviceSummary:
+    def summarize(self, top: int, of_leaks: bool, collections: Callable[[], Sequence[Collection]]) -> DeviceSummary:
         """Return the summary. Must be called after the walk."""
         trace, device = self._trace, self._device
         end, leaks = self._at_end.result, judge_leaks(self._evidence)
+        if any(leak.no_holder is NoHolder.NOT_REACHED for leak in leaks.leaks):
+            examined = tuple(explain_by_collections(trace, leak, collections()) for leak in leaks.leaks)
+            leaks = dataclasses.replace(leaks, leaks=examined)
         at_end = _build_holding(trace, end, None, top)
         at_peak = at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top)
         peak_holder = None
@@ -329,7 +336,7 @@ class _DeviceSummarizer:
             growth=step_growth(trace, device),
             leaks=leaks,
             growing=() if of_leaks else growing_sites(self._evidence, top),
-            inefficiencies=self._list_inefficiencies(collections),
+            inefficiencies=() if self._inefficiencies is None else self._list_inefficiencies(collections()),
             failure=None if self._failure is None else self._failure.result,
             levels=tuple(trace.timeline(120, device)["allocated_bytes_max"].tolist()),
             library_calls=_find_library_calls(trace, device, (*leaks.leaks, *leaks.undecided, *leaks.notes)),
@@ -346,8 +353,7 @@ class _DeviceSummarizer:
         return find_derived_gradient(self._trace)
 
     def _list_inefficiencies(self, collections: Sequence[Collection]) -> tuple[Inefficiency, ...]:
-        if self._inefficiencies is None:
-            return ()
+        assert self._inefficiencies is not None
         garbage = find_garbage(self._trace, self._device, collections)
         autocast = find_autocast_cache(self._trace, self._device, self._evidence.autocast_exits)
         unused = (_result_of(self._graph_at_peak), _result_of(self._unused_gradients))
@@ -403,10 +409,10 @@ class _LiveMemory:
         total = int(stacks["live_bytes"].sum())
         model_origin, line_by_role = None, {}
         for part in roles.roles:
-            if part.role == UNKNOWN or part.bytes < max(MIN_ACTIVATION_SHARE * total, 1):
+            if part.role == UNKNOWN or part.bytes < max(MIN_ROLE_SHARE * total, 1):
                 continue
             live = trace.replay.live(until, device)
-            if part.role == "activation":
+            if part.role == "activation" and part.bytes >= MIN_ACTIVATION_SHARE * total:
                 model_origin = find_model_origin(trace.stacks, live)
             of_role = live.take(live["role"] == ROLES.index(part.role))
             largest = top_sites(trace.stacks, sites_of_blocks(trace.stacks, of_role), 1)
@@ -430,6 +436,7 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         step=None if event is None else trace.positions.step_at(event),
         sites=top_lines,
         are_loaded=tuple(is_loaded(_frames_of(trace, site.stack_id)) for site in top_lines),
+        operations=tuple(find_operation(site.site, _frames_of(trace, site.stack_id)) for site in top_lines),
         package_lines=tuple(
             find_package_lines(trace.stacks, memory.stacks, site.stack_id, total)
             if site.bytes >= WORTH_OPENING * total

@@ -91,7 +91,7 @@ class ModuleTensor(NamedTuple):
     """Parameter or buffer of a `torch.nn.Module`, or state that an optimizer keeps for a parameter."""
 
     name: str
-    """Name as in `named_parameters()` of the outermost module: "layers.0.weight"; of state: "layers.0.weight.exp_avg"."""
+    """Name as in `named_parameters()` of the outermost module: "layers.0.weight"; of state: "layers.0.weight.step"."""
     kind: TensorKind
     storage: Storage
     reference: StorageWeakRef

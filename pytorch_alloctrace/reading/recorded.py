@@ -425,7 +425,7 @@ class RecordedTrace:
         )
 
     def block_names(self, addresses: Sequence[int], alloc_seqs: Sequence[int], until: int) -> list[str]:
-        """Return the last name that the program, a module or an optimizer gave each block before event `until`, or ""."""
+        """Return the last name that a look-up or an object scan gave each block before event `until`, or ""."""
         namings = self.replay.named_blocks()
         namings = namings.take(namings["seq"] < until)
         blocks = zip(namings["address"].tolist(), namings["alloc_seq"].tolist(), strict=True)

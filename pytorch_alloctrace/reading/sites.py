@@ -104,6 +104,8 @@ class SiteBytes:
     """Stack of the site with the most live bytes."""
     backward_bytes: int = 0
     """The part of `bytes` that backward allocated for this line."""
+    largest_bytes: int = 0
+    """Requested bytes of the largest allocation of its stacks; 0 if unknown."""
 
 
 _THREADS = "threading.py"
@@ -566,6 +568,7 @@ def top_sites(stacks: StackIndex, sites: Table, top: int) -> tuple[SiteBytes, ..
             row["live_blocks"],
             row["stack_id"],
             row["live_backward_bytes"],
+            row["largest_bytes"],
         )
         for row in live_sites.rows()
     )

@@ -42,8 +42,8 @@ _MAX_VIEW_SHARE = 0.5
 _EXPRESSION = re.compile(r"[\w.]+")
 _SUSPENDED = " of the suspended "
 _WORD = re.compile(r"\w+")
-_ENTRY_ATTRIBUTE = re.compile(r"(?:\[\.\.\.\])+(\.\w+)")
-"""In the path behind a container: the attribute of its entries that leads to the blocks."""
+_ENTRY_ATTRIBUTE = re.compile(r"(?:\[\.\.\.\])+.*?(\.\w+)$")
+"""In the path behind a container: the last attribute of its entries, which refers to a block."""
 _IN_FUNCTION = re.compile(r" in the closure of |\.(args|keywords)\b")
 """In the name of a holder that a function keeps, in its closure or as an argument of functools.partial."""
 
@@ -175,6 +175,11 @@ def _cure_without_holder(leak: Leak, names: SiteNames) -> str:
             f"keep their graphs since `backward(create_graph=True)` at {names.site(leak.gradient_graph)}: set `.grad = "
             "None` after each use."
         )
+    if leak.no_holder is NoHolder.COLLECTED:
+        return (
+            "Objects that this line makes end in reference cycles, such as between parent and child: break the cycle "
+            "with a `weakref`, or call `gc.collect()` after each use, also while the collector is disabled."
+        )
     if leak.no_holder is NoHolder.CPP:
         return (
             "Clear or cap the cache of the extension or library that this line calls. Autocast keeps its cache until "
@@ -234,6 +239,13 @@ def _cure_exception(name: str, holder: Holder) -> str:
     )
 
 
+def _cure_finalizer(name: str, holder: Holder) -> str:
+    return (
+        "A finalizer (`weakref.finalize`) keeps its arguments until its object dies: call the finalizer when the "
+        "object is done, or drop the last reference to the object."
+    )
+
+
 def _cure_hook(name: str, holder: Holder) -> str:
     return (
         f"A hook was registered again and again ({name}): call `remove()` on the handle that the call, such as "
@@ -268,6 +280,7 @@ def _cure_autocast(name: str, holder: Holder) -> str:
 _CAUSES: dict[str, Callable[[str, Holder], str]] = {
     GRAPH: _cure_graph,
     "exception": _cure_exception,
+    "finalizer": _cure_finalizer,
     _HOOK: _cure_hook,
     AUTOCAST: _cure_autocast,
 }

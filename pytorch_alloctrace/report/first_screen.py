@@ -26,10 +26,11 @@ from .growth import quote_store
 from .integrity import IN_DIAGNOSIS, complete_note, effects
 from .integrity import LABEL as INCOMPLETE
 from .package_lines import package_line_name
+from .peak_advice import peak_advice
 from .roles import role_names
 from .screen import Screen, shortened
 from .site_names import SiteNames
-from .verdict import NO_STACKS, diagnosis, no_allocations, peak_advice
+from .verdict import NO_STACKS, diagnosis, no_allocations
 
 LINES = 25
 _MAX_IN_FULL = 2
@@ -47,7 +48,7 @@ _LABEL = 8  # columns
 _BAR_WIDTH = 12
 _PACKAGE_LINES = 2  # below a line that calls a package
 _MIN_SOURCE = _MIN_COMMAND = 12  # columns
-_ADVICE_LINES = 4
+_ADVICE_LINES, _MIN_PEAK_LINES = 4, 3
 _INCOMPLETE_LINES = 3
 _ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."
 _ROLE_STYLES = ("cyan", "green", "magenta", "yellow")
@@ -86,7 +87,9 @@ def write_first_screen(summary: Summary, screen: Screen) -> None:
         if line_count <= room:
             break
     room -= line_count + 1
-    peak = _list_peak(summary, devices[0], screen, names, room, advises=not in_full) if devices and room > 0 else []
+    # A problem of live memory has its own advice.
+    advises = all(finding.kind in _INEFFICIENCIES for finding in in_full)
+    peak = _list_peak(summary, devices[0], screen, names, room, advises=advises) if devices and room > 0 else []
     for part in (header, peak, ending):
         screen.lines([Text(), *part] if part and part is not header else part)
 
@@ -169,12 +172,12 @@ def _list_peak(
         lines.append(_describe_site(site, peak.bytes, screen, names))
         for line in package_lines.lines[:_PACKAGE_LINES] if package_lines is not None else ():
             lines += screen.brief(_describe_package_line(line, peak.bytes, screen, names), 0, 1, style="dim")
-    lines = lines[:room]
+    advice: list[Text] = []
     if advises and device.device not in HOST_DEVICES:
         for sentence in peak_advice(device, names):
-            advice = screen.brief(sentence, 0, _ADVICE_LINES)
-            lines += advice if len(lines) + len(advice) <= room else []
-    return lines
+            paragraph = screen.brief(sentence, 0, _ADVICE_LINES)
+            advice += paragraph if _MIN_PEAK_LINES + len(advice) + len(paragraph) <= room else []
+    return lines[: room - len(advice)] + advice
 
 
 def _describe_site(site: SiteBytes, total: int, screen: Screen, names: SiteNames) -> Text:

@@ -38,6 +38,9 @@ _NO_HOLDER: dict[NoHolder | None, str] = {
         "ends."
     ),
     NoHolder.MANY: ": no object holds most of the blocks. `alloctrace.holders(tensor)` names those of one.",
+    NoHolder.COLLECTED: (
+        ": Python's garbage collector freed most of the blocks, later, so reference cycles kept them."
+    ),
     NoHolder.CPP: (
         " after a complete scan of all Python objects: nothing in Python refers to them; they are held by C++ (e.g. a "
         "library's cache)."
@@ -82,7 +85,9 @@ def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames
             sentences = [] if growth.holder is None else [describe_referrers(growth.holder, names)]
             sentences.append(f"Most of it was allocated at {names.site(growth.site)}.")
         sentences += cure_accumulation(growth, names)
-    if growth.doubt is Doubt.STOPPED and growth.holder is not None:
+    # Optimizers keep their state on purpose.
+    is_state = growth.holder is not None and growth.holder.name.endswith("optimizer.state")
+    if growth.doubt is Doubt.STOPPED and growth.holder is not None and not is_state:
         sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
     if growth.doubt is Doubt.OPTIMIZER_STATE:
         sentences.append(

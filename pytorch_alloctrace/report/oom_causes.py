@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
-from ..analysis.leaks.leak import Leak
+from ..analysis.leaks.leak import GRAPH, Leak
 from ..analysis.usage.peak import ROUNDING, find_square
 from ..reading.sites import Site, SiteBytes
 from . import units
@@ -26,10 +27,12 @@ from .site_names import SiteNames
 
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
 _MAX_JOIN_DIFFERENCE = 0.01  # of a request that joins what a line has kept, as a share of that
+_MAX_PART = 0.9  # of a request that joins blocks, the largest of them
 _MIN_JOINED_SHARE = 0.1  # of the usable bytes, of a request that may have the size of other blocks by coincidence
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller batch to help
 _MAX_LINES = 3
+_IN_TRACEBACK = re.compile(r" in the traceback of ([^\s,]+)")
 _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 _PLURALS = {
     "parameter": "parameters",
@@ -61,6 +64,16 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
     help_texts = [f"What helps: {remedy[:1].lower()}{remedy[1:]}"]
     if (joined := _find_joined(failure)) is not None and joined.site == leak.line:
         return _describe_joined(joined, failure, names)
+    if leak.holder is not None and leak.holder.through == GRAPH and not failure.program.has_backward:
+        count = units.counted(leak.units_with_survivors, leak.unit)
+        title = f"{names.site(leak.line)} keeps the graphs of {count}, and no backward has run: {size}"
+        help_texts.insert(
+            0,
+            "What helps: if a backward is to follow, call it in each of them, run fewer before it (truncated"
+            " backpropagation), or checkpoint each (torch.utils.checkpoint). If none is:"
+            f" {remedy[:1].lower()}{remedy[1:]}",
+        )
+        del help_texts[1]
     if failure.verdict == FRAGMENTED:
         free, requested = units.size(failure.here.free_bytes), units.size(failure.requested_bytes)
         help_texts.append(
@@ -73,12 +86,14 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
 def _find_joined(failure: OutOfMemory) -> SiteBytes | None:
     """Return the line whose blocks the failed request joins into one; None if it has another size.
 
-    Weights may be joined as well (`parameters_to_vector`), but no line collects them.
+    One block that is as large as the request, with some small ones, is not joined: it may be copied. Weights may be
+    joined as well (`parameters_to_vector`), but no line collects them.
     """
     of_model = {site.site for site in failure.program.sites_by_use[causes.MODEL]}
     for site in failure.top_sites:
         if (
             site.blocks > 1
+            and site.largest_bytes < _MAX_PART * failure.requested_bytes
             and site.site not in of_model
             and abs(failure.requested_bytes - site.bytes) <= _MAX_JOIN_DIFFERENCE * site.bytes
         ):
@@ -112,14 +127,17 @@ def _with_share(size: int, failure: OutOfMemory) -> str:
 def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
     program = failure.program
     line, stack = _largest_site(failure)
+    kept = _IN_TRACEBACK.search(program.exception_holder)
+    name = "" if kept is None else f", in `{names.referrer(kept[1])}`,"
     return CauseText(
         f"Exceptions that the program keeps hold {_with_share(program.exception_bytes, failure)}",
         line,
         stack,
         [f"Held by {names.referrer(program.exception_holder)}.", *_list_roles(failure)],
         [
-            "What helps: a traceback keeps the local variables of all its frames. Keep `str(error)`, or call"
-            " `traceback.clear_frames(error.__traceback__)`, and try again outside of the `except` block."
+            f"What helps: the traceback of an exception{name} keeps the local variables of all its frames. Keep"
+            " `str(error)`, or call `traceback.clear_frames(error.__traceback__)`, and try again outside of the"
+            " `except` block."
         ],
     )
 
@@ -158,7 +176,8 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
             f"{names.site(site.site)} runs {units.number(count)} forwards without torch.no_grad(), and no"
             " backward ran between them"
         )
-        remedy = f"in evaluation or inference, {no_grad}; in training, {BACKWARD_EACH}."
+        no_grad = NO_GRAD_IN_THREAD if forwards.is_in_thread else "run this line under torch.no_grad()"
+        remedy = f"{no_grad}; in training, call backward on each part, (loss / n).backward()."
     return CauseText(
         f"{title}: {_with_share(site.bytes, failure)} of activations",
         site.site,
@@ -244,7 +263,8 @@ def _describe_checkpoint(failure: OutOfMemory, names: SiteNames) -> CauseText:
 
 def _describe_optimizer_state(failure: OutOfMemory, names: SiteNames) -> CauseText:
     program = failure.program
-    state = program.bytes_by_role["optimizer state"]
+    earlier = program.earlier_optimizer_bytes
+    state = program.bytes_by_role["optimizer state"] - earlier
     why = ["The state stays until the end: Adam needs twice the size of the parameters.", *_list_roles(failure)]
     remedies = (
         "an optimizer with less state (SGD, Adafactor, 8-bit Adam), sharding it over devices (ZeroRedundancyOptimizer,"
@@ -253,9 +273,16 @@ def _describe_optimizer_state(failure: OutOfMemory, names: SiteNames) -> CauseTe
     if program.in_foreach:
         why.append("The request is a temporary copy of the foreach implementation.")
         remedies = f"foreach=False or fused=True, which need no such copies; {remedies}"
+    beside = ""
+    if earlier:
+        beside = f", beside {units.size(earlier)} of state that is older"
+        remedies = (
+            "if an earlier optimizer is done, such as that of a former stage, del it, and zero_grad() its model, or"
+            f" del both; else {remedies}"
+        )
     return CauseText(
         f"{names.site(failure.site)} allocates the optimizer's state in its first step:"
-        f" {_with_share(state, failure)} so far",
+        f" {_with_share(state, failure)} so far{beside}",
         failure.site,
         failure.request.stack_id,
         why,

@@ -8,29 +8,25 @@ from typing import Any
 
 from rich.text import Text
 
-from ..analysis.free_memory.forwards import Forwards
 from ..analysis.free_memory.inefficiencies import Inefficiency
 from ..analysis.free_memory.program_memory import AUTOCAST_CACHE
 from ..analysis.free_memory.unused_gradients import UNUSED_GRADIENTS
 from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
 from ..analysis.leaks.growth import StepGrowth
-from ..analysis.leaks.leak import AUTOCAST, Doubt, Growth
-from ..analysis.summary import MIN_ACTIVATION_SHARE, AllPairs, DeviceSummary, Holding, Summary
-from ..analysis.usage.held_memory import MIN_PEAK_SHARE
-from ..analysis.usage.roles import ModelOrigin
+from ..analysis.leaks.leak import AUTOCAST, GRAPHS, Doubt
+from ..analysis.summary import DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
 from ..reading.names import HOST_DEVICES
 from ..reading.sites import Site
 from . import units
 from .children import children_data, write_children
-from .cures import BACKWARD_EACH, TRAINER_CHECKPOINTING
 from .finding import NOTES, Finding, write_finding
 from .growth import growth_data
-from .holders import describe_row
 from .inefficiencies import inefficiency_finding
 from .integrity import IN_DIAGNOSIS, effects
 from .leaks import leak_data, leak_findings, write_leak
 from .package_lines import package_lines_data, write_package_lines
+from .peak_advice import find_unused_graph, peak_advice
 from .roles import roles_sentence
 from .screen import Screen
 from .site_names import Frames, SiteNames
@@ -38,19 +34,9 @@ from .site_names import Frames, SiteNames
 _MAX_GROWING_SITES = 5
 _MAX_DIFFERENCE = 0.2  # between the lines at the end and at the peak, as a share of the peak
 _SIZE_COLUMN = 11
-_MIN_LOADED_SHARE = 0.25  # of the peak
-_MIN_ADVISED_BYTES = 64 << 20
 _LEAKS = ("leak", "growth")
-_OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
-"""Kinds of inefficiencies whose bytes are live blocks."""
 
 
-_ADVICE_BY_ROLE = {
-    "input": "Inputs make this peak{line}, as their lifetimes suggest. What lowers it, if they are: keep "
-    "them in host memory, and move each batch to the device when it is used.",
-    "temporary": "Temporaries make this peak{line}. What lowers it: a smaller batch, or the work in chunks; "
-    "operations in place; lower precision (torch.autocast).",
-}
 NO_STACKS = 'The trace has no stacks (stacks="none"), so no lines of code can be named.'
 
 
@@ -65,16 +51,22 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         inefficiency
         for device in summary.devices
         for inefficiency in device.inefficiencies
-        if not _is_described(inefficiency, device)
+        if not _is_described(inefficiency, device) and not _is_of_leaked_graph(inefficiency, device)
     ]
-    leaks = [finding for finding in leak_findings(summary, names) if not _is_of_unused_graph(finding, summary)]
+    failures = _list_failed_allocations(summary, names)
+    leaks = [
+        finding
+        for finding in leak_findings(summary, names)
+        if not _is_of_unused_graph(finding, summary)
+        and not (finding.kind in NOTES and finding.site in [failure.site for failure in failures])
+    ]
     inefficiencies = sorted(inefficiencies, key=lambda finding: -finding.bytes)
     unused = [
         finding for kind in (UNUSED_GRAPH, UNUSED_GRADIENTS) for finding in inefficiencies if finding.kind == kind
     ]
     return (
         *_list_incomplete(summary.integrity),
-        *_list_failed_allocations(summary, names),
+        *failures,
         *(finding for finding in leaks if finding.kind in _LEAKS),
         *(inefficiency_finding(finding, names, summary.advisor) for finding in unused),
         *(finding for finding in leaks if finding.kind not in (*NOTES, *_LEAKS)),
@@ -88,8 +80,23 @@ def _is_of_unused_graph(finding: Finding, summary: Summary) -> bool:
     growth = finding.growth
     if growth is None or growth.doubt is not Doubt.ACCUMULATED or not growth.has_graph:
         return False
-    [graph] = [_find_unused_graph(device) for device in summary.devices if device.device == growth.device]
+    [graph] = [find_unused_graph(device) for device in summary.devices if device.device == growth.device]
     return graph is not None and graph.bytes + growth.allocated_bytes > graph.total_bytes
+
+
+def _is_of_leaked_graph(inefficiency: Inefficiency, device: DeviceSummary) -> bool:
+    """Return whether an unused graph is what a leak keeps: their line is the same, or both together exceed the peak."""
+    if inefficiency.kind != UNUSED_GRAPH:
+        return False
+    site = inefficiency.site
+    line = ("", 0) if site is None else (site.filename, site.line)
+    for leak in device.leaks.leaks:
+        if leak.holder is not None and leak.holder.through in GRAPHS:
+            frames = [(frame.filename, frame.line) for frame in leak.path]
+            lines = {(leak.line.filename, leak.line.line), *frames}
+            if line in lines or leak.allocated_bytes + inefficiency.bytes > inefficiency.total_bytes:
+                return True
+    return False
 
 
 def _is_described(inefficiency: Inefficiency, device: DeviceSummary) -> bool:
@@ -277,107 +284,6 @@ def _write_holding(
     if label == "PEAK" and device.device not in HOST_DEVICES:
         for sentence in peak_advice(device, names):
             screen.text(sentence, 2)
-
-
-def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
-    """Return sentences on what makes a peak on a GPU if one thing does: loaded tensors, an object, or activations.
-
-    What a finding or a note on the peak explains needs no advice.
-    """
-    advice, holding = [], device.peak
-    loaded = [site for site, is_loaded in zip(holding.sites, holding.are_loaded, strict=True) if is_loaded]
-    loaded_bytes = sum(site.bytes for site in loaded)
-    if loaded_bytes >= _MIN_LOADED_SHARE * holding.bytes and loaded_bytes >= _MIN_ADVISED_BYTES:
-        advice.append(
-            f"{units.size(loaded_bytes)} of it was loaded from files at {names.site(loaded[0].site)}. What helps, "
-            'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.'
-        )
-    holder = device.peak_holder
-    if holder is not None and holder.bytes - _largest_explained_bytes(device) >= max(
-        MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES
-    ):
-        step = holder.holder.step
-        when = "" if step is None else f" (as of step {units.number(step)})"
-        amount = f"{'About ' if holder.is_estimated else ''}{units.size(holder.bytes)}"
-        remedy = (
-            "process each entry as it comes, or keep less of it, or a copy on the CPU (`.cpu()`)"
-            if holder.holder.containers
-            else "free it before the peak, or keep it on the CPU (`.cpu()`)"
-        )
-        advice.append(
-            f"{amount} of it is held by {describe_row(holder, names)}{when}. What lowers it, if it is not needed:"
-            f" {remedy}."
-        )
-    activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
-    activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
-    are_most = activations >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
-    if device.derived_gradient is not None and holding.bytes >= _MIN_ADVISED_BYTES:
-        advice.append(
-            f"Gradients with graphs (create_graph=True at {names.site(device.derived_gradient)}) make this peak. What"
-            " lowers it: leave create_graph out where no further derivative is taken, as in inference."
-        )
-    elif holding.all_pairs is not None and holding.all_pairs.bytes >= _MIN_ADVISED_BYTES:
-        advice.append(_describe_all_pairs(holding.all_pairs))
-    elif device.peak_forwards is not None:
-        advice.append(_describe_forwards(device.peak_forwards, names))
-    elif are_most and _find_unused_graph(device) is None:
-        advice.append(
-            "Activations make this peak. What lowers it: a smaller batch with gradient accumulation, torch.autocast, "
-            f"or {_describe_checkpointing(holding.model_origin, names)}."
-        )
-    if not advice and holding.sites and not _largest_explained_bytes(device):
-        by_role = {part.role: part.bytes for part in holding.roles.roles}
-        for role, sentence in _ADVICE_BY_ROLE.items():
-            if by_role.get(role, 0) >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
-                line = holding.line_by_role.get(role)
-                advice.append(sentence.format(line="" if line is None else f", mostly of {names.site(line)}"))
-    return advice
-
-
-def _describe_all_pairs(pairs: AllPairs) -> str:
-    side = units.number(pairs.side)
-    return (
-        f"{units.size(pairs.bytes)} of it has the size of {side} x {side} elements of {pairs.item_bytes} bytes"
-        f" ({units.counted(pairs.blocks, 'block')}). What lowers it, if these are all pairs of items: process them in"
-        " chunks, or fewer items at once (batches)."
-    )
-
-
-def _describe_forwards(forwards: Forwards, names: SiteNames) -> str:
-    site, count = forwards.site, max(forwards.count, forwards.call_count)
-    return (
-        f"{units.size(site.bytes)} of it are activations of {units.number(count)} forwards at {names.site(site.site)},"
-        f" whose graphs wait for one backward. What lowers it: {BACKWARD_EACH}, as gradients add up; if one loss needs"
-        " all of them, activation checkpointing."
-    )
-
-
-def _largest_explained_bytes(device: DeviceSummary) -> int:
-    """Return the maximum bytes of a finding or note on live memory of a device; 0 without one."""
-    leaks = device.leaks
-    sizes = [leak.allocated_bytes for leak in leaks.leaks]
-    sizes += [growth.allocated_bytes for growth in (*leaks.undecided, *leaks.notes)]
-    sizes += [finding.bytes for finding in device.inefficiencies if finding.kind in _OF_LIVE_MEMORY]
-    return max(sizes, default=0)
-
-
-def _describe_checkpointing(model: ModelOrigin | None, names: SiteNames) -> str:
-    where = ""
-    if model is not None and model.is_in_trainer:
-        return TRAINER_CHECKPOINTING
-    if model is not None and model.line is not None:
-        line = names.site(model.line)
-        where = f" of the model that {line} moves to the device" if model.is_moved else ""
-        where = where or f", switched on where the model is made, {line}"
-    return f"activation checkpointing{where} (torch.utils.checkpoint; many models checkpoint only after model.train())"
-
-
-def _find_unused_graph(device: DeviceSummary) -> Inefficiency | None:
-    return next((finding for finding in device.inefficiencies if finding.kind == UNUSED_GRAPH), None)
-
-
-def _list_accumulations(device: DeviceSummary) -> list[Growth]:
-    return [growth for growth in device.leaks.notes if growth.doubt is Doubt.ACCUMULATED]
 
 
 def _write_growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:

@@ -28,6 +28,8 @@ class Case:
     remedy: str
     marked: str = ""
     """Function with the marked line, if it is not the case's own."""
+    failures: int = 1
+    """Number of failed allocations."""
 
 
 CASES = [
@@ -52,16 +54,36 @@ CASES = [
         "The activations of ",
         "In an evaluation, run this line under torch.no_grad()",
     ),
-    Case("kept_exceptions", causes.KEPT_EXCEPTION, "Exceptions that the program keeps hold ", "`str(error)`"),
+    Case(
+        "kept_exceptions", causes.KEPT_EXCEPTION, "Exceptions that the program keeps hold ", "`str(error)`", failures=5
+    ),
+    Case(
+        "failed_trial_of_a_search",
+        causes.KEPT_EXCEPTION,
+        "Exceptions that the program keeps hold ",
+        "the traceback of an exception, in `failure`, keeps",
+        failures=2,
+    ),
     Case("evaluation_without_no_grad", causes.NO_BACKWARD, " runs forward without torch.no_grad()", "torch.no_grad()"),
     Case("inference_without_no_grad", causes.NO_BACKWARD, " forwards without torch.no_grad()", "torch.no_grad()"),
     Case("losses_are_added_up", causes.MANY_FORWARDS, " forwards before one backward", "backward after each forward"),
     Case("losses_of_micro_batches", causes.MANY_FORWARDS, " their graphs live together", "for each micro-batch"),
     Case("chunks_of_a_batch", causes.MANY_FORWARDS, " their graphs live together", "for each micro-batch"),
-    Case("first_micro_batches", causes.NO_BACKWARD, " no backward ran between them", "for each micro-batch"),
+    Case(
+        "first_micro_batches",
+        causes.NO_BACKWARD,
+        " no backward ran between them",
+        "in training, call backward on each part",
+    ),
     Case("checkpoint_beside_the_model", causes.CHECKPOINT, " loaded a checkpoint onto ", 'map_location="cpu"'),
     Case("checkpoint_before_the_model", causes.CHECKPOINT, " loaded a checkpoint onto ", 'map_location="cpu"'),
     Case("first_step_of_adam", causes.OPTIMIZER_STATE, " allocates the optimizer's state ", "sharding it over devices"),
+    Case(
+        "optimizer_of_a_second_stage",
+        causes.OPTIMIZER_STATE,
+        " of state that is older",
+        "if an earlier optimizer is done",
+    ),
     Case("copies_of_the_model", causes.COPIES, " puts another copy of the model on ", "keep copies in host memory"),
     Case("models_of_a_search", causes.MANY_MODELS, "4 models made at ", "models, with their optimizers"),
     Case("models_of_many_layers", causes.MANY_MODELS, " models made at ", "Held by versions"),
@@ -75,6 +97,7 @@ CASES = [
     Case("model_does_not_fit", causes.MODEL, "Weights fill ", "smaller batch would not"),
     Case("broadcast_of_losses", causes.LARGE_REQUEST, " at once", "(30,000,) broadcast to (30,000, 30,000)"),
     Case("long_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend"),
+    Case("scaled_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend_scaled"),
     Case("layers_of_attention", causes.ACTIVATIONS, "The activations of ", "does not store the attention matrices"),
     Case("large_request_beside_stranded_memory", causes.LARGE_REQUEST, " at once", "in chunks"),
     Case("models_in_one_autocast_region", causes.AUTOCAST_CACHE, "Autocast keeps 1.", "`cache_enabled=False`"),
@@ -86,13 +109,13 @@ CASES = [
     Case("inference_of_a_large_batch", causes.FORWARD, "A forward without gradients fills ", SMALLER_BATCH),
 ]
 LEAK, JOINED = "leak_beside_the_model", "joined_collection"
-GOES_ON = "threads_that_go_on"
+GOES_ON, UNROLLED = "threads_that_go_on", "unrolled_simulation"
 
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
     def record(path: Path) -> None:
-        run_marked(PROGRAM, path, *(case.name for case in CASES), LEAK, JOINED, GOES_ON, memory="2GiB")
+        run_marked(PROGRAM, path, *(case.name for case in CASES), LEAK, JOINED, GOES_ON, UNROLLED, memory="2GiB")
 
     return record_once("causes-of-oom", record)
 
@@ -103,7 +126,7 @@ def test_cause_title_line_and_remedy_fit_what_the_program_did(folder: Path, case
 
     failures, finding = trace.ooms(), trace.diagnose()[0]
     failed = failures[-1]
-    assert len(failures) == (5 if case.cause == causes.KEPT_EXCEPTION else 1)
+    assert len(failures) == case.failures
 
     assert failed.cause == case.cause, failed.program
     assert case.title in finding.title
@@ -133,6 +156,14 @@ def test_leak_with_a_quarter_of_the_device_leads(folder: Path) -> None:
     assert finding.site is not None and finding.site.line == marked_line(PROGRAM, LEAK, "CHANGE")
     assert "What helps: clear or cap " in " ".join(finding.sentences)
     assert finding.title in " ".join(run_analyze(folder, "oom", f"{LEAK}.alloctrace", "--width", "300").split())
+
+
+def test_graph_that_fills_the_device_before_any_backward_may_be_needed(folder: Path) -> None:
+    finding = alloctrace.load(folder / f"{UNROLLED}.alloctrace").diagnose()[0]
+
+    assert finding.kind == "oom" and " iterations, and no backward has run: " in finding.title
+    text = " ".join(finding.sentences)
+    assert "if a backward is to follow, call it in each of them" in text and "or checkpoint each" in text
 
 
 def test_request_that_joins_what_leaks_is_named(folder: Path) -> None:

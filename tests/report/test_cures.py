@@ -167,7 +167,11 @@ def test_cure_follows_from_kind_and_holder(kind: str, holder: Holder | None, wor
 def test_cure_without_holder_names_a_cache_only_after_a_complete_scan(reason: NoHolder) -> None:
     sentence = cure(leak_of(SURVIVORS, None, no_holder=reason), SiteNames(""))
 
-    assert sentence.startswith("Clear or cap the cache of the extension" if reason is NoHolder.CPP else "A reference")
+    begins = {
+        NoHolder.CPP: "Clear or cap the cache of the extension",
+        NoHolder.COLLECTED: "Objects that this line makes",
+    }
+    assert sentence.startswith(begins.get(reason, "A reference"))
 
 
 def test_cure_without_holder_names_the_call_that_gives_gradients_graphs() -> None:

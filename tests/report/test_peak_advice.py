@@ -9,6 +9,9 @@ from marked_programs import run_analyze
 from running import needs_cuda_build
 from shared_recordings import run_source
 
+from pytorch_alloctrace.analysis.usage.operations import Operation, find_operation
+from pytorch_alloctrace.reading.sites import Frame, Site
+
 pytestmark = needs_cuda_build
 PROGRAM = """
 import torch
@@ -103,6 +106,7 @@ FORWARDS, INPUTS, PAIRS = (
     "if these are all pairs of items",
 )
 ACTIVATIONS, TEMPORARIES = "Activations make this peak", "Temporaries make this peak, mostly of "
+REDUCES, UPCASTS = "only to reduce them", "makes copies in higher precision"
 GRADIENTS = "Gradients with graphs (create_graph=True at "
 
 
@@ -117,23 +121,53 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("micro_batches", FORWARDS),
         ("pairs_of_images", ACTIVATIONS),
         ("inputs", INPUTS),
-        ("temporaries", TEMPORARIES),
+        ("temporaries", REDUCES),
         ("forces", GRADIENTS),
         ("penalties", ""),
         ("all_pairs", PAIRS),
-        ("wide_images", TEMPORARIES),  # a multiple of 64 may be a product of widths
+        ("wide_images", UPCASTS),  # a multiple of 64 may be a product of widths
     ],
 )
 def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> None:
     text = " ".join(run_analyze(folder, f"{case}.alloctrace").split())
 
-    assert [hint for hint in (FORWARDS, INPUTS, PAIRS, ACTIVATIONS, TEMPORARIES, GRADIENTS) if hint in text] == (
-        [advice] if advice else []
-    )
+    hints = (FORWARDS, INPUTS, PAIRS, ACTIVATIONS, TEMPORARIES, GRADIENTS, REDUCES, UPCASTS)
+    assert [hint for hint in hints if hint in text] == ([advice] if advice else [])
     if advice == FORWARDS:
         assert "activations of 6 forwards at " in text and "(loss / n).backward() for each micro-batch" in text
     if advice == PAIRS:
         assert "7,001 x 7,001 elements" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "operation"),
+    [
+        ("loss = F.cross_entropy(logits.float().flatten(0, 1), labels)", Operation.LOSS),
+        ("masks = F.interpolate(masks, shape, mode='bilinear')", Operation.RESIZE),
+        ("logits = logits.to(torch.float32)", Operation.UPCAST),
+        ("masters = [p.clone().float().detach() for p in group['params']]", Operation.UPCAST),
+        ("return torch.pow(x - y, 2).sum(3)", Operation.REDUCE),
+        ("return (a[:, None] - b[None]).abs().mean(-1)", Operation.REDUCE),
+        ("union = area1[:, None] + area2 - inter", Operation.BROADCAST),
+        ("scores = x.unsqueeze(2) * y.unsqueeze(1)", Operation.BROADCAST),
+        ("preds = torch.cat([preds, batch])", Operation.JOIN),
+        ("background = background.repeat(height * width, 1)", Operation.REPEAT),
+        ("loss = (x - y).pow(2).mean()", None),  # every loss
+        ("x = self.layers(x)", None),
+        ("loss = float(total)", None),
+        (None, None),
+    ],
+)
+def test_operation_is_read_from_the_source_of_a_line(source: str | None, operation: Operation | None) -> None:
+    assert find_operation(Site("train.py", 1, "train", source, True), []) is operation
+
+
+def test_operation_is_read_from_the_function_of_torch_that_a_line_calls() -> None:
+    site = Site("train.py", 9, "train", "loss = self.criterion(logits, labels)", True)
+    inner, own = Frame("cross_entropy", "functional.py", 3, None), Frame("train", "train.py", 9, None)
+
+    assert find_operation(site, [inner, own]) is Operation.LOSS
+    assert find_operation(site, [own, inner]) is None
 
 
 def test_line_of_other_blocks_is_not_blamed_for_temporaries(folder: Path) -> None:

@@ -60,6 +60,18 @@ def kept_exceptions() -> None:
     raise failures[rows]
 
 
+def failed_trial_of_a_search() -> None:
+    model = make_layers(8, 1024).to(DEVICE)
+    failure, rows = None, 20_000
+    while failure is None:
+        try:
+            model(torch.empty(rows, 1024, device=DEVICE)).mean().backward()  # CHANGE
+        except torch.OutOfMemoryError as error:
+            failure = error
+        rows *= 2
+    model(torch.empty(rows // 4, 1024, device=DEVICE)).mean().backward()
+
+
 def first_backward_fails() -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     model.to(DEVICE)
@@ -227,6 +239,18 @@ def first_step_of_adam() -> None:
     optimizer.step()  # CHANGE
 
 
+def optimizer_of_a_second_stage() -> None:
+    stages = []
+    for layers, width in ((32, 1024), (22, 2048)):
+        model = make_layers(layers, width).to(DEVICE)
+        optimizer = torch.optim.Adam(model.parameters())
+        stages.append((model, optimizer))
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.empty(16, width, device=DEVICE)).mean().backward()
+            optimizer.step()  # CHANGE
+
+
 def copies_of_the_model() -> None:
     model = make_layers(20, 2048).to(DEVICE)
     models = []
@@ -311,6 +335,16 @@ def long_attention() -> None:
         model(torch.empty(1, length, 128, device=DEVICE)).mean().backward()
 
 
+def attend_scaled(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    return (query @ key.transpose(-2, -1) / 8).softmax(-1)  # CHANGE
+
+
+def scaled_attention() -> None:
+    project = nn.Linear(128, 256).to(DEVICE)
+    for length in (1024, 1024, 14500):
+        attend_scaled(*project(torch.empty(1, length, 128, device=DEVICE)).chunk(2, -1)).mean().backward()
+
+
 def layers_of_attention() -> None:
     model = nn.Sequential(*[Attention() for _ in range(12)]).to(DEVICE)
     for length in (512, 512, 6144):
@@ -361,6 +395,14 @@ def models_in_one_autocast_region() -> None:
         while True:
             model = make_layers(4, 2048).to(DEVICE)
             model(torch.empty(16, 2048, device=DEVICE)).mean().item()
+
+
+def unrolled_simulation() -> None:
+    gain, state, cost = torch.ones(1, device=DEVICE, requires_grad=True), torch.empty(MIB, device=DEVICE), 0
+    for _ in range(400):
+        state = torch.tanh(state * gain)
+        cost = cost + state.square().mean()
+    cost.backward()
 
 
 def leak_beside_the_model() -> None:

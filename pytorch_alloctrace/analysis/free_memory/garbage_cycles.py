@@ -7,6 +7,7 @@ during it were garbage.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from ...reading.positions import Range
 from ...reading.recorded import FREES, RecordedTrace
 from ...reading.sites import Site
 from ...reading.table import sums
+from ..leaks.leak import Leak, NoHolder
 from .inefficiencies import MIN_BYTES, MIN_SHARE, Inefficiency
 
 GARBAGE = "garbage"
@@ -54,6 +56,23 @@ def find_garbage(trace: RecordedTrace, device: str, collections: Sequence[Collec
         return None
     worst.figures["collections"] = len(collections)
     return worst
+
+
+def explain_by_collections(trace: RecordedTrace, leak: Leak, collections: Sequence[Collection]) -> Leak:
+    """Return the leak; if no scan reached its blocks and a collection freed half of them, with the reason COLLECTED."""
+    if leak.no_holder is not NoHolder.NOT_REACHED:
+        return leak
+    for first, end, _ in sorted(collections, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]:
+        if end <= leak.judged_at:
+            continue
+        try:
+            before, after = (trace.replay.live(event, leak.device, leak.block_stacks) for event in (first, end))
+        except CompactedError:
+            continue
+        freed = np.setdiff1d(before["alloc_seq"], after["alloc_seq"])
+        if 2 * len(freed) >= leak.blocks:
+            return dataclasses.replace(leak, no_holder=NoHolder.COLLECTED)
+    return leak
 
 
 def _read_garbage(trace: RecordedTrace, device: str, first: int, end: int, thread: int) -> Inefficiency | None:

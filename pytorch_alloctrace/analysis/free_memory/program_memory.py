@@ -9,8 +9,8 @@ kept         everything else
 
 The cause is the first that applies. *Usable* is the limit of the process, else the device.
 
-exception                      tracebacks of exceptions held a quarter of the usable bytes at the last object scan, and
-                               most of it is still live
+exception                      tracebacks of earlier exceptions held a quarter of the usable bytes at an object scan,
+                               and most of it is still live
 autocast's cache               a region of autocast that spans many iterations (see `autocast_cache`) holds a quarter
 forward without backward       activations hold a quarter of the usable bytes, and the line that called the model has
                                called it twice or more for new inputs, or each module three times with other work
@@ -23,7 +23,8 @@ many models                    one line made three models or more, in a loop tha
 checkpoint on the device       blocks of torch.load or safetensors with the sizes of the model's hold a tenth
 copies of the model            other lines, or the same line after backward, hold blocks with the sizes of the model's:
                                a quarter, or a tenth if a copy is younger than a pass of backward
-optimizer state                an optimizer made the request, and no block of an optimizer is older than the last pass
+optimizer state                an optimizer made the request, for its state or while no block of an optimizer is older
+                               than the last pass
 optimizer step                 an optimizer made the request
 large request                  the request needs a quarter, and is neither activation nor inference; or it has the size
                                of a broadcast of two vectors, or is in the code of an attention
@@ -44,7 +45,7 @@ import numpy.typing as npt
 from ..._replay import MIN_BLOCK_SIZE
 from ...reading.names import KINDS, ROLES
 from ...reading.positions import Range
-from ...reading.recorded import RecordedTrace
+from ...reading.recorded import Held, RecordedTrace
 from ...reading.sites import Frame, Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
 from ..leaks.leak import EXCEPTION
@@ -54,7 +55,7 @@ from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
 from ..usage.roles import ModelOrigin, find_model_origin
 from .autocast_cache import AutocastMemory, find_autocast_memory
-from .failed_allocations import FailedAllocation
+from .failed_allocations import FailedAllocation, find_failed_allocations
 from .forwards import ACTIVATIONS as ACTIVATIONS
 from .forwards import FORWARD as FORWARD
 from .forwards import KEPT as KEPT
@@ -98,6 +99,8 @@ _COPY_FUNCTIONS = ("deepcopy", "_apply")
 _ATTENTION = re.compile(r"attention|attn|attend", re.IGNORECASE)
 _FUSED_ATTENTION = "scaled_dot_product"
 _FOREACH = "_multi_tensor_"
+_INIT_STATE = "_init_group"
+"""Function of torch's optimizers that makes the state of parameters."""
 _INNERMOST_FRAMES = 3
 _ITEM_BYTES = (4, 2, 8, 1)
 
@@ -133,7 +136,9 @@ class ProgramMemory:
     in_optimizer: bool
     """True if an optimizer made the request."""
     is_first_step: bool
-    """True if no block of an optimizer is older than the last pass of backward."""
+    """True if the request is for the state of an optimizer, or no block of any is older than the last backward."""
+    earlier_optimizer_bytes: int
+    """Bytes of optimizers that are older than the last pass of backward."""
     in_foreach: bool
     """True if the foreach implementation of an optimizer made the request."""
     forwards: Forwards | None
@@ -162,6 +167,8 @@ class ProgramMemory:
     """True if the line that keeps the most has freed blocks."""
     kept_of_forward: bool
     """True if, in a snapshot, the line that keeps the most is in the call of a module: its blocks outlived backward."""
+    has_backward: bool
+    """True if backward has evaluated a node."""
     exception_bytes: int
     """Bytes that tracebacks of exceptions hold, of an object scan."""
     exception_holder: str
@@ -236,6 +243,7 @@ class _MemoryReader(ForwardReader):
         kept_allocations = int(totals["allocations"][total_lines == kept_line].sum())
         is_of_request = total_lines == self._lines[self._request_stack]
         frames = self._frames(self._request_stack)[:_INNERMOST_FRAMES]
+        earlier_state = self._of_optimizer & (self._live["alloc_seq"] < last_pass)
         return ProgramMemory(
             bytes_by_use={use: int(self._bytes[rows].sum()) for use, rows in self._uses.items()},
             sites_by_use=sites,
@@ -244,7 +252,8 @@ class _MemoryReader(ForwardReader):
             request_use=self._find_use_of_request(),
             in_optimizer=self._is_in_optimizer,
             in_foreach=self._is_in_optimizer and any(frame.name.startswith(_FOREACH) for frame in frames),
-            is_first_step=not (self._of_optimizer & (self._live["alloc_seq"] < last_pass)).any(),
+            is_first_step=not earlier_state.any() or any(frame.name == _INIT_STATE for frame in frames),
+            earlier_optimizer_bytes=int(self._bytes[earlier_state].sum()),
             forwards=None if live_forwards is None else live_forwards.forwards,
             models=self._find_made_models(),
             checkpoints=self._find_checkpoints(),
@@ -260,6 +269,7 @@ class _MemoryReader(ForwardReader):
             kept_of_forward=self._lacks_nodes
             and bool(sites[KEPT])
             and self._phases.of_stack(sites[KEPT][0].stack_id) == FORWARD_PHASE,
+            has_backward=bool((self._events["node_type"] != 0).any()),
             exception_bytes=exception_bytes,
             exception_holder=exception_holder,
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
@@ -414,19 +424,29 @@ class _MemoryReader(ForwardReader):
         return sum(common_sizes.values()) >= MIN_COMMON_SHARE * sum(expected.values())
 
     def _find_exceptions(self) -> tuple[int, str]:
-        """Return the bytes that earlier exceptions held at the last object scan and still hold, and what keeps them."""
-        # Later scans find the exception of this failure, too.
+        """Return the bytes that earlier exceptions held at an object scan and still hold, and what keeps them.
+
+        The last scan before the failure counts. The scan at the failure also finds its own exception: there, only
+        blocks older than the failure before it count, such as those of an attempt with a larger batch.
+        """
         last_scan = self._find_last_scan(self._request.seq + 1)
-        older = self._live["address"][self._live["alloc_seq"] < last_scan]
-        alive = [
+        failures = find_failed_allocations(self._trace, device=self._request.device)
+        earlier = max((failure.seq for failure in failures if failure.seq < self._request.seq), default=0)
+        alive = self._find_held_by_exceptions(last_scan, last_scan)
+        alive = alive or self._find_held_by_exceptions(self._find_scan_of_failure(), earlier)
+        shortest = min(alive, key=lambda held: len(held.name), default=None)
+        return sum(held.bytes for held in alive), "" if shortest is None else shortest.holder
+
+    def _find_held_by_exceptions(self, scan: int, allocated_before: int) -> list[Held]:
+        """Return what exceptions held at a scan, mostly live blocks that were allocated before an event."""
+        older = self._live["address"][self._live["alloc_seq"] < allocated_before]
+        return [
             held
             for held in self._trace.held
-            if held.event == last_scan
+            if held.event == scan
             and held.through == EXCEPTION
             and 2 * int(np.isin(held.addresses, older).sum()) >= len(held.addresses) > 0
         ]
-        shortest = min(alive, key=lambda held: len(held.name), default=None)
-        return sum(held.bytes for held in alive), "" if shortest is None else shortest.holder
 
     def _find_outer_count(self) -> int:
         sizes, counts = np.unique(self._bytes[~self._uses[MODEL]], return_counts=True)

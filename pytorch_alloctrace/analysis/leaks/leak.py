@@ -143,6 +143,8 @@ class NoHolder(enum.Enum):
     """The blocks were allocated after the last object scan, or freed before it."""
     NOT_REACHED = "not reached"
     """Object scans while the program ran did not reach what holds the blocks, and no final scan ran."""
+    COLLECTED = "collected"
+    """As before, and later a garbage collection freed most of the blocks: they were in reference cycles."""
     TRUNCATED = "truncated"
     """The final scan was truncated."""
     GRAPHS_IN_USE = "graphs in use"

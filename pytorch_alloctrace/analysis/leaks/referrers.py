@@ -3,7 +3,8 @@
 A scan records how many tensors each object of the program held, and the addresses of some of the tensors. An object's
 share of a leak's blocks is the share of its addresses that belong to the leak, times its count, divided by the number
 of the leak's blocks that were live at the scan. An object that holds at least half is named. If several objects
-together hold at least half, all of them are named.
+together hold at least half, all of them are named, those of outer functions first: variables of a call in the loop,
+such as a batch that was sampled from a buffer, are new in each iteration.
 
 The last scan in which an object holds the blocks counts: at the end of a run main() may have returned and freed its
 locals. A scan after the judged event counts only if at least half of the bytes are still live. Garbage is named only if
@@ -273,9 +274,9 @@ def _find_holders(
                     continue
                 garbage = [held for held in referrers if held.is_garbage]
                 others = [held for held in referrers if not held.is_garbage]
-                result.holder = _find_holder(trace, blocks, sizes, others, step)
+                result.holder = _find_holder(trace, blocks_of, blocks, sizes, others, step)
                 if result.holder is None and result.garbage is None:
-                    result.garbage = _find_holder(trace, blocks, sizes, garbage, step)
+                    result.garbage = _find_holder(trace, blocks_of, blocks, sizes, garbage, step)
                 if 2 * len(blocks) < blocks_of.blocks:
                     continue
                 if final is not None and event == final_event:
@@ -364,6 +365,7 @@ def estimate_share(
 
 def _find_holder(
     trace: RecordedTrace,
+    accused: _Accused,
     blocks: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     scan: Sequence[Held],
@@ -378,7 +380,18 @@ def _find_holder(
     total_share = min(1.0, sum(share for _, share, _ in largest))
     if total_share < MIN_SHARE:
         return None
-    return make_holder(trace, [largest_referrer for *_, largest_referrer in largest], step, total_share)
+    referrers = [largest_referrer for *_, largest_referrer in largest]
+    if len(referrers) > 1:
+        functions = _list_functions(trace, accused.stack_ids)
+        referrers.sort(key=lambda referrer: functions.get((referrer.filename, referrer.function), 0))
+    return make_holder(trace, referrers, step, total_share)
+
+
+def _list_functions(trace: RecordedTrace, stack_ids: npt.NDArray[np.int64]) -> dict[tuple[str, str], int]:
+    """Return the depth of each function that is on the first of the stacks; 0: the outermost."""
+    stack = next((stack for stack in stack_ids.tolist() if trace.stacks.has_frames(stack)), None)
+    frames = [] if stack is None else trace.stacks.frames(stack)
+    return {(frame.filename, frame.function): depth for depth, frame in enumerate(reversed(frames))}
 
 
 def make_holder(trace: RecordedTrace, referrers: Sequence[Held], step: int | None, share: float) -> Holder:

@@ -1,0 +1,186 @@
+"""Advice on what makes the peak of a GPU."""
+
+from __future__ import annotations
+
+from ..analysis.free_memory.forwards import Forwards
+from ..analysis.free_memory.inefficiencies import Inefficiency
+from ..analysis.free_memory.unused_gradients import UNUSED_GRADIENTS
+from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
+from ..analysis.leaks.leak import Doubt, Growth
+from ..analysis.summary import MIN_ACTIVATION_SHARE, MIN_ROLE_SHARE, AllPairs, DeviceSummary, Holding
+from ..analysis.usage.held_memory import MIN_PEAK_SHARE
+from ..analysis.usage.operations import Operation
+from ..analysis.usage.roles import ModelOrigin
+from . import units
+from .cures import BACKWARD_EACH, TRAINER_CHECKPOINTING
+from .holders import describe_row
+from .site_names import SiteNames
+
+_MIN_LOADED_SHARE = 0.25
+"""Minimum share of the peak."""
+_MIN_ADVISED_BYTES = 64 << 20
+_OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
+"""Kinds of inefficiencies whose bytes are live blocks."""
+_ADVICE_BY_ROLE = {
+    "input": "Inputs make this peak{line}, as their lifetimes suggest. What lowers it, if they are: keep "
+    "them in host memory, and move each batch to the device when it is used.",
+    "temporary": "Temporaries make this peak{line}. What lowers it: a smaller batch, or the work in chunks; "
+    "operations in place; lower precision (torch.autocast).",
+    "other": "Tensors that the program still refers to make this peak{line}. What lowers it: `del` what is no longer "
+    "needed before the peak, or keep less of it: a copy on the CPU (`.cpu()`), a number (`.item()`).",
+    "parameter": "Parameters make this peak{line}. What lowers it: `del` models that are no longer used, or move them "
+    "to the CPU; lower precision (`.half()`); a smaller model.",
+}
+_ADVICE_BY_OPERATION = {
+    Operation.LOSS: "{line} computes a loss of all logits at once, in float32: {size} of it. What lowers it: a part of "
+    "the rows at a time, each with its own backward; and `del` of logits that are no longer needed.",
+    Operation.RESIZE: "{line} resizes all at once: {size} of it. What lowers it: resize a few at a time, and reduce "
+    "each result (a threshold, `.byte()`, `.cpu()`) before the next.",
+    Operation.UPCAST: "{line} makes copies in higher precision: {size} of it. What lowers it: leave the conversion out,"
+    " or convert only the part that is used or trained.",
+    Operation.REDUCE: "{line} makes tensors of {size} only to reduce them. What lowers it: a function that does not"
+    " store them (torch.cdist, matmul, einsum), or the work in chunks.",
+    Operation.BROADCAST: "{line} broadcasts tensors to {size}. What lowers it: chunks of one side; a function that does"
+    " not store all pairs (torch.cdist, matmul); if only matching pairs are used, compute only those.",
+    Operation.JOIN: "{line} joins tensors into {size} while their parts are live. What lowers it: write the parts into "
+    "one tensor that is allocated once, or collect them on the CPU (`.cpu()`).",
+    Operation.REPEAT: "{line} repeats values: {size} of it. What lowers it: `expand`, which copies nothing.",
+}
+
+
+def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
+    """Return sentences on what makes a peak on a GPU: loaded tensors, an object, an operation, a role, or a line.
+
+    What a finding or a note on the peak explains needs no advice.
+    """
+    advice, holding = [], device.peak
+    loaded = [site for site, is_loaded in zip(holding.sites, holding.are_loaded, strict=True) if is_loaded]
+    loaded_bytes = sum(site.bytes for site in loaded)
+    if loaded_bytes >= _MIN_LOADED_SHARE * holding.bytes and loaded_bytes >= _MIN_ADVISED_BYTES:
+        advice.append(
+            f"{units.size(loaded_bytes)} of it was loaded from files at {names.site(loaded[0].site)}. What helps, "
+            'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.'
+        )
+    holder = device.peak_holder
+    if holder is not None and holder.bytes - _largest_explained_bytes(device) >= max(
+        MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES
+    ):
+        step = holder.holder.step
+        when = "" if step is None else f" (as of step {units.number(step)})"
+        amount = f"{'About ' if holder.is_estimated else ''}{units.size(holder.bytes)}"
+        remedy = (
+            "process each entry as it comes, or keep less of it, or a copy on the CPU (`.cpu()`)"
+            if holder.holder.containers
+            else "free it before the peak, or keep it on the CPU (`.cpu()`)"
+        )
+        advice.append(
+            f"{amount} of it is held by {describe_row(holder, names)}{when}. What lowers it, if it is not needed:"
+            f" {remedy}."
+        )
+    activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
+    activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
+    are_most = activations >= max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
+    if device.derived_gradient is not None and holding.bytes >= _MIN_ADVISED_BYTES:
+        advice.append(
+            f"Gradients with graphs (create_graph=True at {names.site(device.derived_gradient)}) make this peak. What"
+            " lowers it: leave create_graph out where no further derivative is taken, as in inference."
+        )
+    elif holding.all_pairs is not None and holding.all_pairs.bytes >= _MIN_ADVISED_BYTES:
+        advice.append(_describe_all_pairs(holding.all_pairs))
+    elif device.peak_forwards is not None:
+        advice.append(_describe_forwards(device.peak_forwards, names))
+    is_explained = _largest_explained_bytes(device) >= MIN_PEAK_SHARE * holding.bytes
+    if not advice and not is_explained:
+        advice += _advise_on_operation(holding, names)
+    if not advice and are_most and find_unused_graph(device) is None:
+        # Only a training can accumulate gradients.
+        accumulation = "" if device.growth is None else " with gradient accumulation"
+        advice.append(
+            f"Activations make this peak. What lowers it: a smaller batch{accumulation}, torch.autocast, or "
+            f"{_describe_checkpointing(holding.model_origin, names)}."
+        )
+    if not advice and not is_explained:
+        advice += _advise_on_role(holding, names) or _advise_on_line(device, names)
+    return advice
+
+
+def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
+    """Return a sentence on the line with the most bytes if its operation is known to make large tensors."""
+    rows = zip(holding.sites, holding.operations, strict=True)
+    site, operation = max(rows, key=lambda row: row[0].bytes, default=(None, None))
+    if site is None or operation is None or site.bytes < max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
+        return []
+    activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
+    if operation in (Operation.JOIN, Operation.REPEAT) and activations >= MIN_ACTIVATION_SHARE * holding.bytes:
+        return []
+    return [_ADVICE_BY_OPERATION[operation].format(line=names.site(site.site), size=units.size(site.bytes))]
+
+
+def _advise_on_role(holding: Holding, names: SiteNames) -> list[str]:
+    """Return a sentence on the role with the most bytes, if it has `MIN_ROLE_SHARE` of the peak."""
+    parts = [part for part in holding.roles.roles if part.role in _ADVICE_BY_ROLE]
+    largest = max(parts, key=lambda part: part.bytes, default=None)
+    if largest is None or largest.bytes < max(MIN_ROLE_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
+        return []
+    line = holding.line_by_role.get(largest.role)
+    where = "" if line is None else f", mostly of {names.site(line)}"
+    return [_ADVICE_BY_ROLE[largest.role].format(line=where)]
+
+
+def _advise_on_line(device: DeviceSummary, names: SiteNames) -> list[str]:
+    """Return a sentence on the line with the most bytes, if they are not there to stay."""
+    holding, lasting = device.peak, {site.site: site.bytes for site in device.end.sites}
+    sites = [site for site in holding.sites if site.site.filename and 2 * lasting.get(site.site, 0) < site.bytes]
+    largest = max(sites, key=lambda site: site.bytes, default=None)
+    if largest is None or largest.bytes < max(MIN_ROLE_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
+        return []
+    return [
+        f"Most of it is of {names.site(largest.site)}. What lowers it: fewer items at once (a smaller batch, or the"
+        " work in chunks), or lower precision (torch.autocast)."
+    ]
+
+
+def _describe_all_pairs(pairs: AllPairs) -> str:
+    side = units.number(pairs.side)
+    return (
+        f"{units.size(pairs.bytes)} of it has the size of {side} x {side} elements of {pairs.item_bytes} bytes"
+        f" ({units.counted(pairs.blocks, 'block')}). What lowers it, if these are all pairs of items: process them in"
+        " chunks, or fewer items at once (batches)."
+    )
+
+
+def _describe_forwards(forwards: Forwards, names: SiteNames) -> str:
+    site, count = forwards.site, max(forwards.count, forwards.call_count)
+    return (
+        f"{units.size(site.bytes)} of it are activations of {units.number(count)} forwards at {names.site(site.site)},"
+        f" whose graphs wait for one backward. What lowers it: {BACKWARD_EACH}, as gradients add up; if one loss needs"
+        " all of them, activation checkpointing."
+    )
+
+
+def _largest_explained_bytes(device: DeviceSummary) -> int:
+    """Return the maximum bytes of a finding or note on live memory of a device; 0 without one."""
+    leaks = device.leaks
+    sizes = [leak.allocated_bytes for leak in leaks.leaks]
+    sizes += [growth.allocated_bytes for growth in (*leaks.undecided, *leaks.notes)]
+    sizes += [finding.bytes for finding in device.inefficiencies if finding.kind in _OF_LIVE_MEMORY]
+    return max(sizes, default=0)
+
+
+def _describe_checkpointing(model: ModelOrigin | None, names: SiteNames) -> str:
+    where = ""
+    if model is not None and model.is_in_trainer:
+        return TRAINER_CHECKPOINTING
+    if model is not None and model.line is not None:
+        line = names.site(model.line)
+        where = f" of the model that {line} moves to the device" if model.is_moved else ""
+        where = where or f", switched on where the model is made, {line}"
+    return f"activation checkpointing{where} (torch.utils.checkpoint; many models checkpoint only after model.train())"
+
+
+def find_unused_graph(device: DeviceSummary) -> Inefficiency | None:
+    return next((finding for finding in device.inefficiencies if finding.kind == UNUSED_GRAPH), None)
+
+
+def _list_accumulations(device: DeviceSummary) -> list[Growth]:
+    return [growth for growth in device.leaks.notes if growth.doubt is Doubt.ACCUMULATED]
