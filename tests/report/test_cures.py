@@ -103,6 +103,16 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
         (SURVIVORS, holder_of("Tensor._backward_hooks", "hook", "tensor hook", HOOK), "A hook refers to the tensor"),
         (SURVIVORS, holder_of("Linear.input", "Linear.input", "cycle"), "`Linear.input` is in a reference cycle"),
         (SURVIVORS, holder_of("errors", "errors[...].__traceback__", "exception", LIST), "keep `str(error)`"),
+        (
+            SURVIVORS,
+            holder_of("weakref.finalize._registry", "weakref.finalize._registry[...].args[...]", "finalizer", DICT),
+            "A finalizer (`weakref.finalize`) keeps its arguments until its object dies",
+        ),
+        (
+            SURVIVORS,
+            holder_of("models", "models[...].tower[4].act.output", "", LIST),
+            "set `.output` of the entries that are done to None",
+        ),
         (SURVIVORS, holder_of("net._forward_hooks", "net._forward_hooks[...]", "hook", HOOKS), "call `remove()`"),
         (SURVIVORS, holder_of(SEEN, "net > seen[...]", "hook", HOOK, LIST), "Clear or cap `seen` in the closure of"),
         (
