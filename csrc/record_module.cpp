@@ -304,12 +304,14 @@ bool add_holder(std::uint64_t event, const std::string& holder, const std::strin
        store_line, tensor_bytes});
 }
 
-// Record roles, each as (address, device type, device index, role, name).
-void push_roles(const std::vector<std::tuple<std::uint64_t, std::int32_t, std::int32_t, int, std::string>>& roles) {
+// Address, device type, device index, role, name, id of the module.
+using RoleTuple = std::tuple<std::uint64_t, std::int32_t, std::int32_t, int, std::string, std::uint32_t>;
+
+void push_roles(const std::vector<RoleTuple>& roles) {
   std::vector<torch_side::RoleNote> notes;
   notes.reserve(roles.size());
-  for (const auto& [address, device_type, device_index, role, name] : roles) {
-    notes.push_back({address, device_type, device_index, static_cast<Role>(role), name});
+  for (const auto& [address, device_type, device_index, role, name, module] : roles) {
+    notes.push_back({address, device_type, device_index, static_cast<Role>(role), name, module});
   }
   torch_side::record_roles(notes);
 }

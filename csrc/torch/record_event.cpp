@@ -95,11 +95,12 @@ void record_roles(const std::vector<RoleNote>& notes) noexcept {
     event.time = read_counter();
     event.kind = EventKind::kRole;
     set_context(event, read_event_context(session, scope.thread()));
-    event.node_thread = event.node_type = 0;
+    event.node_type = 0;
     for (const RoleNote& note : notes) {
       event.address = note.address;
       event.location = scope.thread().location_id(session, {note.device_type, note.device_index});
       RoleFields(event).role = static_cast<std::uint64_t>(note.role);
+      RoleFields(event).module = note.module;
       RoleFields(event).name = note.name.empty() ? 0 : session.recorder.stacks().string_id(note.name);
       session.recorder.push(event);
     }

@@ -39,7 +39,8 @@ struct RoleNote {
   std::uint64_t address = 0;
   std::int32_t device_type = 0, device_index = 0;
   Role role = Role::kUnknown;
-  std::string name;  // may be empty
+  std::string name;          // may be empty
+  std::uint32_t module = 0;  // id; 0: unknown
 };
 // Record all notes with the same time, stack and thread.
 void record_roles(const std::vector<RoleNote>& notes) noexcept;

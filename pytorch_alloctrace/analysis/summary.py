@@ -42,6 +42,7 @@ from .leaks.outside_growth import OutsideGrowth, find_outside_growth
 from .leaks.referrers import find_derived_gradient
 from .usage.held_memory import find_peak_holder
 from .usage.held_rows import HeldRow
+from .usage.idle_models import IdleModel, IdleModelEvidence
 from .usage.operations import Operation, find_operation
 from .usage.package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_library_call, find_package_lines
 from .usage.peak import find_square
@@ -157,6 +158,8 @@ class DeviceSummary:
     allocation failed."""
     derived_gradient: Frame | None = None
     """Line that computes gradients with graphs, which make up much of the peak of a program without steps."""
+    idle_model: IdleModel | None = None
+    """Model that stays on a GPU after its last call; None as for `peak_holder`."""
     peak_forwards: Forwards | None = None
     """Calls of the model whose graphs are at the peak of a GPU and wait for one backward; None if there are not many,
     and as `peak_holder`."""
@@ -306,6 +309,9 @@ class _DeviceSummarizer:
         self._unused_gradients: Visit[Inefficiency | None] | None = None
         if not of_leaks and self._peak is not None and (end := find_end(trace, device)):
             self._unused_gradients = walk.visit(end, partial(find_unused_gradients, trace, device, self._peak, end))
+        self._idle_models: IdleModelEvidence | None = None
+        if not of_leaks and self._failure is None and device not in HOST_DEVICES:
+            self._idle_models = IdleModelEvidence(walk, trace, device, self._evidence.clocks)
 
     @property
     def clock(self) -> Clock:
@@ -342,6 +348,7 @@ class _DeviceSummarizer:
             library_calls=_find_library_calls(trace, device, (*leaks.leaks, *leaks.undecided, *leaks.notes)),
             peak_holder=peak_holder,
             derived_gradient=self._find_derived_gradient(at_peak) if not of_leaks and self._failure is None else None,
+            idle_model=None if self._idle_models is None else self._idle_models.find(),
             peak_forwards=graph if isinstance(graph := _result_of(self._graph_at_peak), Forwards) else None,
         )
 

@@ -93,6 +93,8 @@ class ModuleTensor(NamedTuple):
     name: str
     """Name as in `named_parameters()` of the outermost module: "layers.0.weight"; of state: "layers.0.weight.step"."""
     kind: TensorKind
+    module: int
+    """Address of the module that has it; of state, of the module of its parameter."""
     storage: Storage
     reference: StorageWeakRef
 
@@ -472,7 +474,7 @@ def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[M
     pending = [("", number, own) for number, own in attributes.items()]
     pending.sort(key=lambda item: item[1] not in child_ids)
     visited_ids: set[int] = set()
-    parameter_names: dict[int, str] = {}
+    parameters: dict[int, tuple[str, int]] = {}
     while pending:
         prefix, module_id, own = pending.pop()
         if module_id in visited_ids:
@@ -480,9 +482,9 @@ def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[M
         visited_ids.add(module_id)
         for attribute, kind in (("_parameters", TensorKind.PARAMETER), ("_buffers", TensorKind.BUFFER)):
             for name, tensor in _named_items(own, attribute):
-                parameter_names.setdefault(id(tensor), prefix + name)
+                parameters.setdefault(id(tensor), (prefix + name, module_id))
                 for storage, owner in _storages_of(walk, tensor, storages):
-                    yield ModuleTensor(prefix + name, kind, storage, weak_reference_of(owner))
+                    yield ModuleTensor(prefix + name, kind, module_id, storage, weak_reference_of(owner))
         for name, child in _named_items(own, "_modules"):
             if id(child) in attributes:
                 pending.append((f"{prefix}{name}.", id(child), attributes[id(child)]))
@@ -490,12 +492,12 @@ def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[M
     for optimizer in _select_instances(walk.objects, torch.optim.Optimizer):
         states = (access.attributes(optimizer) or {}).get("state")
         for parameter, state in access.items(states) if access.is_a(states, dict) else []:
-            parameter_name = parameter_names.get(id(parameter))
-            for key, value in access.items(state) if parameter_name and access.is_a(state, dict) else []:
+            name, module_id = parameters.get(id(parameter), ("", 0))
+            for key, value in access.items(state) if name and access.is_a(state, dict) else []:
                 if type(key) is str:
                     for storage, owner in _storages_of(walk, value, storages):
-                        kind = TensorKind.OPTIMIZER_STATE
-                        yield ModuleTensor(f"{parameter_name}.{key}", kind, storage, weak_reference_of(owner))
+                        kind, reference = TensorKind.OPTIMIZER_STATE, weak_reference_of(owner)
+                        yield ModuleTensor(f"{name}.{key}", kind, module_id, storage, reference)
 
 
 def _named_items(attributes: dict[str, Any], name: str) -> list[tuple[str, Any]]:

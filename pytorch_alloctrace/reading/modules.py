@@ -80,22 +80,19 @@ class ModuleNames:
         parts = self.parts(stack)
         return ".".join(parts[:depth] if depth else parts) or OUTSIDE
 
-    def owners_by_path(self, depth: int = 0) -> dict[str, str | None]:
-        """Return the names of called modules, of `depth` parts, by their path in the outermost module.
+    def owned_name(self, module: int, depth: int = 0) -> str:
+        """Return the first `depth` parts (0: all) of the name of a module; "" if an owner is unknown."""
+        parts = self._owned_parts(module)
+        return ".".join(parts[:depth] if depth else parts)
 
-        None for a path that modules of several outermost modules have.
-        """
-        owners: dict[str, tuple[str, ...] | None] = {}
-        for stack in np.flatnonzero(self._called).tolist():
-            parts = self.parts(stack)
-            for length in range(1, len(parts) + 1):
-                path = ".".join(parts[1:length])
-                is_other = path in owners and owners[path] != parts[:length]
-                owners[path] = None if is_other else parts[:length]
-        return {
-            path: None if parts is None else ".".join(parts[:depth] if depth else parts)
-            for path, parts in owners.items()
-        }
+    def root_of(self, module: int) -> int:
+        """Return the id of the outermost module that contains a module."""
+        for _ in range(_MAX_PARTS):  # a corrupt trace may contain cycles
+            _, owner, _ = self._record(module)
+            if not owner:
+                break
+            module = owner
+        return module
 
     def _resolve_parts(self, module: int, caller_parts: tuple[str, ...]) -> tuple[str, ...]:
         if owned_parts := self._owned_parts(module):

@@ -426,12 +426,22 @@ class RecordedTrace:
 
     def block_names(self, addresses: Sequence[int], alloc_seqs: Sequence[int], until: int) -> list[str]:
         """Return the last name that a look-up or an object scan gave each block before event `until`, or ""."""
+        return [
+            self.text(number) if number else "" for number in self._find_named(addresses, alloc_seqs, until, "name")
+        ]
+
+    def block_modules(self, addresses: Sequence[int], alloc_seqs: Sequence[int]) -> list[int]:
+        """Return the id of the module that has each parameter, buffer or state of an optimizer; 0 if unknown."""
+        return self._find_named(addresses, alloc_seqs, self.end_seq, "module")
+
+    def _find_named(self, addresses: Sequence[int], alloc_seqs: Sequence[int], until: int, column: str) -> list[int]:
+        """Return the last value of a column of `Replay.named_blocks` that is not 0 for each block, else 0."""
         namings = self.replay.named_blocks()
         namings = namings.take(namings["seq"] < until)
         blocks = zip(namings["address"].tolist(), namings["alloc_seq"].tolist(), strict=True)
-        # A later look-up without a name, by an optimizer, keeps the name from a module.
-        names = {block: name for block, name in zip(blocks, namings["name"].tolist(), strict=True) if name}
-        return [self.text(names[block]) if block in names else "" for block in zip(addresses, alloc_seqs, strict=True)]
+        # A later look-up by an optimizer, without name and module, keeps those from an object scan.
+        values = {block: value for block, value in zip(blocks, namings[column].tolist(), strict=True) if value}
+        return [values.get(block, 0) for block in zip(addresses, alloc_seqs, strict=True)]
 
     @property
     def torch_release(self) -> tuple[int, int]:

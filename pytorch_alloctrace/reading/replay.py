@@ -295,8 +295,8 @@ class Replay:
     def named_blocks(self) -> Table:
         """Return the events in which the program named a block, in order.
 
-        Columns: seq, device (its name), address, requested_bytes, alloc_seq, stack_id, name (a string id), role (a
-        number), older.
+        Columns: seq, device (its name), address, requested_bytes, alloc_seq, stack_id, name (a string id),
+        module (its id; 0: unknown), role (a number), older.
         """
         columns = self._run.named_blocks()
         names = np.array([*self._names, ""], dtype=object)

@@ -15,12 +15,18 @@ from ..objects.own_errors import is_own_error
 
 def start_naming(recorder: ModuleType, is_requested: bool) -> bool:
     """Prepare the naming of modules before a recording starts. Return whether modules are named."""
+    _names.clear()
     code = _find_module_call() if is_requested else None
     if code is None:
         recorder.watch_modules(None, None, 0)
         return False
-    main_thread = threading.main_thread().ident
-    return bool(recorder.watch_modules(code, ModuleNames(recorder).resolve, main_thread))
+    _names.append(ModuleNames(recorder))
+    return bool(recorder.watch_modules(code, _names[0].resolve, threading.main_thread().ident))
+
+
+def find_identifier(address: int) -> int:
+    """Return the identifier of the module at an address; 0 if it has none, as before its first call."""
+    return _names[0].find_identifier(address) if _names else 0
 
 
 def _find_module_call() -> CodeType | None:
@@ -71,6 +77,10 @@ class ModuleNames:
         except Exception as error:
             if not is_own_error(error):
                 raise
+
+    def find_identifier(self, address: int) -> int:
+        named = self._named.get(address)
+        return 0 if named is None else named.identifier
 
     def _resolve(self, stacks: Sequence[Sequence[Any]], hook_identifiers: Mapping[int, int]) -> None:
         for stack in stacks:
@@ -158,3 +168,7 @@ def _list_children(module: Any) -> Iterator[tuple[str, Any]]:
     modules = (access.attributes(module) or {}).get("_modules")
     items: list[Any] = access.items(modules) if access.is_a(modules, dict) else []
     return ((name, child) for name, child in items if child is not None)
+
+
+_names: list[ModuleNames] = []
+"""Names of the modules of the current recording; empty if modules are not named."""

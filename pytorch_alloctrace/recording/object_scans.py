@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..objects.own_errors import is_own_error
+from .modules import find_identifier
 from .roles import BUFFER, DEVICE_TYPES, OPTIMIZER_STATE, PARAMETER, Note
 
 if TYPE_CHECKING:
@@ -300,13 +301,13 @@ class ObjectScans:
         before, self._module_notes = self._module_notes, {}
         blocks: set[tuple[int, int, int]] = set()
         notes: list[Note] = []
-        for name, kind, storage, reference in module_tensors:
+        for name, kind, module, storage, reference in module_tensors:
             device, _, index = storage.device.partition(":")
             block = storage.address, DEVICE_TYPES[device], int(index or 0)
             if block in blocks:
                 continue
             blocks.add(block)
-            note = (*block, (PARAMETER, BUFFER, OPTIMIZER_STATE)[kind], name)
+            note = (*block, (PARAMETER, BUFFER, OPTIMIZER_STATE)[kind], name, find_identifier(module))
             written = before.get(note)
             if written is None or written.expired():
                 notes.append(note)

@@ -24,8 +24,8 @@ from .steps import listen_to_steps
 PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3, 4
 """Numbers of the roles in the trace format: `Role` in csrc/core/format/event.h."""
 
-Note = tuple[int, int, int, int, str]
-"""Address, device type, device index, role, name ("" if the tensor has none)."""
+Note = tuple[int, int, int, int, str, int]
+"""Address, device type, device index, role, name ("" if the tensor has none), identifier of its module (0: unknown)."""
 
 DEVICE_TYPES = {"cpu": 0, "cuda": 1}
 _MAX_DEPTH = 4
@@ -153,7 +153,7 @@ def _notes(subjects: list[Any]) -> Iterator[Note]:
                 for block in lookup.blocks(tensor):
                     if block not in noted_blocks:
                         noted_blocks.add(block)
-                        yield (*block, role, name)
+                        yield (*block, role, name, 0)
 
 
 def _grouped_parameters(optimizer: Any) -> Iterator[tuple[str, Any]]:

@@ -61,6 +61,12 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             f"{units.size(loaded_bytes)} of it was loaded from files at {names.site(loaded[0].site)}. What helps, "
             'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.'
         )
+    if (idle := device.idle_model) is not None and idle.bytes >= _MIN_ADVISED_BYTES:
+        advice.append(
+            f"{units.size(idle.bytes)} of it is a model from {names.site(idle.site)} that is not called any more, at "
+            "least in the last third of the run. What lowers it, if the model is done: `del` it, with its optimizer, "
+            "or move it to the CPU."
+        )
     holder = device.peak_holder
     if holder is not None and holder.bytes - _largest_explained_bytes(device) >= max(
         MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES

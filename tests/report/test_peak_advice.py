@@ -94,7 +94,18 @@ def all_pairs(rows=7001):
 def wide_images():
     all_pairs(7040)
 
-RUNS = (micro_batches, pairs_of_images, inputs, temporaries, forces, penalties, large_weights, all_pairs, wide_images)
+def stages():
+    recognizer = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(3)]).cuda()
+    aligner = None
+    with torch.no_grad():
+        for number in range(240):
+            if number == 80:
+                aligner = nn.Sequential(nn.Linear(4096, 4096), nn.Tanh()).cuda()
+            (aligner or recognizer)(torch.ones(16, 4096, device="cuda")).sum()
+            alloctrace.step()
+
+RUNS = (stages, micro_batches, pairs_of_images, inputs, temporaries, forces, penalties, large_weights, all_pairs)
+RUNS += (wide_images,)
 for run in RUNS:
     with alloctrace.enable(f"{run.__name__}.alloctrace", devices=("cuda",)):
         run()
@@ -107,6 +118,7 @@ FORWARDS, INPUTS, PAIRS = (
 )
 ACTIVATIONS, TEMPORARIES = "Activations make this peak", "Temporaries make this peak, mostly of "
 REDUCES, UPCASTS = "only to reduce them", "makes copies in higher precision"
+IDLE = "is not called any more, at least in the last third of the run"
 GRADIENTS = "Gradients with graphs (create_graph=True at "
 
 
@@ -121,6 +133,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("micro_batches", FORWARDS),
         ("pairs_of_images", ACTIVATIONS),
         ("inputs", INPUTS),
+        ("stages", IDLE),
         ("temporaries", REDUCES),
         ("forces", GRADIENTS),
         ("penalties", ""),
@@ -131,10 +144,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> None:
     text = " ".join(run_analyze(folder, f"{case}.alloctrace").split())
 
-    hints = (FORWARDS, INPUTS, PAIRS, ACTIVATIONS, TEMPORARIES, GRADIENTS, REDUCES, UPCASTS)
+    hints = (FORWARDS, INPUTS, PAIRS, ACTIVATIONS, TEMPORARIES, GRADIENTS, REDUCES, UPCASTS, IDLE)
     assert [hint for hint in hints if hint in text] == ([advice] if advice else [])
     if advice == FORWARDS:
         assert "activations of 6 forwards at " in text and "(loss / n).backward() for each micro-batch" in text
+    if advice == IDLE:
+        assert text.partition(IDLE)[0].endswith("192 MiB of it is a model from program.py:83 in stages that ")
     if advice == PAIRS:
         assert "7,001 x 7,001 elements" in text
 

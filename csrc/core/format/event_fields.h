@@ -12,6 +12,8 @@ namespace alloctrace {
 
 template <typename E>
 using EventNumber = std::conditional_t<std::is_const_v<E>, const std::uint64_t, std::uint64_t>;
+template <typename E>
+using EventNumber32 = std::conditional_t<std::is_const_v<E>, const std::uint32_t, std::uint32_t>;
 
 // kStep: number of the step that ends here; is_explicit: the program ended it, else inferred from an optimizer.
 // kMark, kRegionBegin, kRegionEnd: string id of the name.
@@ -47,9 +49,10 @@ struct RawFields {
 // kRole: address is that of a block live on the device of the location.
 template <typename E>
 struct RoleFields {
-  explicit RoleFields(E& event) : name(event.size), role(event.node_sequence) {}
-  EventNumber<E>& name;  // string id, 0: none
-  EventNumber<E>& role;  // a Role
+  explicit RoleFields(E& event) : name(event.size), role(event.node_sequence), module(event.node_thread) {}
+  EventNumber<E>& name;      // string id, 0: none
+  EventNumber<E>& role;      // a Role
+  EventNumber32<E>& module;  // id of the module of the parameter or buffer, or of the state's parameter; 0: unknown
 };
 
 // kMemory, in bytes or kUnknownBytes.
@@ -111,10 +114,10 @@ struct GarbageCollectionFields {
         collected(event.size),
         generation(event.node_sequence),
         uncollectable(event.node_thread) {}
-  EventNumber<E>& first_event;  // sequence number of the next event, of any thread, when the collection began
-  EventNumber<E>& collected;    // objects freed
-  EventNumber<E>& generation;   // 2: all objects
-  std::conditional_t<std::is_const_v<E>, const std::uint32_t, std::uint32_t>& uncollectable;  // objects left as garbage
+  EventNumber<E>& first_event;      // sequence number of the next event, of any thread, when the collection began
+  EventNumber<E>& collected;        // objects freed
+  EventNumber<E>& generation;       // 2: all objects
+  EventNumber32<E>& uncollectable;  // objects left as garbage
 };
 
 // kPoolRelease

@@ -31,7 +31,7 @@ void Roles::add_named(const Event& event, std::uint64_t sequence, const Replay& 
   const auto number = static_cast<std::size_t>(device - replay.devices().data());
   const auto role = static_cast<Role>(named.role);
   named_.push_back({sequence, number, piece->address, piece->alloc_sequence, piece->requested, piece->stack,
-                    static_cast<std::uint32_t>(named.name), role, piece->is_older});
+                    static_cast<std::uint32_t>(named.name), named.module, role, piece->is_older});
   Place place{number, piece->stack, 0, 0};
   if (piece->node_type != 0) place = {number, piece->stack, piece->node_type, piece->requested};
   exact_[{piece->alloc_sequence, piece->address}] = {role, place};

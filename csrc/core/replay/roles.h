@@ -38,6 +38,7 @@ struct NamedBlock {
   std::size_t device = 0;      // index in Replay::devices()
   std::uint64_t address = 0, alloc_sequence = 0, requested = 0;
   std::uint32_t stack = 0, name = 0;  // name: string id
+  std::uint32_t module = 0;           // id; 0: unknown, or in the compacted part
   Role role = Role::kUnknown;
   bool is_older = false;  // allocated before the recording
 };

@@ -89,6 +89,7 @@ py::dict named_columns(const std::vector<NamedBlock>& blocks) {
   add("alloc_seq", [](const NamedBlock& row) { return row.alloc_sequence; });
   add("stack_id", [](const NamedBlock& row) { return row.stack; });
   add("name", [](const NamedBlock& row) { return row.name; });
+  add("module", [](const NamedBlock& row) { return row.module; });
   result["role"] = column<std::int8_t>(blocks, [](const NamedBlock& row) { return row.role; });
   result["older"] = column<bool>(blocks, [](const NamedBlock& row) { return row.is_older; });
   return result;

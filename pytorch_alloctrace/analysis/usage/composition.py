@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -160,20 +160,14 @@ def _compose_by_module(trace: RecordedTrace, blocks: Table, by: str) -> Table:
 
 
 def _name_owners(trace: RecordedTrace, blocks: Table, by: str) -> list[str]:
-    """Return the module that owns each block outside of modules, else `outside_name` of its role; "" if unknown."""
-    names = trace.block_names(blocks["address"].tolist(), blocks["alloc_seq"].tolist(), trace.end_seq)
-    owners = trace.stacks.modules.owners_by_path(module_depth(by) or 0)
+    """Return the module that has each block outside of modules, else `outside_name` of its role; "" if unknown."""
+    modules, depth = trace.stacks.modules, module_depth(by) or 0
+    of_blocks = trace.block_modules(blocks["address"].tolist(), blocks["alloc_seq"].tolist())
     roles = [ROLES[role] for role in blocks["role"].tolist()]
-    return [_name_owner(name, role, owners) for name, role in zip(names, roles, strict=True)]
-
-
-def _name_owner(name: str, role: str, owners: Mapping[str, str | None]) -> str:
-    # Of state, the name of its parameter comes before its key.
-    path = name.rpartition(".")[0].rpartition(".")[0] if role == "optimizer state" else name.rpartition(".")[0]
-    owner = owners.get(path) if name else None
-    if owner is not None:
-        return owner
-    return "" if role == UNKNOWN else outside_name(role)
+    return [
+        modules.owned_name(module, depth) or ("" if role == UNKNOWN else outside_name(role))
+        for module, role in zip(of_blocks, roles, strict=True)
+    ]
 
 
 def _compose_by_role(blocks: Table) -> Table:

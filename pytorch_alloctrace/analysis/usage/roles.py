@@ -83,14 +83,7 @@ def find_model_origin(stacks: StackIndex, live: Table) -> ModelOrigin:
         stacks: Stacks of the trace.
         live: Live blocks, as of `Replay.live`.
     """
-    parameters = live.take(live["role"] == ROLES.index("parameter"))
-    bytes_by_line: dict[tuple[Frame, bool], int] = {}
-    for stack, size in bytes_by_stack(parameters["stack_id"], parameters["requested_bytes"]).items():
-        frames = stacks.frames(stack) if stacks.has_frames(stack) else []
-        line = _find_building_frame(stacks, stack, frames)
-        if line is not None:
-            key = line, any(_is_frame_of(frame, *_MOVE) for frame in frames)
-            bytes_by_line[key] = bytes_by_line.get(key, 0) + size
+    bytes_by_line = sum_by_building_line(stacks, live.take(live["role"] == ROLES.index("parameter")))
     activations = np.unique(live["stack_id"][live["role"] == ROLES.index("activation")]).tolist()
     is_in_trainer = any(
         _is_frame_of(frame, *_TRAINER)
@@ -100,9 +93,21 @@ def find_model_origin(stacks: StackIndex, live: Table) -> ModelOrigin:
     )
     if not bytes_by_line:
         return ModelOrigin(None, False, is_in_trainer)
-    frame, is_moved = max(bytes_by_line, key=bytes_by_line.__getitem__)
-    site = Site(frame.filename, frame.line, frame.function, frame.source, user=True)
+    site, is_moved = max(bytes_by_line, key=bytes_by_line.__getitem__)
     return ModelOrigin(site, is_moved, is_in_trainer)
+
+
+def sum_by_building_line(stacks: StackIndex, blocks: Table) -> dict[tuple[Site, bool], int]:
+    """Return the requested bytes of parameters by the line that built their model, and whether it moved the model."""
+    bytes_by_line: dict[tuple[Site, bool], int] = {}
+    for stack, size in bytes_by_stack(blocks["stack_id"], blocks["requested_bytes"]).items():
+        frames = stacks.frames(stack) if stacks.has_frames(stack) else []
+        line = _find_building_frame(stacks, stack, frames)
+        if line is not None:
+            site = Site(line.filename, line.line, line.function, line.source, user=True)
+            key = site, any(_is_frame_of(frame, *_MOVE) for frame in frames)
+            bytes_by_line[key] = bytes_by_line.get(key, 0) + size
+    return bytes_by_line
 
 
 def _is_frame_of(frame: Frame, file: str, function: str) -> bool:
