@@ -49,19 +49,19 @@ def _digest(files: Iterable[Path], *texts: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def run_source(folder: Path, source: str, *arguments: str, cuda: bool = False) -> Path:
+def run_source(folder: Path, source: str, *arguments: str, cuda: bool = False, memory: str = "80GiB") -> Path:
     """Copy program.py (`source`) and its output to `folder`, and return `folder`.
 
-    The program runs once, in a shared folder.
+    The program runs once, in a shared folder. memory: of the simulated device, such as "1GiB".
     """
 
     def record(shared: Path) -> None:
         (shared / "program.py").write_text(source)
         command = [sys.executable, "program.py", *arguments]
-        run_python(shared, with_cuda(command) if cuda else command, True, 600, {})
+        run_python(shared, with_cuda(command, memory) if cuda else command, True, 600, {})
 
     shutil.copytree(
-        record_once(f"program-{_digest([], source, *arguments, str(cuda))}", record), folder, dirs_exist_ok=True
+        record_once(f"program-{_digest([], source, *arguments, str(cuda), memory)}", record), folder, dirs_exist_ok=True
     )
     return folder
 

@@ -47,6 +47,7 @@ from ...reading.sites import Frame, Site
 from ...reading.table import Table
 from ..free_memory.failed_allocations import ENDED, find_failed_allocations
 from .block_sizes import count_rounds_taken
+from .forecast import FreeBytes
 from .leak import BACKLOG, GRAPHS, GROWING, SURVIVORS, Doubt, Growth, Holder, Leak
 from .loops import CONSTRUCTOR, MIN_ITERATIONS, LoopIndex
 
@@ -113,7 +114,7 @@ class DoubtFinder:
         self,
         part: PartEvidence,
         loops: LoopIndex,
-        free_bytes: int | None,
+        free_bytes: FreeBytes | None,
         device_bytes: int | None,
         is_loading: bool,
     ) -> None:
@@ -323,7 +324,7 @@ class DoubtFinder:
         ):
             return None
         bytes_when_full = round(held.bytes / max(size, 1) * bound)
-        if self._free_bytes is not None and bytes_when_full - held.bytes > self._free_bytes:
+        if self._free_bytes is not None and bytes_when_full - held.bytes > self._free_bytes.until_full():
             return None
         return dataclasses.replace(
             self._doubt(leak, Doubt.BOUNDED), size=size, bound=bound, bytes_when_full=bytes_when_full

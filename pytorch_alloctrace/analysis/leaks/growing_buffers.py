@@ -51,6 +51,7 @@ from ...reading.sites import Site, bytes_by_stack
 from ...reading.table import Table, maxima, sums
 from .block_sizes import restarts
 from .call_paths import CallTree, find_common_path
+from .forecast import FreeBytes
 from .largest_blocks import LargestOverRun, choose_positions, find_growing_stacks, find_largest_blocks
 from .leak import GROWING, MIN_COVERAGE, Leak, LeakingSite, compute_certainty, group_by_times
 from .windows import Windows
@@ -58,6 +59,8 @@ from .windows import Windows
 if TYPE_CHECKING:
     from ..evidence import PartEvidence
 
+_COPIES = 2
+"""Copies of a buffer that are live while it grows: `torch.cat` makes the new one from the old one."""
 _MAX_SITES = 20
 """Maximum number of sites examined, those that grow the most: longer inputs may make hundreds grow."""
 _MIN_ORIGIN_SHARE = 0.1
@@ -87,7 +90,7 @@ class _Candidate:
     windows: int
 
 
-def find_growing_leaks(part: PartEvidence, free_bytes: int | None) -> list[Leak]:
+def find_growing_leaks(part: PartEvidence, free_bytes: FreeBytes | None) -> list[Leak]:
     """Return the growing buffers in a part of the run of a device. free_bytes: see `estimate_free_bytes`."""
     windows, numbers = part.windows, part.device.numbers
     if windows is None or not part.first_largest_blocks:
@@ -166,14 +169,29 @@ def _list_replacements(candidate: _Candidate, largest: LargestOverRun) -> list[_
     ]
 
 
-def _build_leak(part: PartEvidence, windows: Windows, group: list[_Candidate], free_bytes: int | None) -> Leak:
+def _count_by_site(blocks: Table, sites: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.array([int((blocks["site"] == site).sum()) for site in sites], np.int64)
+
+
+def _take_largest(blocks: Table, sites: Sequence[int], counts: npt.NDArray[np.int64]) -> Table:
+    """Return the largest blocks of each site: while a buffer is replaced, the smaller one is live, too."""
+    rows = []
+    for site, count in zip(sites, counts.tolist(), strict=True):
+        of_site = np.flatnonzero(blocks["site"] == site)
+        rows.append(of_site[np.argsort(-blocks["block_bytes"][of_site], kind="stable")[:count]])
+    return blocks.take(np.sort(np.concatenate(rows)))
+
+
+def _build_leak(part: PartEvidence, windows: Windows, group: list[_Candidate], free_bytes: FreeBytes | None) -> Leak:
     trace, device = part.device.trace, part.device.device
     site_numbers = [candidate.site for candidate in group]
     before, blocks = (_add_sites(part.blocks_at(event), part) for event in (windows.begin, windows.judged_at))
-    blocks = blocks.take(np.isin(blocks["site"], site_numbers))
+    counts = [_count_by_site(table, site_numbers) for table in (before, blocks)]
+    before, blocks = (
+        _take_largest(table, site_numbers, np.maximum(np.minimum(*counts), 1)) for table in (before, blocks)
+    )
     total = int(blocks["block_bytes"].sum())
     length = max(windows.units * windows.unit_length, 1e-9)  # the times of a corrupt trace may all be equal
-    before = before.take(np.isin(before["site"], site_numbers))
     rate = (total - int(before["block_bytes"].sum())) / length
     lines, package_lines = trace.stacks.line_numbers, trace.stacks.package_line_numbers
     line_of, line_before = lines[blocks["stack_id"]], lines[before["stack_id"]]
@@ -204,13 +222,17 @@ def _build_leak(part: PartEvidence, windows: Windows, group: list[_Candidate], f
         reached=0,
         died=0,
         never_died=False,
-        onset=float(windows.units_before + windows.warmup),
+        onset=windows.units_before + windows.warmup * windows.stride,
         units_with_survivors=growing_windows,
         units_judged=judged_windows,
         confidence=confidence,
         oldest_age=(windows.units - int(windows.units_of(blocks["alloc_seq"]).min())) * windows.unit_length,
         seconds_per_unit=windows.seconds_per_unit,
-        forecast_seconds=None if free_bytes is None or rate <= 0 else free_bytes / rate * windows.seconds_per_unit,
+        forecast_seconds=(
+            free_bytes.until_full(_COPIES) / rate * windows.seconds_per_unit
+            if free_bytes is not None and rate > 0
+            else None
+        ),
         sites=tuple(sorted(sites.values(), key=lambda site: -site.allocated_bytes)),
         line=line,
         path=path,

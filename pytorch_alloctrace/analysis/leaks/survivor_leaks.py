@@ -23,6 +23,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, StackIndex, bytes_by_stack
 from .backlog import Backlog
 from .call_paths import CallTree, find_common_path, find_line_to_inspect
+from .forecast import FreeBytes
 from .leak import BACKLOG, MIN_SHARED_TIMES, SURVIVORS, Leak, LeakingSite, compute_certainty
 from .lifetimes import LifetimeEvidence
 from .loops import LoopIndex
@@ -47,7 +48,7 @@ class _Group(NamedTuple):
 class LeakBuilder:
     trace: RecordedTrace
     lifetimes: LifetimeEvidence
-    free_bytes: int | None
+    free_bytes: FreeBytes | None
     loops: LoopIndex
     live_at_end: npt.NDArray[np.int64]
     """Allocation events of all blocks that are live at the end of the trace, ascending."""
@@ -194,7 +195,9 @@ class LeakBuilder:
         return max(self.lifetimes.judged_ns - onset_ns, 1) / 1e9 / length if clock.is_discrete and length > 0 else 1.0
 
     def _seconds_until_full(self, rate: float, seconds_per_unit: float) -> float | None:
-        return self.free_bytes / rate * seconds_per_unit if self.free_bytes is not None and rate > 0 else None
+        if self.free_bytes is None or rate <= 0:
+            return None
+        return self.free_bytes.until_full() / rate * seconds_per_unit
 
     def _compute_confidence(self, line: JudgedLine) -> float:
         clock = self.lifetimes.clock

@@ -40,6 +40,8 @@ class Windows:
     """Last event of each unit, warm-up included."""
     units_before: int = 0
     """Number of units in the compacted part of the run."""
+    stride: float = 1.0
+    """Number of steps or iterations in a unit: of a long loop, only each second, fourth, ... iteration is recorded."""
 
     @classmethod
     def divide(cls, trace: RecordedTrace, clock: Clock) -> Windows:
@@ -50,6 +52,7 @@ class Windows:
         warmup = max(1, int(np.ceil(WARMUP_SHARE * len(events))))
         units = max(len(events) - warmup, 0)
         begin = int(events[min(warmup, len(events)) - 1])
+        stride = clock.length / (len(events) - 1) if clock.is_discrete and len(events) > 1 else 1.0
         seconds = trace.replay.time_before(clock.judged_at + 1) - trace.replay.time_before(begin + 1)
         return cls(
             unit=clock.unit,
@@ -63,6 +66,7 @@ class Windows:
             units_before=round(
                 clock.units_before if clock.is_discrete else clock.units_before * len(events) / max(clock.length, 1e-9)
             ),
+            stride=stride,
         )
 
     @property
@@ -91,13 +95,13 @@ class Windows:
 
     @property
     def unit_length(self) -> float:
-        """The length of a unit in the unit of rates: 1 step or iteration, or its seconds."""
-        return self.seconds / max(self.units, 1) if self.unit == "second" else 1.0
+        """The length of a unit in the unit of rates: steps or iterations, or its seconds."""
+        return self.seconds / max(self.units, 1) if self.unit == "second" else self.stride
 
     @property
     def seconds_per_unit(self) -> float:
-        """The average seconds of a step after the warm-up; 1 if rates are per second."""
-        return 1.0 if self.unit == "second" or not self.units else self.seconds / self.units
+        """The average seconds of a step or iteration after the warm-up; 1 if rates are per second."""
+        return 1.0 if self.unit == "second" or not self.units else self.seconds / (self.units * self.stride)
 
 
 def find_warmup_end(trace: RecordedTrace, clock: Clock) -> int:
