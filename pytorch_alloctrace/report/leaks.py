@@ -154,7 +154,7 @@ def _list_sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]
             " the finding on fragmentation."
         )
     elif leak.bytes_per_unit >= 1:
-        sentences.append(_describe_forecast(leak, summary))
+        sentences.append(_describe_forecast(leak, summary, names))
     if not is_live_at_end:
         last_unit = "the last allocation" if leak.unit == "second" else f"the last {leak.unit}"
         sentences.append(f"It was freed after {last_unit}; it grew while the program ran.")
@@ -171,7 +171,7 @@ def _list_brief(leak: Leak, summary: Summary, names: SiteNames) -> tuple[str, ..
         holder = " ".join(describe_no_holder(leak.no_holder, summary.final_scan))
     forecast = ""
     if leak.bytes_per_unit >= 1:
-        forecast = f"At this rate {_describe_full(leak, summary) or _describe_growth_rate(leak)}. "
+        forecast = f"At this rate {_describe_full(leak, summary, names) or _describe_growth_rate(leak)}. "
     if leak.never_died:
         basis = f"none of {units.counted(leak.reached, 'block')} was ever freed"
     else:
@@ -246,8 +246,8 @@ def _describe_buffers(leak: Leak, when: str) -> str:
     return f"{replaced}: {units.size(leak.allocated_bytes)} {when}."
 
 
-def _describe_forecast(leak: Leak, summary: Summary) -> str:
-    growth, full = _describe_growth_rate(leak), _describe_full(leak, summary)
+def _describe_forecast(leak: Leak, summary: Summary, names: SiteNames) -> str:
+    growth, full = _describe_growth_rate(leak), _describe_full(leak, summary, names)
     return f"At this rate {full}; {growth}." if full else f"At this rate {growth}."
 
 
@@ -259,7 +259,7 @@ def _describe_growth_rate(leak: Leak) -> str:
     return f"1 GiB more takes {units.counted(max(round(units_needed), 1), leak.unit)} (about {time_left})"
 
 
-def _describe_full(leak: Leak, summary: Summary) -> str:
+def _describe_full(leak: Leak, summary: Summary, names: SiteNames) -> str:
     # No forecast for "cpu": other programs share the memory of the machine. None after memory ran out.
     has_failed = any(device.failure is not None for device in summary.devices if device.device == leak.device)
     if leak.forecast_seconds is None or leak.device == "cpu" or has_failed:
@@ -267,8 +267,10 @@ def _describe_full(leak: Leak, summary: Summary) -> str:
     seconds = units.duration(leak.forecast_seconds)
     if leak.unit == "second":
         return f"{leak.device} is full in about {seconds}"
-    count = max(round(leak.forecast_seconds / leak.seconds_per_unit), 1)
-    return f"{leak.device} is full in about {units.counted(count, leak.unit)} ({seconds})"
+    count = units.counted(max(round(leak.forecast_seconds / leak.seconds_per_unit), 1), leak.unit)
+    loops = [device.leaks.loop for device in summary.devices if device.device == leak.device]
+    of_loop = f" of {names.function(loops[0])}()" if leak.unit == "iteration" and loops and loops[0] is not None else ""
+    return f"{leak.device} is full in about {count}{of_loop} ({seconds})"
 
 
 def _describe_no_leak(devices: Sequence[DeviceSummary], summary: Summary, names: SiteNames) -> Finding:

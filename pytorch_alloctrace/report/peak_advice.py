@@ -42,8 +42,8 @@ _ADVICE_BY_OPERATION = {
     " store them (torch.cdist, matmul, einsum), or the work in chunks.",
     Operation.BROADCAST: "{line} broadcasts tensors to {size}. What lowers it: chunks of one side; a function that does"
     " not store all pairs (torch.cdist, matmul); if only matching pairs are used, compute only those.",
-    Operation.JOIN: "{line} joins tensors into {size} while their parts are live. What lowers it: write the parts into "
-    "one tensor that is allocated once, or collect them on the CPU (`.cpu()`).",
+    Operation.JOIN: "{line} joins tensors into {size}. What lowers it: reduce each part before it is collected, or "
+    "collect the parts on the CPU (`.cpu()`).",
     Operation.REPEAT: "{line} repeats values: {size} of it. What lowers it: `expand`, which copies nothing.",
 }
 
@@ -119,7 +119,9 @@ def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     if operation in (Operation.JOIN, Operation.REPEAT) and activations >= MIN_ACTIVATION_SHARE * holding.bytes:
         return []
-    return [_ADVICE_BY_OPERATION[operation].format(line=names.site(site.site), size=units.size(site.bytes))]
+    # The parts may be of the same line.
+    size = min(site.largest_bytes, site.bytes) if operation is Operation.JOIN else site.bytes
+    return [_ADVICE_BY_OPERATION[operation].format(line=names.site(site.site), size=units.size(size))]
 
 
 def _advise_on_role(holding: Holding, names: SiteNames) -> list[str]:

@@ -60,6 +60,8 @@ HALF, QUARTER = 0.5, 0.25
 MIN_CHURN = 3.0
 """Minimum ratio of bytes taken from the driver in half a run to the maximum reserved in it."""
 _POINTS = 2000
+_MAX_PINNING_LINES = 5
+_MIN_OLDER_SHARE = 0.25
 _ALLOC = KINDS.index("alloc")
 _GRAPHS_FILE = "torch/cuda/graphs.py"
 
@@ -162,6 +164,7 @@ class InefficiencyEvidence:
     def __init__(self, walk: Walk, trace: RecordedTrace, device: str, clocks: Sequence[Clock]) -> None:
         self.trace = trace
         self.device = device
+        self._clocks = clocks
         self.fragmentation: Visit[Fragmentation] | None = None
         """Fragmentation at the last position with at least the median of stranded bytes."""
         self.at_peak: Visit[Fragmentation] | None = None
@@ -247,6 +250,15 @@ class InefficiencyEvidence:
         if median < MIN_BYTES:
             return None
         return int(np.flatnonzero(_fill(self.run["stranded_bytes"]) >= median)[-1])
+
+    def find_unit_age_ns(self, event: int) -> int:
+        """Return the time since the step or iteration began that contains an event; 0 if there are none."""
+        clock = next((clock for clock in self._clocks if clock.begin <= event and clock.is_discrete), None)
+        if clock is None:
+            return 0
+        unit = int(np.searchsorted(clock.ends, event)) - 1
+        begin = int(clock.ends[unit]) if unit >= 0 else clock.begin
+        return self.trace.time_ns(event) - self.trace.time_ns(begin)
 
     def share_at(self, event: int) -> float:
         """Return the share of the device's allocations up to an event."""
@@ -335,11 +347,12 @@ def _judge_fragmentation(evidence: InefficiencyEvidence) -> Iterator[Inefficienc
         return
     worst = evidence.fragmentation.result
     pools = _PrivatePools(trace, worst, seq)
-    pinned = _describe_pinned(trace, worst.part(~pools.are_segments_of(pools.of_graphs)))
+    part = worst.part(~pools.are_segments_of(pools.of_graphs))
+    if not len(part.pinners_by_line):
+        return  # every segment is mostly full: no block is a pinner
+    pinned = _describe_pinned(trace, part, evidence.find_unit_age_ns(seq))
     if not _is_notable(pinned.bytes, worst.reserved_bytes):
         return
-    if pinned.site is None:
-        return  # every segment is mostly full: no block is a pinner
     yield Inefficiency(
         *("fragmentation", device, pinned.bytes, worst.reserved_bytes, seconds),
         site=pinned.site,
@@ -349,8 +362,29 @@ def _judge_fragmentation(evidence: InefficiencyEvidence) -> Iterator[Inefficienc
     )
 
 
-def _describe_pinned(trace: RecordedTrace, fragmentation: Fragmentation) -> UnusableMemory:
-    top_line = next(iter(fragmentation.pinners_by_line.head(1).rows()), None)
+def _describe_pinned(trace: RecordedTrace, fragmentation: Fragmentation, unit_age_ns: int = 0) -> UnusableMemory:
+    """Return what pins memory, with the line that strands the most.
+
+    Blocks that are younger than the current step or iteration are freed soon. If all blocks of that line are, an older
+    line that strands a quarter as much takes its place, or the main line of the live bytes beside stranded memory.
+    """
+    lines = [*fragmentation.pinners_by_line.head(_MAX_PINNING_LINES).rows()]
+    min_bytes = _MIN_OLDER_SHARE * lines[0]["stranded_bytes"] if lines else 0
+    # Blocks older than the recording have no age.
+    older = [line for line in lines if line["oldest_age_ns"] is None or line["oldest_age_ns"] >= unit_age_ns]
+    top_line = next((line for line in older if line["stranded_bytes"] >= min_bytes), None)
+    main_line = fragmentation.main_line if top_line is None else None
+    if main_line is not None:  # its segments are mostly in use
+        return UnusableMemory(
+            Cause.PINNED,
+            fragmentation.stranded_bytes,
+            count=main_line.blocks,
+            total_bytes=main_line.bytes,
+            site=main_line.site,
+            stack_id=main_line.stack_id,
+            site_bytes=fragmentation.stranded_bytes,
+        )
+    top_line = top_line or next(iter(lines), None)
     if top_line is None:
         return UnusableMemory(Cause.PINNED, fragmentation.stranded_bytes)
     stack = int(top_line["stack_id"])
@@ -494,15 +528,6 @@ def _list_causes_here(trace: RecordedTrace, here: Fragmentation, request: PeakRe
     above = int(here.sizes[is_above].sum())
     yield UnusableMemory(Cause.SPLIT_LIMIT, above, int(is_above.sum()), above)
     pinned = _describe_pinned(trace, here)
-    if pinned.site is None and (line := here.main_line) is not None:  # its segments are mostly in use
-        pinned = replace(
-            pinned,
-            count=line.blocks,
-            total_bytes=line.bytes,
-            site=line.site,
-            stack_id=line.stack_id,
-            site_bytes=pinned.bytes,
-        )
     is_of_step = pinned.site is not None and _are_of_step(trace, here, pinned.stack_id, request)
     yield replace(pinned, bytes=min(pinned.bytes, here.free_bytes - above), is_of_step=is_of_step)
     free_segments = here.segments.take(here.segments["live_blocks"] == 0)
