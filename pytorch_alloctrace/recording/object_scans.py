@@ -11,7 +11,8 @@ truncated: short scans until the end show more than a few complete scans at the 
 time if this is enough for another complete scan.
 
 A scan also runs at the start of a full garbage collection, which frees cycles that no variable leads to, and at the
-first two out-of-memory errors. Both scans also search for garbage.
+first two out-of-memory errors. Both scans also search for garbage. A mark of the program causes a scan like those that
+are due.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
     from ..objects.object_scan import ModuleTensor, ObjectScan
 
-DUE, COLLECTION, OUT_OF_MEMORY = 0, 1, 2
-"""Reasons for a scan: `ScanReason` in csrc/python/recording/pending_calls.h."""
+DUE, COLLECTION, OUT_OF_MEMORY, MARK = 0, 1, 2, 3
+"""Reasons for a scan: `ScanReason` in csrc/python/recording/pending_calls.h, and a mark of the program."""
 FIRST_SCAN_EVENTS = 500
 MIN_SCAN_GROWTH, TRUNCATED_SCAN_GROWTH, MAX_SCAN_GROWTH = 1.06, 1.5, 2.0
 """Growth of the event count, as a factor, from one scan to the next, and from a truncated one. With the delays of the
@@ -121,6 +122,14 @@ class ObjectScans:
     def scan_if_due(self) -> None:
         if self._is_active and self._recorder.next_event() >= self._due_event:
             self._scan_within_budget()
+
+    def scan_at_mark(self) -> None:
+        """Scan, as far as time allows, unless hardly anything has been recorded since the last scan.
+
+        A user marks the positions at which the memory matters.
+        """
+        if self._is_active and self._recorder.next_event() >= MIN_SCAN_GROWTH * self._scan_event:
+            self._scan_within_budget(MARK)
 
     def scan_now(self) -> None:
         if self._is_active and self._scan_lock.acquire(timeout=MAX_SCAN_S):
@@ -230,7 +239,7 @@ class ObjectScans:
             allowed_s = min(allowed_s, MAX_SCAN_S)
             scan, cpu_before = None, time.thread_time()
             try:
-                scan = self._scan(allowed_s, search_unreached=reason != DUE)
+                scan = self._scan(allowed_s, search_unreached=reason not in (DUE, MARK))
             finally:
                 scan_s = time.thread_time() - cpu_before
                 self._spent_s += scan_s

@@ -478,6 +478,7 @@ def mark(name: str) -> None:
     session = _current
     if session is not None:
         session._recorder.push_mark(_encode_name(name))
+        session._object_scans.scan_at_mark()
 
 
 @contextlib.contextmanager

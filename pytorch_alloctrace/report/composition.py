@@ -18,7 +18,7 @@ from ..reading.sites import Frame, Site, groups_stacks
 from ..reading.table import Table
 from . import units
 from .package_lines import describe_library_call, package_lines_data, write_package_lines
-from .roles import exactness
+from .roles import exactness, role_names
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
 from .tables import by_word, records, rows, site_of
@@ -78,6 +78,7 @@ def write_composition(
         *(memory.composition, memory.by, screen, names, top, memory.package_lines, differing),
         library_calls=memory.library_calls,
         outside_lines=memory.outside_lines,
+        roles_of_modules=memory.roles_of_modules,
     )
     depth = module_depth(memory.by)
     if memory.by != asked_by and depth is not None:
@@ -157,12 +158,13 @@ def write_table(
     *,
     library_calls: Mapping[str, LibraryCall] | None = None,
     outside_lines: Mapping[int, Site] | None = None,
+    roles_of_modules: Mapping[str, Mapping[str, int]] | None = None,
 ) -> None:
     """Write a composition. Of sites, write the first `top` and the sum of the others.
 
     package_lines: by row number. differing_frames: by stack, the frames that the other stacks of the same site lack.
     library_calls: by role, what a line calls that allocated nearly all of its memory. outside_lines: by row number, the
-    line that allocated most of the memory outside of modules.
+    line that allocated most of the memory outside of modules. roles_of_modules: bytes by role of each module.
     """
     total = int(table["live_bytes"].sum())
     if not groups_stacks(by):
@@ -184,7 +186,10 @@ def write_table(
         site = site_of(row)
         name = names.file(site.filename) if by == "file" and site.filename else names.site(site)
         notes = [units.counted(int(row["live_blocks"]), "block")]
-        if row["live_backward_bytes"]:
+        sizes = (roles_of_modules or {}).get(row["site"], {})
+        if len(sizes) > 1:
+            notes += [f"{role_names(role)} {units.size(size)}" for role, size in sizes.items()]
+        elif row["live_backward_bytes"]:
             notes.append(f"including {units.size(row['live_backward_bytes'])} in its backward")
         outside_line = (outside_lines or {}).get(number)
         if outside_line is not None:

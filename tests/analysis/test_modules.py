@@ -212,6 +212,8 @@ def test_module_has_its_parameters_and_their_optimizer_state(tmp_path: Path) -> 
 
     usage = trace.usage("peak", by="module").set_index("site")["live_bytes"]
 
+    text = " ".join(run_analyze(folder, "peak", "layers.alloctrace", "--by", "module").split())
+    assert "Sequential.3 (8 blocks, optimizer state 514 KiB, parameters 257 KiB)" in text
     # Weight and bias, two moments of each, and their two counters of steps.
     assert [usage[f"Sequential.{layer}"] for layer in range(4)] == [3 * (LAYER_BYTES + 256 * 4) + 2 * 4] * 4
     assert not {"(outside of modules: parameter)", "(outside of modules: optimizer state)"} & {*usage.index}

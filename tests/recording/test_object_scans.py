@@ -987,3 +987,26 @@ def test_scan_names_parameters_and_buffers_of_a_model_without_optimizer(run_prog
     }
     assert live["role_is_exact"].all()
     assert (trace.events()["kind"] == "role").sum() == len(roles)  # each scan writes only what is new
+
+
+def test_mark_causes_a_scan_in_a_short_program(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+
+        def main():
+            cache = {number: torch.ones(1000) for number in range(100)}
+            for _ in range(3):
+                alloctrace.mark("filled")  # hardly anything is recorded between these
+            cache.clear()
+
+        alloctrace.enable("t.alloctrace", devices=("cpu",))
+        main()
+        """
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+
+    rows = run_analyze(tmp_path, "holders", "t.alloctrace", "--at", "mark:filled", "--json")
+
+    assert [row["holder"]["name"] for row in json.loads(rows)["rows"]] == ["cache"]
+    assert trace.holders()["seq"].nunique() == 1

@@ -159,6 +159,18 @@ def _compose_by_module(trace: RecordedTrace, blocks: Table, by: str) -> Table:
     return Table(merged).take(np.argsort(-merged["live_bytes"], kind="stable"))
 
 
+def role_bytes_of_modules(trace: RecordedTrace, blocks: Table, by: str) -> dict[str, dict[str, int]]:
+    """Return the bytes of each role, the most first, by module, for composition rows by module; else nothing."""
+    bytes_by_module: dict[str, dict[str, int]] = {}
+    if module_depth(by) is None:
+        return {}
+    for role in np.unique(blocks["role"]).tolist():
+        table = _compose_by_module(trace, blocks.take(blocks["role"] == role), by)
+        for name, size in zip(table["site"].tolist(), table["live_bytes"].tolist(), strict=True):
+            bytes_by_module.setdefault(name, {})[ROLES[role]] = size
+    return {name: dict(sorted(sizes.items(), key=lambda item: -item[1])) for name, sizes in bytes_by_module.items()}
+
+
 def _name_owners(trace: RecordedTrace, blocks: Table, by: str) -> list[str]:
     """Return the module that has each block outside of modules, else `outside_name` of its role; "" if unknown."""
     modules, depth = trace.stacks.modules, module_depth(by) or 0

@@ -14,7 +14,7 @@ from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ...reading.table import Table
-from .composition import composition_of, library_calls_by_role
+from .composition import composition_of, library_calls_by_role, role_bytes_of_modules
 from .package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_package_lines, live_by_stack
 from .peak import PeakMemory, peak_between, peak_memory
 
@@ -72,6 +72,8 @@ class LiveMemory:
     """Package lines by row of the composition, if it is by line."""
     outside_lines: dict[int, Site]
     """Line that allocated most of each row outside of modules, by row of the composition."""
+    roles_of_modules: dict[str, dict[str, int]]
+    """Bytes by role of each row, if the composition is by module: see `role_bytes_of_modules`."""
     library_calls: dict[str, LibraryCall]
     """What the one line of user code calls that allocated nearly all memory of a role, by role."""
     peak: PeakMemory | None = None
@@ -115,6 +117,7 @@ def live_memory(
         reserved_bytes=int(segments.sum()) if len(segments) else None,
         package_lines=_list_package_lines(trace, composition, blocks, by),
         outside_lines=_list_outside_lines(trace, composition, by),
+        roles_of_modules=role_bytes_of_modules(trace, blocks, by),
         library_calls=library_calls_by_role(trace, blocks),
     )
 
@@ -182,6 +185,7 @@ def _live_memory_at_peak(
         reserved_bytes=peak.reserved_bytes,
         package_lines=_list_package_lines(trace, composition, blocks, by),
         outside_lines=_list_outside_lines(trace, composition, by),
+        roles_of_modules=role_bytes_of_modules(trace, blocks, by),
         library_calls=library_calls_by_role(trace, blocks),
         peak=peak,
         need=device_need(trace, peak.device) if since is None and until is None else None,
