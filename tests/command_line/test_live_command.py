@@ -92,6 +92,37 @@ def test_command_reports_that_the_program_is_still_running(folder: Path, name: s
     assert "The program is still running: this is the trace so far." in process.stderr
 
 
+HOLDERS = """
+import sys, torch
+import pytorch_alloctrace as alloctrace
+
+def main():
+    alloctrace.enable("held.alloctrace", devices=("cpu",))
+    words = {name: torch.ones(size) for name, size in (("small", 60), ("large", 1_000_000), ("tiny", 10))}
+    large, rest = words.pop("large"), [*words.values()]
+    halves = {number: torch.ones(500_000) for number in range(3)}
+    parts = [halves.pop(number) for number in range(3)]
+    one, two, three = parts
+    del parts
+    alloctrace.mark("scan")
+    print("ready", flush=True)
+    sys.stdin.read()
+
+main()
+"""
+
+
+def test_live_names_the_object_that_holds_most_of_a_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HOLDERS)
+    with start_python(tmp_path, "program.py") as program:
+        assert program.stdout.readline()
+        data = json.loads(run_analyze(tmp_path, "live", "held.alloctrace", "--json"))
+
+    holders = {site["site"]: site["holder"] for site in data["sites"]}
+    assert holders["program.py:7"].startswith("large, local of main()")
+    assert holders["program.py:9"] is None  # three variables hold a third each
+
+
 PAUSE = """
 import time, torch
 import pytorch_alloctrace as alloctrace

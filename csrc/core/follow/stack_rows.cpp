@@ -71,22 +71,34 @@ std::vector<FollowedStack> StackRows::list(const std::vector<DeviceMemory>& devi
   return rows;
 }
 
-// Set the referrer path of each stack, from the object scans; the latest scan counts.
+// Set the referrer path of the object that held half of a stack's bytes or more at the latest object scan with blocks
+// of the stack. Records have a sample of the addresses.
 void StackRows::add_holders(std::vector<FollowedStack>& rows, const std::vector<DeviceMemory>& devices) const {
-  std::map<std::pair<std::size_t, std::uint32_t>, const HolderRecord*> holders;
+  struct Held {
+    std::uint64_t event = 0;
+    std::map<const HolderRecord*, double> bytes;
+  };
+  std::map<std::pair<std::size_t, std::uint32_t>, Held> held_by_stack;
   const auto& records = definitions_->holders();
   const std::size_t first = records.size() - std::min(records.size(), kMaxHolders);
   for (std::size_t at = first; at < records.size(); ++at) {
     for (std::size_t index = 0; index < devices.size(); ++index) {
       for (const std::uint64_t address : records[at].addresses) {
         const Piece* const piece = devices[index].find_allocated(address);
-        if (piece && piece->alloc_sequence < records[at].event) holders[{index, piece->stack}] = &records[at];
+        if (!piece || piece->alloc_sequence >= records[at].event) continue;
+        Held& held = held_by_stack[{index, piece->stack}];
+        if (held.event != records[at].event) held = {records[at].event, {}};
+        const double scale = static_cast<double>(records[at].count) / static_cast<double>(records[at].addresses.size());
+        held.bytes[&records[at]] += scale * static_cast<double>(piece->requested);
       }
     }
   }
   for (FollowedStack& row : rows) {
-    const auto holder = holders.find({row.device, row.stack});
-    if (holder != holders.end()) row.holder = holder->second->holder;
+    const auto held = held_by_stack.find({row.device, row.stack});
+    if (held == held_by_stack.end()) continue;
+    for (const auto& [record, bytes] : held->second.bytes) {
+      if (2 * bytes >= static_cast<double>(row.bytes)) row.holder = record->holder;
+    }
   }
 }
 
