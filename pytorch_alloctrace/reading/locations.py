@@ -45,6 +45,9 @@ class Locations:
             self._places = Places(texts(devices), np.array(streams, np.uint64).astype(np.int64), texts(pools))
         return self._places
 
+    def count_streams(self, device: str) -> int:
+        return len({stream for name, stream, _ in self._rows if name == device})
+
     def row(self, location: int) -> tuple[str, int, tuple[int, int]]:
         """Return device, stream and pool of a location."""
         return self._rows[location] if location < len(self._rows) else _NONE

@@ -17,6 +17,7 @@ from ..analysis.leaks.leak import (
     Leak,
     NoHolder,
 )
+from ..analysis.usage.operations import Operation
 from ..reading.sites import Site
 from . import units
 from .site_names import SiteNames
@@ -37,6 +38,19 @@ NO_GRAD_IN_THREAD = (
 )
 TRAINER_CHECKPOINTING = "activation checkpointing (`gradient_checkpointing=True` in TrainingArguments)"
 SHARE_MODEL = "make one model and share it, also between threads"
+CURE_BY_OPERATION = {
+    Operation.LOSS: "a part of the rows at a time, each with its own backward; and `del` of logits that are no longer "
+    "needed",
+    Operation.RESIZE: "resize a few at a time, and reduce each result (a threshold, `.byte()`, `.cpu()`) before the "
+    "next",
+    Operation.UPCAST: "leave the conversion out, or convert only the part that is used or trained",
+    Operation.REDUCE: "a function that does not store them (torch.cdist, matmul, einsum), or the work in chunks",
+    Operation.BROADCAST: "chunks of one side; a function that does not store all pairs (torch.cdist, matmul); if only "
+    "matching pairs are used, compute only those",
+    Operation.JOIN: "reduce each part before it is collected, or collect the parts on the CPU (`.cpu()`)",
+    Operation.REPEAT: "`expand`, which copies nothing",
+}
+"""Clauses on how a line needs less memory, by its operation."""
 _MAX_VIEW_SHARE = 0.5
 """Maximum share of their memory that tensors use, for `clone()` to be a cure."""
 _EXPRESSION = re.compile(r"[\w.]+")

@@ -10,12 +10,14 @@ from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import GRAPH, Leak
+from ..analysis.usage.operations import find_operation
 from ..analysis.usage.peak import ROUNDING, find_square
 from ..reading.sites import Site, SiteBytes
 from . import units
 from .cures import (
     AUTOCAST_CURE,
     BACKWARD_EACH,
+    CURE_BY_OPERATION,
     NO_GRAD,
     NO_GRAD_IN_THREAD,
     SHARE_MODEL,
@@ -477,6 +479,7 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
         return _describe_joined(joined, failure, names)
     top = sites[0]
     blocks = units.counted(top.blocks, "block")
+    operation = find_operation(top.site, []) if 2 * top.largest_bytes >= top.bytes else None
     why = _list_lines(sites, names) if len(sites) > 1 else []
     if program.kept_of_forward:
         why.append(f"Its {blocks} were allocated in the forward of a model, and have outlived backward.")
@@ -484,6 +487,8 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
             "look for what keeps outputs or losses with their graphs, such as a list or a sum, and store `.detach()` or"
             " `.item()` of each"
         )
+    elif operation is not None:
+        remedy = CURE_BY_OPERATION[operation]
     elif program.kept_steps >= _MIN_KEPT_STEPS:
         why.append(
             f"Its {blocks} were allocated in {program.kept_steps} different steps, and are kept from step to step."

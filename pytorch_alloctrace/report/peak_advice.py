@@ -12,7 +12,7 @@ from ..analysis.usage.held_memory import MIN_PEAK_SHARE
 from ..analysis.usage.operations import Operation
 from ..analysis.usage.roles import ModelOrigin
 from . import units
-from .cures import BACKWARD_EACH, TRAINER_CHECKPOINTING
+from .cures import BACKWARD_EACH, CURE_BY_OPERATION, TRAINER_CHECKPOINTING
 from .holders import describe_row
 from .site_names import SiteNames
 
@@ -31,20 +31,14 @@ _ADVICE_BY_ROLE = {
     "parameter": "Parameters make this peak{line}. What lowers it: `del` models that are no longer used, or move them "
     "to the CPU; lower precision (`.half()`); a smaller model.",
 }
-_ADVICE_BY_OPERATION = {
-    Operation.LOSS: "{line} computes a loss of all logits at once, in float32: {size} of it. What lowers it: a part of "
-    "the rows at a time, each with its own backward; and `del` of logits that are no longer needed.",
-    Operation.RESIZE: "{line} resizes all at once: {size} of it. What lowers it: resize a few at a time, and reduce "
-    "each result (a threshold, `.byte()`, `.cpu()`) before the next.",
-    Operation.UPCAST: "{line} makes copies in higher precision: {size} of it. What lowers it: leave the conversion out,"
-    " or convert only the part that is used or trained.",
-    Operation.REDUCE: "{line} makes tensors of {size} only to reduce them. What lowers it: a function that does not"
-    " store them (torch.cdist, matmul, einsum), or the work in chunks.",
-    Operation.BROADCAST: "{line} broadcasts tensors to {size}. What lowers it: chunks of one side; a function that does"
-    " not store all pairs (torch.cdist, matmul); if only matching pairs are used, compute only those.",
-    Operation.JOIN: "{line} joins tensors into {size}. What lowers it: reduce each part before it is collected, or "
-    "collect the parts on the CPU (`.cpu()`).",
-    Operation.REPEAT: "{line} repeats values: {size} of it. What lowers it: `expand`, which copies nothing.",
+_TITLE_BY_OPERATION = {
+    Operation.LOSS: "{line} computes a loss of all logits at once, in float32: {size} of it",
+    Operation.RESIZE: "{line} resizes all at once: {size} of it",
+    Operation.UPCAST: "{line} makes copies in higher precision: {size} of it",
+    Operation.REDUCE: "{line} makes tensors of {size} only to reduce them",
+    Operation.BROADCAST: "{line} broadcasts tensors to {size}",
+    Operation.JOIN: "{line} joins tensors into {size}",
+    Operation.REPEAT: "{line} repeats values: {size} of it",
 }
 
 
@@ -121,7 +115,8 @@ def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
         return []
     # The parts may be of the same line.
     size = min(site.largest_bytes, site.bytes) if operation is Operation.JOIN else site.bytes
-    return [_ADVICE_BY_OPERATION[operation].format(line=names.site(site.site), size=units.size(size))]
+    title = _TITLE_BY_OPERATION[operation].format(line=names.site(site.site), size=units.size(size))
+    return [f"{title}. What lowers it: {CURE_BY_OPERATION[operation]}."]
 
 
 def _advise_on_role(holding: Holding, names: SiteNames) -> list[str]:

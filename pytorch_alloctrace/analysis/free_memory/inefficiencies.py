@@ -209,7 +209,9 @@ class InefficiencyEvidence:
             )
         pending_bytes = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
         self.pending_bytes = pending_bytes
-        if _is_notable(int(pending_bytes.max()), int(self.timeline["reserved_bytes_max"].max())):
+        # On a single stream, a block is pending only between the two events of an ordinary free.
+        has_streams = trace.locations.count_streams(device) > 1
+        if has_streams and _is_notable(int(pending_bytes.max()), int(self.timeline["reserved_bytes_max"].max())):
             seq = self.end_of(int(pending_bytes.argmax()))
             self.pending = walk.visit(seq + 1, partial(_pending_blocks, trace, seq + 1, device))
         peak = trace.replay.peak("allocated", device)
